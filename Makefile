@@ -1,0 +1,42 @@
+# What developers type. `make verify` reads and judges, `make fix` writes.
+
+RUN = uv run
+SEED ?= 1
+
+.PHONY: verify fix test sim bench dev processes interop types docs
+
+verify: types           ## format, lint, types, imports, style, quick tests; writes nothing
+	$(RUN) ruff format --check .
+	$(RUN) ruff check .
+	$(RUN) lint-imports
+	$(RUN) pytest -q -m "not processes and not sim and not interop and not spark"
+
+types:                  ## both type checkers, strict
+	$(RUN) mypy twinlog storage replication node cli
+	$(RUN) pyright twinlog storage replication node cli
+
+fix:                    ## format and mend what can be mended
+	$(RUN) ruff format .
+	$(RUN) ruff check --fix .
+	$(RUN) python -m tests.tidy.generate
+
+test:                   ## everything that this machine can run
+	$(RUN) pytest -q
+
+sim:                    ## one seed of the simulator, with its trace: make sim SEED=17
+	$(RUN) python -m tests.sim --seed $(SEED) --trace
+
+processes:              ## real node processes, faults and kills
+	$(RUN) pytest -q -m processes
+
+interop:                ## the real RocketMQ opens our stores (Java 17, Maven)
+	$(RUN) pytest -q -m interop
+
+bench:                  ## the key cells against Redis Streams, in one run
+	$(RUN) python benchmarks/key_cells.py
+
+dev:                    ## three nodes on this machine
+	$(RUN) twinlog dev up
+
+docs:                   ## write the generated pages anew
+	$(RUN) python -m tests.tidy.generate

@@ -1,0 +1,253 @@
+import com.alibaba.fastjson.JSON;
+import com.alibaba.fastjson.JSONArray;
+import com.alibaba.fastjson.JSONObject;
+import com.alibaba.fastjson.serializer.SerializerFeature;
+import java.io.BufferedReader;
+import java.io.File;
+import java.io.InputStreamReader;
+import java.io.PrintStream;
+import java.net.InetSocketAddress;
+import java.nio.ByteBuffer;
+import java.nio.charset.StandardCharsets;
+import java.nio.file.Files;
+import java.util.ArrayList;
+import java.util.HexFormat;
+import java.util.List;
+import java.util.Map;
+import java.util.TreeMap;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.ConcurrentMap;
+import org.apache.rocketmq.common.BrokerConfig;
+import org.apache.rocketmq.common.TopicConfig;
+import org.apache.rocketmq.common.message.MessageAccessor;
+import org.apache.rocketmq.common.message.MessageDecoder;
+import org.apache.rocketmq.common.message.MessageExt;
+import org.apache.rocketmq.common.message.MessageExtBrokerInner;
+import org.apache.rocketmq.store.DefaultMessageStore;
+import org.apache.rocketmq.store.PutMessageResult;
+import org.apache.rocketmq.store.QueryMessageResult;
+import org.apache.rocketmq.store.SelectMappedBufferResult;
+import org.apache.rocketmq.store.config.FlushDiskType;
+import org.apache.rocketmq.store.config.MessageStoreConfig;
+import org.apache.rocketmq.store.queue.ConsumeQueueInterface;
+import org.apache.rocketmq.store.queue.CqUnit;
+import org.apache.rocketmq.store.queue.ReferredIterator;
+import org.apache.rocketmq.store.stats.BrokerStatsManager;
+
+/**
+ * The real RocketMQ as a judge of store directories: one JSON request per line on standard input,
+ * one JSON answer per line on standard output, one JVM for a whole test session.
+ *
+ * <p>Requests: open {dir, commit_log_size, queue_size}, dump, query {topic, key}, time {topic, queue,
+ * timestamp}, put {messages: [{topic, queue, body (hex), properties}]}, close. Opening changes a
+ * directory, so callers hand over copies.
+ */
+public final class Judge {
+    private DefaultMessageStore store;
+
+    public static void main(String[] args) throws Exception {
+        PrintStream out = new PrintStream(System.out, true, StandardCharsets.UTF_8);
+        System.setOut(System.err);
+        BufferedReader in = new BufferedReader(
+            new InputStreamReader(System.in, StandardCharsets.UTF_8));
+        Judge judge = new Judge();
+        for (String line = in.readLine(); line != null; line = in.readLine()) {
+            JSONObject answer;
+            try {
+                answer = judge.answer(JSON.parseObject(line));
+            } catch (Throwable problem) {
+                problem.printStackTrace();
+                answer = new JSONObject();
+                answer.put("error", String.valueOf(problem));
+            }
+            out.println(JSON.toJSONString(answer, SerializerFeature.WriteMapNullValue));
+        }
+        System.exit(0);
+    }
+
+    private JSONObject answer(JSONObject request) throws Exception {
+        switch (request.getString("op")) {
+            case "open": return open(request);
+            case "dump": return dump();
+            case "query": return query(request);
+            case "time": return time(request);
+            case "put": return put(request);
+            case "close": return close();
+            default: throw new IllegalArgumentException(request.getString("op"));
+        }
+    }
+
+    private JSONObject open(JSONObject request) throws Exception {
+        String dir = request.getString("dir");
+        MessageStoreConfig config = new MessageStoreConfig();
+        config.setStorePathRootDir(dir);
+        config.setStorePathCommitLog(dir + File.separator + "commitlog");
+        config.setMappedFileSizeCommitLog(request.getIntValue("commit_log_size"));
+        config.setMappedFileSizeConsumeQueue(request.getIntValue("queue_size"));
+        config.setMaxHashSlotNum(100);
+        config.setMaxIndexNum(400);
+        config.setFlushDiskType(FlushDiskType.ASYNC_FLUSH);
+        config.setTimerWheelEnable(false);
+        config.setCleanResourceInterval(3_600_000);
+        config.setDiskMaxUsedSpaceRatio(99);
+        ConcurrentMap<String, TopicConfig> topics = new ConcurrentHashMap<>();
+        File table = new File(dir, "config/topics.json");
+        if (table.exists()) {
+            JSONObject parsed = JSON.parseObject(Files.readString(table.toPath()));
+            JSONObject named = parsed.getJSONObject("topicConfigTable");
+            for (String name : named.keySet()) {
+                topics.put(name, named.getObject(name, TopicConfig.class));
+            }
+        }
+        BrokerConfig broker = new BrokerConfig();
+        broker.setBrokerIP1("127.0.0.1");
+        BrokerStatsManager statistics = new BrokerStatsManager("judge", false);
+        store = new DefaultMessageStore(
+            config, statistics, (topic, queue, offset, tags, time, map, properties) -> { },
+            broker, topics);
+        boolean loaded = store.load();
+        JSONObject answer = new JSONObject();
+        answer.put("loaded", loaded);
+        if (loaded) {
+            store.start();
+            waitForDispatch();
+            answer.put("min_offset", store.getMinPhyOffset());
+            answer.put("max_offset", store.getMaxPhyOffset());
+            answer.put("topics", new ArrayList<>(topics.keySet()));
+        }
+        return answer;
+    }
+
+    private void waitForDispatch() throws InterruptedException {
+        long deadline = System.currentTimeMillis() + 20_000;
+        while (store.dispatchBehindBytes() > 0 && System.currentTimeMillis() < deadline) {
+            Thread.sleep(5);
+        }
+    }
+
+    private JSONObject dump() throws Exception {
+        JSONArray messages = new JSONArray();
+        JSONArray queues = new JSONArray();
+        Map<String, ConcurrentMap<Integer, ConsumeQueueInterface>> table =
+            new TreeMap<>(store.getConsumeQueueTable());
+        for (Map.Entry<String, ConcurrentMap<Integer, ConsumeQueueInterface>> topic
+                : table.entrySet()) {
+            for (Map.Entry<Integer, ConsumeQueueInterface> entry
+                    : new TreeMap<>(topic.getValue()).entrySet()) {
+                ConsumeQueueInterface queue = entry.getValue();
+                JSONObject one = new JSONObject();
+                one.put("topic", topic.getKey());
+                one.put("queue_id", entry.getKey());
+                one.put("min", queue.getMinOffsetInQueue());
+                one.put("max", queue.getMaxOffsetInQueue());
+                JSONArray entries = new JSONArray();
+                ReferredIterator<CqUnit> units = queue.iterateFrom(queue.getMinOffsetInQueue());
+                while (units != null && units.hasNext()) {
+                    CqUnit unit = units.next();
+                    entries.add(List.of(
+                        unit.getQueueOffset(), unit.getPos(), unit.getSize(), unit.getTagsCode()));
+                    messages.add(message(unit.getPos(), unit.getSize()));
+                }
+                if (units != null) {
+                    units.release();
+                }
+                one.put("entries", entries);
+                queues.add(one);
+            }
+        }
+        JSONObject answer = new JSONObject();
+        answer.put("queues", queues);
+        answer.put("messages", messages);
+        return answer;
+    }
+
+    private JSONObject message(long offset, int size) {
+        SelectMappedBufferResult bytes = store.getCommitLog().getMessage(offset, size);
+        if (bytes == null) {
+            return null;
+        }
+        try {
+            ByteBuffer buffer = bytes.getByteBuffer();
+            MessageExt one = MessageDecoder.decode(buffer, true, false, false, false, true);
+            JSONObject found = new JSONObject();
+            found.put("topic", one.getTopic());
+            found.put("queue_id", one.getQueueId());
+            found.put("queue_offset", one.getQueueOffset());
+            found.put("physical_offset", one.getCommitLogOffset());
+            found.put("size", one.getStoreSize());
+            found.put("sys_flag", one.getSysFlag());
+            found.put("flag", one.getFlag());
+            found.put("born_timestamp", one.getBornTimestamp());
+            found.put("store_timestamp", one.getStoreTimestamp());
+            found.put("body_crc", one.getBodyCRC());
+            byte[] body = one.getBody();
+            found.put("body", body == null ? "" : HexFormat.of().formatHex(body));
+            found.put("properties", new TreeMap<>(one.getProperties()));
+            return found;
+        } finally {
+            bytes.release();
+        }
+    }
+
+    private JSONObject query(JSONObject request) throws Exception {
+        QueryMessageResult result = store.queryMessage(
+            request.getString("topic"), request.getString("key"), 64, 0, Long.MAX_VALUE);
+        JSONArray offsets = new JSONArray();
+        for (ByteBuffer buffer : result.getMessageBufferList()) {
+            offsets.add(buffer.getLong(buffer.position() + 28));
+        }
+        result.release();
+        JSONObject answer = new JSONObject();
+        answer.put("physical_offsets", offsets);
+        return answer;
+    }
+
+    private JSONObject time(JSONObject request) {
+        JSONObject answer = new JSONObject();
+        answer.put("offset", store.getOffsetInQueueByTime(
+            request.getString("topic"), request.getIntValue("queue"),
+            request.getLongValue("timestamp")));
+        return answer;
+    }
+
+    private JSONObject put(JSONObject request) {
+        JSONArray results = new JSONArray();
+        JSONArray messages = request.getJSONArray("messages");
+        for (int i = 0; i < messages.size(); i++) {
+            JSONObject one = messages.getJSONObject(i);
+            MessageExtBrokerInner inner = new MessageExtBrokerInner();
+            inner.setTopic(one.getString("topic"));
+            inner.setQueueId(one.getIntValue("queue"));
+            inner.setBody(HexFormat.of().parseHex(one.getString("body")));
+            JSONObject properties = one.getJSONObject("properties");
+            for (String key : properties.keySet()) {
+                MessageAccessor.putProperty(inner, key, properties.getString(key));
+            }
+            inner.setPropertiesString(
+                MessageDecoder.messageProperties2String(inner.getProperties()));
+            inner.setBornTimestamp(System.currentTimeMillis());
+            inner.setBornHost(new InetSocketAddress("127.0.0.1", 40000));
+            inner.setStoreHost(new InetSocketAddress("127.0.0.1", 10911));
+            PutMessageResult result = store.putMessage(inner);
+            JSONObject answer = new JSONObject();
+            answer.put("status", String.valueOf(result.getPutMessageStatus()));
+            if (result.getAppendMessageResult() != null) {
+                answer.put("physical_offset", result.getAppendMessageResult().getWroteOffset());
+                answer.put("queue_offset", result.getAppendMessageResult().getLogicsOffset());
+            }
+            results.add(answer);
+        }
+        waitForDispatch();
+        JSONObject answer = new JSONObject();
+        answer.put("results", results);
+        return answer;
+    }
+
+    private JSONObject close() {
+        store.shutdown();
+        store = null;
+        JSONObject answer = new JSONObject();
+        answer.put("closed", true);
+        return answer;
+    }
+}
