@@ -1,0 +1,33 @@
+"""What every test run shares.
+
+``TWINLOG_REQUIRE=all`` (set by ``.ci/run``) makes a skipped test an error: a machine that should run
+everything must not pass because something was missing.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+_skipped: list[str] = []
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Remember what was skipped, and why."""
+    if report.skipped and not hasattr(report, "wasxfail"):
+        _skipped.append(f"{report.nodeid}: {report.longreprtext}")
+
+
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """Turn a skip into a failed session where nothing may be skipped."""
+    if _skipped and os.environ.get("TWINLOG_REQUIRE") == "all" and exitstatus == 0:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Name the skipped tests that this session counts as failures."""
+    if _skipped and os.environ.get("TWINLOG_REQUIRE") == "all":
+        terminalreporter.section("skipped, and TWINLOG_REQUIRE=all says nothing may be")
+        for line in _skipped:
+            terminalreporter.write_line(line)
