@@ -7,10 +7,11 @@ Every error carries four things besides its text:
 * ``hint``: what to do next, one sentence, or None;
 * ``facts``: the values the text was made of (offsets in bytes or records, names, epochs).
 
-There are four families. `ProtocolError`: the peer said something it must not say. `CorruptionError`:
-stored bytes are not what was written. `UnavailableError`: right now nobody can do this. `UsageError`:
-the caller asked for something that cannot be done. A fifth outcome stands alone: `OutcomeUnknown`.
-A send has three outcomes, done, not done and unknown, and no family may hide the third.
+There are four families. `ProtocolError`: the peer said something it must not say.
+`CorruptionError`: stored bytes are not what was written. `UnavailableError`: right now nobody can
+do this. `UsageError`: the caller asked for something that cannot be done. A fifth outcome stands
+alone: `OutcomeUnknown`. A send has three outcomes, done, not done and unknown, and no family may
+hide the third.
 
 The typed properties (``NotMaster.leader`` ...) read ``facts``; a fact that the server did not send
 reads as None or 0, never as an exception while an error is being reported.

@@ -1,1 +1,134 @@
-"""Kernels."""
+"""Compiled loops over records, with a plain Python twin for each.
+
+`TWINLOG_KERNELS` chooses: ``compiled`` (refuse to start without), ``python`` (the twins), ``auto``
+(the default: compiled if they are there and were built from the sources that lie beside them, else
+the twins; a stale build is reported by one warning). `which` tells what runs, `why` the reason.
+
+The functions are described in `twinlog.kernels.plain`; codes in `twinlog.kernels.codes`.
+
+Not here: anything that decides what to do with a result.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import os
+import warnings
+from importlib.resources import files
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+from twinlog.errors import UsageError
+from twinlog.kernels import plain
+from twinlog.kernels.codes import EXPLANATIONS, REFUSALS
+
+if TYPE_CHECKING:
+    from twinlog.kernels.plain import (
+        Buffer,
+        SectionEncoder,
+        check_section,
+        crc32,
+        crc32c,
+        java_hash,
+        key_hash,
+        patch_section,
+        scan_keys,
+        scan_queues,
+        store_timestamp_last,
+        tags_code,
+        verify_records,
+        walk,
+    )
+
+__all__ = [
+    "EXPLANATIONS",
+    "REFUSALS",
+    "Buffer",
+    "SectionEncoder",
+    "check_section",
+    "crc32",
+    "crc32c",
+    "java_hash",
+    "key_hash",
+    "patch_section",
+    "scan_keys",
+    "scan_queues",
+    "store_timestamp_last",
+    "tags_code",
+    "verify_records",
+    "walk",
+    "which",
+    "why",
+]
+
+_SOURCES = ("_compiled.pyx", "crc.h")
+REBUILD = "uv sync --reinstall-package twinlog"
+"""The command that builds the compiled kernels again."""
+
+
+def sources_digest() -> str | None:
+    """Return the digest of the kernel sources that lie here; None when one is missing."""
+    digest = hashlib.sha256()
+    for name in _SOURCES:
+        source = files(__name__).joinpath(name)
+        if not source.is_file():
+            return None
+        digest.update(source.read_bytes())
+    return digest.hexdigest()
+
+
+def _load() -> tuple[ModuleType, str]:
+    wanted = os.environ.get("TWINLOG_KERNELS", "auto")
+    if wanted not in ("auto", "compiled", "python"):
+        raise UsageError(
+            f"TWINLOG_KERNELS is {wanted!r}", hint="use compiled, python or auto", code="setting"
+        )
+    if wanted == "python":
+        return plain, "TWINLOG_KERNELS=python"
+    try:
+        compiled = importlib.import_module("twinlog.kernels._compiled")
+    except ImportError:
+        reason = "they are not built for this Python"
+    else:
+        if sources_digest() in (None, compiled.DIGEST):
+            return compiled, "built from the sources beside them"
+        reason = "they were built from other sources than those beside them"
+        if wanted == "auto":
+            text = f"the compiled kernels are not used: {reason}; build them: {REBUILD}"
+            warnings.warn(text, RuntimeWarning, stacklevel=3)
+    if wanted == "compiled":
+        raise UsageError(
+            f"TWINLOG_KERNELS=compiled, but {reason}", hint=f"build them: {REBUILD}", code="kernels"
+        )
+    return plain, reason
+
+
+_chosen, _why = _load()
+
+
+def which() -> str:
+    """Return ``compiled`` or ``python``."""
+    return "python" if _chosen is plain else "compiled"
+
+
+def why() -> str:
+    """Return why these kernels run, for ``twinlog version``."""
+    return _why
+
+
+if not TYPE_CHECKING:
+    Buffer = plain.Buffer
+    SectionEncoder = _chosen.SectionEncoder
+    check_section = _chosen.check_section
+    crc32 = _chosen.crc32
+    crc32c = _chosen.crc32c
+    java_hash = _chosen.java_hash
+    key_hash = _chosen.key_hash
+    patch_section = _chosen.patch_section
+    scan_keys = _chosen.scan_keys
+    scan_queues = _chosen.scan_queues
+    store_timestamp_last = _chosen.store_timestamp_last
+    tags_code = _chosen.tags_code
+    verify_records = _chosen.verify_records
+    walk = _chosen.walk

@@ -1,0 +1,538 @@
+"""The kernels in plain Python: what the compiled ones must do, and what runs without a compiler.
+
+Every function has a compiled twin of the same signature in ``_compiled.pyx``; property tests feed
+both the same bytes. These are the readable form: where the two differ, this one is right.
+
+Rules for all of them:
+
+* input is a buffer (bytes, bytearray, memoryview); nothing outside ``start..end`` is read, whatever
+  lengths the bytes claim;
+* no Python object per record leaves a kernel, only counts, offsets and packed entries;
+* ``start``, ``end``, ``at`` are indexes into the buffer, ``log_offset`` is the log offset of the
+  byte at ``start``; ends are exclusive; times are milliseconds.
+
+A record (V1; V2 has two bytes of topic length), big-endian, B and S the host lengths 8 or 20:
+
+    offset    size  field                     offset      size  field
+         0       4  size of the record        48+B           8  store timestamp
+         4       4  magic                     56+B           S  store host
+         8       4  CRC-32 of the body, 31 b  56+B+S         4  reconsume times
+        12       4  queue                     60+B+S         8  prepared transaction offset
+        16       4  flag                      68+B+S         4  length of the body
+        20       8  queue offset              72+B+S            body, then topic length (1),
+        28       8  log offset                                  topic, properties length (2),
+        36       4  system flag                                 properties
+        40       8  born timestamp
+        48       B  born host
+
+`walk` accepts what RocketMQ's recovery accepts (it checks sizes, magic and body CRC and counts a
+negative body or properties length as zero). `check_section` is stricter: it guards what clients
+send.
+
+Sources: RocketMQ 5.3 (``CommitLog.checkMessageAndReturnSize``, ``MessageExtEncoder``,
+``MessageDecoder``, ``IndexService``).
+"""
+
+from __future__ import annotations
+
+import importlib
+import struct
+import zlib
+from collections.abc import Callable
+
+from crc32c import crc32c as _crc32c
+
+from twinlog.errors import RecordRefused
+from twinlog.kernels import codes
+
+try:
+    _fast = importlib.import_module("isal.isal_zlib")
+except ImportError:  # no wheel for this machine: the standard library is slower, not different
+    _fast = zlib
+
+Buffer = bytes | bytearray | memoryview
+"""What a kernel reads."""
+
+_crc32: Callable[[Buffer, int], int] = _fast.crc32
+
+MAGIC_V1 = -626843481
+MAGIC_V2 = -626843477
+MAGIC_BLANK = -875286124
+
+_FIXED = struct.Struct(">iiiiiqqiq")
+assert _FIXED.size == 48
+_TAIL = struct.Struct(">iqi")
+_BLANK = struct.Struct(">Ii")
+_I16 = struct.Struct(">h")
+_I64 = struct.Struct(">q")
+_ENTRY = struct.Struct(">QIq")
+_KEY = struct.Struct(">iqq")
+
+_BORN_V6 = 0x10
+_STORE_V6 = 0x20
+_INNER = 0xC0
+_TRANSACTION = 0xC
+_PREPARED = 0x4
+_ROLLBACK = 0xC
+_COMPRESSION_MAX = 0x300
+_PROPERTIES_MAX = 32767
+_RECORD_MAX = 0x7FFFFFFF
+_CRC_PROPERTY = b"__CRC32#"
+_DELAY_TOPIC = b"SCHEDULE_TOPIC_XXXX"
+
+DELAY_LEVELS_MS: tuple[int, ...] = tuple(
+    1000 * seconds for seconds in (1, 5, 10, 30, *range(60, 660, 60), 1200, 1800, 3600, 7200)
+)
+"""RocketMQ's default delay of levels 1 to 18."""
+assert len(DELAY_LEVELS_MS) == 18
+
+_Parts = tuple[int, int, int, int, int]
+"""size, system flag, start and length of the body, start of the topic's length field."""
+
+
+def crc32(data: Buffer, value: int = 0) -> int:
+    """Return CRC-32 (IEEE) of ``data``, continuing from ``value``; all 32 bits."""
+    return _crc32(data, value)
+
+
+def crc32c(data: Buffer, value: int = 0) -> int:
+    """Return CRC-32C (Castagnoli) of ``data``, continuing from ``value``."""
+    return _crc32c(data, value)
+
+
+def java_hash(text: bytes) -> int:
+    """Return Java's ``String.hashCode`` of UTF-8 ``text``: over UTF-16 units, signed 32 bits."""
+    units = text.decode("utf-8", "replace").encode("utf-16-be", "surrogatepass")
+    value = 0
+    for i in range(0, len(units), 2):
+        value = (31 * value + (units[i] << 8 | units[i + 1])) & 0xFFFFFFFF
+    return value - 0x1_0000_0000 if value & 0x8000_0000 else value
+
+
+class SectionEncoder:
+    """Encodes records of one (topic, queue) one after the other, in the stored format.
+
+    ``head`` is everything before the body but the fields of `add`: size 72 + B + S. Offsets and
+    store fields stay as in ``head`` (zero); the master fills them in.
+    """
+
+    def __init__(self, head: bytes, topic: bytes) -> None:
+        self._head = head
+        self._topic = _topic_field(topic)
+        self._out = bytearray()
+        self._count = 0
+
+    @property
+    def count(self) -> int:
+        """Records since the last `take`."""
+        return self._count
+
+    @property
+    def size(self) -> int:
+        """Bytes since the last `take`."""
+        return len(self._out)
+
+    def add(
+        self,
+        body: Buffer,
+        *,
+        properties: bytes = b"",
+        flag: int = 0,
+        sys_flag: int = 0,
+        born_timestamp: int = 0,
+        prepared: int = 0,
+    ) -> int:
+        """Append one record and return its size in bytes.
+
+        ``sys_flag`` is or-ed to the host bits. ``properties`` are encoded already.
+
+        Raises:
+            RecordRefused: Properties beyond 32,767 bytes or a record beyond 2 GiB.
+        """
+        head = bytearray(self._head)
+        size = len(head) + len(body) + len(self._topic) + 2 + len(properties)
+        if len(properties) > _PROPERTIES_MAX:
+            reason = f"properties of {len(properties)} bytes, at most {_PROPERTIES_MAX} fit"
+            raise RecordRefused(reason, record=self._count, reason="properties")
+        if size > _RECORD_MAX:
+            raise RecordRefused("the record exceeds 2 GiB", record=self._count, reason="size")
+        struct.pack_into(">i", head, 0, size)
+        struct.pack_into(">i", head, 8, crc32(body) & 0x7FFFFFFF)
+        struct.pack_into(">i", head, 16, flag)
+        struct.pack_into(">i", head, 36, sys_flag | int.from_bytes(head[36:40], "big"))
+        struct.pack_into(">q", head, 40, born_timestamp)
+        _TAIL.pack_into(head, len(head) - 16, 0, prepared, len(body))
+        self._out += head
+        self._out += body
+        self._out += self._topic
+        self._out += len(properties).to_bytes(2, "big")
+        self._out += properties
+        self._count += 1
+        return size
+
+    def take(self) -> bytearray:
+        """Hand over the bytes so far and begin anew."""
+        out, self._out, self._count = self._out, bytearray(), 0
+        return out
+
+
+def _topic_field(topic: bytes) -> bytes:
+    width = 1 if len(topic) <= 127 else 2
+    return len(topic).to_bytes(width, "big") + topic
+
+
+def _parts(data: Buffer, at: int, end: int) -> _Parts | int:
+    """Return the parts of the record at ``at``, or a code; `_rest` checks topic and the rest."""
+    if end - at < 8:
+        return codes.SIZE
+    size, magic = struct.unpack_from(">ii", data, at)
+    if magic not in (MAGIC_V1, MAGIC_V2):
+        return codes.MAGIC
+    if size < 91 or size > end - at:
+        return codes.SIZE
+    (flag,) = struct.unpack_from(">i", data, at + 36)
+    hosts = (20 if flag & _BORN_V6 else 8) + (20 if flag & _STORE_V6 else 8)
+    if size < 74 + hosts:
+        return codes.SIZE
+    (body,) = struct.unpack_from(">i", data, at + 68 + hosts)
+    start = at + 72 + hosts
+    length = max(body, 0)
+    if length > at + size - start:
+        return codes.SIZE
+    return size, flag, start, length, start + length
+
+
+def _rest(data: Buffer, at: int, size: int, topic_at: int) -> tuple[int, int, int, int] | None:
+    """Return start and length of topic and properties; None when the sizes do not add up."""
+    end = at + size
+    if struct.unpack_from(">i", data, at + 4)[0] == MAGIC_V1:
+        if end - topic_at < 3:
+            return None
+        length = data[topic_at]
+        topic = topic_at + 1
+        if length > 127:
+            return None
+    else:
+        if end - topic_at < 4:
+            return None
+        (length,) = _I16.unpack_from(data, topic_at)
+        topic = topic_at + 2
+        if length < 0:
+            return None
+    if end - topic < length + 2:
+        return None
+    (properties,) = _I16.unpack_from(data, topic + length)
+    properties = max(properties, 0)
+    if topic + length + 2 + properties != end:
+        return None
+    return topic, length, topic + length + 2, properties
+
+
+def _property(text: Buffer, name: bytes) -> bytes | None:
+    """Return the last non-empty value of ``name`` in encoded properties, as RocketMQ parses."""
+    found = None
+    for item in bytes(text).split(b"\x02"):
+        key, _, value = item.partition(b"\x01")
+        if key == name and value:
+            found = value
+    return found
+
+
+def _properties_fine(text: bytes) -> bool:
+    if not text:
+        return True
+    try:
+        text.decode()
+    except UnicodeDecodeError:
+        return False
+    for item in text.removesuffix(b"\x02").split(b"\x02"):
+        name, separator, _ = item.partition(b"\x01")
+        if not name or not separator or name == _CRC_PROPERTY:
+            return False
+    return True
+
+
+def check_section(
+    data: Buffer,
+    start: int,
+    length: int,
+    count: int,
+    topic: bytes,
+    queue: int,
+    *,
+    body_max: int,
+    family: int,
+    check_crc: bool = True,
+) -> tuple[int, int] | None:
+    """Check the records a client sent as one section; None says that all are fine.
+
+    Args:
+        data: Buffer that holds the section.
+        start: Index of its first byte.
+        length: Its bytes; lies wholly in ``data``.
+        count: Records it must hold.
+        topic: The section's topic, UTF-8.
+        queue: The section's queue.
+        body_max: Largest body, bytes.
+        family: Address family of the cluster's store hosts, 4 or 6.
+        check_crc: Compare bodies with their CRC.
+
+    Returns:
+        (number of the first bad record, code), see `twinlog.kernels.codes`. COUNT names the
+        number of records found.
+    """
+    _bounds(data, start, start + length)
+    at, end, number = start, start + length, 0
+    store_bit = _STORE_V6 if family == 6 else 0
+    while at < end:
+        parts = _parts(data, at, end)
+        if isinstance(parts, int):
+            return number, parts
+        size, _, body, body_length, topic_at = parts
+        code = _check_head(data, at, parts, (queue, body_max, store_bit))
+        if code:
+            return number, code
+        rest = _rest(data, at, size, topic_at)
+        if rest is None:
+            return number, codes.SIZE
+        name, name_length, text, text_length = rest
+        if data[name : name + name_length] != topic:
+            return number, codes.TOPIC
+        # `_rest` counts a negative properties length as none, as RocketMQ does; a client may not
+        if data[text - 2] & 0x80 or not _properties_fine(bytes(data[text : text + text_length])):
+            return number, codes.PROPERTIES
+        (crc,) = struct.unpack_from(">i", data, at + 8)
+        if check_crc and crc32(data[body : body + body_length]) & 0x7FFFFFFF != crc:
+            return number, codes.CRC
+        number += 1
+        at += size
+    return None if number == count else (number, codes.COUNT)
+
+
+def _check_head(data: Buffer, at: int, parts: _Parts, want: tuple[int, int, int]) -> int:
+    _, flag, body, _, _ = parts
+    queue, body_max, store_bit = want
+    (body_length,) = struct.unpack_from(">i", data, body - 4)
+    if body_length < 0 or body_length > body_max:
+        return codes.BODY_SIZE
+    if struct.unpack_from(">i", data, at + 12)[0] != queue:
+        return codes.QUEUE
+    if flag & _STORE_V6 != store_bit:
+        return codes.HOST
+    if flag & _INNER or flag & _TRANSACTION in (_PREPARED, _ROLLBACK):
+        return codes.SYS_FLAG
+    return codes.SYS_FLAG if flag & 0x700 > _COMPRESSION_MAX else codes.FINE
+
+
+def patch_section(
+    data: bytearray | memoryview,
+    start: int,
+    length: int,
+    *,
+    log_offset: int,
+    queue_offset: int,
+    store_timestamp: int,
+    store_host: bytes,
+) -> int:
+    """Number the records of a checked section and stamp them; return how many there are.
+
+    Args:
+        data: Writable buffer.
+        start: Index of the section's first byte, which will lie at ``log_offset``.
+        length: Bytes of the section.
+        log_offset: Log offset of the first record.
+        queue_offset: Queue offset of the first record.
+        store_timestamp: When they are stored.
+        store_host: 8 or 20 bytes, of the family that the section was checked for.
+
+    Raises:
+        ValueError: The section was not checked: a record of it does not hold together.
+    """
+    _bounds(data, start, start + length)
+    at, end, number = start, start + length, 0
+    while at < end:
+        parts = _parts(data, at, end)
+        if isinstance(parts, int):
+            raise ValueError(f"record {number} was not checked: {codes.REFUSALS[parts]}")
+        size, flag, _, _, _ = parts
+        if len(store_host) != (20 if flag & _STORE_V6 else 8):
+            raise ValueError(f"record {number} was not checked: host")
+        struct.pack_into(">qq", data, at + 20, queue_offset + number, log_offset + at - start)
+        stamp = at + 48 + (20 if flag & _BORN_V6 else 8)
+        _I64.pack_into(data, stamp, store_timestamp)
+        data[stamp + 8 : stamp + 8 + len(store_host)] = store_host
+        number += 1
+        at += size
+    return number
+
+
+def walk(
+    data: Buffer, start: int, end: int, *, check_crc: bool = True
+) -> tuple[int, int, int, int, int]:
+    """Walk records as RocketMQ's recovery does, up to the first that it would not accept.
+
+    Returns:
+        (records, stop, code, store timestamp of the last record or 0, index of the last record or
+        -1). ``stop`` is the index after the last record. Code FINE: ``end`` was reached. BLANK: a
+        blank begins at ``stop``. Otherwise what is wrong with the bytes there.
+    """
+    _bounds(data, start, end)
+    at, count, stamp, last = start, 0, 0, -1
+    while at < end:
+        if end - at >= 8 and _BLANK.unpack_from(data, at)[1] == MAGIC_BLANK:
+            return count, at, codes.BLANK, stamp, last
+        code, size, new_stamp = _accept(data, at, end, check_crc)
+        if code:
+            return count, at, code, stamp, last
+        count, stamp, last, at = count + 1, new_stamp, at, at + size
+    return count, at, codes.FINE, stamp, last
+
+
+def _accept(data: Buffer, at: int, end: int, check_crc: bool) -> tuple[int, int, int]:
+    """Return (code, size, store timestamp) of the record at ``at``."""
+    parts = _parts(data, at, end)
+    if isinstance(parts, int):
+        return parts, 0, 0
+    size, flag, body, length, topic_at = parts
+    if _rest(data, at, size, topic_at) is None:
+        return codes.SIZE, 0, 0
+    if check_crc and length:
+        (crc,) = struct.unpack_from(">i", data, at + 8)
+        if crc32(data[body : body + length]) & 0x7FFFFFFF != crc:
+            return codes.CRC, 0, 0
+    (stamp,) = _I64.unpack_from(data, at + 48 + (20 if flag & _BORN_V6 else 8))
+    return codes.FINE, size, stamp
+
+
+def verify_records(
+    data: Buffer,
+    start: int,
+    end: int,
+    log_offset: int,
+    *,
+    check_crc: bool = True,
+    check_offsets: bool = True,
+) -> tuple[int, int, int]:
+    """Verify that ``start..end`` holds whole records and nothing else, but a blank at its end.
+
+    Returns:
+        (records, log offset of the first bad one or -1, code). With ``check_offsets`` a record
+        must name its own log offset (code OFFSET).
+    """
+    _bounds(data, start, end)
+    at, count = start, 0
+    while at < end:
+        if end - at >= 8 and _BLANK.unpack_from(data, at)[1] == MAGIC_BLANK:
+            if _BLANK.unpack_from(data, at)[0] == end - at:
+                return count, -1, codes.FINE
+            return count, log_offset + at - start, codes.BLANK
+        code, size, _ = _accept(data, at, end, check_crc)
+        if not code and check_offsets:
+            (named,) = _I64.unpack_from(data, at + 28)
+            code = codes.FINE if named == log_offset + at - start else codes.OFFSET
+        if code:
+            return count, log_offset + at - start, code
+        count, at = count + 1, at + size
+    return count, -1, codes.FINE
+
+
+def tags_code(topic: bytes, properties: Buffer, store_timestamp: int) -> int:
+    """Return the tags code that dispatch computes for a record.
+
+    The hash of ``TAGS``; in the delay topic the time of delivery.
+    """
+    if topic == _DELAY_TOPIC:
+        level = _delay_level(_property(properties, b"DELAY"))
+        if level > 0:
+            return store_timestamp + DELAY_LEVELS_MS[min(level, len(DELAY_LEVELS_MS)) - 1]
+    tags = _property(properties, b"TAGS")
+    return java_hash(tags) if tags else 0
+
+
+def _delay_level(text: bytes | None) -> int:
+    """Return the level; 0 for what is no decimal number of up to nine digits."""
+    if text is None or len(text) > 9 or not text.isdigit():
+        return 0
+    return int(text)
+
+
+def scan_queues(
+    data: Buffer, start: int, end: int, log_offset: int
+) -> list[tuple[bytes, int, int, bytes]]:
+    """Build consume queue entries for the records of ``start..end``.
+
+    Returns:
+        One (topic, queue, queue offset of the first, entries of 20 bytes) for each run of
+        consecutive records of one queue with rising queue offsets. Prepared and rolled back
+        records have no entry and do not end a run. The scan ends at a blank or at the first
+        record that does not hold together; bodies are not checked.
+    """
+    _bounds(data, start, end)
+    runs: list[tuple[bytes, int, int, bytes]] = []
+    key: tuple[bytes, int] | None = None
+    first, entries, at = 0, bytearray(), start
+    while at < end:
+        parts = _parts(data, at, end)
+        rest = None if isinstance(parts, int) else _rest(data, at, parts[0], parts[4])
+        if isinstance(parts, int) or rest is None:
+            break
+        size, flag, _, _, _ = parts
+        if flag & _TRANSACTION not in (_PREPARED, _ROLLBACK):
+            topic = bytes(data[rest[0] : rest[0] + rest[1]])
+            queue, _, queue_offset = struct.unpack_from(">iiq", data, at + 12)
+            if key != (topic, queue) or first + len(entries) // 20 != queue_offset:
+                if key is not None:
+                    runs.append((*key, first, bytes(entries)))
+                key, first, entries = (topic, queue), queue_offset, bytearray()
+            (stamp,) = _I64.unpack_from(data, at + 48 + (20 if flag & _BORN_V6 else 8))
+            code = tags_code(topic, data[rest[2] : rest[2] + rest[3]], stamp)
+            entries += _ENTRY.pack(log_offset + at - start, size, code)
+        at += size
+    if key is not None:
+        runs.append((*key, first, bytes(entries)))
+    return runs
+
+
+def scan_keys(data: Buffer, start: int, end: int, log_offset: int) -> bytes:
+    """Build the key index entries of the records of ``start..end``.
+
+    Returns:
+        20 bytes for each key in log order: hash of ``topic#key`` (4, never negative), log offset
+        (8), store timestamp (8). ``UNIQ_KEY`` first, then ``KEYS`` split at single spaces; rolled
+        back records have none. Ends where `scan_queues` ends.
+    """
+    _bounds(data, start, end)
+    out, at = bytearray(), start
+    while at < end:
+        parts = _parts(data, at, end)
+        rest = None if isinstance(parts, int) else _rest(data, at, parts[0], parts[4])
+        if isinstance(parts, int) or rest is None:
+            break
+        size, flag, _, _, _ = parts
+        if flag & _TRANSACTION != _ROLLBACK:
+            prefix = bytes(data[rest[0] : rest[0] + rest[1]]) + b"#"
+            text = data[rest[2] : rest[2] + rest[3]]
+            unique = _property(text, b"UNIQ_KEY")
+            keys = [unique] if unique else []
+            keys += [key for key in (_property(text, b"KEYS") or b"").split(b" ") if key]
+            (stamp,) = _I64.unpack_from(data, at + 48 + (20 if flag & _BORN_V6 else 8))
+            for key in keys:
+                out += _KEY.pack(key_hash(prefix + key), log_offset + at - start, stamp)
+        at += size
+    return bytes(out)
+
+
+def key_hash(text: bytes) -> int:
+    """Return the key index's hash of ``topic#key``: Java's absolute value, 0 for -2^31."""
+    value = java_hash(text)
+    return 0 if value == -0x8000_0000 else abs(value)
+
+
+def store_timestamp_last(data: Buffer, start: int, end: int) -> int:
+    """Return the store timestamp of the last whole record of ``start..end``; 0 if there is none."""
+    return walk(data, start, end, check_crc=False)[3]
+
+
+def _bounds(data: Buffer, start: int, end: int) -> None:
+    if not 0 <= start <= end <= len(data):
+        raise ValueError(f"{start}..{end} does not lie in a buffer of {len(data)} bytes")
