@@ -1,0 +1,111 @@
+"""Run one command: options, the function, an exit code.
+
+    words --options.split--> global options + the rest --tree.find--> command
+          --parsing.bind--> a call --> exit code
+    any exception --failures.describe--> text on stderr + exit code
+
+Nothing heavier than the standard library is imported before the command is known; help of the
+whole tree needs neither cyclopts nor rich.
+
+A stack trace never reaches the terminal.  Ctrl-C is an exit of its own (130) and says what is left
+running.
+
+Not here: what commands do.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+
+from cli.context import Context
+from cli.failures import Exit, Failure, bug, describe
+from cli.options import Globals, split
+from cli.render import Printer
+from cli.tree import NOUNS, find, of_noun
+
+
+def main(words: Sequence[str] | None = None, environment: Mapping[str, str] | None = None) -> int:
+    """Run the command line and return its exit code; never raises."""
+    said = list(sys.argv[1:] if words is None else words)
+    variables = dict(os.environ) if environment is None else environment
+    printer = Printer(Globals())
+    try:
+        options, rest = split(said, variables)
+        printer = Printer(options)
+        return run(rest, Context(options=options, printer=printer, environment=variables))
+    except BrokenPipeError:
+        # The reader of our output went away, as in `twinlog log dump DIR | head`.
+        with suppress(OSError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return Exit.OK
+    except BaseException as error:
+        return report(error, printer)
+
+
+def report(error: BaseException, printer: Printer) -> int:
+    """Print what went wrong and return the exit code that goes with it."""
+    if isinstance(error, SystemExit):
+        return error.code if isinstance(error.code, int) else Exit.OK
+    found = describe(unwrap(error)) or bug(error)
+    with suppress(OSError):
+        printer.error(found.lines())
+    return found.exit
+
+
+def unwrap(error: BaseException) -> BaseException:
+    """The one cause inside groups of one, as task groups raise them; Ctrl-C wins over all."""
+    while isinstance(error, BaseExceptionGroup):
+        interrupts, others = error.split(KeyboardInterrupt)
+        if interrupts is not None:
+            return KeyboardInterrupt()
+        assert others is not None
+        if len(others.exceptions) != 1:
+            return error
+        error = others.exceptions[0]
+    return error
+
+
+def run(words: list[str], context: Context) -> int:
+    """Find the command, bind its arguments and call it.
+
+    Raises:
+        Failure: An unknown command or option (exit 64), or what the command raised.
+    """
+    if context.options.version:
+        words = ["version"]
+    elif not words:
+        from cli.help import overview
+
+        if context.options.help:
+            context.printer.line(overview())
+            return Exit.OK
+        context.printer.error(overview().splitlines())
+        return Exit.USAGE
+    if context.options.help:
+        from cli.help import text_for
+
+        context.printer.line(text_for(_name_only(words)))
+        return Exit.OK
+    command, rest = find(words)
+    if command is None:
+        from cli.help import unknown_command
+
+        raise unknown_command(words)
+    from cli.parsing import bind
+
+    return int(bind(command, rest, context)())
+
+
+def _name_only(words: Sequence[str]) -> list[str]:
+    """The words that can be a command's name: ``topic show orders`` is ``topic show``."""
+    noun = words[0]
+    if noun not in NOUNS:
+        return list(words[:1])
+    verbs = any(len(command.path) > 1 for command in of_noun(noun))
+    return list(words[: 2 if verbs else 1])
+
+
+__all__ = ["Context", "Exit", "Failure", "main", "report", "run", "unwrap"]

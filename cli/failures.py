@@ -1,0 +1,226 @@
+"""Errors as a person reads them, and as a script acts on them.
+
+A failure is one line *what* happened, indented facts, and hints that are statements with a command
+to paste.  Nobody sees a stack trace: what we did not expect is our bug, its trace goes to a file
+whose path is printed.
+
+Exit codes: 0 to 2 are answers (yes, no, could not tell), the rest is taken from sysexits.  The
+table `EXITS` is what ``twinlog help exit`` prints and the reference page shows.
+
+Three outcomes: a command that changes something was done (0), was not done (any other), or nobody
+can say (75).  `Exit.UNKNOWN` is never used for anything that certainly did not happen.
+
+Not here: catching (``app``), printing (``render``).
+"""
+
+from __future__ import annotations
+
+import difflib
+import errno
+import os
+import tempfile
+import time
+import traceback
+from collections.abc import Iterable, Mapping
+from enum import IntEnum
+from pathlib import Path
+
+from twinlog import errors
+from twinlog.units import UnitError
+
+
+class Exit(IntEnum):
+    """What the process ends with."""
+
+    OK = 0
+    NO = 1
+    UNDECIDED = 2
+    USAGE = 64
+    DATA = 65
+    MISSING = 66
+    UNAVAILABLE = 69
+    BUG = 70
+    UNKNOWN = 75
+    DENIED = 77
+    CONFIG = 78
+    INTERRUPTED = 130
+
+
+EXITS: Mapping[Exit, tuple[str, str]] = {
+    Exit.OK: ("done; or asked and the answer is yes", "go on"),
+    Exit.NO: ("asked and the answer is no: unhealthy, not equal, a promise broken", "act on it"),
+    Exit.UNDECIDED: ("could not tell: a node unreachable, a file unreadable", "look closer"),
+    Exit.USAGE: ("wrong command, flag or value", "fix the call"),
+    Exit.DATA: ("a file or a message is corrupt", "not retry"),
+    Exit.MISSING: ("no such topic, node or file", "create it"),
+    Exit.UNAVAILABLE: ("nobody answered, or nobody can do it now", "retry later"),
+    Exit.BUG: ("our fault; a report file is named", "file it"),
+    Exit.UNKNOWN: ("it may or may not have happened", "look, then decide"),
+    Exit.DENIED: ("not allowed", "ask for the right"),
+    Exit.CONFIG: ("cluster.toml is wrong, or a part is not installed", "fix the file"),
+    Exit.INTERRUPTED: ("Ctrl-C; what was left running is printed", "stop what is left"),
+}
+"""When each code is used, and what a script may do then."""
+
+
+class Failure(Exception):
+    """Something to tell the user, with the exit code that goes with it.
+
+    Args:
+        exit_code: What the process ends with.
+        text: What happened; one line, no full stop.
+        facts: Lines that say what it was made of.
+        hints: Statements what to do next.
+        more: Further failures of the same call, reported in order (mistakes in one file).
+    """
+
+    def __init__(
+        self,
+        exit_code: Exit,
+        text: str,
+        *,
+        facts: Iterable[str] = (),
+        hints: Iterable[str] = (),
+        more: Iterable[Failure] = (),
+    ) -> None:
+        super().__init__(text)
+        self.exit = exit_code
+        self.text = text
+        self.facts = tuple(facts)
+        self.hints = tuple(hints)
+        self.more = tuple(more)
+
+    def lines(self) -> list[str]:
+        """The failure as it is printed."""
+        word = {Exit.UNKNOWN: "unknown", Exit.INTERRUPTED: "interrupted"}.get(self.exit, "error")
+        found = [f"{word}: {self.text}"]
+        found += [f"  {fact}" for fact in self.facts]
+        found += [f"  hint: {hint}" for hint in self.hints]
+        for other in self.more:
+            found += other.lines()
+        return found
+
+
+class Interrupted(Exception):
+    """Ctrl-C after a command had something to tidy or to name.
+
+    Args:
+        left: What is still running, one line each; empty when nothing is.
+    """
+
+    def __init__(self, left: Iterable[str] = ()) -> None:
+        super().__init__("interrupted")
+        self.left = tuple(left)
+
+
+def nearest(word: str, known: Iterable[str]) -> tuple[str, ...]:
+    """A hint that names the known word closest to ``word``; empty when none is close.
+
+    >>> nearest("tabel", ["table", "wide"])
+    ('the nearest is "table"',)
+    """
+    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
+    return (f'the nearest is "{close[0]}"',) if close else ()
+
+
+def interrupted(left: Iterable[str] = ()) -> Failure:
+    """What Ctrl-C ends with."""
+    running = tuple(left)
+    facts = running or ("nothing is left running",)
+    return Failure(Exit.INTERRUPTED, "stopped by Ctrl-C", facts=facts)
+
+
+def describe(error: BaseException) -> Failure | None:
+    """Return ``error`` as a failure, or None when it is none that we know: then it is a bug."""
+    match error:
+        case Failure():
+            return error
+        case Interrupted():
+            return interrupted(error.left)
+        case KeyboardInterrupt():
+            return interrupted()
+        case errors.TwinlogError():
+            return _of_twinlog(error)
+        case UnitError():
+            return Failure(Exit.USAGE, str(error), hints=(error.hint,))
+        case OSError():
+            return _of_system(error)
+        case _:
+            return None
+
+
+def exit_of(error: errors.TwinlogError) -> Exit:
+    """The exit code of an error of the cluster or of the files."""
+    match error:
+        case errors.OutcomeUnknown():
+            return Exit.UNKNOWN
+        case errors.CorruptionError() | errors.RecordRefused():
+            return Exit.DATA
+        case errors.UnknownTopic() | errors.OffsetGone() | errors.OffsetBeyond():
+            return Exit.MISSING
+        case errors.Denied():
+            return Exit.DENIED
+        case errors.UsageError():
+            return Exit.USAGE
+        case _:
+            return Exit.UNAVAILABLE
+
+
+_TOLD = {"leader", "host", "port", "address", "text", "code"}
+"""Facts that the sentence itself says already."""
+
+
+def _of_twinlog(error: errors.TwinlogError) -> Failure:
+    facts = [
+        f"{name.replace('_', ' ')}: {value}"
+        for name, value in error.facts.items()
+        if name not in _TOLD and isinstance(value, (str, int, float)) and value != ""
+    ]
+    if isinstance(error, errors.NotMaster) and error.leader:
+        where = f" at {error.address}" if error.address else ""
+        facts.insert(0, f"the master is {error.leader}{where}")
+    hints = (error.hint,) if error.hint else ()
+    return Failure(exit_of(error), error.text, facts=facts, hints=hints)
+
+
+def _of_system(error: OSError) -> Failure | None:
+    name = str(error.filename) if error.filename is not None else "?"
+    match error.errno:
+        case errno.ENOENT | errno.ENOTDIR:
+            return Failure(Exit.MISSING, f"there is no {name}")
+        case errno.EISDIR:
+            return Failure(Exit.USAGE, f"{name} is a directory, not a file")
+        case errno.EACCES | errno.EPERM:
+            return Failure(Exit.DENIED, f"{name} may not be used by this user")
+        case errno.EADDRINUSE:
+            return Failure(
+                Exit.UNAVAILABLE,
+                "a port is taken by another process",
+                facts=(str(error.strerror or error),),
+                hints=("stop the other process, or choose other ports under [listen]",),
+            )
+        case errno.ENOSPC:
+            return Failure(Exit.UNAVAILABLE, f"the disk is full at {name}")
+        case errno.EPIPE:
+            return Failure(Exit.OK, "the reader of the output went away")
+        case _:
+            return None
+
+
+def write_report(error: BaseException) -> Path:
+    """Write the trace of a bug to a file of its own and return its path."""
+    stamp = time.strftime("%Y%m%dT%H%M%S")
+    path = Path(tempfile.gettempdir()) / f"twinlog-bug-{stamp}-{os.getpid()}.txt"
+    path.write_text("".join(traceback.format_exception(error)), encoding="utf-8")
+    return path
+
+
+def bug(error: BaseException) -> Failure:
+    """What the user sees of an error nobody foresaw; its trace goes to a file."""
+    path = write_report(error)
+    return Failure(
+        Exit.BUG,
+        f"twinlog itself is wrong here ({type(error).__name__}: {error})",
+        facts=(f"the trace is in {path}",),
+        hints=("report it with that file",),
+    )

@@ -1,0 +1,95 @@
+"""From the words behind a command's name to a call of its function, by cyclopts.
+
+A command is a plain function: positional arguments, keyword-only options with a docstring each, and
+a `Context` marked `PRIVATE`, which does not come from the words.  Only the module of the command
+that runs is imported.
+
+What cyclopts refuses becomes a `Failure` in our words (exit 64).
+
+Not here: global options (``options``), which command it is (``tree``).
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable, Sequence
+from typing import cast
+
+from cyclopts import App, CycloptsError, Parameter
+from cyclopts.exceptions import (
+    CoercionError,
+    MissingArgumentError,
+    RepeatArgumentError,
+    UnknownOptionError,
+    UnusedCliTokensError,
+)
+
+from cli.context import Context
+from cli.failures import Exit, Failure
+from cli.tree import Command
+
+PRIVATE = Parameter(parse=False)
+"""Marks a parameter that the words of a call do not set."""
+
+Function = Callable[..., int]
+
+
+def load(command: Command) -> Function:
+    """Import the function of a command."""
+    module, _, name = command.target.partition(":")
+    return cast("Function", getattr(importlib.import_module(module), name))
+
+
+def application(command: Command) -> App:
+    """A cyclopts application with this one command."""
+    app = App(
+        name=f"twinlog {command.name}",
+        help_flags=[],
+        version_flags=[],
+        default_parameter=Parameter(negative_iterable=()),
+        suppress_keyboard_interrupt=False,
+    )
+    app.default(load(command))
+    return app
+
+
+def bind(command: Command, words: Sequence[str], context: Context) -> Callable[[], int]:
+    """Return the call that ``words`` ask for.
+
+    Raises:
+        Failure: An unknown option, a value of the wrong kind, one too many or too few (exit 64).
+    """
+    try:
+        function, bound, ignored = application(command).parse_args(
+            list(words), exit_on_error=False, print_error=False, verbose=False
+        )
+    except CycloptsError as error:
+        raise _refusal(command, error) from None
+    private = {name: context for name in ignored}
+    run = cast("Function", function)
+    return lambda: run(*bound.args, **{**bound.kwargs, **private})
+
+
+def _refusal(command: Command, error: CycloptsError) -> Failure:
+    hint = f"what it takes: twinlog {command.name} --help"
+    argument = error.argument
+    name = ""
+    if argument is not None:
+        positional = argument.field_info.kind is not inspect.Parameter.KEYWORD_ONLY
+        name = argument.field_info.name.upper() if positional else argument.name
+    match error:
+        case UnknownOptionError():
+            text = f'{command.name} has no option "{error.token.keyword or error.token.value}"'
+        case UnusedCliTokensError():
+            left = " ".join(error.unused_tokens or ())
+            text = f'"{left}" is more than {command.name} takes'
+        case MissingArgumentError():
+            text = f"{command.name} needs {name}" if name else str(error)
+        case RepeatArgumentError():
+            text = f"{name or 'an option'} is given twice"
+        case CoercionError() if error.token is not None:
+            text = f'{name} is "{error.token.value}", which does not fit'
+        case _:
+            text = str(error).strip()
+    return Failure(Exit.USAGE, text, hints=(hint,))

@@ -1,0 +1,347 @@
+"""The only printer: the same answer as a table, JSON, JSON lines, TSV or names.
+
+An `Answer` holds both views of one thing: a *document* (kind, version, fields) for machines, and
+tables with a header line for people.  A cell is a plain value: text, a whole number, a bool, None
+("does not apply", shown as ``-``), `ABSENT` ("could not ask", shown as ``?``), or one of the
+measured values `Size` (bytes), `Seconds`, `Time` (milliseconds since 1970).  So every format shows
+the same value, each in its own way: TSV has exact bytes and seconds where the table rounds.
+
+Data goes to stdout, everything else to stderr.  Colour appears only on a terminal, and rich is
+imported only then; there are no box lines anywhere.
+
+Not here: what is asked and how it is worded (the nouns), errors as text (``failures``).
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import TextIO
+
+from cli.options import Colour, Globals, Output
+from twinlog.units import format_duration, format_size
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """A number of bytes."""
+
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Seconds:
+    """A duration in seconds."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Time:
+    """A moment, in milliseconds since 1970 UTC."""
+
+    ms: int
+
+
+class Absent:
+    """A value that nobody could be asked for."""
+
+    def __repr__(self) -> str:
+        return "ABSENT"
+
+
+ABSENT = Absent()
+
+Cell = str | int | float | bool | Size | Seconds | Time | Absent | None
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column; ``right`` aligns numbers, ``wide`` shows it only with ``-o wide``."""
+
+    name: str
+    right: bool = False
+    wide: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows under upper-case headers."""
+
+    columns: tuple[Column, ...]
+    rows: Sequence[Sequence[Cell]]
+    title: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """One thing to show, for machines and for people.
+
+    ``items`` are what JSON lines print, one object each; empty: the document itself.  ``names`` is
+    what ``-o name`` prints.  ``head`` stands above the tables, ``next`` below them on a terminal.
+    """
+
+    kind: str
+    fields: Mapping[str, object]
+    tables: Sequence[Table] = ()
+    head: str = ""
+    tail: str = ""
+    names: Sequence[str] = ()
+    items: Sequence[Mapping[str, object]] = field(default_factory=tuple)
+    next: str = ""
+    version: int = 1
+
+    def document(self) -> dict[str, object]:
+        """The JSON document."""
+        return {"kind": self.kind, "version": self.version, **self.fields}
+
+
+def columns(text: str) -> tuple[Column, ...]:
+    """Read column headers: ``NAME``, ``END>`` is right-aligned, ``+RATE>`` only in wide tables.
+
+    >>> [(c.name, c.right, c.wide) for c in columns("NODE END> +RATE>")]
+    [('NODE', False, False), ('END', True, False), ('RATE', True, True)]
+    """
+    return tuple(
+        Column(word.strip("+>"), right=word.endswith(">"), wide=word.startswith("+"))
+        for word in text.split()
+    )
+
+
+def rfc3339(ms: int) -> str:
+    """A moment in RFC 3339, UTC, with milliseconds.
+
+    >>> rfc3339(1_700_000_000_123)
+    '2023-11-14T22:13:20.123Z'
+    """
+    moment = datetime.fromtimestamp(ms / 1000, UTC)
+    return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{ms % 1000:03d}Z"
+
+
+def dump(value: object) -> str:
+    """One JSON text, compact enough to read and stable in its order."""
+    return json.dumps(value, ensure_ascii=False, default=_plain)
+
+
+def _plain(value: object) -> object:
+    match value:
+        case Size():
+            return value.bytes
+        case Seconds():
+            return round(value.seconds, 6)
+        case Time():
+            return rfc3339(value.ms)
+        case Absent():
+            return None
+        case bytes() | bytearray() | memoryview():
+            return bytes(value).decode("utf-8", "replace")
+        case tuple() | set() | frozenset():
+            return list(value)  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+        case _:
+            return str(value)
+
+
+class Printer:
+    """Writes answers to ``out`` and remarks to ``err`` as the global options say."""
+
+    def __init__(
+        self, options: Globals, out: TextIO | None = None, err: TextIO | None = None
+    ) -> None:
+        self.options = options
+        self.out = out or sys.stdout
+        self.err = err or sys.stderr
+        self.terminal = self.out.isatty()
+        self.err_terminal = self.err.isatty()
+        self._status_width = 0
+        self._status_at = 0.0
+
+    @property
+    def machine(self) -> bool:
+        """Whether the output is meant for a program."""
+        return self.options.output not in (Output.TABLE, Output.WIDE)
+
+    @property
+    def coloured(self) -> bool:
+        """Whether stdout gets colours."""
+        match self.options.colour:
+            case Colour.ALWAYS:
+                return True
+            case Colour.NEVER:
+                return False
+            case Colour.AUTO:
+                return self.terminal
+
+    def answer(self, found: Answer) -> None:
+        """Print one answer in the chosen format."""
+        self.clear_status()
+        match self.options.output:
+            case Output.JSON:
+                self._line(dump(found.document()))
+            case Output.JSONL:
+                kind = {"kind": found.kind, "version": found.version}
+                for item in found.items:
+                    self._line(dump({**kind, **item} if "kind" not in item else item))
+                if not found.items:
+                    self._line(dump(found.document()))
+            case Output.NAME:
+                for name in found.names:
+                    self._line(name)
+            case Output.TSV:
+                for table in found.tables:
+                    self._tsv(table)
+            case Output.TABLE | Output.WIDE:
+                self._people(found)
+
+    def line(self, text: str) -> None:
+        """Print one line of data as it stands."""
+        self.clear_status()
+        self._line(text)
+
+    def text(self, text: str) -> None:
+        """Print data as it stands, without a line end."""
+        self.clear_status()
+        self.out.write(text)
+        self.out.flush()
+
+    def item(self, value: Mapping[str, object]) -> None:
+        """Print one JSON object of a stream on its own line."""
+        self._line(dump(value))
+
+    def note(self, text: str) -> None:
+        """Say something on stderr, unless told to be quiet."""
+        if not self.options.quiet:
+            self.clear_status()
+            print(text, file=self.err, flush=True)
+
+    def detail(self, text: str, level: int = 1) -> None:
+        """Say something on stderr that only ``-v`` (or ``-vv``) asks for."""
+        if self.options.verbose >= level:
+            self.clear_status()
+            print(text, file=self.err, flush=True)
+
+    def error(self, lines: Iterable[str]) -> None:
+        """Print a failure on stderr."""
+        self.clear_status()
+        for number, text in enumerate(lines):
+            shown = text
+            if number == 0 and self.err_terminal and self.options.colour is not Colour.NEVER:
+                word, colon, rest = text.partition(":")
+                shown = f"\x1b[1;31m{word}{colon}\x1b[0m{rest}"
+            print(shown, file=self.err, flush=True)
+
+    def status(self, text: str) -> None:
+        """Show progress: one redrawn line on a terminal, one line every ten seconds elsewhere."""
+        if self.options.quiet:
+            return
+        now = time.monotonic()
+        if self.err_terminal:
+            self.err.write("\r" + text.ljust(self._status_width))
+            self.err.flush()
+            self._status_width = len(text)
+        elif now - self._status_at >= 10:
+            print(text, file=self.err, flush=True)
+            self._status_at = now
+
+    def clear_status(self) -> None:
+        """Take the progress line away before something else is printed."""
+        if self._status_width:
+            self.err.write("\r" + " " * self._status_width + "\r")
+            self.err.flush()
+            self._status_width = 0
+
+    def cell(self, value: Cell, *, exact: bool = False) -> str:
+        """One value as text; ``exact`` writes bytes and seconds as plain numbers."""
+        match value:
+            case None:
+                return "-"
+            case Absent():
+                return "?"
+            case bool():
+                return "yes" if value else "no"
+            case Size():
+                plain = exact or self.options.exact_bytes
+                return str(value.bytes) if plain else format_size(value.bytes)
+            case Seconds():
+                return f"{value.seconds:.6g}" if exact else format_duration(value.seconds)
+            case Time():
+                return self._moment(value.ms, exact)
+            case float():
+                return f"{value:.6g}"
+            case _:
+                return str(value) or "-"
+
+    def _moment(self, ms: int, exact: bool) -> str:
+        if exact or not self.terminal:
+            return rfc3339(ms)
+        age = time.time() - ms / 1000
+        return f"{format_duration(age)} ago" if age >= 0 else rfc3339(ms)
+
+    def _line(self, text: str) -> None:
+        print(text, file=self.out, flush=True)
+
+    def _people(self, found: Answer) -> None:
+        if found.head:
+            self._line(found.head)
+            if found.tables:
+                self._line("")
+        for number, table in enumerate(found.tables):
+            if number:
+                self._line("")
+            if table.title:
+                self._line(table.title)
+            for text in self._table(table):
+                self._line(text)
+        if found.tail:
+            if found.tables:
+                self._line("")
+            self._line(found.tail)
+        if found.next and self.terminal and not self.options.quiet:
+            self.note(f"\nnext: {found.next}")
+
+    def _table(self, table: Table) -> list[str]:
+        wide = self.options.output is Output.WIDE
+        shown = [at for at, column in enumerate(table.columns) if wide or not column.wide]
+        heads = [table.columns[at] for at in shown]
+        rows = [[self.cell(row[at]) for at in shown] for row in table.rows]
+        widths = [
+            max([len(head.name), *(len(row[at]) for row in rows)]) for at, head in enumerate(heads)
+        ]
+        lines = [_join([head.name for head in heads], heads, widths)]
+        lines += [_join(row, heads, widths) for row in rows]
+        return self._paint(lines) if self.coloured else lines
+
+    def _paint(self, lines: list[str]) -> list[str]:
+        """Colour a table: header bold, trouble red, the master's row bold."""
+        from io import StringIO
+
+        from rich.console import Console
+        from rich.text import Text
+
+        painted: list[str] = []
+        for number, text in enumerate(lines):
+            buffer = StringIO()
+            console = Console(file=buffer, force_terminal=True, width=max(len(text), 1) + 1)
+            line = Text(text, style="bold" if number == 0 else "")
+            line.highlight_regex(r"\b(unreachable|quarantined|fenced|down|lost)\b", "red")
+            line.highlight_regex(r"^\S+\*", "bold green")
+            console.print(line, end="", soft_wrap=True)
+            painted.append(buffer.getvalue())
+        return painted
+
+    def _tsv(self, table: Table) -> None:
+        self._line("\t".join(column.name.lower() for column in table.columns))
+        for row in table.rows:
+            cells = [self.cell(value, exact=True) for value in row]
+            self._line("\t".join(text.replace("\t", " ").replace("\n", " ") for text in cells))
+
+
+def _join(cells: Sequence[str], heads: Sequence[Column], widths: Sequence[int]) -> str:
+    parts = [
+        text.rjust(width) if head.right else text.ljust(width)
+        for text, head, width in zip(cells, heads, widths, strict=True)
+    ]
+    return "  ".join(parts).rstrip()
