@@ -1,0 +1,534 @@
+"""The only way from the storage engine to files: a protocol, and the real disk behind it.
+
+Every call that changes or reads bytes carries ``op``, the name of the operation it belongs to
+(``log.roll.create``, ``cut.intent.write``): a test fails the third fsync of a truncation by that
+name. Paths are relative to the data directory, with ``/``. Errors of the operating system arrive
+as `DiskError`, a full disk as `DiskFull`; both name operation and path.
+
+Facts this rests on (Linux; measured with CPython 3.11):
+
+* ``mmap.flush`` holds the interpreter lock for as long as the disk takes, ``os.fdatasync`` does
+  not, and it flushes the pages that were written through a mapping; so mappings keep their
+  descriptor;
+* a sparse mapping on a full disk ends in SIGBUS: mapped files are allocated when they are created,
+  sparse files are only ever written with ``pwrite``;
+* FALLOC_FL_ZERO_RANGE under a live shared mapping shows zeros at once and takes milliseconds
+  whatever the length. Where a file system has none (tmpfs, overlay) zeros are written;
+* a POSIX record lock belongs to the process and falls with any close of the file. We take an open
+  file description lock on the same byte: it conflicts with RocketMQ's and with a second store in
+  this process.
+
+`Mapping.flush_range` and `Mapping.touch` may run in a worker thread while others write to the
+buffer; everything else is called by the store's owner, or by a job while the owner keeps away.
+
+macOS has neither zero range nor open file description locks; the fallbacks are weaker, not wrong.
+
+Not here: what lies in which file.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import mmap
+import os
+import struct
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+from storage.errors import DirectoryInUse, DiskError, DiskFull
+
+PAGE = 4096
+_ZERO_BY_HAND_MAX = 64 * 1024
+"""Shorter ranges are cheaper to overwrite than to hand to the file system."""
+_TOUCH_STEP = 4 * 1024 * 1024
+_MADV_POPULATE_WRITE = 23
+_FALLOC_FL_ZERO_RANGE = 0x10
+_DESCRIPTORS_MAX = 512
+"""Open descriptors of unmapped files; a node with more queues opens them again when needed."""
+
+
+class Mapping(Protocol):
+    """A file of fixed length in memory, readable and writable.
+
+    Attributes:
+        buffer: The file's bytes; a view of it stays valid after `close`.
+        size: Bytes.
+    """
+
+    buffer: memoryview
+    size: int
+
+    def flush_range(self, start: int, end: int, op: str) -> None:
+        """Return when bytes ``start..end`` as they were at the call are on the disk."""
+        ...
+
+    def touch(self, start: int, end: int) -> None:
+        """Make the pages of the range present and writable, without changing a byte."""
+        ...
+
+    def zero(self, start: int, end: int, op: str) -> None:
+        """Make the range zeros, in memory and, after a flush, on the disk."""
+        ...
+
+    def close(self) -> None:
+        """Let go of the file; views that are still held keep the memory alive."""
+        ...
+
+
+class Disk(Protocol):
+    """The data directory; see the module's text."""
+
+    def map(self, path: str, size: int, *, op: str, create: bool = False) -> Mapping:
+        """Map ``size`` bytes; with ``create`` the file is made if needed, allocated and zero."""
+        ...
+
+    def create_sparse(self, path: str, size: int, op: str) -> None:
+        """Make a file of ``size`` zeros without allocating; only for `write_at`."""
+        ...
+
+    def read(self, path: str, op: str) -> bytes:
+        """Return the whole file."""
+        ...
+
+    def read_at(self, path: str, offset: int, length: int, op: str) -> bytes:
+        """Return up to ``length`` bytes from ``offset``; fewer at the end of the file."""
+        ...
+
+    def write_at(self, path: str, offset: int, data: bytes | memoryview, op: str) -> None:
+        """Write all of ``data`` into an existing file, growing it where needed."""
+        ...
+
+    def write_file(self, path: str, data: bytes, op: str) -> None:
+        """Replace a file durably: ``.new`` aside, fsync, rename, fsync of the directory."""
+        ...
+
+    def fsync(self, path: str, op: str) -> None:
+        """Return when the file's bytes and length are on the disk."""
+        ...
+
+    def fsync_dir(self, path: str, op: str) -> None:
+        """Return when creations, renames and removals in the directory are on the disk."""
+        ...
+
+    def exists(self, path: str) -> bool:
+        """Whether a file or directory has this name."""
+        ...
+
+    def size(self, path: str) -> int:
+        """Length of a file, bytes."""
+        ...
+
+    def list(self, path: str) -> list[str]:
+        """Names in a directory, sorted; empty when there is no such directory."""
+        ...
+
+    def make_dir(self, path: str, op: str) -> None:
+        """Make a directory and those above it, where missing."""
+        ...
+
+    def rename(self, path: str, target: str, op: str) -> None:
+        """Give a file another name, replacing what has it."""
+        ...
+
+    def remove(self, path: str, op: str) -> None:
+        """Remove a file."""
+        ...
+
+    def free_bytes(self) -> tuple[int, int]:
+        """Free and total bytes of the file system."""
+        ...
+
+    def lock(self, op: str) -> None:
+        """Take the data directory; raises `DirectoryInUse`."""
+        ...
+
+    def unlock(self) -> None:
+        """Give the data directory back."""
+        ...
+
+    def boot_id(self) -> str | None:
+        """Id of this boot of the kernel; None where it cannot be read."""
+        ...
+
+    def device(self) -> int:
+        """Number of the device that holds the data directory."""
+        ...
+
+    def inode(self, path: str) -> int:
+        """Number of a file's inode."""
+        ...
+
+    def random_bytes(self, count: int) -> bytes:
+        """Bytes nobody can foresee; the simulator's come from its seed."""
+        ...
+
+
+def _error(op: str, path: str, error: OSError) -> DiskError:
+    number = error.errno or errno.EIO
+    full = number in (errno.ENOSPC, errno.EDQUOT)
+    return DiskFull(op, path, number) if full else DiskError(op, path, number)
+
+
+def _libc() -> ctypes.CDLL | None:
+    try:
+        return ctypes.CDLL(None, use_errno=True)
+    except OSError:
+        return None
+
+
+_LIBC = _libc()
+
+
+def _zero_range(descriptor: int, start: int, length: int) -> bool:
+    """Ask the file system for zeros; False where it has no such call."""
+    call = getattr(_LIBC, "fallocate", None) if _LIBC is not None else None
+    if call is None:
+        return False
+    status = call(
+        ctypes.c_int(descriptor),
+        ctypes.c_int(_FALLOC_FL_ZERO_RANGE),
+        ctypes.c_longlong(start),
+        ctypes.c_longlong(length),
+    )
+    return bool(status == 0)
+
+
+class RealMapping:
+    """A mapped file and its descriptor, which outlives `close` until a running flush returns."""
+
+    def __init__(self, path: str, descriptor: int, size: int) -> None:
+        self.path = path
+        self.size = size
+        self._descriptor = descriptor
+        self._map = mmap.mmap(descriptor, size)
+        self.buffer = memoryview(self._map)
+        self._users = 1
+        self._guard = threading.Lock()
+
+    def _enter(self) -> int:
+        with self._guard:
+            if self._users == 0:
+                raise DiskError("mapping.use", self.path, errno.EBADF)
+            self._users += 1
+            return self._descriptor
+
+    def _leave(self) -> None:
+        with self._guard:
+            self._users -= 1
+            if self._users:
+                return
+        os.close(self._descriptor)
+
+    def flush_range(self, start: int, end: int, op: str) -> None:
+        """See `Mapping`. Flushes the whole file: there is no call for a part that also waits."""
+        if start >= end:
+            return
+        descriptor = self._enter()
+        try:
+            os.fdatasync(descriptor) if hasattr(os, "fdatasync") else os.fsync(descriptor)
+        except OSError as error:
+            raise _error(op, self.path, error) from None
+        finally:
+            self._leave()
+
+    def touch(self, start: int, end: int) -> None:
+        """See `Mapping`. Advice only: a kernel before 5.14 gets plain reads."""
+        start -= start % PAGE
+        end = min(end, self.size)
+        for at in range(start, end, _TOUCH_STEP):
+            length = min(_TOUCH_STEP, end - at)
+            if not self._populate(at, length):
+                for page in range(at, at + length, PAGE):
+                    _ = self.buffer[page]
+
+    def _populate(self, start: int, length: int) -> bool:
+        call = getattr(_LIBC, "madvise", None) if _LIBC is not None else None
+        if call is None:
+            return False
+        first = ctypes.c_char.from_buffer(self._map, start)
+        address = ctypes.c_void_p(ctypes.addressof(first))
+        status = call(address, ctypes.c_size_t(length), ctypes.c_int(_MADV_POPULATE_WRITE))
+        return bool(status == 0)
+
+    def zero(self, start: int, end: int, op: str) -> None:
+        """See `Mapping`."""
+        if start >= end:
+            return
+        descriptor = self._enter()
+        try:
+            long = end - start > _ZERO_BY_HAND_MAX
+            if not long or not _zero_range(descriptor, start, end - start):
+                for at in range(start, end, _TOUCH_STEP):
+                    stop = min(at + _TOUCH_STEP, end)
+                    self.buffer[at:stop] = bytes(stop - at)
+        finally:
+            self._leave()
+
+    def close(self) -> None:
+        """See `Mapping`. Calling it twice does nothing."""
+        if self.buffer.nbytes == 0:
+            return
+        self.buffer = memoryview(b"")
+        self._leave()
+
+
+class RealDisk:
+    """The data directory ``root`` of this machine.
+
+    Args:
+        root: Made, with the directories above it, if missing.
+        descriptors_max: Unmapped files that are open at the same time.
+    """
+
+    def __init__(self, root: Path, *, descriptors_max: int = _DESCRIPTORS_MAX) -> None:
+        self.root = root
+        self._max = descriptors_max
+        self._open: OrderedDict[str, int] = OrderedDict()
+        self._guard = threading.Lock()
+        self._lock = -1
+        try:
+            root.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise _error("open.make-dir", str(root), error) from None
+
+    def _path(self, path: str) -> str:
+        return os.path.join(self.root, path)
+
+    def _at(self, path: str, op: str, call: Callable[[int], bytes | int | None]) -> bytes:
+        """Run ``call`` with a descriptor from the cache; files stay open, the oldest go."""
+        with self._guard:
+            try:
+                descriptor = self._open.pop(path, -1)
+                if descriptor < 0:
+                    descriptor = os.open(self._path(path), os.O_RDWR | os.O_CLOEXEC)
+                self._open[path] = descriptor
+                while len(self._open) > self._max:
+                    os.close(self._open.popitem(last=False)[1])
+                result = call(descriptor)
+            except OSError as error:
+                raise _error(op, path, error) from None
+            return result if isinstance(result, bytes) else b""
+
+    def _forget(self, path: str) -> None:
+        with self._guard:
+            descriptor = self._open.pop(path, -1)
+            if descriptor >= 0:
+                os.close(descriptor)
+
+    def map(self, path: str, size: int, *, op: str, create: bool = False) -> RealMapping:
+        """See `Disk`. A created file that meets a full disk is removed again."""
+        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
+        made = create and not self.exists(path)
+        descriptor = -1
+        try:
+            descriptor = os.open(self._path(path), flags, 0o644)
+            if create:
+                _allocate(descriptor, size)
+            elif os.fstat(descriptor).st_size < size:
+                raise OSError(errno.EINVAL, "shorter than its size")
+            return RealMapping(path, descriptor, size)
+        except OSError as error:
+            if descriptor >= 0:
+                os.close(descriptor)
+                if made:
+                    os.unlink(self._path(path))
+            raise _error(op, path, error) from None
+
+    def create_sparse(self, path: str, size: int, op: str) -> None:
+        """See `Disk`."""
+        try:
+            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+            descriptor = os.open(self._path(path), flags, 0o644)
+            try:
+                os.ftruncate(descriptor, size)
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            raise _error(op, path, error) from None
+
+    def read(self, path: str, op: str) -> bytes:
+        """See `Disk`."""
+        try:
+            return Path(self._path(path)).read_bytes()
+        except OSError as error:
+            raise _error(op, path, error) from None
+
+    def read_at(self, path: str, offset: int, length: int, op: str) -> bytes:
+        """See `Disk`."""
+        return self._at(path, op, lambda descriptor: os.pread(descriptor, length, offset))
+
+    def write_at(self, path: str, offset: int, data: bytes | memoryview, op: str) -> None:
+        """See `Disk`."""
+
+        def write(descriptor: int) -> None:
+            view, at = memoryview(data), offset
+            while view:
+                done = os.pwrite(descriptor, view, at)
+                view, at = view[done:], at + done
+
+        self._at(path, op, write)
+
+    def write_file(self, path: str, data: bytes, op: str) -> None:
+        """See `Disk`."""
+        aside = self._path(path + ".new")
+        try:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+            descriptor = os.open(aside, flags, 0o644)
+            try:
+                view = memoryview(data)
+                while view:
+                    view = view[os.write(descriptor, view) :]
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+            os.rename(aside, self._path(path))
+        except OSError as error:
+            raise _error(op, path, error) from None
+        self._forget(path)
+        self.fsync_dir(path.rpartition("/")[0] or ".", op + ".fsync_dir")
+
+    def fsync(self, path: str, op: str) -> None:
+        """See `Disk`. Opens the file anew, so that a worker thread blocks nobody."""
+        self._sync(path, os.O_RDWR, op)
+
+    def fsync_dir(self, path: str, op: str) -> None:
+        """See `Disk`."""
+        self._sync(path, os.O_RDONLY | os.O_DIRECTORY, op)
+
+    def _sync(self, path: str, flags: int, op: str) -> None:
+        try:
+            descriptor = os.open(self._path(path), flags | os.O_CLOEXEC)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            raise _error(op, path, error) from None
+
+    def exists(self, path: str) -> bool:
+        """See `Disk`."""
+        return os.path.exists(self._path(path))
+
+    def size(self, path: str) -> int:
+        """See `Disk`."""
+        try:
+            return os.stat(self._path(path)).st_size
+        except OSError as error:
+            raise _error("size", path, error) from None
+
+    def list(self, path: str) -> list[str]:
+        """See `Disk`."""
+        try:
+            return sorted(os.listdir(self._path(path)))
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise _error("list", path, error) from None
+
+    def make_dir(self, path: str, op: str) -> None:
+        """See `Disk`."""
+        try:
+            os.makedirs(self._path(path), exist_ok=True)
+        except OSError as error:
+            raise _error(op, path, error) from None
+
+    def rename(self, path: str, target: str, op: str) -> None:
+        """See `Disk`."""
+        self._forget(path)
+        self._forget(target)
+        try:
+            os.rename(self._path(path), self._path(target))
+        except OSError as error:
+            raise _error(op, path, error) from None
+
+    def remove(self, path: str, op: str) -> None:
+        """See `Disk`."""
+        self._forget(path)
+        try:
+            os.unlink(self._path(path))
+        except OSError as error:
+            raise _error(op, path, error) from None
+
+    def free_bytes(self) -> tuple[int, int]:
+        """See `Disk`."""
+        try:
+            found = os.statvfs(self.root)
+        except OSError as error:
+            raise _error("free-bytes", ".", error) from None
+        return found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize
+
+    def lock(self, op: str) -> None:
+        """See `Disk`. The file stays; its four bytes are RocketMQ's."""
+        descriptor = -1
+        try:
+            descriptor = os.open(self._path("lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            _take(descriptor)
+            os.pwrite(descriptor, b"lock", 0)
+            os.fsync(descriptor)
+        except OSError as error:
+            if descriptor >= 0:
+                os.close(descriptor)
+            if error.errno in (errno.EAGAIN, errno.EACCES):
+                raise DirectoryInUse(
+                    f"another process holds the data directory {self.root}",
+                    hint="stop that process, or use another data directory",
+                    directory=str(self.root),
+                ) from None
+            raise _error(op, "lock", error) from None
+        self._lock = descriptor
+
+    def unlock(self) -> None:
+        """See `Disk`. Also closes what is open; calling it twice does nothing."""
+        with self._guard:
+            while self._open:
+                os.close(self._open.popitem()[1])
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+    def boot_id(self) -> str | None:
+        """See `Disk`."""
+        try:
+            return Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip() or None
+        except OSError:
+            return None
+
+    def device(self) -> int:
+        """See `Disk`."""
+        return os.stat(self.root).st_dev
+
+    def inode(self, path: str) -> int:
+        """See `Disk`."""
+        try:
+            return os.stat(self._path(path)).st_ino
+        except OSError as error:
+            raise _error("inode", path, error) from None
+
+    def random_bytes(self, count: int) -> bytes:
+        """See `Disk`."""
+        return os.urandom(count)
+
+
+def _allocate(descriptor: int, size: int) -> None:
+    """Give the file ``size`` bytes that really lie on the disk."""
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(descriptor, 0, size)
+        return
+    at = os.fstat(descriptor).st_size
+    while at < size:
+        at += os.pwrite(descriptor, bytes(min(_TOUCH_STEP, size - at)), at)
+
+
+def _take(descriptor: int) -> None:
+    """Lock byte 0 for writing, without waiting."""
+    kind = getattr(fcntl, "F_OFD_SETLK", None)
+    if kind is None:
+        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0, 0)
+        return
+    flock = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
+    fcntl.fcntl(descriptor, kind, flock)

@@ -1,0 +1,101 @@
+"""What a store can refuse or meet, as types.
+
+The families are those of `twinlog.errors`; a text names the file and the offset, ``facts`` hold
+the same as values. Offsets are log offsets in bytes.
+
+Not here: refusals of single sections (`storage.sections`), which are results, not exceptions.
+"""
+
+from __future__ import annotations
+
+from errno import errorcode
+from typing import ClassVar
+
+from twinlog.errors import CorruptionError, ProtocolError, UnavailableError, UsageError
+
+
+class DiskError(UnavailableError):
+    """A call to the operating system came back with an error.
+
+    Args:
+        op: Name of the operation, such as ``log.roll.create``.
+        path: Path inside the data directory.
+        errno: Number of the error.
+    """
+
+    default_code: ClassVar[str] = "disk"
+
+    def __init__(self, op: str, path: str, errno: int) -> None:
+        name = errorcode.get(errno, str(errno))
+        super().__init__(f"{op} of {path}: {name}", op=op, path=path, errno=errno)
+        self.op = op
+        self.path = path
+        self.errno = errno
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.op, self.path, self.errno)
+
+
+class DiskFull(DiskError):
+    """No space is left; nothing was written, and the same call may succeed later."""
+
+    default_code: ClassVar[str] = "disk-full"
+
+
+class DirectoryInUse(UsageError):
+    """Another process holds the data directory."""
+
+    default_code: ClassVar[str] = "directory-in-use"
+
+
+class IdentityMismatch(UsageError):
+    """The data directory belongs to another cluster, group or node, or has other fixed sizes."""
+
+    default_code: ClassVar[str] = "identity"
+
+
+class NewerVersion(UsageError):
+    """A newer twinlog wrote the data directory."""
+
+    default_code: ClassVar[str] = "newer-version"
+
+
+class ForeignStore(UsageError):
+    """RocketMQ wrote or changed the store; it is no member of a group as it stands."""
+
+    default_code: ClassVar[str] = "foreign-store"
+
+
+class StaleToken(UnavailableError):
+    """The writer's token is not the current one: its role, epoch or session has ended."""
+
+    default_code: ClassVar[str] = "stale-token"
+
+
+class Gap(ProtocolError):
+    """Received batches do not continue the log."""
+
+    default_code: ClassVar[str] = "gap"
+
+
+class BadBatch(CorruptionError):
+    """A received batch breaks a rule; nothing of it exists.
+
+    Args:
+        start: Log offset of the batch.
+        length: Its bytes.
+        reason: Which rule, a few words.
+    """
+
+    default_code: ClassVar[str] = "bad-batch"
+
+    def __init__(self, start: int, length: int, reason: str) -> None:
+        super().__init__(
+            f"batch at {start} of {length} bytes: {reason}",
+            offset=start,
+            length=length,
+            what=reason,
+        )
+        self.start = start
+        self.length = length
+        self.reason = reason
