@@ -250,7 +250,7 @@ class _Check:
             for detail in error.errors(include_url=False):
                 key = str(detail["loc"][0]) if detail["loc"] else ""
                 origin = given[key].origin if key in given else where
-                written = one.value if (one := given.get(key)) else detail["input"]
+                written = given[key].value if key in given else None
                 text, hint = explain(model, title, key, detail, written)
                 self.document.add(origin, text, hint)
             return None

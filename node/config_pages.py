@@ -1,9 +1,9 @@
 """Texts made from the settings: a runnable ``cluster.toml`` and the reference page.
 
 `write_local` writes the file behind ``config init --local``, ``dev up`` and ``demo``: n full
-members on loopback, ports from 7400 up (decision D21) or 0 throughout, with a comment on every choice.
-`reference` renders ``docs/settings.md`` from the section models, so the page cannot disagree with
-the code; a test compares it with the file.
+members on loopback, ports from 7400 up (decision D21) or 0 throughout, with a comment on each
+choice. `reference` renders ``docs/settings.md`` from the section models, so the page cannot
+disagree with the code; a test compares it with the file.
 
 Not here: the models (``node.config_sections``), checking (``node.config``).
 """
