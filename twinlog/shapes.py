@@ -1,0 +1,230 @@
+"""Which fields each client frame carries: one table, checked on both sides.
+
+`check` proves that a frame's fields have the types the reader of the frame relies on, so that
+nothing behind it needs an ``isinstance``. Unknown fields are ignored (a newer peer may send them),
+a missing field or one of another type is named in the error. Whole numbers are signed 64-bit.
+
+Error answers have a shape of their own, the same for all types: code, text, hint, retryable and any
+facts.
+
+Not here: frames between nodes (``replication.frames``) and what values mean (a topic that does not
+exist is no matter of shape).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from twinlog.wire import Frame, FrameError, Type, type_name
+
+
+class Kind(Enum):
+    """The type of a field's value, named as errors name it."""
+
+    INT = "a whole number"
+    STR = "text"
+    BOOL = "true or false"
+    BYTES = "bytes"
+    LIST = "a list"
+    MAP = "a map"
+    ANY = "anything"
+
+
+_PYTHON: Final[Mapping[Kind, type]] = {
+    Kind.INT: int,
+    Kind.STR: str,
+    Kind.BOOL: bool,
+    Kind.BYTES: bytes,
+    Kind.LIST: list,
+    Kind.MAP: dict,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """What one field must be.
+
+    Attributes:
+        kind: Type of the value.
+        required: Must be there.
+        nil: May be nil.
+        items: For a list: the kind of every item.
+        row: For a list of rows: the kinds of each row's columns; longer rows are fine.
+    """
+
+    kind: Kind
+    required: bool = True
+    nil: bool = False
+    items: Kind | None = None
+    row: tuple[Kind, ...] = ()
+
+
+Shape = Mapping[str, Field]
+
+_INT, _STR, _BOOL = Field(Kind.INT), Field(Kind.STR), Field(Kind.BOOL)
+_MAP, _NAMES = Field(Kind.MAP), Field(Kind.LIST, items=Kind.STR)
+_ROWS: Final = Field(Kind.LIST, items=Kind.MAP)
+_SECTION: Final = (Kind.STR,) + (Kind.INT,) * 6
+_RESULT: Final = (Kind.INT,) * 4 + (Kind.STR, Kind.STR, Kind.INT)
+
+
+def _may(kind: Kind, items: Kind | None = None) -> Field:
+    return Field(kind, required=False, nil=True, items=items)
+
+
+REQUESTS: Final[Mapping[Type, Shape]] = {
+    Type.HELLO: {"min": _INT, "max": _INT, "features": _INT, "client": _STR},
+    Type.METADATA: {"topics": _may(Kind.LIST, Kind.STR)},
+    Type.APPEND: {
+        "ack": _STR,
+        "timeout_ms": _INT,
+        "sections": Field(Kind.LIST, row=_SECTION),
+    },
+    Type.READ: {
+        "topic": _STR,
+        "queue": _INT,
+        "offset": _INT,
+        "max_bytes": _INT,
+        "max_records": _INT,
+        "wait_ms": _INT,
+        "tags": _may(Kind.LIST, Kind.INT),
+        "epoch": Field(Kind.INT, required=False),
+    },
+    Type.OFFSETS: {
+        "topic": _STR,
+        "queues": _may(Kind.LIST, Kind.INT),
+        "at_ms": _may(Kind.INT),
+    },
+    Type.TOPIC: {"op": _STR, "name": _may(Kind.STR), "queues": _may(Kind.INT)},
+    Type.GET: {"log_offset": _INT},
+    Type.STATUS: {},
+    Type.ADMIN: {"op": _STR},
+    Type.PRODUCER: {},
+}
+"""Fields of the requests."""
+
+ANSWERS: Final[Mapping[Type, Shape]] = {
+    Type.HELLO: {
+        "version": _INT,
+        "features": _INT,
+        "node": _STR,
+        "cluster": _STR,
+        "group": _STR,
+        "family": _INT,
+        "segment_size": _INT,
+    },
+    Type.METADATA: {
+        "cluster": _STR,
+        "group": _STR,
+        "epoch": _INT,
+        "leader": _may(Kind.STR),
+        "nodes": _ROWS,
+        "topics": _MAP,
+        "family": _INT,
+        "message_size_max": _INT,
+    },
+    Type.APPEND: {
+        "results": Field(Kind.LIST, row=_RESULT),
+        "confirmed_by": _may(Kind.LIST, Kind.STR),
+        "epoch": _INT,
+    },
+    Type.READ: {
+        "status": _STR,
+        "next": _INT,
+        "start": _INT,
+        "end": _INT,
+        "count": _INT,
+        "confirm": _INT,
+        "age_ms": _INT,
+        "node": _STR,
+        "role": _STR,
+        "redirect": _may(Kind.MAP),
+    },
+    Type.OFFSETS: {"queues": _MAP, "confirm": _INT, "age_ms": _INT},
+    Type.TOPIC: {
+        "topics": _may(Kind.MAP),
+        "created": _may(Kind.BOOL),
+        "queues": _may(Kind.INT),
+    },
+    Type.GET: {"status": _STR},
+    Type.STATUS: {},
+    Type.ADMIN: {},
+    Type.PRODUCER: {"producer": _INT, "epoch": _INT},
+}
+"""Fields of the good answers."""
+
+ERRORS: Final[Shape] = {
+    "code": _STR,
+    "text": _STR,
+    "hint": _may(Kind.STR),
+    "retryable": _BOOL,
+}
+"""Fields of an error answer, of whatever type; facts come besides."""
+
+
+def check(frame: Frame) -> None:
+    """Prove the fields of a client frame against the table; other types pass.
+
+    Raises:
+        FrameError: ``fields``, with the field's name and what it must be.
+
+    >>> check(Frame(Type.GET, fields={"log_offset": "12"}))
+    Traceback (most recent call last):
+    twinlog.wire.FrameError: GET request: log_offset must be a whole number, not 'str'
+    """
+    if frame.is_error:
+        shape, side = ERRORS, "error"
+    else:
+        table, side = (ANSWERS, "answer") if frame.is_answer else (REQUESTS, "request")
+        known = table.get(Type(frame.type))
+        if known is None:
+            return
+        shape = known
+    for name, wanted in shape.items():
+        text = _mistake(wanted, frame.fields.get(name), name in frame.fields)
+        if text is not None:
+            raise FrameError("fields", f"{type_name(frame.type)} {side}: {name} {text}")
+
+
+def _mistake(wanted: Field, value: object, there: bool) -> str | None:
+    if not there:
+        return "is missing" if wanted.required else None
+    if value is None and wanted.nil:
+        return None
+    if not _is(value, wanted.kind):
+        return f"must be {wanted.kind.value}, not {type(value).__name__!r}"
+    if not isinstance(value, list):
+        return None
+    values: list[object] = value  # pyright: ignore[reportUnknownVariableType]
+    if wanted.items is not None:
+        for at, item in enumerate(values):
+            if not _is(item, wanted.items):
+                return f"[{at}] must be {wanted.items.value}, not {type(item).__name__!r}"
+    if wanted.row:
+        for at, item in enumerate(values):
+            text = _row_mistake(wanted.row, item)
+            if text is not None:
+                return f"[{at}]{text}"
+    return None
+
+
+def _row_mistake(kinds: tuple[Kind, ...], row: object) -> str | None:
+    if not isinstance(row, list):
+        return f" must be a list, not {type(row).__name__!r}"
+    columns: list[object] = row  # pyright: ignore[reportUnknownVariableType]
+    if len(columns) < len(kinds):
+        return f" has {len(columns)} columns; it must have {len(kinds)}"
+    for at, kind in enumerate(kinds):
+        if not _is(columns[at], kind):
+            return f"[{at}] must be {kind.value}, not {type(columns[at]).__name__!r}"
+    return None
+
+
+def _is(value: object, kind: Kind) -> bool:
+    """Say whether ``value`` is of ``kind``; a bool is no number, a number no bool."""
+    if kind is Kind.INT:
+        return type(value) is int and -(1 << 63) <= value < 1 << 63
+    return kind is Kind.ANY or type(value) is _PYTHON[kind]
