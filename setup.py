@@ -1,8 +1,43 @@
 """Build the compiled kernels; everything else is declared in pyproject.toml.
 
-The extension is optional: without a C compiler the plain-Python twins run (docs/architecture.md).
+The extension is optional: without a C compiler (or Cython) the build succeeds and the plain-Python
+twins run (docs/architecture.md). The digest of its sources goes into the module, so that the loader
+can tell a stale build.
 """
 
-from setuptools import setup
+import hashlib
+import os
+from pathlib import Path
 
-setup()
+from setuptools import Extension, setup
+
+FOLDER = Path("twinlog") / "kernels"
+SOURCES = [FOLDER / "_compiled.pyx", FOLDER / "crc.h"]
+
+
+def digest() -> str:
+    """Return the SHA-256 of the kernel sources, as ``twinlog.kernels`` computes it."""
+    total = hashlib.sha256()
+    for source in SOURCES:
+        total.update(source.read_bytes())
+    return total.hexdigest()
+
+
+def extensions() -> list[Extension]:
+    """Return the kernels' extension; nothing where Cython is missing."""
+    try:
+        from Cython.Build import cythonize
+    except ImportError:
+        return []
+    kernels = Extension(
+        "twinlog.kernels._compiled",
+        [str(SOURCES[0])],
+        depends=[str(SOURCES[1])],
+        define_macros=[("TWINLOG_DIGEST", f'"{digest()}"')],
+        extra_compile_args=[] if os.name == "nt" else ["-O3"],
+        optional=True,
+    )
+    return cythonize([kernels], quiet=True)
+
+
+setup(ext_modules=extensions())

@@ -444,7 +444,8 @@ def tags_code(topic: bytes, properties: Buffer, store_timestamp: int) -> int:
     if topic == _DELAY_TOPIC:
         level = _delay_level(_property(properties, b"DELAY"))
         if level > 0:
-            return store_timestamp + DELAY_LEVELS_MS[min(level, len(DELAY_LEVELS_MS)) - 1]
+            due = store_timestamp + DELAY_LEVELS_MS[min(level, len(DELAY_LEVELS_MS)) - 1]
+            return (due + 2**63) % 2**64 - 2**63
     tags = _property(properties, b"TAGS")
     return java_hash(tags) if tags else 0
 

@@ -1,0 +1,381 @@
+"""The compiled kernels and their plain twins give the same answers, whatever the bytes.
+
+Input is made of whole records and then damaged: cut, bit-flipped, with lengths that lie, with
+neighbours on both sides that would change the answer if a kernel looked at them.
+"""
+
+from __future__ import annotations
+
+import importlib
+import struct
+import zlib
+from types import ModuleType
+from typing import Any
+
+import crc32c as reference
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from twinlog import kernels, record
+from twinlog.errors import RecordRefused
+from twinlog.kernels import codes, plain
+
+NAMES = st.sampled_from(["t", "flights", "SCHEDULE_TOPIC_XXXX", "ж" * 40, "x" * 127, "y" * 128])
+TEXT = st.text(st.characters(exclude_characters="\x01\x02", exclude_categories=["Cs"]), max_size=12)
+PROPERTIES = st.dictionaries(
+    st.sampled_from(["TAGS", "KEYS", "UNIQ_KEY", "DELAY", "a", "__CRC32#", "é"]),
+    st.one_of(TEXT, st.sampled_from(["TagA", "3", "99", "k1 k2  k3 ", "payment"])),
+    max_size=5,
+)
+I64 = st.integers(-(2**63), 2**63 - 1)
+I32 = st.integers(-(2**31), 2**31 - 1)
+
+
+def twin() -> ModuleType:
+    """The compiled twin; the plain one where nothing is built (CI builds it and insists)."""
+    try:
+        return importlib.import_module("twinlog.kernels._compiled")
+    except ImportError:
+        return plain
+
+
+COMPILED = twin()
+
+
+@st.composite
+def records(draw: st.DrawFn) -> bytes:
+    properties = {k: v for k, v in draw(PROPERTIES).items() if v}
+    return record.encode(
+        draw(NAMES),
+        draw(st.integers(0, 3)),
+        draw(st.binary(max_size=300)),
+        queue_offset=draw(st.integers(0, 5)),
+        log_offset=draw(st.integers(0, 5000)),
+        properties=record.encode_properties(properties),
+        flag=draw(I32),
+        sys_flag=draw(st.sampled_from([0, 0, 0, 1, 2, 4, 8, 12, 0x40, 0x80, 0x101, 0x400])),
+        born_host=(draw(st.sampled_from(["127.0.0.1", "::1"])), draw(st.integers(0, 65535))),
+        store_host=(draw(st.sampled_from(["10.0.0.1", "::2"])), 10911),
+        store_timestamp=draw(I64),
+    )
+
+
+@st.composite
+def damaged(draw: st.DrawFn) -> tuple[bytes, int, int]:
+    """(buffer, start, end): some records, perhaps damaged, between neighbours."""
+    data = bytearray(b"".join(draw(st.lists(records(), max_size=4))))
+    for _ in range(draw(st.integers(0, 3))):
+        if not data:
+            break
+        at = draw(st.integers(0, len(data) - 1))
+        match draw(st.sampled_from(["flip", "length", "cut", "blank", "zero"])):
+            case "flip":
+                data[at] ^= 1 << draw(st.integers(0, 7))
+            case "length":
+                value = draw(st.one_of(I32, st.integers(-3, 400)))
+                data[at : at + 4] = struct.pack(">i", value)[: len(data) - at]
+            case "cut":
+                del data[at:]
+            case "blank":
+                data += struct.pack(">Ii", draw(st.integers(0, 60)), plain.MAGIC_BLANK)
+                data += bytes(draw(st.integers(0, 60)))
+            case _:
+                data[at:] = bytes(len(data) - at)
+    before, after = draw(st.binary(max_size=9)), draw(records())
+    return before + bytes(data) + after, len(before), len(before) + len(data)
+
+
+@given(damaged(), st.integers(0, 2**40), st.booleans(), st.booleans())
+@settings(max_examples=300, deadline=None)
+def test_twins_walk_alike(
+    case: tuple[bytes, int, int], log_offset: int, check_crc: bool, check_offsets: bool
+) -> None:
+    """Every scan of both twins agrees, and depends on nothing outside its range."""
+    data, start, end = case
+    alone = data[start:end]
+    for name, arguments, options in [
+        ("walk", (), {"check_crc": check_crc}),
+        ("verify_records", (log_offset,), {"check_offsets": check_offsets}),
+        ("scan_queues", (log_offset,), {}),
+        ("scan_keys", (log_offset,), {}),
+        ("store_timestamp_last", (), {}),
+    ]:
+        expected = getattr(plain, name)(data, start, end, *arguments, **options)
+        assert getattr(COMPILED, name)(data, start, end, *arguments, **options) == expected, name
+        for kernel in (plain, COMPILED):
+            got = getattr(kernel, name)(memoryview(alone), 0, len(alone), *arguments, **options)
+            if name == "walk":
+                last = got[4] + start if got[4] >= 0 else -1
+                got = (got[0], got[1] + start, *got[2:4], last)
+            assert got == expected, name
+
+
+@given(
+    damaged(),
+    st.sampled_from(["t", "flights", "x" * 127]),
+    st.integers(0, 3),
+    st.integers(0, 4),
+    st.sampled_from([4, 6]),
+)
+@settings(max_examples=300, deadline=None)
+def test_twins_check_alike(
+    case: tuple[bytes, int, int], topic: str, queue: int, count: int, family: int
+) -> None:
+    """Both refuse the same record of a section for the same reason; patching agrees too."""
+    data, start, end = case
+    arguments = (data, start, end - start, count, topic.encode(), queue)
+    expected = plain.check_section(*arguments, body_max=250, family=family)
+    assert COMPILED.check_section(*arguments, body_max=250, family=family) == expected
+    outcomes = []
+    for kernel in (plain, COMPILED):
+        copy = bytearray(data)
+        try:
+            done: object = kernel.patch_section(
+                copy,
+                start,
+                end - start,
+                log_offset=1 << 40,
+                queue_offset=77,
+                store_timestamp=1795245424005,
+                store_host=bytes(range(8 if family == 4 else 20)),
+            )
+        except ValueError as error:
+            done = str(error)
+        outcomes.append((done, bytes(copy)))
+    assert outcomes[0] == outcomes[1]
+    assert outcomes[0][1][:start] == data[:start]
+    assert outcomes[0][1][end:] == data[end:]
+
+
+@given(
+    NAMES,
+    st.sampled_from(["127.0.0.1", "::1"]),
+    st.sampled_from([4, 6]),
+    st.lists(st.tuples(st.binary(max_size=5000), PROPERTIES, I32, st.sampled_from([0, 1, 8]), I64)),
+)
+@settings(max_examples=100, deadline=None)
+def test_encoders_write_the_same(
+    topic: str,
+    host: str,
+    family: int,
+    items: list[tuple[bytes, dict[str, str], int, int, int]],
+) -> None:
+    """Both encoders write the same bytes, and the checker finds nothing wrong with them."""
+    name = topic.encode()
+    written = []
+    for kernel in (plain, COMPILED):
+        encoder = kernel.SectionEncoder(_head(topic, host, family), name)
+        for body, properties, flag, sys_flag, born in items:
+            text = record.encode_properties(
+                {k: v for k, v in properties.items() if v and k != "__CRC32#"}
+            )
+            before = encoder.size
+            size = encoder.add(
+                memoryview(body) if flag & 1 else body,
+                properties=text,
+                flag=flag,
+                sys_flag=sys_flag,
+                born_timestamp=born,
+            )
+            assert encoder.size == before + size
+        assert encoder.count == len(items)
+        written.append(bytes(encoder.take()))
+        assert (encoder.count, encoder.size, encoder.take()) == (0, 0, bytearray())
+    assert written[0] == written[1]
+    arguments = (written[0], 0, len(written[0]), len(items), name, 3)
+    assert COMPILED.check_section(*arguments, body_max=5000, family=family) is None
+    found = [record.decode(written[0], at) for at in _starts(written[0])]
+    assert [(r.body, r.flag, r.born_timestamp) for r in found] == [
+        (body, flag, born) for body, _, flag, _, born in items
+    ]
+
+
+def _head(topic: str, host: str, family: int) -> bytes:
+    encoder = record.RecordEncoder(topic, 3, family=family, born_host=(host, 9))
+    encoder.add(b"")
+    whole = encoder.take()
+    width = 1 if len(topic.encode()) <= 127 else 2
+    return bytes(whole[: len(whole) - 2 - width - len(topic.encode())])
+
+
+def _starts(data: bytes) -> list[int]:
+    starts, at = [], 0
+    while at < len(data):
+        starts.append(at)
+        at += int.from_bytes(data[at : at + 4], "big")
+    return starts
+
+
+@given(st.binary(max_size=2000), st.integers(0, 2**32 - 1), st.integers(0, 300))
+@settings(max_examples=200, deadline=None)
+def test_both_crcs_at_every_level(data: bytes, value: int, cut: int) -> None:
+    """Tables, narrow and wide folding give what zlib and crc32c give, also in two steps."""
+    assert plain.crc32(data, value) == zlib.crc32(data, value)
+    assert plain.crc32c(data, value) == reference.crc32c(data, value)
+    if COMPILED is plain:
+        return
+    try:
+        for level in (0, 1, 2):
+            COMPILED.crc_level(level)
+            assert COMPILED.crc32(data, value) == zlib.crc32(data, value)
+            assert COMPILED.crc32c(data, value) == reference.crc32c(data, value)
+            two = COMPILED.crc32c(data[cut:], COMPILED.crc32c(data[:cut]))
+            assert two == reference.crc32c(data)
+    finally:
+        COMPILED.crc_level(2)
+
+
+@pytest.mark.parametrize("length", [1 << 16, (1 << 20) + 5])
+def test_long_crcs(length: int) -> None:
+    """Long inputs release the GIL and still agree."""
+    data = bytes(range(256)) * (length // 256 + 1)
+    view = memoryview(data)[3 : 3 + length]
+    assert COMPILED.crc32(view) == zlib.crc32(view)
+    assert COMPILED.crc32c(view) == reference.crc32c(view)
+
+
+@pytest.mark.parametrize(
+    ("text", "fine"),
+    [
+        (b"", True),
+        (b"a\x01b\x02", True),
+        (b"a\x01b", True),
+        (b"a\x01\x02", True),
+        (b"\xc2\x80\x01\xe0\xa0\x80\xed\x9f\xbf\xf0\x90\x80\x80\xf4\x8f\xbf\xbf\x02", True),
+        (b"\x01b\x02", False),
+        (b"ab\x02", False),
+        (b"\x02", False),
+        (b"a\x01b\x02\x02", False),
+        (b"__CRC32#\x011234567890\x02", False),
+        (b"a\x01\xed\xa0\x80\x02", False),
+        (b"a\x01\xc1\x80\x02", False),
+        (b"a\x01\xe0\x9f\x80\x02", False),
+        (b"a\x01\xf0\x8f\x80\x80\x02", False),
+        (b"a\x01\xf4\x90\x80\x80\x02", False),
+        (b"a\x01\xf5\x80\x80\x80\x02", False),
+        (b"a\x01\xe2\x82", False),
+        (b"a\x01\xe2\x82\x02", False),
+        (b"a\x01\x80\x02", False),
+    ],
+)
+@pytest.mark.parametrize("kernel", [plain, COMPILED], ids=["plain", "compiled"])
+def test_which_properties_a_client_may_send(kernel: ModuleType, text: bytes, fine: bool) -> None:
+    """UTF-8 as Python takes it, entries with a name and a separator, and no CRC of their own."""
+    data = record.encode("t", 0, b"x", properties=text)
+    found = kernel.check_section(data, 0, len(data), 1, b"t", 0, body_max=1, family=4)
+    assert found == (None if fine else (0, codes.PROPERTIES))
+
+
+@pytest.mark.parametrize("kernel", [plain, COMPILED], ids=["plain", "compiled"])
+def test_v1_topic_length_is_signed(kernel: ModuleType) -> None:
+    """RocketMQ cannot read a V1 record with a topic above 127 bytes, so it is none."""
+    data = bytearray(record.encode("y" * 128, 0, b""))
+    struct.pack_into(">i", data, 4, plain.MAGIC_V1)
+    del data[88]
+    struct.pack_into(">i", data, 0, len(data))
+    assert data[88] == 128
+    assert kernel.walk(data, 0, len(data))[2] == codes.SIZE
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        ({"topic": "u"}, codes.TOPIC),
+        ({"queue": 1}, codes.QUEUE),
+        ({"body": b"too long"}, codes.BODY_SIZE),
+        ({"store_host": ("::1", 1)}, codes.HOST),
+        ({"sys_flag": 4}, codes.SYS_FLAG),
+        ({"sys_flag": 12}, codes.SYS_FLAG),
+        ({"sys_flag": 0x80}, codes.SYS_FLAG),
+        ({"sys_flag": 0x400}, codes.SYS_FLAG),
+    ],
+)
+@pytest.mark.parametrize("kernel", [plain, COMPILED], ids=["plain", "compiled"])
+def test_each_reason_to_refuse(kernel: ModuleType, change: dict[str, Any], code: int) -> None:
+    """The second record of a section breaks one rule; its number and that rule come back."""
+    good: dict[str, Any] = {"topic": "t", "queue": 0, "body": b"abc"}
+    data = record.encode(**good) + record.encode(**(good | change))
+    found = kernel.check_section(data, 0, len(data), 2, b"t", 0, body_max=3, family=4)
+    assert found == (1, code)
+
+
+@pytest.mark.parametrize("kernel", [plain, COMPILED], ids=["plain", "compiled"])
+def test_counts_and_crcs_of_a_section(kernel: ModuleType) -> None:
+    """A wrong count names what was found; a flipped body bit is found, unless told not to look."""
+    data = bytearray(record.encode("t", 0, b"abc") * 2)
+    arguments: tuple[Any, ...] = (data, 0, len(data))
+    options: dict[str, Any] = {"body_max": 3, "family": 4}
+    assert kernel.check_section(*arguments, 2, b"t", 0, **options) is None
+    assert kernel.check_section(*arguments, 3, b"t", 0, **options) == (2, codes.COUNT)
+    data[len(data) // 2 + 88] ^= 1
+    assert kernel.check_section(*arguments, 2, b"t", 0, **options) == (1, codes.CRC)
+    assert kernel.check_section(*arguments, 2, b"t", 0, check_crc=False, **options) is None
+
+
+@given(st.text(max_size=20))
+def test_hashes_agree(text: str) -> None:
+    """Java hashes UTF-16 units; both twins do, also for what is not UTF-8."""
+    data = text.encode("utf-8", "replace")
+    assert COMPILED.java_hash(data) == plain.java_hash(data)
+    assert COMPILED.key_hash(data) == plain.key_hash(data)
+
+
+@pytest.mark.parametrize("kernel", [plain, COMPILED], ids=["plain", "compiled"])
+def test_known_values(kernel: ModuleType) -> None:
+    """Published values: of the format's description, and the smallest integer."""
+    assert kernel.crc32(b"123456789") == 0xCBF43926
+    assert kernel.crc32c(b"123456789") == 0xE3069283
+    assert kernel.java_hash(b"payment") == -786681338
+    assert kernel.key_hash(b"polygenelubricants") == 0
+    assert kernel.key_hash(b"TopicTest#order-1") == 1829193424
+    assert kernel.tags_code(b"SCHEDULE_TOPIC_XXXX", b"DELAY\x013\x02", 1700000000123) == (
+        1700000010123
+    )
+    assert kernel.tags_code(b"t", b"TAGS\x01TagA\x02TAGS\x01payment", 5) == -786681338
+    assert kernel.java_hash(b"\xff\xfe") == kernel.java_hash("��".encode())
+
+
+@pytest.mark.parametrize("kernel", [plain, COMPILED], ids=["plain", "compiled"])
+def test_ranges_outside_the_buffer_are_refused(kernel: ModuleType) -> None:
+    """A range that does not lie in the buffer is a mistake of the caller, not a read beyond it."""
+    for start, end in [(-1, 5), (3, 2), (0, 11), (11, 11)]:
+        with pytest.raises(ValueError, match="does not lie"):
+            kernel.walk(b"0123456789", start, end)
+        with pytest.raises(ValueError, match="does not lie"):
+            kernel.check_section(
+                b"0123456789", start, end - start, 1, b"t", 0, body_max=1, family=4
+            )
+    with pytest.raises(BufferError if kernel is COMPILED else TypeError):
+        kernel.patch_section(
+            record.encode("t", 0, b""),
+            0,
+            92,
+            log_offset=0,
+            queue_offset=0,
+            store_timestamp=0,
+            store_host=bytes(8),
+        )
+
+
+@pytest.mark.parametrize("kernel", [plain, COMPILED], ids=["plain", "compiled"])
+def test_properties_too_long(kernel: ModuleType) -> None:
+    """The properties length is a signed 16-bit field."""
+    encoder = kernel.SectionEncoder(_head("t", "127.0.0.1", 4), b"t")
+    encoder.add(b"", properties=bytes(32767))
+    with pytest.raises(RecordRefused) as caught:
+        encoder.add(b"", properties=bytes(32768))
+    assert caught.value.record == 1
+    assert encoder.count == 1
+
+
+def test_each_refusal_has_a_name_and_a_sentence() -> None:
+    """A code without a text would reach a user as a number."""
+    numbers = {v for k, v in vars(codes).items() if k.isupper() and isinstance(v, int)} - {0}
+    assert numbers == set(codes.REFUSALS) == set(codes.EXPLANATIONS)
+
+
+def test_the_chosen_kernels_say_why() -> None:
+    """`twinlog version` prints both."""
+    assert kernels.which() in ("compiled", "python")
+    assert kernels.why()
