@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import re
 from collections.abc import Callable, Sequence
 from typing import cast
 
@@ -31,6 +32,8 @@ from cli.tree import Command
 
 PRIVATE = Parameter(parse=False)
 """Marks a parameter that the words of a call do not set."""
+
+NEGATIVE = re.compile(r"-\d")
 
 Function = Callable[..., int]
 
@@ -62,13 +65,29 @@ def bind(command: Command, words: Sequence[str], context: Context) -> Callable[[
     """
     try:
         function, bound, ignored = application(command).parse_args(
-            list(words), exit_on_error=False, print_error=False, verbose=False
+            joined(words), exit_on_error=False, print_error=False, verbose=False
         )
     except CycloptsError as error:
         raise _refusal(command, error) from None
-    private = {name: context for name in ignored}
+    private = dict.fromkeys(ignored, context)
     run = cast("Function", function)
     return lambda: run(*bound.args, **{**bound.kwargs, **private})
+
+
+def joined(words: Sequence[str]) -> list[str]:
+    """Join an option with a value that begins like an option but is a number or a range.
+
+    >>> joined(["orders", "--range", "-10:", "--follow"])
+    ['orders', '--range=-10:', '--follow']
+    """
+    found: list[str] = []
+    for word in words:
+        before = found[-1] if found else ""
+        if NEGATIVE.match(word) and before.startswith("--") and "=" not in before:
+            found[-1] = f"{before}={word}"
+        else:
+            found.append(word)
+    return found
 
 
 def _refusal(command: Command, error: CycloptsError) -> Failure:

@@ -1,0 +1,287 @@
+"""``twinlog cluster switchover`` and ``failover``: another master, planned or not.
+
+Both show the plan first (who, at which offset, what it may cost), ask once, act, and show the
+cluster afterwards.  A switchover is agreed with the master and loses nothing; a failover deposes a
+master that is gone, through the coordinator, and what the old master had beyond the new one's end
+was never confirmed and is cut when it returns.
+
+Three outcomes: done (0), not done (any other), unknown (75): the request was sent and nobody
+answered.  An unknown outcome is never reported as one of the others.
+
+Not here: the protocol (``replication``), the table (``cluster``).
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from cli.cluster import status_answer
+from cli.cluster_view import ClusterView, NodeView, look
+from cli.context import Context, Fields
+from cli.coordinator import call, user
+from cli.failures import Exit, Failure
+from cli.fields import table, text, whole
+from cli.parsing import PRIVATE
+from cli.render import Answer, Table, columns
+from twinlog.errors import OutcomeUnknown, TwinlogError
+from twinlog.units import format_duration, format_size
+from twinlog.wire import Type
+
+LOOK_SECONDS = 0.05
+"""Pause between two looks while a change settles."""
+
+Yes = Annotated[bool, Parameter(name=["--yes", "-y"])]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What will be done, in the words the user sees before anything happens."""
+
+    kind: str
+    view: ClusterView
+    old: str | None
+    target: NodeView
+    lines: tuple[str, ...]
+
+    def fields(self, done: bool, seconds: float | None = None, epoch: int | None = None) -> Fields:
+        """The document of the change."""
+        return {
+            "cluster": self.view.name,
+            "from": self.old,
+            "to": self.target.name,
+            "plan": list(self.lines),
+            "done": done,
+            "seconds": None if seconds is None else round(seconds, 3),
+            "epoch": epoch,
+        }
+
+
+def switchover(
+    *,
+    to: str | None = None,
+    dry_run: bool = False,
+    yes: Yes = False,
+    context: Annotated[Context, PRIVATE],
+) -> int:
+    """Hand mastership to a slave that is in sync; loses nothing.
+
+    Args:
+        to: The new master; default the in-sync slave that is furthest.
+        dry_run: Only show the plan.
+        yes: Do not ask.
+    """
+    view = look(context)
+    master = view.master
+    if master is None:
+        raise Failure(
+            Exit.UNAVAILABLE,
+            "there is no master to hand over",
+            hints=("make another node master: twinlog cluster failover",),
+        )
+    if to == master.name:
+        context.printer.note(f"{to} is master already")
+        context.printer.answer(status_answer(view, context.wall_ms(), "Switchover"))
+        return Exit.OK
+    target = view.node(to) if to else _furthest(view, [node for node in view.nodes if node.in_sync])
+    if target is None or not target.reachable or not target.in_sync:
+        name = target.name if target is not None else "no slave"
+        raise Failure(
+            Exit.UNAVAILABLE,
+            f"{name} is not in sync, so a switchover to it could lose records",
+            facts=([target.reason] if target is not None and target.reason else []),
+            hints=("wait until it is: twinlog cluster status",),
+        )
+    behind = format_size(target.lag_bytes or 0)
+    plan = Plan(
+        "Switchover",
+        view,
+        master.name,
+        target,
+        (
+            f"{master.name} is master of epoch {view.epoch} at {master.end}; "
+            f"{target.name} is in sync and {behind} behind.",
+            "Nothing will be lost. Writes stop until the new master is confirmed, about 0.3 s.",
+        ),
+    )
+    if not _agreed(plan, context, dry_run=dry_run, yes=yes):
+        return Exit.OK if dry_run else Exit.NO
+    started = time.monotonic()
+    seconds = context.left() or 30.0
+    request: Fields = {
+        "op": "transfer", "to": target.name, "timeout_ms": int(seconds * 1000),
+    }  # fmt: skip
+    try:
+        context.ask(master.address, Type.ADMIN, request, seconds)
+    except OutcomeUnknown:
+        context.printer.note(f"{master.name} did not answer; looking who is master now")
+    return _settle(plan, context, started)
+
+
+def failover(
+    *,
+    to: str | None = None,
+    dry_run: bool = False,
+    yes: Yes = False,
+    context: Annotated[Context, PRIVATE],
+) -> int:
+    """Depose the master and make another node master of a new epoch.
+
+    For a master that is gone. Records that were confirmed are kept: only a member of the in-sync
+    set is elected. What the old master wrote and nobody confirmed is cut when it comes back.
+
+    Args:
+        to: The new master; default the in-sync node that is furthest.
+        dry_run: Only show the plan.
+        yes: Do not ask.
+    """
+    view = look(context)
+    if not view.coordinator:
+        raise Failure(
+            Exit.UNAVAILABLE,
+            f"the coordinator at {view.coordinator_address or '?'} does not answer",
+            facts=(view.coordinator_reason, "roles cannot change while it is away"),
+            hints=("start it: twinlog coordinator start",),
+        )
+    plan = _failover_plan(view, to)
+    if not _agreed(plan, context, dry_run=dry_run, yes=yes):
+        return Exit.OK if dry_run else Exit.NO
+    started = time.monotonic()
+    operation: Fields = {
+        "op": "failover", "to": plan.target.name, "who": user(), "why": "failover",
+    }  # fmt: skip
+    try:
+        call(context, view.coordinator_address, operation)
+    except OutcomeUnknown:
+        context.printer.note("the coordinator did not answer; looking who is master now")
+    return _settle(plan, context, started)
+
+
+def _failover_plan(view: ClusterView, to: str | None) -> Plan:
+    old = view.leader
+    in_sync = set(view.in_sync)
+    able = [
+        node
+        for node in view.nodes
+        if node.name in in_sync and node.reachable and (node.name != old or to == old)
+    ]
+    target = view.node(to) if to else _furthest(view, able)
+    if target is None:
+        away = [f"{n.name}: {n.reason or n.state}" for n in view.nodes if n.name in in_sync]
+        raise Failure(
+            Exit.UNAVAILABLE,
+            "no other node of the in-sync set answers",
+            facts=away,
+            hints=("start one of them: only they are known to have every confirmed record",),
+        )
+    if target.name not in in_sync:
+        raise Failure(
+            Exit.UNAVAILABLE,
+            f"{target.name} is not in the in-sync set, so confirmed records could be lost",
+            facts=(f"in sync are {', '.join(sorted(in_sync)) or 'nobody'}",),
+            hints=(f"choose one of them: twinlog cluster failover --to {able[0].name}",)
+            if able
+            else (),
+        )
+    if not target.reachable:
+        raise Failure(Exit.UNAVAILABLE, f"{target.name} does not answer", facts=(target.reason,))
+    was = next((node for node in view.nodes if node.name == old), None)
+    state = "is gone" if was is None or not was.reachable else "still answers and will be fenced"
+    lines = [
+        f"{old or 'nobody'} was master of epoch {view.epoch} and {state}." if old
+        else f"There is no master; the last epoch is {view.epoch}.",
+        f"{target.name} is in the in-sync set and ends at {target.end}: "
+        "nothing confirmed will be lost.",
+    ]  # fmt: skip
+    if old:
+        lines.append(f"What {old} wrote and nobody confirmed is cut when it comes back.")
+    return Plan("Failover", view, old, target, tuple(lines))
+
+
+def _furthest(view: ClusterView, nodes: list[NodeView]) -> NodeView | None:
+    """The node with most of the log; among equals the coordinator's priority, then the name."""
+    priorities = table(view.coordinator.get("priorities"))
+    return max(
+        (node for node in nodes if node.reachable),
+        key=lambda node: (
+            node.epoch or 0,
+            node.end or 0,
+            whole(priorities, node.name) or 0,
+            [-ord(letter) for letter in node.name],
+        ),
+        default=None,
+    )
+
+
+def _agreed(plan: Plan, context: Context, *, dry_run: bool, yes: bool) -> bool:
+    for line in plan.lines:
+        context.printer.note(line)
+    if dry_run:
+        rows = [(plan.old, plan.target.name, plan.view.epoch, plan.target.end)]
+        context.printer.answer(
+            Answer(
+                kind=plan.kind,
+                fields=plan.fields(False),
+                tables=[Table(columns("FROM TO EPOCH> END>"), rows)],
+                tail="Nothing was changed.",
+                names=[f"node/{plan.target.name}"],
+            )
+        )
+        return False
+    question = f"Make {plan.target.name} master of {plan.view.name}?"
+    if plan.kind == "Switchover":
+        question = f"Switch the master of {plan.view.name} from {plan.old} to {plan.target.name}?"
+    return context.confirm(question, yes=yes)
+
+
+def _settle(plan: Plan, context: Context, started: float) -> int:
+    """Wait until the target serves as master of a newer epoch, then show the cluster."""
+    view: ClusterView | None = None
+    while True:
+        try:
+            left = context.left()
+        except Failure:
+            left = 0.0
+        if left == 0.0:
+            break
+        try:
+            view = look(context)
+        except (Failure, TwinlogError):
+            view = None
+        if view is not None and _is_done(plan, view):
+            seconds = time.monotonic() - started
+            found = status_answer(view, context.wall_ms(), plan.kind)
+            fields = {**found.fields, **plan.fields(True, seconds, view.epoch)}
+            context.printer.note(f"Done in {format_duration(seconds)}.")
+            context.printer.answer(
+                Answer(
+                    kind=plan.kind,
+                    fields=fields,
+                    head=found.head,
+                    tables=found.tables,
+                    names=[f"node/{plan.target.name}"],
+                    next="twinlog cluster history",
+                )
+            )
+            return Exit.OK
+        time.sleep(LOOK_SECONDS)
+    now = text(view.coordinator, "leader") if view is not None else None
+    raise Failure(
+        Exit.UNKNOWN,
+        f"{plan.target.name} does not serve as master yet; it may still become so",
+        facts=(f"the coordinator names {now or 'nobody'}",),
+        hints=("look again: twinlog cluster status",),
+    )
+
+
+def _is_done(plan: Plan, view: ClusterView) -> bool:
+    master = view.master
+    return (
+        master is not None
+        and master.name == plan.target.name
+        and (master.epoch or 0) > plan.view.epoch
+        and master.state in ("serving", "master")
+    )

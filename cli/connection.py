@@ -1,0 +1,56 @@
+"""One question to one process, whichever kind it is.
+
+The command line asks with blocking sockets of the packages below it: nodes through
+``twinlog.client``, the coordinator through ``replication.coordinator_calls``.  No event loop is
+imported for a question.
+
+Three outcomes: an answer, an error that says that nothing happened, or `OutcomeUnknown` when an
+order was sent and nobody answered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from cli.context import Fields
+from cli.fields import table
+from twinlog.wire import COORDINATOR_TYPES, Type
+
+FOR_EVER = 365 * 86400.0
+"""Everything in twinlog has a deadline; ``--timeout 0`` is a year."""
+
+
+def ask(address: str, kind: int, fields: Mapping[str, object], *, timeout: float | None) -> Fields:
+    """Ask the process at ``address`` (``host:port``) and return the fields of its answer.
+
+    Raises:
+        Unavailable: Nobody answered and nothing happened.
+        OutcomeUnknown: An order was sent and no answer came.
+        TwinlogError: The error that the process answered with.
+    """
+    seconds = FOR_EVER if timeout is None else timeout
+    if kind in COORDINATOR_TYPES:
+        return _ask_coordinator(address, Type(kind), fields, seconds)
+    from twinlog.client import ask as ask_node
+
+    return ask_node(address, Type(kind), fields, timeout=seconds)
+
+
+def _ask_coordinator(
+    address: str, kind: Type, fields: Mapping[str, object], seconds: float
+) -> Fields:
+    from replication.coordinator_calls import CoordinatorCalls
+
+    host, _, port = address.rpartition(":")
+    with CoordinatorCalls([(host.strip("[]"), int(port))], 0, timeout=seconds) as calls:
+        match kind:
+            case Type.CO_READ:
+                return {"state": calls.read()}
+            case Type.CO_CALL:
+                return calls.call(table(fields.get("op")))
+            case Type.CO_HISTORY:
+                return {"history": calls.history()}
+            case Type.CO_LIVE:
+                return {"live": calls.live()}
+            case _:
+                return calls.status()

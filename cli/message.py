@@ -1,0 +1,374 @@
+"""``twinlog message``: send, read, follow, get one.
+
+A send ends as stored (0), not stored (69 and others) or unknown (75), and says which messages.  A
+read ends at the end of each queue unless it follows; Ctrl-C while following is the ordinary end of
+it (exit 130).
+
+Not here: the grammar of ``--range`` (``twinlog.ranges``), of ``--format`` (``message_format``).
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterable, Iterator
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+from twinlog.client import Client, Message, Receipt
+
+from cli.context import Context
+from cli.failures import Exit, Failure
+from cli.message_format import as_fields, headers, parse_format
+from cli.options import Output
+from cli.parsing import PRIVATE
+from cli.render import Answer, Table, Time, columns
+from cli.topic import require
+
+FOLLOW_SECONDS = 365 * 86400.0
+"""Deadline of a read that follows."""
+
+
+class Acknowledge(StrEnum):
+    """When a send counts as done."""
+
+    WRITTEN = "written"
+    FLUSHED = "flushed"
+    REPLICATED = "replicated"
+    CONFIRMED = "confirmed"
+
+
+def send(
+    topic: str,
+    /,
+    *,
+    body: str | None = None,
+    file: Path | None = None,
+    lines: bool = False,
+    key: str | None = None,
+    tag: str | None = None,
+    header: Annotated[tuple[str, ...], Parameter(consume_multiple=False)] = (),
+    queue: int | None = None,
+    ack: Acknowledge = Acknowledge.CONFIRMED,
+    context: Annotated[Context, PRIVATE],
+) -> int:
+    """Store one message, or one for each line.
+
+    The body comes from ``--body``, ``--file`` or stdin. A trailing line end of stdin is not part of
+    the message.
+
+    Args:
+        topic: Which topic.
+        body: The message itself.
+        file: Take the body from this file, byte by byte.
+        lines: One message for each line of stdin or of the file.
+        key: Key to find it by.
+        tag: Tag to filter by.
+        header: A property as ``name=value``; repeatable.
+        queue: Into this queue; default by turns.
+        ack: When it counts as done: in the master's log, on its disk, on one slave, or confirmed.
+    """
+    bodies = _bodies(context, body, file, lines)
+    properties = dict(_header(word) for word in header)
+    with context.client(timeout=_send_seconds(context)) as client:
+        if lines:
+            return _send_lines(
+                client, topic, bodies, context, key=key, tag=tag, properties=properties, ack=ack
+            )
+        started = time.monotonic()
+        receipt = client.send(
+            topic,
+            next(iter(bodies)),
+            key=key,
+            tag=tag,
+            properties=properties or None,
+            queue=queue,
+            acknowledge=ack.value,
+        )
+        _show_receipt(receipt, time.monotonic() - started, ack, context)
+    return Exit.OK
+
+
+def _send_seconds(context: Context) -> float | None:
+    """A send waits 30 s by default, so that a failover by hand fits; ``--timeout`` wins."""
+    return context.left() if context.options.timeout_given else 30.0
+
+
+def _header(word: str) -> tuple[str, str]:
+    name, equals, value = word.partition("=")
+    if not equals or not name:
+        raise Failure(
+            Exit.USAGE, f'--header is "{word}"; it is a name and a value', hints=("name=value",)
+        )
+    return name, value
+
+
+def _bodies(context: Context, body: str | None, file: Path | None, lines: bool) -> Iterable[bytes]:
+    if body is not None and (file is not None or lines):
+        raise Failure(Exit.USAGE, "--body is one message; it excludes --file and --lines")
+    if body is not None:
+        return [body.encode("utf-8")]
+    if lines:
+        return _lines(context, file)
+    if file is not None:
+        return [file.read_bytes()]
+    return [_stdin_bytes(context).removesuffix(b"\n")]
+
+
+def _stdin_bytes(context: Context) -> bytes:
+    if context.stdin.isatty():
+        context.printer.note("reading the message from the terminal; end it with Ctrl-D")
+    return context.stdin.read().encode("utf-8", "surrogateescape")
+
+
+def _lines(context: Context, file: Path | None) -> Iterator[bytes]:
+    if file is not None:
+        with file.open("rb") as opened:
+            for line in opened:
+                yield line.rstrip(b"\r\n")
+        return
+    for text in context.stdin:
+        yield text.rstrip("\r\n").encode("utf-8", "surrogateescape")
+
+
+def _show_receipt(receipt: Receipt, seconds: float, ack: Acknowledge, context: Context) -> None:
+    by = list(receipt.confirmed_by)
+    fields: dict[str, object] = {
+        "topic": receipt.topic,
+        "queue": receipt.queue,
+        "queue_offset": receipt.queue_offset,
+        "log_offset": receipt.log_offset,
+        "epoch": receipt.epoch,
+        "address": receipt.address,
+        "acknowledge": ack.value,
+        "confirmed_by": by,
+        "seconds": round(seconds, 6),
+    }
+    who = f" by {', '.join(by)}" if by else ""
+    context.printer.answer(
+        Answer(
+            kind="Receipt",
+            fields=fields,
+            head=f"{receipt.address}  {ack.value} in {seconds * 1000:.1f} ms{who}",
+            tables=[
+                Table(
+                    columns("ADDRESS QUEUE> QUEUE-OFFSET> LOG-OFFSET>"),
+                    [(receipt.address, receipt.queue, receipt.queue_offset, receipt.log_offset)],
+                )
+            ]
+            if context.printer.machine
+            else [],
+            names=[receipt.address],
+            items=[fields],
+            next=f"twinlog message get {receipt.address}",
+        )
+    )
+
+
+def _send_lines(
+    client: Client,
+    topic: str,
+    bodies: Iterable[bytes],
+    context: Context,
+    *,
+    key: str | None,
+    tag: str | None,
+    properties: dict[str, str],
+    ack: Acknowledge,
+) -> int:
+    """Send each line through one producer; say what was stored even when it ends early."""
+    count = 0
+    started = time.monotonic()
+    output = context.options.output
+    with client.producer(topic, acknowledge=ack.value) as producer:
+        handles: list[tuple[int, object]] = []
+        for body in bodies:
+            handle = producer.send(body, key=key, tag=tag, properties=properties or None)
+            count += 1
+            if output is Output.JSONL or output is Output.NAME:
+                handles.append((count, handle))
+        producer.flush()
+        for number, handle in handles:
+            found = handle.result()  # type: ignore[attr-defined]
+            address = f"{topic}/{found.queue}@{found.queue_offset}"
+            if output is Output.NAME:
+                context.printer.line(address)
+            else:
+                context.printer.item(
+                    {"kind": "Receipt", "version": 1, "line": number, "address": address,
+                     "topic": topic, "queue": found.queue, "queue_offset": found.queue_offset}
+                )  # fmt: skip
+    if output in (Output.TABLE, Output.WIDE, Output.JSON, Output.TSV):
+        seconds = time.monotonic() - started
+        fields = {"topic": topic, "messages": count, "acknowledge": ack.value,
+                  "seconds": round(seconds, 6)}  # fmt: skip
+        head = f"{count} messages {ack.value} in {seconds:.2f} s"
+        context.printer.answer(Answer(kind="Receipts", fields=fields, head=head))
+    return Exit.OK
+
+
+def read(
+    topic: str,
+    /,
+    *,
+    range_: str = "start:",
+    queue: int | None = None,
+    key: str | None = None,
+    tag: str | None = None,
+    from_: str = "any",
+    count: Annotated[int | None, Parameter(name=["--count", "-n"])] = None,
+    follow: bool = False,
+    format_: str | None = None,
+    context: Annotated[Context, PRIVATE],
+) -> int:
+    """Read messages of a range, oldest first in each queue.
+
+    Ranges: ``start``, ``end``, ``100:``, ``100:200``, ``:200``, ``-100:`` (the last hundred),
+    ``+100`` (the first hundred), ``@2026-11-21T10:00Z:``, ``@-1h:``, ``@-2h:-1h``. A range that
+    begins with a dash is written ``--range=-100:``.
+
+    Formats: %t topic, %q queue, %o queue offset, %O log offset, %k key, %g tag, %v body, %h headers,
+    %d time, %s size, %n line end; %v{hex} %v{base64} %v{json} %d{iso} %d{unix}.
+
+    Args:
+        topic: Which topic.
+        range_: Which part of each queue.
+        queue: Only this queue.
+        key: Only messages with this key.
+        tag: Only messages with this tag.
+        from_: ``any``, ``master``, ``slave`` or a node's name.
+        count: At most so many.
+        follow: Go on with messages that come.
+        format_: How each one is printed.
+    """
+    formatted = parse_format(format_) if format_ is not None else None
+    shown = 0
+    with context.client(timeout=FOLLOW_SECONDS if follow else None) as client:
+        require(client, topic)
+        found = client.read(
+            topic, range_, queue=queue, tag=tag, read_from=from_, limit=_limit(count, key),
+            follow=follow,
+        )  # fmt: skip
+        for message in found:
+            if key is not None and key not in (message.key or "").split(" "):
+                continue
+            if formatted is not None:
+                context.printer.text(formatted(message))
+            else:
+                _show(message, context, first=not shown)
+            shown += 1
+            if count is not None and shown >= count:
+                break
+    return Exit.OK
+
+
+def _limit(count: int | None, key: str | None) -> int | None:
+    """What may be left to the client: with a key, fewer match than are read."""
+    return count if key is None else None
+
+
+def _show(message: Message, context: Context, *, first: bool) -> None:
+    printer = context.printer
+    match context.options.output:
+        case Output.JSON | Output.JSONL:
+            printer.item(as_fields(message))
+        case Output.NAME:
+            printer.line(f"{message.topic}/{message.queue}@{message.queue_offset}")
+        case Output.TSV:
+            if first:
+                printer.line("queue\toffset\tkey\ttag\tbody")
+            body = message.body.decode("utf-8", "replace")
+            cells = (str(message.queue), str(message.queue_offset), message.key or "-",
+                     message.tag or "-", body)  # fmt: skip
+            printer.line("\t".join(re.sub(r"[\t\r\n]", " ", cell) for cell in cells))
+        case Output.TABLE | Output.WIDE:
+            where = f"{message.queue}@{message.queue_offset}"
+            marks = " ".join(part for part in (message.tag, message.key) if part)
+            body = message.body.decode("utf-8", "replace")
+            printer.line(f"{where:<10} {marks:<12} {body}".rstrip())
+
+
+def tail(
+    topic: str,
+    /,
+    *,
+    count: Annotated[int, Parameter(name=["--count", "-n"])] = 10,
+    from_: str = "any",
+    format_: str | None = None,
+    context: Annotated[Context, PRIVATE],
+) -> int:
+    """Show the last messages of each queue, and go on with those that come; Ctrl-C ends it.
+
+    Args:
+        topic: Which topic.
+        count: How many of each queue to begin with.
+        from_: ``any``, ``master``, ``slave`` or a node's name.
+        format_: How each one is printed; see message read.
+    """
+    return read(
+        topic, range_=f"-{count}:", from_=from_, follow=True, format_=format_, context=context
+    )
+
+
+ADDRESS = re.compile(r"(?P<topic>[^/@]+)/(?P<queue>\d+)@(?P<offset>\d+)|log@(?P<log>\d+)")
+
+
+def get(address: str, /, *, context: Annotated[Context, PRIVATE]) -> int:
+    """Show one message with all its addresses.
+
+    Args:
+        address: ``topic/queue@offset``, ``log@offset``, or a message id.
+    """
+    with context.client() as client:
+        message = client.get(normal_address(address))
+    if message is None:
+        raise Failure(Exit.MISSING, f"there is no message at {address}")
+    rows = [
+        ("topic", message.topic),
+        ("queue", message.queue),
+        ("queue offset", message.queue_offset),
+        ("log offset", message.log_offset),
+        ("key", message.key),
+        ("tag", message.tag),
+        *((f"header {name}", value) for name, value in sorted(headers(message).items())),
+        ("born", Time(message.born_timestamp)),
+        ("stored", Time(message.store_timestamp)),
+        ("size", len(message.body)),
+    ]
+    context.printer.answer(
+        Answer(
+            kind="Message",
+            fields={k: v for k, v in as_fields(message).items() if k not in ("kind", "version")},
+            tables=[Table(columns("FACT VALUE"), rows)],
+            tail="" if context.printer.machine else message.body.decode("utf-8", "replace"),
+            names=[f"{message.topic}/{message.queue}@{message.queue_offset}"],
+        )
+    )
+    return Exit.OK
+
+
+def normal_address(address: str) -> str:
+    """An address in the form the client takes; a message id becomes ``log@offset``.
+
+    An id made by a broker is 16 bytes in hex: host, port and, in the last eight, the log offset.
+
+    Raises:
+        Failure: It is none of the three forms (exit 64).
+
+    >>> normal_address("7F00000100002A9F0000000000001000")
+    'log@4096'
+    """
+    if ADDRESS.fullmatch(address):
+        return address
+    if re.fullmatch(r"[0-9A-Fa-f]{32}|[0-9A-Fa-f]{56}", address):
+        return f"log@{int(address[-16:], 16)}"
+    raise Failure(
+        Exit.USAGE,
+        f'"{address}" is no address of a message',
+        hints=("write topic/queue@offset, log@offset or a message id of 32 hex digits",),
+    )
+
+
+__all__ = ["Acknowledge", "get", "normal_address", "read", "send", "tail"]

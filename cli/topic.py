@@ -1,0 +1,131 @@
+"""``twinlog topic``: make topics, list them, look at their queues.
+
+Making a topic that exists is harmless when it has as many queues; with another number it is a no
+(exit 1), because nothing was changed.
+
+Not here: what a topic is (``storage.state``).
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from twinlog.client import Client
+
+from cli.context import Context
+from cli.failures import Exit, Failure, nearest
+from cli.parsing import PRIVATE
+from cli.render import Answer, Cell, Table, columns
+
+
+def create(
+    name: str,
+    /,
+    *,
+    queues: int = 8,
+    dry_run: bool = False,
+    context: Annotated[Context, PRIVATE],
+) -> int:
+    """Make a topic; harmless when it is there already.
+
+    Args:
+        name: Letters, digits, ``-``, ``_``, ``%`` and ``|``, at most 127.
+        queues: In how many queues its messages are spread; order holds within a queue.
+        dry_run: Only say what would happen.
+    """
+    if queues < 1:
+        raise Failure(Exit.USAGE, f"--queues is {queues}; it must be at least 1")
+    with context.client() as client:
+        existing = client.topics().get(name)
+        if existing is not None and existing != queues:
+            raise Failure(
+                Exit.NO,
+                f"{name} exists with {existing} queues; nothing was changed",
+                hints=(f"look at it: twinlog topic show {name}",),
+            )
+        outcome = "exists" if existing is not None else "would be created"
+        if existing is None and not dry_run:
+            outcome = "created" if client.create_topic(name, queues) else "exists"
+    context.printer.answer(
+        Answer(
+            kind="TopicCreate",
+            fields={"topic": name, "queues": queues, "outcome": outcome},
+            head=f"topic {name} with {queues} queues: {outcome}",
+            names=[f"topic/{name}"],
+            next=f"twinlog message send {name} --body hello",
+        )
+    )
+    return Exit.OK
+
+
+def list_topics(*, all_: bool = False, context: Annotated[Context, PRIVATE]) -> int:
+    """List the topics with their queues and how many messages can be read.
+
+    Args:
+        all_: System topics too.
+    """
+    rows: list[tuple[Cell, ...]] = []
+    items: list[dict[str, object]] = []
+    with context.client() as client:
+        for name, queues in sorted(client.topics().items()):
+            if name.startswith("rmq_sys_") and not all_:
+                continue
+            ranges = offsets(client, name)
+            messages = sum(end - start for start, end in ranges.values())
+            rows.append((name, queues, messages))
+            items.append({"topic": name, "queues": queues, "messages": messages})
+    context.printer.answer(
+        Answer(
+            kind="TopicList",
+            fields={"topics": items},
+            tables=[Table(columns("TOPIC QUEUES> MESSAGES>"), rows)],
+            items=items,
+            names=[f"topic/{item['topic']}" for item in items],
+        )
+    )
+    return Exit.OK
+
+
+def show(name: str, /, *, context: Annotated[Context, PRIVATE]) -> int:
+    """Show one topic, queue by queue.
+
+    Args:
+        name: Its name.
+    """
+    with context.client() as client:
+        require(client, name)
+        ranges = offsets(client, name)
+    rows: list[tuple[Cell, ...]] = []
+    items: list[dict[str, object]] = []
+    for queue, (start, end) in sorted(ranges.items()):
+        rows.append((queue, start, end, end - start))
+        items.append({"queue": queue, "start": start, "end": end, "messages": end - start})
+    total = sum(end - start for start, end in ranges.values())
+    context.printer.answer(
+        Answer(
+            kind="Topic",
+            fields={"topic": name, "messages": total, "queues": items},
+            head=f"{name} · {len(rows)} queues · {total} messages",
+            tables=[Table(columns("QUEUE> START> END> MESSAGES>"), rows)],
+            items=items,
+            names=[f"topic/{name}"],
+            next=f"twinlog message read {name} --range=-10:",
+        )
+    )
+    return Exit.OK
+
+
+def offsets(client: Client, name: str) -> dict[int, tuple[int, int]]:
+    """First and end queue offset of each queue, as readers see them."""
+    return {queue: (found.start, found.end) for queue, found in client.offsets(name).items()}
+
+
+def require(client: Client, name: str) -> None:
+    """Raise when there is no such topic (exit 66), with the nearest name."""
+    known = client.topics()
+    if name not in known:
+        raise Failure(
+            Exit.MISSING,
+            f'there is no topic "{name}"',
+            hints=(*nearest(name, known), f"create it: twinlog topic create {name}"),
+        )
