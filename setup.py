@@ -33,11 +33,14 @@ def extensions() -> list[Extension]:
         "twinlog.kernels._compiled",
         [str(SOURCES[0])],
         depends=[str(SOURCES[1])],
+        include_dirs=[str(FOLDER)],
         define_macros=[("TWINLOG_DIGEST", f'"{digest()}"')],
-        extra_compile_args=[] if os.name == "nt" else ["-O3"],
-        optional=True,
+        extra_compile_args=[] if os.name == "nt" else ["-O3", "-g0"],
     )
-    return cythonize([kernels], quiet=True)
+    built: list[Extension] = cythonize([kernels], quiet=True, build_dir="build")
+    for extension in built:
+        extension.optional = True  # cythonize drops what the constructor was told
+    return built
 
 
 setup(ext_modules=extensions())
