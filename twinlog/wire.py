@@ -34,7 +34,7 @@ from __future__ import annotations
 
 import struct
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Final, cast
@@ -224,12 +224,24 @@ def encode(frame: Frame) -> tuple[bytes, memoryview | bytes]:
     Raises:
         FrameError: ``oversized``; the caller must divide what it sends.
     """
-    fields, payload = _pack(frame.fields), frame.payload
-    length = payload.nbytes if isinstance(payload, memoryview) else len(payload)
+    payload = frame.payload
+    return encode_gather(frame, (payload,) if payload else ()), payload
+
+
+def encode_gather(frame: Frame, payload: Sequence[memoryview | bytes]) -> bytes:
+    """Return header and fields for a payload that lies in several pieces, sent after it in turn.
+
+    ``frame.payload`` is not looked at. Raises as `encode` does.
+    """
+    fields, length, crc = _pack(frame.fields), 0, 0
+    for piece in payload:
+        length += piece.nbytes if isinstance(piece, memoryview) else len(piece)
     if len(fields) > FIELDS_MAX or length > PAYLOAD_MAX:
         text = f"{type_name(frame.type)} has {len(fields)} bytes of fields and {length} of payload"
         raise FrameError("oversized", text, fields=len(fields), payload=length)
-    covered = frame.flags & BATCH_CRC or not length
+    if not frame.flags & BATCH_CRC:
+        for piece in payload:
+            crc = crc32c(piece, crc)
     head = HEADER.pack(
         MAGIC,
         VERSION,
@@ -241,9 +253,9 @@ def encode(frame: Frame) -> tuple[bytes, memoryview | bytes]:
         frame.request,
         frame.names_crc,
         crc32c(fields),
-        0 if covered else crc32c(payload),
+        crc,
     )
-    return b"".join((head, _CRC.pack(crc32c(head)), fields)), payload
+    return b"".join((head, _CRC.pack(crc32c(head)), fields))
 
 
 def encode_whole(frame: Frame) -> bytes:

@@ -1,0 +1,159 @@
+"""Orders to a node over its client port: topics, producer ids, stop, transfer.
+
+Each order is answered exactly once, at once or when the log has confirmed it. What may have been
+written but is not confirmed in time is answered as `OutcomeUnknown`, never as refused.
+
+Not here: who may give orders (access rules come later; until then a node that listens beyond
+loopback must say ``insecure``), the demo's and the command line's words for it.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from storage import Control, CreateTopic, Outcome, SectionResult
+from twinlog.errors import OutcomeUnknown, TwinlogError, UnknownTopic, UsageError
+
+Answered = Callable[[Mapping[str, object] | TwinlogError], None]
+Refusal = Callable[[str, str], TwinlogError]
+
+TOPIC_NAME = re.compile(r"[%|a-zA-Z0-9_-]{1,127}")
+"""RocketMQ's legal characters and length; longer names need records of version 2."""
+
+RESERVED = "rmq_sys_"
+"""Topics of the system: nobody creates them by order."""
+
+QUEUES_MAX = 1024
+QUEUES_DEFAULT = 8
+CONTROL_SECONDS = 10.0
+"""How long an order waits for its confirmation when it does not say."""
+
+ControlReply = Callable[[SectionResult], None]
+
+
+class Ordered(Protocol):
+    """The part of the driver that orders use."""
+
+    def control(self, now: float, change: Control, *, deadline: float, reply: ControlReply) -> None:
+        """Append a control record; ``reply`` is called exactly once."""
+
+    def transfer(self, now: float, to: str, reply: Callable[[str | None], None]) -> None:
+        """Hand the role over; ``reply`` gets None when it is done, else why not."""
+
+
+class Topics(Protocol):
+    """The part of the store that orders use."""
+
+    def topics(self) -> Mapping[str, int]:
+        """Queues by topic."""
+
+
+class Admin:
+    """Carries out the orders of clients on one node."""
+
+    def __init__(
+        self,
+        driver: Ordered,
+        store: Topics,
+        *,
+        refusal: Refusal,
+        stop: Callable[[bool], None],
+        wall_ms: Callable[[], int],
+    ) -> None:
+        self._driver = driver
+        self._store = store
+        self._refusal = refusal
+        self._stop = stop
+        self._wall_ms = wall_ms
+
+    def producer(self) -> Mapping[str, object]:
+        """Return a new producer id: random, 63 bit, so nodes need not agree on a counter."""
+        return {"producer": secrets.randbits(62) + 1, "epoch": 0}
+
+    def topic(self, fields: Mapping[str, object], now: float, done: Answered) -> None:
+        """List, show or create topics.
+
+        Raises:
+            UsageError: The order makes no sense; nothing was done.
+        """
+        match fields.get("op"):
+            case "list":
+                done({"topics": dict(self._store.topics())})
+            case "show":
+                name = _text(fields, "name")
+                queues = self._store.topics().get(name)
+                if queues is None:
+                    raise UnknownTopic(f"there is no topic {name}", hint=create_hint(name))
+                done({"topics": {name: queues}, "queues": queues})
+            case "create":
+                self._create(fields, now, done)
+            case other:
+                raise UsageError(f"topic knows create, list and show, not {other!r}", code="fields")
+
+    def _create(self, fields: Mapping[str, object], now: float, done: Answered) -> None:
+        name = _text(fields, "name")
+        queues = fields.get("queues", QUEUES_DEFAULT)
+        if not TOPIC_NAME.fullmatch(name) or name.startswith(RESERVED):
+            hint = f"use letters, digits, %, |, - and _, at most 127, not beginning with {RESERVED}"
+            raise UsageError(f"{name!r} is not a topic name", code="topic-name", hint=hint)
+        if not isinstance(queues, int) or not 0 < queues <= QUEUES_MAX:
+            raise UsageError(f"a topic has 1 to {QUEUES_MAX} queues", code="fields")
+        existing = self._store.topics().get(name)
+        if existing is not None:
+            done({"created": False, "queues": existing, "topics": {name: existing}})
+            return
+
+        def reply(result: SectionResult) -> None:
+            if result.outcome in (Outcome.STORED, Outcome.DUPLICATE):
+                done({"created": True, "queues": queues, "topics": {name: queues}})
+            elif result.outcome is Outcome.REFUSED:
+                done(self._refusal(result.code, result.text))
+            else:
+                hint = f"look for it: twinlog topic show {name}"
+                done(OutcomeUnknown(f"topic {name} may or may not be created", hint=hint))
+
+        change = CreateTopic(name, queues, self._wall_ms())
+        self._driver.control(now, change, deadline=now + _seconds(fields), reply=reply)
+
+    def order(self, fields: Mapping[str, object], now: float, done: Answered) -> None:
+        """Stop the node or hand its role over.
+
+        Raises:
+            UsageError: The order makes no sense; nothing was done.
+        """
+        match fields.get("op"):
+            case "stop":
+                done({"stopping": True})
+                self._stop(fields.get("now") is True)
+            case "transfer":
+                to = _text(fields, "to")
+
+                def reply(why: str | None) -> None:
+                    if why is None:
+                        done({"transferred": True, "to": to})
+                    else:
+                        done(UsageError(why, code="transfer-refused"))
+
+                self._driver.transfer(now, to, reply)
+            case other:
+                raise UsageError(f"a node knows stop and transfer, not {other!r}", code="fields")
+
+
+def create_hint(topic: str) -> str:
+    """Return the command that creates a topic."""
+    return f"create it: twinlog topic create {topic} --queues {QUEUES_DEFAULT}"
+
+
+def _text(fields: Mapping[str, object], name: str) -> str:
+    value = fields.get(name)
+    if not isinstance(value, str) or not value:
+        raise UsageError(f"{name} is missing", code="fields")
+    return value
+
+
+def _seconds(fields: Mapping[str, object]) -> float:
+    value = fields.get("timeout_ms")
+    return value / 1000 if isinstance(value, int) and value > 0 else CONTROL_SECONDS

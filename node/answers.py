@@ -1,0 +1,210 @@
+"""Answers that need no wait: who we are, where the others are, offsets, single records.
+
+Each method takes a request's fields and returns the fields of its answer (`connection` adds header
+and payload). Offsets are queue offsets in records unless a name says log offset (bytes); ages on
+the wire are milliseconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from node.admin import create_hint
+from node.presence import Presence
+from node.reads import Standing
+from twinlog import wire
+from twinlog.errors import (
+    Busy,
+    NotEnoughInSync,
+    NotMaster,
+    TwinlogError,
+    Unavailable,
+    UnknownTopic,
+    UsageError,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Whose node this is, and what all nodes of the group agree on."""
+
+    cluster: str
+    group: str
+    name: str
+    family: int
+    """4 or 6: the length of the store host in every record."""
+    segment_size: int
+    message_size_max: int
+    acknowledge: str
+    """What an append that asks for nothing waits for."""
+
+
+class AnswerStore(Protocol):
+    """The part of the store this module uses."""
+
+    @property
+    def confirm(self) -> int:
+        """The confirm offset."""
+
+    @property
+    def end(self) -> int:
+        """The end offset."""
+
+    def topics(self) -> Mapping[str, int]:
+        """Queues by topic."""
+
+    def queue_range(self, topic: str, queue: int) -> tuple[int, int]:
+        """First and next queue offset."""
+
+    def offset_at_time(self, topic: str, queue: int, ms: int, *, upper: bool = False) -> int:
+        """The queue offset of the first record stored at or after a time."""
+
+    def record_at(self, log_offset: int) -> memoryview | None:
+        """The record that starts there, below confirm."""
+
+
+@dataclass(frozen=True, slots=True)
+class Leadership:
+    """Who is master as far as this node knows."""
+
+    leader: str | None
+    epoch: int
+    writable: bool
+
+
+class Answers:
+    """Builds the answers of one node; holds no state of its own."""
+
+    def __init__(
+        self,
+        identity: Identity,
+        store: AnswerStore,
+        presence: Presence,
+        *,
+        leadership: Callable[[], Leadership],
+        standing: Callable[[], Standing],
+    ) -> None:
+        self.identity = identity
+        self._store = store
+        self._presence = presence
+        self._leadership = leadership
+        self._standing = standing
+
+    def hello(self) -> dict[str, object]:
+        """Who answers, and what a producer must know to encode records."""
+        identity = self.identity
+        return {
+            "version": wire.VERSION,
+            "features": 0,
+            "node": identity.name,
+            "cluster": identity.cluster,
+            "group": identity.group,
+            "family": identity.family,
+            "segment_size": identity.segment_size,
+        }
+
+    def metadata(self, topics: Collection[str] | None) -> dict[str, object]:
+        """The nodes with their addresses, the master, the topics (all, or those asked for)."""
+        identity, leadership = self.identity, self._leadership()
+        known = self._store.topics()
+        wanted = known if topics is None else {name: known[name] for name in topics & known.keys()}
+        return {
+            "cluster": identity.cluster,
+            "group": identity.group,
+            "epoch": leadership.epoch,
+            "leader": leadership.leader,
+            "nodes": [dict(entry) for entry in self._presence.entries()],
+            "topics": dict(wanted),
+            "family": identity.family,
+            "message_size_max": identity.message_size_max,
+        }
+
+    def offsets(self, fields: Mapping[str, object]) -> dict[str, object]:
+        """First and next offset of a topic's queues, and the offset at a time where asked.
+
+        Raises:
+            UnknownTopic: No such topic, or no such queue of it.
+            UsageError: A field is not of its kind.
+        """
+        topic, wanted, at_ms = fields.get("topic"), fields.get("queues"), fields.get("at_ms")
+        if not isinstance(topic, str):
+            raise UsageError("offsets names a topic", code="fields")
+        if at_ms is not None and not isinstance(at_ms, int):
+            raise UsageError("at_ms is a time in ms", code="fields")
+        count = self._store.topics().get(topic)
+        if count is None:
+            raise unknown_topic(topic)
+        found: dict[int, list[int | None]] = {}
+        for queue in range(count) if wanted is None else _numbers(wanted):
+            if not 0 <= queue < count:
+                text = f"topic {topic} has queues 0 to {count - 1}, not {queue}"
+                raise UnknownTopic(text, code="unknown-queue")
+            start, end = self._store.queue_range(topic, queue)
+            at = None if at_ms is None else self._store.offset_at_time(topic, queue, at_ms)
+            found[queue] = [start, end, at]
+        age = round(self._standing().age_seconds * 1000)
+        return {"queues": found, "confirm": self._store.confirm, "age_ms": age}
+
+    def get(self, fields: Mapping[str, object]) -> tuple[dict[str, object], Sequence[memoryview]]:
+        """One record by its log offset.
+
+        Raises:
+            UsageError: No log offset is named.
+        """
+        offset = fields.get("log_offset")
+        if not isinstance(offset, int) or offset < 0:
+            raise UsageError("get names a log offset", code="fields")
+        if offset >= self._store.confirm:
+            status = "above-confirm" if offset < self._store.end else "past-end"
+            return {"status": status}, ()
+        record = self._store.record_at(offset)
+        if record is None:
+            return {"status": "none"}, ()
+        return {"status": "found"}, (record,)
+
+    def refusal(self, code: str, text: str) -> TwinlogError:
+        """The error for a refusal that concerns the whole node, with what helps the client on."""
+        name = self.identity.name
+        match code:
+            case "not-master":
+                return self._not_master()
+            case "not-enough-in-sync":
+                return NotEnoughInSync(text or f"{name} has too few nodes in sync; nothing written")
+            case "busy":
+                return Busy(text or f"{name} has reached a limit; nothing was written")
+            case "disk-full" | "disk":
+                hint = "free space on its disk; writes resume by themselves"
+                return Unavailable(f"unavailable: disk of {name} is full", code=code, hint=hint)
+            case "unknown-topic":
+                return UnknownTopic(text)
+            case _:
+                return Unavailable(text or f"{name} refuses writes: {code}", code=code)
+
+    def _not_master(self) -> NotMaster:
+        leadership, name = self._leadership(), self.identity.name
+        leader = leadership.leader if leadership.leader != name else None
+        facts: dict[str, object] = {"leader": leader, "epoch": leadership.epoch}
+        address = self._presence.address(leader, "client_port")
+        if address is not None:
+            facts["host"], facts["port"] = address
+        if leader is None:
+            return NotMaster(f"{name} is not the master, and none is known", **facts)
+        return NotMaster(f"{name} is not the master; {leader} is", **facts)
+
+
+def unknown_topic(topic: str) -> UnknownTopic:
+    """The error for a topic that does not exist, with the command that creates it."""
+    return UnknownTopic(f"there is no topic {topic}", hint=create_hint(topic))
+
+
+def _numbers(value: object) -> list[int]:
+    if not isinstance(value, list):
+        raise UsageError("queues is a list of numbers", code="fields")
+    found: list[int] = []
+    for item in value:  # pyright: ignore[reportUnknownVariableType]
+        if not isinstance(item, int):
+            raise UsageError("queues is a list of numbers", code="fields")
+        found.append(item)
+    return found

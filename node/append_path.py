@@ -1,0 +1,228 @@
+"""The way of an append through the node: many requests in, one append to the log, answers out.
+
+All requests that arrived in one turn of the loop are handed to the driver together, in the order in
+which they arrived: neighbours that want the same acknowledgement become one append, and so one
+batch in the log and one frame to each slave. No task runs per request; an answer is a callback that
+queues bytes on its connection.
+
+Rules:
+
+* a request that waited longer than `Limits.queue_wait_seconds` is refused ``busy``, nothing of it
+  is written;
+* a section is answered by its own result; a reason that holds for the whole node (not the master,
+  too few in sync, full disk, busy) is answered once, as an error of the request.
+
+Units: bytes, seconds of the loop's clock (``now``), milliseconds where a name says ``_ms``.
+Not here: sockets (`client_server`), checks of records (the kernels), the decision who may write
+(`replication.core`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from node.limits import Limits, MiB
+from storage import Outcome, Section, SectionResult
+from twinlog.errors import UsageError
+
+ACKNOWLEDGEMENTS = frozenset({"written", "flushed", "replicated", "confirmed"})
+
+TOGETHER_MAX = MiB
+"""Bytes appended together: one batch of the log."""
+
+TIMEOUT_MS_MAX = 600_000
+SECTIONS_MAX = 4096
+
+NODE_WIDE = frozenset({"not-master", "not-enough-in-sync", "busy", "disk-full", "disk"})
+"""Refusals that concern the node and not the section: answered as an error of the request."""
+
+Reply = Callable[[list[SectionResult], str | None], None]
+
+
+class Asker(Protocol):
+    """Who waits for an answer: a client connection, or a test."""
+
+    def appended(self, request: int, size: int, results: Sequence[SectionResult], by: str) -> None:
+        """Every section has its result; ``by`` says which nodes or which memory hold them."""
+
+    def refused(self, request: int, size: int, code: str, text: str) -> None:
+        """Nothing of the request was written."""
+
+
+class Appender(Protocol):
+    """The part of the driver this module uses."""
+
+    def append(
+        self, now: float, sections: Sequence[Section], *, ack: str, deadline: float, reply: Reply
+    ) -> None:
+        """Append and call ``reply`` exactly once."""
+
+
+@dataclass(slots=True, eq=False)
+class AppendRequest:
+    """One request that waits for its turn."""
+
+    asker: Asker
+    request: int
+    sections: Sequence[Section]
+    size: int
+    ack: str
+    timeout_ms: int
+    arrived: float
+
+
+def parse_sections(fields: Mapping[str, object], payload: memoryview) -> list[Section]:
+    """Return the sections an APPEND names, as views of its payload.
+
+    Raises:
+        UsageError: The fields are not what protocol.md 9 says, or do not cover the payload exactly.
+
+    >>> one = [["t", 0, 2, 5, 0, 0, 0]]
+    >>> bytes(parse_sections({"sections": one}, memoryview(b"12345"))[0].data)
+    b'12345'
+    """
+    listed = fields.get("sections")
+    if not isinstance(listed, list) or not 0 < len(listed) <= SECTIONS_MAX:
+        raise UsageError(f"an append names 1 to {SECTIONS_MAX} sections", code="fields")
+    sections: list[Section] = []
+    at = 0
+    for item in listed:
+        section = _section(item, payload, at)
+        at += len(section.data)
+        sections.append(section)
+    if at != len(payload):
+        text = f"the sections have {at} bytes, the payload has {len(payload)}"
+        raise UsageError(text, code="fields")
+    return sections
+
+
+def _section(item: object, payload: memoryview, at: int) -> Section:
+    match item:
+        case [
+            str() as topic,
+            int() as queue,
+            int() as count,
+            int() as size,
+            int() as producer,
+            int() as producer_epoch,
+            int() as sequence,
+        ] if queue >= 0 and count > 0 and 0 < size <= len(payload) - at:
+            data = payload[at : at + size]
+            return Section(topic, queue, count, data, producer, producer_epoch, sequence)
+        case _:
+            text = "a section is [topic, queue, records, bytes, producer, producer epoch, sequence]"
+            raise UsageError(text, code="fields")
+
+
+def parse_terms(fields: Mapping[str, object], default: str) -> tuple[str, int]:
+    """Return the acknowledgement asked for and how long the client waits, in ms.
+
+    Raises:
+        UsageError: No such acknowledgement, or not a time.
+    """
+    ack = fields.get("ack") or default
+    if not isinstance(ack, str) or ack not in ACKNOWLEDGEMENTS:
+        names = ", ".join(sorted(ACKNOWLEDGEMENTS))
+        raise UsageError(f"no acknowledgement is named {ack!r}; there are {names}", code="fields")
+    timeout = fields.get("timeout_ms", 30_000)
+    if not isinstance(timeout, int) or timeout <= 0:
+        raise UsageError("timeout_ms is a whole number above 0", code="fields")
+    return ack, min(timeout, TIMEOUT_MS_MAX)
+
+
+class AppendPath:
+    """Gathers the appends of a turn and hands them to the driver.
+
+    Invariant: every request that was added is answered exactly once, by `run` or by the driver's
+    reply, in the order of the log for one acknowledgement.
+    """
+
+    def __init__(self, driver: Appender, limits: Limits) -> None:
+        self._driver = driver
+        self._limits = limits
+        self._pending: list[AppendRequest] = []
+        self.waiting = 0
+        """Requests handed to the driver and not yet answered."""
+        self.refused_late = 0
+        """Requests refused because they waited too long, since the start."""
+
+    @property
+    def pending(self) -> bool:
+        """Whether a run has something to do."""
+        return bool(self._pending)
+
+    def add(self, request: AppendRequest) -> None:
+        """Take a request for the next run; see the module for whose bytes it may hold."""
+        self._pending.append(request)
+
+    def run(self, now: float) -> None:
+        """Append everything that was added, neighbours together."""
+        pending, self._pending = self._pending, []
+        together: list[AppendRequest] = []
+        size = 0
+        for request in pending:
+            if now - request.arrived > self._limits.queue_wait_seconds:
+                self.refused_late += 1
+                waited = f"waited {now - request.arrived:.3f} s for the append path"
+                request.asker.refused(request.request, request.size, "busy", waited)
+                continue
+            if together and not _joins(together[0], request, size):
+                self._append(now, together)
+                together, size = [], 0
+            together.append(request)
+            size += request.size
+        if together:
+            self._append(now, together)
+
+    def _append(self, now: float, together: list[AppendRequest]) -> None:
+        if self.waiting + len(together) > self._limits.producers_waiting_max:
+            for request in together:
+                request.asker.refused(
+                    request.request,
+                    request.size,
+                    "busy",
+                    f"{self.waiting} appends wait already (producers_waiting_max)",
+                )
+            return
+        self.waiting += len(together)
+        first = together[0]
+        deadline = first.arrived + first.timeout_ms / 1000
+        if len(together) == 1:
+            sections = first.sections
+        else:
+            sections = [section for request in together for section in request.sections]
+        self._driver.append(
+            now, sections, ack=first.ack, deadline=deadline, reply=self._reply(together)
+        )
+
+    def _reply(self, together: list[AppendRequest]) -> Reply:
+        def reply(results: list[SectionResult], by: str | None) -> None:
+            self.waiting -= len(together)
+            at = 0
+            for request in together:
+                own = results[at : at + len(request.sections)]
+                at += len(own)
+                _answer(request, own, by or "")
+
+        return reply
+
+
+def _joins(first: AppendRequest, request: AppendRequest, size: int) -> bool:
+    """Whether a request may ride with the ones before it: same terms, and the batch has room."""
+    return (
+        first.ack == request.ack
+        and first.timeout_ms == request.timeout_ms
+        and size + request.size <= TOGETHER_MAX
+    )
+
+
+def _answer(request: AppendRequest, results: Sequence[SectionResult], by: str) -> None:
+    """Answer one request; a reason that holds for the whole node becomes the request's error."""
+    first = results[0]
+    node_wide = first.outcome is Outcome.REFUSED and first.code in NODE_WIDE
+    if node_wide and all(result.code == first.code for result in results):
+        request.asker.refused(request.request, request.size, first.code, first.text)
+        return
+    request.asker.appended(request.request, request.size, results, by)

@@ -1,0 +1,264 @@
+"""The client port of a node: accepts, greets, serves types 32 to 41 of the wire, refuses the rest.
+
+What one request does stands in `connection`; appends, reads and orders have modules of their own.
+This one owns the sockets: who may connect, when a turn ends, who is closed.
+
+* A first byte that is not ours closes the connection at once, counted by kind (HTTP, TLS, other),
+  with one debug line. So does anything else that leaves the rules of the wire. Only a peer of
+  another wire version is told which versions are spoken, before it is closed.
+* Once a second `sweep` closes who did not greet, who stopped in the middle of a frame, and who
+  does not take its answers.
+* Appends that arrived in one turn are appended together. With one busy connection its turn ends
+  with its own bytes; as soon as two connections append within `NEIGHBOURS_SECONDS`, small appends
+  wait for the next turn of the loop (some microseconds) and ride together.
+
+Cancellation: a cancelled `run` closes every connection; appends that were under way are unknown to
+their clients, as after a crash.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+import trio
+
+from node.admin import Admin
+from node.answers import Answers
+from node.append_path import AppendPath
+from node.connection import ClientConnection
+from node.counts import ClientCounts
+from node.limits import Limits
+from node.reads import Cold, ReadRequest, Reads
+from replication.stream_service import Outbox, Stream, accept
+from storage import ReadResult
+from twinlog import wire
+
+NEIGHBOURS_SECONDS = 0.0002
+"""Two connections that append within this time are served together from then on."""
+
+ALONE_TURNS = 64
+"""Turns with one appending connection after which it is served at once again."""
+
+SWEEP_SECONDS = 1.0
+
+
+class Turns(Protocol):
+    """The turn of the loop, as the replica service keeps it."""
+
+    @property
+    def outbox(self) -> Outbox:
+        """Where streams are marked."""
+
+    @property
+    def crashed(self) -> str | None:
+        """Why the node ends; nothing may be given to the driver any more."""
+
+    def turn(self) -> None:
+        """Write what was queued and look at what moved."""
+
+
+class ClientServer:
+    """Accepts clients and ends their turns; what requests do is in the parts it is given."""
+
+    def __init__(
+        self,
+        turns: Turns,
+        *,
+        limits: Limits,
+        appends: AppendPath,
+        reads: Reads,
+        answers: Answers,
+        admin: Admin,
+        status: Callable[[], Mapping[str, object]],
+        fetch: Callable[[ReadResult], list[memoryview]],
+        debug: Callable[..., None],
+    ) -> None:
+        self.limits = limits
+        self.appends = appends
+        self.reads = reads
+        self.answers = answers
+        self.admin = admin
+        self.status = status
+        self.counts = ClientCounts()
+        self.names_crc = wire.names_crc(answers.identity.cluster, answers.identity.group)
+        self.epoch = 0
+        """Sent in every header; the node keeps it."""
+        self._turns = turns
+        self._fetch = fetch
+        self._debug = debug
+        self._connections: dict[ClientConnection, None] = {}
+        self._cold_threads = trio.CapacityLimiter(limits.cold_reads_max)
+        self._cold_bytes = 0
+        self._nursery: trio.Nursery | None = None
+        self._pump = Pump(self._append)
+        self._appended_last: tuple[ClientConnection | None, float] = (None, 0.0)
+        self._together = 0
+
+    @property
+    def connections(self) -> int:
+        """Clients connected now."""
+        return len(self._connections)
+
+    @property
+    def in_flight(self) -> int:
+        """Requests of all clients that are not answered yet."""
+        return sum(connection.in_flight for connection in self._connections)
+
+    async def run(
+        self,
+        listener: socket.socket,
+        *,
+        task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """Serve until cancelled; see the module for what a cancellation leaves."""
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            nursery.start_soon(self._pump.run)
+            nursery.start_soon(self._sweep)
+            nursery.start_soon(accept, listener, self._accepted)
+            task_status.started()
+            try:
+                await trio.sleep_forever()
+            finally:
+                for connection in list(self._connections):
+                    connection.stream.close("node stops")
+
+    # ── connections ─────────────────────────────────────────────────────────────────────────────
+
+    def _accepted(self, sock: socket.socket, peer: str) -> None:
+        self.counts.accepted += 1
+        if len(self._connections) >= self.limits.connections_max:
+            self.counts.limit_reached("connections_max")
+            sock.close()
+            return
+        stream = Stream(
+            sock,
+            self._turns.outbox,
+            wire.FrameReader(),
+            congested=self.limits.congested_bytes,
+            clock=trio.current_time,
+        )
+        connection = ClientConnection(self, stream, peer)
+        self._connections[connection] = None
+        assert self._nursery is not None, "the server does not run"
+        self._nursery.start_soon(self._serve, connection)
+
+    async def _serve(self, connection: ClientConnection) -> None:
+        def end() -> None:
+            self._end(connection)
+
+        try:
+            await connection.stream.serve(connection.on_frame, end)
+        except wire.FrameError as error:
+            self._left_the_rules(connection, error)
+            end()
+        del self._connections[connection]
+        self.reads.forget(connection)
+
+    def _left_the_rules(self, connection: ClientConnection, error: wire.FrameError) -> None:
+        """Close and count; only a peer of another version is told why."""
+        self.counts.closed(error.kind)
+        self._debug("connection_refused", peer=connection.peer, kind=error.kind, why=error.text)
+        if error.kind == "version":
+            connection.wrong_version(error)
+        else:
+            connection.stream.close(error.kind)
+
+    def close(self, connection: ClientConnection, kind: str) -> None:
+        """Close a connection for what it did, and count it."""
+        self.counts.closed(kind)
+        self._debug("connection_refused", peer=connection.peer, kind=kind)
+        connection.stream.close(kind)
+
+    async def _sweep(self) -> None:
+        """Close who does not greet, stops inside a frame, or does not take its answers."""
+        while True:
+            await trio.sleep(SWEEP_SECONDS)
+            now = trio.current_time()
+            limits = self.limits
+            for connection in list(self._connections):
+                still = now - connection.stream.moved_at
+                if not connection.greeted and still > limits.hello_seconds:
+                    self.close(connection, "silent")
+                elif still > limits.stall_seconds and connection.stream.standing:
+                    self.close(connection, "stalled")
+            self.reads.expire(now)
+            self._turns.turn()
+
+    # ── turns ───────────────────────────────────────────────────────────────────────────────────
+
+    def _end(self, connection: ClientConnection) -> None:
+        """End the turn of one connection: append what it brought, now or with its neighbours."""
+        if self._turns.crashed is not None:
+            return
+        if self.appends.pending:
+            now = trio.current_time()
+            last, at = self._appended_last
+            if last is not connection and now - at < NEIGHBOURS_SECONDS:
+                self._together = ALONE_TURNS
+            self._appended_last = (connection, now)
+            if self._together:
+                self._together -= 1
+                self._pump.wake()
+            else:
+                self.appends.run(now)
+        self._turns.turn()
+
+    def _append(self) -> None:
+        if self._turns.crashed is None:
+            self.appends.run(trio.current_time())
+            self._turns.turn()
+
+    def look(self, now: float) -> None:
+        """Serve parked readers whose queue grew; called at the end of every turn."""
+        for cold in self.reads.wake(now):
+            self._start(cold)
+
+    def read(self, request: ReadRequest, now: float) -> None:
+        """Answer a read, park it, or have a thread fetch it."""
+        cold = self.reads.serve(request, now)
+        if cold is not None:
+            self._start(cold)
+
+    def _start(self, cold: Cold) -> None:
+        assert self._nursery is not None, "the server does not run"
+        self._nursery.start_soon(self._read_cold, cold)
+
+    async def _read_cold(self, cold: Cold) -> None:
+        """Fetch cold data in a thread; touching it here would stall every connection."""
+        fetched = await trio.to_thread.run_sync(
+            self._fetch, cold.result, limiter=self._cold_threads
+        )
+        self.reads.finish(cold, fetched)
+        self._turns.turn()
+
+
+class Pump:
+    """One task that runs an action in the next turn of the loop, however often it was asked for."""
+
+    def __init__(self, action: Callable[[], None]) -> None:
+        self._action = action
+        self._task: trio.lowlevel.Task | None = None
+        self._asleep = False
+
+    def wake(self) -> None:
+        """Have the action run in the next turn; harmless when it is under way."""
+        if self._asleep and self._task is not None:
+            self._asleep = False
+            trio.lowlevel.reschedule(self._task)
+
+    async def run(self) -> None:
+        """Run until cancelled; a cancelled pump runs nothing more."""
+
+        def abort(_: Callable[[], None]) -> trio.lowlevel.Abort:
+            self._asleep = False
+            self._task = None
+            return trio.lowlevel.Abort.SUCCEEDED
+
+        self._task = trio.lowlevel.current_task()
+        while True:
+            self._asleep = True
+            await trio.lowlevel.wait_task_rescheduled(abort)
+            self._action()

@@ -1,0 +1,250 @@
+"""One client's connection: what each request type does, without its socket's waits.
+
+A connection is fed whole frames by the client server and queues its answers on its stream; it never
+waits. The first frame must be HELLO with a version this node speaks and, where the client knows
+them, the names of this cluster. Whatever else is wrong with a frame's *fields* is answered with an
+error; whatever is wrong with a *frame* ends the connection.
+
+Answers may leave in another order than the requests came: an append waits for its acknowledgement,
+a read may be parked, a topic is created when the log has confirmed it.
+
+Limits per connection: `Limits.requests_in_flight_max`, `Limits.bytes_in_flight_max`; beyond them
+the answer is ``busy``. Sources: protocol.md 9, replication.md G.16.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from node.append_path import AppendRequest, parse_sections, parse_terms
+from node.reads import ReadAnswer, parse_read
+from storage import SectionResult
+from twinlog import wire
+from twinlog.errors import Busy, ProtocolError, TwinlogError, UsageError
+
+if TYPE_CHECKING:
+    from node.answers import Identity
+    from node.client_server import ClientServer
+    from replication.stream_service import Stream
+
+KINDS: Mapping[int, str] = {kind: kind.name.lower() for kind in wire.CLIENT_TYPES}
+"""Request types by their name in metrics."""
+
+
+class ClientConnection:
+    """What the node knows of one client; implements the askers of appends and reads."""
+
+    def __init__(self, server: ClientServer, stream: Stream, peer: str) -> None:
+        self._server = server
+        self.stream = stream
+        self.peer = peer
+        self.greeted = False
+        self.in_flight = 0
+        """Requests that are not answered yet."""
+        self.bytes_in_flight = 0
+        """Bytes of the appends among them."""
+
+    # ── requests ────────────────────────────────────────────────────────────────────────────────
+
+    def on_frame(self, frame: wire.Frame) -> None:
+        """Carry out one request, or close the connection where the frame has no place."""
+        server = self._server
+        handler = _HANDLERS.get(frame.type)
+        if handler is None or frame.flags:
+            server.close(self, "type")
+            return
+        if self.greeted is (frame.type == wire.Type.HELLO):
+            server.close(self, "hello")
+            return
+        self.in_flight += 1
+        if self.in_flight > server.limits.requests_in_flight_max:
+            self._limit(frame, "requests_in_flight_max")
+            return
+        try:
+            handler(self, frame)
+        except TwinlogError as error:
+            self.error(frame.type, frame.request, error)
+
+    def _hello(self, frame: wire.Frame) -> None:
+        server = self._server
+        low, high = frame.fields.get("min", wire.VERSION), frame.fields.get("max", wire.VERSION)
+        if not isinstance(low, int) or not isinstance(high, int):
+            raise UsageError("min and max are whole numbers", code="fields")
+        if not low <= wire.VERSION <= high:
+            self._dismiss(frame.request, "version", _other_version(low, high))
+            return
+        if frame.names_crc not in (0, server.names_crc):
+            self._dismiss(frame.request, "names", _other_cluster(server.answers.identity))
+            return
+        self.greeted = True
+        self.answer(frame.type, frame.request, server.answers.hello())
+
+    def wrong_version(self, error: wire.FrameError) -> None:
+        """Tell a peer of another wire version what is spoken here, then close."""
+        version = error.facts.get("version")
+        number = version if isinstance(version, int) else 0
+        self.in_flight += 1
+        self.error(wire.Type.HELLO, 0, _other_version(number, number))
+        self.stream.finish("version")
+
+    def _dismiss(self, request: int, kind: str, error: TwinlogError) -> None:
+        self._server.counts.closed(kind)
+        self.error(wire.Type.HELLO, request, error)
+        self.stream.finish(kind)
+
+    def _metadata(self, frame: wire.Frame) -> None:
+        names: set[str] | None = None
+        wanted = frame.fields.get("topics")
+        if isinstance(wanted, list):
+            names = {name for name in wanted if isinstance(name, str)}  # pyright: ignore
+        self.answer(frame.type, frame.request, self._server.answers.metadata(names))
+
+    def _append(self, frame: wire.Frame) -> None:
+        server, payload = self._server, frame.payload
+        size = len(payload)
+        if self.bytes_in_flight + size > server.limits.bytes_in_flight_max:
+            self._limit(frame, "bytes_in_flight_max")
+            return
+        ack, timeout_ms = parse_terms(frame.fields, server.answers.identity.acknowledge)
+        sections = parse_sections(frame.fields, memoryview(payload))
+        self.bytes_in_flight += size
+        arrived = self.stream.moved_at
+        request = AppendRequest(self, frame.request, sections, size, ack, timeout_ms, arrived)
+        server.appends.add(request)
+
+    def _read(self, frame: wire.Frame) -> None:
+        now = self.stream.moved_at
+        request = parse_read(self, frame.request, frame.fields, self._server.limits, now=now)
+        self._server.read(request, now)
+
+    def _offsets(self, frame: wire.Frame) -> None:
+        self.answer(frame.type, frame.request, self._server.answers.offsets(frame.fields))
+
+    def _get(self, frame: wire.Frame) -> None:
+        fields, record = self._server.answers.get(frame.fields)
+        self.answer(frame.type, frame.request, fields, record)
+
+    def _status(self, frame: wire.Frame) -> None:
+        self.answer(frame.type, frame.request, self._server.status())
+
+    def _topic(self, frame: wire.Frame) -> None:
+        self._server.admin.topic(frame.fields, self.stream.moved_at, self._later(frame))
+
+    def _admin(self, frame: wire.Frame) -> None:
+        self._server.admin.order(frame.fields, self.stream.moved_at, self._later(frame))
+
+    def _producer(self, frame: wire.Frame) -> None:
+        self.answer(frame.type, frame.request, self._server.admin.producer())
+
+    def _later(self, frame: wire.Frame) -> Callable[[Mapping[str, object] | TwinlogError], None]:
+        kind, request = frame.type, frame.request
+
+        def done(outcome: Mapping[str, object] | TwinlogError) -> None:
+            if isinstance(outcome, TwinlogError):
+                self.error(kind, request, outcome)
+            else:
+                self.answer(kind, request, outcome)
+
+        return done
+
+    def _limit(self, frame: wire.Frame, limit: str) -> None:
+        self._server.counts.limit_reached(limit)
+        error = Busy(f"this connection has reached {limit}", limit=limit)
+        self.error(frame.type, frame.request, error)
+
+    # ── answers ─────────────────────────────────────────────────────────────────────────────────
+
+    def appended(self, request: int, size: int, results: Sequence[SectionResult], by: str) -> None:
+        """Answer an append with the result of each section."""
+        self.bytes_in_flight -= size
+        listed = [
+            [
+                int(each.outcome),
+                each.queue_offset,
+                each.log_offset,
+                each.end,
+                each.code,
+                each.text,
+                each.record,
+            ]
+            for each in results
+        ]
+        fields = {
+            "results": listed,
+            "confirmed_by": by.split(",") if by else [],
+            "epoch": self._server.epoch,
+        }
+        self.answer(wire.Type.APPEND, request, fields)
+
+    def refused(self, request: int, size: int, code: str, text: str) -> None:
+        """Answer an append of which nothing was written."""
+        self.bytes_in_flight -= size
+        self.error(wire.Type.APPEND, request, self._server.answers.refusal(code, text))
+
+    def read_answered(self, request: int, answer: ReadAnswer) -> None:
+        """Answer a read with views of the log."""
+        self.answer(wire.Type.READ, request, answer.fields, answer.slices)
+
+    def answer(
+        self,
+        kind: int,
+        request: int,
+        fields: Mapping[str, object],
+        payload: Sequence[memoryview] = (),
+    ) -> None:
+        """Queue an answer; a connection that is gone swallows it."""
+        self._done(kind, "ok")
+        self._send(kind, wire.ANSWER, request, dict(fields), payload)
+
+    def error(self, kind: int, request: int, error: TwinlogError) -> None:
+        """Queue an error with its code, hint and facts."""
+        self._done(kind, error.code)
+        fields: dict[str, object] = {
+            **error.facts,
+            "code": error.code,
+            "text": error.text,
+            "hint": error.hint,
+            "retryable": error.retryable,
+        }
+        self._send(kind, wire.ANSWER | wire.ERROR, request, fields, ())
+
+    def _done(self, kind: int, outcome: str) -> None:
+        self.in_flight -= 1
+        self._server.counts.answered(KINDS[kind], outcome)
+
+    def _send(
+        self,
+        kind: int,
+        flags: int,
+        request: int,
+        fields: dict[str, object],
+        payload: Sequence[memoryview],
+    ) -> None:
+        server = self._server
+        frame = wire.Frame(kind, flags, server.epoch, request, server.names_crc, fields)
+        self.stream.send(wire.encode_gather(frame, payload), payload)
+
+
+def _other_version(low: int, high: int) -> ProtocolError:
+    text = f"the client speaks wire versions {low} to {high}, this node speaks {wire.VERSION}"
+    return ProtocolError(text, code="version", min=wire.VERSION, max=wire.VERSION)
+
+
+def _other_cluster(identity: Identity) -> UsageError:
+    text = f"this is node {identity.name} of cluster {identity.cluster}, group {identity.group}"
+    return UsageError(text, code="other-cluster", cluster=identity.cluster, group=identity.group)
+
+
+_HANDLERS: Mapping[int, Callable[[ClientConnection, wire.Frame], None]] = {
+    wire.Type.HELLO: ClientConnection._hello,
+    wire.Type.METADATA: ClientConnection._metadata,
+    wire.Type.APPEND: ClientConnection._append,
+    wire.Type.READ: ClientConnection._read,
+    wire.Type.OFFSETS: ClientConnection._offsets,
+    wire.Type.TOPIC: ClientConnection._topic,
+    wire.Type.GET: ClientConnection._get,
+    wire.Type.STATUS: ClientConnection._status,
+    wire.Type.ADMIN: ClientConnection._admin,
+    wire.Type.PRODUCER: ClientConnection._producer,
+}

@@ -1,0 +1,65 @@
+"""What one node lets its clients use: every queue has a limit with a name.
+
+Beyond a limit the client is told ``busy`` or is no longer read from; nothing grows with the number
+of clients except what is listed here. The memory of one connection that stands still is at most
+`Limits.stalled_bytes_max`: an idle connection owns no buffer at all (all connections receive into
+one shared buffer), one that stopped reading owns the answers that were under way.
+
+Units stand in the names. Not here: limits of frames (``twinlog.wire``), of the log
+(``storage.settings``) and of slaves (``replication.settings``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+KiB = 1024
+MiB = 1024 * KiB
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The limits of the client server; defaults are those of ``cluster.toml``."""
+
+    connections_max: int = 4096
+    """Client connections at a time; one more is accepted and closed, and counted."""
+
+    requests_in_flight_max: int = 4096
+    """Unanswered requests of one connection; the next is answered ``busy``."""
+
+    bytes_in_flight_max: int = 16 * MiB
+    """Bytes of unanswered appends of one connection; the next append is answered ``busy``."""
+
+    producers_waiting_max: int = 10_000
+    """Appends of all connections that wait for their acknowledgement."""
+
+    response_size_max: int = 8 * MiB
+    """Records in one answer, bytes; the wire's own limit for a payload."""
+
+    queue_wait_seconds: float = 0.2
+    """An append that waited longer for the append path is refused ``busy``: the client learns
+    early, and what it sends elsewhere is not written here as well (RocketMQ's fast failure)."""
+
+    congested_bytes: int = 64 * KiB
+    """Unsent answers of a connection beyond which no further request of it is looked at."""
+
+    stalled_bytes_max: int = 256 * KiB
+    """Memory one standing connection may own: a part of a frame and unsent answers."""
+
+    partial_frames_bytes_max: int = 256 * MiB
+    """Memory of all half-received large frames together; beyond it the newest is closed."""
+
+    stall_seconds: float = 30.0
+    """A connection that neither takes its answers nor finishes its frame for so long is closed."""
+
+    hello_seconds: float = 10.0
+    """A connection that did not say HELLO by then is closed."""
+
+    long_poll_seconds_max: float = 30.0
+    """A read is parked at most so long, whatever it asks for."""
+
+    cold_reads_max: int = 4
+    """Threads that read data which is no longer in memory."""
+
+    cold_bytes_max: int = 64 * MiB
+    """Memory of cold answers under way; beyond it cold reads wait."""

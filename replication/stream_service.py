@@ -1,0 +1,326 @@
+"""One socket of a node: frames in, gathers of buffers out, no task switch per frame.
+
+trio's own streams cost 5 to 10 us per call, so a `Stream` waits once per turn of its socket and
+then works with plain non-blocking calls:
+
+* **in**: `Stream.serve` receives into its `FrameReader` until the socket has no more (at most
+  `TURN_BYTES`, so that no peer starves the others), hands out every whole frame and then ends the
+  turn;
+* **out**: `Stream.send` queues buffers (views of the mapped log are never copied) and marks the
+  stream; `Outbox.flush`, called at the end of each turn, writes every marked stream with one
+  ``sendmsg`` each. Only a socket that is full costs a task, for as long as it is full.
+
+Back-pressure: while more than ``congested`` bytes are unsent, the stream is not read and its frames
+are not handed out; what a peer can make us queue is bounded by what one frame can. Whoever sends
+without being asked (a master to its slaves) bounds itself. The owner looks at `Stream.moved_at`
+and closes what stalls.
+
+Cancellation: a cancelled `serve` leaves the socket as it is; `Stream.close` is the only way out,
+may be called at any time and more than once, and ends `serve`.
+
+Not here: what a frame means. Sources: performance.md part 3, "what the numbers argue for".
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+from collections import deque
+from collections.abc import Callable, Sequence
+from itertools import islice
+
+import trio
+
+from twinlog import wire
+
+GATHER_MAX = 64
+"""Buffers handed to one sendmsg; Linux takes 1024, more than 64 brings nothing."""
+
+TURN_BYTES = 1 << 20
+"""Received in one turn at most: four default sections of 256 KiB, then others have theirs."""
+
+Buffer = bytes | bytearray | memoryview
+
+
+class Outbox:
+    """The streams of a node that have something to send, and the tasks of those that are full."""
+
+    def __init__(self, nursery: trio.Nursery) -> None:
+        self._nursery = nursery
+        self._marked: list[Stream] = []
+
+    def mark(self, stream: Stream) -> None:
+        """Have the stream written at the end of this turn."""
+        self._marked.append(stream)
+
+    def flush(self) -> None:
+        """Write every marked stream as far as its socket takes it."""
+        while self._marked:
+            marked, self._marked = self._marked, []
+            for stream in marked:
+                stream.push()
+
+    def write_on(self, stream: Stream) -> None:
+        """Start the task that writes a full socket until its queue is empty."""
+        self._nursery.start_soon(stream.write_on)
+
+
+class Stream:
+    """A connected, non-blocking socket; see the module.
+
+    Args:
+        sock: Connected; the stream owns it from now on.
+        outbox: Where it is marked when something was queued.
+        reader: Cuts what arrives into frames.
+        congested: Unsent bytes beyond which the peer is not read; None: always read.
+        clock: The loop's time, seconds.
+    """
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        outbox: Outbox,
+        reader: wire.FrameReader,
+        *,
+        congested: int | None,
+        clock: Callable[[], float],
+    ) -> None:
+        sock.setblocking(False)
+        if sock.family in (socket.AF_INET, socket.AF_INET6):
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._sock = sock
+        self._outbox = outbox
+        self._reader = reader
+        self._congested = congested
+        self._clock = clock
+        self._out: deque[Buffer] = deque()
+        self._marked = False
+        self._full = False
+        self._last: str | None = None
+        self._relaxed = trio.Event()
+        self.closed: str | None = None
+        """Why it was closed; None while it is open."""
+        self.unsent = 0
+        """Bytes queued and not yet taken by the socket."""
+        self.received = 0
+        self.sent = 0
+        """Bytes since it was opened."""
+        self.moved_at = clock()
+        """When the socket last took or gave a byte."""
+
+    # ── out ─────────────────────────────────────────────────────────────────────────────────────
+
+    def send(self, head: Buffer, payload: Sequence[Buffer] = ()) -> None:
+        """Queue one frame; what is queued on a closed stream is dropped."""
+        if self.closed is not None or self._last is not None:
+            return
+        out = self._out
+        out.append(head)
+        size = len(head)
+        for piece in payload:
+            out.append(piece)
+            size += len(piece)
+        if not self.unsent:
+            self.moved_at = self._clock()
+        self.unsent += size
+        if not self._marked and not self._full:
+            self._marked = True
+            self._outbox.mark(self)
+
+    def finish(self, why: str) -> None:
+        """Close once everything queued so far has been sent; nothing more is taken or given."""
+        self._last = why
+        if not self.unsent:
+            self.close(why)
+
+    def push(self) -> None:
+        """Give the socket what it takes now; the rest goes out as it drains."""
+        self._marked = False
+        if self.closed is not None or self._full:
+            return
+        self._write()
+        if self.unsent and self.closed is None:
+            self._full = True
+            self._outbox.write_on(self)
+
+    def _write(self) -> None:
+        out = self._out
+        try:
+            while out:
+                if len(out) == 1:
+                    count = self._sock.send(out[0])
+                else:
+                    count = self._sock.sendmsg(list(islice(out, GATHER_MAX)))
+                self._taken(count)
+        except BlockingIOError:
+            pass
+        except OSError as error:
+            self.close(f"{type(error).__name__}: {error.strerror}")
+            return
+        if not out and self._last is not None:
+            self.close(self._last)
+
+    def _taken(self, count: int) -> None:
+        self.unsent -= count
+        self.sent += count
+        self.moved_at = self._clock()
+        out = self._out
+        while count:
+            first = out[0]
+            if count < len(first):
+                out[0] = memoryview(first)[count:]
+                break
+            count -= len(first)
+            out.popleft()
+
+    async def write_on(self) -> None:
+        """Write a full socket until its queue is empty or it is closed. One task at a time."""
+        try:
+            while self._out and self.closed is None:
+                await trio.lowlevel.wait_writable(self._sock)
+                if self.closed is None:
+                    self._write()
+                    if not self.congested:
+                        self._relaxed.set()
+        except trio.ClosedResourceError:
+            return
+        self._full = False
+
+    # ── in ──────────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def congested(self) -> bool:
+        """Whether so much is unsent that the peer is not read."""
+        return self._congested is not None and self.unsent > self._congested
+
+    @property
+    def inside_frame(self) -> bool:
+        """Whether the peer has begun a frame and not finished it."""
+        try:
+            self._reader.finish()
+        except wire.FrameError as error:
+            return error.kind == "truncated"
+        return False
+
+    @property
+    def standing(self) -> bool:
+        """Whether something is unfinished in either direction: a peer that rests is not."""
+        return bool(self.unsent) or self.inside_frame
+
+    async def serve(self, on_frame: Callable[[wire.Frame], None], end: Callable[[], None]) -> str:
+        """Hand every frame to ``on_frame`` and call ``end`` after each turn; return why it closed.
+
+        The socket is closed when this returns. A payload is good as long as its frame is kept.
+
+        Raises:
+            FrameError: The peer left the rules of the wire; the caller counts and closes.
+        """
+        try:
+            while self.closed is None:
+                await trio.lowlevel.wait_readable(self._sock)
+                budget = TURN_BYTES
+                while budget > 0 and self.closed is None:
+                    count, more = self._receive()
+                    budget -= count
+                    while self.closed is None and (frame := self._reader.next()) is not None:
+                        if self._last is None:
+                            on_frame(frame)
+                        if self.congested:
+                            end()
+                            await self._drained()
+                    if not more:
+                        break
+                end()
+        except trio.ClosedResourceError:
+            pass
+        return self.closed or "closed"
+
+    def _receive(self) -> tuple[int, bool]:
+        """Receive once; return the bytes and whether the socket may have more."""
+        room = self._reader.buffer()
+        try:
+            count = self._sock.recv_into(room)
+        except BlockingIOError:
+            return 0, False
+        except OSError as error:
+            self.close(f"{type(error).__name__}: {error.strerror}")
+            return 0, False
+        if not count:
+            self.close("truncated" if self.inside_frame else "peer closed")
+            return 0, False
+        more = count == len(room)
+        self.received += count
+        self.moved_at = self._clock()
+        self._reader.received(count)
+        return count, more
+
+    async def _drained(self) -> None:
+        """Wait until the peer has taken enough of what is unsent, or the stream is closed."""
+        while self.congested and self.closed is None:
+            self._relaxed = trio.Event()
+            await self._relaxed.wait()
+
+    # ── end ─────────────────────────────────────────────────────────────────────────────────────
+
+    def close(self, why: str) -> None:
+        """Close at once; unsent bytes are dropped. Harmless when it is closed already."""
+        if self.closed is not None:
+            return
+        self.closed = why
+        self._out.clear()
+        self.unsent = 0
+        self._relaxed.set()
+        trio.lowlevel.notify_closing(self._sock)
+        self._sock.close()
+
+
+def listen(host: str, port: int, *, backlog: int = 512) -> socket.socket:
+    """Return a listening, non-blocking socket; port 0 takes a free one.
+
+    Raises:
+        OSError: The address is in use or not ours.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    sock = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind((host, port))
+        sock.listen(backlog)
+    except OSError:
+        sock.close()
+        raise
+    return sock
+
+
+async def accept(listener: socket.socket, accepted: Callable[[socket.socket, str], None]) -> None:
+    """Hand every new connection with its peer's address to ``accepted``; runs until cancelled.
+
+    When the process is out of descriptors it waits 100 ms and goes on: those that are open keep
+    being served, and a crash would take the log with it.
+    """
+    while True:
+        await trio.lowlevel.wait_readable(listener)
+        try:
+            sock, address = listener.accept()
+        except (BlockingIOError, ConnectionAbortedError, InterruptedError):
+            continue
+        except OSError as error:
+            if error.errno not in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
+                raise
+            await trio.sleep(0.1)
+            continue
+        accepted(sock, f"{address[0]}:{address[1]}")
+
+
+async def connect(host: str, port: int) -> socket.socket:
+    """Return a connected socket; a cancelled call leaves nothing open.
+
+    Raises:
+        OSError: Nobody answers there.
+    """
+    stream = await trio.open_tcp_stream(host, port)
+    sock = socket.socket(fileno=os.dup(stream.socket.fileno()))
+    with trio.CancelScope(shield=True):
+        await stream.aclose()
+    return sock

@@ -1,0 +1,149 @@
+"""A stream hands out whole frames, gives nothing twice, and does not read who takes nothing."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import trio
+
+from replication.stream_service import Outbox, Stream
+from twinlog import wire
+
+
+@asynccontextmanager
+async def streams(congested: int | None = None) -> AsyncIterator[tuple[Stream, socket.socket]]:
+    """A stream and the plain socket at its other end, with an outbox that lives as long."""
+    ours, theirs = socket.socketpair()
+    theirs.setblocking(False)
+    async with trio.open_nursery() as nursery:
+        outbox = Outbox(nursery)
+        stream = Stream(
+            ours, outbox, wire.FrameReader(), congested=congested, clock=trio.current_time
+        )
+        try:
+            yield stream, theirs
+        finally:
+            stream.close("test over")
+            theirs.close()
+            nursery.cancel_scope.cancel()
+
+
+def frame(request: int, payload: bytes = b"") -> bytes:
+    """A READ as it travels."""
+    return wire.encode_whole(wire.Frame(wire.Type.READ, request=request, payload=payload))
+
+
+def nothing() -> None:
+    """A turn's end that does nothing."""
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Let the loop turn until something holds."""
+    with trio.fail_after(5):
+        while not condition():
+            await trio.lowlevel.checkpoint()
+
+
+async def drain(sock: socket.socket, count: int) -> bytes:
+    """Receive exactly so many bytes."""
+    got = bytearray()
+    with trio.fail_after(5):
+        while len(got) < count:
+            await trio.lowlevel.wait_readable(sock)
+            got += sock.recv(count - len(got))
+    return bytes(got)
+
+
+async def test_every_frame_of_a_receive_is_handed_out_in_order() -> None:
+    """One receive with many frames is one turn."""
+    async with streams() as (stream, theirs), trio.open_nursery() as nursery:
+        got: list[int] = []
+        ends: list[int] = []
+        nursery.start_soon(
+            stream.serve, lambda f: got.append(f.request), lambda: ends.append(len(got))
+        )
+        theirs.send(b"".join(frame(number) for number in range(20)))
+        await until(lambda: len(got) == 20)
+        assert got == list(range(20))
+        assert len(ends) <= 2
+        stream.close("done")
+
+
+async def test_frames_arrive_whole_at_every_split_point() -> None:
+    """Wherever the bytes are cut, the same frames come out, and nothing before they are whole."""
+    data = frame(1, b"x" * 5) + frame(2)
+    first = len(frame(1, b"x" * 5))
+    for cut in range(len(data)):
+        async with streams() as (stream, theirs), trio.open_nursery() as nursery:
+            got: list[wire.Frame] = []
+            nursery.start_soon(stream.serve, got.append, nothing)
+            theirs.send(data[:cut])
+            await until(lambda cut=cut, stream=stream: stream.received == cut)  # type: ignore[misc]
+            assert [f.request for f in got] == ([1] if cut >= first else [])
+            assert stream.inside_frame == (cut not in (0, first))
+            theirs.send(data[cut:])
+            await until(lambda got=got: len(got) == 2)  # type: ignore[misc]
+            assert bytes(got[0].payload) == b"xxxxx"
+            stream.close("done")
+
+
+async def test_a_peer_that_leaves_inside_a_frame_is_told_apart() -> None:
+    """A connection that ends between frames ended in order; inside one it was cut."""
+    for data, why in ((frame(1), "peer closed"), (frame(1)[:30], "truncated")):
+        async with streams() as (stream, theirs):
+            theirs.send(data)
+            theirs.close()
+            with trio.fail_after(5):
+                assert await stream.serve(lambda _: None, nothing) == why
+
+
+async def test_a_full_socket_is_written_as_it_drains() -> None:
+    """What the socket does not take at once arrives later, in order, views and bytes alike."""
+    async with streams() as (stream, theirs):
+        parts = [bytes([number]) * 100_000 for number in range(100)]
+        for part in parts:
+            stream.send(part[:7], (memoryview(part)[7:],))
+        stream._outbox.flush()  # pyright: ignore[reportPrivateUsage]
+        assert stream.unsent > 0
+        assert await drain(theirs, 10_000_000) == b"".join(parts)
+        await until(lambda: stream.unsent == 0)
+
+
+async def test_a_peer_that_takes_nothing_is_not_read() -> None:
+    """Requests of a peer with too many unsent answers stay in its socket until it reads."""
+    async with streams(congested=1000) as (stream, theirs), trio.open_nursery() as nursery:
+        answered: list[int] = []
+        answer = b"a" * 300_000
+
+        def on_frame(asked: wire.Frame) -> None:
+            answered.append(asked.request)
+            stream.send(answer)
+
+        nursery.start_soon(stream.serve, on_frame, stream._outbox.flush)  # pyright: ignore
+        theirs.send(b"".join(frame(number) for number in range(30)))
+        await until(lambda: stream.congested)
+        for _ in range(50):
+            await trio.lowlevel.checkpoint()
+        assert len(answered) < 5
+        await drain(theirs, 30 * len(answer))
+        assert answered == list(range(30))
+        stream.close("done")
+
+
+async def test_finish_sends_what_was_queued_and_hands_out_nothing_more() -> None:
+    """The last word reaches the peer; requests after it are dropped."""
+    async with streams() as (stream, theirs):
+        got: list[int] = []
+
+        def on_frame(asked: wire.Frame) -> None:
+            got.append(asked.request)
+            stream.send(b"last word")
+            stream.finish("done")
+
+        theirs.send(frame(1) + frame(2))
+        with trio.fail_after(5):
+            assert await stream.serve(on_frame, stream._outbox.flush) == "done"  # pyright: ignore
+        assert got == [1]
+        assert theirs.recv(100) == b"last word"
