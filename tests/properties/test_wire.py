@@ -280,3 +280,12 @@ def test_encode_leaves_the_payload_alone() -> None:
     """The payload travels as the very object that was given."""
     payload = memoryview(bytearray(b"abc"))
     assert wire.encode(Frame(Type.APPEND, payload=payload))[1] is payload
+
+
+def test_a_payload_in_pieces_is_the_payload_in_one() -> None:
+    """A gathered frame has the bytes of the same frame with its payload joined."""
+    pieces = [b"one", memoryview(b"two"), b""]
+    frame = Frame(Type.READ, wire.ANSWER, request=3)
+    head = wire.encode_gather(frame, pieces)
+    frame.payload = b"onetwo"
+    assert head + b"onetwo" == encode_whole(frame)
