@@ -171,6 +171,7 @@ class CoordinatorClient:
         name: This node; names its live entry and its connections.
         on_state: Given each new group state, on the loop; must not wait.
         event: Given ``coordinator_lost``, ``coordinator_back`` and ``coordinator_refused``.
+        on_live: Given the live entries once a second, and after `publish`.
         report: Returns this node's newest (register_id, revision, tag), or None.
     """
 
@@ -181,6 +182,7 @@ class CoordinatorClient:
         *,
         name: str,
         on_state: Callable[[Fields], None],
+        on_live: Callable[[Mapping[str, Fields]], None] | None = None,
         event: Event = no_event,
         report: Callable[[], tuple[str, int, int] | None] = lambda: None,
     ) -> None:
@@ -190,6 +192,7 @@ class CoordinatorClient:
         self._poll = _Link(where, names_crc, name)
         self._name = name
         self._on_state = on_state
+        self._on_live = on_live
         self._event = event
         self._report = report
         self._turn = trio.Lock()
@@ -216,14 +219,15 @@ class CoordinatorClient:
     async def call(self, op: Mapping[str, object]) -> Fields | Unknown:
         """Carry out ``op``; return the answer (``ok``, ``state``, ``code``, ``text``, ``hint``).
 
-        Waits for its turn, then at most `CALL_SECONDS`. An answer's state also goes to
-        ``on_state``. A cancelled call may or may not have been carried out.
+        Waits for its turn, then at most `CALL_SECONDS`. The state in an answer is the caller's
+        alone; ``on_state`` hears of it from the watch. A cancelled call may or may not have been
+        carried out.
         """
         async with self._turn:
             fields: Fields = {"op": dict(op), "report": self._own_report()}
             try:
                 answer = await self._calls.ask(wire.Type.CO_CALL, fields, CALL_SECONDS)
-                state = map_of(answer, "state")
+                map_of(answer, "state")
             except _Lost as lost:
                 self._trouble(lost.why)
                 return Unknown(lost.why, lost.sent)
@@ -231,8 +235,9 @@ class CoordinatorClient:
                 self._event("coordinator_refused", "warning", what="call", why=str(error))
                 return Unknown(str(error))
         self._contact()
-        if state is not None:
-            self._take(state)
+        if not isinstance(answer.get("ok"), bool):
+            self._event("coordinator_refused", "error", what="call", why="no ok in the answer")
+            return Unknown("the answer says neither yes nor no")
         return answer
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -292,6 +297,8 @@ class CoordinatorClient:
             for name, entry in live.items()
             if isinstance(entry, dict)
         }
+        if self._on_live is not None:
+            self._on_live(self.live)
 
     def _own_report(self) -> list[object] | None:
         report = self._report()

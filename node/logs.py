@@ -1,0 +1,188 @@
+"""Structured logs: one event per line, facts as fields, no prose to take apart.
+
+A `NodeLog` belongs to one node; there is nothing global, so several nodes of one test write to
+several streams. Text on a terminal, JSON lines elsewhere, always to stderr. Always bound: node,
+role, epoch (`NodeLog.bind`).
+
+`EVENTS` lists every event name with its meaning; names are ``noun_verbed``. A test finds names in
+the sources that the table lacks, and the table is printed into the docs. Levels: ``error`` needs a
+person now; ``warning`` will need one; ``info`` is a change of state, a handful per minute;
+``debug`` is per connection or batch.
+
+A repeated warning is counted, not repeated: the first goes out, those of the same kind (same name,
+same peer, limit, kind) within a minute are counted, the next one carries ``repeats``. A stream that
+takes nothing more (closed pipe, full disk) loses lines, never the node.
+
+Not here: figures (``node.metrics``). Sources: user-experience.md section 8.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Mapping, MutableMapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Protocol, TextIO
+
+import structlog
+
+LEVELS: Mapping[str, int] = {"debug": 10, "info": 20, "warning": 30, "error": 40}
+
+REPEAT_SECONDS = 60.0
+"""Warnings of one kind are written at most once in this time."""
+
+KINDS_MAX = 1024
+"""Kinds of warnings remembered; beyond it the oldest is forgotten and may be repeated."""
+
+KIND_FACTS = ("peer", "node", "kind", "limit", "topic", "code", "why_code")
+"""Facts that make two warnings of one name different."""
+
+EVENTS: Mapping[str, str] = {
+    "coordinator_back": "the coordinator answers again",
+    "coordinator_lost": "the coordinator does not answer; traffic goes on, roles cannot change",
+    "coordinator_refused": "the coordinator answered a question with an error",
+    "coordinator_started": "the coordinator listens",
+    "coordinator_stopped": "the coordinator ended",
+    "register_changed": "one operation changed the register: who is master, who is in sync",
+    "register_readonly": "the register was shown a future it does not know; it changes nothing",
+}
+"""Every event name with its meaning."""
+
+
+class Sink(Protocol):
+    """What writes one line."""
+
+    def msg(self, message: str) -> None:
+        """Write the line."""
+
+
+class _Lines:
+    """Writes lines to a stream and survives its end."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self.lost = 0
+
+    def msg(self, message: str) -> None:
+        """Write one line; a stream that refuses it loses it."""
+        try:
+            self._stream.write(message + "\n")
+            self._stream.flush()
+        except (OSError, ValueError):
+            self.lost += 1
+
+    debug = info = warning = error = msg
+
+
+@dataclass(slots=True)
+class _Repeated:
+    written_at: float
+    count: int = 0
+
+
+class NodeLog:
+    """The log of one node; calling it writes an event.
+
+    Args:
+        level: Lowest level written.
+        style: ``auto`` (text on a terminal, JSON elsewhere), ``text`` or ``json``.
+        stream: Standard error unless a test says otherwise.
+        wall: Seconds since 1970; a test gives its own.
+        facts: Bound to every line, ``node`` first of all.
+    """
+
+    def __init__(
+        self,
+        *,
+        level: str = "info",
+        style: str = "auto",
+        stream: TextIO | None = None,
+        wall: Callable[[], float] = time.time,
+        **facts: object,
+    ) -> None:
+        out = stream or sys.stderr
+        text = style == "text" or (style == "auto" and out.isatty())
+        self._wall = wall
+        self._level = LEVELS[level]
+        self._facts: dict[str, object] = dict(facts)
+        self._repeated: dict[tuple[object, ...], _Repeated] = {}
+        self._logger = structlog.wrap_logger(
+            _Lines(out),
+            processors=[self._stamp, _as_text if text else _as_json],
+            wrapper_class=structlog.BoundLogger,
+            cache_logger_on_first_use=True,
+        )
+        self.counts: dict[tuple[str, str], int] = {}
+        """Events by (name, level) since the start, written or not."""
+
+    def bind(self, **facts: object) -> None:
+        """Put ``facts`` on every line from now on: role and epoch after each change."""
+        self._facts.update(facts)
+
+    def set_level(self, level: str) -> None:
+        """Write events from ``level`` on."""
+        self._level = LEVELS[level]
+
+    def __call__(self, name: str, level: str, **facts: object) -> None:
+        """Write one event; never raises on account of the stream."""
+        self.counts[(name, level)] = self.counts.get((name, level), 0) + 1
+        if LEVELS.get(level, 40) < self._level:
+            return
+        if level == "warning":
+            repeats = self._repeats(name, facts)
+            if repeats is None:
+                return
+            if repeats:
+                facts = {**facts, "repeats": repeats}
+        write: Callable[..., object] = getattr(self._logger, level)
+        write(name, level=level, **{**self._facts, **facts})
+
+    def _repeats(self, name: str, facts: Mapping[str, object]) -> int | None:
+        """Return how many were left out since the last one, or None to leave this one out."""
+        kind = (name, *(str(facts.get(fact)) for fact in KIND_FACTS))
+        now = self._wall()
+        known = self._repeated.get(kind)
+        if known is not None and now - known.written_at < REPEAT_SECONDS:
+            known.count += 1
+            return None
+        while len(self._repeated) >= KINDS_MAX:
+            del self._repeated[next(iter(self._repeated))]
+        self._repeated[kind] = _Repeated(now)
+        return known.count if known is not None else 0
+
+    def _stamp(
+        self, logger: object, method: str, facts: MutableMapping[str, object]
+    ) -> MutableMapping[str, object]:
+        facts["time"] = self._wall()
+        return facts
+
+
+def _when(seconds: object) -> datetime:
+    return datetime.fromtimestamp(float(str(seconds)), tz=UTC)
+
+
+def _as_json(logger: object, method: str, facts: MutableMapping[str, object]) -> str:
+    when = _when(facts.pop("time")).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    first = {"time": when, "level": facts.pop("level"), "event": facts.pop("event")}
+    return json.dumps({**first, **facts}, default=str, ensure_ascii=False)
+
+
+def _as_text(logger: object, method: str, facts: MutableMapping[str, object]) -> str:
+    when = _when(facts.pop("time")).strftime("%H:%M:%S.%f")[:-3]
+    level, event = facts.pop("level"), facts.pop("event")
+    fields = " ".join(f"{name}={_shown(value)}" for name, value in facts.items())
+    return f"{when} {level:<7} {event:<20} {fields}".rstrip()
+
+
+def _shown(value: object) -> str:
+    """Return a fact for a line of text; quoted when it has blanks or line breaks."""
+    if isinstance(value, (list, tuple, set, frozenset)):
+        text = ",".join(str(item) for item in value)  # pyright: ignore
+    elif isinstance(value, float):
+        text = f"{value:g}"
+    else:
+        text = str(value)
+    plain = text and not any(char.isspace() or char in '"=' for char in text) and text.isprintable()
+    return text if plain else json.dumps(text, ensure_ascii=False)
