@@ -1,0 +1,90 @@
+"""Settings of replication: numbers with their unit, limit and reason.
+
+``node/config.py`` fills them from ``cluster.toml``; tests make them by hand. Units are in the names:
+bytes, seconds. Not here: where a value came from, and settings of the store.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from replication.register_ops import Seed
+
+KiB = 1 << 10
+MiB = 1 << 20
+
+VERSION = 1
+"""Of the frames between nodes."""
+
+FEATURES = 0
+"""Feature bits of this version; a field that a check depends on needs one."""
+
+FRAME_BYTES_MAX = MiB
+"""Whole batches in one APPEND: as much, or one larger batch."""
+
+CHAIN_CHECK_BYTES = 64 * MiB
+"""How much of the log before its end a slave proves to be equal in the handshake, at least."""
+
+EPOCHS_SENT_MAX = 1000
+"""Newest entries of the epoch history in a handshake."""
+
+NACKS_MAX = 3
+"""How often one batch is sent again before the link is closed."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicationSettings:
+    """See the module; every default is what an unset key means.
+
+    Attributes:
+        seed: Members of the group at its first registration.
+        quality: What an acknowledgement of a member says: ``received`` (in the page cache of its
+            file) or ``durable`` (flushed). Holds for the master's own part, too.
+        in_flight_bytes_max: Un-acknowledged bytes per slave: 100 ms of round trip at 1 Gbit/s.
+        in_flight_frames_max: Un-acknowledged frames per slave: bounds small frames.
+        heartbeat_seconds: A silent link says something this often.
+        silence_seconds: A link that said nothing for this long is closed.
+        lag_seconds_max: A member that was not level with the master for this long leaves the
+            in-sync set; below the producers' time-out, so that they live through it.
+        disconnect_seconds: A member without a link for this long leaves; longer than a reconnect.
+        join_seconds: A slave joins after this long of a healthy link.
+        rejoin_seconds, rejoin_seconds_max: A member that left joins again after this pause, doubled
+            each time up to the limit, so that a flapping one does not slow every write.
+        stand_seconds: Candidates wait this long, times their rank: the best stands alone.
+        transfer_stand_seconds: So long only the target of a switchover may stand.
+        transfer_seconds: A switchover that is not level by then is given up.
+        transfer_lag_bytes_max: A switchover to a slave further behind is refused.
+        coordinator_poll_seconds: The group state is read when nothing was heard for this long.
+        coordinator_retry_seconds: Pause before a call without an answer is repeated.
+        redial_seconds, redial_seconds_max: Pause before dialing again, doubled up to the limit.
+        confirm_notice_seconds: A confirm offset that no data carries is told after this long.
+        waiters_max, waiters_bytes_max: Appends that wait for an acknowledgement; beyond: busy.
+        stop_seconds: A stopping master waits this long for what it owes.
+        dispatch_bytes: Log dispatched in one slice, so that the loop stays responsive.
+    """
+
+    seed: Seed
+    quality: Literal["received", "durable"] = "received"
+    in_flight_bytes_max: int = 16 * MiB
+    in_flight_frames_max: int = 64
+    heartbeat_seconds: float = 0.5
+    silence_seconds: float = 3.0
+    lag_seconds_max: float = 3.0
+    disconnect_seconds: float = 1.0
+    join_seconds: float = 1.0
+    rejoin_seconds: float = 2.0
+    rejoin_seconds_max: float = 60.0
+    stand_seconds: float = 0.3
+    transfer_stand_seconds: float = 5.0
+    transfer_seconds: float = 3.0
+    transfer_lag_bytes_max: int = MiB
+    coordinator_poll_seconds: float = 1.0
+    coordinator_retry_seconds: float = 0.5
+    redial_seconds: float = 0.1
+    redial_seconds_max: float = 2.0
+    confirm_notice_seconds: float = 0.005
+    waiters_max: int = 10_000
+    waiters_bytes_max: int = 64 * MiB
+    stop_seconds: float = 3.0
+    dispatch_bytes: int = 4 * MiB
