@@ -1,0 +1,304 @@
+"""What a client does until a call is done, not done or unknown: routes, redirects, retries.
+
+Nothing here touches a socket or a clock. A call is a generator: it yields `Step` values (ask this
+node, wait so long) and is sent what came of them; a shell (``client`` blocking, ``aio`` awaiting)
+carries the steps out. So both clients, and the tests, run the same decisions.
+
+One deadline bounds a call with all its attempts. Between attempts lie 50 ms to 1 s, doubling, with
+jitter, so that a thousand clients do not come back in step after a failover. `OutcomeUnknown` is
+raised only when an attempt may have been carried out and repeating it was not possible in time.
+
+Units: seconds; the clock is any that never goes back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from twinlog import shapes
+from twinlog.errors import (
+    NotMaster,
+    OutcomeUnknown,
+    TwinlogError,
+    Unavailable,
+    UsageError,
+)
+from twinlog.link import error_of
+from twinlog.routing import Address, Route, RoutingTable, parse_route
+from twinlog.wire import Frame, Type, type_name
+
+MASTER: Final = "master"
+SLAVE: Final = "slave"
+ANY: Final = "any"
+
+BACKOFF_FIRST: Final = 0.05
+BACKOFF_MAX: Final = 1.0
+
+ATTEMPT_SECONDS: Final = 2.0
+"""How long a question that any node can answer waits for one: a paused node must not use up the
+whole deadline, and a healthy one answers in a millisecond."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """Send ``frame`` to ``address`` and wait at most ``seconds``; the answer is sent back in.
+
+    When there is none, `LinkDown` is thrown in.
+    """
+
+    address: Address
+    frame: Frame
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Wait ``seconds``; None is sent back in."""
+
+    seconds: float
+
+
+Step = Ask | Pause
+
+
+class LinkDown(Exception):
+    """An `Ask` got no answer.
+
+    Attributes:
+        sent: Whether the node may have received the request.
+        why: For a person.
+    """
+
+    def __init__(self, why: str, *, sent: bool) -> None:
+        super().__init__(why)
+        self.why = why
+        self.sent = sent
+
+
+def backoff(attempt: int, random: float) -> float:
+    """Return the seconds to wait after attempt number ``attempt`` (from 0), jittered downwards.
+
+    >>> [backoff(n, 1.0) for n in (0, 1, 2, 9)]
+    [0.05, 0.1, 0.2, 1.0]
+    >>> backoff(0, 0.0)
+    0.025
+    """
+    whole = min(BACKOFF_MAX, BACKOFF_FIRST * (1 << min(attempt, 10)))
+    return whole * (0.5 + random / 2)
+
+
+class Session:
+    """Decides for one client; several calls may be under way.
+
+    Args:
+        endpoints: Where to ask first.
+        clock: Seconds, monotonic.
+        random: Numbers from 0 to 1 for the jitter.
+    """
+
+    def __init__(
+        self,
+        endpoints: Iterable[Address],
+        *,
+        clock: Callable[[], float],
+        random: Callable[[], float],
+    ) -> None:
+        self.table = RoutingTable(tuple(endpoints))
+        self._clock = clock
+        self._random = random
+
+    def route(
+        self, deadline: float, *, thorough: bool = False
+    ) -> Generator[Step, Frame | None, Route]:
+        """Ask nodes in turn until one tells a route that is not older than what is known.
+
+        Args:
+            deadline: On the session's clock.
+            thorough: Ask every node that is not suspected, unless one tells of a newer epoch: the
+                first may be the one that has not heard.
+
+        Raises:
+            Unavailable: None did before ``deadline``.
+        """
+        attempt, why = 0, "none was asked"
+        known, found = self.table.epoch, None
+        while True:
+            for address in self.table.candidates():
+                left = deadline - self._clock()
+                if left <= 0 or (found is not None and self.table.suspected(address)):
+                    break
+                try:
+                    route = yield from self._route_of(address, min(left, ATTEMPT_SECONDS))
+                except LinkDown as down:
+                    self.table.suspect(address)
+                    why = f"{address} {down.why}"
+                    continue
+                except TwinlogError as error:
+                    if not error.retryable:
+                        raise
+                    why = f"{address}: {error.text}"
+                    continue
+                if route is None:
+                    why = f"{address} knows only an older epoch than {self.table.epoch}"
+                    continue
+                found = route
+                if not thorough or route.epoch > known:
+                    return route
+            if found is not None:
+                return found
+            if not (yield from self._pause(attempt, deadline)):
+                raise self._nobody(why)
+            attempt += 1
+
+    def _route_of(
+        self, address: Address, seconds: float
+    ) -> Generator[Step, Frame | None, Route | None]:
+        answer = yield Ask(address, Frame(Type.METADATA), seconds)
+        assert answer is not None, "an Ask is answered by a frame"
+        if answer.is_error:
+            raise error_of(answer)
+        shapes.check(answer)
+        route = parse_route(answer.fields)
+        self.table.trust(address)
+        return route if self.table.learn(route) else None
+
+    def _nobody(self, why: str) -> Unavailable:
+        addresses = ", ".join(str(address) for address in self.table.bootstrap)
+        hint = "see whether the nodes run: twinlog cluster status"
+        return Unavailable(f"no node answered ({addresses}); the last: {why}", hint=hint)
+
+    def master(self, deadline: float) -> Generator[Step, Frame | None, Address]:
+        """Ask until a node names a master.
+
+        Raises:
+            Unavailable: No master was named before ``deadline``.
+        """
+        attempt = 0
+        while True:
+            route = yield from self.route(deadline, thorough=attempt > 0)
+            if self.table.master is not None:
+                return self.table.master
+            if not (yield from self._pause(attempt, deadline)):
+                text = f"the cluster {route.cluster} has no master at epoch {route.epoch}"
+                hint = "make one: twinlog cluster failover --to NODE"
+                raise Unavailable(text, hint=hint, epoch=route.epoch)
+            attempt += 1
+
+    def redirect(self, error: TwinlogError, address: Address) -> bool:
+        """Take from a refusal who is master; say whether somebody else can be asked at once."""
+        if not isinstance(error, NotMaster):
+            return False
+        named = error.facts.get("host"), error.facts.get("port")
+        if isinstance(named[0], str) and isinstance(named[1], int):
+            hinted = Address(named[0], named[1])
+            if hinted != address:
+                return self.table.hint(hinted, error.epoch)
+        self.table.suspect(address)
+        return False
+
+    def call(
+        self,
+        kind: Type,
+        fields: Mapping[str, object],
+        *,
+        deadline: float,
+        to: str = ANY,
+        repeat: bool = True,
+    ) -> Generator[Step, Frame | None, Frame]:
+        """Ask the master, any node or the node named ``to`` until there is a good answer.
+
+        A node that is named is asked once: nobody else can answer for it.
+
+        Args:
+            kind: Type of the request.
+            fields: Its fields.
+            deadline: On the session's clock.
+            to: ``master``, ``any`` or a node's name.
+            repeat: Whether carrying it out twice is the same as once.
+
+        Raises:
+            OutcomeUnknown: It may have been carried out, and ``repeat`` forbade asking again or
+                the deadline came first.
+            TwinlogError: What the node refused it with, or Unavailable.
+        """
+        attempt, maybe = 0, False
+        last: TwinlogError = Unavailable("the deadline had passed before a node was asked")
+        while True:
+            try:
+                address = yield from self._address(to, deadline)
+            except Unavailable as error:
+                raise self._result(kind, error, maybe) from None
+            left = deadline - self._clock()
+            if left <= 0:
+                raise self._result(kind, last, maybe)
+            seconds = min(left, ATTEMPT_SECONDS) if to == ANY else left
+            try:
+                answer = yield Ask(address, Frame(kind, fields=dict(fields)), seconds)
+                assert answer is not None, "an Ask is answered by a frame"
+                if not answer.is_error:
+                    shapes.check(answer)
+                    self.table.trust(address)
+                    return answer
+                last = error_of(answer)
+                if not last.retryable:
+                    raise last
+                if self.redirect(last, address):
+                    continue
+            except LinkDown as down:
+                self.table.suspect(address)
+                maybe = maybe or (down.sent and kind not in _QUESTIONS)
+                last = Unavailable(f"{to if to not in (ANY, MASTER) else address} {down.why}")
+                if (maybe and not repeat) or to not in (ANY, MASTER):
+                    raise self._result(kind, last, maybe) from None
+            if not (yield from self._pause(attempt, deadline)):
+                raise self._result(kind, last, maybe)
+            attempt += 1
+            if to == MASTER:
+                yield from self.refresh(deadline)
+
+    def refresh(self, deadline: float) -> Generator[Step, Frame | None, None]:
+        """Look for a newer route; nobody answering is no error here, the caller asks again."""
+        try:
+            yield from self.route(min(deadline, self._clock() + ATTEMPT_SECONDS), thorough=True)
+        except Unavailable:
+            return
+
+    def _address(self, to: str, deadline: float) -> Generator[Step, Frame | None, Address]:
+        if to == ANY:
+            return self.table.candidates()[0]
+        if to == MASTER:
+            if self.table.master is not None:
+                return self.table.master
+            return (yield from self.master(deadline))
+        if self.table.route is None or self.table.route.node(to) is None:
+            yield from self.route(deadline)
+        node = self.table.route.node(to) if self.table.route else None
+        if node is None:
+            names = ", ".join(n.name for n in self.table.route.nodes) if self.table.route else ""
+            hint = f"the cluster has {names}"
+            raise UsageError(f"there is no node {to}", code="unknown-node", hint=hint)
+        if node.address is None:
+            raise Unavailable(f"{to} does not serve clients ({node.state or 'state unknown'})")
+        return node.address
+
+    def _pause(self, attempt: int, deadline: float) -> Generator[Step, Frame | None, bool]:
+        """Wait before the next attempt; False when the deadline leaves no room for one."""
+        seconds = backoff(attempt, self._random())
+        if self._clock() + seconds >= deadline:
+            return False
+        yield Pause(seconds)
+        return True
+
+    def _result(self, kind: Type, last: TwinlogError, maybe: bool) -> TwinlogError:
+        if not maybe:
+            return last
+        text = f"{type_name(kind)} may or may not have been carried out: {last.text}"
+        return OutcomeUnknown(text, hint="look before repeating it")
+
+
+_QUESTIONS: Final = frozenset(
+    {Type.METADATA, Type.READ, Type.OFFSETS, Type.GET, Type.STATUS, Type.PRODUCER}
+)
+"""Requests that change nothing a caller could see: an attempt without an answer did not happen."""
