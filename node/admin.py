@@ -14,7 +14,8 @@ import secrets
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
-from storage import Control, CreateTopic, Outcome, SectionResult
+from storage.sections import Outcome, SectionResult
+from storage.state import Control, CreateTopic
 from twinlog.errors import OutcomeUnknown, TwinlogError, UnknownTopic, UsageError
 
 Answered = Callable[[Mapping[str, object] | TwinlogError], None]

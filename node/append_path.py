@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from node.limits import Limits, MiB
-from storage import Outcome, Section, SectionResult
+from storage.sections import Outcome, Section, SectionResult
 from twinlog.errors import UsageError
 
 ACKNOWLEDGEMENTS = frozenset({"written", "flushed", "replicated", "confirmed"})
@@ -108,6 +108,7 @@ def _section(item: object, payload: memoryview, at: int) -> Section:
             int() as producer,
             int() as producer_epoch,
             int() as sequence,
+            *_,
         ] if queue >= 0 and count > 0 and 0 < size <= len(payload) - at:
             data = payload[at : at + size]
             return Section(topic, queue, count, data, producer, producer_epoch, sequence)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from node.append_path import AppendRequest, parse_sections, parse_terms
 from node.reads import ReadAnswer, parse_read
-from storage import SectionResult
+from storage.sections import SectionResult
 from twinlog import wire
 from twinlog.errors import Busy, ProtocolError, TwinlogError, UsageError
 

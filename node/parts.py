@@ -1,0 +1,84 @@
+"""From ``cluster.toml`` to the settings of each layer of one node.
+
+The file speaks of the cluster, the layers of themselves; this is the only place that knows both.
+Units are the layers' own: bytes and seconds.
+"""
+
+from __future__ import annotations
+
+import os
+
+from node.answers import Identity
+from node.config import ClusterConfig, NodeConfig
+from replication.register_ops import Seed
+from replication.settings import ReplicationSettings
+from storage.settings import StoreSettings
+
+HOT_SHARE = 0.4
+"""A read further behind the end than this share of memory is cold (RocketMQ's ratio)."""
+
+
+def seed(config: ClusterConfig) -> Seed:
+    """Return the members of the group as the file lists them, for its first registration."""
+    masters = [node.name for node in config.nodes if node.role == "master"]
+    return Seed(
+        replicas=tuple(node.name for node in config.nodes),
+        min_isr=config.in_sync_min,
+        first=masters[0] if masters else None,
+        priorities={node.name: node.priority for node in config.nodes},
+    )
+
+
+def store_settings(node: NodeConfig, host: str, port: int) -> StoreSettings:
+    """Return the settings of a node's store.
+
+    Args:
+        node: The node's part of the file.
+        host: Its IP address, as it is stamped into records.
+        port: What its client listener got.
+    """
+    storage = node.storage
+    return StoreSettings(
+        segment_size=storage.segment_size,
+        queue_segment_entries=storage.queue_segment_entries,
+        flush=storage.flush,
+        flush_interval_seconds=storage.flush_interval,
+        message_size_max=storage.message_size_max,
+        batch_size_max=node.replication.batch_size_max,
+        quality=node.replication.ack,
+        store_host=(host, port),
+        hot_bytes=hot_bytes(),
+    )
+
+
+def hot_bytes() -> int:
+    """Return how far behind the end data is taken to be in memory, bytes."""
+    pages, size = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
+    return int(pages * size * HOT_SHARE)
+
+
+def replication_settings(config: ClusterConfig, node: NodeConfig) -> ReplicationSettings:
+    """Return the settings of a node's replication."""
+    replication = node.replication
+    return ReplicationSettings(
+        seed=seed(config),
+        quality=replication.ack,
+        in_flight_bytes_max=replication.bytes_in_flight_max,
+        heartbeat_seconds=replication.heartbeat,
+        silence_seconds=replication.link_timeout,
+        lag_seconds_max=replication.in_sync_lag_max,
+        waiters_max=node.limits.producers_waiting_max,
+    )
+
+
+def identity(config: ClusterConfig, node: NodeConfig) -> Identity:
+    """Return what clients are told about a node's group."""
+    return Identity(
+        cluster=config.name,
+        group=config.group,
+        name=node.name,
+        family=config.family,
+        segment_size=node.storage.segment_size,
+        message_size_max=node.storage.message_size_max,
+        acknowledge=node.replication.acknowledge,
+    )
