@@ -5,15 +5,15 @@ coordinator and their fields, for both clients and the service:
 
     type          request                         answer
     64 HELLO      min, max, client                version, cluster, group, register_id, revision
-    65 READ       report, from                    state
-    66 CALL       op, report                      ok, state, code, text, hint, history
-    67 WATCH      revision, wait_ms               state (newer, or the same when the wait ended)
-    68 LIVE       node, info | nothing            live: {node: {age_ms, **info}}
+    65 READ       report                          state
+    66 CALL       op                              ok, state, code, text, hint
+    67 WATCH      revision, wait_ms               state: newer, or the same when the wait ended
+    68 LIVE       node, info | nothing            live: {node: {age: seconds, **info}}
     69 HISTORY                                    history: [entry, oldest first]
     70 STATUS                                     the coordinator's own figures
 
-``report`` is the caller's newest [register_id, revision, tag], or nil. ``state`` is a GroupState as
-JSON, or nil while the register is empty.
+``op`` and ``report`` are as ``replication.register_ops`` writes them, ``state`` is a GroupState as
+JSON (revision 0 before the first registration).
 
 A change has three outcomes. Answered: ``ok`` true or false, definite. `Unavailable`: it was never
 sent. `OutcomeUnknown`: it was sent and no answer came; read the state to see.
@@ -102,13 +102,13 @@ class CoordinatorCalls:
         """Close."""
         self.close()
 
-    def read(self) -> Fields | None:
-        """Return the group state, or None while nobody has registered.
+    def read(self) -> Fields:
+        """Return the group state; revision 0 while nobody has registered.
 
         Raises:
             Unavailable: Nobody answered.
         """
-        return map_of(self._question(wire.Type.CO_READ, {"report": None}), "state")
+        return map_of(self._question(wire.Type.CO_READ, {"report": None}), "state") or {}
 
     def call(self, op: Mapping[str, object]) -> Fields:
         """Carry out one operation; return ``ok``, ``state``, ``code``, ``text``, ``hint``.
@@ -117,7 +117,7 @@ class CoordinatorCalls:
             Unavailable: It was not sent; nothing happened.
             OutcomeUnknown: It was sent and nothing came back in time.
         """
-        return self._ask(wire.Type.CO_CALL, {"op": dict(op), "report": None})
+        return self._ask(wire.Type.CO_CALL, {"op": dict(op)})
 
     def history(self) -> list[Fields]:
         """Return the reigns, oldest first.
@@ -129,7 +129,7 @@ class CoordinatorCalls:
         return cast("list[Fields]", found) if isinstance(found, list) else []
 
     def live(self) -> dict[str, Fields]:
-        """Return what each node last said about itself, with ``age_ms``.
+        """Return what each node last said about itself, with ``age`` in seconds.
 
         Raises:
             Unavailable: Nobody answered.

@@ -204,7 +204,7 @@ class CoordinatorClient:
         self.contact_at = -math.inf
         """Loop time of the last answer, seconds; minus infinity before the first."""
         self.live: Mapping[str, Fields] = {}
-        """What each node last said about itself (addresses, role, ends), with ``age_ms``."""
+        """What each node last said about itself (addresses, role, ends), and ``age``, s."""
 
     @property
     def connected(self) -> bool:
@@ -224,7 +224,7 @@ class CoordinatorClient:
         carried out.
         """
         async with self._turn:
-            fields: Fields = {"op": dict(op), "report": self._own_report()}
+            fields: Fields = {"op": dict(op)}
             try:
                 answer = await self._calls.ask(wire.Type.CO_CALL, fields, CALL_SECONDS)
                 map_of(answer, "state")
@@ -285,7 +285,7 @@ class CoordinatorClient:
             self._take(state)
 
     async def _poll_once(self) -> None:
-        fields: Fields = {"report": self._own_report(), "from": self._name}
+        fields: Fields = {"report": self._own_report()}
         answer = await self._poll.ask(wire.Type.CO_READ, fields, CALL_SECONDS)
         state = map_of(answer, "state")
         if state is not None:
@@ -300,9 +300,9 @@ class CoordinatorClient:
         if self._on_live is not None:
             self._on_live(self.live)
 
-    def _own_report(self) -> list[object] | None:
+    def _own_report(self) -> list[object]:
         report = self._report()
-        return None if report is None else list(report)
+        return [self._name, "", 0, 0] if report is None else [self._name, *report]
 
     def _take(self, state: Fields) -> None:
         """Hand on a state that differs from the last one; remember the newest revision."""

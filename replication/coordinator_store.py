@@ -1,8 +1,8 @@
 """The coordinator's memory: one SQLite file that never loses what was answered.
 
-``coordinator.sqlite`` holds three things: the register (one JSON document, as
-``replication.register`` dumps it), every pair (revision, tag) that ever was, and the history of
-masters. `CoordinatorStore.record` writes all three in one transaction; it has returned only when
+``coordinator.sqlite`` holds the register (one JSON document, as ``replication.register`` dumps it)
+and its random id, every pair (revision, tag) that ever was, and the history of
+masters. `CoordinatorStore.record` writes them in one transaction; it has returned only when
 the disk has them (``journal_mode=WAL``, ``synchronous=FULL``), and only then may the coordinator
 answer.
 
@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import sqlite3
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -72,6 +73,9 @@ class CoordinatorStore:
         cluster: Name of the cluster; another cluster's file is refused.
         group: Name of the group, likewise.
 
+    Attributes:
+        register_id: Random id of the register, made with the file.
+
     Raises:
         UsageError: ``directory-in-use``, ``identity`` or ``newer-version``; nothing was changed.
         CorruptionError: SQLite finds the file damaged.
@@ -81,6 +85,7 @@ class CoordinatorStore:
     def __init__(self, folder: Path, cluster: str, group: str) -> None:
         self.folder = folder
         self._dead: str | None = None
+        self._written: list[str] = []
         try:
             folder.mkdir(parents=True, exist_ok=True)
             self._db = sqlite3.connect(
@@ -105,7 +110,7 @@ class CoordinatorStore:
                 raise CorruptionError(f"{FILE} is damaged: {sound}", file=str(self.folder / FILE))
             for statement in _TABLES.split(";"):
                 self._db.execute(statement)
-            self._identify({"schema": str(SCHEMA), "cluster": cluster, "group": group})
+            self.register_id = self._identify(cluster, group)
             self._db.execute("COMMIT")
         except sqlite3.OperationalError as error:
             if error.sqlite_errorcode in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
@@ -116,22 +121,25 @@ class CoordinatorStore:
             text = f"{FILE} is damaged: {error}"
             raise CorruptionError(text, file=str(self.folder / FILE)) from error
 
-    def _identify(self, ours: Mapping[str, str]) -> None:
+    def _identify(self, cluster: str, group: str) -> str:
+        """Compare the file's names with ours; return the register's id, made with the file."""
         found = {str(name): str(value) for name, value in self._db.execute("SELECT * FROM facts")}
-        if found and int(found["schema"]) > SCHEMA:
+        if not found:
+            ours = {"schema": str(SCHEMA), "cluster": cluster, "group": group}
+            ours["register_id"] = secrets.token_hex(16)
+            self._db.executemany("INSERT INTO facts VALUES (?, ?)", ours.items())
+            return ours["register_id"]
+        if int(found["schema"]) > SCHEMA:
             text = f"{FILE} has schema {found['schema']}; this version knows up to {SCHEMA}"
             raise UsageError(text, code="newer-version", hint="start the version that wrote it")
-        if not found:
-            self._db.executemany("INSERT INTO facts VALUES (?, ?)", ours.items())
-            return
-        theirs = (found["cluster"], found["group"])
-        if theirs != (ours["cluster"], ours["group"]):
+        if (found["cluster"], found["group"]) != (cluster, group):
             text = (
-                f"{self.folder} belongs to cluster {theirs[0]}, group {theirs[1]}, "
-                f"not to cluster {ours['cluster']}, group {ours['group']}"
+                f"{self.folder} belongs to cluster {found['cluster']}, group {found['group']}, "
+                f"not to cluster {cluster}, group {group}"
             )
             hint = "give the coordinator a data folder of its own"
             raise UsageError(text, code="identity", hint=hint)
+        return found["register_id"]
 
     def load(self) -> Recorded:
         """Return everything that was recorded.
@@ -142,11 +150,12 @@ class CoordinatorStore:
         """
         try:
             row = self._db.execute("SELECT revision, document FROM register").fetchone()
-            pairs = {
+            pairs: dict[int, int] = {
                 int(revision): int(tag) + _SIGNED
                 for revision, tag in self._db.execute("SELECT revision, tag FROM pairs")
             }
             entries = self._db.execute("SELECT entry FROM history ORDER BY number").fetchall()
+            self._written = [str(entry) for (entry,) in entries]
             document = None if row is None else json.loads(row[1])
             history = tuple(json.loads(entry) for (entry,) in entries)
         except sqlite3.Error as error:
@@ -171,25 +180,43 @@ class CoordinatorStore:
             revision: Of the change; larger than every recorded one.
             tag: Its random 64-bit tag.
             document: The whole register after it.
-            history: All entries; the stored ones are replaced when they differ in number or text.
+            history: All entries, oldest first; only those that differ are written.
 
         Raises:
             StoreStopped: The disk refused, or the revision is not new. The store is dead.
         """
         if self._dead is not None:
             raise StoreStopped(f"the coordinator's store stopped: {self._dead}")
-        rows = [(number, _json(entry)) for number, entry in enumerate(history)]
+        texts = [_json(entry) for entry in history]
+        news = [
+            (number, text)
+            for number, text in enumerate(texts)
+            if number >= len(self._written) or self._written[number] != text
+        ]
         try:
             self._db.execute("BEGIN IMMEDIATE")
             self._db.execute("INSERT INTO pairs VALUES (?, ?)", (revision, tag - _SIGNED))
             self._db.execute(
                 "INSERT OR REPLACE INTO register VALUES (1, ?, ?)", (revision, _json(document))
             )
-            self._db.executemany("INSERT OR REPLACE INTO history VALUES (?, ?)", rows)
-            self._db.execute("DELETE FROM history WHERE number >= ?", (len(rows),))
+            self._db.executemany("INSERT OR REPLACE INTO history VALUES (?, ?)", news)
             self._db.execute("COMMIT")
         except sqlite3.Error as error:
             raise self._stop(f"record revision {revision}", error) from error
+        self._written = texts
+
+    def keep(self, document: Mapping[str, object]) -> None:
+        """Make the register's document durable although its revision is the old one: an alarm.
+
+        Raises:
+            StoreStopped: The disk refused. The store is dead.
+        """
+        if self._dead is not None:
+            raise StoreStopped(f"the coordinator's store stopped: {self._dead}")
+        try:
+            self._db.execute("UPDATE register SET document = ?", (_json(document),))
+        except sqlite3.Error as error:
+            raise self._stop("keep the register's alarm", error) from error
 
     def _stop(self, what: str, error: Exception) -> StoreStopped:
         self._dead = f"cannot {what}: {error}"
