@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from pydantic import ValidationError
 
@@ -56,6 +56,7 @@ from node.config_sources import (
     read_document,
 )
 from node.limits import Limits
+from replication.coordinator_store import read_run_file
 
 __all__ = ["ClusterConfig", "ConfigError", "CoordinatorConfig", "Mistake", "NodeConfig", "load"]
 
@@ -92,6 +93,16 @@ class CoordinatorConfig:
     endpoints: tuple[tuple[str, int], ...]
     data: Path
 
+    def found(self) -> tuple[tuple[str, int], ...]:
+        """Return the endpoints as they are now: port 0 is looked up in the run file.
+
+        An endpoint whose coordinator does not run on this machine (yet) is left out.
+        """
+        ports = (read_run_file(self.data) or {}).get("ports")
+        got = cast("dict[str, object]", ports).get("coordinator") if _is_map(ports) else None
+        running = got if isinstance(got, int) else 0
+        return tuple((host, port or running) for host, port in self.endpoints if port or running)
+
 
 @dataclass(frozen=True, slots=True)
 class ClusterConfig:
@@ -103,6 +114,8 @@ class ClusterConfig:
     group: str
     nodes: tuple[NodeConfig, ...]
     coordinator: CoordinatorConfig
+    log: LogSection
+    """For processes that are no node, the coordinator first of all."""
     in_sync_min: int
     family: int
     origins: Mapping[str, Origin]
@@ -163,8 +176,10 @@ class _Check:
         cluster = self._section("cluster", ClusterSection, None)
         coordinator = self._section("coordinator", CoordinatorSection, None)
         self._section("failover", FailoverSection, None)
+        log = self._section("log", LogSection, None)
         for name in NODE_SECTIONS:
-            self._section(name, SECTIONS[name], None)
+            if name != "log":
+                self._section(name, SECTIONS[name], None)
         nodes = [self._node(number) for number in range(len(self.document.nodes))]
         if not self.document.nodes:
             hint = "add one: [[node]] with name and address"
@@ -173,7 +188,7 @@ class _Check:
         endpoints = self._endpoints(coordinator.endpoints) if coordinator else ()
         self._together(sound)
         in_sync_min = self._in_sync_min(len(nodes))
-        if self.document.mistakes or cluster is None or coordinator is None:
+        if self.document.mistakes or not (cluster and coordinator and log):
             raise ConfigError(self.document.mistakes, file=self.path.name)
         home = self.path.parent
         families = {_family(node.address) for node in sound} - {None}
@@ -184,6 +199,7 @@ class _Check:
             group=cluster.group,
             nodes=tuple(sound),
             coordinator=CoordinatorConfig(endpoints, home / coordinator.data),
+            log=log,
             in_sync_min=in_sync_min,
             family=families.pop() or 4 if families else 4,
             origins=MappingProxyType(self.origins),
@@ -379,6 +395,10 @@ class _Check:
             if origin is not None and origin.kind != "default":
                 return origin
         return self.origins.get(f"{node.name}.name", DEFAULT)
+
+
+def _is_map(value: object) -> bool:
+    return isinstance(value, dict)
 
 
 def _are(nodes: int) -> str:

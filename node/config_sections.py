@@ -118,7 +118,7 @@ class StorageSection(Section):
     }
     segment_size: Size = Field(
         1 * GiB,
-        ge=1 * MiB,
+        ge=64 * KiB,
         le=2 * GiB - 4096,
         multiple_of=4096,
         description="One file of the log; RocketMQ's default. A fact of the whole group, written "

@@ -19,6 +19,8 @@ contain (``node.status``), the figures (``node.metrics``). Sources: user-experie
 
 from __future__ import annotations
 
+import os
+import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import cast
@@ -146,20 +148,18 @@ def _checks(request: Request, checks: Mapping[str, str | None]) -> Response:
 
 
 async def serve(
+    listener: socket.socket,
     pages: Pages,
-    host: str,
-    port: int,
     *,
     task_status: trio.TaskStatus[int] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Serve until cancelled; `task_status` is given the port once it listens (0: one was chosen).
+    """Serve until cancelled; `task_status` is given the port once it answers.
 
-    Raises:
-        OSError: The port is taken or the address is not ours; nothing was started.
+    ``listener`` is bound and stays the caller's to close; we work on a duplicate of it.
     """
     beat = _Beat(pages.delayed)
     config = Config()
-    config.bind = [f"[{host}]:{port}" if ":" in host else f"{host}:{port}"]
+    config.bind = [f"fd://{os.dup(listener.fileno())}"]
     config.accesslog = None
     config.errorlog = None
     config.backlog = BACKLOG
@@ -169,9 +169,8 @@ async def serve(
     app = application(pages, beat.silent)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(beat.run)
-        run = nursery.start(_run, app, config)
-        bound = cast("list[str]", await run)
-        task_status.started(int(bound[0].rpartition(":")[2]))
+        await nursery.start(_run, app, config)
+        task_status.started(int(listener.getsockname()[1]))
 
 
 async def _run(

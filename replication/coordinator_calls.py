@@ -73,7 +73,8 @@ class CoordinatorCalls:
 
     Args:
         endpoints: Tried in turn.
-        names_crc: See ``wire.names_crc``; a coordinator of another cluster refuses.
+        names_crc: See ``wire.names_crc``; a coordinator of another cluster refuses. 0: whichever
+            cluster answers; its names are learned from HELLO and said from then on.
         timeout: Seconds for one question, connecting included.
         client: Who asks, for the coordinator's log.
     """
@@ -198,6 +199,9 @@ class CoordinatorCalls:
             answer = self._exchange(sock, hello, end)
             if answer.is_error:
                 raise error_of(answer)
+            self._names = self._names or wire.names_crc(
+                str(answer.fields.get("cluster")), str(answer.fields.get("group"))
+            )
         except BaseException:
             sock.close()
             raise

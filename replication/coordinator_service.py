@@ -24,11 +24,10 @@ import os
 import secrets
 import signal
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
-from typing import cast
+from typing import Protocol, cast
 
 import trio
 
@@ -175,7 +174,8 @@ class CoordinatorService:
             StoreStopped: The disk refused; the process must end.
         """
         try:
-            if frame.names_crc != self._names:
+            asked = frame.names_crc
+            if asked != self._names and (asked or frame.type != wire.Type.CO_HELLO):
                 raise self._other_cluster()
             return wire.answer(frame, await self._fields(frame), names=self._names)
         except StoreStopped:
@@ -189,6 +189,8 @@ class CoordinatorService:
             }
             return wire.refusal(frame, fields, names=self._names)
 
+    # Only HELLO may leave the names out: a command that knows an address and no name learns them
+    # there, and from then on says them, so that an order never reaches another cluster's register.
     def _other_cluster(self) -> UsageError:
         ours = self._settings
         text = f"this is the coordinator of cluster {ours.cluster}, group {ours.group}"
@@ -456,29 +458,52 @@ async def _accept(
         raise StoreStopped("the coordinator's disk refused; it stops") from group
 
 
-def run(
-    settings: CoordinatorSettings,
+class _Coordinator(Protocol):
+    @property
+    def endpoints(self) -> Sequence[tuple[str, int]]: ...
+    @property
+    def data(self) -> Path: ...
+
+
+class Config(Protocol):
+    """What `run` needs of ``cluster.toml``; ``node.config.ClusterConfig`` is one."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def group(self) -> str: ...
+    @property
+    def coordinator(self) -> _Coordinator: ...
+
+
+def settings_of(config: Config, version: str = "0") -> CoordinatorSettings:
+    """Return the settings of the coordinator that ``cluster.toml`` names first."""
+    host, port = config.coordinator.endpoints[0]
+    data = config.coordinator.data
+    return CoordinatorSettings(config.name, config.group, host, port, data, version)
+
+
+async def run(
+    config: Config,
     *,
-    event: Event = no_event,
     ready: Callable[[int], None] | None = None,
+    event: Event = no_event,
+    version: str = "0",
 ) -> None:
-    """Be the coordinator's process: serve until SIGTERM or SIGINT, then stop cleanly.
+    """Be the coordinator's process: `serve` until SIGTERM or SIGINT, then stop cleanly.
+
+    Must be called in the main thread. A second signal changes nothing: stopping takes no longer
+    than the operation under way.
 
     Raises:
-        As `serve`. Must be called in the main thread.
+        As `serve`.
     """
-    trio.run(_until_signal, settings, event, ready)
-
-
-async def _until_signal(
-    settings: CoordinatorSettings, event: Event, ready: Callable[[int], None] | None
-) -> None:
+    settings = settings_of(config, version)
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
         try:
             async with trio.open_nursery() as nursery:
-                serving = partial(serve, settings, event=event, ready=ready)
                 nursery.start_soon(_stop_on, signals, nursery.cancel_scope)
-                nursery.start_soon(serving)
+                await serve(settings, event=event, ready=ready)
         except BaseExceptionGroup as group:
             if len(group.exceptions) == 1:
                 raise group.exceptions[0] from None

@@ -34,7 +34,9 @@ from pathlib import Path
 from twinlog.errors import CorruptionError, TwinlogError, UsageError
 
 FILE = "coordinator.sqlite"
-RUN_FILE = "run.json"
+RUN_FILE = "twinlog/run.json"
+"""Below the data folder, where a node has its own."""
+
 SCHEMA = 1
 """Of the tables below; a file with a larger number was written by a newer version."""
 
@@ -239,6 +241,7 @@ def write_run_file(folder: Path, facts: Mapping[str, object]) -> None:
     """
     aside = folder / f"{RUN_FILE}.new"
     try:
+        aside.parent.mkdir(parents=True, exist_ok=True)
         aside.write_text(_json(facts) + "\n", encoding="utf-8")
         os.replace(aside, folder / RUN_FILE)
     except OSError as error:
