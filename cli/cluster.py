@@ -10,9 +10,9 @@ from __future__ import annotations
 from typing import Annotated
 
 from cli.cluster_view import ClusterView, NodeView, coordinator_of, look
-from cli.context import Context
+from cli.context import Context, Fields
 from cli.failures import Exit
-from cli.fields import number, tables, text, whole
+from cli.fields import number, tables, text, texts, whole
 from cli.parsing import PRIVATE
 from cli.render import ABSENT, Answer, Cell, Seconds, Size, Table, Time, columns, rfc3339
 from twinlog.wire import Type
@@ -37,50 +37,33 @@ def status(*, context: Annotated[Context, PRIVATE]) -> int:
 def status_answer(view: ClusterView, now_ms: int, kind: str = "ClusterStatus") -> Answer:
     """The picture of a cluster, for every format."""
     master = view.master
-    nodes = [node.fields() for node in view.nodes]
-    fields: dict[str, object] = {
-        "cluster": view.name,
+    document = view.status(rfc3339(now_ms))
+    asked = {node.name: node for node in view.nodes}
+    nodes = [{**asked[str(row["name"])].fields(), **row} for row in tables(document["nodes"])]
+    fields: Fields = {
+        **{key: value for key, value in document.items() if key not in ("kind", "version")},
         "group": view.group,
-        "time": rfc3339(now_ms),
-        "health": view.health,
-        "epoch": view.epoch,
-        "master": master.name if master is not None else None,
-        "confirm_offset": view.confirm,
-        "coordinator": {
-            "address": view.coordinator_address or None,
-            "state": "serving" if view.coordinator else "unreachable",
-            "reason": view.coordinator_reason or None,
-            "revision": whole(view.coordinator, "revision"),
-        },
+        "coordinator_address": view.coordinator_address or None,
+        "revision": whole(view.coordinator, "revision"),
         "nodes": nodes,
     }
     return Answer(
         kind=kind,
         fields=fields,
-        head=headline(view),
+        head=headline(view, text(document, "health") or "?"),
         tables=[Table(STATUS, [node_row(node) for node in view.nodes])],
-        tail=_away(view),
+        tail="\n".join(texts(document["reasons"])),
         items=nodes,
         names=[f"node/{node.name}" for node in view.nodes],
         next="twinlog message tail TOPIC" if master is not None else "twinlog cluster failover",
     )
 
 
-def headline(view: ClusterView) -> str:
+def headline(view: ClusterView, health: str) -> str:
     """The line above the table."""
     master = f"master {view.master.name}" if view.master is not None else "no master"
     confirm = "?" if view.confirm is None else view.confirm
-    health = "" if view.health == "no master" else f" · {view.health}"
-    return f"{view.name} · epoch {view.epoch} · {master} · confirmed {confirm}{health}"
-
-
-def _away(view: ClusterView) -> str:
-    if view.coordinator or not view.coordinator_address:
-        return ""
-    return (
-        f"the coordinator at {view.coordinator_address} does not answer "
-        f"({view.coordinator_reason}): traffic goes on, roles cannot change"
-    )
+    return f"{view.name} · epoch {view.epoch} · {master} · confirmed {confirm} · {health}"
 
 
 def node_row(node: NodeView) -> tuple[Cell, ...]:

@@ -146,27 +146,43 @@ def failover(
             facts=(view.coordinator_reason, "roles cannot change while it is away"),
             hints=("start it: twinlog coordinator start",),
         )
-    plan = _failover_plan(view, to)
+    plan = plan_failover(view, to)
     if not _agreed(plan, context, dry_run=dry_run, yes=yes):
         return Exit.OK if dry_run else Exit.NO
     started = time.monotonic()
+    order_failover(plan, context)
+    return _settle(plan, context, started)
+
+
+def order_failover(plan: Plan, context: Context) -> None:
+    """Ask the coordinator to carry the plan out; an order without an answer is no error yet.
+
+    Raises:
+        Failure: The coordinator refused, with its reason; nothing was changed.
+    """
     operation: Fields = {
         "op": "failover", "to": plan.target.name, "who": user(), "why": "failover",
     }  # fmt: skip
     try:
-        call(context, view.coordinator_address, operation)
+        call(context, plan.view.coordinator_address, operation)
     except OutcomeUnknown:
         context.printer.note("the coordinator did not answer; looking who is master now")
-    return _settle(plan, context, started)
 
 
-def _failover_plan(view: ClusterView, to: str | None) -> Plan:
+def plan_failover(view: ClusterView, to: str | None) -> Plan:
+    """Choose who takes over, and say what it costs.
+
+    Args:
+        view: The cluster as it is.
+        to: The operator's choice; None: the furthest of those that have everything.
+
+    Raises:
+        Failure: Nobody who has every confirmed record answers; nothing was changed.
+    """
     old = view.leader
-    in_sync = set(view.in_sync)
+    in_sync = set(view.eligible)
     able = [
-        node
-        for node in view.nodes
-        if node.name in in_sync and node.reachable and (node.name != old or to == old)
+        node for node in view.nodes if node.name in in_sync and node.reachable and node.name != old
     ]
     target = view.node(to) if to else _furthest(view, able)
     if target is None:

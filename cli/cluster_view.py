@@ -1,8 +1,8 @@
 """The cluster as one picture: every node asked at the same time, the coordinator too.
 
-A node that does not answer stays in the picture with ``state: unreachable`` and the reason; the list
-is never shorter than the cluster.  What only the master knows of a slave (lag, last contact, whether
-it is in sync) comes from the master's status.
+A node that does not answer stays in the picture with ``state: unreachable`` and the reason; the
+list is never shorter than the cluster.  What only the master knows of a slave (lag, last contact,
+whether it is in sync) comes from the master's status.
 
 Lag is three numbers: bytes, age of the oldest record the slave lacks, and time since the last word.
 Bytes are log offsets, times are seconds.
@@ -21,6 +21,7 @@ from cli.config_file import coordinator_endpoints, node_address
 from cli.context import Context, Fields
 from cli.failures import Exit, Failure
 from cli.fields import flag, number, table, tables, text, texts, whole
+from node.status import Asked, cluster_status
 from twinlog.errors import TwinlogError
 from twinlog.wire import Type
 
@@ -78,7 +79,7 @@ class NodeView:
             "lag_seconds": self.lag_seconds,
             "contact_seconds": self.contact_seconds,
             "in_sync": self.in_sync,
-            "version": self.version,
+            "twinlog": self.version,
             "uptime_seconds": self.uptime_seconds,
         }
 
@@ -129,14 +130,14 @@ class ClusterView:
         return texts(master.document.get("in_sync")) if master is not None else []
 
     @property
-    def health(self) -> str:
-        """``healthy``, ``degraded`` or ``no master``."""
-        master = self.master
-        if master is None:
-            return "no master"
-        others = [node for node in self.nodes if node is not master]
-        well = all(node.reachable and node.in_sync for node in others)
-        return "healthy" if well and not text(master.document, "admission") else "degraded"
+    def eligible(self) -> list[str]:
+        """Names that have everything confirmed: the in-sync set and those that left it whole."""
+        return sorted({*self.in_sync, *table(self.coordinator.get("elr"))})
+
+    def status(self, time: str) -> Fields:
+        """The document that everybody who asks for the cluster's status gets."""
+        answers = [Asked(n.name, n.document or None, n.reason or None) for n in self.nodes]
+        return cluster_status(self.name, time, answers, self.coordinator or None)
 
     def node(self, name: str) -> NodeView:
         """The node called ``name``.
@@ -295,21 +296,22 @@ def _node(
     role = text(found, "role")
     mine = role == "master"
     member = flag(peer, "in_sync")
+    offsets = table(found.get("offsets"))
     return NodeView(
         name=name,
         address=address,
         role=role,
         state=text(found, "state") or "running",
-        reason=text(peer, "why") or text(found, "quarantined") or "",
+        reason="; ".join(texts(found.get("reasons"))) or text(peer, "why") or "",
         epoch=whole(found, "epoch"),
-        end=whole(found, "end"),
-        flushed=whole(found, "flushed"),
-        confirm=whole(found, "confirm"),
+        end=whole(offsets, "end"),
+        flushed=whole(offsets, "flushed"),
+        confirm=whole(offsets, "confirm"),
         lag_bytes=None if mine else whole(peer, "lag_bytes"),
         lag_seconds=None if mine else number(peer, "lag_seconds"),
         contact_seconds=None if mine else number(peer, "contact_seconds"),
         in_sync=None if mine else (name in in_sync if member is None else member),
-        version=text(found, "version"),
+        version=text(found, "twinlog"),
         uptime_seconds=number(found, "uptime_seconds"),
         document=found,
     )

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from cli.failures import Exit, Failure
 from cli.fields import table, whole
-from cli.supervisor import read_json
+from cli.supervisor import COORDINATOR, read_json, run_file
 
 if TYPE_CHECKING:
     from node.config import ClusterConfig, ConfigError, NodeConfig
@@ -69,10 +69,10 @@ def node_of(config: ClusterConfig, name: str) -> NodeConfig:
         raise Failure(Exit.MISSING, mistake.text, hints=hints) from None
 
 
-def running_port(data: Path, name: str) -> int | None:
+def running_port(data: Path, port: str) -> int | None:
     """The port that a running process of this machine got, from its run file."""
-    run = read_json(data / "twinlog" / "run.json")
-    return whole(table((run or {}).get("ports")), name)
+    run = read_json(run_file(data))
+    return whole(table((run or {}).get("ports")), port)
 
 
 def node_address(node: NodeConfig) -> str:
@@ -99,6 +99,6 @@ def coordinator_endpoints(config: ClusterConfig) -> tuple[str, ...]:
     """Where the coordinator listens."""
     found: list[str] = []
     for host, port in config.coordinator.endpoints:
-        got = port or running_port(config.coordinator.data, "coordinator") or 0
+        got = port or running_port(config.coordinator.data, COORDINATOR) or 0
         found.append(f"{host}:{got}")
     return tuple(found)

@@ -25,8 +25,9 @@ from cli.options import Globals
 from cli.render import Printer
 
 if TYPE_CHECKING:
-    from node.config import ClusterConfig
     from twinlog.client import Client
+
+    from node.config import ClusterConfig
 
 Fields = dict[str, object]
 """The fields of a frame."""
@@ -89,8 +90,9 @@ class Context:
 
     def _config_folders(self) -> list[Path]:
         here = Path()
+        made = here / "data"  # what `twinlog dev up` makes here
         home = self.environment.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
-        return [here, Path(home) / "twinlog", Path("/etc/twinlog")]
+        return [here, made, Path(home) / "twinlog", Path("/etc/twinlog")]
 
     def config(self, overrides: Mapping[str, object] | None = None) -> ClusterConfig:
         """Read the cluster file.

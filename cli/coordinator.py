@@ -111,7 +111,7 @@ def adopt(
     if not context.confirm(f"Adopt {view.name} with {chosen.name} as master?", yes=yes):
         return Exit.NO
     operation: Fields = {
-        "op": "adopt", "id": chosen.name, "who": user(), "why": "adopt",
+        "op": "adopt", "node": chosen.name, "who": user(), "why": "adopt",
     }  # fmt: skip
     answer = call(context, view.coordinator_address, operation)
     fields |= {"done": True, "epoch": whole(table(answer.get("state")), "epoch")}

@@ -1,7 +1,7 @@
 """Reading the fields of a document that another process sent.
 
-What is missing or of another kind reads as None (or empty), never as an exception: an older node may
-say less, and a newer one more.
+What is missing or of another kind reads as None (or empty), never as an exception: an older node
+may say less, and a newer one more.
 """
 
 from __future__ import annotations

@@ -1,20 +1,23 @@
 """Running a node or the coordinator in this process: the only place that imports the event loop.
 
-``ready`` prints what was found and where it listens, so that the first lines of a process say what
-it is.  TERM and Ctrl-C stop in order; a second Ctrl-C stops at once.
+The first lines of a process say what it found and where it listens.  TERM stops in order and ends
+with 0; Ctrl-C stops in order and ends with 130; a second one stops at once.
+
+Not here: what a node is made of (``node.node``, ``replication.coordinator_service``).
 """
 
 from __future__ import annotations
 
 import signal
 import time
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
 from cli.context import Context
-from cli.failures import Exit
-from cli.fields import table
-from cli.supervisor import read_json
-from twinlog.units import format_duration
+from cli.failures import Exit, Interrupted
+from cli.fields import flag, table, text, whole
+from twinlog.units import format_duration, format_size
 
 if TYPE_CHECKING:
     from node.config import ClusterConfig
@@ -25,25 +28,48 @@ def run_node(config: ClusterConfig, name: str, context: Context) -> int:
 
     Raises:
         TwinlogError, OSError: It could not start, with the reason; nothing was changed.
+        Interrupted: Ctrl-C stopped it, in order.
     """
     import trio
+
     from node.node import run
 
     own = config.node(name)
     started = time.monotonic()
 
-    def ready() -> None:
-        ports = table((read_json(own.data / "twinlog" / "run.json") or {}).get("ports"))
-        serves = f"clients {own.address}:{ports.get('clients')}"
-        serves += f" · slaves {own.address}:{ports.get('slaves')}"
-        if ports.get("http"):
-            serves += f" · http://{own.address}:{ports.get('http')}"
-        seconds = format_duration(time.monotonic() - started)
-        context.printer.note(f"{name} serves {serves}\nready in {seconds}")
+    def ready(document: Mapping[str, object]) -> None:
+        for line in _found(document, own.address):
+            context.printer.note(line)
+        context.printer.note(f"ready in {format_duration(time.monotonic() - started)}")
 
     context.printer.note(f"{name} · data {own.data}")
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    trio.run(lambda: run(config, name, ready=ready))
+    stopped_by: object = trio.run(lambda: run(config, name, ready=ready))
+    return _ended(stopped_by)
+
+
+def _found(document: Mapping[str, object], host: str) -> list[str]:
+    """What the node found on disk and where it serves, for a person."""
+    lines: list[str] = []
+    boot = table(document.get("boot")) or document
+    segments = whole(boot, "found_segments")
+    if segments is not None:
+        clean = flag(boot, "clean")
+        stop = "last stop clean" if clean else text(boot, "why_unclean") or "not stopped cleanly"
+        cut = whole(boot, "cut_bytes")
+        tail = f", cut {format_size(cut)} of a torn tail" if cut else ""
+        what = f"{segments} segments" if segments else "an empty directory"
+        lines.append(f"  found    {what}, {stop}{tail}")
+    ports = table(document.get("ports"))
+    serves = f"clients {host}:{ports.get('clients')} · slaves {host}:{ports.get('slaves')}"
+    if ports.get("http"):
+        serves += f" · http://{host}:{ports.get('http')}"
+    return [*lines, f"  serves   {serves}"]
+
+
+def _ended(stopped_by: object) -> int:
+    if stopped_by == signal.SIGINT:
+        raise Interrupted
     return Exit.OK
 
 
@@ -52,11 +78,23 @@ def run_coordinator(config: ClusterConfig, context: Context) -> int:
 
     Raises:
         TwinlogError, OSError: It could not start, with the reason.
+        Interrupted: Ctrl-C stopped it, in order.
     """
     import trio
+
+    from node.logs import NodeLog
     from replication.coordinator_service import run
 
-    own = config.coordinator
-    context.printer.note(f"coordinator of {config.name} · data {own.data}")
-    trio.run(lambda: run(config))
-    return Exit.OK
+    host = config.coordinator.endpoints[0][0]
+    try:
+        number = version("twinlog")
+    except PackageNotFoundError:
+        number = "0"
+    log = NodeLog(node="coordinator")
+
+    def ready(port: int) -> None:
+        context.printer.note(f"  serves   {host}:{port}\nready")
+
+    context.printer.note(f"coordinator of {config.name} · data {config.coordinator.data}")
+    stopped_by: object = trio.run(lambda: run(config, ready=ready, event=log, version=number))
+    return _ended(stopped_by)

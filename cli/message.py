@@ -229,8 +229,8 @@ def read(
     ``+100`` (the first hundred), ``@2026-11-21T10:00Z:``, ``@-1h:``, ``@-2h:-1h``. A range that
     begins with a dash is written ``--range=-100:``.
 
-    Formats: %t topic, %q queue, %o queue offset, %O log offset, %k key, %g tag, %v body, %h headers,
-    %d time, %s size, %n line end; %v{hex} %v{base64} %v{json} %d{iso} %d{unix}.
+    Formats: %t topic, %q queue, %o queue offset, %O log offset, %k key, %g tag, %v body,
+    %h headers, %d time, %s size, %n line end; %v{hex} %v{base64} %v{json} %d{iso} %d{unix}.
 
     Args:
         topic: Which topic.

@@ -80,7 +80,7 @@ OPTIONS = (
         ("-c", "--config"),
         "FILE",
         "TWINLOG_CONFIG",
-        "cluster file; default cluster.toml in ., the user's config folder, /etc/twinlog",
+        "cluster file; default cluster.toml in ., ./data, the user's config folder, /etc/twinlog",
     ),
     Option(
         ("-e", "--endpoint"),

@@ -27,7 +27,7 @@ from cli.supervisor import die_with, folder, last_lines, read_json
 
 LOOK_SECONDS = 0.02
 UP_SECONDS = 60.0
-"""How long coordinator and nodes may take to come up: seconds in truth, a minute on a busy machine."""
+"""How long coordinator and nodes may take to come up: seconds, or a minute on a busy machine."""
 
 
 class Supervised:

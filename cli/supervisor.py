@@ -41,7 +41,7 @@ from cli.failures import Exit, Failure
 
 COORDINATOR = "coordinator"
 STOP_SECONDS = 10.0
-"""How long a process may take to stop in order before it is killed: a node drains for at most 5 s."""
+"""How long a process may take to stop in order before it is killed; a node drains for 5 s."""
 TURN_SECONDS = 0.1
 """Longest pause of the loop; signals end it earlier."""
 PR_SET_PDEATHSIG = 1
@@ -81,6 +81,11 @@ class Child:
             "ports": dict(self.ports),
             "log": str(self.log),
         }
+
+
+def run_file(data: Path) -> Path:
+    """Where a process says that it is ready, and on which ports."""
+    return data / "twinlog" / "run.json"
 
 
 def folder(directory: Path) -> Path:
@@ -139,7 +144,7 @@ class Supervisor:
         return Child(
             name,
             (sys.executable, "-m", "twinlog", "-c", config, *verb),
-            data / "twinlog" / "run.json",
+            run_file(data),
             self.own / f"{name}.log",
         )
 
@@ -256,7 +261,7 @@ class Supervisor:
             select.select([self._waker], [], [], seconds)
         with suppress(BlockingIOError):
             os.read(self._waker, 4096)
-        changed = any([self._look(child) for child in self.children.values()])
+        changed = [child for child in self.children.values() if self._look(child)]
         if self._echo is not None:
             self._echo.copy(self.children)
         if changed:

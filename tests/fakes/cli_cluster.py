@@ -1,0 +1,210 @@
+"""A cluster made of answers: what the CLI's tests ask instead of processes.
+
+`FakeCluster.run` calls the command line as a user would and returns exit code, stdout and stderr.
+Time stands still, so output can be compared byte by byte.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from cli.app import report, run
+from cli.context import Context, Fields
+from cli.options import split
+from cli.render import Printer
+from twinlog.errors import TwinlogError, Unavailable
+from twinlog.wire import Type
+
+NOW_MS = 1_795_000_000_123
+
+CONFIG = """
+[cluster]
+name = "demo"
+[[node]]
+name = "n1"
+address = "127.0.0.1"
+role = "master"
+[[node]]
+name = "n2"
+address = "127.0.0.1"
+[node.listen]
+clients = 7420
+slaves = 7421
+http = 7422
+[[node]]
+name = "n3"
+address = "127.0.0.1"
+[node.listen]
+clients = 7430
+slaves = 7431
+http = 7432
+"""
+
+ADDRESSES = {"127.0.0.1:7410": "n1", "127.0.0.1:7420": "n2", "127.0.0.1:7430": "n3"}
+COORDINATOR = "127.0.0.1:7400"
+
+
+def status(name: str, *, role: str, end: int, epoch: int = 7, leader: str = "n1") -> Fields:
+    """A status document as ``node/status.py`` makes it, with what the CLI reads."""
+    offsets = {
+        "start": 0, "checkpointed": end, "flushed": end, "dispatched": end,
+        "confirm": min(end, 10485760), "committed": end, "end": end,
+    }  # fmt: skip
+    return {
+        "kind": "NodeStatus", "version": 1, "node": name, "cluster": "demo", "group": "g1",
+        "twinlog": "0.1.0", "uptime_seconds": 75.0, "role": role,
+        "state": "serving" if role == "master" else "streaming",
+        "epoch": epoch, "leader": leader, "session": 3, "ready": True, "reasons": [],
+        "writable": role == "master", "admission": None, "in_sync": None, "in_sync_min": 2,
+        "quarantined": None, "offsets": offsets, "peers": [],
+    }  # fmt: skip
+
+
+def peer(name: str, *, lag: int, seconds: float, contact: float, in_sync: bool) -> Fields:
+    """What the master knows of a slave."""
+    return {
+        "name": name, "role": "slave", "state": "streaming" if in_sync else "catching up",
+        "why": None if in_sync else "1 MiB behind", "in_sync": in_sync, "acked": 10485760 - lag,
+        "flushed": 10485760 - lag, "lag_bytes": lag, "lag_seconds": seconds,
+        "contact_seconds": contact,
+    }  # fmt: skip
+
+
+def healthy() -> dict[str, Fields]:
+    """n1 is master, n2 in sync, n3 behind."""
+    master = status("n1", role="master", end=10485760)
+    master["in_sync"] = ["n1", "n2"]
+    master["peers"] = [
+        peer("n2", lag=0, seconds=0.0, contact=0.21, in_sync=True),
+        peer("n3", lag=1 << 20, seconds=3.1, contact=0.42, in_sync=False),
+    ]
+    late = status("n3", role="slave", end=9437184)
+    late["state"] = "catching up"
+    return {"n1": master, "n2": status("n2", role="slave", end=10485760), "n3": late}
+
+
+def register() -> Fields:
+    """The coordinator's state that goes with `healthy`."""
+    return {
+        "register_id": "r", "revision": 12, "tag": 5, "epoch": 7, "leader": "n1",
+        "leader_session": 3, "isr": {"n1": 3, "n2": 4}, "elr": {}, "reg": {"n1": [], "n2": []},
+        "replicas": ["n1", "n2", "n3"], "priorities": {"n1": 100, "n2": 90, "n3": 80},
+        "min_isr": 2,
+    }  # fmt: skip
+
+
+HISTORY = [
+    {"epoch": 6, "since_ms": NOW_MS - 90_000_000, "master": "n2", "start": 7340032,
+     "reason": "failover", "by": "user alice", "lost": 40},
+    {"epoch": 7, "since_ms": NOW_MS - 3_600_000, "master": "n1", "start": 9437184,
+     "reason": "switchover", "by": "user alice", "lost": None},
+]  # fmt: skip
+
+
+class Terminal(io.StringIO):
+    """A stdin or stdout that says it is a terminal."""
+
+    def isatty(self) -> bool:
+        """Say yes."""
+        return True
+
+
+@dataclass
+class FakeCluster:
+    """Answers by node; `down` nodes do not answer; `asked` is every question in order."""
+
+    directory: Path
+    nodes: dict[str, Fields] = field(default_factory=healthy)
+    state: Fields | None = field(default_factory=register)
+    down: set[str] = field(default_factory=set[str])
+    asked: list[tuple[str, Type, Mapping[str, object]]] = field(default_factory=list)
+    errors: dict[Type, TwinlogError] = field(default_factory=dict[Type, TwinlogError])
+    client: object = None
+
+    def ask(
+        self, address: str, kind: int, fields: Mapping[str, object], timeout: float | None
+    ) -> Fields:
+        """Answer as the process at ``address`` would."""
+        name = "coordinator" if address == COORDINATOR else ADDRESSES[address]
+        self.asked.append((name, Type(kind), fields))
+        if name in self.down:
+            raise Unavailable(f"{name} refused the connection")
+        if Type(kind) in self.errors:
+            raise self.errors[Type(kind)]
+        match Type(kind):
+            case Type.STATUS:
+                return self.nodes[name]
+            case Type.CO_READ:
+                return {"state": self.state}
+            case Type.CO_HISTORY:
+                return {"history": HISTORY}
+            case Type.CO_CALL:
+                return self.on_call(fields["op"])
+            case Type.ADMIN:
+                return self.on_order(fields)
+            case other:
+                raise AssertionError(f"nobody expects {other}")
+
+    def on_call(self, operation: object) -> Fields:
+        """Carry out a change of the register: the target becomes master of the next epoch."""
+        assert isinstance(operation, dict)
+        to = str(operation.get("to") or operation.get("node"))
+        self.become_master(to)
+        return {"ok": True, "state": self.state}
+
+    def on_order(self, fields: Mapping[str, object]) -> Fields:
+        """Carry out an order to a node."""
+        if fields["op"] == "transfer":
+            self.become_master(str(fields["to"]))
+            return {"transferred": True}
+        return {"stopping": True}
+
+    def become_master(self, name: str) -> None:
+        """Move the role."""
+        self.nodes = {
+            other: status(other, role="master" if other == name else "slave", end=10485760,
+                          epoch=8, leader=name)
+            for other in self.nodes
+        }  # fmt: skip
+        self.nodes[name]["in_sync"] = sorted(self.nodes)
+        self.nodes[name]["peers"] = [
+            peer(other, lag=0, seconds=0.0, contact=0.1, in_sync=True)
+            for other in sorted(self.nodes)
+            if other != name
+        ]
+        if self.state is not None:
+            self.state = {**self.state, "epoch": 8, "leader": name}
+
+    def run(
+        self,
+        *words: str,
+        stdin: str = "",
+        terminal: bool = False,
+        environment: Mapping[str, str] | None = None,
+    ) -> tuple[int, str, str]:
+        """Call the command line; returns exit code, stdout, stderr."""
+        path = self.directory / "cluster.toml"
+        if not path.exists():
+            path.write_text(CONFIG, encoding="utf-8")
+        out, err = (Terminal(), io.StringIO()) if terminal else (io.StringIO(), io.StringIO())
+        variables = {"TWINLOG_CONFIG": str(path), **(environment or {})}
+        printer = None
+        try:
+            options, rest = split(words, variables)
+            printer = Printer(options, out, err)
+            context = Context(
+                options=options,
+                printer=printer,
+                environment=variables,
+                stdin=Terminal(stdin) if terminal else io.StringIO(stdin),
+                ask=self.ask,
+                open_client=lambda endpoints, timeout: self.client,  # type: ignore[arg-type, return-value]
+                wall_ms=lambda: NOW_MS,
+            )
+            code = run(rest, context)
+        except BaseException as error:
+            code = report(error, printer or Printer(split([], {})[0], out, err))
+        return code, out.getvalue(), err.getvalue()

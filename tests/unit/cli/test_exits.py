@@ -1,0 +1,174 @@
+"""Exit codes: what a script may rely on, one row each."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cli.failures import EXITS, Exit, describe
+from cli.help import reference
+from tests.fakes.cli_cluster import FakeCluster
+from twinlog import errors
+from twinlog.wire import Type
+
+ROOT = Path(__file__).parents[3]
+
+ERRORS = [
+    (errors.OutcomeUnknown("no answer"), Exit.UNKNOWN),
+    (errors.CorruptionError("bad bytes"), Exit.DATA),
+    (errors.RecordRefused("record 3 is too large"), Exit.DATA),
+    (errors.UnknownTopic("there is no topic orders"), Exit.MISSING),
+    (errors.OffsetGone("before the start", start=5), Exit.MISSING),
+    (errors.OffsetBeyond("past the end", end=5), Exit.MISSING),
+    (errors.Denied("not yours"), Exit.DENIED),
+    (errors.UsageError("it makes no sense"), Exit.USAGE),
+    (errors.Unavailable("nobody"), Exit.UNAVAILABLE),
+    (errors.NotMaster("n2 is a slave", leader="n1", host="h", port=1), Exit.UNAVAILABLE),
+    (errors.NotEnoughInSync("1 of 2"), Exit.UNAVAILABLE),
+    (errors.ProtocolError("not ours"), Exit.UNAVAILABLE),
+    (FileNotFoundError(2, "No such file", "x.csv"), Exit.MISSING),
+    (PermissionError(13, "Permission denied", "x"), Exit.DENIED),
+    (KeyboardInterrupt(), Exit.INTERRUPTED),
+]
+
+
+@pytest.mark.parametrize(("error", "code"), ERRORS, ids=lambda value: type(value).__name__)
+def test_an_error_ends_with_its_code(error: BaseException, code: Exit, tmp_path: Path) -> None:
+    """Every known error has a text and one exit code; none shows a trace."""
+    failure = describe(error)
+    assert failure is not None
+    assert failure.exit is code
+    if isinstance(error, errors.TwinlogError):
+        cluster = FakeCluster(tmp_path, errors={Type.CO_HISTORY: error})
+        got, out, err = cluster.run("cluster", "history")
+        assert (got, out) == (code, "")
+        assert error.text in err
+        assert "Traceback" not in err
+
+
+WORDS = [
+    ([], Exit.USAGE),
+    (["--help"], Exit.OK),
+    (["help", "exit"], Exit.OK),
+    (["topic", "--help"], Exit.OK),
+    (["topic", "list", "--help"], Exit.OK),
+    (["--version"], Exit.OK),
+    (["nonsense"], Exit.USAGE),
+    (["topic"], Exit.USAGE),
+    (["topic", "nonsense"], Exit.USAGE),
+    (["topic", "list", "--nonsense"], Exit.USAGE),
+    (["topic", "list", "too", "much"], Exit.USAGE),
+    (["topic", "create"], Exit.USAGE),
+    (["topic", "create", "x", "--queues", "many"], Exit.USAGE),
+    (["cluster", "status", "-o", "tabel"], Exit.USAGE),
+    (["cluster", "status", "--timeout", "10 parsecs"], Exit.USAGE),
+    (["cluster", "status", "-o"], Exit.USAGE),
+    (["cluster", "status"], Exit.OK),
+    (["cluster", "status", "-c", "missing.toml"], Exit.MISSING),
+    (["node", "show", "n9"], Exit.MISSING),
+    (["node", "start", "n9"], Exit.MISSING),
+    (["cluster", "failover"], Exit.USAGE),
+    (["cluster", "switchover", "--to", "n3", "--yes"], Exit.UNAVAILABLE),
+    (["cluster", "failover", "--to", "n3", "--yes"], Exit.UNAVAILABLE),
+    (["coordinator", "adopt", "--yes"], Exit.NO),
+    (["message", "send", "x", "--body", "a", "--lines"], Exit.USAGE),
+    (["message", "get", "nonsense"], Exit.USAGE),
+    (["message", "read", "x", "--format", "%z"], Exit.USAGE),
+    (["dev", "status", "--data", "nowhere"], Exit.NO),
+    (["dev", "kill", "n1", "--data", "nowhere"], Exit.UNAVAILABLE),
+]
+
+
+@pytest.mark.parametrize(("words", "code"), WORDS, ids=lambda value: " ".join(map(str, value))
+                         if isinstance(value, list) else value.name)  # fmt: skip
+def test_a_call_ends_with_its_code(words: list[str], code: Exit, tmp_path: Path) -> None:
+    """What the call says decides the exit code, before anything else happens."""
+    cluster = FakeCluster(tmp_path)
+    cluster.client = cluster_client()
+    got, _, err = cluster.run(*words)
+    assert got == code, err
+    assert "Traceback" not in err
+
+
+def cluster_client() -> object:
+    """A client that no refused call may come to use."""
+
+    class Unused:
+        def __enter__(self) -> Unused:
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            return None
+
+    return Unused()
+
+
+def test_mistakes_in_the_file_are_told_all_at_once(tmp_path: Path) -> None:
+    """Exit 78; each mistake with its line and the nearest word."""
+    (tmp_path / "cluster.toml").write_text(
+        '[cluster]\nname = "demo"\n[[node]]\nname = "n1"\naddress = "127.0.0.1"\n'
+        'role = "mastre"\n[storage]\nsegment_size = "64MBB"\n',
+        encoding="utf-8",
+    )
+    code, out, err = FakeCluster(tmp_path).run("config", "check")
+    assert code == Exit.CONFIG
+    assert out == ""
+    assert "cluster.toml:6" in err
+    assert "cluster.toml:8" in err
+    assert 'the nearest is "master"' in err
+
+
+def test_a_bug_names_a_file_and_shows_no_trace(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What nobody foresaw ends with 70; the trace is in the file that is named."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    cluster = FakeCluster(tmp_path)
+    cluster.nodes["n1"]["peers"] = 0
+    monkeypatch.setattr("cli.cluster.status_answer", lambda *_: 1 // 0)
+    code, _, err = cluster.run("cluster", "status")
+    assert code == Exit.BUG
+    assert "Traceback" not in err
+    reports = list(tmp_path.glob("twinlog-bug-*.txt"))
+    assert len(reports) == 1
+    assert str(reports[0]) in err
+    assert "ZeroDivisionError" in reports[0].read_text(encoding="utf-8")
+
+
+def test_nobody_is_asked_where_nobody_can_answer(tmp_path: Path) -> None:
+    """Without a terminal a question is refused, and nothing was changed."""
+    cluster = FakeCluster(tmp_path)
+    code, _, err = cluster.run("cluster", "switchover", "--to", "n2")
+    assert code == Exit.USAGE
+    assert "--yes" in err
+    assert not [asked for asked in cluster.asked if asked[1] is Type.ADMIN]
+
+
+@pytest.mark.parametrize(("answer", "code"), [("y\n", Exit.OK), ("\n", Exit.NO), ("n\n", Exit.NO)])
+def test_a_question_on_a_terminal(answer: str, code: Exit, tmp_path: Path) -> None:
+    """Only yes is yes."""
+    cluster = FakeCluster(tmp_path)
+    got, _, _ = cluster.run("cluster", "switchover", "--to", "n2", stdin=answer, terminal=True)
+    assert got == code
+
+
+def test_an_order_without_an_answer_is_looked_up(tmp_path: Path) -> None:
+    """The request was sent and nobody answered: the cluster is asked until it is known."""
+    cluster = FakeCluster(tmp_path, down={"n1"})
+    cluster.become_master("n2")
+    cluster.nodes["n2"]["epoch"] = 7
+    assert cluster.state is not None
+    cluster.state = {**cluster.state, "epoch": 7, "leader": "n1"}
+    cluster.errors = {Type.CO_CALL: errors.OutcomeUnknown("no answer")}
+    code, _, err = cluster.run("cluster", "failover", "--to", "n2", "--yes", "--timeout", "300 ms")
+    assert code == Exit.UNKNOWN, err
+    assert err.splitlines()[-3].startswith("unknown: ")
+
+
+def test_the_table_of_exit_codes_is_complete() -> None:
+    """Every code has its line in the table and in the reference page."""
+    assert set(EXITS) == set(Exit)
+    page = reference()
+    for code in Exit:
+        assert f"| {int(code)} | {code.name.lower()} |" in page
