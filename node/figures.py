@@ -94,7 +94,7 @@ def _offsets(offsets: Mapping[str, int]) -> dict[str, float | Mapping[Labels, fl
 
 def _counted(counters: Counters) -> dict[str, float | Mapping[Labels, float]]:
     return {
-        "twinlog_requests": dict(counters.answers),
+        "twinlog_requests": {key: float(n) for key, n in counters.answers.items()},
         "twinlog_connections_closed": _by(counters.closings),
         "twinlog_limit_reached": _by(counters.limits),
         "twinlog_records_appended": _by(counters.appended),
@@ -102,7 +102,7 @@ def _counted(counters: Counters) -> dict[str, float | Mapping[Labels, float]]:
         "twinlog_records_read": _by(counters.read),
         "twinlog_read_bytes": _by(counters.read_bytes),
         "twinlog_replication_links_closed": _by(counters.links_closed),
-        "twinlog_events": dict(counters.events),
+        "twinlog_events": {key: float(n) for key, n in counters.events.items()},
         "twinlog_connections_accepted": counters.accepted,
         "twinlog_connections": counters.connections,
         "twinlog_requests_in_flight": counters.in_flight,
