@@ -1,0 +1,130 @@
+"""The files of a store as read-only mappings, whatever their sizes.
+
+A series is a folder of log-like files, each named by its start in 20 decimal digits. Sizes are
+taken from the files, so a series may hold files of several sizes; a gap between two files is a
+fact, not an error. Nothing is ever written, and nothing is locked: the directory may be live.
+
+Units: bytes from the series' beginning; ends are exclusive.
+
+Not here: what the bytes mean.
+
+Sources: RocketMQ 5.3 (``MappedFileQueue``).
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from bisect import bisect_right
+from dataclasses import dataclass
+from pathlib import Path
+
+_CHUNK = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class LogFile:
+    """One file of a series."""
+
+    path: Path
+    start: int
+    size: int
+
+    @property
+    def end(self) -> int:
+        """Offset after its last byte."""
+        return self.start + self.size
+
+
+class FileSeries:
+    """The log-like files of one or more folders, in order of their starts.
+
+    Files whose names are not 20 digits are ``strays``; empty ones hold nothing and are left out.
+    """
+
+    def __init__(self, *folders: Path) -> None:
+        files: list[LogFile] = []
+        strays: list[Path] = []
+        for folder in folders:
+            for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+                if len(path.name) == 20 and path.name.isdigit() and path.is_file():
+                    size = path.stat().st_size
+                    if size:
+                        files.append(LogFile(path, int(path.name), size))
+                elif path.is_file():
+                    strays.append(path)
+        self.files: tuple[LogFile, ...] = tuple(sorted(files, key=lambda file: file.start))
+        self.strays: tuple[Path, ...] = tuple(strays)
+        self._starts = [file.start for file in self.files]
+        self._views: dict[int, memoryview] = {}
+
+    @property
+    def start(self) -> int:
+        """Offset of the first byte; 0 without files."""
+        return self.files[0].start if self.files else 0
+
+    @property
+    def end(self) -> int:
+        """Offset after the last file; 0 without files."""
+        return self.files[-1].end if self.files else 0
+
+    def at(self, offset: int) -> LogFile | None:
+        """Return the file that holds the byte at ``offset``."""
+        i = bisect_right(self._starts, offset) - 1
+        return self.files[i] if i >= 0 and offset < self.files[i].end else None
+
+    def view(self, file: LogFile) -> memoryview:
+        """Return the whole file, mapped.
+
+        Raises:
+            OSError: It cannot be opened or has become shorter.
+        """
+        view = self._views.get(file.start)
+        if view is None:
+            with file.path.open("rb") as opened:
+                mapped = mmap.mmap(opened.fileno(), file.size, access=mmap.ACCESS_READ)
+            view = self._views[file.start] = memoryview(mapped)
+        return view
+
+    def read(self, offset: int, length: int) -> memoryview:
+        """Return up to ``length`` bytes from ``offset`` on, within one file; empty outside."""
+        file = self.at(offset)
+        if file is None:
+            return memoryview(b"")
+        at = offset - file.start
+        return self.view(file)[at : at + length]
+
+    def last_written(self, file: LogFile, offset: int) -> int:
+        """Return the offset after the last byte that is not zero at or after ``offset``.
+
+        ``offset`` itself when all are zero. Holes of sparse files are skipped, not read.
+        """
+        view, found = self.view(file), offset
+        for start, end in _extents(file, offset - file.start):
+            for at in range(start, end, _CHUNK):
+                used = bytes(view[at : min(at + _CHUNK, end)]).rstrip(b"\0")
+                if used:
+                    found = file.start + at + len(used)
+        return found
+
+    def close(self) -> None:
+        """Drop the mappings; slices handed out stay valid until they are dropped too."""
+        self._views.clear()
+
+
+def _extents(file: LogFile, at: int) -> list[tuple[int, int]]:
+    """Return the (start, end) stretches of ``file`` from ``at`` on that are not holes."""
+    if not hasattr(os, "SEEK_DATA"):
+        return [(at, file.size)]
+    extents: list[tuple[int, int]] = []
+    fd = os.open(file.path, os.O_RDONLY)
+    try:
+        while at < file.size:
+            start = os.lseek(fd, at, os.SEEK_DATA)
+            at = os.lseek(fd, start, os.SEEK_HOLE)
+            extents.append((start, min(at, file.size)))
+    except OSError:  # ENXIO: only a hole follows
+        pass
+    finally:
+        os.close(fd)
+    return extents

@@ -1,0 +1,134 @@
+"""The key index of a store directory: which records may carry a key.
+
+An index file is a hash table: slots that name the newest cell of a chain, cells that name a hash
+and a log offset. It knows hashes, not keys: whoever asks compares the record. The newest cells come
+first, over all files, as RocketMQ answers.
+
+The number of slots is written nowhere. It is taken from the file's size by RocketMQ's proportion of
+four cells for each slot, and believed only when header and cells agree with it.
+
+After a crash RocketMQ throws away the files that were not full and enters the records again that
+recovery reads; `add` does that in memory.
+
+Sources: RocketMQ 5.3 (``IndexFile``, ``IndexService``).
+"""
+
+from __future__ import annotations
+
+import mmap
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from twinlog.kernels import key_hash
+from twinlog.layout import INDEX_CELL, INDEX_HEADER, INDEX_SLOT, IndexHeader
+
+HITS_MAX = 64
+"""RocketMQ's ``maxMsgsNumBatch``."""
+
+_KEY = struct.Struct(">iqq")
+assert _KEY.size == 20
+
+
+@dataclass(frozen=True, slots=True)
+class IndexFile:
+    """One index file: its bytes, header and number of slots (0: it cannot be told)."""
+
+    name: str
+    view: memoryview
+    header: IndexHeader
+    slots: int
+
+    def hits(self, wanted: int) -> Iterator[int]:
+        """Yield the log offsets under the hash ``wanted``, newest first."""
+        if not self.slots:
+            return
+        cells = INDEX_HEADER.size + INDEX_SLOT.size * self.slots
+        slot = INDEX_HEADER.size + INDEX_SLOT.size * (wanted % self.slots)
+        (cell,) = INDEX_SLOT.unpack_from(self.view, slot)
+        seen = 0
+        while 0 < cell <= self.header.next_cell and seen < self.header.next_cell:
+            at = cells + INDEX_CELL.size * cell
+            if at + INDEX_CELL.size > len(self.view):
+                return
+            found, offset, seconds, before = INDEX_CELL.unpack_from(self.view, at)
+            if seconds < 0:
+                return
+            if found == wanted:
+                yield offset
+            if before == cell:
+                return
+            cell, seen = before, seen + 1
+
+
+def _slots(view: memoryview, header: IndexHeader) -> int:
+    """Return the number of slots that the file's size and contents agree on; 0 for none."""
+    rest = len(view) - INDEX_HEADER.size
+    count = rest // (INDEX_SLOT.size + 4 * INDEX_CELL.size)
+    if count * (INDEX_SLOT.size + 4 * INDEX_CELL.size) != rest or count <= 0:
+        return 0
+    cells = INDEX_HEADER.size + INDEX_SLOT.size * count
+    for cell in range(1, min(header.next_cell, 5)):
+        found, offset, _, before = INDEX_CELL.unpack_from(view, cells + INDEX_CELL.size * cell)
+        if found < 0 or not 0 <= before < cell or not 0 <= offset <= header.end_offset:
+            return 0
+    return count
+
+
+class KeyIndex:
+    """All index files of a directory, oldest first, and what recovery adds.
+
+    Args:
+        folder: The directory ``index``.
+        trusted: After a crash: files whose last entry is newer than this time (ms) are thrown
+            away. None for a clean stop: all count.
+    """
+
+    def __init__(self, folder: Path, trusted: int | None) -> None:
+        self.files: list[IndexFile] = []
+        self.unreadable: list[str] = []
+        for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+            if path.name.isdigit() and path.is_file():
+                self._load(path, trusted)
+        self._added: list[tuple[int, int]] = []
+        self._end = self.files[-1].header.end_offset if self.files else 0
+
+    def _load(self, path: Path, trusted: int | None) -> None:
+        size = path.stat().st_size
+        if size < INDEX_HEADER.size:
+            self.unreadable.append(path.name)
+            return
+        view = _map(path, size)
+        header = IndexHeader.unpack(view)
+        if trusted is not None and header.end_timestamp > trusted:
+            return
+        slots = _slots(view, header)
+        if not slots:
+            self.unreadable.append(path.name)
+        self.files.append(IndexFile(path.name, view, header, slots))
+
+    def add(self, keys: bytes) -> None:
+        """Enter the keys of records that recovery reads again (`kernels.scan_keys`)."""
+        done, end = self._end, self._end
+        for wanted, offset, _ in _KEY.iter_unpack(keys):
+            if offset >= done:
+                self._added.append((wanted, offset))
+                end = max(end, offset)
+        self._end = end
+
+    def find(self, topic: str, key: str, *, most: int = HITS_MAX) -> list[int]:
+        """Return up to ``most`` log offsets of records that may carry ``key``, newest first."""
+        wanted = key_hash(f"{topic}#{key}".encode())
+        found = [offset for hashed, offset in reversed(self._added) if hashed == wanted][:most]
+        for file in reversed(self.files):
+            for offset in file.hits(wanted):
+                if len(found) >= most:
+                    return found
+                found.append(offset)
+        return found
+
+
+def _map(path: Path, size: int) -> memoryview:
+    with path.open("rb") as opened:
+        return memoryview(mmap.mmap(opened.fileno(), size, access=mmap.ACCESS_READ))

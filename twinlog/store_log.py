@@ -1,0 +1,355 @@
+"""The commit log of a store directory, cut into pieces: runs of good records, blanks, damage.
+
+Where does the log end? That depends on what the directory is:
+
+* **ours** (it has ``twinlog/batches``): after the last batch that has an entry. A batch with a bad
+  CRC below the highest flushed offset that any entry names is damage and cuts nothing; at or above
+  it, it is the torn tail, and the log ends there.
+* **RocketMQ's, not stopped cleanly** (``abort`` exists): where its recovery would stop: at the
+  first bad record from the newest file on whose first record is old enough to be in the flushed
+  queues.
+* **RocketMQ's, stopped cleanly**: at the first bytes that are no record, unless something trusted
+  says that records follow: a queue entry, or a later file that begins with a record. Then those
+  bytes are damage. RocketMQ leaves old bytes behind a cut, so bytes alone prove nothing.
+* **raw**: the end of the last file; everything that parses is a run.
+
+After damage the log goes on at the next *trusted start*: a batch entry, a queue entry that points
+at a record naming its own offset, or the beginning of the next file.
+
+Pieces are found once, by the kernels, and kept; they are few unless much is damaged. Offsets are
+log offsets, ends exclusive. Nothing is written.
+
+Not here: queues and keys (`store_queues`, `store_keys`), judging (`store_check`).
+
+Sources: RocketMQ 5.3 (``CommitLog.recoverNormally``, ``recoverAbnormally``), the project's protocol
+notes for the batch index.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from twinlog import kernels
+from twinlog.kernels import codes
+from twinlog.kernels.plain import MAGIC_V1, MAGIC_V2
+from twinlog.layout import BLANK, KIND_FILLER, BatchEntry, Checkpoint, is_zero
+from twinlog.store_files import FileSeries, LogFile
+
+_ENTRY_SIZE = 48
+
+
+class Harm(Enum):
+    """What a stretch of bytes that is no record means."""
+
+    DAMAGE = "damage"
+    """Something stood here and cannot be read."""
+    TAIL = "tail"
+    """Written, never finished: recovery cuts it."""
+    LEFTOVER = "leftover"
+    """Behind the end of a log that was cut; means nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Whole good records, back to back in one file."""
+
+    file: LogFile
+    offset: int
+    end: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Blank:
+    """The end-of-file record; ``size`` is what it declares."""
+
+    file: LogFile
+    offset: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """Bytes that cannot be used.
+
+    ``name`` is the file relative to the store, ``offset`` a log offset and ``length`` bytes of the
+    log, also where the batch index is what is damaged. ``what`` is a sentence.
+    """
+
+    name: str
+    offset: int
+    length: int
+    what: str
+    harm: Harm = Harm.DAMAGE
+
+
+Piece = Run | Blank | Damage
+Trusted = Callable[[], Sequence[tuple[int, int]]]
+"""Returns (log offset, size) of what queue entries point at, in order of offsets."""
+
+
+def batch_entries(view: memoryview) -> Iterator[tuple[int, BatchEntry | None]]:
+    """Yield (index, entry) of a batch index file up to the last one that was written.
+
+    None stands for an entry whose CRC is wrong.
+    """
+    written = len(bytes(view).rstrip(b"\0"))
+    for i in range(-(-written // _ENTRY_SIZE)):
+        if not is_zero(view, _ENTRY_SIZE * i):
+            yield i, BatchEntry.unpack(view, _ENTRY_SIZE * i)
+        else:
+            yield i, None
+
+
+def _first_stamp(view: memoryview) -> int | None:
+    """Return the store timestamp of a file's first record; None when there is none."""
+    if len(view) < 91 or int.from_bytes(view[4:8], "big", signed=True) not in (MAGIC_V1, MAGIC_V2):
+        return None
+    at = 68 if int.from_bytes(view[36:40], "big") & 0x10 else 56
+    return int.from_bytes(view[at : at + 8], "big", signed=True)
+
+
+class RocketLog:
+    """The log of a directory that has no batch index.
+
+    Args:
+        series: Files of ``commitlog``.
+        clean: Whether it was stopped cleanly.
+        raw: Take everything that parses.
+        checkpoint: RocketMQ's checkpoint, for the start of recovery after a crash.
+        trusted: Asked once, and only when damage is met.
+    """
+
+    def __init__(
+        self,
+        series: FileSeries,
+        *,
+        clean: bool,
+        raw: bool,
+        checkpoint: Checkpoint,
+        trusted: Trusted,
+    ) -> None:
+        self._series = series
+        self._clean = clean
+        self._raw = raw
+        self._trusted_starts = trusted
+        self._trusted: Sequence[tuple[int, int]] | None = None
+        self.recovery_start = self._recovery_start(checkpoint)
+
+    def pieces(self) -> list[Piece]:
+        """Return the whole log in pieces, and fix its `end`."""
+        found: list[Piece] = []
+        for file in self._series.files:
+            if not self._file(file, found):
+                break
+        return found
+
+    def _recovery_start(self, checkpoint: Checkpoint) -> int:
+        """Return the start of the file from which recovery after a crash would read."""
+        for file in reversed(self._series.files):
+            stamp = _first_stamp(self._series.view(file))
+            if stamp and stamp <= checkpoint.trusted_timestamp:
+                return file.start
+        return self._series.start
+
+    def _file(self, file: LogFile, found: list[Piece]) -> bool:
+        """Add the pieces of one file; False when the log ends in it."""
+        view, at = self._series.view(file), file.start
+        while at < file.end:
+            count, stop, code, _, _ = kernels.walk(view, at - file.start, file.size)
+            if count:
+                found.append(Run(file, at, file.start + stop, count))
+            at = file.start + stop
+            if code == codes.FINE:
+                return True
+            if code == codes.BLANK:
+                found.append(Blank(file, at, BLANK.unpack_from(view, stop)[0]))
+                return True
+            go_on = self._go_on(file, at)
+            written = self._series.last_written(file, at)
+            if go_on is None:
+                if written > at:
+                    found.append(_end(file, at, written, clean=self._clean, code=code))
+                return False
+            length = go_on - at
+            what = kernels.EXPLANATIONS[code]
+            if written > at or go_on < file.end or not self._raw:
+                found.append(Damage(_name(file), at, length, what))
+            at = go_on
+        return True
+
+    def _go_on(self, file: LogFile, at: int) -> int | None:
+        """Return where records go on after bad bytes at ``at``; None when the log ends there."""
+        if not self._clean and not self._raw and file.start >= self.recovery_start:
+            return None
+        covered = self._covering(at)
+        for offset in self._starts_after(at, file.end):
+            if self._begins_record(file, offset):
+                return offset
+        if covered is not None:
+            return min(covered, file.end)
+        later = any(
+            _first_stamp(self._series.view(f)) is not None
+            for f in self._series.files
+            if f.start >= file.end
+        )
+        return file.end if later or self._raw else None
+
+    def _entries(self) -> Sequence[tuple[int, int]]:
+        if self._trusted is None:
+            self._trusted = self._trusted_starts()
+        return self._trusted
+
+    def _covering(self, at: int) -> int | None:
+        """Return the end of the record that a queue entry places at ``at``."""
+        entries = self._entries()
+        i = bisect_right(entries, (at, 1 << 40)) - 1
+        if i >= 0 and entries[i][0] <= at < sum(entries[i]):
+            return sum(entries[i])
+        return None
+
+    def _starts_after(self, at: int, end: int) -> Iterator[int]:
+        entries = self._entries()
+        for i in range(bisect_left(entries, (at + 1, 0)), len(entries)):
+            if entries[i][0] >= end:
+                return
+            yield entries[i][0]
+
+    def _begins_record(self, file: LogFile, offset: int) -> bool:
+        view, at = self._series.view(file), offset - file.start
+        if at + 36 > len(view) or int.from_bytes(view[at + 28 : at + 36], "big") != offset:
+            return False
+        size = int.from_bytes(view[at : at + 4], "big")
+        return at + size <= len(view) and kernels.walk(view, at, at + size)[0] == 1
+
+
+def _name(file: LogFile) -> str:
+    return f"{file.path.parent.name}/{file.path.name}"
+
+
+def _end(file: LogFile, at: int, written: int, *, clean: bool, code: int) -> Damage:
+    if clean:
+        what = "old bytes behind the end of the log"
+        return Damage(_name(file), at, written - at, what, Harm.LEFTOVER)
+    what = f"recovery would cut here: {kernels.EXPLANATIONS[code]}"
+    return Damage(_name(file), at, written - at, what, Harm.TAIL)
+
+
+class TwinLog:
+    """The log of a directory of ours: what its batch index proves.
+
+    Args:
+        series: Files of ``commitlog``.
+        batches: Files of ``twinlog/batches``, one for each log file and of its name.
+        flushed: Everything below was flushed, as far as the checkpoint says.
+    """
+
+    def __init__(self, series: FileSeries, batches: FileSeries, *, flushed: int) -> None:
+        self._series = series
+        self.entries: dict[int, list[tuple[int, BatchEntry | None]]] = {
+            file.start: list(batch_entries(batches.view(file))) for file in batches.files
+        }
+        self.flushed = max(
+            (e.flushed for entries in self.entries.values() for _, e in entries if e),
+            default=0,
+        )
+        self.flushed = max(self.flushed, flushed)
+        self.recovery_start = series.start
+
+    def epochs(self) -> list[tuple[int, int]]:
+        """Return (epoch, start) as the entries tell them."""
+        found: list[tuple[int, int]] = []
+        for file in self._series.files:
+            for _, entry in self.entries.get(file.start, ()):
+                if entry and (not found or found[-1][0] != entry.epoch):
+                    found.append((entry.epoch, entry.start))
+        return found
+
+    def pieces(self) -> list[Piece]:
+        """Return the whole log in pieces."""
+        found: list[Piece] = []
+        files = self._series.files
+        indexed = [file.start for file in files if self.entries.get(file.start)]
+        for file in files:
+            last = not indexed or file.start >= indexed[-1]
+            if not self._file(file, found, last=last):
+                break
+        return found
+
+    def _file(self, file: LogFile, found: list[Piece], *, last: bool) -> bool:
+        """Add the pieces of one file; False when the log ends in it."""
+        entries = [entry for _, entry in self.entries.get(file.start, ()) if entry]
+        at = file.start
+        for entry in entries:
+            if entry.start < at or entry.end > file.end:
+                text = "a batch index entry does not follow the one before"
+                found.append(Damage(_batches_name(file), at, 0, text))
+                continue
+            if entry.start > at:
+                text = "no good batch index entry names these bytes"
+                found.append(Damage(_batches_name(file), at, entry.start - at, text))
+            at = entry.end
+            if not self._batch(file, entry, found):
+                return False
+        if at == file.end:
+            return True
+        return self._behind(file, at, found, last=last)
+
+    def _behind(self, file: LogFile, at: int, found: list[Piece], *, last: bool) -> bool:
+        """Add what lies behind the last entry of a file that is not full."""
+        if last:
+            written = self._series.last_written(file, at)
+            if written > at:
+                text = "recovery would cut here: no batch index entry names these bytes"
+                found.append(Damage(_name(file), at, written - at, text, Harm.TAIL))
+            return False
+        text = "no batch index entry names these bytes, though later files have entries"
+        found.append(Damage(_batches_name(file), at, file.end - at, text))
+        return True
+
+    def _batch(self, file: LogFile, entry: BatchEntry, found: list[Piece]) -> bool:
+        view = self._series.view(file)
+        at = entry.start - file.start
+        covered = BLANK.size if entry.kind == KIND_FILLER else entry.length
+        if kernels.crc32c(view[at : at + covered]) != entry.crc:
+            torn = entry.start >= self.flushed
+            text = "the batch does not match its CRC"
+            if torn:
+                text = f"recovery would cut here: {text}"
+            harm = Harm.TAIL if torn else Harm.DAMAGE
+            found.append(Damage(_name(file), entry.start, entry.length, text, harm))
+            return not torn
+        if entry.kind == KIND_FILLER:
+            found.append(Blank(file, entry.start, BLANK.unpack_from(view, at)[0]))
+        elif found and isinstance(before := found[-1], Run) and before.end == entry.start:
+            found[-1] = Run(before.file, before.offset, entry.end, before.count + entry.count)
+        else:
+            found.append(Run(file, entry.start, entry.end, entry.count))
+        return True
+
+
+def _batches_name(file: LogFile) -> str:
+    return f"twinlog/batches/{file.path.name}"
+
+
+def log_end(series: FileSeries, pieces: Sequence[Piece], *, ours: bool) -> int:
+    """Return the log offset after the last piece that belongs to the log.
+
+    A blank fills its file; but in the last file of a RocketMQ log it is not part of the log, as it
+    would be overwritten.
+    """
+    end = series.start
+    for piece in pieces:
+        match piece:
+            case Run():
+                end = piece.end
+            case Blank():
+                end = piece.file.end if ours or piece.file.end < series.end else piece.offset
+            case Damage(harm=Harm.DAMAGE):
+                end = max(end, piece.offset + piece.length)
+            case _:
+                pass
+    return end

@@ -1,0 +1,81 @@
+"""What a directory of ours says about itself besides its log: checkpoint, and whether a node runs.
+
+The checkpoint is a file of two slots, of which the valid one with the higher sequence counts:
+
+    offset  size  field of a slot (4096 bytes each)
+         0     4  magic "TLSL"
+         4     4  crc32c of what follows, to the end of the payload
+         8     8  sequence
+        16     4  length of the payload
+        20        payload
+
+Its payload is msgpack with at least ``flushed`` and ``confirm``, log offsets in bytes. A directory
+is live while another process holds the lock on the first byte of ``lock``.
+
+Not here: writing any of it (``storage``).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+import msgpack
+
+from twinlog.kernels import crc32c
+
+_SLOT = struct.Struct(">4sIQI")
+assert _SLOT.size == 20
+_SLOT_SIZE = 4096
+_unpack = cast("Callable[[bytes], dict[str, object]]", msgpack.unpackb)  # pyright: ignore
+
+
+@dataclass(frozen=True, slots=True)
+class Marks:
+    """Checkpointed offsets, 0 when there is no checkpoint, and whether a node is running."""
+
+    flushed: int = 0
+    confirm: int = 0
+    live: bool = False
+
+
+def newest_slot(data: bytes) -> bytes | None:
+    """Return the payload of the valid slot with the higher sequence; None when there is none."""
+    newest, found = 0, None
+    for at in range(0, len(data) - _SLOT.size + 1, _SLOT_SIZE):
+        magic, crc, sequence, length = _SLOT.unpack_from(data, at)
+        end = at + _SLOT.size + length
+        fits = magic == b"TLSL" and sequence > newest and length <= _SLOT_SIZE - _SLOT.size
+        if fits and crc32c(data[at + 8 : end]) == crc:
+            newest, found = sequence, data[at + _SLOT.size : end]
+    return found
+
+
+def read_marks(root: Path) -> Marks:
+    """Return the marks of the directory ``root``."""
+    path = root / "twinlog" / "checkpoint"
+    payload = newest_slot(path.read_bytes()) if path.is_file() else None
+    fields = _unpack(payload) if payload else {}
+    flushed, confirm = fields.get("flushed"), fields.get("confirm")
+    return Marks(
+        flushed=flushed if isinstance(flushed, int) else 0,
+        confirm=confirm if isinstance(confirm, int) else 0,
+        live=_locked(root / "lock"),
+    )
+
+
+def _locked(path: Path) -> bool:
+    """Return whether another process holds the POSIX lock on the first byte of ``path``."""
+    try:
+        import fcntl
+    except ImportError:  # Windows runs no node
+        return False
+    if not path.is_file():
+        return False
+    with path.open("rb") as opened:
+        wanted = struct.pack("hhqqi4x", fcntl.F_WRLCK, 0, 0, 1, 0)
+        answer = fcntl.fcntl(opened, fcntl.F_GETLK, wanted)
+    return bool(struct.unpack("hhqqi4x", answer)[0] != fcntl.F_UNLCK)

@@ -1,0 +1,514 @@
+"""The queues of a store directory, as they are after recovery.
+
+A queue is the entries that its files hold, minus those that point behind the end of the log, plus
+those that recovery would make for records that no entry names yet. Those additions live in memory;
+nothing is written.
+
+What the files hold is read as RocketMQ reads it: from the third last file on, up to the first entry
+that is none; earlier files count as whole. Entry n lies at byte 20 n; a queue that did not begin at
+0 is filled up with blank entries ``(0, 0x7FFFFFFF, 0)``.
+
+A record that recovery dispatches is appended where the queue ends, unless the queue already reaches
+beyond it or its queue offset is behind the end (RocketMQ trusts the place in the queue more than
+the number in the record). Batch queues (BatchCQ) are shown as their files have them.
+
+``get`` answers as RocketMQ's store does, `Status` has its names: at most one queue file for a call,
+at least one record whatever its size.
+
+Units: queue offsets count records, times are milliseconds.
+
+Sources: RocketMQ 5.3 (``ConsumeQueue``, ``BatchConsumeQueue``, ``DefaultMessageStore.getMessage``).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+from twinlog.layout import (
+    BATCH_QUEUE_UNIT,
+    QUEUE_EXT_ADDRESS_MAX,
+    QUEUE_EXT_UNIT,
+    QUEUE_FILE_SIZE_DEFAULT,
+)
+from twinlog.store_files import FileSeries
+
+_ENTRY = struct.Struct(">qiq")
+assert _ENTRY.size == 20
+_IN_MEMORY_BYTES = 262_144
+_IN_MEMORY_COUNT = 32
+
+TimeOf = Callable[[int, int], int]
+"""Store timestamp of the record at a log offset, of a size; -1 when it is gone."""
+
+Gone = Callable[[int, int], int]
+"""0 when the record at a log offset, of a size, can be read; else where its log file ends."""
+
+
+class Status(Enum):
+    """Outcome of reading a queue, by RocketMQ's names."""
+
+    FOUND = "FOUND"
+    MESSAGE_WAS_REMOVING = "MESSAGE_WAS_REMOVING"
+    OFFSET_FOUND_NULL = "OFFSET_FOUND_NULL"
+    OFFSET_OVERFLOW_BADLY = "OFFSET_OVERFLOW_BADLY"
+    OFFSET_OVERFLOW_ONE = "OFFSET_OVERFLOW_ONE"
+    OFFSET_TOO_SMALL = "OFFSET_TOO_SMALL"
+    NO_MATCHED_LOGIC_QUEUE = "NO_MATCHED_LOGIC_QUEUE"
+    NO_MESSAGE_IN_QUEUE = "NO_MESSAGE_IN_QUEUE"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What a queue says about one record; ``count`` is above 1 for inner batches only."""
+
+    queue_offset: int
+    log_offset: int
+    size: int
+    tags_code: int
+    count: int = 1
+    compacted: int = -1
+    store_timestamp: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Extension:
+    """What the queue extension says about one entry."""
+
+    queue_offset: int
+    tags_code: int
+    store_timestamp: int
+    bitmap: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Pull:
+    """Answer of `Queue.get`: the records found and where to go on."""
+
+    status: Status
+    next: int
+    entries: tuple[Entry, ...] = ()
+
+
+class Queue:
+    """One queue of 20-byte entries.
+
+    Args:
+        topic: Its topic.
+        queue: Its number.
+        series: Its files.
+        extension: Files of its extension; empty where that is off.
+    """
+
+    kind = "SimpleCQ"
+
+    def __init__(self, topic: str, queue: int, series: FileSeries, extension: FileSeries) -> None:
+        self.topic = topic
+        self.queue = queue
+        self._series = series
+        self._extension = extension
+        self._base = self._stored_end = series.start
+        self._tail = bytearray()
+        self._min = series.start
+        self.max_log_offset = -1
+        self._recover()
+
+    @property
+    def min(self) -> int:
+        """Queue offset of the first entry that points into the log."""
+        return self._min // 20
+
+    @property
+    def max(self) -> int:
+        """Queue offset after the last entry."""
+        return self._end // 20
+
+    @property
+    def _end(self) -> int:
+        return self._stored_end + len(self._tail)
+
+    def _recover(self) -> None:
+        files = self._series.files
+        for file in files[-3:]:
+            count, last = _valid_entries(self._series.view(file))
+            self._stored_end = file.start + 20 * count
+            if count:
+                self.max_log_offset = last
+            if count < file.size // 20:
+                break
+
+    def _raw(self, at: int) -> tuple[int, int, int] | None:
+        """Return the entry at byte ``at`` of the queue."""
+        if at >= self._end or at < self._base:
+            return None
+        if at >= self._stored_end:
+            return _ENTRY.unpack_from(self._tail, at - self._stored_end)
+        data = self._series.read(at, 20)
+        return _ENTRY.unpack(data) if len(data) == 20 else None
+
+    def dispatch(self, first: int, entries: bytes) -> None:
+        """Enter a run of records whose queue offsets begin at ``first``, as recovery does."""
+        for i, (log_offset, size, tags_code) in enumerate(_ENTRY.iter_unpack(entries)):
+            number = first + i
+            if log_offset + size <= self.max_log_offset:
+                continue
+            if self._end == self._base and not self._series.files and number:
+                self._begin_at(20 * number)
+            if number and 20 * number < self._end:
+                continue
+            self.max_log_offset = log_offset + size
+            self._tail += _ENTRY.pack(log_offset, size, tags_code)
+
+    def _begin_at(self, logic: int) -> None:
+        self._base = self._stored_end = self._min = logic
+
+    def cut(self, end: int) -> None:
+        """Drop the entries at the end that point at or behind log offset ``end``."""
+        self.max_log_offset = end
+        while self._end > self._base:
+            entry = self._raw(self._end - 20)
+            if entry is not None and entry[0] < end and entry[1] > 0:
+                self.max_log_offset = entry[0] + entry[1]
+                return
+            if self._tail:
+                del self._tail[-20:]
+            else:
+                self._stored_end -= 20
+
+    def correct_min(self, log_start: int) -> None:
+        """Move `min` to the first entry that points at or beyond ``log_start``."""
+        last = self._raw(self._end - 20)
+        if last is None:
+            return
+        if last[0] < log_start:
+            self._min = self._end
+            return
+        low, high = max(self._min, self._base) // 20, self.max - 1
+        while low < high:
+            mid = (low + high) // 2
+            entry = self._raw(20 * mid)
+            if entry is not None and entry[0] < log_start:
+                low = mid + 1
+            else:
+                high = mid
+        self._min = 20 * low
+
+    def entries(self, start: int | None = None, end: int | None = None) -> Iterator[Entry]:
+        """Yield the entries of queue offsets ``start..end``; all from `min` on by default."""
+        first = self.min if start is None else max(start, self.min)
+        for number in range(first, self.max if end is None else min(end, self.max)):
+            entry = self._raw(20 * number)
+            if entry is not None:
+                yield self._resolved(number, entry)
+
+    def _resolved(self, number: int, entry: tuple[int, int, int]) -> Entry:
+        log_offset, size, tags_code = entry
+        found = self._extended(number, tags_code)
+        return Entry(number, log_offset, size, found.tags_code if found else tags_code)
+
+    def _extended(self, number: int, address: int) -> Extension | None:
+        if address > QUEUE_EXT_ADDRESS_MAX:
+            return None
+        data = self._extension.read(address + 2**63, 1 << 16)
+        if len(data) < QUEUE_EXT_UNIT.size:
+            return None
+        size, tags_code, stamp, length = QUEUE_EXT_UNIT.unpack_from(data)
+        if size < QUEUE_EXT_UNIT.size or size > len(data):
+            return None
+        return Extension(number, tags_code, stamp, bytes(data[20 : 20 + length]))
+
+    def extensions(self) -> Iterator[Extension]:
+        """Yield what the queue extension says, for the entries that have such a unit."""
+        for number in range(self.min, self.max):
+            entry = self._raw(20 * number)
+            found = self._extended(number, entry[2]) if entry else None
+            if found is not None:
+                yield found
+
+    def stored_entries(self) -> Iterator[tuple[int, int]]:
+        """Yield (log offset, size) of everything the files hold, fill-up entries left out."""
+        for file in self._series.files:
+            held = bytes(self._series.view(file)[: self._stored_end - file.start])
+            for log_offset, size, _ in _ENTRY.iter_unpack(held[: len(held) // 20 * 20]):
+                if 0 < size < 0x7FFFFFFF and log_offset >= 0:
+                    yield log_offset, size
+
+    def get(self, offset: int, max_records: int, gone: Gone) -> Pull:
+        """Read up to ``max_records`` records from ``offset`` on, as RocketMQ's store does.
+
+        A record that is gone makes it skip all entries of that log file.
+        """
+        refused = _outside(offset, self.min, self.max)
+        if refused is not None:
+            return refused
+        found: list[Entry] = []
+        total, looked, skip = 0, offset, 0
+        for number in range(offset, min(self._file_end(20 * offset) // 20, self.max)):
+            entry = self._raw(20 * number)
+            if entry is None or (number - offset) * 20 >= max(16000, max_records * 20):
+                break
+            full = len(found) >= min(max_records, _IN_MEMORY_COUNT)
+            if found and (full or total + entry[1] > _IN_MEMORY_BYTES):
+                break
+            looked = number + 1
+            skip = 0 if entry[0] >= skip else skip
+            if not skip and not (skip := gone(entry[0], entry[1])):
+                found.append(self._resolved(number, entry))
+                total += entry[1]
+        status = Status.FOUND if found else Status.MESSAGE_WAS_REMOVING
+        return Pull(status, looked, tuple(found))
+
+    def _file_end(self, at: int) -> int:
+        file = self._series.at(at)
+        if file is not None:
+            return file.end
+        size = self._series.files[-1].size if self._series.files else QUEUE_FILE_SIZE_DEFAULT
+        return at - at % size + size
+
+    def offset_by_time(self, ms: int, time_of: TimeOf, log_start: int, *, upper: bool) -> int:
+        """Return the first queue offset stored at or after ``ms``.
+
+        ``upper``: the last one stored at or before it. Equal times: the outermost offset. Clamped
+        to min..max. An entry whose record is gone in the middle of the search ends it with `min`,
+        as in RocketMQ.
+        """
+        span = self._time_file(ms, time_of, upper=upper)
+        if span is None:
+            return self.min
+        low, high = span[0] // 20, span[1] // 20 - 1
+        found = self._time_search(ms, (max(low, self.min), high), time_of, log_start, upper=upper)
+        return min(max(low if found is None else found, self.min), self.max)
+
+    def _stamp(self, number: int, time_of: TimeOf) -> int:
+        entry = self._raw(20 * number)
+        return -1 if entry is None else time_of(entry[0], entry[1])
+
+    def _time_search(
+        self, ms: int, span: tuple[int, int], time_of: TimeOf, log_start: int, *, upper: bool
+    ) -> int | None:
+        """Search the entries ``span`` of one file; None stands for the file's first entry."""
+        low, high = span
+        if self._stamp(high, time_of) < ms:
+            return high if upper else high + 1
+        if self._stamp(low, time_of) > ms:
+            return 0 if upper else None
+        left, right, first, last = low, high, low, high
+        while low <= high:
+            mid = (low + high) // 2
+            entry = self._raw(20 * mid)
+            if entry is not None and entry[0] < log_start:
+                low, left = mid + 1, mid
+                continue
+            stamp = self._stamp(mid, time_of)
+            if stamp < 0:
+                return 0
+            if stamp == ms:
+                step = 1 if upper else -1
+                while first <= mid + step <= last and self._stamp(mid + step, time_of) == ms:
+                    mid += step
+                return mid
+            if stamp > ms:
+                high, right = mid - 1, mid
+            else:
+                low, left = mid + 1, mid
+        return left if upper else right
+
+    def _time_file(self, ms: int, time_of: TimeOf, *, upper: bool) -> tuple[int, int] | None:
+        """Return the bytes of the queue file in which RocketMQ would search."""
+        if self._tail or not self._series.files:
+            return (self._min, self._end) if self._end > self._min else None
+        spans = [(f.start, min(f.end, self._end)) for f in self._series.files]
+        spans = [(start, end) for start, end in spans if start < end]
+        if not spans:
+            return None
+        if upper:
+            early = [
+                span for span in spans if self._stamp(max(span[0], self._min) // 20, time_of) <= ms
+            ]
+            return early[-1] if early else None
+        late = (span for span in spans if self._stamp(span[1] // 20 - 1, time_of) >= ms)
+        return next(late, spans[-1])
+
+
+def _outside(offset: int, low: int, high: int) -> Pull | None:
+    if high == 0:
+        return Pull(Status.NO_MESSAGE_IN_QUEUE, 0)
+    if offset < low:
+        return Pull(Status.OFFSET_TOO_SMALL, low)
+    if offset == high:
+        return Pull(Status.OFFSET_OVERFLOW_ONE, offset)
+    return Pull(Status.OFFSET_OVERFLOW_BADLY, high) if offset > high else None
+
+
+def _valid_entries(view: memoryview) -> tuple[int, int]:
+    """Return how many valid entries a queue file begins with, and where the last record ends."""
+    used = -(-len(bytes(view).rstrip(b"\0")) // 20) * 20
+    count, end = 0, -1
+    for log_offset, size, _ in _ENTRY.iter_unpack(view[: min(used, len(view) // 20 * 20)]):
+        if log_offset < 0 or size <= 0:
+            break
+        count, end = count + 1, log_offset + size
+    return count, end
+
+
+class BatchQueue:
+    """One queue of a BatchCQ topic: 46-byte units, each for one or more messages."""
+
+    kind = "BatchCQ"
+
+    def __init__(self, topic: str, queue: int, series: FileSeries) -> None:
+        self.topic = topic
+        self.queue = queue
+        self._files: list[list[Entry]] = []
+        self._min = 0
+        for file in series.files:
+            units, whole = _batch_units(series.view(file))
+            self._files.append(units)
+            if not whole:
+                break
+
+    @property
+    def _units(self) -> list[Entry]:
+        return [unit for units in self._files for unit in units]
+
+    @property
+    def max_log_offset(self) -> int:
+        """Log offset of the last unit's record, as RocketMQ shows it; -1 without one."""
+        units = self._units
+        return units[-1].log_offset if units else -1
+
+    @property
+    def min(self) -> int:
+        """Queue offset of the first message that is in the log."""
+        return self._min
+
+    @property
+    def max(self) -> int:
+        """Queue offset after the last message."""
+        units = self._units
+        return units[-1].queue_offset + units[-1].count if units else 0
+
+    def cut(self, end: int) -> None:
+        """Drop units that point at or behind log offset ``end``."""
+        for units in self._files:
+            while units and units[-1].log_offset >= end:
+                units.pop()
+
+    def correct_min(self, log_start: int) -> None:
+        """Move `min` to the first unit that points at or beyond ``log_start``."""
+        kept = (unit.queue_offset for unit in self._units if unit.log_offset >= log_start)
+        self._min = next(kept, self.max)
+
+    def entries(self, start: int | None = None, end: int | None = None) -> Iterator[Entry]:
+        """Yield the units that hold queue offsets ``start..end``."""
+        first = self._min if start is None else max(start, self._min)
+        for unit in self._units:
+            if unit.queue_offset + unit.count > first and (end is None or unit.queue_offset < end):
+                yield unit
+
+    def extensions(self) -> Iterator[Extension]:
+        """Batch queues have no extension."""
+        return iter(())
+
+    def stored_entries(self) -> Iterator[tuple[int, int]]:
+        """Yield (log offset, size) of every unit."""
+        for unit in self._units:
+            yield unit.log_offset, unit.size
+
+    def get(self, offset: int, max_records: int, gone: Gone) -> Pull:
+        """As `Queue.get`; ``max_records`` counts inner messages."""
+        refused = _outside(offset, self.min, self.max)
+        if refused is not None:
+            return refused
+        found: list[Entry] = []
+        messages, total, looked = 0, 0, offset
+        for unit in self._file_from(offset):
+            full = messages + unit.count > min(max_records, _IN_MEMORY_COUNT)
+            if found and (full or total + unit.size > _IN_MEMORY_BYTES):
+                break
+            looked = unit.queue_offset + unit.count
+            if not gone(unit.log_offset, unit.size):
+                found.append(unit)
+                messages, total = messages + unit.count, total + unit.size
+        status = Status.FOUND if found else Status.MESSAGE_WAS_REMOVING
+        return Pull(status, looked, tuple(found))
+
+    def offset_by_time(self, ms: int, time_of: TimeOf, log_start: int, *, upper: bool) -> int:
+        """As `Queue.offset_by_time`, from the times that the units hold.
+
+        RocketMQ's search for ``upper`` is not exact between units; this answers what it answers.
+        """
+        del time_of, log_start
+        files = [units for units in self._files if units]
+        if not files:
+            return self._min
+        units = next((u for u in reversed(files) if u[0].store_timestamp <= ms), files[0])
+        if ms >= units[-1].store_timestamp:
+            return units[-1].queue_offset
+        found = _batch_search([unit.store_timestamp for unit in units], ms, upper=upper)
+        return self._min if found is None else max(units[found].queue_offset, self._min)
+
+    def _file_from(self, offset: int) -> list[Entry]:
+        """Return the units from ``offset`` on, of the file that holds it."""
+        for units in self._files:
+            if units and offset < units[-1].queue_offset + units[-1].count:
+                return [u for u in units if u.queue_offset + u.count > offset]
+        return []
+
+
+def _batch_search(times: list[int], ms: int, *, upper: bool) -> int | None:
+    """Return the index that RocketMQ's ``binarySearchRight`` finds."""
+    low, high = 0, len(times) - 1
+    while low <= high:
+        mid = (low + high) // 2
+        if mid in (low, high) and times[mid] >= ms:
+            return mid
+        if mid == high:
+            return None
+        if mid == low or (not upper and times[mid] < ms):
+            low = mid + 1
+        elif upper and times[mid] <= ms:
+            low = mid
+        else:
+            high = mid - 1 if upper else mid
+    return None
+
+
+def _batch_units(view: memoryview) -> tuple[list[Entry], bool]:
+    """Return the valid units that a file begins with, and whether it holds nothing else."""
+    units: list[Entry] = []
+    for fields in BATCH_QUEUE_UNIT.iter_unpack(view[: len(view) // 46 * 46]):
+        log_offset, size, tags_code, stamp, base, count, compacted, _ = fields
+        if log_offset < 0 or size <= 0 or base < 0 or count <= 0:
+            return units, False
+        units.append(Entry(base, log_offset, size, tags_code, count, compacted, stamp))
+    return units, True
+
+
+AnyQueue = Queue | BatchQueue
+
+
+def load_queues(root: Path) -> dict[tuple[str, int], AnyQueue]:
+    """Return every queue of the directory ``root`` as its files have it."""
+    found: dict[tuple[str, int], AnyQueue] = {}
+    for topic, number, folder in _folders(root / "consumequeue"):
+        extension = FileSeries(root / "consumequeue_ext" / topic / str(number))
+        found[topic, number] = Queue(topic, number, FileSeries(folder), extension)
+    for topic, number, folder in _folders(root / "batchconsumequeue"):
+        found[topic, number] = BatchQueue(topic, number, FileSeries(folder))
+    return found
+
+
+def _folders(root: Path) -> Iterator[tuple[str, int, Path]]:
+    for topic in sorted(root.iterdir()) if root.is_dir() else ():
+        for queue in sorted(topic.iterdir()) if topic.is_dir() else ():
+            if queue.is_dir() and queue.name.isdigit():
+                yield topic.name, int(queue.name), queue
+
+
+def dispatch_from(queues: Mapping[tuple[str, int], AnyQueue]) -> int:
+    """Return the log offset up to which queues reach; -1 without any entry."""
+    return max((queue.max_log_offset for queue in queues.values()), default=-1)

@@ -1,0 +1,345 @@
+"""A read-only view of a store directory: RocketMQ's or ours, live or copied, clean or crashed.
+
+    with StoreReader("data/n1") as store:
+        for record in store.records():
+            ...
+
+What it shows is what the store would hold after its own recovery: the log up to the end that
+recovery would find (`store_log` says where that is), queues and keys with what recovery would drop
+and add. ``raw=True`` shows everything that parses instead. Damage never stops it: it is listed
+(`damage`) and reading goes on at the next trusted start.
+
+A live directory of ours ends at the checkpointed confirm offset: bytes above it may still be cut.
+The view is a snapshot of when it was opened.
+
+Units: log offsets in bytes, queue offsets in records, times in milliseconds. Nothing is written, no
+lock is taken, no network is used.
+
+Not here: judging a directory (`store_check`), printing (``cli.log``).
+
+Sources: RocketMQ 5.3 (``DefaultMessageStore.load``, ``recover``).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from functools import cached_property
+from pathlib import Path
+from types import TracebackType
+
+from twinlog import kernels
+from twinlog.errors import CorruptionError, UsageError
+from twinlog.layout import Checkpoint, epoch_file_unpack
+from twinlog.record import Record, decode
+from twinlog.store_files import FileSeries, LogFile
+from twinlog.store_keys import HITS_MAX, KeyIndex
+from twinlog.store_log import (
+    Blank,
+    Damage,
+    Harm,
+    Piece,
+    RocketLog,
+    Run,
+    TwinLog,
+    log_end,
+)
+from twinlog.store_marks import Marks, read_marks
+from twinlog.store_queues import (
+    AnyQueue,
+    Entry,
+    Extension,
+    Pull,
+    Queue,
+    Status,
+    dispatch_from,
+    load_queues,
+)
+
+__all__ = [
+    "Blank",
+    "Damage",
+    "Entry",
+    "Extension",
+    "Harm",
+    "LogFile",
+    "Piece",
+    "Pull",
+    "Record",
+    "Run",
+    "Status",
+    "StoreReader",
+]
+
+
+class StoreReader:
+    """A store directory, opened for reading.
+
+    Args:
+        root: The directory that holds ``commitlog``.
+        raw: Show everything that parses, not only what recovery would keep.
+
+    Raises:
+        UsageError: There is no such directory, or it has no ``commitlog`` (code ``not-a-store``).
+    """
+
+    def __init__(self, root: Path | str, *, raw: bool = False) -> None:
+        self.root = Path(root)
+        self.raw = raw
+        if not (self.root / "commitlog").is_dir():
+            text = f"{self.root} is no store: it has no directory commitlog"
+            raise UsageError(text, code="not-a-store", hint="name the data directory of a node")
+        self.series = FileSeries(self.root / "commitlog")
+        self.batches = FileSeries(self.root / "twinlog" / "batches")
+        self.ours = bool(self.batches.files)
+        self.clean = not (self.root / "abort").exists()
+        self.checkpoint = Checkpoint.unpack(_read(self.root / "checkpoint"))
+        self.marks: Marks = read_marks(self.root) if self.ours else Marks()
+
+    def __enter__(self) -> StoreReader:
+        """Return the reader itself."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close it."""
+        self.close()
+
+    def close(self) -> None:
+        """Drop the mappings."""
+        self.series.close()
+        self.batches.close()
+
+    # -- the log ---------------------------------------------------------------------------------
+
+    @cached_property
+    def _stored(self) -> dict[tuple[str, int], AnyQueue]:
+        """The queues as their files have them; never changed."""
+        return load_queues(self.root)
+
+    @cached_property
+    def log(self) -> RocketLog | TwinLog:
+        """The log by the rules of its kind."""
+        if self.ours and not self.raw:
+            return TwinLog(self.series, self.batches, flushed=self.marks.flushed)
+        return RocketLog(
+            self.series,
+            clean=self.clean,
+            raw=self.raw,
+            checkpoint=self.checkpoint,
+            trusted=self._trusted_starts,
+        )
+
+    def _trusted_starts(self) -> list[tuple[int, int]]:
+        found = {entry for queue in self._stored.values() for entry in queue.stored_entries()}
+        if self.ours:
+            log = TwinLog(self.series, self.batches, flushed=0)
+            for entries in log.entries.values():
+                found.update((entry.start, entry.length) for _, entry in entries if entry)
+        return sorted(found)
+
+    @cached_property
+    def _pieces(self) -> list[Piece]:
+        pieces = self.log.pieces()
+        limit = self.marks.confirm if self.marks.live and not self.raw else None
+        if limit is None:
+            return pieces
+        return [piece for piece in (_below(self, piece, limit) for piece in pieces) if piece]
+
+    @property
+    def start(self) -> int:
+        """Log offset of the first byte kept."""
+        return self.series.start
+
+    @cached_property
+    def end(self) -> int:
+        """Log offset after the last record."""
+        return log_end(self.series, self._pieces, ours=self.ours)
+
+    def pieces(self, start: int | None = None, end: int | None = None) -> Iterator[Piece]:
+        """Yield runs of records, blanks and damage of ``start..end`` in log order.
+
+        A run is cut to the records that begin in the range.
+        """
+        low = self.start if start is None else start
+        high = 1 << 63 if end is None else end
+        for piece in self._pieces:
+            match piece:
+                case Run():
+                    if piece.end > low and piece.offset < high:
+                        yield from self._trim(piece, low, high)
+                case Blank():
+                    if low <= piece.offset < high:
+                        yield piece
+                case Damage():
+                    if piece.offset + max(piece.length, 1) > low and piece.offset < high:
+                        yield piece
+
+    def _trim(self, run: Run, low: int, high: int) -> Iterator[Run]:
+        if low <= run.offset and run.end <= high:
+            yield run
+            return
+        starts = [at for at in self._starts(run) if low <= at < high]
+        if starts:
+            last = starts[-1] - run.file.start
+            (size,) = struct.unpack_from(">i", self.series.view(run.file), last)
+            yield Run(run.file, starts[0], starts[-1] + size, len(starts))
+
+    def _starts(self, run: Run) -> Iterator[int]:
+        view, at = self.series.view(run.file), run.offset
+        while at < run.end:
+            yield at
+            at += struct.unpack_from(">i", view, at - run.file.start)[0]
+
+    def run_bytes(self, run: Run) -> memoryview:
+        """Return the bytes of a run."""
+        return self.series.view(run.file)[run.offset - run.file.start : run.end - run.file.start]
+
+    def decode_run(self, run: Run) -> Iterator[Record]:
+        """Yield the records of a run."""
+        view = self.series.view(run.file)
+        for at in self._starts(run):
+            yield decode(view, at - run.file.start, check_crc=False)
+
+    def records(self, start: int | None = None, end: int | None = None) -> Iterator[Record]:
+        """Yield the records that begin in ``start..end`` in log order."""
+        for piece in self.pieces(start, end):
+            if isinstance(piece, Run):
+                yield from self.decode_run(piece)
+
+    def blanks(self) -> list[tuple[int, int]]:
+        """Return (log offset, declared size) of every blank in the log."""
+        return [(p.offset, p.size) for p in self._pieces if isinstance(p, Blank)]
+
+    @property
+    def damage(self) -> list[Damage]:
+        """What cannot be used: damage, the torn tail, leftovers."""
+        return [piece for piece in self._pieces if isinstance(piece, Damage)]
+
+    def record_at(self, offset: int) -> Record | None:
+        """Return the record that begins at log offset ``offset``; None when none does."""
+        if not self.start <= offset < self.end:
+            return None
+        file = self.series.at(offset)
+        if file is None:
+            return None
+        try:
+            record = decode(self.series.view(file), offset - file.start)
+        except CorruptionError:
+            return None
+        return record if record.log_offset == offset else None
+
+    def epochs(self) -> list[tuple[int, int]]:
+        """Return (epoch, start) oldest first: from the batch index, else from RocketMQ's file.
+
+        Raises:
+            CorruptionError: The epoch file and its backup are both damaged.
+        """
+        if self.ours:
+            return TwinLog(self.series, self.batches, flushed=0).epochs()
+        for name in ("epochFileCheckpoint", "epochFileCheckpoint.bak"):
+            data = _read(self.root / name)
+            try:
+                if data and (entries := epoch_file_unpack(data)):
+                    return list(entries)
+            except CorruptionError:
+                if name.endswith(".bak"):
+                    raise
+        return []
+
+    # -- queues and keys -------------------------------------------------------------------------
+
+    @cached_property
+    def _recovered(self) -> tuple[dict[tuple[str, int], AnyQueue], KeyIndex]:
+        """Queues and keys with what recovery drops and adds."""
+        queues = load_queues(self.root)
+        trusted = None if self.clean else self.checkpoint.index_timestamp
+        keys = KeyIndex(self.root / "index", trusted)
+        everything = self.ours or not self.clean
+        low = self.log.recovery_start if everything else dispatch_from(queues) + 1
+        for run in self.pieces(low):
+            if isinstance(run, Run):
+                self._dispatch(run, queues, keys)
+        cut = dispatch_from(queues) >= self.end
+        for queue in queues.values():
+            if cut:
+                queue.cut(self.end)
+            queue.correct_min(self.start)
+        return queues, keys
+
+    def _dispatch(self, run: Run, queues: dict[tuple[str, int], AnyQueue], keys: KeyIndex) -> None:
+        view = self.series.view(run.file)
+        at, end = run.offset - run.file.start, run.end - run.file.start
+        for name, number, first, entries in kernels.scan_queues(view, at, end, run.offset):
+            topic = name.decode("utf-8", "replace")
+            queue = queues.get((topic, number))
+            if queue is None:
+                queue = queues[topic, number] = Queue(topic, number, FileSeries(), FileSeries())
+            if isinstance(queue, Queue):
+                queue.dispatch(first, entries)
+        keys.add(kernels.scan_keys(view, at, end, run.offset))
+
+    def queues(self) -> list[AnyQueue]:
+        """Return all queues, by topic and number."""
+        return [queue for _, queue in sorted(self._recovered[0].items())]
+
+    def queue(self, topic: str, number: int) -> AnyQueue | None:
+        """Return one queue; None when it has no files and no record."""
+        return self._recovered[0].get((topic, number))
+
+    def topics(self) -> dict[str, list[int]]:
+        """Return the queue numbers of each topic that has a queue."""
+        found: dict[str, list[int]] = {}
+        for queue in self.queues():
+            found.setdefault(queue.topic, []).append(queue.queue)
+        return found
+
+    def _gone(self, offset: int, size: int) -> int:
+        file = self.series.at(offset)
+        if file is not None and self.start <= offset and offset + size <= min(file.end, self.end):
+            return 0
+        return file.end if file is not None else offset + 1
+
+    def _time_of(self, offset: int, size: int) -> int:
+        if self._gone(offset, size):
+            return -1
+        data = self.series.read(offset, 76)
+        at = 68 if data[39] & 0x10 else 56
+        return int.from_bytes(data[at : at + 8], "big", signed=True)
+
+    def get(self, topic: str, queue: int, offset: int, max_records: int = 32) -> Pull:
+        """Read a queue from queue offset ``offset`` on, with RocketMQ's statuses."""
+        found = self.queue(topic, queue)
+        if found is None:
+            return Pull(Status.NO_MATCHED_LOGIC_QUEUE, 0)
+        return found.get(offset, max_records, self._gone)
+
+    def offset_by_time(self, topic: str, queue: int, ms: int, *, upper: bool = False) -> int:
+        """Return the queue offset for a store time; 0 for an unknown queue."""
+        found = self.queue(topic, queue)
+        if found is None:
+            return 0
+        return found.offset_by_time(ms, self._time_of, self.start, upper=upper)
+
+    def find_key(self, topic: str, key: str, *, most: int = HITS_MAX) -> list[int]:
+        """Return log offsets of records that may carry ``key``, newest first; hashes only."""
+        return self._recovered[1].find(topic, key, most=most)
+
+
+def _read(path: Path) -> bytes:
+    return path.read_bytes() if path.is_file() else b""
+
+
+def _below(store: StoreReader, piece: Piece, limit: int) -> Piece | None:
+    """Return what of a piece lies below ``limit``, which is a batch border."""
+    if piece.offset >= limit:
+        return None
+    if isinstance(piece, Run) and piece.end > limit:
+        view, start = store.series.view(piece.file), piece.file.start
+        count = kernels.walk(view, piece.offset - start, limit - start, check_crc=False)[0]
+        return Run(piece.file, piece.offset, limit, count)
+    return piece
