@@ -321,8 +321,9 @@ def get(address: str, /, *, context: Annotated[Context, PRIVATE]) -> int:
     Args:
         address: ``topic/queue@offset``, ``log@offset``, or a message id.
     """
+    wanted = normal_address(address)
     with context.client() as client:
-        message = client.get(normal_address(address))
+        message = client.get(wanted)
     if message is None:
         raise Failure(Exit.MISSING, f"there is no message at {address}")
     rows = [

@@ -139,14 +139,13 @@ class Supervisor:
         self._lock = open(self.own / "lock", "w")  # noqa: SIM115  held as long as we live
 
     def _child(self, name: str, data: Path) -> Child:
+        words = self.words(name, self.directory / "cluster.toml")
+        return Child(name, words, run_file(data), self.own / f"{name}.log")
+
+    def words(self, name: str, config: Path) -> tuple[str, ...]:
+        """The command that starts one process."""
         verb = ("coordinator", "start") if name == COORDINATOR else ("node", "start", name)
-        config = str(self.directory / "cluster.toml")
-        return Child(
-            name,
-            (sys.executable, "-m", "twinlog", "-c", config, *verb),
-            run_file(data),
-            self.own / f"{name}.log",
-        )
+        return (sys.executable, "-m", "twinlog", "-c", str(config), *verb)
 
     def serve(self, ready: Callable[[], None] | None = None) -> int:
         """Start everything, then reap and answer until asked to stop; returns an exit code.
