@@ -23,6 +23,7 @@ Sources: replication.md, "Coordinator adapter".
 from __future__ import annotations
 
 import math
+import select
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -104,6 +105,9 @@ class _Link:
         sent = False
         try:
             with trio.fail_after(seconds):
+                stream = self._stream
+                if stream is not None and _said_something(stream):
+                    self.close()
                 if self._stream is None:
                     await self._open()
                 sent = True
@@ -159,6 +163,16 @@ class _Link:
         if self._stream is not None:
             self._stream.socket.close()
             self._stream = None
+
+
+def _said_something(stream: trio.SocketStream) -> bool:
+    """Whether a peer that was asked nothing has sent bytes or closed: a restarted coordinator.
+
+    Without this look the next call would be sent into the closed connection and be unknown.
+    """
+    poll = select.poll()
+    poll.register(stream.socket.fileno(), select.POLLIN)
+    return bool(poll.poll(0))
 
 
 class CoordinatorClient:
@@ -248,8 +262,12 @@ class CoordinatorClient:
                 nursery.start_soon(self._repeat, self._poll_once, POLL_SECONDS)
                 task_status.started()
         finally:
-            for link in (self._calls, self._watch, self._poll):
-                link.close()
+            self.close()
+
+    def close(self) -> None:
+        """Close the connections at once; a later `call` opens its own again."""
+        for link in (self._calls, self._watch, self._poll):
+            link.close()
 
     async def _repeat(self, once: Callable[[], Awaitable[None]], pause: float) -> None:
         """Do ``once`` for ever: after success at the given pace, after trouble with back-off."""

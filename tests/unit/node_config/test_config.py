@@ -67,12 +67,24 @@ def test_every_mistake_is_told_at_once_in_the_files_order(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("[cluster\n", "cluster.toml:1 this is not TOML: expected ']' at the end of a table declaration | None"),
-        ("[cluster]\nname = \"x\"\n", "cluster.toml no [[node]] is defined | add one: [[node]] with name and address"),
-        ("cluster = 3\n", "cluster.toml:1 cluster is not a section | write it as [cluster] or leave it out"),
-        ("[node]\nname = \"n1\"\n", "cluster.toml:1 node is one table for each node | write it as [[node]]"),
+        (
+            "[cluster\n",
+            "cluster.toml:1 this is not TOML: expected ']' at the end of a table declaration | None",
+        ),
+        (
+            '[cluster]\nname = "x"\n',
+            "cluster.toml no [[node]] is defined | add one: [[node]] with name and address",
+        ),
+        (
+            "cluster = 3\n",
+            "cluster.toml:1 cluster is not a section | write it as [cluster] or leave it out",
+        ),
+        (
+            '[node]\nname = "n1"\n',
+            "cluster.toml:1 node is one table for each node | write it as [[node]]",
+        ),
     ],
-)  # fmt: skip
+)
 def test_texts_that_are_no_cluster_file(tmp_path: Path, text: str, expected: str) -> None:
     """Whatever the file holds, the answer is a sentence with a line, never a trace."""
     assert expected in mistakes(tmp_path, text)
@@ -108,9 +120,7 @@ def test_flag_beats_environment_beats_file_beats_default(tmp_path: Path) -> None
 
 
 def test_a_node_differs_only_where_it_says_so(tmp_path: Path) -> None:
-    text = TWO_NODES.replace('[node.listen]\nclients = 0\nslaves = 0\nhttp = 0\n[[node]]\nname = "n2"',
-        '[node.listen]\nclients = 0\nslaves = 0\nhttp = 0\n[node.storage]\nflush = "sync"\n'
-        '[[node]]\nname = "n2"')  # fmt: skip
+    text = TWO_NODES.replace("http = 0\n", "http = 0\n[node.storage]\nflush = 'sync'\n", 1)
     found = read(tmp_path, text)
     assert (found.node("n1").storage.flush, found.node("n2").storage.flush) == ("sync", "async")
     assert found.origins["n1.storage.flush"].line == 12
