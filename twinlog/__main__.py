@@ -1,12 +1,30 @@
-"""Start the application: put its own root on the import path, then hand over to ``cli``."""
+"""Start the application: put its own root on the import path, then hand over to ``cli``.
+
+The command line and the server are an extra; without it this says so in one sentence and ends with
+78. Nothing else of the application is imported by users of the library.
+"""
 
 import sys
 from importlib.resources import files
+from importlib.util import find_spec
 from pathlib import Path
+
+NEEDED = ("cyclopts", "pydantic", "rich", "trio")
+"""What tells whether the extra is installed."""
+
+CONFIG = 78
+"""Exit code: a part is not installed (the table is in ``cli.failures``)."""
 
 
 def main() -> int:
     """Run the command line and return its exit code."""
+    missing = [name for name in NEEDED if find_spec(name) is None]
+    if missing:
+        print(
+            "error: the server and the command line are an extra: pip install 'twinlog[server]'",
+            file=sys.stderr,
+        )
+        return CONFIG
     here = Path(__file__).parent
     bundled = files("twinlog").joinpath("_app").is_dir()  # in a wheel; not in a checkout
     sys.path.insert(0, str(here / "_app" if bundled else here.parent))
