@@ -23,6 +23,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from node.counts import ClientCounts
 from node.limits import Limits, MiB
 from storage.sections import Outcome, Section, SectionResult
 from twinlog.errors import UsageError
@@ -140,14 +141,23 @@ class AppendPath:
     reply, in the order of the log for one acknowledgement.
     """
 
-    def __init__(self, driver: Appender, limits: Limits) -> None:
+    def __init__(
+        self,
+        driver: Appender,
+        limits: Limits,
+        counts: ClientCounts,
+        *,
+        clock: Callable[[], float],
+        waited: Callable[[float], None],
+    ) -> None:
         self._driver = driver
         self._limits = limits
+        self._counts = counts
+        self._clock = clock
+        self._waited = waited
         self._pending: list[AppendRequest] = []
         self.waiting = 0
         """Requests handed to the driver and not yet answered."""
-        self.refused_late = 0
-        """Requests refused because they waited too long, since the start."""
 
     @property
     def pending(self) -> bool:
@@ -165,7 +175,7 @@ class AppendPath:
         size = 0
         for request in pending:
             if now - request.arrived > self._limits.queue_wait_seconds:
-                self.refused_late += 1
+                self._counts.limit_reached("queue_wait_seconds")
                 waited = f"waited {now - request.arrived:.3f} s for the append path"
                 request.asker.refused(request.request, request.size, "busy", waited)
                 continue
@@ -179,6 +189,7 @@ class AppendPath:
 
     def _append(self, now: float, together: list[AppendRequest]) -> None:
         if self.waiting + len(together) > self._limits.producers_waiting_max:
+            self._counts.limit_reached("producers_waiting_max")
             for request in together:
                 request.asker.refused(
                     request.request,
@@ -201,13 +212,26 @@ class AppendPath:
     def _reply(self, together: list[AppendRequest]) -> Reply:
         def reply(results: list[SectionResult], by: str | None) -> None:
             self.waiting -= len(together)
+            self._waited(self._clock() - together[0].arrived)
             at = 0
             for request in together:
                 own = results[at : at + len(request.sections)]
                 at += len(own)
-                _answer(request, own, by or "")
+                self._answer(request, own, by or "")
 
         return reply
+
+    def _answer(self, request: AppendRequest, results: Sequence[SectionResult], by: str) -> None:
+        """Answer one request; a reason that holds for the whole node becomes its error."""
+        first = results[0]
+        node_wide = first.outcome is Outcome.REFUSED and first.code in NODE_WIDE
+        if node_wide and all(result.code == first.code for result in results):
+            request.asker.refused(request.request, request.size, first.code, first.text)
+            return
+        for section, result in zip(request.sections, results, strict=True):
+            if result.outcome is Outcome.STORED:
+                self._counts.appended(section.topic, section.count, len(section.data))
+        request.asker.appended(request.request, request.size, results, by)
 
 
 def _joins(first: AppendRequest, request: AppendRequest, size: int) -> bool:
@@ -217,13 +241,3 @@ def _joins(first: AppendRequest, request: AppendRequest, size: int) -> bool:
         and first.timeout_ms == request.timeout_ms
         and size + request.size <= TOGETHER_MAX
     )
-
-
-def _answer(request: AppendRequest, results: Sequence[SectionResult], by: str) -> None:
-    """Answer one request; a reason that holds for the whole node becomes the request's error."""
-    first = results[0]
-    node_wide = first.outcome is Outcome.REFUSED and first.code in NODE_WIDE
-    if node_wide and all(result.code == first.code for result in results):
-        request.asker.refused(request.request, request.size, first.code, first.text)
-        return
-    request.asker.appended(request.request, request.size, results, by)

@@ -42,6 +42,8 @@ ALONE_TURNS = 64
 """Turns with one appending connection after which it is served at once again."""
 
 SWEEP_SECONDS = 1.0
+EMPTY_SECONDS = 2.0
+"""A stopping node waits this long for clients to take their last answers."""
 
 
 class Turns(Protocol):
@@ -72,6 +74,7 @@ class ClientServer:
         answers: Answers,
         admin: Admin,
         status: Callable[[], Mapping[str, object]],
+        counts: ClientCounts,
         fetch: Callable[[ReadResult], list[memoryview]],
         debug: Callable[..., None],
     ) -> None:
@@ -81,7 +84,7 @@ class ClientServer:
         self.answers = answers
         self.admin = admin
         self.status = status
-        self.counts = ClientCounts()
+        self.counts = counts
         self.names_crc = wire.names_crc(answers.identity.cluster, answers.identity.group)
         self.epoch = 0
         """Sent in every header; the node keeps it."""
@@ -105,6 +108,13 @@ class ClientServer:
     def in_flight(self) -> int:
         """Requests of all clients that are not answered yet."""
         return sum(connection.in_flight for connection in self._connections)
+
+    async def emptied(self) -> None:
+        """Wait until every client has taken its answers, `EMPTY_SECONDS` at most."""
+        end = trio.current_time() + EMPTY_SECONDS
+        for connection in list(self._connections):
+            with trio.move_on_at(end):
+                await connection.stream.emptied()
 
     async def run(
         self,

@@ -99,6 +99,7 @@ class Stream:
         self._full = False
         self._last: str | None = None
         self._relaxed = trio.Event()
+        self._empty = trio.Event()
         self.closed: str | None = None
         """Why it was closed; None while it is open."""
         self.unsent = 0
@@ -173,6 +174,8 @@ class Stream:
                 break
             count -= len(first)
             out.popleft()
+        if not out:
+            self._empty.set()
 
     async def write_on(self) -> None:
         """Write a full socket until its queue is empty or it is closed. One task at a time."""
@@ -261,6 +264,12 @@ class Stream:
             self._relaxed = trio.Event()
             await self._relaxed.wait()
 
+    async def emptied(self) -> None:
+        """Wait until everything queued has been taken, or the stream is closed."""
+        while self.unsent and self.closed is None:
+            self._empty = trio.Event()
+            await self._empty.wait()
+
     # ── end ─────────────────────────────────────────────────────────────────────────────────────
 
     def close(self, why: str) -> None:
@@ -271,6 +280,7 @@ class Stream:
         self._out.clear()
         self.unsent = 0
         self._relaxed.set()
+        self._empty.set()
         trio.lowlevel.notify_closing(self._sock)
         self._sock.close()
 

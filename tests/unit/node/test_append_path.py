@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from node.append_path import AppendPath, AppendRequest, Reply, parse_sections, parse_terms
+from node.counts import ClientCounts
 from node.limits import KiB, Limits
 from storage.sections import Outcome, Section, SectionResult
 from twinlog.errors import UsageError
@@ -50,6 +51,11 @@ class Log:
             reply(places, "n1,n2")
 
 
+def path_to(log: Log, limits: Limits) -> AppendPath:
+    """A path whose clock stands still."""
+    return AppendPath(log, limits, ClientCounts(), clock=lambda: 0.0, waited=lambda _: None)
+
+
 def request(client: Client, number: int, **terms: object) -> AppendRequest:
     """An append of one section of 10 bytes that arrived at 0."""
     size = int(str(terms.get("size", 10)))
@@ -61,7 +67,7 @@ def request(client: Client, number: int, **terms: object) -> AppendRequest:
 def test_neighbours_with_the_same_terms_are_one_append() -> None:
     """Three small requests become one append; each gets its own results."""
     log, client = Log(), Client()
-    path = AppendPath(log, Limits())
+    path = path_to(log, Limits())
     for number, sections in ((1, 1), (2, 2), (3, 1)):
         path.add(request(client, number, sections=sections))
     path.run(0.0)
@@ -75,7 +81,7 @@ def test_neighbours_with_the_same_terms_are_one_append() -> None:
 def test_the_order_of_arrival_is_kept_across_terms() -> None:
     """A request with other terms ends a group; nothing overtakes."""
     log, client = Log(), Client()
-    path = AppendPath(log, Limits())
+    path = path_to(log, Limits())
     for number, ack in ((1, "confirmed"), (2, "written"), (3, "confirmed")):
         path.add(request(client, number, ack=ack))
     path.run(0.0)
@@ -85,7 +91,7 @@ def test_the_order_of_arrival_is_kept_across_terms() -> None:
 def test_a_group_is_one_batch_at_most() -> None:
     """Requests beyond 1 MiB start another append."""
     log, client = Log(), Client()
-    path = AppendPath(log, Limits())
+    path = path_to(log, Limits())
     for number in range(5):
         path.add(request(client, number, size=400 * KiB))
     path.run(0.0)
@@ -95,7 +101,7 @@ def test_a_group_is_one_batch_at_most() -> None:
 def test_a_request_that_waited_too_long_is_refused_and_not_written() -> None:
     """Beyond 200 ms the client hears busy; its neighbours in time are written."""
     log, client = Log(), Client()
-    path = AppendPath(log, Limits())
+    path = path_to(log, Limits())
     late, fresh = request(client, 1), request(client, 2)
     fresh.arrived = 5.0
     path.add(late)
@@ -109,7 +115,7 @@ def test_a_request_that_waited_too_long_is_refused_and_not_written() -> None:
 def test_more_than_the_waiting_limit_is_busy() -> None:
     """Beyond producers_waiting_max nothing is appended until somebody is answered."""
     log, client = Log(), Client()
-    path = AppendPath(log, Limits(producers_waiting_max=1))
+    path = path_to(log, Limits(producers_waiting_max=1))
     path.add(request(client, 1))
     path.run(0.0)
     path.add(request(client, 2))
@@ -124,7 +130,7 @@ def test_more_than_the_waiting_limit_is_busy() -> None:
 def test_a_refusal_of_the_node_is_the_requests_error_a_refusal_of_a_record_its_sections() -> None:
     """``not-master`` is said once; a bad record is named in its section's result."""
     log, client = Log(), Client()
-    path = AppendPath(log, Limits())
+    path = path_to(log, Limits())
     for number, code in enumerate(("not-master", "crc")):
         path.add(request(client, number))
         path.run(0.0)

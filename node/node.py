@@ -1,0 +1,313 @@
+"""One node: its parts, in the order in which they start and stop.
+
+Start (`Node.run`):
+
+1. **listeners**: the three ports are taken first, so that a port in use costs nothing, and what
+   port 0 got is known before anybody is told;
+2. **store**: the directory is locked, its identity checked, the log recovered, in a thread;
+3. **driver and its world**: core, store and `ReplicaService` are tied together;
+4. **coordinator**: the client watches and polls; the node publishes its addresses;
+5. **servers**: slaves, clients, HTTP;
+6. **role**: the driver starts: it registers and learns whom to follow. From here on everything is
+   driven by what arrives;
+7. **ready**: ``DATA/twinlog/run.json`` is written, `Node.ready` set.
+
+Stop (`Node.stop`; TERM and INT call it): new appends are refused and what is owed is answered
+(`Driver.stop`); answers leave; servers and links close; jobs in threads are waited for; the store
+is closed cleanly; ``run.json`` goes. A second signal skips the waiting: the store is closed all the
+same.
+
+A task that ends with an exception ends the node (`NodeCrashed` and everything else): the store is
+left as it is, as after kill -9, ``run.json`` too, and the exception leaves `run`.
+
+Nothing here is global: several nodes run inside one loop. `run` is the form for a process: signals,
+collector settings, one node.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import signal
+import socket
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from functools import partial
+from importlib.metadata import version
+
+import trio
+from storage.store import Store, Who
+
+from node import parts
+from node.config import ClusterConfig
+from node.http_server import serve as serve_http
+from node.logs import NodeLog
+from node.running import Endpoints, Running, wall_ms
+from node.task_tree import task_tree
+from replication.coordinator_store import read_run_file
+from replication.stream_service import listen
+from storage.disk import Disk, RealDisk
+
+RUN_FILE = "twinlog/run.json"
+DRAIN_SECONDS = 10.0
+"""A clean stop waits this long for what is owed, then closes all the same."""
+
+
+class Node:
+    """One node of a cluster; see the module.
+
+    Args:
+        config: The whole file.
+        name: Which node of it.
+        log: Where events go; None makes one from the file's settings.
+        disk: The data directory; None takes the real one the file names.
+        coordinator: Where the coordinator listens; None takes the file's endpoints.
+    """
+
+    def __init__(
+        self,
+        config: ClusterConfig,
+        name: str,
+        *,
+        log: NodeLog | None = None,
+        disk: Disk | None = None,
+        coordinator: Endpoints | None = None,
+    ) -> None:
+        self._config = config
+        self._settings = config.node(name)
+        self._coordinator = coordinator or endpoints_of(config)
+        self._disk = disk or RealDisk(self._settings.data)
+        self._stopping = trio.Event()
+        self._drain = trio.CancelScope()
+        self._started_at = 0.0
+        self.name = name
+        self.log = log or NodeLog(
+            level=self._settings.log.level, style=self._settings.log.format, node=name
+        )
+        self.ended = trio.Event()
+        """Set when `run` has ended, for whatever reason."""
+        self.stopped_by: int | None = None
+        """The signal that ended the process, first of several."""
+        self.ready = trio.Event()
+        """Set when the ports answer and ``run.json`` is written."""
+        self.running: Running | None = None
+        """The parts, from the recovered store on; for those who look from inside (tests)."""
+        self.run_document: dict[str, object] = {}
+        """What ``run.json`` says: pid, ports, version, and how the store was found."""
+
+    # ── life ────────────────────────────────────────────────────────────────────────────────────
+
+    async def run(
+        self, *, task_status: trio.TaskStatus[Mapping[str, object]] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        """Start, serve until `stop`, stop in order; started with ``run.json``'s document.
+
+        Cancelled: the node ends as if its process had been killed, and lets go of its directory.
+
+        Raises:
+            OSError: A port is in use.
+            TwinlogError: The directory is in use, of another node, newer or damaged.
+            NodeCrashed: The driver or a disk ended the node; and whatever else a task raised.
+        """
+        self._started_at = trio.current_time()
+        listeners = self._listen()
+        try:
+            store = await self._open(listeners)
+            clean = False
+            try:
+                await self._serve(store, listeners, task_status)
+                clean = True
+            finally:
+                with trio.CancelScope(shield=True):
+                    await trio.to_thread.run_sync(partial(store.close, clean=clean))
+            self._disk.remove(RUN_FILE, op="node.run.remove")
+            self.log("node_stopped", "info", end=store.end)
+        except BaseExceptionGroup as group:
+            raise only(group) from None
+        finally:
+            for sock in listeners.values():
+                sock.close()
+            self.ended.set()
+
+    def stop(self, *, now: bool = False) -> None:
+        """Stop in order; ``now`` (or a second call) does not wait for what is owed."""
+        if now or self._stopping.is_set():
+            self._drain.cancel()
+        self._stopping.set()
+
+    def _listen(self) -> dict[str, socket.socket]:
+        listen_to, host = self._settings.listen, self._settings.bind
+        ports = {"clients": listen_to.clients, "slaves": listen_to.slaves, "http": listen_to.http}
+        taken: dict[str, socket.socket] = {}
+        try:
+            for name, port in ports.items():
+                taken[name] = listen(host, port)
+        except OSError as error:
+            for sock in taken.values():
+                sock.close()
+            text = f"port {port} at {host} ({name} of {self.name}) is not free: {error.strerror}"
+            raise OSError(error.errno, text) from error
+        return taken
+
+    async def _open(self, listeners: Mapping[str, socket.socket]) -> Store:
+        """Recover the store in a thread: a long log takes seconds, and other nodes may share us."""
+        settings, config = self._settings, self._config
+        host = (await trio.socket.getaddrinfo(settings.address, None))[0][4][0]
+        port = listeners["clients"].getsockname()[1]
+        who = Who(config.name, config.group, self.name, config.family)
+        return await trio.to_thread.run_sync(
+            partial(
+                Store.open,
+                self._disk,
+                parts.store_settings(settings, str(host), port),
+                who,
+                wall_ms=wall_ms(),
+            )
+        )
+
+    async def _serve(
+        self,
+        store: Store,
+        listeners: Mapping[str, socket.socket],
+        task_status: trio.TaskStatus[Mapping[str, object]],
+    ) -> None:
+        """Run the parts until `stop`; the store is the caller's to close."""
+        ports = {name: sock.getsockname()[1] for name, sock in listeners.items()}
+        running = self.running = Running(
+            self._config,
+            self.name,
+            store,
+            disk=self._disk,
+            ports=ports,
+            coordinator=self._coordinator,
+            log=self.log,
+            stop=lambda now: self.stop(now=now),
+        )
+        async with trio.open_nursery() as nursery:
+            await nursery.start(running.world.run, listeners["slaves"])
+            await nursery.start(running.clients.run, listeners["clients"])
+            await nursery.start(serve_http, listeners["http"], running.pages())
+            running.driver.start(running.world.now())
+            running.world.turn()
+            self.run_document = self._run_document(store, ports)
+            self._disk.write_file(
+                RUN_FILE, json.dumps(self.run_document).encode(), op="node.run.write"
+            )
+            self.log("node_started", "info", **self.run_document)
+            self.ready.set()
+            task_status.started(self.run_document)
+            await self._stopping.wait()
+            self.log("node_stopping", "info")
+            await self._drained(running)
+            nursery.cancel_scope.cancel()
+
+    def _run_document(self, store: Store, ports: Mapping[str, int]) -> dict[str, object]:
+        boot = store.boot
+        return {
+            "kind": "NodeRun",
+            "name": self.name,
+            "pid": os.getpid(),
+            "host": self._settings.address,
+            "ports": dict(ports),
+            "version": version("twinlog"),
+            "data": str(self._settings.data),
+            "start": store.start,
+            "end": store.end,
+            "found_segments": boot.found_segments,
+            "epochs": [[each.epoch, each.start] for each in store.epochs[-8:]],
+            "clean": boot.clean,
+            "why_unclean": boot.why_unclean,
+            "cut_bytes": boot.cut_bytes,
+            "start_seconds": round(trio.current_time() - self._started_at, 3),
+        }
+
+    async def _drained(self, running: Running) -> None:
+        """Answer what is owed, within `DRAIN_SECONDS` or until `stop` is called again."""
+        done = trio.Event()
+        with self._drain:
+            self._drain.deadline = trio.current_time() + DRAIN_SECONDS
+            running.driver.stop(running.world.now(), lambda *_: done.set())
+            running.world.turn()
+            await done.wait()
+            running.world.turn()
+            await running.clients.emptied()
+
+
+@asynccontextmanager
+async def running_node(node: Node) -> AsyncIterator[Node]:
+    """Have a node serve for as long as the block runs, then stop it in order.
+
+    Raises:
+        Whatever ends the node; the block is cancelled then.
+    """
+    async with trio.open_nursery() as nursery:
+        await nursery.start(node.run)
+        yield node
+        node.stop()
+
+
+async def run(
+    config: ClusterConfig,
+    name: str,
+    *,
+    ready: Callable[[Mapping[str, object]], None] | None = None,
+) -> int | None:
+    """Run one node as this process; return the signal that stopped it, None for an order.
+
+    ``ready`` is given ``run.json``'s document once the node serves. Raises as `Node.run` does.
+    """
+    node = Node(config, name)
+    try:
+        async with trio.open_nursery() as nursery:
+            await nursery.start(_signals, node)
+            document = await nursery.start(node.run)
+            if ready is not None:
+                ready(document)
+            # What exists now lives as long as the process: the collector need not look at it.
+            gc.collect()
+            gc.freeze()
+            gc.set_threshold(50_000, 20, 50)
+            await node.ended.wait()
+            nursery.cancel_scope.cancel()
+        return node.stopped_by
+    except BaseExceptionGroup as group:
+        raise only(group) from None
+
+
+async def _signals(
+    node: Node, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+) -> None:
+    wanted = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
+    with trio.open_signal_receiver(*wanted) as received:
+        task_status.started()
+        async for number in received:
+            if number == signal.SIGUSR1:
+                node.log("tasks_dumped", "info", tasks=task_tree())
+            else:
+                node.stopped_by = node.stopped_by or number
+                node.stop()
+
+
+def endpoints_of(config: ClusterConfig) -> Endpoints:
+    """Return where the coordinator listens; port 0 is looked up in its run file each time."""
+    fixed, folder = config.coordinator.endpoints, config.coordinator.data
+    if all(port for _, port in fixed):
+        return fixed
+
+    def found() -> list[tuple[str, int]]:
+        document = read_run_file(folder) or {}
+        ports = document.get("ports")
+        port = ports.get("coordinator") if isinstance(ports, dict) else None  # pyright: ignore
+        return [(host, port) for host, _ in fixed if isinstance(port, int)]
+
+    return found
+
+
+def only(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """Return the exception that a group is about: the first that is no cancellation."""
+    for error in group.exceptions:
+        found = only(error) if isinstance(error, BaseExceptionGroup) else error
+        if not isinstance(found, trio.Cancelled):
+            return found
+    return group.exceptions[0]

@@ -1,0 +1,330 @@
+"""The world around the driver of one node: links to other nodes, threads, the timer, the register.
+
+`ReplicaService` is the driver's `Outside` made of trio. It turns sockets, finished jobs, answers of
+the coordinator and the passing of time into calls of the driver, and carries out what the driver
+asks for. It decides nothing about the protocol.
+
+A *turn* is what happens between two waits of the loop: some events go into the driver, then `turn`
+writes everything that was queued, lets the node look at what moved (`after_turn`) and sets the
+timer. Nothing waits inside a turn.
+
+What ends the node: an exception in any task here, `crash` called by the driver, a job whose error
+the driver does not survive. All of them leave through the nursery of `run` as one exception.
+
+Limits: a link may have `LINK_UNSENT_MAX` unsent bytes (the driver's own window is smaller); jobs
+run on `JOB_THREADS` threads of their own, so that cold reads never delay a flush.
+
+Sources: replication.md G.19 "Trio shell rules", protocol.md 8.
+"""
+
+from __future__ import annotations
+
+import math
+import socket
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Protocol
+
+import trio
+
+from replication.coordinator_client import CoordinatorClient, Unknown
+from replication.stream_service import Outbox, Stream, accept, connect
+from twinlog import wire
+
+LINK_UNSENT_MAX = 64 << 20
+"""Unsent bytes on a link beyond which it is closed: four times the default window of a slave."""
+
+JOB_THREADS = 4
+"""Flush, cut or promise, checkpoint, prepare: one of each may run at a time."""
+
+DIAL_SECONDS = 2.0
+"""How long a slave tries to reach its master's port before it says that nobody answers."""
+
+ACCEPTED_FROM = 1 << 32
+"""Numbers of accepted links; those of dials are the driver's and small."""
+
+TIMER_SLACK = 0.0005
+"""A deadline this near is due: the timer never wakes for less."""
+
+
+class NodeCrashed(RuntimeError):
+    """The node cannot go on; the text says why. Its store is left as it is, for recovery."""
+
+
+class Core(Protocol):
+    """The driver as the world sees it (``replication.driver.Driver``)."""
+
+    def on_accept(self, now: float, conn: int) -> None:
+        """A node connected to our slave port."""
+
+    def on_dialed(self, now: float, conn: int) -> None:
+        """The dial asked for stands."""
+
+    def on_closed(self, now: float, conn: int, why: str) -> None:
+        """A link ended, or a dial found nobody."""
+
+    def on_frame(self, now: float, conn: int, frame: wire.Frame) -> None:
+        """A whole, proven frame arrived."""
+
+    def on_answer(self, now: float, call_id: int, answer: Answer) -> None:
+        """The coordinator answered, or nobody knows whether it did what was asked."""
+
+    def on_group_state(self, now: float, state: Mapping[str, object]) -> None:
+        """The coordinator's register changed."""
+
+    def on_job(self, now: float, job: Job, error: Exception | None) -> None:
+        """A job left its thread."""
+
+    def on_tick(self, now: float) -> None:
+        """A deadline passed."""
+
+    def next_deadline(self) -> float | None:
+        """When `on_tick` is due."""
+
+
+class ReplicaService:
+    """Links, threads, timer and coordinator of one node; implements ``replication.driver.Outside``.
+
+    Args:
+        peers: Where other nodes take slaves, by name; None for one that is not known.
+        tell: Logs and counts an event of the driver.
+        moved: Called when the driver's view changed.
+    """
+
+    def __init__(
+        self,
+        *,
+        peers: Callable[[str], tuple[str, int] | None],
+        tell: Callable[..., None],
+        moved: Callable[[], None],
+    ) -> None:
+        self._register: CoordinatorClient | None = None
+        self._peers = peers
+        self._tell = tell
+        self._moved = moved
+        self._links: dict[int, Stream] = {}
+        self._next_conn = ACCEPTED_FROM
+        self._limiter = trio.CapacityLimiter(JOB_THREADS)
+        self._driver: Core | None = None
+        self._nursery: trio.Nursery | None = None
+        self._outbox: Outbox | None = None
+        self._timer = trio.CancelScope()
+        self.after_turn: list[Callable[[float], None]] = []
+        """What the node looks at when a turn's bytes are written."""
+        self.crashed: str | None = None
+        """Why the node ends; nothing may be given to the driver any more."""
+        self.jobs_running = 0
+        self.links_closed: dict[str, int] = {}
+        """Links that left the rules of the wire, by kind, since the start."""
+
+    # ── life ────────────────────────────────────────────────────────────────────────────────────
+
+    def attach(self, driver: Core, register: CoordinatorClient) -> None:
+        """Name the driver whose world this is, and the group's coordinator; before `run`."""
+        self._driver, self._register = driver, register
+
+    @property
+    def driver(self) -> Core:
+        """The driver whose world this is."""
+        assert self._driver is not None, "attach comes first"
+        return self._driver
+
+    @property
+    def register(self) -> CoordinatorClient:
+        """The coordinator of the group."""
+        assert self._register is not None, "attach comes first"
+        return self._register
+
+    @property
+    def outbox(self) -> Outbox:
+        """Where every stream of the node is written at the end of a turn; while `run` runs."""
+        assert self._outbox is not None, "the service does not run"
+        return self._outbox
+
+    async def run(
+        self,
+        listener: socket.socket,
+        *,
+        task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """Serve until cancelled; ready when the nursery stands.
+
+        Cancelled: links are closed without a word, jobs in their threads are waited for (a flush
+        cannot be recalled), their results are not given to the driver.
+        """
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            self._outbox = Outbox(nursery)
+            nursery.start_soon(accept, listener, self._accepted)
+            nursery.start_soon(self._keep_time)
+            nursery.start_soon(self.register.run)
+            task_status.started()
+            try:
+                await trio.sleep_forever()
+            finally:
+                for stream in list(self._links.values()):
+                    stream.close("node stops")
+                self._links.clear()
+
+    def now(self) -> float:
+        """The loop's time, seconds; the only clock the driver sees."""
+        return trio.current_time()
+
+    def turn(self) -> None:
+        """End a turn: write what was queued, let the node look at what moved, set the timer."""
+        outbox = self.outbox
+        outbox.flush()
+        now = trio.current_time()
+        for look in self.after_turn:
+            look(now)
+        outbox.flush()
+        if self.crashed is None:
+            self._set_timer()
+
+    # ── Outside: what the driver asks for ───────────────────────────────────────────────────────
+
+    def send(self, conn: int, frame: wire.Frame) -> None:
+        """Queue a frame; a link that is gone or takes nothing swallows it."""
+        stream = self._links.get(conn)
+        if stream is None:
+            return
+        head, payload = wire.encode(frame)
+        stream.send(head, (payload,) if payload else ())
+        if stream.unsent > LINK_UNSENT_MAX:
+            stream.close("takes nothing")
+
+    def dial(self, conn: int, peer: str) -> None:
+        """Connect to a node's slave port; answered by ``on_dialed`` or ``on_closed``."""
+        self._task(self._dial, conn, peer)
+
+    def close(self, conn: int, why: str) -> None:
+        """Close a link after what was queued; the driver hears nothing more of it."""
+        stream = self._links.pop(conn, None)
+        if stream is not None:
+            stream.push()
+            stream.close(why)
+
+    def coordinate(self, call_id: int, op: dict[str, object]) -> None:
+        """Ask the coordinator; answered by ``on_answer``, unknown after its deadline."""
+        self._task(self._coordinate, call_id, op)
+
+    def run_job(self, job: Job) -> None:
+        """Run a job in a thread; answered by ``on_job``."""
+        self.jobs_running += 1
+        self._task(self._job, job)
+
+    def event(self, name: str, level: str, **facts: object) -> None:
+        """Log an event of the driver."""
+        self._tell(name, level, **facts)
+
+    def changed(self) -> None:
+        """The driver's view moved."""
+        self._moved()
+
+    def crash(self, why: str) -> None:
+        """End the node at once, without a clean stop.
+
+        Raises:
+            NodeCrashed: Always; it leaves through the task that called the driver.
+        """
+        self.crashed = why
+        for stream in list(self._links.values()):
+            stream.close("node crashed")
+        raise NodeCrashed(why)
+
+    # ── tasks ───────────────────────────────────────────────────────────────────────────────────
+
+    def _task(self, task: Callable[..., Awaitable[None]], *args: object) -> None:
+        assert self._nursery is not None, "the service does not run"
+        self._nursery.start_soon(task, *args)
+
+    def _accepted(self, sock: socket.socket, peer: str) -> None:
+        conn, self._next_conn = self._next_conn, self._next_conn + 1
+        stream = self._stream(conn, sock)
+        self.driver.on_accept(self.now(), conn)
+        self.turn()
+        self._task(self._serve, conn, stream)
+
+    def _stream(self, conn: int, sock: socket.socket) -> Stream:
+        reader = wire.FrameReader()
+        stream = Stream(sock, self.outbox, reader, congested=None, clock=trio.current_time)
+        self._links[conn] = stream
+        return stream
+
+    async def _dial(self, conn: int, peer: str) -> None:
+        address = self._peers(peer)
+        why = f"no live entry of {peer} at the coordinator"
+        sock: socket.socket | None = None
+        if address is not None:
+            try:
+                with trio.fail_after(DIAL_SECONDS):
+                    sock = await connect(*address)
+            except (OSError, trio.TooSlowError) as error:
+                why = f"{peer} at {address[0]}:{address[1]} does not answer: {error}"
+        if self.crashed is not None:
+            return
+        if sock is None:
+            self.driver.on_closed(self.now(), conn, why)
+            self.turn()
+            return
+        stream = self._stream(conn, sock)
+        self.driver.on_dialed(self.now(), conn)
+        self.turn()
+        await self._serve(conn, stream)
+
+    async def _serve(self, conn: int, stream: Stream) -> None:
+        def on_frame(frame: wire.Frame) -> None:
+            if self.crashed is None and conn in self._links:
+                self.driver.on_frame(trio.current_time(), conn, frame)
+
+        try:
+            why = await stream.serve(on_frame, self.turn)
+        except wire.FrameError as error:
+            why = f"{error.kind}: {error.text}"
+            self.links_closed[error.kind] = self.links_closed.get(error.kind, 0) + 1
+            stream.close(why)
+        if self._links.pop(conn, None) is not None and self.crashed is None:
+            self.driver.on_closed(self.now(), conn, why)
+            self.turn()
+
+    async def _coordinate(self, call_id: int, op: dict[str, object]) -> None:
+        answer = await self.register.call(op)
+        if self.crashed is None:
+            self.driver.on_answer(self.now(), call_id, answer)
+            self.turn()
+
+    def on_state(self, state: dict[str, object]) -> None:
+        """Give the driver a newer group state; the coordinator's client calls this."""
+        if self.crashed is None:
+            self.driver.on_group_state(self.now(), state)
+            self.turn()
+
+    async def _job(self, job: Job) -> None:
+        error: Exception | None = None
+        try:
+            await trio.to_thread.run_sync(job.run, limiter=self._limiter)
+        except Exception as caught:  # the driver decides which error ends the node
+            error = caught
+        self.jobs_running -= 1
+        if self.crashed is None:
+            self.driver.on_job(self.now(), job, error)
+            self.turn()
+
+    async def _keep_time(self) -> None:
+        while True:
+            with trio.CancelScope() as self._timer:
+                self._timer.deadline = self._next()
+                await trio.sleep_forever()
+            now = self.now()
+            if now + TIMER_SLACK >= self._next():
+                self.driver.on_tick(now)
+                self.turn()
+
+    def _next(self) -> float:
+        deadline = self.driver.next_deadline()
+        return math.inf if deadline is None else deadline
+
+    def _set_timer(self) -> None:
+        """Wake earlier when a new deadline is earlier; a later one is found when it wakes."""
+        deadline = self._next()
+        if deadline < self._timer.deadline:
+            self._timer.deadline = deadline

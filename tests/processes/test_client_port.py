@@ -1,0 +1,268 @@
+"""What the client port does with bytes and requests that are not as they should be.
+
+Each row of the fault table that one node can show: the connection is closed and counted by kind, or
+the request is refused with its reason; the log does not move, and others are served as before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+
+import pytest
+import trio
+
+from tests.fixtures.cluster import Cluster, running_cluster
+from tests.fixtures.wire_client import WireClient, bodies, connected, outcomes, records
+from twinlog import wire
+
+
+@pytest.fixture
+async def one(tmp_path: Path) -> AsyncIterator[Cluster]:
+    """A cluster of one node with the topic ``t`` of two queues and one record."""
+    async with running_cluster(tmp_path, nodes=1) as running:
+        async with running.client() as client:
+            assert (await client.create("t", 2)).fields["created"] is True
+            assert outcomes(await client.append(records("t", b"first"))) == [0]
+        yield running
+
+
+def closings(cluster: Cluster) -> Mapping[str, int]:
+    """Connections the node ended, by kind."""
+    counters = cluster.view("n1")["counters"]
+    assert isinstance(counters, dict)
+    found = counters["closings"]
+    assert isinstance(found, dict)
+    return {str(kind): int(number) for kind, number in found.items()}  # pyright: ignore
+
+
+def end(cluster: Cluster) -> object:
+    """The end offset of the only node's log."""
+    offsets = cluster.view("n1")["offsets"]
+    assert isinstance(offsets, dict)
+    return offsets["end"]  # pyright: ignore[reportUnknownVariableType]
+
+
+async def say(cluster: Cluster, data: bytes, *, greet: bool) -> WireClient:
+    """Send raw bytes on a connection and wait until the node has closed it."""
+    async with connected(cluster.address("n1"), greet=greet) as client:
+        await client.stream.send_all(data)
+        assert await client.closed()
+        return client
+
+
+def an_append() -> bytes:
+    """A good APPEND of one record, as it travels."""
+    section = records("t", b"body" * 20)
+    fields: dict[str, object] = {
+        "ack": "confirmed",
+        "timeout_ms": 1000,
+        "sections": [section.row()],
+    }
+    return wire.encode_whole(
+        wire.Frame(wire.Type.APPEND, request=9, fields=fields, payload=section.data)
+    )
+
+
+@pytest.mark.parametrize(
+    ("first", "kind"),
+    [
+        (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", "http"),
+        (b"POST /x", "http"),
+        (bytes.fromhex("160301020001"), "tls"),
+        (b"\x00\x00\x00\x85{}", "not-ours"),
+        (b"SSH-2.0-OpenSSH_9.2", "not-ours"),
+    ],
+)
+async def test_other_protocols_are_closed_at_the_first_byte(
+    one: Cluster, first: bytes, kind: str
+) -> None:
+    """HTTP, TLS and anything else that is not ours: closed at once, counted by kind."""
+    before = closings(one).get(kind, 0)
+    await say(one, first, greet=False)
+    assert closings(one)[kind] == before + 1
+    assert "connection_refused" in one.logs["n1"].getvalue()
+
+
+async def test_a_port_scan_leaves_nothing(one: Cluster) -> None:
+    """A connection that says nothing and goes away is forgotten, and no fault of anybody."""
+    before = closings(one)
+    for _ in range(20):
+        stream = await trio.open_tcp_stream(*one.address("n1"))
+        await stream.aclose()
+    await one.until(lambda: one.nodes["n1"].running.clients.connections == 0)  # type: ignore[union-attr]
+    assert closings(one) == before
+
+
+async def test_frames_cut_at_every_point_change_nothing(one: Cluster) -> None:
+    """A client that is killed inside a frame, wherever: nothing of the frame was done."""
+    data, before = an_append(), end(one)
+    for cut in range(1, len(data)):
+        async with connected(one.address("n1")) as client:
+            await client.stream.send_all(data[:cut])
+    await one.until(lambda: one.nodes["n1"].running.clients.connections == 0)  # type: ignore[union-attr]
+    assert end(one) == before
+    async with one.client() as client:
+        assert outcomes(await client.append(records("t", b"after"))) == [0]
+
+
+async def test_a_flipped_bit_anywhere_closes_the_connection(one: Cluster) -> None:
+    """Header, fields or payload: a CRC finds it, nothing is appended, the kind is counted."""
+    data, before = an_append(), end(one)
+    for at in range(0, len(data), 7):
+        broken = bytearray(data)
+        broken[at] ^= 1 << (at % 8)
+        await say(one, bytes(broken), greet=True)
+    assert end(one) == before
+    found = closings(one)
+    assert found["crc"] > 0
+    assert found["crc"] + found["not-ours"] + found.get("version", 0) >= len(data) // 7
+
+
+async def test_oversized_and_unknown_frames_close_the_connection(one: Cluster) -> None:
+    """Announced lengths beyond the limits and types nobody knows end it before a byte is placed."""
+    for kind, head in (
+        ("oversized", header(wire.Type.APPEND, fields=wire.FIELDS_MAX + 1)),
+        ("oversized", header(wire.Type.APPEND, payload=wire.PAYLOAD_MAX + 1)),
+        ("type", header(60)),
+        ("type", wire.encode_whole(wire.Frame(wire.Type.HA_HELLO))),
+        ("type", wire.encode_whole(wire.Frame(wire.Type.CO_READ))),
+        ("type", wire.encode_whole(wire.Frame(wire.Type.METADATA, wire.ANSWER))),
+    ):
+        before = closings(one).get(kind, 0)
+        await say(one, head, greet=True)
+        assert closings(one)[kind] == before + 1
+
+
+def header(kind: int, *, fields: int = 0, payload: int = 0) -> bytes:
+    """A header with a good CRC that announces what it likes."""
+    import struct
+
+    from crc32c import crc32c
+
+    names = (wire.MAGIC, wire.VERSION, kind, 0, fields, payload, 0, 1, 0, 0, 0)
+    head = wire.HEADER.pack(*names)
+    return head + struct.pack(">I", crc32c(head))
+
+
+async def test_hello_comes_first_and_once(one: Cluster) -> None:
+    """A request before HELLO, or HELLO twice, closes the connection."""
+    hello = wire.Frame(wire.Type.HELLO, fields={"min": 1, "max": 1, "features": 0, "client": "x"})
+    await say(one, wire.encode_whole(wire.Frame(wire.Type.METADATA)), greet=False)
+    await say(one, wire.encode_whole(hello), greet=True)
+    assert closings(one)["hello"] == 2
+
+
+async def test_another_wire_version_is_told_which_is_spoken(one: Cluster) -> None:
+    """Older and newer, in HELLO and in the header: an error with the range, then close."""
+    for low, high in ((0, 0), (2, 9)):
+        async with connected(one.address("n1"), greet=False) as client:
+            answer = await client.hello(min=low, max=high)
+            assert answer.is_error
+            assert (answer.fields["code"], answer.fields["min"]) == ("version", wire.VERSION)
+            assert await client.closed()
+    newer = bytearray(wire.encode_whole(wire.Frame(wire.Type.HELLO, request=1)))
+    newer[4] = wire.VERSION + 1
+    async with connected(one.address("n1"), greet=False) as client:
+        await client.stream.send_all(newer)
+        answer = await client.receive()
+        assert answer.is_error
+        assert answer.fields["max"] == wire.VERSION
+        assert await client.closed()
+    assert closings(one)["version"] == 3
+
+
+async def test_a_client_of_another_cluster_is_told_whose_node_this_is(one: Cluster) -> None:
+    """Names that differ: both are in the answer, then the connection ends."""
+    frame = wire.Frame(
+        wire.Type.HELLO,
+        names_crc=wire.names_crc("other", "g1"),
+        fields={"min": 1, "max": 1, "features": 0, "client": "x"},
+    )
+    async with connected(one.address("n1"), greet=False) as client:
+        await client.stream.send_all(wire.encode_whole(frame))
+        answer = await client.receive()
+        assert answer.fields["code"] == "other-cluster"
+        assert "test" in str(answer.fields["text"])
+        assert await client.closed()
+
+
+async def test_a_bad_record_refuses_its_section_alone(one: Cluster) -> None:
+    """A flipped byte in a body: that section is refused with the record's number, others stored."""
+    good, bad = records("t", b"good"), records("t", b"one", b"two", b"three")
+    broken = bytearray(bad.data)
+    broken[broken.index(b"two")] ^= 1
+    bad.data = bytes(broken)
+    async with one.client() as client:
+        answer = await client.append(good, bad, records("t", b"also good"))
+        assert outcomes(answer) == [0, 2, 0]
+        rows = answer.fields["results"]
+        assert isinstance(rows, list)
+        assert rows[1][6] == 1
+        read = await client.read("t")
+        assert list(bodies(read)) == [b"first", b"good", b"also good"]
+
+
+async def test_an_unknown_topic_is_refused_with_the_command_that_creates_it(one: Cluster) -> None:
+    """Send, read and offsets of a topic that is not there."""
+    async with one.client() as client:
+        answer = await client.append(records("nowhere", b"x"))
+        assert outcomes(answer) == [2]
+        rows = answer.fields["results"]
+        assert isinstance(rows, list)
+        assert rows[0][4] == "unknown-topic"
+        assert "twinlog topic create nowhere" in str(rows[0][5])
+        assert (await client.read("nowhere")).fields["status"] == "unknown-topic"
+        offsets = await client.ask(wire.Type.OFFSETS, {"topic": "nowhere", "queues": None})
+        assert "twinlog topic create nowhere" in str(offsets.fields["hint"])
+
+
+async def test_readers_outside_the_queue_get_different_answers(one: Cluster) -> None:
+    """At the end, past the end, an unknown queue: three answers, and no progress is moved."""
+    async with one.client() as client:
+        assert (await client.read("t", 0)).fields["status"] == "found"
+        assert (await client.read("t", 1)).fields["status"] == "none"
+        past = await client.read("t", 5)
+        assert (past.fields["status"], past.fields["end"]) == ("past-end", 1)
+        assert (await client.read("t", 0, queue=9)).fields["status"] == "unknown-queue"
+
+
+async def test_a_parked_read_wakes_when_something_is_new(one: Cluster) -> None:
+    """A long poll is answered by the append it waited for, not by its deadline."""
+    async with one.client() as reader, one.client() as writer, trio.open_nursery() as nursery:
+        found: list[wire.Frame] = []
+
+        async def read() -> None:
+            found.append(await reader.read("t", 1, wait_ms=8_000))
+
+        nursery.start_soon(read)
+        await one.until(lambda: one.nodes["n1"].running.clients.reads.waiting == 1)  # type: ignore[union-attr]
+        with trio.fail_after(4):
+            await writer.append(records("t", b"news"))
+            await one.until(lambda: bool(found))
+        assert list(bodies(found[0])) == [b"news"]
+
+
+async def test_requests_beyond_the_limit_are_busy(one: Cluster) -> None:
+    """The next request of a connection with too many unanswered ones is refused, not queued."""
+    running = one.nodes["n1"].running
+    assert running is not None
+    limit = running.clients.limits.requests_in_flight_max
+    fields: dict[str, object] = {
+        "topic": "t",
+        "queue": 0,
+        "offset": 1,
+        "max_bytes": 1,
+        "max_records": 1,
+        "wait_ms": 9000,
+    }
+    frames = b"".join(
+        wire.encode_whole(wire.Frame(wire.Type.READ, request=number, fields=fields))
+        for number in range(1, limit + 2)
+    )
+    async with one.client() as client:
+        await client.stream.send_all(frames)
+        answer = await client.receive()
+        assert answer.request == limit + 1
+        assert (answer.fields["code"], answer.fields["retryable"]) == ("busy", True)
+    await one.until(lambda: running.clients.reads.waiting == 0)

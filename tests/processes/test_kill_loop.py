@@ -1,0 +1,116 @@
+"""Load, SIGKILL, failover, restart, again and again: nothing acknowledged is lost or doubled.
+
+``TWINLOG_KILL_ROUNDS`` sets the rounds; 50 where everything must run (``TWINLOG_REQUIRE=all``), a
+few otherwise. Every fifth round kills all nodes at once.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from tests.fixtures.processes import Processes
+from twinlog import Client
+from twinlog.errors import TwinlogError
+
+ROUNDS = int(
+    os.environ.get("TWINLOG_KILL_ROUNDS", "50" if os.environ.get("TWINLOG_REQUIRE") else "5")
+)
+SEED = int(os.environ.get("TWINLOG_KILL_SEED", "7"))
+EVERYBODY = 5
+"""Every so many rounds all nodes are killed at once."""
+
+pytestmark = [pytest.mark.processes, pytest.mark.slow]
+
+
+class Load:
+    """Sends numbered records one after the other from a thread; remembers what was acknowledged."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._stop = threading.Event()
+        self._moved = threading.Condition()
+        self.sent = 0
+        self.acknowledged: list[int] = []
+        self.unknown: list[int] = []
+
+    def run(self) -> None:
+        """Send until told to stop."""
+        with self._client.producer("load", linger="1 ms") as producer:
+            while not self._stop.is_set():
+                numbers = range(self.sent, self.sent + 50)
+                handles = [producer.send(b"%d" % number) for number in numbers]
+                self.sent += len(handles)
+                producer.flush()
+                for number, handle in zip(numbers, handles, strict=True):
+                    try:
+                        handle.result()
+                    except TwinlogError:
+                        self.unknown.append(number)
+                    else:
+                        self.acknowledged.append(number)
+                with self._moved:
+                    self._moved.notify_all()
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """The load runs while the block does, and has ended after it."""
+        thread = threading.Thread(target=self.run)
+        thread.start()
+        try:
+            yield
+        finally:
+            self._stop.set()
+            thread.join(60)
+            assert not thread.is_alive(), "the load did not end"
+
+    def wait_for_more(self, records: int = 100) -> None:
+        """Wait until so many more records are acknowledged."""
+        wanted = len(self.acknowledged) + records
+        with self._moved:
+            came = self._moved.wait_for(lambda: len(self.acknowledged) >= wanted, 60)
+        assert came, f"{len(self.acknowledged)} acknowledged and no more"
+
+
+def test_nothing_acknowledged_is_lost_or_doubled(processes: Processes) -> None:
+    """After every round's kill and restart, and after all of them, the ledger is right."""
+    chance = random.Random(SEED)
+    nodes = [node.name for node in processes.config.nodes]
+    endpoints = [":".join(map(str, processes.address(name))) for name in nodes]
+    with Client(endpoints, timeout=60.0) as client:
+        client.create_topic("load", 1)
+        load = Load(client)
+        with load.running():
+            for number in range(1, ROUNDS + 1):
+                load.wait_for_more()
+                one_round(processes, chance, nodes, everybody=number % EVERYBODY == 0)
+            load.wait_for_more()
+        bodies = [int(message.body) for message in client.read("load")]
+        assert len(set(bodies)) == len(bodies), "a record is there twice"
+        missing = set(load.acknowledged) - set(bodies)
+        assert not missing, f"{len(missing)} acknowledged records are gone: {sorted(missing)[:9]}"
+        assert set(bodies) <= set(range(load.sent))
+        assert bodies == sorted(bodies), "one producer, one queue: the order is kept"
+
+
+def one_round(
+    processes: Processes, chance: random.Random, nodes: list[str], *, everybody: bool
+) -> None:
+    """Kill, take over where the master died, restart, wait until all are in sync."""
+    if everybody:
+        processes.kill(*nodes)
+        processes.start(*nodes)
+        processes.settled()
+        return
+    victim = chance.choice(nodes)
+    leads = victim == processes.master()
+    processes.kill(victim)
+    if leads:
+        processes.failover(chance.choice([name for name in nodes if name != victim]))
+    processes.start(victim)
+    processes.settled()
