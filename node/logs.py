@@ -40,13 +40,18 @@ KIND_FACTS = ("peer", "node", "kind", "limit", "topic", "code", "why_code")
 """Facts that make two warnings of one name different."""
 
 EVENTS: Mapping[str, str] = {
+    "connection_refused": "a client left the rules of the wire and was closed; kind says which",
     "coordinator_back": "the coordinator answers again",
     "coordinator_lost": "the coordinator does not answer; traffic goes on, roles cannot change",
     "coordinator_refused": "the coordinator answered a question with an error",
     "coordinator_started": "the coordinator listens",
     "coordinator_stopped": "the coordinator ended",
+    "node_started": "the node serves; what it found on disk and where it listens",
+    "node_stopped": "the node stopped in order; its store is closed",
+    "node_stopping": "the node was told to stop: it refuses writes and answers what it owes",
     "register_changed": "one operation changed the register: who is master, who is in sync",
     "register_readonly": "the register was shown a future it does not know; it changes nothing",
+    "tasks_dumped": "SIGUSR1: every task with the place where it waits",
 }
 """Every event name with its meaning."""
 
