@@ -57,6 +57,8 @@ class FileSeries:
         self.strays: tuple[Path, ...] = tuple(strays)
         self._starts = [file.start for file in self.files]
         self._views: dict[int, memoryview] = {}
+        self.unreadable: dict[int, str] = {}
+        """Why the file that starts there could not be read."""
 
     @property
     def start(self) -> int:
@@ -74,16 +76,17 @@ class FileSeries:
         return self.files[i] if i >= 0 and offset < self.files[i].end else None
 
     def view(self, file: LogFile) -> memoryview:
-        """Return the whole file, mapped.
-
-        Raises:
-            OSError: It cannot be opened or has become shorter.
-        """
+        """Return the whole file, mapped; empty when it cannot be read, see `unreadable`."""
         view = self._views.get(file.start)
         if view is None:
-            with file.path.open("rb") as opened:
-                mapped = mmap.mmap(opened.fileno(), file.size, access=mmap.ACCESS_READ)
-            view = self._views[file.start] = memoryview(mapped)
+            try:
+                with file.path.open("rb") as opened:
+                    mapped = mmap.mmap(opened.fileno(), file.size, access=mmap.ACCESS_READ)
+                view = memoryview(mapped)
+            except (OSError, ValueError) as error:  # ValueError: it has become shorter
+                self.unreadable[file.start] = str(error)
+                view = memoryview(b"")
+            self._views[file.start] = view
         return view
 
     def read(self, offset: int, length: int) -> memoryview:
@@ -100,6 +103,8 @@ class FileSeries:
         ``offset`` itself when all are zero. Holes of sparse files are skipped, not read.
         """
         view, found = self.view(file), offset
+        if file.start in self.unreadable:
+            return found
         for start, end in _extents(file, offset - file.start):
             for at in range(start, end, _CHUNK):
                 used = bytes(view[at : min(at + _CHUNK, end)]).rstrip(b"\0")

@@ -49,7 +49,9 @@ class Harm(Enum):
     TAIL = "tail"
     """Written, never finished: recovery cuts it."""
     LEFTOVER = "leftover"
-    """Behind the end of a log that was cut; means nothing."""
+    """Behind the end of a log that was cut, or never finished; never part of it."""
+    UNREADABLE = "unreadable"
+    """The file could not be read; nothing is known about it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +160,9 @@ class RocketLog:
     def _file(self, file: LogFile, found: list[Piece]) -> bool:
         """Add the pieces of one file; False when the log ends in it."""
         view, at = self._series.view(file), file.start
+        if file.start in self._series.unreadable:
+            found.append(_unreadable(self._series, file))
+            return True
         while at < file.end:
             count, stop, code, _, _ = kernels.walk(view, at - file.start, file.size)
             if count:
@@ -230,6 +235,11 @@ def _name(file: LogFile) -> str:
     return f"{file.path.parent.name}/{file.path.name}"
 
 
+def _unreadable(series: FileSeries, file: LogFile) -> Damage:
+    text = f"the file cannot be read: {series.unreadable[file.start]}"
+    return Damage(_name(file), file.start, file.size, text, Harm.UNREADABLE)
+
+
 def _end(file: LogFile, at: int, written: int, *, clean: bool, code: int) -> Damage:
     if clean:
         what = "old bytes behind the end of the log"
@@ -283,6 +293,10 @@ class TwinLog:
         """Add the pieces of one file; False when the log ends in it."""
         entries = [entry for _, entry in self.entries.get(file.start, ()) if entry]
         at = file.start
+        self._series.view(file)
+        if at in self._series.unreadable:
+            found.append(_unreadable(self._series, file))
+            return True
         for entry in entries:
             if entry.start < at or entry.end > file.end:
                 text = "a batch index entry does not follow the one before"
@@ -300,15 +314,23 @@ class TwinLog:
 
     def _behind(self, file: LogFile, at: int, found: list[Piece], *, last: bool) -> bool:
         """Add what lies behind the last entry of a file that is not full."""
-        if last:
-            written = self._series.last_written(file, at)
-            if written > at:
-                text = "recovery would cut here: no batch index entry names these bytes"
-                found.append(Damage(_name(file), at, written - at, text, Harm.TAIL))
-            return False
-        text = "no batch index entry names these bytes, though later files have entries"
-        found.append(Damage(_batches_name(file), at, file.end - at, text))
-        return True
+        if not last:
+            text = "no batch index entry names these bytes, though later files have entries"
+            found.append(Damage(_batches_name(file), at, file.end - at, text))
+            return True
+        length = self._series.last_written(file, at) - at
+        _, newest = (self.entries.get(file.start) or [(0, None)])[-1]
+        if self.entries.get(file.start) and newest is None:
+            harm = Harm.DAMAGE if at < self.flushed else Harm.TAIL
+            text = "the last batch index entry does not match its CRC"
+            found.append(Damage(_batches_name(file), at, length, text, harm))
+        elif at < self.flushed:
+            text = "flushed bytes that no batch index entry names"
+            found.append(Damage(_batches_name(file), at, length, text))
+        elif length:
+            text = "written but never finished: no batch index entry names these bytes"
+            found.append(Damage(_name(file), at, length, text, Harm.LEFTOVER))
+        return False
 
     def _batch(self, file: LogFile, entry: BatchEntry, found: list[Piece]) -> bool:
         view = self._series.view(file)
@@ -348,7 +370,7 @@ def log_end(series: FileSeries, pieces: Sequence[Piece], *, ours: bool) -> int:
                 end = piece.end
             case Blank():
                 end = piece.file.end if ours or piece.file.end < series.end else piece.offset
-            case Damage(harm=Harm.DAMAGE):
+            case Damage(harm=Harm.DAMAGE | Harm.UNREADABLE):
                 end = max(end, piece.offset + piece.length)
             case _:
                 pass

@@ -104,6 +104,7 @@ class Queue:
     """
 
     kind = "SimpleCQ"
+    folder = "consumequeue"
 
     def __init__(self, topic: str, queue: int, series: FileSeries, extension: FileSeries) -> None:
         self.topic = topic
@@ -228,6 +229,26 @@ class Queue:
             if found is not None:
                 yield found
 
+    def stored(self, number: int, count: int) -> bytes:
+        """Return the bytes of ``count`` entries from queue offset ``number`` on, as they lie."""
+        out, at, end = bytearray(), 20 * number, min(20 * (number + count), self._stored_end)
+        while at < end:
+            part = self._series.read(at, end - at)
+            if not part:
+                break
+            out += part
+            at += len(part)
+        return bytes(out)
+
+    def unreadable(self) -> list[tuple[str, str]]:
+        """Return (file name, why) of the files that could not be read."""
+        return _unreadable(self._series)
+
+    def place(self, number: int) -> tuple[str, int]:
+        """Return the file name and the byte in it of the entry at queue offset ``number``."""
+        file = self._series.at(20 * number)
+        return (file.path.name, 20 * number - file.start) if file else ("", 0)
+
     def stored_entries(self) -> Iterator[tuple[int, int]]:
         """Yield (log offset, size) of everything the files hold, fill-up entries left out."""
         for file in self._series.files:
@@ -333,6 +354,12 @@ class Queue:
         return next(late, spans[-1])
 
 
+def _unreadable(series: FileSeries) -> list[tuple[str, str]]:
+    for file in series.files:
+        series.view(file)
+    return [(f.path.name, why) for f in series.files if (why := series.unreadable.get(f.start))]
+
+
 def _outside(offset: int, low: int, high: int) -> Pull | None:
     if high == 0:
         return Pull(Status.NO_MESSAGE_IN_QUEUE, 0)
@@ -358,11 +385,13 @@ class BatchQueue:
     """One queue of a BatchCQ topic: 46-byte units, each for one or more messages."""
 
     kind = "BatchCQ"
+    folder = "batchconsumequeue"
 
     def __init__(self, topic: str, queue: int, series: FileSeries) -> None:
         self.topic = topic
         self.queue = queue
         self._files: list[list[Entry]] = []
+        self._series = series
         self._min = 0
         for file in series.files:
             units, whole = _batch_units(series.view(file))
@@ -408,6 +437,10 @@ class BatchQueue:
         for unit in self._units:
             if unit.queue_offset + unit.count > first and (end is None or unit.queue_offset < end):
                 yield unit
+
+    def unreadable(self) -> list[tuple[str, str]]:
+        """Return (file name, why) of the files that could not be read."""
+        return _unreadable(self._series)
 
     def extensions(self) -> Iterator[Extension]:
         """Batch queues have no extension."""

@@ -117,7 +117,7 @@ class StoreReader:
     # -- the log ---------------------------------------------------------------------------------
 
     @cached_property
-    def _stored(self) -> dict[tuple[str, int], AnyQueue]:
+    def stored_queues(self) -> dict[tuple[str, int], AnyQueue]:
         """The queues as their files have them; never changed."""
         return load_queues(self.root)
 
@@ -135,7 +135,7 @@ class StoreReader:
         )
 
     def _trusted_starts(self) -> list[tuple[int, int]]:
-        found = {entry for queue in self._stored.values() for entry in queue.stored_entries()}
+        found = {entry for queue in self.stored_queues.values() for entry in queue.stored_entries()}
         if self.ours:
             log = TwinLog(self.series, self.batches, flushed=0)
             for entries in log.entries.values():
@@ -198,6 +198,11 @@ class StoreReader:
     def run_bytes(self, run: Run) -> memoryview:
         """Return the bytes of a run."""
         return self.series.view(run.file)[run.offset - run.file.start : run.end - run.file.start]
+
+    def last_timestamp(self, run: Run) -> int:
+        """Return the store timestamp of a run's last record."""
+        view, start = self.series.view(run.file), run.file.start
+        return kernels.store_timestamp_last(view, run.offset - start, run.end - start)
 
     def decode_run(self, run: Run) -> Iterator[Record]:
         """Yield the records of a run."""

@@ -1,0 +1,337 @@
+"""``twinlog log``: look at the files of a store; no node is needed or asked.
+
+The directory may be one of ours or RocketMQ's, live or a copy, stopped cleanly or not. What is
+shown is what its recovery would keep; ``--raw`` shows everything that parses. Nothing is written.
+
+Not here: reading (``twinlog.store_reader``), judging (``twinlog.store_check``), records as rows
+(``log_dump``).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Annotated
+
+from cli.context import Context
+from cli.failures import Exit, Failure
+from cli.fields import table, text
+from cli.log_dump import Item, Window, items
+from cli.options import Output
+from cli.parsing import PRIVATE
+from cli.render import Answer, Cell, Size, Table, Time, columns
+from twinlog.store_check import Grade, Verdict
+from twinlog.store_check import compare as compare_stores
+from twinlog.store_check import verify as verify_store
+from twinlog.store_log import Damage, Harm, Run
+from twinlog.store_reader import StoreReader
+
+LINES = 500
+"""Lines of a dump that go out in one write."""
+
+
+def info(directory: Path, /, *, context: Annotated[Context, PRIVATE]) -> int:
+    """Show the segments of a store.
+
+    Args:
+        directory: The data directory of a node, or a store of RocketMQ.
+    """
+    with _open(directory) as store:
+        rows = [_segment(store, at) for at in range(len(store.series.files))]
+        kind = "twinlog" if store.ours else "RocketMQ"
+        stop = "running" if store.marks.live else "clean" if store.clean else "not clean"
+        flushed = store.marks.flushed if store.ours else None
+        fields: dict[str, object] = {
+            "directory": str(directory),
+            "made_by": kind,
+            "stop": stop,
+            "start": store.start,
+            "end": store.end,
+            "flushed": flushed,
+            "segments": rows,
+        }
+        head = f"{directory} · {kind} · stopped: {stop} · log {store.start}..{store.end}"
+        context.printer.answer(
+            Answer(
+                kind="LogInfo",
+                fields=fields,
+                head=head,
+                tables=[
+                    Table(
+                        columns("SEGMENT START> END> RECORDS> SIZE> OLDEST NEWEST FLUSHED CRC"),
+                        [_segment_row(row) for row in rows],
+                    )
+                ],
+                items=rows,
+                names=[str(row["segment"]) for row in rows],
+            )
+        )
+    return Exit.OK
+
+
+def _segment(store: StoreReader, number: int) -> dict[str, object]:
+    file = store.series.files[number]
+    pieces = list(store.pieces(file.start, file.end))
+    runs = [piece for piece in pieces if isinstance(piece, Run)]
+    bad = any(isinstance(p, Damage) and p.harm is not Harm.LEFTOVER for p in pieces)
+    end = min(max(store.end, file.start), file.end)
+    first = next(store.decode_run(runs[0]), None) if runs else None
+    return {
+        "segment": file.path.name,
+        "start": file.start,
+        "end": end,
+        "records": sum(run.count for run in runs),
+        "size": file.size,
+        "oldest_ms": first.store_timestamp if first else None,
+        "newest_ms": store.last_timestamp(runs[-1]) if runs else None,
+        "flushed": end <= store.marks.flushed if store.ours else None,
+        "crc": "damaged" if bad else "ok",
+    }
+
+
+def _segment_row(row: dict[str, object]) -> tuple[Cell, ...]:
+    oldest, newest, size = row["oldest_ms"], row["newest_ms"], row["size"]
+    flushed = row["flushed"]
+    return (
+        str(row["segment"]),
+        _whole(row["start"]),
+        _whole(row["end"]),
+        _whole(row["records"]),
+        Size(_whole(size)),
+        Time(oldest) if isinstance(oldest, int) else None,
+        Time(newest) if isinstance(newest, int) else None,
+        flushed if isinstance(flushed, bool) else None,
+        str(row["crc"]),
+    )
+
+
+def _whole(value: object) -> int:
+    return value if isinstance(value, int) else 0
+
+
+def epochs(directory: Path, /, *, context: Annotated[Context, PRIVATE]) -> int:
+    """Show the epochs a store knows: who wrote which bytes.
+
+    Args:
+        directory: The data directory of a node, or a store of RocketMQ in controller mode.
+    """
+    with _open(directory) as store:
+        history, end = store.epochs(), store.end
+    ends = [start for _, start in history[1:]] + [end]
+    found: list[dict[str, object]] = []
+    rows: list[tuple[Cell, ...]] = []
+    for (epoch, start), stop in zip(history, ends, strict=False):
+        found.append({"epoch": epoch, "start": start, "end": stop, "bytes": stop - start})
+        rows.append((epoch, start, stop, Size(stop - start)))
+    context.printer.answer(
+        Answer(
+            kind="LogEpochs",
+            fields={"directory": str(directory), "epochs": found},
+            tables=[Table(columns("EPOCH> START> END> BYTES>"), rows)],
+            items=found,
+            names=[str(item["epoch"]) for item in found],
+        )
+    )
+    return Exit.OK
+
+
+def dump(
+    directory: Path,
+    /,
+    *,
+    range_: str = "start:",
+    raw: bool = False,
+    bodies: bool = False,
+    context: Annotated[Context, PRIVATE],
+) -> int:
+    """Show every record of a store, in log order, with blanks and damage.
+
+    Args:
+        directory: The data directory of a node, or a store of RocketMQ.
+        range_: Which records: 4096:8192 (log offsets), -100: (the last hundred), +100, @-1h: .
+        raw: Everything that parses, also what recovery would drop.
+        bodies: Bodies too, as base64.
+    """
+    window = Window.parse(range_, context.wall_ms())
+    with _open(directory, raw=raw) as store:
+        found = items(store, window, bodies=bodies)
+        if context.options.output is Output.JSONL:
+            some = _stream(found, context)
+        else:
+            some = _show(list(found), directory, context)
+        if not some and _ruined(store):
+            what = f"no record of {directory} can be read"
+            raise Failure(Exit.DATA, what, hints=(f"see: twinlog log verify {directory}",))
+    return Exit.OK
+
+
+def _ruined(store: StoreReader) -> bool:
+    """Whether there are bytes and not one record."""
+    bad = any(damage.harm is not Harm.LEFTOVER for damage in store.damage)
+    return bad and not any(isinstance(piece, Run) for piece in store.pieces())
+
+
+def _stream(found: Iterator[Item], context: Context) -> bool:
+    """Print one object a line, many lines at a time; whether there was a record."""
+    some = False
+    while block := list(islice(found, LINES)):
+        some = some or any(item["kind"] == "Record" for item in block)
+        context.printer.text("".join([json.dumps(i, ensure_ascii=False) + "\n" for i in block]))
+    return some
+
+
+def _show(found: list[Item], directory: Path, context: Context) -> bool:
+    records = [item for item in found if item["kind"] == "Record"]
+    context.printer.answer(
+        Answer(
+            kind="LogDump",
+            fields={"directory": str(directory), "items": found},
+            tables=[
+                Table(
+                    columns("OFFSET> SIZE> TOPIC QUEUE> QUEUE_OFFSET> STORED KEYS TAG WHAT"),
+                    [_dump_row(item) for item in found],
+                )
+            ],
+            items=found,
+            names=[f"log@{item['physical_offset']}" for item in records],
+        )
+    )
+    return bool(records)
+
+
+def _dump_row(item: Item) -> tuple[Cell, ...]:
+    if item["kind"] != "Record":
+        length = item["size"] if item["kind"] == "Blank" else item["length"]
+        what = "blank" if item["kind"] == "Blank" else str(item["what"])
+        return (_whole(item["offset"]), _whole(length), None, None, None, None, None, None, what)
+    named = table(item["properties"])
+    return (
+        _whole(item["physical_offset"]),
+        _whole(item["size"]),
+        str(item["topic"]),
+        _whole(item["queue_id"]),
+        _whole(item["queue_offset"]),
+        Time(_whole(item["store_timestamp"])),
+        text(named, "KEYS"),
+        text(named, "TAGS"),
+        "record",
+    )
+
+
+def verify(directory: Path, /, *, context: Annotated[Context, PRIVATE]) -> int:
+    """Check every byte of a store against its checksums, and its queues against its log.
+
+    Exit 0: sound. 65: damaged. 2: something could not be read.
+
+    Args:
+        directory: The data directory of a node, or a store of RocketMQ.
+    """
+    with _open(directory) as store:
+        verdict = verify_store(store)
+    state = "damaged" if verdict.damaged else "unreadable" if verdict.unreadable else "sound"
+    findings: list[dict[str, object]] = [
+        {
+            "grade": finding.grade.value,
+            "file": finding.file,
+            "position": finding.position,
+            "offset": finding.offset,
+            "length": finding.length,
+            "what": finding.what,
+            "readable": finding.readable,
+        }
+        for finding in verdict.findings
+    ]
+    context.printer.answer(_verified(directory, verdict, state, findings))
+    if verdict.damaged:
+        return Exit.DATA
+    return Exit.UNDECIDED if verdict.unreadable else Exit.OK
+
+
+def _verified(
+    directory: Path, verdict: Verdict, state: str, findings: list[dict[str, object]]
+) -> Answer:
+    rows: list[tuple[Cell, ...]] = [
+        (f.grade.value, f.file, f.position, f.offset, f.length, f.what, f.readable)
+        for f in verdict.findings
+    ]
+    wrong = sum(finding.grade is not Grade.NOTE for finding in verdict.findings) + verdict.more
+    head = (
+        f"{directory} · {state} · {verdict.records} records, {verdict.entries} queue entries, "
+        f"log {verdict.start}..{verdict.end}, {wrong} wrong"
+    )
+    return Answer(
+        kind="LogVerify",
+        fields={
+            "directory": str(directory),
+            "state": state,
+            "start": verdict.start,
+            "end": verdict.end,
+            "records": verdict.records,
+            "batches": verdict.batches,
+            "queue_entries": verdict.entries,
+            "findings": findings,
+            "more_findings": verdict.more,
+        },
+        head=head,
+        tables=[Table(columns("GRADE FILE POSITION> OFFSET> LENGTH> WHAT READABLE"), rows)]
+        if rows
+        else (),
+        items=findings,
+        names=[f.file for f in verdict.findings],
+    )
+
+
+def compare(first: Path, second: Path, /, *, context: Annotated[Context, PRIVATE]) -> int:
+    """Show where the logs of two stores part.
+
+    Exit 0: no byte differs where both have bytes. 1: one does.
+
+    Args:
+        first: The data directory of a node, or a store of RocketMQ.
+        second: The other one.
+    """
+    with _open(first) as one, _open(second) as two:
+        found = compare_stores(one, two)
+    equal = found.difference is None
+    at = found.equal_to
+    word = f"equal up to {at}" if equal else f"first differing byte at {at}"
+    rows: list[tuple[Cell, ...]] = [
+        (str(first), found.start, found.end_first),
+        (str(second), found.start, found.end_second),
+    ]
+    context.printer.answer(
+        Answer(
+            kind="LogCompare",
+            fields={
+                "first": str(first),
+                "second": str(second),
+                "equal": equal,
+                "start": found.start,
+                "first_end": found.end_first,
+                "second_end": found.end_second,
+                "equal_to": at,
+                "first_difference": found.difference,
+                "consistent_point": found.consistent,
+            },
+            head=word,
+            tables=[Table(columns("LOG START> END>"), rows)],
+            names=[str(at)],
+        )
+    )
+    return Exit.OK if equal else Exit.NO
+
+
+def _open(directory: Path, *, raw: bool = False) -> StoreReader:
+    """Open a store for reading.
+
+    Raises:
+        Failure: There is no such directory, or it is no store (exit 66).
+    """
+    if (directory / "commitlog").is_dir():
+        return StoreReader(directory, raw=raw)
+    what = f"there is no directory {directory}"
+    if directory.is_dir():
+        what = f"{directory} is no store: it has no directory commitlog"
+    raise Failure(Exit.MISSING, what, hints=("name the data directory of a node",))

@@ -1,0 +1,178 @@
+"""The pieces of a log as plain objects, one for each line of ``twinlog log dump``.
+
+A record has the names and values of RocketMQ's own reading of it (the manifests of the golden
+stores); a blank has ``offset`` and the ``size`` it declares; damage has ``file``, ``offset``,
+``length`` and ``what``.
+
+A window is a part of one log. The grammar is that of every range; here a number is a log offset,
+``-100:`` and ``+100`` count records, times are store times.
+
+Not here: reading (``twinlog.store_reader``), printing (``log``, ``render``).
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from array import array
+from bisect import bisect_left
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Self
+
+from twinlog.errors import TwinlogError
+from twinlog.messages import COMPRESSION_MASK, decompress
+from twinlog.ranges import Mark, Point, Range, parse_range
+from twinlog.record import FLAG_COMPRESSED, Record
+from twinlog.store_log import Blank, Damage, Harm, Run
+from twinlog.store_reader import StoreReader
+
+Item = dict[str, object]
+"""One object of a dump; ``kind`` says which."""
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Which records are meant, with times made absolute."""
+
+    wanted: Range
+    now_ms: int
+
+    @classmethod
+    def parse(cls, text: str, now_ms: int) -> Self:
+        """Read a range.
+
+        Raises:
+            RangeError: The text is none.
+        """
+        return cls(parse_range(text), now_ms)
+
+    def bounds(self, store: StoreReader) -> tuple[int, int]:
+        """Log offsets that the range names itself; the whole log where it names none."""
+        first, last = self.wanted.first, self.wanted.last
+        low = first.value if first.mark is Mark.OFFSET else store.start
+        low = store.end if first.mark is Mark.END else low
+        named = last is not None and last.mark is Mark.OFFSET
+        high = last.value if last is not None and named else 1 << 62
+        return low, high
+
+    def begins(self, record: Record, behind: int) -> bool:
+        """Whether the first point lies at or before ``record``, the ``behind``-th from the end."""
+        return self._reached(self.wanted.first, record, behind)
+
+    def ends(self, record: Record, behind: int) -> bool:
+        """Whether the last point lies at or before ``record``."""
+        last = self.wanted.last
+        return (
+            last is not None and last.mark is not Mark.END and self._reached(last, record, behind)
+        )
+
+    def _reached(self, point: Point, record: Record, behind: int) -> bool:
+        match point.mark:
+            case Mark.FROM_END:
+                return behind <= point.value
+            case Mark.OFFSET:
+                return record.log_offset >= point.value
+            case Mark.TIME | Mark.AGO:
+                return record.store_timestamp >= (point.at_ms(self.now_ms) or 0)
+            case _:
+                return point.mark is Mark.START
+
+
+def items(store: StoreReader, window: Window, *, bodies: bool) -> Iterator[Item]:
+    """Yield the objects of a window of the log, in log order."""
+    low, high = window.bounds(store)
+    total = sum(piece.count for piece in store.pieces() if isinstance(piece, Run))
+    queued = _queued(store)
+    count, begun = 0, window.wanted.first.mark in (Mark.START, Mark.OFFSET)
+    left = total - sum(p.count for p in store.pieces(end=low) if isinstance(p, Run))
+    for piece in store.pieces(low, high):
+        if not isinstance(piece, Run):
+            if begun and not (isinstance(piece, Damage) and piece.harm is Harm.LEFTOVER):
+                yield of_blank(piece) if isinstance(piece, Blank) else of_damage(piece)
+            continue
+        for record in store.decode_run(piece):
+            behind, left = left, left - 1
+            begun = begun or window.begins(record, behind)
+            if not begun:
+                continue
+            if window.ends(record, behind) or count == window.wanted.count:
+                return
+            count += 1
+            yield of_record(record, in_queue=_contains(queued, record.log_offset), bodies=bodies)
+
+
+def _queued(store: StoreReader) -> array[int]:
+    """Log offsets that any queue entry names, in order."""
+    return array("q", sorted(e.log_offset for q in store.queues() for e in q.entries(0)))
+
+
+def _contains(offsets: array[int], offset: int) -> bool:
+    at = bisect_left(offsets, offset)
+    return at < len(offsets) and offsets[at] == offset
+
+
+def of_record(record: Record, *, in_queue: bool, bodies: bool) -> Item:
+    """A record under RocketMQ's names, body as its digest; ``bodies`` adds the body itself."""
+    found: Item = {
+        "kind": "Record",
+        "topic": record.topic,
+        "queue_id": record.queue,
+        "queue_offset": record.queue_offset,
+        "physical_offset": record.log_offset,
+        "size": record.size,
+        "magic": record.magic,
+        "sys_flag": record.sys_flag,
+        "flag": record.flag,
+        "born_timestamp": record.born_timestamp,
+        "born_host": record.born_host,
+        "store_timestamp": record.store_timestamp,
+        "store_host": record.store_host,
+        "reconsume_times": record.reconsume_times,
+        "prepared_offset": record.prepared_transaction_offset,
+        "body_crc": record.body_crc,
+        "body_sha256": hashlib.sha256(record.body).hexdigest(),
+        "body_len": len(record.body),
+        "msg_id": record.message_id,
+        "properties": dict(record.properties),
+        "tags_code": record.tags_code,
+        "in_cq": in_queue,
+    }
+    if record.sys_flag & FLAG_COMPRESSED:
+        plain = _plain(record)
+        if plain is not None:
+            found["plain_body_sha256"] = hashlib.sha256(plain).hexdigest()
+            found["plain_body_len"] = len(plain)
+    if bodies:
+        found["body"] = base64.b64encode(record.body).decode()
+    return found
+
+
+def _plain(record: Record) -> bytes | None:
+    """The decompressed body; None when it does not decompress or a library is missing."""
+    try:
+        return decompress(record.body, record.sys_flag & COMPRESSION_MASK)
+    except TwinlogError:
+        return None
+
+
+def of_blank(blank: Blank) -> Item:
+    """The end-of-file record of a log file."""
+    return {
+        "kind": "Blank",
+        "file": f"commitlog/{blank.file.path.name}",
+        "offset": blank.offset,
+        "size": blank.size,
+    }
+
+
+def of_damage(damage: Damage) -> Item:
+    """A stretch that cannot be used: a torn tail has ``harm`` tail."""
+    return {
+        "kind": "Damage",
+        "file": damage.name,
+        "offset": damage.offset,
+        "length": damage.length,
+        "what": damage.what,
+        "harm": damage.harm.value,
+    }
