@@ -10,7 +10,8 @@ person now; ``warning`` will need one; ``info`` is a change of state, a handful 
 ``debug`` is per connection or batch.
 
 A repeated warning is counted, not repeated: the first goes out, those of the same kind (same name,
-same peer, limit, kind) within a minute are counted, the next one carries ``repeats``. A stream that
+same peer, limit, kind; errors: all facts the same) within a minute are counted, the next one
+carries ``repeats``. A stream that
 takes nothing more (closed pipe, full disk) loses lines, never the node.
 
 Not here: figures (``node.metrics``). Sources: user-experience.md section 8.
@@ -30,27 +31,60 @@ import structlog
 
 LEVELS: Mapping[str, int] = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 
+_OWN_KEYS = frozenset({"event", "level", "time"})
+"""Keys of a line that no fact may take; one of that name is written with ``fact_`` before it."""
+
 REPEAT_SECONDS = 60.0
 """Warnings of one kind are written at most once in this time."""
 
 KINDS_MAX = 1024
 """Kinds of warnings remembered; beyond it the oldest is forgotten and may be repeated."""
 
-KIND_FACTS = ("peer", "node", "kind", "limit", "topic", "code", "why_code")
+KIND_FACTS = ("peer", "node", "kind", "limit", "topic", "code")
 """Facts that make two warnings of one name different."""
 
 EVENTS: Mapping[str, str] = {
+    "batch_damaged": "a batch arrived or lay with a bad CRC; it was refused and is asked for again",
+    "batch_refused": "a slave refused a batch; the master looks at its own copy before it sends "
+    "again",
+    "comes_later": "something of a later version was asked of this node; it was refused",
     "connection_refused": "a client left the rules of the wire and was closed; kind says which",
     "coordinator_back": "the coordinator answers again",
     "coordinator_lost": "the coordinator does not answer; traffic goes on, roles cannot change",
     "coordinator_refused": "the coordinator answered a question with an error",
     "coordinator_started": "the coordinator listens",
     "coordinator_stopped": "the coordinator ended",
+    "disk_full": "the disk took nothing more; writes are refused until it does",
+    "fenced": "the node follows nobody and writes nothing: it waits for the register",
+    "following": "the node follows a master from this offset on",
+    "handshake_refused": "the master refused the handshake",
+    "in_sync_set": "the in-sync set changed; members count for the confirm offset",
+    "leaves_in_sync": "a member is to leave the in-sync set; why says what it lacked",
+    "log_cut": "bytes that were never confirmed were cut before following the new master",
+    "master": "the node is master of a new epoch, which starts here",
     "node_started": "the node serves; what it found on disk and where it listens",
     "node_stopped": "the node stopped in order; its store is closed",
     "node_stopping": "the node was told to stop: it refuses writes and answers what it owes",
+    "odd_acknowledgement": "a slave acknowledged what it cannot have; its link was closed",
+    "odd_group_state": "the coordinator sent a group state that cannot be read",
+    "other_register": "the coordinator is another register than the one this node knows",
+    "own_copy_damaged": "the master found its own copy of a batch damaged",
+    "quarantined": "the log is damaged below its flushed offset; nothing was cut, see twinlog log "
+    "verify",
+    "register_branched": "the register shows another history of a revision this node knows",
     "register_changed": "one operation changed the register: who is master, who is in sync",
     "register_readonly": "the register was shown a future it does not know; it changes nothing",
+    "register_went_back": "the register shows an older epoch than this node has promised",
+    "registered": "the coordinator gave this start of the node its session",
+    "registered_elsewhere": "another process registered under this node's name",
+    "reseed_comes_later": "the master no longer has what this node lacks; copying files comes "
+    "later",
+    "slave_left": "a slave's link ended",
+    "slave_refused": "a slave's handshake was refused; code says why",
+    "slave_streams": "a slave takes the log from this offset on",
+    "stepped_down": "the node is no longer master of its epoch",
+    "switchover": "the master hands over to a slave",
+    "switchover_over": "a switchover was given up",
     "tasks_dumped": "SIGUSR1: every task with the place where it waits",
 }
 """Every event name with its meaning."""
@@ -130,23 +164,31 @@ class NodeLog:
         """Write events from ``level`` on."""
         self._level = LEVELS[level]
 
-    def __call__(self, name: str, level: str, **facts: object) -> None:
-        """Write one event; never raises on account of the stream."""
+    def __call__(self, name: str, level: str, /, **facts: object) -> None:
+        """Write one event; never raises on account of the stream.
+
+        Dashes in the name are written as underscores; ``alarm`` is another word for ``error``.
+        """
+        name, level = name.replace("-", "_"), level if level in LEVELS else "error"
         self.counts[(name, level)] = self.counts.get((name, level), 0) + 1
-        if LEVELS.get(level, 40) < self._level:
+        if LEVELS[level] < self._level:
             return
-        if level == "warning":
-            repeats = self._repeats(name, facts)
+        if LEVELS[level] >= LEVELS["warning"]:
+            repeats = self._repeats(name, level, facts)
             if repeats is None:
                 return
             if repeats:
                 facts = {**facts, "repeats": repeats}
         write: Callable[..., object] = getattr(self._logger, level)
-        write(name, level=level, **{**self._facts, **facts})
+        told = {**self._facts, **facts}
+        for taken in _OWN_KEYS & told.keys():
+            told[f"fact_{taken}"] = told.pop(taken)
+        write(name, level=level, **told)
 
-    def _repeats(self, name: str, facts: Mapping[str, object]) -> int | None:
+    def _repeats(self, name: str, level: str, facts: Mapping[str, object]) -> int | None:
         """Return how many were left out since the last one, or None to leave this one out."""
-        kind = (name, *(str(facts.get(fact)) for fact in KIND_FACTS))
+        tell = KIND_FACTS if level == "warning" else sorted(facts)
+        kind = (name, *(str(facts.get(fact)) for fact in tell))
         now = self._wall()
         known = self._repeated.get(kind)
         if known is not None and now - known.written_at < REPEAT_SECONDS:
@@ -191,3 +233,10 @@ def _shown(value: object) -> str:
         text = str(value)
     plain = text and not any(char.isspace() or char in '"=' for char in text) and text.isprintable()
     return text if plain else json.dumps(text, ensure_ascii=False)
+
+
+def reference() -> str:
+    """Return the page ``docs/events.md``: every event with its meaning."""
+    lines = ["# Log events", "", "| event | meaning |", "|---|---|"]
+    lines += [f"| `{name}` | {meaning} |" for name, meaning in EVENTS.items()]
+    return "\n".join([*lines, ""])
