@@ -1,1 +1,86 @@
-"""twinlog."""
+"""twinlog: a replicated message store whose files are those of Apache RocketMQ.
+
+    from twinlog import Client
+
+    with Client("127.0.0.1:7410") as client:
+        receipt = client.send("orders", b'{"id": 42}', key="42")
+        for message in client.read("orders", "@-1h:"):
+            print(message.queue, message.queue_offset, message.body)
+
+Names are loaded when they are first used: importing the package costs nothing, and `AsyncClient`
+needs the extra ``async`` only once it is touched.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from twinlog.aio import AsyncClient
+    from twinlog.client import Client
+    from twinlog.errors import (
+        Busy,
+        Corrupt,
+        CorruptionError,
+        Denied,
+        NotEnoughInSync,
+        NotMaster,
+        NotYetConfirmed,
+        OffsetBeyond,
+        OffsetGone,
+        OutcomeUnknown,
+        OutOfSequence,
+        ProtocolError,
+        RecordRefused,
+        TwinlogError,
+        Unavailable,
+        UnavailableError,
+        UnknownTopic,
+        UsageError,
+    )
+    from twinlog.messages import Message, Receipt
+    from twinlog.pipeline import Producer
+
+__all__ = [
+    "AsyncClient",
+    "Busy",
+    "Client",
+    "Corrupt",
+    "CorruptionError",
+    "Denied",
+    "Message",
+    "NotEnoughInSync",
+    "NotMaster",
+    "NotYetConfirmed",
+    "OffsetBeyond",
+    "OffsetGone",
+    "OutOfSequence",
+    "OutcomeUnknown",
+    "Producer",
+    "ProtocolError",
+    "Receipt",
+    "RecordRefused",
+    "TwinlogError",
+    "Unavailable",
+    "UnavailableError",
+    "UnknownTopic",
+    "UsageError",
+]
+
+_ELSEWHERE = {
+    "AsyncClient": "twinlog.aio",
+    "Client": "twinlog.client",
+    "Message": "twinlog.messages",
+    "Producer": "twinlog.pipeline",
+    "Receipt": "twinlog.messages",
+}
+
+
+def __getattr__(name: str) -> object:
+    """Load a public name when it is first asked for."""
+    if name not in __all__:
+        raise AttributeError(f"module 'twinlog' has no attribute {name!r}")
+    found: object = getattr(importlib.import_module(_ELSEWHERE.get(name, "twinlog.errors")), name)
+    globals()[name] = found
+    return found

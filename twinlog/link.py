@@ -9,7 +9,7 @@ A `Link` is used once: after an error or the end of its connection a new one is 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -88,17 +88,23 @@ class Link:
         fields["client"] = self._client
         return wire.encode_whole(Frame(Type.HELLO, request=_HELLO_REQUEST, fields=fields))
 
-    def request(self, frame: Frame) -> tuple[int, list[memoryview | bytes]]:
-        """Give ``frame`` an id; return it and the pieces to send in turn, none of them copied.
+    def request(
+        self, frame: Frame, pieces: Sequence[memoryview | bytes] = ()
+    ) -> tuple[int, list[memoryview | bytes]]:
+        """Give ``frame`` an id; return it and the parts to send in turn, none of them copied.
+
+        Args:
+            frame: The request; its own payload is not looked at.
+            pieces: The payload, in any number of pieces.
 
         Raises:
             FrameError: ``oversized``; nothing may be sent.
         """
         frame.request, frame.names_crc = self._last + 1, self._names
-        head, payload = wire.encode(frame)
+        head = wire.encode_gather(frame, pieces)
         self._last += 1
         self._waiting[self._last] = frame.type
-        return self._last, [head, payload] if payload else [head]
+        return self._last, [head, *pieces]
 
     def forget(self, request: int) -> None:
         """Have the answer of ``request`` ignored when it comes."""

@@ -199,8 +199,9 @@ class RoutingTable:
     _suspects: dict[Address, None] = field(default_factory=dict[Address, None])
 
     def learn(self, route: Route) -> bool:
-        """Take ``route`` unless it is of a smaller epoch than known; say whether it was taken."""
-        if route.epoch < self.epoch:
+        """Take ``route`` unless it is of a smaller epoch, or of another cluster; say whether."""
+        other = self.route is not None and route.cluster != self.route.cluster
+        if route.epoch < self.epoch or other:
             return False
         self.route, self.epoch, self._hinted = route, route.epoch, None
         return True

@@ -109,6 +109,14 @@ class Session:
         self._clock = clock
         self._random = random
 
+    def now(self) -> float:
+        """Return the time on the session's clock."""
+        return self._clock()
+
+    def pause(self, attempt: int) -> float:
+        """Return how long to wait after attempt number ``attempt``."""
+        return backoff(attempt, self._random())
+
     def route(
         self, deadline: float, *, thorough: bool = False
     ) -> Generator[Step, Frame | None, Route]:
@@ -264,6 +272,25 @@ class Session:
             yield from self.route(min(deadline, self._clock() + ATTEMPT_SECONDS), thorough=True)
         except Unavailable:
             return
+
+    def successor(
+        self, address: Address | None, error: TwinlogError | None, deadline: float
+    ) -> Generator[Step, Frame | None, Address]:
+        """Find the master after the node at ``address`` refused as one, or did not answer.
+
+        Args:
+            address: Who was asked last; None for the first search.
+            error: What it refused with; None when it did not answer.
+            deadline: On the session's clock.
+
+        Raises:
+            Unavailable: No node named a master before ``deadline``.
+        """
+        if address is not None:
+            if error is not None and self.redirect(error, address) and self.table.master:
+                return self.table.master
+            yield from self.refresh(deadline)
+        return self.table.master or (yield from self.master(deadline))
 
     def _address(self, to: str, deadline: float) -> Generator[Step, Frame | None, Address]:
         if to == ANY:

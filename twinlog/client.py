@@ -1,0 +1,386 @@
+"""The blocking client: plain sockets, no thread, no event loop.
+
+One `Client` keeps one connection to each node it talks to; producers and readers have their own.
+It belongs to one thread at a time. After a fork the child opens connections of its own. Pickling a
+client pickles its settings, so Spark workers can be handed one.
+
+Three outcomes: a call returns (done), raises `OutcomeUnknown` (it may be done), or raises another
+`TwinlogError` (not done). Retries, redirects to the master and duplicates after a failover are
+dealt with inside, within one deadline for each call.
+
+Times are seconds, or text with a unit (``"2 ms"``); sizes are bytes, or text (``"256 KiB"``).
+
+Not here: decisions (``session``, ``producer``, ``reading``); ``AsyncClient`` (``twinlog.aio``).
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from types import TracebackType
+from typing import Self, TypeVar
+
+from twinlog.connection import CONNECT_SECONDS, Connection
+from twinlog.errors import NotYetConfirmed, OffsetBeyond, UsageError
+from twinlog.messages import Message, Receipt, messages_of
+from twinlog.pipeline import Producer, wall_ms
+from twinlog.producer_settings import ProducerSettings
+from twinlog.ranges import parse_range
+from twinlog.reader import read_messages
+from twinlog.reading import (
+    Offsets,
+    ReadSettings,
+    parse_address,
+    parse_offsets,
+    parse_tags,
+    survey,
+)
+from twinlog.routing import Address, Route, parse_endpoints, parse_route
+from twinlog.session import ANY, MASTER, Ask, LinkDown, Session, Step
+from twinlog.units import KiB, parse_duration, parse_size
+from twinlog.wire import Frame, Type
+
+T = TypeVar("T")
+
+Duration = float | str
+Size = int | str
+
+
+def seconds_of(value: Duration) -> float:
+    """Return seconds given as a number or as text with a unit; raises UnitError."""
+    return parse_duration(value) if isinstance(value, str) else float(value)
+
+
+def bytes_of(value: Size) -> int:
+    """Return bytes given as a number or as text with a unit; raises UnitError."""
+    return parse_size(value) if isinstance(value, str) else value
+
+
+class Client:
+    """See the module.
+
+    Args:
+        endpoints: ``"host:port,host:port"`` or a list; any node of the cluster will do.
+        timeout: How long one call may take, retries and a failover included.
+        name: What nodes may log about this client.
+
+    Raises:
+        UsageError: An endpoint is no address.
+    """
+
+    def __init__(
+        self,
+        endpoints: str | Iterable[str] = "127.0.0.1:7410",
+        *,
+        timeout: Duration = 30.0,
+        name: str = "twinlog-python",
+    ) -> None:
+        self.name = name
+        self.timeout = seconds_of(timeout)
+        self.random: Callable[[], float] = random.random
+        self._endpoints = parse_endpoints(endpoints)
+        self.session = Session(self._endpoints, clock=time.monotonic, random=random.random)
+        self._connections: dict[Address, Connection] = {}
+        self._senders: dict[tuple[str, str], Producer] = {}
+        self._pid = os.getpid()
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Pickle the settings."""
+        endpoints = tuple(str(address) for address in self._endpoints)
+        return _client, (endpoints, self.timeout, self.name)
+
+    def __enter__(self) -> Self:
+        """Return the client."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close."""
+        self.close()
+
+    def close(self) -> None:
+        """Close all connections; the client can be used again and opens new ones."""
+        for connection in self._connections.values():
+            connection.close()
+        self._connections.clear()
+        for sender in self._senders.values():
+            sender.close()
+        self._senders.clear()
+
+    # ── sending ─────────────────────────────────────────────────────────────────────────────────
+
+    def send(
+        self,
+        topic: str,
+        body: bytes,
+        *,
+        key: str | None = None,
+        tag: str | None = None,
+        order_key: str | None = None,
+        properties: Mapping[str, str] | None = None,
+        queue: int | None = None,
+        acknowledge: str = "confirmed",
+        timeout: Duration | None = None,
+    ) -> Receipt:
+        """Send one message and return where it was stored.
+
+        Args:
+            topic: Name.
+            body: The message.
+            key: Index key; several are separated by spaces. Never chooses the queue.
+            tag: What readers filter by.
+            order_key: Messages of the same order key go to the same queue, in order.
+            properties: Further properties.
+            queue: The queue itself.
+            acknowledge: ``written``, ``flushed``, ``replicated`` or ``confirmed``.
+            timeout: Instead of the client's.
+
+        Raises:
+            OutcomeUnknown: It may or may not be stored.
+            TwinlogError: It is not stored.
+        """
+        self._own_process()
+        sender = self._senders.get((topic, acknowledge))
+        if sender is None:
+            settings = ProducerSettings(acknowledge=acknowledge, timeout=self.timeout, window=1)
+            sender = Producer(self, topic, settings)
+            self._senders[topic, acknowledge] = sender
+        seconds = self.timeout if timeout is None else seconds_of(timeout)
+        section = sender.one(
+            seconds, lambda core: core.add(body, key, tag, order_key, properties, queue)
+        )
+        return section.receipt()
+
+    def producer(
+        self,
+        topic: str,
+        *,
+        acknowledge: str = "confirmed",
+        batch: Size = 256 * KiB,
+        linger: Duration = 0.002,
+        window: int = 5,
+        timeout: Duration | None = None,
+    ) -> Producer:
+        """Return a producer for many messages to ``topic``; see `Producer` and `ProducerSettings`.
+
+        Raises:
+            UsageError: A setting is out of its limits.
+        """
+        self._own_process()
+        settings = ProducerSettings(
+            acknowledge=acknowledge,
+            batch=bytes_of(batch),
+            linger=seconds_of(linger),
+            window=window,
+            timeout=self.timeout if timeout is None else seconds_of(timeout),
+        )
+        return Producer(self, topic, settings)
+
+    # ── reading ─────────────────────────────────────────────────────────────────────────────────
+
+    def read(
+        self,
+        topic: str,
+        range: str = "start:",
+        *,
+        queue: int | None = None,
+        tag: str | None = None,
+        read_from: str = ANY,
+        limit: int | None = None,
+        follow: bool = False,
+        timeout: Duration | None = None,
+    ) -> Iterator[Message]:
+        """Yield the messages in ``range`` of each queue, in order within a queue.
+
+        Args:
+            topic: Name.
+            range: See ``twinlog.ranges``.
+            queue: Only this queue.
+            tag: Only messages with this tag; several as ``"a || b"``.
+            read_from: ``any``, ``master``, ``slave`` (the master only while no slave answers) or
+                a node's name (only that node).
+            limit: At most so many messages in all.
+            follow: At the end wait for more, for ever.
+            timeout: Instead of the client's: how long there may be no progress.
+
+        Raises:
+            RangeError: ``range`` is none; at once.
+            OffsetGone, OffsetBeyond: Named offsets that are not there.
+            NotYetConfirmed, Unavailable: Nobody could serve for ``timeout``.
+            UnknownTopic, Corrupt: As they say.
+        """
+        self._own_process()
+        settings = ReadSettings(
+            topic=topic,
+            read_from=read_from,
+            tags=parse_tags(tag),
+            limit=limit,
+            follow=follow,
+            timeout=self.timeout if timeout is None else seconds_of(timeout),
+        )
+        wanted = parse_range(range)
+
+        def begin() -> Iterator[Message]:
+            deadline = time.monotonic() + settings.timeout
+            cursors = self.run(
+                survey(
+                    self.session,
+                    settings,
+                    wanted,
+                    queue=queue,
+                    deadline=deadline,
+                    wall_ms=wall_ms(),
+                )
+            )
+            yield from read_messages(self, settings, cursors)
+
+        return begin()
+
+    def get(self, address: str, *, timeout: Duration | None = None) -> Message:
+        """Return the message at ``topic/queue@offset``, ``log@offset`` or a message id.
+
+        Raises:
+            UsageError: It is no address, or nothing begins there.
+            NotYetConfirmed: It is stored but not confirmed.
+        """
+        topic, queue, offset = parse_address(address)
+        if topic:
+            wanted = f"{offset}:{offset + 1}"
+            for message in self.read(topic, wanted, queue=queue, timeout=timeout):
+                return message
+            raise OffsetBeyond(f"nothing is stored at {address} yet", end=offset)
+        answer = self._ask(Type.GET, {"log_offset": offset}, MASTER, timeout)
+        match answer.fields["status"]:
+            case "found":
+                return messages_of(answer.payload)[0]
+            case "above-confirm":
+                raise NotYetConfirmed(f"log offset {offset} is not confirmed yet")
+            case _:
+                hint = "log offsets are printed by: twinlog message send"
+                raise UsageError(f"no record begins at log offset {offset}", code="none", hint=hint)
+
+    # ── asking ──────────────────────────────────────────────────────────────────────────────────
+
+    def metadata(self, *, timeout: Duration | None = None) -> Route:
+        """Return what a node says of the cluster now: nodes, master, topics."""
+        answer = self._ask(Type.METADATA, {}, ANY, timeout)
+        route = parse_route(answer.fields)
+        self.session.table.learn(route)
+        return route
+
+    def topics(self, *, timeout: Duration | None = None) -> dict[str, int]:
+        """Return the number of queues by topic name, sorted."""
+        answer = self._ask(Type.METADATA, {}, MASTER, timeout)
+        return dict(sorted(parse_route(answer.fields).topics.items()))
+
+    def create_topic(self, name: str, queues: int = 4, *, timeout: Duration | None = None) -> bool:
+        """Create a topic; False when it exists already with that many queues.
+
+        Raises:
+            OutcomeUnknown: It may or may not have been created.
+            UsageError: It exists with another number of queues, or its name is not allowed.
+        """
+        fields: dict[str, object] = {"op": "create", "name": name, "queues": queues}
+        answer = self._ask(Type.TOPIC, fields, MASTER, timeout)
+        existing = answer.fields.get("queues")
+        if isinstance(existing, int) and existing != queues:
+            text = f"topic {name} exists with {existing} queues, not {queues}"
+            raise UsageError(text, code="topic-exists", queues=existing)
+        return answer.fields.get("created") is True
+
+    def offsets(self, topic: str, *, timeout: Duration | None = None) -> dict[int, tuple[int, int]]:
+        """Return (start, end) by queue, as the master knows them.
+
+        Raises:
+            UnknownTopic: It does not exist.
+        """
+        fields: dict[str, object] = {"topic": topic, "queues": None, "at_ms": None}
+        found: Offsets = parse_offsets(self._ask(Type.OFFSETS, fields, MASTER, timeout).fields)
+        return {queue: (start, end) for queue, (start, end, _) in found.items()}
+
+    def call(
+        self,
+        node: str,
+        kind: Type,
+        fields: Mapping[str, object] | None = None,
+        *,
+        timeout: Duration | None = None,
+        repeat: bool = True,
+    ) -> Frame:
+        """Ask one node (by name), ``master`` or ``any``, and return its good answer.
+
+        Args:
+            node: Whom to ask; a node that is named is asked once.
+            kind: Type of the request.
+            fields: Its fields.
+            timeout: Instead of the client's.
+            repeat: Whether carrying it out twice is the same as once.
+
+        Raises:
+            OutcomeUnknown: It may have been carried out.
+            TwinlogError: What the node refused it with, or Unavailable.
+        """
+        return self._ask(kind, fields or {}, node, timeout, repeat=repeat)
+
+    def _ask(
+        self,
+        kind: Type,
+        fields: Mapping[str, object],
+        to: str,
+        timeout: Duration | None,
+        *,
+        repeat: bool = True,
+    ) -> Frame:
+        seconds = self.timeout if timeout is None else seconds_of(timeout)
+        deadline = time.monotonic() + seconds
+        return self.run(self.session.call(kind, fields, deadline=deadline, to=to, repeat=repeat))
+
+    # ── carrying out what the session decides ───────────────────────────────────────────────────
+
+    def run(self, steps: Generator[Step, Frame | None, T]) -> T:
+        """Carry out the steps of a call and return its result; for this package's own parts."""
+        self._own_process()
+        try:
+            step = next(steps)
+            while True:
+                if isinstance(step, Ask):
+                    try:
+                        answer = self._carry(step)
+                    except LinkDown as down:
+                        step = steps.throw(down)
+                    else:
+                        step = steps.send(answer)
+                else:
+                    time.sleep(step.seconds)
+                    step = steps.send(None)
+        except StopIteration as stop:
+            result: T = stop.value
+            return result
+
+    def _carry(self, step: Ask) -> Frame:
+        connection = self._connections.pop(step.address, None)
+        if connection is not None and connection.stale():
+            connection.close()
+            connection = None
+        if connection is None:
+            seconds = min(CONNECT_SECONDS, step.seconds)
+            connection = Connection(step.address, client=self.name, seconds=seconds)
+        answer = connection.ask(step.frame, step.seconds)
+        self._connections[step.address] = connection
+        return answer
+
+    def _own_process(self) -> None:
+        """Forget the parent's connections after a fork; they go on being the parent's."""
+        if self._pid != os.getpid():
+            self._pid = os.getpid()
+            self.close()
+
+
+def _client(endpoints: tuple[str, ...], timeout: float, name: str) -> Client:
+    return Client(endpoints, timeout=timeout, name=name)

@@ -1,0 +1,182 @@
+"""A blocking connection to one node: a `Link` with a plain socket under it.
+
+No thread and no event loop. Every wait has an end; what ends it early or late becomes `LinkDown`,
+which says whether the node may have received what was sent. After that the connection is closed and
+of no more use.
+
+Units: seconds. Not here: which node, and what to do next (``twinlog.session``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import time
+from collections import deque
+from collections.abc import Sequence
+
+from twinlog.errors import TwinlogError
+from twinlog.link import Link, Peer
+from twinlog.routing import Address
+from twinlog.session import LinkDown
+from twinlog.wire import Frame, FrameError
+
+CONNECT_SECONDS = 2.0
+"""How long a node has to accept and greet; beyond it another one is asked."""
+
+
+class Connection:
+    """An open, greeted connection.
+
+    Args:
+        address: Whom to connect to.
+        client: What the node may log about us.
+        seconds: How long connecting and greeting may take.
+
+    Raises:
+        LinkDown: Nobody accepted and greeted in time; nothing was sent that matters.
+        TwinlogError: The node refused the greeting (another cluster, another version).
+    """
+
+    def __init__(self, address: Address, *, client: str, seconds: float = CONNECT_SECONDS) -> None:
+        self.address = address
+        self._link = Link(client)
+        self._answers: deque[Frame] = deque()
+        self._used = time.monotonic()
+        end = self._used + seconds
+        try:
+            self._socket = socket.create_connection(address, timeout=max(seconds, 0.001))
+        except OSError as error:
+            raise LinkDown(f"cannot be reached: {_why(error)}", sent=False) from error
+        try:
+            with contextlib.suppress(OSError):
+                self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._send([self._link.hello()], end)
+            while self._link.peer is None:
+                self._receive(end)
+        except LinkDown as down:
+            self.close()
+            raise LinkDown(down.why, sent=False) from down
+        except TwinlogError:
+            self.close()
+            raise
+
+    @property
+    def peer(self) -> Peer:
+        """The node at the other end."""
+        assert self._link.peer is not None, "greeted in the constructor"
+        return self._link.peer
+
+    @property
+    def local(self) -> tuple[str, int]:
+        """Our own (IP address, port)."""
+        name = self._socket.getsockname()
+        return str(name[0]), int(name[1])
+
+    def close(self) -> None:
+        """Close; requests under way stay without an answer."""
+        self._socket.close()
+
+    def stale(self) -> bool:
+        """Whether the node has closed its end, or said something we did not ask for."""
+        self._socket.settimeout(0)
+        try:
+            return len(self._socket.recv(1, socket.MSG_PEEK)) == 0
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
+
+    def send(self, frame: Frame, seconds: float, pieces: Sequence[memoryview | bytes] = ()) -> int:
+        """Send a request, payload ``pieces`` after it, and return its number.
+
+        Raises:
+            LinkDown: The connection is closed; the node may have got the request.
+            FrameError: ``oversized``: nothing was sent.
+        """
+        number, parts = self._link.request(frame, pieces)
+        self._used = time.monotonic()
+        self._send(parts, self._used + seconds)
+        return number
+
+    def take(self, seconds: float) -> Frame | None:
+        """Return the next answer, or None when there is none within ``seconds`` (0: look only).
+
+        Raises:
+            LinkDown: The connection has ended, or the node left the rules of the wire.
+        """
+        if not self._answers:
+            end = time.monotonic() + seconds
+            while not self._answers:
+                if not self._receive(end, patient=True):
+                    return None
+        return self._answers.popleft()
+
+    def ask(self, frame: Frame, seconds: float) -> Frame:
+        """Send a request and return its answer; answers to others are dropped.
+
+        Raises:
+            LinkDown: There was none within ``seconds``; the connection is closed.
+        """
+        end = time.monotonic() + seconds
+        number = self.send(frame, seconds)
+        while True:
+            answer = self.take(max(0.0, end - time.monotonic()))
+            if answer is None:
+                self.close()
+                raise LinkDown(f"did not answer within {seconds:.3g} s", sent=True)
+            if answer.request == number:
+                return answer
+
+    def _send(self, parts: Sequence[memoryview | bytes], end: float) -> None:
+        rest = [memoryview(part) for part in parts]
+        begun = False
+        try:
+            while rest:
+                self._socket.settimeout(max(end - time.monotonic(), 0.001))
+                count = _send_some(self._socket, rest)
+                begun = True
+                while rest and count >= len(rest[0]):
+                    count -= len(rest.pop(0))
+                if count:
+                    rest[0] = rest[0][count:]
+        except OSError as error:
+            self.close()
+            raise LinkDown(f"does not take what is sent: {_why(error)}", sent=begun) from error
+
+    def _receive(self, end: float, *, patient: bool = False) -> bool:
+        """Receive once; False (only when ``patient``) if nothing came before ``end``."""
+        seconds = end - time.monotonic()
+        try:
+            self._socket.settimeout(max(seconds, 0.0))
+            with self._link.buffer() as room:
+                count = self._socket.recv_into(room)
+        except (TimeoutError, BlockingIOError) as error:
+            if patient:
+                return False
+            raise LinkDown("did not answer in time", sent=True) from error
+        except OSError as error:
+            self.close()
+            raise LinkDown(f"broke off: {_why(error)}", sent=True) from error
+        if count == 0:
+            self.close()
+            raise LinkDown("closed the connection", sent=True)
+        try:
+            self._link.received(count)
+            self._answers.extend(self._link.answers())
+        except FrameError as error:
+            self.close()
+            raise LinkDown(f"left the rules of the wire: {error.text}", sent=True) from error
+        return True
+
+
+def _send_some(sock: socket.socket, parts: list[memoryview]) -> int:
+    if hasattr(sock, "sendmsg"):
+        return sock.sendmsg(parts[:64])
+    return sock.send(parts[0])  # Windows has no sendmsg
+
+
+def _why(error: OSError) -> str:
+    if isinstance(error, TimeoutError):
+        return "no answer in time"
+    return (error.strerror or str(error) or type(error).__name__).lower()

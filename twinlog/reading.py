@@ -1,0 +1,461 @@
+"""Reading a topic: which node is asked for what, and what its answers mean.
+
+A reader has one cursor for each queue. Without ``follow`` the queues come one after the other, each
+up to where it ended when the reader began; with it all queues are asked at once and an answer is
+waited for at the node (long poll). One answer is always asked for ahead of what is being consumed.
+
+A node answers only below its own confirm offset, so a slave may be behind what the master told of
+the topic. Then it is asked again, and after some time another node is. Offsets that are gone, or
+that lie past the end on the master, end the reader with an error: no progress is ever moved
+silently. ``timeout`` bounds the time without progress, not the whole.
+
+Pure: no clock, socket or thread; see `producer` for how a shell drives such an object.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from twinlog.errors import (
+    NotYetConfirmed,
+    OffsetBeyond,
+    OffsetGone,
+    TwinlogError,
+    Unavailable,
+    UnavailableError,
+    UnknownTopic,
+    UsageError,
+)
+from twinlog.link import error_of
+from twinlog.messages import Message, messages_of
+from twinlog.ranges import Mark, Range
+from twinlog.record import java_hash
+from twinlog.routing import Address, RoutingTable
+from twinlog.session import ANY, MASTER, SLAVE, Session, Step
+from twinlog.shapes import check
+from twinlog.units import MiB
+from twinlog.wire import Frame, FrameError, Type
+
+ANSWER_BYTES: Final = 1 * MiB
+"""Records asked for at a time: large enough that a request costs nothing per record, small enough
+that the two answers a reader holds do not matter."""
+
+ANSWER_RECORDS: Final = 65536
+
+FOLLOW_WAIT_MS: Final = 10_000
+"""How long a node keeps a question for records that do not exist yet."""
+
+LAG_WAIT_MS: Final = 250
+"""The same where the records exist elsewhere: short, because another node may be asked instead."""
+
+NO_MASTER_SECONDS: Final = 3.0
+"""How long a reader looks for a master that it could do without."""
+
+STALLS_MAX: Final = 3
+"""Answers without progress from a node that is behind, before another node is asked."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadSettings:
+    """What is read, and from whom.
+
+    Attributes:
+        topic: Name.
+        read_from: ``any``, ``master``, ``slave`` or a node's name.
+        tags: Only messages with one of these tags; empty: all.
+        limit: At most so many messages; None: no limit.
+        follow: Go on at the end.
+        timeout: Seconds without progress, where progress could be made.
+    """
+
+    topic: str
+    read_from: str = ANY
+    tags: frozenset[str] = frozenset()
+    limit: int | None = None
+    follow: bool = False
+    timeout: float = 30.0
+
+
+def parse_tags(text: str | None) -> frozenset[str]:
+    """Return the tags in ``"a || b"``, as RocketMQ writes a choice; ``*`` and None mean all.
+
+    >>> sorted(parse_tags("paid || sent"))
+    ['paid', 'sent']
+    """
+    tags = [tag.strip() for tag in (text or "*").split("||")]
+    return frozenset() if "*" in tags else frozenset(tag for tag in tags if tag)
+
+
+@dataclass(slots=True)
+class Cursor:
+    """Progress in one queue: the next queue offset and, exclusive, the last."""
+
+    queue: int
+    next: int
+    stop: int | None
+    asked: bool = False
+
+    @property
+    def done(self) -> bool:
+        """Whether nothing is left of it."""
+        return self.stop is not None and self.next >= self.stop
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """What a node says of one queue: first and next offset, and the offsets of two times."""
+
+    start: int
+    end: int
+    first_at: int | None = None
+    last_at: int | None = None
+
+
+Offsets = dict[int, tuple[int, int, int | None]]
+
+
+def parse_offsets(fields: Mapping[str, object]) -> Offsets:
+    """Return (start, end, offset at the time asked for) by queue from an OFFSETS answer.
+
+    Raises:
+        FrameError: ``fields``: a queue or its offsets are not what they must be.
+    """
+    queues = fields.get("queues")
+    found: Offsets = {}
+    if isinstance(queues, dict):
+        entries: dict[object, object] = queues  # pyright: ignore[reportUnknownVariableType]
+        for queue, row in entries.items():
+            match row:
+                case [int() as start, int() as end, (int() | None) as at] if type(queue) is int:
+                    found[queue] = (start, end, at)
+                case _:
+                    raise FrameError("fields", f"OFFSETS answer: queue {queue!r} has odd offsets")
+    return dict(sorted(found.items()))
+
+
+def plan(wanted: Range, extents: Mapping[int, Extent], *, follow: bool) -> list[Cursor]:
+    """Return the cursors for ``wanted`` in queues of these extents.
+
+    Raises:
+        OffsetBeyond: It begins at an offset that was written out and lies past a queue's end.
+    """
+    cursors: list[Cursor] = []
+    for queue, extent in extents.items():
+        begin, stop = wanted.bounds(
+            extent.start, extent.end, first_at=extent.first_at, last_at=extent.last_at
+        )
+        if wanted.first.mark is Mark.OFFSET and begin > extent.end:
+            text = f"queue {queue} ends at {extent.end}; {begin} lies past its end"
+            raise OffsetBeyond(text, end=extent.end, queue=queue)
+        if not follow:
+            stop = extent.end if stop is None else min(stop, extent.end)
+        cursors.append(Cursor(queue, begin, stop))
+    return cursors
+
+
+def survey(
+    session: Session,
+    settings: ReadSettings,
+    wanted: Range,
+    *,
+    queue: int | None,
+    deadline: float,
+    wall_ms: int,
+) -> Generator[Step, Frame | None, list[Cursor]]:
+    """Ask where the topic's queues begin and end, and return the cursors for ``wanted``.
+
+    The master is asked, for only it knows everything that was acknowledged. While there is none, a
+    reader that is content with another node takes that node's word.
+
+    Raises:
+        UnknownTopic: The topic, or ``queue`` of it, does not exist.
+        OffsetBeyond: See `plan`.
+        Unavailable: Nobody answered before ``deadline``.
+    """
+    queues = None if queue is None else [queue]
+    first = wanted.first.at_ms(wall_ms)
+    last = None if wanted.last is None else wanted.last.at_ms(wall_ms)
+    to = MASTER
+
+    def ask(at_ms: int | None) -> Generator[Step, Frame | None, Offsets]:
+        fields = {"topic": settings.topic, "queues": queues, "at_ms": at_ms}
+        until = deadline
+        if to == MASTER != settings.read_from:
+            until = min(deadline, session.now() + NO_MASTER_SECONDS)
+        answer = yield from session.call(Type.OFFSETS, fields, deadline=until, to=to)
+        return parse_offsets(answer.fields)
+
+    try:
+        begin = yield from ask(first)
+    except UnavailableError:
+        if settings.read_from == MASTER:
+            raise
+        to = ANY if settings.read_from == SLAVE else settings.read_from
+        begin = yield from ask(first)
+    end = begin if last is None else (yield from ask(last))
+    extents = {
+        number: Extent(start, upper, first_at, end[number][2] if number in end else None)
+        for number, (start, upper, first_at) in begin.items()
+    }
+    return plan(wanted, extents, follow=settings.follow)
+
+
+@dataclass(slots=True)
+class ReaderCore:
+    """See the module.
+
+    Attributes:
+        messages: Read and not yet consumed.
+        unrouted: Another node must be chosen (`choose`) before anything is asked.
+        last: Node and role of the last answer, and how old its data may be, seconds.
+    """
+
+    settings: ReadSettings
+    cursors: list[Cursor]
+    table: RoutingTable
+    started: float
+    messages: deque[Message] = field(default_factory=deque[Message])
+    unrouted: bool = True
+    retry_at: float = 0.0
+    last: tuple[str, str, float] = ("", "", 0.0)
+    _asked: dict[int, Cursor] = field(default_factory=dict[int, Cursor])
+    _progress: float = 0.0
+    _stalls: int = 0
+    _avoid: Address | None = None
+    _prefer: tuple[str, float] | None = None
+    _left: int | None = None
+    _why: TwinlogError | None = None
+    _hashes: list[int] | None = None
+
+    def __post_init__(self) -> None:
+        """Begin."""
+        self._progress = self.started
+        self._left = self.settings.limit
+        self._hashes = [java_hash(tag) for tag in sorted(self.settings.tags)] or None
+
+    @property
+    def done(self) -> bool:
+        """Whether every message has been read; some may wait to be consumed."""
+        return self._left == 0 or all(cursor.done for cursor in self.cursors)
+
+    def choose(self, now: float) -> Address | None:
+        """Return the node to ask, or None when the routing table knows none that will do."""
+        route, wanted = self.table.route, self.settings.read_from
+        if wanted == MASTER:
+            return self.table.master
+        if wanted not in (ANY, SLAVE):
+            node = route.node(wanted) if route else None
+            return node.address if node else None
+        if self._prefer is not None and now < self._prefer[1] and route is not None:
+            node = route.node(self._prefer[0])
+            if node is not None and node.address not in (None, self._avoid):
+                return node.address
+        found = self.table.candidates()
+        if wanted == SLAVE:
+            found = [*self._slaves(), *found]
+        good = [address for address in found if not self.table.suspected(address)]
+        rest = [address for address in (good or found) if address != self._avoid]
+        return (rest or found)[0]
+
+    def _slaves(self) -> list[Address]:
+        """Return the slaves, those that published themselves latest first."""
+        nodes = self.table.route.nodes if self.table.route else ()
+        slaves = sorted((node for node in nodes if node.role == "slave"), key=lambda n: n.age)
+        return [node.address for node in slaves if node.address is not None]
+
+    def routed(self, address: Address) -> None:
+        """Say that the node at ``address`` will be asked now."""
+        self.unrouted, self._stalls = False, 0
+        self._avoid = address if self.settings.read_from in (ANY, SLAVE) else None
+
+    def wanted(self, now: float) -> list[tuple[Cursor, dict[str, object]]]:
+        """Return the READ requests that should be under way and are not."""
+        if self.unrouted or now < self.retry_at or self.done:
+            return []
+        open_ = [cursor for cursor in self.cursors if not cursor.done]
+        if not self.settings.follow:
+            open_ = open_[:1]
+        return [(cursor, self._request(cursor)) for cursor in open_ if not cursor.asked]
+
+    def _request(self, cursor: Cursor) -> dict[str, object]:
+        wait = LAG_WAIT_MS if self._stalls else 0
+        if self.settings.follow and not self._stalls:
+            wait = FOLLOW_WAIT_MS
+        count = ANSWER_RECORDS
+        if cursor.stop is not None:
+            count = min(count, cursor.stop - cursor.next)
+        if self._left is not None and not self.settings.tags:
+            count = min(count, self._left)
+        return {
+            "topic": self.settings.topic,
+            "queue": cursor.queue,
+            "offset": cursor.next,
+            "max_bytes": ANSWER_BYTES,
+            "max_records": count,
+            "wait_ms": wait,
+            "tags": self._hashes,
+            "epoch": self.table.epoch,
+        }
+
+    def on_asked(self, number: int, cursor: Cursor) -> None:
+        """Say that the request for ``cursor`` went out under ``number``."""
+        cursor.asked = True
+        self._asked[number] = cursor
+
+    def on_lost(self, now: float, why: TwinlogError, pause: float) -> None:
+        """Take note that the node does not answer; another is chosen after ``pause`` seconds.
+
+        Raises:
+            TwinlogError: ``why``, when there was no progress for too long.
+        """
+        for cursor in self._asked.values():
+            cursor.asked = False
+        self._asked.clear()
+        self.unrouted, self.retry_at = True, now + pause
+        self._why = why
+        self.expire(now)
+
+    def expire(self, now: float) -> None:
+        """Raise what kept the reader from progress, when that lasted too long."""
+        if self._why is not None and now - self._progress >= self.settings.timeout:
+            raise self._why
+
+    def on_answer(self, number: int, frame: Frame, now: float, pause: float) -> None:
+        """Take an answer; its messages are put behind `messages`.
+
+        Args:
+            number: As given to `on_asked`.
+            frame: The answer.
+            now: Seconds.
+            pause: How long to wait before asking again a node that made no progress.
+
+        Raises:
+            TwinlogError: The reader has ended: gone, past the end, unknown, corrupt, denied, or no
+                progress for too long.
+            FrameError: The node left the rules of the wire.
+        """
+        cursor = self._asked.pop(number, None)
+        if cursor is None:
+            return
+        cursor.asked = False
+        if frame.is_error:
+            error = error_of(frame)
+            if not error.retryable:
+                raise error
+            self._stall(error, now, pause, move=True)
+            return
+        check(frame)
+        fields = frame.fields
+        node, role, age = str(fields["node"]), str(fields["role"]), _whole(fields, "age_ms")
+        self.last = (node, role, age / 1000)
+        match fields["status"]:
+            case "found":
+                self._found(cursor, frame, now)
+                self._redirect(fields.get("redirect"), now)
+            case "none" if self.settings.follow or _whole(fields, "next") > cursor.next:
+                cursor.next = max(cursor.next, _whole(fields, "next"))
+                self._progress, self._why, self._stalls = now, None, 0
+            case _:
+                self._without(cursor, fields, now, pause)
+
+    def _found(self, cursor: Cursor, frame: Frame, now: float) -> None:
+        following, count = _whole(frame.fields, "next"), 0
+        if following <= cursor.next:
+            raise FrameError("fields", "READ answer: next does not move on")
+        for message in messages_of(frame.payload):
+            if message.queue_offset < cursor.next or self._left == 0:
+                continue
+            if cursor.stop is not None and message.queue_offset >= cursor.stop:
+                break
+            if self.settings.tags and message.tag not in self.settings.tags:
+                continue
+            self.messages.append(message)
+            count += 1
+            if self._left is not None:
+                self._left -= 1
+        cursor.next = following
+        self._progress, self._why, self._stalls = now, None, 0
+
+    def _redirect(self, value: object, now: float) -> None:
+        """Follow the master's advice to read cold data elsewhere, unless told whom to ask."""
+        if self.settings.read_from != ANY or not isinstance(value, dict):
+            return
+        advice: dict[str, object] = value  # pyright: ignore[reportUnknownVariableType]
+        node = advice.get("node")
+        if isinstance(node, str):
+            self._prefer = (node, now + _whole(advice, "valid_ms") / 1000)
+            self.unrouted = True
+
+    def _without(
+        self, cursor: Cursor, fields: Mapping[str, object], now: float, pause: float
+    ) -> None:
+        """An answer without records: what is missing, and is it missing for good?"""
+        topic, queue, status = self.settings.topic, cursor.queue, fields["status"]
+        node, role = str(fields["node"]), fields["role"]
+        here = f"{topic}/{queue}@{cursor.next} on {node}"
+        match status:
+            case "before-start":
+                start = _whole(fields, "start")
+                hint = f"the first that is kept is {start}; read on from there: {start}:"
+                raise OffsetGone(f"{here} is no longer kept", hint=hint, start=start, queue=queue)
+            case "past-end" if role == "master":
+                end = _whole(fields, "end")
+                raise OffsetBeyond(f"{here}: the queue ends at {end}", end=end, queue=queue)
+            case "unknown-topic" | "unknown-queue" if role == "master":
+                raise unknown_topic(topic, str(status))
+            case "above-confirm":
+                confirm = _whole(fields, "confirm")
+                error: TwinlogError = NotYetConfirmed(f"{here} is not confirmed", confirm=confirm)
+            case "stale":
+                error = Unavailable(f"{node} has not heard from its master for too long")
+            case _:
+                error = Unavailable(f"{here} is not there yet ({status})")
+        self._stall(error, now, pause, move=status == "stale")
+
+    def _stall(self, error: TwinlogError, now: float, pause: float, *, move: bool) -> None:
+        self._why = error
+        self._stalls += 1
+        self.retry_at = now + pause
+        if move or self._stalls >= STALLS_MAX or error.code == "not-master":
+            self.unrouted = True
+        self.expire(now)
+
+
+def unknown_topic(topic: str, code: str = "unknown-topic") -> UnknownTopic:
+    """Return the error for a topic, or a queue of it, that does not exist."""
+    if code == "unknown-queue":
+        return UnknownTopic(f"topic {topic} has no such queue", code=code)
+    hint = f"create it: twinlog topic create {topic}"
+    return UnknownTopic(f"there is no topic {topic}", hint=hint)
+
+
+def parse_address(text: str) -> tuple[str, int, int]:
+    """Return (topic, queue, queue offset), or ("", -1, log offset), that an address names.
+
+    Raises:
+        UsageError: It is no ``topic/queue@offset``, ``log@offset`` or message id.
+
+    >>> parse_address("orders/3@1187"), parse_address("log@4096")
+    (('orders', 3, 1187), ('', -1, 4096))
+    >>> parse_address("7F00000100002A9F0000000000001000")
+    ('', -1, 4096)
+    """
+    if len(text) in (32, 56) and all(digit in "0123456789abcdefABCDEF" for digit in text):
+        return "", -1, int(text[-16:], 16)
+    place, _, offset = text.rpartition("@")
+    topic, _, queue = place.rpartition("/")
+    if offset.isdecimal() and offset.isascii():
+        if place == "log":
+            return "", -1, int(offset)
+        if topic and queue.isdecimal() and queue.isascii():
+            return topic, int(queue), int(offset)
+    hint = "write topic/queue@offset, log@offset or a message id"
+    raise UsageError(f"{text!r} is no address of a message", hint=hint)
+
+
+def _whole(fields: Mapping[str, object], name: str) -> int:
+    value = fields.get(name)
+    return value if isinstance(value, int) else 0
