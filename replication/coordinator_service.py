@@ -489,28 +489,40 @@ async def run(
     ready: Callable[[int], None] | None = None,
     event: Event = no_event,
     version: str = "0",
-) -> None:
+) -> int | None:
     """Be the coordinator's process: `serve` until SIGTERM or SIGINT, then stop cleanly.
 
     Must be called in the main thread. A second signal changes nothing: stopping takes no longer
     than the operation under way.
+
+    Returns:
+        The signal that stopped it.
 
     Raises:
         As `serve`.
     """
     settings = settings_of(config, version)
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        stopped = _Stopped()
         try:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(_stop_on, signals, nursery.cancel_scope)
+                nursery.start_soon(stopped.wait, signals, nursery.cancel_scope)
                 await serve(settings, event=event, ready=ready)
         except BaseExceptionGroup as group:
             if len(group.exceptions) == 1:
                 raise group.exceptions[0] from None
             raise
+        return stopped.by
 
 
-async def _stop_on(signals: AsyncIterator[int], scope: trio.CancelScope) -> None:
-    async for _ in signals:
-        scope.cancel()
-        return
+class _Stopped:
+    """Which signal ended the process."""
+
+    def __init__(self) -> None:
+        self.by: int | None = None
+
+    async def wait(self, signals: AsyncIterator[int], scope: trio.CancelScope) -> None:
+        async for signum in signals:
+            self.by = signum
+            scope.cancel()
+            return

@@ -42,6 +42,11 @@ def seen(node: str, answer: object) -> Report:
     return Report(node, str(state["register_id"]), revision, tag)
 
 
+def database(folder: Path) -> list[Path]:
+    """The store's files, journal included."""
+    return list(folder.glob("coordinator.sqlite*"))
+
+
 class Coordinator:
     """A coordinator in the test's own loop that can be killed and started again."""
 
@@ -141,7 +146,7 @@ async def test_a_change_is_on_disk_before_it_is_answered(tmp_path: Path) -> None
     async def body(coordinator: Coordinator) -> None:
         answer = await elected(coordinator.client())
         (tmp_path / "copy").mkdir()
-        for path in tmp_path.glob("coordinator.sqlite*"):
+        for path in database(tmp_path):
             (tmp_path / "copy" / path.name).write_bytes(path.read_bytes())
         copy = CoordinatorStore(tmp_path / "copy", "demo", "g1")
         document = cast("dict[str, object]", copy.load().document)
@@ -256,7 +261,7 @@ async def test_an_old_copy_of_the_file_elects_nobody(tmp_path: Path) -> None:
         client = coordinator.client()
         await client.call(registration("n1"))
         await coordinator.stop()
-        old = {path: path.read_bytes() for path in tmp_path.glob("coordinator.sqlite*")}
+        old = {path: path.read_bytes() for path in database(tmp_path)}
         await coordinator.start()
         newest: object = None
         for node in ("n1", "n2", "n3"):
@@ -264,7 +269,7 @@ async def test_an_old_copy_of_the_file_elects_nobody(tmp_path: Path) -> None:
             assert isinstance(answer, dict)
             newest = answer
         await coordinator.stop()
-        for path in tmp_path.glob("coordinator.sqlite*"):
+        for path in database(tmp_path):
             path.unlink()
         for path, data in old.items():
             path.write_bytes(data)
