@@ -1,0 +1,132 @@
+"""Builds small store directories of ours, byte by byte, without the server.
+
+Segments of 4096 bytes, queue files of ten entries, each batch with its entry; each file begins with
+an epoch record and ends with a filler.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgpack
+
+from twinlog import kernels, layout, record
+from twinlog.layout import BatchEntry
+
+SEGMENT = 4096
+QUEUE_FILE = 200
+
+
+@dataclass
+class Ours:
+    """A store under construction; `write` puts it on disk."""
+
+    epoch: int = 1
+    log: bytearray = field(default_factory=bytearray)
+    entries: list[BatchEntry] = field(default_factory=list[BatchEntry])
+    queues: dict[tuple[str, int], bytearray] = field(
+        default_factory=dict[tuple[str, int], bytearray]
+    )
+    clock: int = 1_700_000_000_000
+
+    def open_epoch(self, epoch: int) -> None:
+        """Append an epoch record."""
+        self.epoch = epoch
+        self._append([(layout.SYSTEM_TOPIC_EPOCH, 0, b"epoch")], layout.KIND_EPOCH)
+
+    def batch(self, *bodies: bytes, topic: str = "t", queue: int = 0) -> None:
+        """Append one batch, in a new file when it does not fit."""
+        self._append([(topic, queue, body) for body in bodies], layout.KIND_RECORDS)
+
+    def _append(self, items: list[tuple[str, int, bytes]], kind: int) -> None:
+        if len(self.log) % SEGMENT == 0 and kind != layout.KIND_EPOCH:
+            self.open_epoch(self.epoch)
+        size = sum(len(record.encode(*item, properties={"TAGS": "a"})) for item in items)
+        left = SEGMENT - len(self.log) % SEGMENT
+        if size + 8 > left:
+            blank = struct.pack(">Ii", left, record.MAGIC_BLANK)
+            self._entry(blank.ljust(left, b"\0"), 0, layout.KIND_FILLER, crc_of=8)
+            self._append(items, kind)
+            return
+        start, data = len(self.log), bytearray()
+        for topic, queue, body in items:
+            data += self._record(topic, queue, body, start + len(data))
+        self._entry(bytes(data), len(items), kind)
+
+    def _record(self, topic: str, queue: int, body: bytes, at: int) -> bytes:
+        held = self.queues.setdefault((topic, queue), bytearray())
+        self.clock += 1
+        data = record.encode(
+            topic,
+            queue,
+            body,
+            properties={"TAGS": "a"},
+            queue_offset=len(held) // 20,
+            log_offset=at,
+            store_timestamp=self.clock,
+        )
+        held += layout.QUEUE_ENTRY.pack(at, len(data), record.java_hash("a"))
+        return data
+
+    def _entry(self, data: bytes, count: int, kind: int, *, crc_of: int | None = None) -> None:
+        start = len(self.log)
+        self.log += data
+        crc = kernels.crc32c(data[:crc_of])
+        span = (start, len(data), count, self.epoch, crc)
+        self.entries.append(BatchEntry(*span, self.clock if count else 0, kind, start // 2))
+
+    @property
+    def end(self) -> int:
+        """Log offset after the last batch."""
+        return len(self.log)
+
+    def write(self, root: Path, *, clean: bool = True, flushed: int = 0, confirm: int = 0) -> Path:
+        """Write the directory and return it."""
+        for start in range(0, len(self.log), SEGMENT):
+            name = layout.file_name(start)
+            put(root / "commitlog" / name, self.log[start : start + SEGMENT].ljust(SEGMENT, b"\0"))
+            packed = b"".join(e.pack() for e in self.entries if start <= e.start < start + SEGMENT)
+            put(root / "twinlog" / "batches" / name, packed.ljust(48 * 40, b"\0"))
+        for (topic, queue), held in self.queues.items():
+            for start in range(0, len(held), QUEUE_FILE):
+                part = held[start : start + QUEUE_FILE].ljust(QUEUE_FILE, b"\0")
+                folder = root / "consumequeue" / topic / str(queue)
+                put(folder / layout.file_name(start), part)
+        if not clean:
+            put(root / "abort", b"1")
+        if flushed or confirm:
+            payload = msgpack.packb({"flushed": flushed, "confirm": confirm})
+            put(root / "twinlog" / "checkpoint", slot(payload, 7) + slot(b"\x80", 3))
+        return root
+
+
+def slot(payload: bytes, sequence: int) -> bytes:
+    """One slot of a checkpoint file."""
+    rest = struct.pack(">QI", sequence, len(payload)) + payload
+    return (b"TLSL" + kernels.crc32c(rest).to_bytes(4, "big") + rest).ljust(4096, b"\0")
+
+
+def put(path: Path, data: bytes | bytearray) -> None:
+    """Write a file and its folders."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
+
+
+def flip(path: Path, at: int, bit: int = 1) -> None:
+    """Flip one bit of a file."""
+    data = bytearray(path.read_bytes())
+    data[at] ^= bit
+    path.write_bytes(data)
+
+
+def sample() -> Ours:
+    """Three files, two epochs, two queues."""
+    ours = Ours()
+    for number in range(12):
+        ours.batch(bytes([65 + number]) * 300, b"second", queue=number % 2)
+    ours.open_epoch(2)
+    for number in range(12):
+        ours.batch(bytes([97 + number]) * 300, queue=number % 2)
+    return ours
