@@ -135,8 +135,11 @@ def _with_session(
     name, session = op.node, (known.session if known is not None else 0) + 1
     earlier: tuple[str, ...] = ()
     if known is not None and known.store == op.store:
-        again = known.start == op.start
-        earlier = known.earlier if again else (*known.earlier, known.start)[-STARTS_KEPT:]
+        earlier = (*known.earlier, known.start)
+    # Starts that never reached us count too: their calls may still be under way.
+    starts = dict.fromkeys((*earlier, *op.known))
+    starts.pop(op.start, None)
+    earlier = tuple(starts)[-STARTS_KEPT:]
     reg = Registration(
         session,
         op.store,

@@ -1,12 +1,13 @@
 """Settings of replication: numbers with their unit, limit and reason.
 
-``node/config.py`` fills them from ``cluster.toml``; tests make them by hand. Units are in the names:
-bytes, seconds. Not here: where a value came from, and settings of the store.
+``node/config.py`` fills them from ``cluster.toml``; tests make them by hand. Units are in the
+names: bytes, seconds. Not here: where a value came from, and settings of the store.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
 from replication.register_ops import Seed
@@ -38,8 +39,10 @@ class ReplicationSettings:
     """See the module; every default is what an unset key means.
 
     Attributes:
-        seed: Members of the group at its first registration.
-        quality: What an acknowledgement of a member says: ``received`` (in the page cache of its
+        members: Full members of the group at its first registration; ``first`` is the one with
+            ``role = "master"``, ``priorities`` say who stands first (larger), ``in_sync_min`` is
+            the least in-sync set that takes writes. The group state is the truth afterwards.
+        ack: What an acknowledgement of a member says: ``received`` (in the page cache of its
             file) or ``durable`` (flushed). Holds for the master's own part, too.
         in_flight_bytes_max: Un-acknowledged bytes per slave: 100 ms of round trip at 1 Gbit/s.
         in_flight_frames_max: Un-acknowledged frames per slave: bounds small frames.
@@ -64,8 +67,11 @@ class ReplicationSettings:
         dispatch_bytes: Log dispatched in one slice, so that the loop stays responsive.
     """
 
-    seed: Seed
-    quality: Literal["received", "durable"] = "received"
+    members: tuple[str, ...] = ()
+    first: str | None = None
+    priorities: Mapping[str, int] = field(default_factory=lambda: dict[str, int]())
+    in_sync_min: int = 1
+    ack: Literal["received", "durable"] = "received"
     in_flight_bytes_max: int = 16 * MiB
     in_flight_frames_max: int = 64
     heartbeat_seconds: float = 0.5
@@ -88,3 +94,10 @@ class ReplicationSettings:
     waiters_bytes_max: int = 64 * MiB
     stop_seconds: float = 3.0
     dispatch_bytes: int = 4 * MiB
+
+    @property
+    def seed(self) -> Seed | None:
+        """What the first registration brings; None when no members are named."""
+        if not self.members:
+            return None
+        return Seed(self.members, self.in_sync_min, self.first, self.priorities)

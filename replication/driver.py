@@ -1,0 +1,592 @@
+"""The driver: binds the pure core to a store and to the world. Synchronous, one owner, no tasks.
+
+Production (``replica_service``) and the simulator call the same methods with the same meaning of
+``now``; everything outside comes through `Outside`. A call carries the core's commands out before
+it returns: an appended batch has been handed to every slave's link when `Driver.append` returns.
+
+Invariants:
+
+* every reply given to `append`, `control`, `transfer` and `stop` is called exactly once, maybe
+  before the call returns; a reply may call the driver again;
+* answers leave before dispatching begins;
+* an error of the disk other than "no space" ends the process (`Outside.crash`), after which
+  nothing is done any more.
+
+Links: numbers below `ACCEPTED_FROM` are dialed by us, accepted ones are numbered by the outside
+from there. Units: bytes, seconds. Not here: decisions (``core``), sockets, threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Protocol
+
+from replication import commands, frames
+from replication.core import ReplicaCore
+from replication.events import Later, Node
+from replication.register_ops import to_wire
+from replication.settings import FRAME_BYTES_MAX, ReplicationSettings
+from replication.upkeep import FULL_SECONDS, Upkeep
+from replication.view import PeerView, RoleView, role_view
+from replication.waiters import CONFIRMED, FLUSHED, REPLICATED
+from storage import (
+    BatchEntry,
+    Control,
+    Damage,
+    Job,
+    Outcome,
+    Promise,
+    Section,
+    SectionResult,
+    Store,
+    Token,
+)
+from storage.errors import BadBatch, DiskError, DiskFull, StaleToken
+from twinlog import kernels, wire
+from twinlog.errors import CorruptionError, ProtocolError
+from twinlog.layout import KIND_FILLER
+
+ACCEPTED_FROM = 1 << 20
+"""Numbers of accepted links begin here; a process dials fewer than a million times between."""
+
+FILLER_BYTES = 8
+"""What travels of a filler."""
+
+Reply = Callable[[list[SectionResult], str | None], None]
+"""Results of the sections, and who holds them (names, comma between); None when nobody does."""
+
+Done = Callable[[str, str], None]
+"""Code (``ok``, ``unknown`` or a reason) and text."""
+
+__all__ = ["ACCEPTED_FROM", "Driver", "Outside", "PeerView", "RoleView"]
+
+
+class Outside(Protocol):
+    """What the driver needs from the world. No method may call the driver before it returns."""
+
+    def send(self, conn: int, frame: wire.Frame) -> None:
+        """Queue a frame; its payload is good until the call returns or the log is cut."""
+
+    def dial(self, conn: int, peer: str) -> None:
+        """Connect to a node; answered by ``on_dialed`` or ``on_closed``."""
+
+    def close(self, conn: int, why: str) -> None:
+        """Close a link after what was queued; the driver hears nothing more of it."""
+
+    def coordinate(self, call_id: int, op: dict[str, object]) -> None:
+        """Ask the register; answered by ``on_answer``."""
+
+    def run_job(self, job: Job) -> None:
+        """Run a job off the loop; answered by ``on_job``."""
+
+    def event(self, name: str, level: str, **facts: object) -> None:
+        """Log an event; level ``alarm`` is for a person."""
+
+    def changed(self) -> None:
+        """Role, epoch, in-sync set or confirm offset moved: look at ``view``."""
+
+    def crash(self, why: str) -> None:
+        """End the process; may raise."""
+
+
+class Driver:
+    """See the module.
+
+    Args:
+        store: Open, its recovery done.
+        settings: Of replication; ``settings.ack`` must be the store's ``quality``.
+        outside: The world.
+        node, cluster, group: Names.
+        wall_ms: Wall clock in ms, for records and for people.
+        seed: Of the jitter of pauses.
+        now: Clock at the start.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        settings: ReplicationSettings,
+        outside: Outside,
+        *,
+        node: str,
+        wall_ms: Callable[[], int],
+        seed: int,
+        cluster: str = "",
+        group: str = "g1",
+        now: float = 0.0,
+    ) -> None:
+        self.store = store
+        self.settings = settings
+        self._outside = outside
+        self._wall_ms = wall_ms
+        self._now = now
+        self.node = node
+        boot = store.boot
+        names_crc = wire.names_crc(cluster or store.who.cluster, group)
+        self._names_crc = names_crc
+        who = Node(
+            name=node,
+            names_crc=names_crc,
+            family=store.who.family,
+            segment_size=store.settings.segment_size,
+            store=boot.store_id,
+            start=boot.start_id,
+            known=(*boot.unseen, boot.start_id),
+            clean=boot.clean,
+            why=boot.why_unclean,
+            damage=boot.damage.what if boot.damage is not None else None,
+        )
+        self.core = ReplicaCore(who, settings, store, store.promise, seed=seed, now=now)
+        eager = settings.ack == "durable" or store.settings.flush == "sync"
+        self._upkeep = Upkeep(
+            store, outside, eager=eager, dispatch_bytes=settings.dispatch_bytes, now=now
+        )
+        self._token: Token | None = None
+        self._promising: tuple[Job, Promise] | None = None
+        self._cutting: Job | None = None
+        self._again: dict[str, tuple[float, commands.Command]] = {}
+        self._requests = 0
+        self._replies: dict[int, tuple[Reply, list[SectionResult]]] = {}
+        self._dones: dict[int, Done] = {}
+        self._shipment: tuple[int, int, bytes, memoryview | bytes, int] | None = None
+        self._running = False
+        self._crashed = False
+        self._full = False
+        self._do: Mapping[type, Callable[..., None]] = {
+            commands.Send: self._do_send,
+            commands.Ship: self._do_ship,
+            commands.Receive: self._do_receive,
+            commands.Dial: lambda now, c: outside.dial(c.conn, c.peer),
+            commands.Close: lambda now, c: outside.close(c.conn, c.why),
+            commands.Coordinate: lambda now, c: outside.coordinate(c.call, to_wire(c.op)),
+            commands.SavePromise: self._do_promise,
+            commands.TakeToken: self._do_take,
+            commands.DropToken: self._do_drop,
+            commands.AppendEpoch: self._do_epoch,
+            commands.RebuildPending: lambda now, c: store.rebuild_pending(),
+            commands.Flush: self._do_flush,
+            commands.Cut: self._do_cut,
+            commands.Confirm: lambda now, c: store.set_confirm(c.offset),
+            commands.Release: self._do_release,
+            commands.GiveUp: self._do_give_up,
+            commands.Verify: self._do_verify,
+            commands.Registered: lambda now, c: store.registered(),
+            commands.Quarantine: self._do_quarantine,
+            commands.Answer: self._do_answer,
+            commands.Tell: lambda now, c: outside.event(c.name, c.level, **c.facts),
+            commands.Changed: lambda now, c: outside.changed(),
+            commands.Crash: lambda now, c: self._crash(c.why),
+        }
+
+    # -- events
+
+    def start(self, now: float) -> None:
+        """Begin; once."""
+        self._turn(now, self.core.start)
+
+    def on_accept(self, now: float, conn: int) -> None:
+        """A node connected to our slave port."""
+        self._turn(now, self.core.on_accept, conn)
+
+    def on_dialed(self, now: float, conn: int) -> None:
+        """A dial stands."""
+        self._turn(now, self.core.on_dialed, conn)
+
+    def on_closed(self, now: float, conn: int, why: str) -> None:
+        """A link ended, or a dial found nobody."""
+        self._turn(now, self.core.on_closed, conn, why)
+
+    def on_frame(self, now: float, conn: int, frame: wire.Frame) -> None:
+        """A frame arrived; its payload is not kept."""
+        try:
+            if frame.names_crc != self._names_crc:
+                raise ProtocolError("the peer is of another cluster or group", code="names")
+            message = frames.decode(frame)
+        except ProtocolError as error:
+            if not self._crashed:
+                self._outside.event("odd-frame", "warning", conn=conn, why=str(error))
+                self._outside.close(conn, str(error))
+                self._turn(now, self.core.on_closed, conn, str(error))
+            return
+        self._turn(now, self.core.on_message, conn, message)
+
+    def on_answer(self, now: float, call_id: int, answer: object) -> None:
+        """The register answered with a map; anything else says that nobody knows."""
+        known = answer if isinstance(answer, Mapping) else None
+        self._turn(now, self.core.on_answer, call_id, known)
+
+    def on_group_state(self, now: float, state: Mapping[str, object]) -> None:
+        """The register's state as a watch or a poll brought it."""
+        self._turn(now, self.core.on_group_state, state)
+
+    def on_later(self, now: float, event: Later) -> None:
+        """An event that this version takes and refuses loudly."""
+        self._turn(now, lambda now: self.core.on_later(event))
+
+    def on_tick(self, now: float) -> None:
+        """A deadline passed."""
+        for kind, (due, command) in list(self._again.items()):
+            if now >= due:
+                del self._again[kind]
+                self._turn(now, lambda now, c=command: self.core.context.do(c))
+        self._turn(now, self.core.on_tick)
+
+    def on_job(self, now: float, job: Job, error: Exception | None) -> None:
+        """A job left its thread."""
+        self._turn(now, self._finish, job, error)
+
+    def next_deadline(self) -> float | None:
+        """Return when `on_tick` is due; None for never."""
+        if self._crashed:
+            return None
+        due = self._upkeep.next_deadline(self._now)
+        core = self.core.next_deadline()
+        if core is not None and core < due:
+            due = core
+        for at, _ in self._again.values():
+            due = min(due, at)
+        return due
+
+    def _turn(self, now: float, event: Callable[..., None], *args: object) -> None:
+        """Hand an event to the core, do what it wants, then what the store needs."""
+        if self._crashed:
+            return
+        self._now = now
+        try:
+            event(now, *args)
+            self._drain(now)
+        except AssertionError as error:
+            self._crash(f"an invariant is broken: {error}")
+        except DiskError as error:
+            self._crash(f"the disk: {error}")
+
+    def _drain(self, now: float) -> None:
+        if self._running:
+            return  # a reply called us: the loop below goes on with what it wanted
+        out, do = self.core.context.out, self._do
+        self._running = True
+        try:
+            while out and not self._crashed:
+                command = out.popleft()
+                do[type(command)](now, command)
+        finally:
+            self._running = False
+            self._shipment = None
+        if not self._crashed:
+            self._upkeep.work(now)
+            if (full := self._upkeep.dispatch(now)) is not None:
+                self._outside.event("dispatch-waits", "alarm", what=full)
+
+    def _crash(self, why: str) -> None:
+        self._crashed = True
+        self._outside.event("crash", "alarm", why=why)
+        self._outside.crash(why)
+
+    # -- clients
+
+    def append(
+        self,
+        now: float,
+        sections: Sequence[Section],
+        *,
+        ack: str,
+        deadline: float,
+        reply: Reply,
+    ) -> None:
+        """Append sections and answer once ``ack`` holds.
+
+        Args:
+            now: Clock.
+            sections: Stored each as a whole or not at all; their bytes are not kept.
+            ack: ``written``, ``flushed``, ``replicated`` or ``confirmed``.
+            deadline: When the answer becomes "unknown".
+            reply: Called exactly once.
+        """
+        size = sum([len(section.data) for section in sections])
+        refused = ("not-master", "the node ends") if self._crashed else None
+        refused = refused or self.core.admission(ack, size)
+        if refused is not None:
+            reply([refusal(*refused) for _ in sections], None)
+            return
+        self._turn(now, self._append, sections, ack, deadline, size, reply)
+
+    def _append(
+        self,
+        now: float,
+        sections: Sequence[Section],
+        ack: str,
+        deadline: float,
+        size: int,
+        reply: Reply,
+    ) -> None:
+        assert self._token is not None
+        results = self.store.append(self._token, sections, wall_ms=self._wall_ms())
+        self._written(now, results, ack, deadline, size, reply)
+
+    def control(
+        self,
+        now: float,
+        change: Control,
+        *,
+        deadline: float,
+        reply: Reply,
+    ) -> None:
+        """Append a change of the group's metadata; answered once it is confirmed."""
+        refused = ("not-master", "the node ends") if self._crashed else None
+        refused = refused or self.core.admission(CONFIRMED, 1024)
+        if refused is not None:
+            reply([refusal(*refused)], None)
+            return
+        self._turn(now, self._control, change, deadline, reply)
+
+    def _control(self, now: float, change: Control, deadline: float, reply: Reply) -> None:
+        assert self._token is not None
+        result = self.store.append_control(self._token, change, wall_ms=self._wall_ms())
+        self._written(now, [result], CONFIRMED, deadline, 1024, reply)
+
+    def _written(
+        self,
+        now: float,
+        results: list[SectionResult],
+        ack: str,
+        deadline: float,
+        size: int,
+        reply: Reply,
+    ) -> None:
+        end, stored = 0, False
+        for result in results:
+            if result.outcome is Outcome.STORED:
+                stored = True
+            if result.outcome in (Outcome.STORED, Outcome.DUPLICATE):
+                end = max(end, result.end)
+        self._full = not stored and any(result.code == "disk-full" for result in results)
+        if not end or self._holds(ack, end):
+            if stored:
+                self.core.on_appended(now)
+            reply(results, self._holders(ack) if end else None)
+            return
+        self._requests += 1
+        self._replies[self._requests] = (reply, results)
+        self.core.waiters.add(self._requests, ack, end=end, size=size, deadline=deadline)
+        if ack == FLUSHED:
+            self._upkeep.wanted = max(self._upkeep.wanted, end)
+        self.core.on_appended(now)
+
+    def _holds(self, ack: str, end: int) -> bool:
+        """Whether the acknowledgement holds already (written; duplicates of what is confirmed)."""
+        reign = self.core.mastership
+        if ack == CONFIRMED:
+            return reign is not None and end <= reign.confirm
+        if ack == FLUSHED:
+            return end <= self.store.flushed
+        if ack == REPLICATED:
+            return reign is not None and end <= reign.insync.one_slave()
+        return True
+
+    def _holders(self, ack: str) -> str:
+        reign = self.core.mastership
+        return reign.names if reign is not None and ack == CONFIRMED else self.node
+
+    def transfer(self, now: float, to: str, reply: Done, *, who: str = "") -> None:
+        """Hand the mastership to ``to``; ``ok`` once the register has it."""
+        self._turn(now, self.core.transfer, self._done(reply), to, who)
+
+    def stop(self, now: float, reply: Done) -> None:
+        """Take no new work, answer what is owed, then ``ok``: the store may be closed."""
+        self._turn(now, self.core.stop, self._done(reply))
+
+    def _done(self, reply: Done) -> int:
+        self._requests += 1
+        self._dones[self._requests] = reply
+        return self._requests
+
+    def view(self, now: float | None = None) -> RoleView:
+        """Return what this node is; ``now`` makes the ages exact."""
+        return role_view(self.core, self._now if now is None else now, full=self._full)
+
+    # -- commands: links
+
+    def _do_send(self, now: float, command: commands.Send) -> None:
+        self._outside.send(command.conn, frames.encode(command.message, self._names_crc))
+
+    def _do_ship(self, now: float, command: commands.Ship) -> None:
+        reign = self.core.mastership
+        session = reign.sessions.get(command.conn) if reign is not None else None
+        if reign is None or session is None:
+            return
+        message = reign.frame_at(session, command.start, self._wall_ms())
+        end = command.start
+        if command.start < self.store.end:
+            packed, payload, end = self._batches(command.start)
+            message = replace(message, entries=packed, payload=payload)
+        self._outside.send(command.conn, frames.encode(message, self._names_crc))
+        reign.on_shipped(now, command.conn, end)
+
+    def _batches(self, start: int) -> tuple[bytes, memoryview | bytes, int]:
+        """Return packed entries, bytes and end of one frame; the same for every slave."""
+        store = self.store
+        held = self._shipment
+        if held is not None and held[0] == start and held[1] == store.end:
+            return held[2], held[3], held[4]
+        entries = one_file(
+            store.entries(start, max_bytes=FRAME_BYTES_MAX), store.settings.segment_size
+        )
+        last = entries[-1]
+        end = last.start + last.length
+        stop = last.start + FILLER_BYTES if last.kind == KIND_FILLER else end
+        packed, payload = frames.pack_entries(entries), store.view(start, stop)
+        self._shipment = (start, store.end, packed, payload, end)
+        return packed, payload, end
+
+    def _do_receive(self, now: float, command: commands.Receive) -> None:
+        following = self.core.following
+        if following is None or following.conn != command.conn or self._token is None:
+            return
+        try:
+            entries = frames.unpack_entries(command.append.entries)
+            self.store.receive(self._token, entries, memoryview(command.append.payload))
+        except BadBatch as error:
+            following.on_bad_batch(now, error.start, error.length, error.reason)
+        except DiskFull as error:
+            following.on_full(now, str(error))
+        except (ProtocolError, CorruptionError, StaleToken) as error:
+            following.on_refused(now, str(error))
+        else:
+            following.on_received(command.append)
+
+    def _do_verify(self, now: float, command: commands.Verify) -> None:
+        reign = self.core.mastership
+        if reign is not None:
+            reign.on_verified(now, command.conn, command.start, self._own_copy(command.start))
+
+    def _own_copy(self, start: int) -> str | None:
+        """Return what is wrong with our own batch at ``start``; None when it is good."""
+        if self.store.border_at_or_below(start) != start:
+            return "no batch begins there"
+        entry = self.store.entries(start, max_bytes=1)[0]
+        size = FILLER_BYTES if entry.kind == KIND_FILLER else entry.length
+        if kernels.crc32c(self.store.view(start, start + size)) == entry.crc:
+            return None
+        return "its bytes do not have its CRC"
+
+    # -- commands: the log
+
+    def _do_take(self, now: float, command: commands.TakeToken) -> None:
+        self._token = command.token
+        self.store.take_token(command.token)
+
+    def _do_drop(self, now: float, command: commands.DropToken) -> None:
+        self._token = None
+        self.store.drop_token()
+
+    def _do_epoch(self, now: float, command: commands.AppendEpoch) -> None:
+        reign = self.core.mastership
+        if reign is None or self._token is None:
+            return
+        end: int | None = None
+        try:
+            end = self.store.append_epoch(
+                self._token,
+                epoch=command.epoch,
+                node=self.node,
+                session=command.session,
+                wall_ms=self._wall_ms(),
+                reason=command.reason,
+                by=command.by,
+            )
+        except DiskFull as error:
+            self._outside.event("disk-full", "alarm", what=str(error))
+        else:
+            self._upkeep.wanted = max(self._upkeep.wanted, end)
+        self._full = end is None
+        reign.on_epoch_appended(now, end)
+
+    def _do_flush(self, now: float, command: commands.Flush) -> None:
+        self._upkeep.wanted = max(self._upkeep.wanted, self.store.end)
+
+    def _do_cut(self, now: float, command: commands.Cut) -> None:
+        assert self._token is not None
+        assert self._cutting is None
+        self._cutting = self.store.cut_job(self._token, command.to)
+        self._outside.run_job(self._cutting)
+
+    def _do_promise(self, now: float, command: commands.SavePromise) -> None:
+        job = self.store.save_promise_job(command.promise)
+        self._promising = (job, command.promise)
+        self._outside.run_job(job)
+
+    def _do_quarantine(self, now: float, command: commands.Quarantine) -> None:
+        damage = Damage("", command.start, command.length, command.what)
+        self.store.mark_quarantine(damage)
+
+    def _finish(self, now: float, job: Job, error: Exception | None) -> None:
+        """A job came back."""
+        if self._promising is not None and job is self._promising[0]:
+            self._finish_promise(now, error)
+        elif job is self._cutting:
+            self._finish_cut(now, error)
+        else:
+            flushed = self.store.flushed
+            self._upkeep.on_job(now, job, error)
+            if self.store.flushed > flushed:
+                self.core.on_flushed(now)
+
+    def _finish_promise(self, now: float, error: Exception | None) -> None:
+        assert self._promising is not None
+        (job, promise), self._promising = self._promising, None
+        if isinstance(error, DiskFull):
+            self._again["promise"] = (now + FULL_SECONDS, commands.SavePromise(promise))
+            return
+        if error is not None:
+            raise error
+        self.store.finish(job)
+        self.core.on_promised(now, promise)
+
+    def _finish_cut(self, now: float, error: Exception | None) -> None:
+        job, self._cutting = self._cutting, None
+        assert job is not None
+        if error is not None:
+            # A cut that stopped half-way is finished by its intent at the next start.
+            self._crash(f"the cut: {error}")
+            return
+        self.store.finish(job)
+        self.core.on_cut(now)
+
+    # -- commands: answers
+
+    def _do_release(self, now: float, command: commands.Release) -> None:
+        reign = self.core.mastership
+        names = reign.names if reign is not None else self.node
+        for request in command.requests:
+            reply, results = self._replies.pop(request)
+            reply(results, names)
+
+    def _do_give_up(self, now: float, command: commands.GiveUp) -> None:
+        for request in command.requests:
+            reply, results = self._replies.pop(request)
+            reply([unknown(result) for result in results], None)
+
+    def _do_answer(self, now: float, command: commands.Answer) -> None:
+        self._dones.pop(command.request)(command.code, command.text)
+
+
+def refusal(code: str, text: str) -> SectionResult:
+    """Return the result of a section of which nothing was written."""
+    return SectionResult(Outcome.REFUSED, 0, 0, 0, code, text, 0)
+
+
+def unknown(result: SectionResult) -> SectionResult:
+    """Return a result that says: written here, and nobody knows whether it stays."""
+    if result.outcome is Outcome.REFUSED:
+        return result
+    return replace(result, outcome=Outcome.UNKNOWN, code="unknown", text="not confirmed in time")
+
+
+def one_file(entries: Sequence[BatchEntry], segment_size: int) -> Sequence[BatchEntry]:
+    """Return the first entries that lie in one file: their bytes are one view."""
+    file = entries[0].start // segment_size
+    for at, entry in enumerate(entries):
+        if entry.start // segment_size != file:
+            return entries[:at]
+    return entries

@@ -1,0 +1,283 @@
+"""The in-sync set as its master sees it, and the confirm offset that follows from it.
+
+The coordinator's register holds the set; the master proposes changes. While the outcome of a
+proposal is unknown both sets count: the *effective* set is the recorded one and every node of an
+unsettled proposal. A proposal is settled by a newer revision and by nothing else: the register
+compares revisions, so no copy of it can succeed any more.
+
+The confirm offset is the smallest end acknowledged within the effective set, the master's own
+included. It moves only
+
+* while the recorded set has at least ``min_isr`` members,
+* from the end of this epoch's first record on,
+* by acknowledgements of this epoch, of the member's registered session, that show at least the
+  revision under which the set was recorded.
+
+Cost: an acknowledgement costs work proportional to the number of members, never of records.
+
+Each check is a method of its own; the simulator takes them away one by one.
+
+Units: offsets bytes, times seconds. Not here: sending (``master_session``), asking the coordinator
+(``core``). Sources: replication.md G.6 and G.8, protocol.md 8.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from replication.group_state import GroupState
+from replication.register_ops import AlterInSync
+from replication.settings import ReplicationSettings
+
+
+class Member:
+    """What the master knows of another replica, across its links.
+
+    Attributes:
+        session: Of its last accepted HELLO, 0 before.
+        acked: What it acknowledged in this epoch and session, by the quality in force.
+        revision: Largest revision its acknowledgements showed.
+        level_at: When it last had all that the master had had.
+        linked_at: Since when its link streams; None without one.
+        lost_at: Since when it has none.
+        health: Why it cannot go on; empty when it can.
+    """
+
+    __slots__ = (
+        "acked", "confirm", "flushed", "health", "heard_at", "left_at", "level_at", "linked_at",
+        "lost_at", "mark_at", "mark_end", "name", "pause", "received", "revision", "session",
+    )  # fmt: skip
+
+    def __init__(self, name: str, now: float) -> None:
+        self.name = name
+        self.session = 0
+        self.acked = 0
+        self.received = 0
+        self.flushed = 0
+        self.confirm = 0
+        self.revision = 0
+        self.mark_end = 0
+        self.mark_at = now
+        self.level_at = now
+        self.linked_at: float | None = None
+        self.lost_at = now
+        self.heard_at: float | None = None
+        self.health = ""
+        self.left_at: float | None = None
+        self.pause = 0.0
+
+    def greeted(self, session: int) -> None:
+        """A link of ``session`` begins; what a former incarnation said counts no more."""
+        if session != self.session:
+            self.session = session
+            self.acked = self.received = self.flushed = 0
+            self.revision = 0
+
+    def progressed(self, now: float, end: int) -> None:
+        """Note how far behind it is: level when it has what we had at the last mark."""
+        if self.acked >= self.mark_end:
+            self.level_at = self.mark_at
+            self.mark_end, self.mark_at = end, now
+        if self.acked >= end:
+            self.level_at = now
+
+
+class InSyncSet:
+    """See the module.
+
+    Args:
+        node: The master.
+        state: The group state that made it master.
+        settings: Times of joining and leaving.
+        now: Clock.
+    """
+
+    def __init__(
+        self, node: str, state: GroupState, settings: ReplicationSettings, now: float
+    ) -> None:
+        self.node = node
+        self._settings = settings
+        self.epoch = state.epoch
+        self.session = state.leader_session
+        self.state = state
+        self.set_revision = state.revision
+        self.proposal: AlterInSync | None = None
+        self.epoch_end: int | None = None
+        self.members: dict[str, Member] = {}
+        self._began = now
+        for name in state.replicas:
+            if name != node:
+                self.members[name] = Member(name, now)
+        self._others: tuple[Member, ...] = ()
+        self.effective: tuple[str, ...] = ()
+        self._remember()
+
+    # -- the recorded and the effective set
+
+    def adopt(self, state: GroupState, now: float) -> None:
+        """Take a newer state of our own epoch, which is on our disk."""
+        if self._is_another_set(state):
+            self.set_revision = state.revision
+        for name in self.state.isr:
+            if name not in state.isr and name in self.members:
+                self._left(self.members[name], now)
+        self.state = state
+        for name in state.replicas:
+            if name != self.node and name not in self.members:
+                self.members[name] = Member(name, now)
+        for name in [name for name in self.members if name not in state.replicas]:
+            del self.members[name]
+        if self.proposal is not None and self.settles(state, self.proposal):
+            self.proposal = None
+        self._remember()
+
+    def _is_another_set(self, state: GroupState) -> bool:
+        return dict(state.isr) != dict(self.state.isr)
+
+    def settles(self, state: GroupState, proposal: AlterInSync) -> bool:
+        """Whether ``state`` ends ``proposal``: a newer revision makes every copy of it fail."""
+        return state.revision > proposal.revision
+
+    def propose(self, proposal: AlterInSync) -> None:
+        """Let a proposal count from the moment it is sent."""
+        assert self.proposal is None, "one proposal at a time"
+        self.proposal = proposal
+        self._remember()
+
+    def counted_names(self) -> set[str]:
+        """Names of the effective set: recorded, or proposed with an unknown outcome."""
+        names = set(self.state.isr)
+        if self.proposal is not None:
+            names |= set(self.proposal.add)
+        return names
+
+    def _remember(self) -> None:
+        names = sorted(self.counted_names() | {self.node})
+        self.effective = tuple(names)
+        self._others = tuple(self.members[name] for name in names if name in self.members)
+
+    def _left(self, member: Member, now: float) -> None:
+        settings = self._settings
+        member.left_at = now
+        member.pause = min(
+            member.pause * 2 or settings.rejoin_seconds, settings.rejoin_seconds_max
+        )
+
+    # -- the confirm offset
+
+    @property
+    def enough(self) -> bool:
+        """Whether the recorded set takes writes that must be confirmed."""
+        return len(self.state.isr) >= self.state.min_isr
+
+    def confirm(self, own: int, confirm: int) -> int:
+        """Return the confirm offset, given the master's own end and the offset so far."""
+        if not self.may_confirm():
+            return confirm
+        least = own
+        for member in self._others:
+            worth = self.worth(member)
+            if worth < least:
+                least = worth
+        if least <= confirm or not self.covers_epoch(least):
+            return confirm
+        return least
+
+    def may_confirm(self) -> bool:
+        """Whether enough members are recorded."""
+        return self.enough
+
+    def covers_epoch(self, offset: int) -> bool:
+        """Whether ``offset`` lies at or beyond the end of this epoch's first record."""
+        return self.epoch_end is not None and offset >= self.epoch_end
+
+    def worth(self, member: Member) -> int:
+        """Return what counts of a member's acknowledgements."""
+        if not self.is_of_session(member) or not self.shows_revision(member):
+            return 0
+        return member.acked
+
+    def is_of_session(self, member: Member) -> bool:
+        """Whether the acknowledgements are those of the registered incarnation."""
+        return member.session > 0 and member.session == self.state.session_of(member.name)
+
+    def shows_revision(self, member: Member) -> bool:
+        """Whether the member has fsynced the revision under which the set is recorded."""
+        return member.revision >= self.set_revision
+
+    def one_slave(self) -> int:
+        """Return the largest end that one slave has."""
+        return max((m.acked for m in self.members.values() if self.is_of_session(m)), default=0)
+
+    # -- joining and leaving
+
+    def change(self, now: float, end: int, confirm: int) -> tuple[dict[str, int], list[str]]:
+        """Return who should join (name to session) and who should leave now."""
+        if self.proposal is not None or self.epoch_end is None:
+            return {}, []
+        leaving = [
+            m.name for m in self._others if m.name in self.state.isr and self.must_leave(m, now)
+        ]
+        if leaving:
+            return {}, leaving
+        joining = {
+            member.name: member.session
+            for _, member in sorted(self.members.items())
+            if member.name not in self.state.isr and self.may_join(member, now, confirm)
+        }
+        return joining, []
+
+    def may_join(self, member: Member, now: float, confirm: int) -> bool:
+        """Whether ``member`` has all that was, and all that may still be, confirmed without it."""
+        return (
+            member.name not in self.state.learners
+            and self.is_of_session(member)
+            and self.is_healthy(member, now)
+            and self.has_confirmed(member, confirm)
+            and self.has_epoch(member)
+        )
+
+    def has_confirmed(self, member: Member, confirm: int) -> bool:
+        """Whether it has everything that this master confirmed."""
+        return member.acked >= confirm
+
+    def has_epoch(self, member: Member) -> bool:
+        """Whether it has everything that earlier masters, even sleeping ones, can ever confirm."""
+        return self.epoch_end is not None and member.acked >= self.epoch_end
+
+    def is_healthy(self, member: Member, now: float) -> bool:
+        """Whether its link has stood long enough, its disk is good and its pause is over."""
+        if member.linked_at is None or member.health:
+            return False
+        if member.left_at is not None and now < member.left_at + member.pause:
+            return False
+        return now - member.linked_at >= self._settings.join_seconds
+
+    def must_leave(self, member: Member, now: float) -> bool:
+        """Whether ``member`` holds everybody up: no link, no progress, or a bad disk."""
+        settings = self._settings
+        if member.health:
+            return True
+        if member.linked_at is None:
+            grace = settings.disconnect_seconds
+            if member.lost_at <= self._began:  # never seen: it must first find the new master
+                grace = max(grace, settings.lag_seconds_max)
+            return now - member.lost_at >= grace
+        return now - max(member.level_at, member.linked_at) >= settings.lag_seconds_max
+
+    def forgive(self, member: Member, now: float) -> None:
+        """Forget a flapping past once a member was in sync for long."""
+        long = 4 * self._settings.rejoin_seconds_max
+        if member.left_at is not None and now - member.left_at > long:
+            member.left_at, member.pause = None, 0.0
+
+    def proposal_for(self, add: Mapping[str, int], remove: list[str]) -> AlterInSync:
+        """Return the operation that changes the recorded set."""
+        return AlterInSync(
+            self.node,
+            self.session,
+            self.epoch,
+            self.state.revision,
+            dict(sorted(add.items())),
+            tuple(sorted(remove)),
+        )

@@ -1,0 +1,154 @@
+"""Work of a store that nobody asked for: flush, checkpoint, allocate ahead, snapshot, dispatch.
+
+Decides when; every job runs off the loop, one of each kind at a time. Dispatch runs on the loop in
+bounded slices, after answers. A full disk postpones everything but the flush, which needs no space;
+any other error of the disk ends the process, because nobody knows what is on the disk then.
+
+Units: bytes, seconds. Not here: the jobs (``storage``), who waits for a flush (``waiters``).
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from storage import Job, Store
+from storage.errors import DiskFull
+from storage.flusher import Flush, FlushPolicy
+
+PREPARE_BYTES = 256 * 1024
+"""How much is appended between two looks at the next file."""
+
+PREPARE_SECONDS = 0.5
+FULL_SECONDS = 1.0
+"""Pause after a full disk before space is asked for again."""
+
+
+class Runner(Protocol):
+    """Where jobs go."""
+
+    def run_job(self, job: Job) -> None:
+        """Run ``job`` off the loop."""
+
+
+class Upkeep:
+    """See the module.
+
+    Args:
+        store: The store.
+        runner: Runs jobs.
+        eager: Everything written is waited for: flush whenever no flush is under way.
+        dispatch_bytes: One slice of dispatching.
+        now: Clock.
+
+    Attributes:
+        wanted: Largest offset that somebody waits for to be flushed.
+    """
+
+    def __init__(
+        self, store: Store, runner: Runner, *, eager: bool, dispatch_bytes: int, now: float
+    ) -> None:
+        self._store = store
+        self._runner = runner
+        self._eager = eager
+        self._dispatch_bytes = dispatch_bytes
+        self._policy = FlushPolicy(store.settings, now)
+        self._under_way: dict[str, Job] = {}
+        self._checkpoint_at = now + store.settings.checkpoint_interval_seconds
+        self._checkpointed = (store.flushed, store.confirm)
+        self._prepared_end = -PREPARE_BYTES
+        self._prepare_at = now
+        self._full_until = now
+        self._more = False
+        self.wanted = 0
+
+    def work(self, now: float) -> None:
+        """Begin what is due."""
+        self._flush(now)
+        if now < self._full_until:
+            return
+        self._prepare(now)
+        if now >= self._checkpoint_at or self._is_far():
+            self._checkpoint(now)
+
+    def _flush(self, now: float) -> None:
+        store = self._store
+        flushed, end = store.flushed, store.end
+        if flushed >= end or "flush" in self._under_way:
+            return
+        wanted = end if self._eager else self.wanted
+        what = self._policy.decide(now, flushed=flushed, end=end, wanted=wanted)
+        if what is Flush.NOTHING:
+            return
+        job = store.flush_job(thorough=what is Flush.THOROUGH)
+        if job is not None:
+            self._policy.began()
+            self._run("flush", job)
+
+    def _prepare(self, now: float) -> None:
+        end = self._store.end
+        due = end - self._prepared_end >= PREPARE_BYTES or now >= self._prepare_at
+        if not due or "prepare" in self._under_way:
+            return
+        self._prepared_end, self._prepare_at = end, now + PREPARE_SECONDS
+        if (job := self._store.prepare_job()) is not None:
+            self._run("prepare", job)
+
+    def _is_far(self) -> bool:
+        far = self._store.settings.checkpoint_bytes
+        return self._store.flushed - self._checkpointed[0] >= far
+
+    def _checkpoint(self, now: float) -> None:
+        store = self._store
+        self._checkpoint_at = now + store.settings.checkpoint_interval_seconds
+        at = (store.flushed, store.confirm)
+        if at != self._checkpointed and "checkpoint" not in self._under_way:
+            self._checkpointed = at
+            self._run("checkpoint", store.checkpoint_job())
+        if "snapshot" not in self._under_way and (job := store.snapshot_job()) is not None:
+            self._run("snapshot", job)
+
+    def _run(self, kind: str, job: Job) -> None:
+        self._under_way[kind] = job
+        self._runner.run_job(job)
+
+    def dispatch(self, now: float) -> str | None:
+        """Enter confirmed records into the queues, one slice; return why it must wait."""
+        store = self._store
+        self._more = False
+        if store.dispatched >= store.confirm or now < self._full_until:
+            return None
+        try:
+            self._more = store.dispatch(self._dispatch_bytes)
+        except DiskFull as error:
+            self._full_until = now + FULL_SECONDS
+            return str(error)
+        return None
+
+    def on_job(self, now: float, job: Job, error: Exception | None) -> bool:
+        """Take the end of a job of ours; False when it is none. Raises what ends the process."""
+        kind = next((kind for kind, known in self._under_way.items() if known is job), None)
+        if kind is None:
+            return False
+        del self._under_way[kind]
+        store = self._store
+        if isinstance(error, DiskFull):
+            self._full_until = now + FULL_SECONDS
+            error = None
+        elif error is None:
+            store.finish(job)
+        if kind == "flush":
+            self._policy.ended(now, flushed=store.flushed, end=store.end)
+        if error is not None:
+            raise error
+        return True
+
+    def next_deadline(self, now: float) -> float:
+        """Return when there is something to do."""
+        store = self._store
+        if self._more:
+            return now
+        due = min(self._checkpoint_at, self._prepare_at)
+        if store.dispatched < store.confirm:
+            due = min(due, self._full_until)
+        flush = self._policy.deadline(flushed=store.flushed, end=store.end)
+        return due if flush is None else min(due, flush)

@@ -1,0 +1,145 @@
+"""What a node shows of its role: values for status, metrics, routing and the simulator.
+
+Made anew at each question; holds nothing. Offsets are bytes, times seconds. ``role`` is one of
+``master``, ``slave``, ``fenced``, ``candidate``, ``quarantined``, ``stopped``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from replication.core import MASTER_ROLES, ReplicaCore
+from replication.in_sync import Member
+from replication.mastership import Mastership
+from replication.roles import Role
+
+
+@dataclass(frozen=True, slots=True)
+class PeerView:
+    """What this node knows of another. None: not known to this node.
+
+    Attributes:
+        acked: Received end, bytes. ``flushed``: on its disk.
+        lag_bytes, lag_seconds: Behind the master's end; since when it was level last.
+        contact_seconds: Since it was heard.
+        state: ``streaming``, ``connecting`` ...; ``why`` says why it does not stream or count.
+    """
+
+    name: str
+    role: str
+    acked: int | None
+    flushed: int | None
+    lag_bytes: int | None
+    lag_seconds: float | None
+    contact_seconds: float | None
+    in_sync: bool
+    state: str
+    why: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class RoleView:
+    """What this node is.
+
+    Attributes:
+        role, state: See the module; ``state`` is finer, ``why`` is for people.
+        epoch: Of the role; the promised one without a role.
+        leader: The master, None when none is known.
+        in_sync, effective: Recorded and effective in-sync set.
+        admission: Code with which a confirmed write would be refused now; None when it is taken.
+        age_seconds: Age of this node's data: 0 on a master, None when no master was heard.
+        quarantined: Why the log is not trusted, None when it is.
+    """
+
+    role: str
+    state: str
+    epoch: int
+    leader: str | None
+    session: int
+    in_sync: tuple[str, ...]
+    min_in_sync: int
+    effective: tuple[str, ...]
+    confirm: int
+    end: int
+    flushed: int
+    peers: tuple[PeerView, ...]
+    quarantined: str | None
+    admission: str | None
+    age_seconds: float | None
+    why: str | None
+    register_id: str
+    revision: int
+
+
+def role_view(core: ReplicaCore, now: float, *, full: bool) -> RoleView:
+    """Return the view of ``core``; ``full``: the last append found no space."""
+    context, reign, following = core.context, core.mastership, core.following
+    state, log = context.newest, context.log
+    role = core.role
+    epoch, age, admission = context.promise.epoch, None, "not-master"
+    fine = role.value
+    peers: tuple[PeerView, ...] = ()
+    effective: tuple[str, ...] = tuple(sorted(state.isr)) if state is not None else ()
+    if reign is not None:
+        refused = core.admission("confirmed", 0)
+        admission = refused[0] if refused is not None else ("disk-full" if full else None)
+        epoch, age, effective = reign.epoch, 0.0, reign.insync.effective
+        peers = tuple(
+            _member(reign, member, log.end, now)
+            for _, member in sorted(reign.insync.members.items())
+        )
+    elif following is not None:
+        epoch, fine = following.epoch, following.machine.state.value
+        heard = following.heard_at
+        age = now - heard if heard is not None else None
+        peers = (
+            PeerView(
+                following.leader, "master", None, None, None, None, age, True, fine,
+                following.why or None,
+            ),
+        )  # fmt: skip
+    return RoleView(
+        role="master" if role in MASTER_ROLES else role.value,
+        state=fine,
+        epoch=epoch,
+        leader=state.leader if state is not None else None,
+        session=context.session,
+        in_sync=tuple(sorted(state.isr)) if state is not None else (),
+        min_in_sync=state.min_isr if state is not None else context.settings.in_sync_min,
+        effective=effective,
+        confirm=log.confirm,
+        end=log.end,
+        flushed=log.flushed,
+        peers=peers,
+        quarantined=context.damage,
+        admission=admission,
+        age_seconds=age,
+        why=_why(core),
+        register_id=context.promise.register_id,
+        revision=context.promise.revision,
+    )
+
+
+def _why(core: ReplicaCore) -> str | None:
+    if core.role is Role.SLAVE and core.following is not None:
+        return core.following.why or None
+    return core.trouble or None
+
+
+def _member(reign: Mastership, member: Member, end: int, now: float) -> PeerView:
+    linked = reign.links.get(member.name)
+    session = reign.sessions.get(linked) if linked is not None else None
+    known = member.session > 0
+    level = member.received >= end
+    return PeerView(
+        name=member.name,
+        role="slave",
+        acked=member.received if known else None,
+        flushed=member.flushed if known else None,
+        lag_bytes=max(0, end - member.received) if known else None,
+        lag_seconds=0.0 if level else now - member.level_at,
+        contact_seconds=now - member.heard_at if member.heard_at is not None else None,
+        in_sync=member.name in reign.state.isr,
+        state=session.state.value if session is not None else "away",
+        why=reign.why_behind(member.name) or None,
+    )
