@@ -19,6 +19,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from typing import cast
 
 from cli.context import Context
 from cli.failures import Exit, Failure, bug, describe
@@ -58,13 +59,12 @@ def report(error: BaseException, printer: Printer) -> int:
 def unwrap(error: BaseException) -> BaseException:
     """The one cause inside groups of one, as task groups raise them; Ctrl-C wins over all."""
     while isinstance(error, BaseExceptionGroup):
-        interrupts, others = error.split(KeyboardInterrupt)
-        if interrupts is not None:
+        group = cast("BaseExceptionGroup[BaseException]", error)
+        if group.subgroup(KeyboardInterrupt) is not None:
             return KeyboardInterrupt()
-        assert others is not None
-        if len(others.exceptions) != 1:
-            return error
-        error = others.exceptions[0]
+        if len(group.exceptions) != 1:
+            return group
+        error = group.exceptions[0]
     return error
 
 

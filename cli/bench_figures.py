@@ -16,6 +16,8 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from cli.fields import table
+
 STEP = math.log(1.02)
 LEAST_SECONDS = 1e-6
 PERCENTILES = (50.0, 90.0, 99.0, 99.9)
@@ -66,9 +68,7 @@ class Histogram:
         """Percentiles as machines see them, in seconds."""
         named = {f"p{percent:g}".replace(".", "_"): self.percentile(percent)
                  for percent in PERCENTILES}  # fmt: skip
-        shown = {
-            name: None if value is None else round(value, 9) for name, value in named.items()
-        }
+        shown = {name: None if value is None else round(value, 9) for name, value in named.items()}
         return {**shown, "max": round(self.largest, 9), "samples": self.total}
 
     def plain(self) -> dict[str, object]:
@@ -80,10 +80,8 @@ class Histogram:
     def from_plain(cls, value: Mapping[str, object]) -> Histogram:
         """What `plain` wrote."""
         found = cls()
-        counts = value.get("counts")
-        if isinstance(counts, dict):
-            pairs: Iterable[tuple[object, object]] = counts.items()  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
-            found.counts = {int(str(bucket)): int(str(count)) for bucket, count in pairs}
+        counts = table(value.get("counts"))
+        found.counts = {int(bucket): int(str(count)) for bucket, count in counts.items()}
         found.total = sum(found.counts.values())
         found.largest = float(str(value.get("largest", 0.0)))
         return found

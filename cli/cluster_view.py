@@ -274,7 +274,8 @@ def _nodes(
     register: Mapping[str, object],
 ) -> list[NodeView]:
     masters = [found for found, _ in answers.values() if text(found, "role") == "master"]
-    master = max(masters, key=lambda found: whole(found, "epoch") or 0, default={})
+    nobody: Fields = {}
+    master = max(masters, key=lambda found: whole(found, "epoch") or 0, default=nobody)
     peers = {text(peer, "name") or "": peer for peer in tables(master.get("peers"))}
     in_sync = set(texts(master.get("in_sync"))) or set(table(register.get("isr")))
     return [

@@ -14,10 +14,18 @@ from collections.abc import Mapping
 
 from cli.context import Fields
 from cli.fields import table
-from twinlog.wire import COORDINATOR_TYPES, Type
+from twinlog.connection import CONNECT_SECONDS, Connection
+from twinlog.errors import OutcomeUnknown, Unavailable
+from twinlog.link import error_of
+from twinlog.routing import parse_endpoints
+from twinlog.session import LinkDown
+from twinlog.wire import COORDINATOR_TYPES, Frame, Type
 
 FOR_EVER = 365 * 86400.0
 """Everything in twinlog has a deadline; ``--timeout 0`` is a year."""
+
+ORDERS = frozenset({Type.ADMIN, Type.TOPIC, Type.APPEND})
+"""What may have been carried out although nobody answered."""
 
 
 def ask(address: str, kind: int, fields: Mapping[str, object], *, timeout: float | None) -> Fields:
@@ -31,9 +39,35 @@ def ask(address: str, kind: int, fields: Mapping[str, object], *, timeout: float
     seconds = FOR_EVER if timeout is None else timeout
     if kind in COORDINATOR_TYPES:
         return _ask_coordinator(address, Type(kind), fields, seconds)
-    from twinlog.client import ask as ask_node
+    return _ask_node(address, Type(kind), fields, seconds)
 
-    return ask_node(address, Type(kind), fields, timeout=seconds)
+
+def _ask_node(address: str, kind: Type, fields: Mapping[str, object], seconds: float) -> Fields:
+    try:
+        connection = connect(address, seconds)
+        try:
+            answer = connection.ask(Frame(kind, fields=dict(fields)), seconds)
+        finally:
+            connection.close()
+    except LinkDown as down:
+        text = f"{address} {down.why}"
+        if down.sent and kind in ORDERS:
+            raise OutcomeUnknown(text, hint="look: twinlog cluster status") from down
+        raise Unavailable(text) from down
+    if answer.is_error:
+        raise error_of(answer)
+    return answer.fields
+
+
+def connect(address: str, seconds: float) -> Connection:
+    """Open a connection to a node; close it.
+
+    Raises:
+        LinkDown: Nobody accepted in time.
+    """
+    return Connection(
+        parse_endpoints(address)[0], client="cli", seconds=min(seconds, CONNECT_SECONDS)
+    )
 
 
 def _ask_coordinator(

@@ -29,11 +29,12 @@ class Ledger:
     sent: int = 0
     acknowledged: set[int] = field(default_factory=set[int])
     unknown: set[int] = field(default_factory=set[int])
+    refused: set[int] = field(default_factory=set[int])
     times: list[float] = field(default_factory=list[float])
 
-    def acknowledge(self, row: int, at: float) -> None:
-        """The cluster said that this row is confirmed."""
-        self.acknowledged.add(row)
+    def acknowledge(self, rows: Iterable[int], at: float) -> None:
+        """The cluster said that these rows are confirmed; ``at`` never goes back by much."""
+        self.acknowledged.update(rows)
         if not self.times or at > self.times[-1]:
             self.times.append(at)
 
@@ -47,7 +48,7 @@ class Ledger:
 
         >>> ledger = Ledger()
         >>> for row, at in enumerate((1.0, 1.2, 2.0)):
-        ...     ledger.acknowledge(row, at)
+        ...     ledger.acknowledge([row], at)
         >>> ledger.gap(1.5)
         0.8
         """

@@ -14,12 +14,12 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from twinlog.client import Client, Producer
-
 from cli.demo_input import Flight
 from cli.demo_ledger import Ledger
+from twinlog.client import Client
 from twinlog.errors import OutcomeUnknown, TwinlogError
-from twinlog.producer import Handle
+from twinlog.outgoing import Section
+from twinlog.pipeline import Producer
 
 TOPIC = "flights"
 BATCH = "64 KiB"
@@ -37,32 +37,39 @@ class Sender:
     def __init__(self, producer: Producer, ledger: Ledger) -> None:
         self._producer = producer
         self._ledger = ledger
-        self._open: deque[tuple[int, Handle]] = deque()
+        self._open: deque[tuple[Section, list[int]]] = deque()
 
     def send(self, flight: Flight, row: int) -> None:
         """Send a row under the number ``row``; may wait while too much is under way."""
-        handle = self._producer.send(
+        section = self._producer.send(
             flight.body, key=flight.key, tag=flight.tag, properties={"row": str(row)}
         )
         self._ledger.sent += 1
-        self._open.append((row, handle))
+        if self._open and self._open[-1][0] is section:
+            self._open[-1][1].append(row)
+        else:
+            self._open.append((section, [row]))
 
     def settle(self) -> None:
         """Write down every message whose end is known by now."""
-        waiting: deque[tuple[int, Handle]] = deque()
-        for row, handle in self._open:
-            if not handle.done:
-                waiting.append((row, handle))
-            elif handle.error is None:
-                self._ledger.acknowledge(row, handle.answered)
-            elif isinstance(handle.error, OutcomeUnknown):
-                self._ledger.unknown.add(row)
-        self._open = waiting
+        ended = [entry for entry in self._open if entry[0].done]
+        if not ended:
+            return
+        self._open = deque(entry for entry in self._open if not entry[0].done)
+        for section, rows in sorted(ended, key=lambda entry: entry[0].answered):
+            if section.stored:
+                self._ledger.acknowledge(rows, section.answered)
+            elif isinstance(section.error, OutcomeUnknown):
+                self._ledger.unknown.update(rows)
+            else:
+                self._ledger.refused.update(rows)
 
     def finish(self) -> None:
         """Wait until every message has ended, and write it down."""
-        self._producer.flush()
-        self.settle()
+        try:
+            self._producer.flush()
+        finally:
+            self.settle()
 
 
 def send_all(client: Client, flights: Sequence[Flight], ledger: Ledger, show: Show) -> None:
@@ -141,7 +148,6 @@ class PacedLoad:
                     sender.send(self._flights[self._row % len(self._flights)], self._row)
                     self._row += 1
                     sent += 1
-                producer.poll()
                 sender.settle()
                 time.sleep(TURN_SECONDS)
             sender.finish()

@@ -36,7 +36,7 @@ def flag(fields: Mapping[str, object], name: str) -> bool | None:
 
 def table(value: object) -> dict[str, object]:
     """A map with text keys; empty when it is none."""
-    if not isinstance(value, Mapping):
+    if not isinstance(value, dict):
         return {}
     return {str(key): item for key, item in cast("Mapping[object, object]", value).items()}
 
@@ -45,7 +45,16 @@ def tables(value: object) -> list[dict[str, object]]:
     """A list of maps; empty when it is none."""
     if not isinstance(value, (list, tuple)):
         return []
-    return [table(item) for item in cast("list[object]", value) if isinstance(item, Mapping)]
+    items = cast("list[object]", value)
+    return [table(cast("object", item)) for item in items if isinstance(item, dict)]
+
+
+def rows(value: object) -> list[list[object]]:
+    """A list of lists; empty when it is none."""
+    if not isinstance(value, (list, tuple)):
+        return []
+    return [list(cast("list[object]", item)) for item in cast("list[object]", value)
+            if isinstance(item, (list, tuple))]  # fmt: skip
 
 
 def texts(value: object) -> list[str]:

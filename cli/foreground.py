@@ -96,5 +96,12 @@ def run_coordinator(config: ClusterConfig, context: Context) -> int:
         context.printer.note(f"  serves   {host}:{port}\nready")
 
     context.printer.note(f"coordinator of {config.name} · data {config.coordinator.data}")
-    stopped_by: object = trio.run(lambda: run(config, ready=ready, event=log, version=number))
+    stopped_by: object = trio.run(
+        lambda: run(
+            config,
+            ready=ready,
+            event=lambda name, level, **facts: log(name, level, **facts),
+            version=number,
+        )
+    )
     return _ended(stopped_by)

@@ -17,15 +17,17 @@ from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
-from twinlog.client import Client, Message, Receipt
 
 from cli.context import Context
 from cli.failures import Exit, Failure
 from cli.message_format import as_fields, headers, parse_format
 from cli.options import Output
 from cli.parsing import PRIVATE
-from cli.render import Answer, Table, Time, columns
+from cli.render import Answer, Cell, Table, Time, columns
 from cli.topic import require
+from twinlog.client import Client
+from twinlog.messages import Message, Receipt
+from twinlog.outgoing import Section
 
 FOLLOW_SECONDS = 365 * 86400.0
 """Deadline of a read that follows."""
@@ -182,25 +184,25 @@ def _send_lines(
     count = 0
     started = time.monotonic()
     output = context.options.output
+    each = output in (Output.JSONL, Output.NAME)
+    sent: list[tuple[Section, int]] = []
     with client.producer(topic, acknowledge=ack.value) as producer:
-        handles: list[tuple[int, object]] = []
         for body in bodies:
-            handle = producer.send(body, key=key, tag=tag, properties=properties or None)
+            section = producer.send(body, key=key, tag=tag, properties=properties or None)
             count += 1
-            if output is Output.JSONL or output is Output.NAME:
-                handles.append((count, handle))
+            if each:
+                sent.append((section, section.count - 1))
         producer.flush()
-        for number, handle in handles:
-            found = handle.result()  # type: ignore[attr-defined]
-            address = f"{topic}/{found.queue}@{found.queue_offset}"
-            if output is Output.NAME:
-                context.printer.line(address)
-            else:
-                context.printer.item(
-                    {"kind": "Receipt", "version": 1, "line": number, "address": address,
-                     "topic": topic, "queue": found.queue, "queue_offset": found.queue_offset}
-                )  # fmt: skip
-    if output in (Output.TABLE, Output.WIDE, Output.JSON, Output.TSV):
+    for number, (section, record) in enumerate(sent, start=1):
+        found = section.receipt(record)
+        if output is Output.NAME:
+            context.printer.line(found.address)
+        else:
+            context.printer.item(
+                {"kind": "Receipt", "version": 1, "line": number, "address": found.address,
+                 "topic": topic, "queue": found.queue, "queue_offset": found.queue_offset}
+            )  # fmt: skip
+    if not each:
         seconds = time.monotonic() - started
         fields = {"topic": topic, "messages": count, "acknowledge": ack.value,
                   "seconds": round(seconds, 6)}  # fmt: skip
@@ -324,9 +326,7 @@ def get(address: str, /, *, context: Annotated[Context, PRIVATE]) -> int:
     wanted = normal_address(address)
     with context.client() as client:
         message = client.get(wanted)
-    if message is None:
-        raise Failure(Exit.MISSING, f"there is no message at {address}")
-    rows = [
+    rows: list[tuple[Cell, ...]] = [
         ("topic", message.topic),
         ("queue", message.queue),
         ("queue offset", message.queue_offset),

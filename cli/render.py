@@ -20,7 +20,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import TextIO
+from typing import TextIO, cast
 
 from cli.options import Colour, Globals, Output
 from twinlog.units import format_duration, format_size
@@ -137,10 +137,10 @@ def _plain(value: object) -> object:
             return rfc3339(value.ms)
         case Absent():
             return None
-        case bytes() | bytearray() | memoryview():
+        case bytes() | bytearray():
             return bytes(value).decode("utf-8", "replace")
         case tuple() | set() | frozenset():
-            return list(value)  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+            return list(cast("tuple[object, ...]", value))
         case _:
             return str(value)
 

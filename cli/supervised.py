@@ -23,6 +23,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from cli.failures import Exit, Failure
+from cli.fields import tables
 from cli.supervisor import die_with, folder, last_lines, read_json
 
 LOOK_SECONDS = 0.02
@@ -36,6 +37,7 @@ class Supervised:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.own = folder(directory)
+        self._started: subprocess.Popen[bytes] | None = None
 
     def alive(self) -> bool:
         """Whether a supervisor owns the directory now."""
@@ -54,8 +56,7 @@ class Supervised:
 
     def processes(self) -> list[dict[str, object]]:
         """What is known of each process, coordinator first."""
-        found = self.state().get("processes")
-        return found if isinstance(found, list) else []  # pyright: ignore[reportUnknownVariableType]
+        return tables(self.state().get("processes"))
 
     def process(self, name: str) -> dict[str, object]:
         """What is known of one process.
@@ -167,9 +168,8 @@ class Supervised:
                 os.kill(pid, signal.SIGTERM)
         for _ in _looks(seconds):
             if not self.alive():
-                started = getattr(self, "_started", None)
-                if isinstance(started, subprocess.Popen):
-                    started.wait()  # pyright: ignore[reportUnknownMemberType]
+                if self._started is not None:
+                    self._started.wait()
                 return
         raise Failure(Exit.UNKNOWN, f"the processes of {self.directory} did not stop in time")
 

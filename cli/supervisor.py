@@ -36,8 +36,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
+from typing import cast
 
 from cli.failures import Exit, Failure
+from cli.fields import table
 
 COORDINATOR = "coordinator"
 STOP_SECONDS = 10.0
@@ -366,9 +368,7 @@ def _only_wake(number: int, frame: FrameType | None) -> None:
 
 
 def _ports(value: object) -> dict[str, int]:
-    if not isinstance(value, dict):
-        return {}
-    return {str(name): port for name, port in value.items() if isinstance(port, int)}  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+    return {name: port for name, port in table(value).items() if isinstance(port, int)}
 
 
 def read_json(path: Path) -> dict[str, object] | None:
@@ -377,7 +377,7 @@ def read_json(path: Path) -> dict[str, object] | None:
         found: object = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
-    return found if isinstance(found, dict) else None  # pyright: ignore[reportUnknownVariableType]
+    return table(cast("object", found)) if isinstance(found, dict) else None
 
 
 def last_lines(path: Path, count: int = 8) -> list[str]:

@@ -10,12 +10,11 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from twinlog.client import Client
-
 from cli.context import Context
 from cli.failures import Exit, Failure, nearest
 from cli.parsing import PRIVATE
 from cli.render import Answer, Cell, Table, columns
+from twinlog.client import Client
 
 
 def create(
@@ -117,7 +116,7 @@ def show(name: str, /, *, context: Annotated[Context, PRIVATE]) -> int:
 
 def offsets(client: Client, name: str) -> dict[int, tuple[int, int]]:
     """First and end queue offset of each queue, as readers see them."""
-    return {queue: (found.start, found.end) for queue, found in client.offsets(name).items()}
+    return client.offsets(name)
 
 
 def require(client: Client, name: str) -> None:

@@ -7,7 +7,7 @@ Time stands still, so output can be compared byte by byte.
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,6 +16,9 @@ from cli.context import Context, Fields
 from cli.options import split
 from cli.render import Printer
 from twinlog.errors import TwinlogError, Unavailable
+from twinlog.messages import Message, Receipt
+from twinlog.outgoing import Section, State
+from twinlog.record import Record
 from twinlog.wire import Type
 
 NOW_MS = 1_795_000_000_123
@@ -110,6 +113,93 @@ class Terminal(io.StringIO):
     def isatty(self) -> bool:
         """Say yes."""
         return True
+
+
+def message(number: int) -> Message:
+    """Message number ``number`` of queue 0 of ``orders``; number 2 is no text."""
+    record = Record(
+        topic="orders", queue=0, queue_offset=number, log_offset=4096 + 200 * number, body=b"",
+        properties={}, flag=0, sys_flag=0, born_timestamp=NOW_MS, born_host="127.0.0.1:1",
+        store_timestamp=NOW_MS, store_host="127.0.0.1:7410", reconsume_times=0,
+        prepared_transaction_offset=0, body_crc=0, size=100, magic=0,
+    )  # fmt: skip
+    return Message(
+        "orders", 0, number, 4096 + 200 * number, f"k{number}", "paid" if number else None,
+        {"KEYS": f"k{number}", "TAGS": "paid", "colour": "red", "TL_SEQ": "x"},
+        b"\xff\x00" if number == 2 else f'{{"id": {number}}}'.encode(),
+        NOW_MS - 5, NOW_MS, number + 1, record,
+    )  # fmt: skip
+
+
+class FakeProducer:
+    """A producer that stores everything at once, in queue 1."""
+
+    def __init__(self) -> None:
+        self.section = Section("orders", 1, producer=1, epoch=0, sequence=0, due=0.0)
+
+    def __enter__(self) -> FakeProducer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+    def send(self, body: bytes, **_: object) -> Section:
+        """Take one record."""
+        self.section.count += 1
+        return self.section
+
+    def flush(self) -> None:
+        """Store everything."""
+        self.section.state = State.STORED
+        self.section.queue_offset = 10
+
+
+class FakeClient:
+    """The part of a client that commands use, over two topics and three messages."""
+
+    def __init__(self) -> None:
+        self.known = {"orders": 4, "rmq_sys_TWINLOG_META": 1}
+
+    def __enter__(self) -> FakeClient:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+    def topics(self) -> dict[str, int]:
+        """Queues by topic."""
+        return self.known
+
+    def create_topic(self, name: str, queues: int) -> bool:
+        """Make a topic."""
+        new = name not in self.known
+        self.known[name] = queues
+        return new
+
+    def offsets(self, name: str) -> dict[int, tuple[int, int]]:
+        """Start and end of each queue."""
+        return {queue: (queue, 3 * queue + 3) for queue in range(self.known[name])}
+
+    def send(self, topic: str, body: bytes, **_: object) -> Receipt:
+        """Store a message."""
+        return Receipt(topic, 3, 1187, 4096, 7, ("n1", "n2"))
+
+    def producer(self, topic: str, **_: object) -> FakeProducer:
+        """A producer."""
+        return FakeProducer()
+
+    def read(self, topic: str, range: str, **_: object) -> Iterator[Message]:
+        """Three messages, whatever was asked."""
+        return (message(number) for number in range_of(3))
+
+    def get(self, address: str) -> Message:
+        """One message."""
+        return message(1)
+
+
+def range_of(count: int) -> list[int]:
+    """Numbers from 0."""
+    return list(range(count))
 
 
 @dataclass

@@ -124,7 +124,7 @@ def test_the_write_gap() -> None:
     ledger = Ledger()
     assert ledger.gap(1.0) is None
     for row, at in enumerate((1.0, 1.1, 1.1, 3.0, 3.1)):
-        ledger.acknowledge(row, at)
+        ledger.acknowledge([row], at)
     assert ledger.gap(1.5) == 1.9
     assert ledger.first_after(1.5) == 3.0
     assert ledger.first_after(3.1) is None

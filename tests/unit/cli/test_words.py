@@ -37,7 +37,11 @@ def test_option_over_environment_over_default() -> None:
     assert (options.output, options.timeout, options.endpoints) == (Output.TSV, 3.0, ("a:1", "b:2"))
     assert str(options.config) == "x.toml"
     options, _ = split(["-o", "name", "--timeout", "1s", "-e", "c:3", "-e", "d:4"], environment)
-    assert (options.output, options.timeout, options.endpoints) == (Output.NAME, 1.0, ("c:3", "d:4"))
+    assert (options.output, options.timeout, options.endpoints) == (
+        Output.NAME,
+        1.0,
+        ("c:3", "d:4"),
+    )
     assert split([], {})[0].timeout == 10.0
 
 
