@@ -254,6 +254,21 @@ async def test_the_register_never_goes_back(tmp_path: Path) -> None:
     await with_coordinator(tmp_path, body)
 
 
+async def test_another_branch_is_recognised_after_a_restart(tmp_path: Path) -> None:
+    """Every tag that ever was is kept: an old revision with another tag is another history."""
+
+    async def body(coordinator: Coordinator) -> None:
+        state = cast("dict[str, object]", (await elected(coordinator.client()))["state"])
+        await coordinator.stop()
+        await coordinator.start()
+        branch = Report("n2", str(state["register_id"]), 1, 12345)
+        await coordinator.client().call(registration("n2", "s2", report=branch))
+        status = await ask(coordinator, lambda calls: calls.status())
+        assert "revision 1" in str(cast("dict[str, object]", status)["read_only"])
+
+    await with_coordinator(tmp_path, body)
+
+
 async def test_an_old_copy_of_the_file_elects_nobody(tmp_path: Path) -> None:
     """Restored from a backup, the register is shown the newer revisions and stays as it is."""
 

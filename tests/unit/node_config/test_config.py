@@ -69,7 +69,8 @@ def test_every_mistake_is_told_at_once_in_the_files_order(tmp_path: Path) -> Non
     [
         (
             "[cluster\n",
-            "cluster.toml:1 this is not TOML: expected ']' at the end of a table declaration | None",
+            "cluster.toml:1 this is not TOML: "
+            "expected ']' at the end of a table declaration | None",
         ),
         (
             '[cluster]\nname = "x"\n',
