@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from cli.app import unwrap
 from cli.failures import EXITS, Exit, describe
 from cli.help import reference
 from tests.fakes.cli_cluster import FakeCluster
@@ -172,3 +173,29 @@ def test_the_table_of_exit_codes_is_complete() -> None:
     page = reference()
     for code in Exit:
         assert f"| {int(code)} | {code.name.lower()} |" in page
+
+
+@pytest.mark.parametrize(
+    "words", [["cluster", "status"], ["cluster", "failover", "--yes"], ["cluster", "history"]]
+)
+def test_ctrl_c(words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Exit 130 wherever it strikes; what is left running is said, no trace is shown."""
+    cluster = FakeCluster(tmp_path)
+
+    def interrupted(*_: object) -> dict[str, object]:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cluster, "ask", interrupted)
+    code, out, err = cluster.run(*words)
+    assert (code, out) == (Exit.INTERRUPTED, "")
+    assert err == "interrupted: stopped by Ctrl-C\n  nothing is left running\n"
+
+
+def test_ctrl_c_inside_a_task_group() -> None:
+    """An interrupt among other errors is an interrupt."""
+    group = BaseExceptionGroup("x", [ValueError(), BaseExceptionGroup("y", [KeyboardInterrupt()])])
+    assert isinstance(unwrap(group), KeyboardInterrupt)
+    alone = BaseExceptionGroup("x", [BaseExceptionGroup("y", [ValueError("why")])])
+    assert str(unwrap(alone)) == "why"
+    both = BaseExceptionGroup("x", [ValueError(), ValueError()])
+    assert unwrap(both) is both

@@ -135,8 +135,10 @@ def test_histograms_of_several_processes_add_up() -> None:
     whole.merge(Histogram.from_plain(two.plain()))
     assert whole.total == 1000
     p50, p99 = whole.percentile(50), whole.percentile(99)
-    assert p50 is not None and abs(p50 - 0.5) < 0.011
-    assert p99 is not None and abs(p99 - 0.99) < 0.021
+    assert p50 is not None
+    assert abs(p50 - 0.5) < 0.011
+    assert p99 is not None
+    assert abs(p99 - 0.99) < 0.021
     assert whole.percentile(100) == 1.0
     assert Histogram().percentile(50) is None
     assert Histogram().fields()["p50"] is None
