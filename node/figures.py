@@ -63,9 +63,7 @@ def figures(
     role = str(document["role"])
     found: dict[str, float | Mapping[Labels, float]] = {
         "twinlog_build": {(str(document["twinlog"]), python): 1.0},
-        "twinlog_node_role": {
-            (name,): float(name == (role if role in ROLES else "none")) for name in ROLES
-        },
+        "twinlog_node_role": {(name,): float(name == role) for name in ROLES},
         "twinlog_node_epoch": _number(document["epoch"]) or 0.0,
         "twinlog_writable": float(document["writable"] is True),
         "twinlog_ready": float(document["ready"] is True),

@@ -39,7 +39,8 @@ from prometheus_client.registry import Collector
 TOPICS_MAX = 200
 """Series with a topic label; every further topic is summed under ``other``."""
 
-ROLES = ("master", "slave", "none")
+ROLES = ("master", "slave", "fenced", "candidate", "quarantined", "stopped")
+"""As ``replication.view`` names them."""
 
 Labels = tuple[str, ...]
 Figures = Mapping[str, "float | Mapping[Labels, float]"]

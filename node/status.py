@@ -23,7 +23,7 @@ Document = dict[str, object]
 
 
 class Peer(Protocol):
-    """What a node knows of another one; ``replication.driver.PeerView``."""
+    """What a node knows of another one; ``replication.view.PeerView``."""
 
     @property
     def name(self) -> str: ...
@@ -48,7 +48,7 @@ class Peer(Protocol):
 
 
 class View(Protocol):
-    """What a node's driver shows; ``replication.driver.RoleView``."""
+    """What a node's driver shows; ``replication.view.RoleView``."""
 
     @property
     def role(self) -> str: ...
@@ -80,6 +80,12 @@ class View(Protocol):
     def admission(self) -> str | None: ...
     @property
     def age_seconds(self) -> float | None: ...
+    @property
+    def why(self) -> str | None: ...
+    @property
+    def register_id(self) -> str: ...
+    @property
+    def revision(self) -> int: ...
 
 
 class Positions(Protocol):
@@ -154,6 +160,7 @@ def node_status(view: View, positions: Positions, facts: Facts) -> Document:
         "addresses": dict(facts.addresses),
         "role": view.role,
         "state": view.state,
+        "why": view.why,
         "epoch": view.epoch,
         "leader": view.leader,
         "session": view.session,
@@ -178,7 +185,11 @@ def node_status(view: View, positions: Positions, facts: Facts) -> Document:
         "peers": [_peer(peer) for peer in view.peers],
         "topics": dict(sorted(facts.topics.items())),
         "disk": {"free_bytes": facts.disk_free, "size_bytes": facts.disk_size},
-        "coordinator": {"contact_seconds": _rounded(facts.coordinator_seconds)},
+        "coordinator": {
+            "contact_seconds": _rounded(facts.coordinator_seconds),
+            "register_id": view.register_id,
+            "revision": view.revision,
+        },
         "boot": dict(facts.boot),
         "counters": dict(facts.counters),
     }
@@ -194,7 +205,7 @@ def not_ready(view: View, staleness_max: float) -> list[str]:
     if view.quarantined:
         reasons.append("quarantined: the log is damaged; see twinlog log verify")
     if view.role not in ("master", "slave"):
-        reasons.append(f"no role yet: {view.state}")
+        reasons.append(f"no role yet: {view.why or view.state}")
     elif view.leader is None:
         reasons.append("no master is known")
     elif view.role == "slave":
@@ -352,7 +363,7 @@ def _node_row(
         row["state"] = document["state"]
         row["epoch"] = document["epoch"]
         row["end_offset"] = offsets["end"]
-        row["reason"] = "; ".join(reasons) or seen.get("why")
+        row["reason"] = "; ".join(reasons) or document["why"] or seen.get("why")
     return row
 
 

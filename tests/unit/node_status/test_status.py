@@ -48,6 +48,9 @@ class View:
     quarantined: object = None
     admission: str | None = None
     age_seconds: float | None = 0.0
+    why: str | None = None
+    register_id: str = "r"
+    revision: int = 9
 
 
 @dataclass(frozen=True)
@@ -126,7 +129,8 @@ def test_a_master_that_refuses_writes_says_so_and_stays_ready() -> None:
 @pytest.mark.parametrize(
     ("view", "reason"),
     [
-        (View(role="none", state="fenced"), "no role yet: fenced"),
+        (View(role="fenced", state="fenced"), "no role yet: fenced"),
+        (View(role="fenced", state="fenced", why="no session"), "no role yet: no session"),
         (slave(leader=None), "no master is known"),
         (slave(age_seconds=None), "has not heard of the master n1 yet"),
         (slave(age_seconds=6.0), "data is 6.0 s old, the limit is 5 s"),
@@ -211,6 +215,14 @@ def test_a_slave_outside_the_set_degrades() -> None:
     master = View(in_sync=("n1",), peers=(lagging,))
     answers = Answers([Asked("n1", document("n1", master)), Asked("n2", document("n2", slave()))])
     assert answers.status(STATE)["reasons"] == ["n2 is not in sync: lagging"]
+
+
+def test_a_node_that_knows_what_ails_it_is_believed_first() -> None:
+    """A full disk is told by the slave that has it, not guessed by its master."""
+    master = View(in_sync=("n1",), peers=(Peer(in_sync=False, why="silent"),))
+    full = document("n2", slave(why="disk full"))
+    found = Answers([Asked("n1", document("n1", master)), Asked("n2", full)]).status(STATE)
+    assert found["reasons"] == ["n2 is not in sync: disk full"]
 
 
 def test_two_masters_are_one_and_a_deposed_one() -> None:
