@@ -20,6 +20,7 @@ NAMES = 7
 STATE: dict[str, object] = {"revision": 3, "epoch": 1}
 OK: dict[str, object] = {"ok": True, "state": STATE, "code": "", "text": "", "hint": ""}
 
+OnState = Callable[[dict[str, object]], None]
 Behave = Callable[[trio.SocketStream, wire.Frame], Awaitable[None]]
 
 
@@ -69,7 +70,7 @@ async def against(behave: Behave, body: Body, **options: object) -> list[tuple[s
             listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
             nursery.start_soon(trio.serve_listeners, fake.connection, listeners)
             port = listeners[0].socket.getsockname()[1]
-            on_state = cast("Callable[[dict[str, object]], None]", options.get("on_state"))
+            on_state = cast("OnState | None", options.get("on_state"))
             client = CoordinatorClient(
                 lambda: [("127.0.0.1", port)],
                 NAMES,

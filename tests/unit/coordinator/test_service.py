@@ -11,6 +11,7 @@ from typing import cast
 
 import pytest
 import trio
+from crc32c import crc32c
 
 from replication import coordinator_service
 from replication.coordinator_calls import CoordinatorCalls
@@ -128,10 +129,12 @@ async def ask(
 
 async def elected(client: CoordinatorClient) -> dict[str, object]:
     """Register three nodes and let n1 be elected; return the last answer."""
+    answer: object = None
     for node in ("n1", "n2", "n3"):
         answer = await client.call(registration(node))
         assert isinstance(answer, dict)
         assert answer["ok"], answer
+    assert isinstance(answer, dict)
     sessions = cast("dict[str, list[int]]", cast("dict[str, object]", answer["state"])["reg"])
     op = {"op": "elect", "node": "n1", "session": sessions["n1"][0], "overdue": False}
     answer = await client.call(op)
@@ -354,7 +357,7 @@ def garbage() -> dict[str, tuple[bytes, str]]:
     version = bytearray(hello)
     version[4] = 9
     large = wire.HEADER.pack(b"TWL1", 1, 64, 0, 1 << 20, 0, 0, 0, 0, 0, 0)
-    large += wire._CRC.pack(wire.crc32c(large))
+    large += wire._CRC.pack(crc32c(large))
     return {
         "http": (b"GET /status HTTP/1.1\r\n\r\n", "http"),
         "tls": (b"\x16\x03\x01\x02\x00", "tls"),

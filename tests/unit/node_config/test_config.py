@@ -256,10 +256,11 @@ def test_a_coordinator_on_port_0_is_found_by_its_run_file(tmp_path: Path) -> Non
 
 def test_the_reference_names_every_key_with_a_reason() -> None:
     """A key without a reason has no place in the file."""
-    from node.config_sections import SECTIONS, NodeSection, keys_of
+    from node.config_sections import SECTIONS, NodeSection, Section, keys_of
 
     page = reference()
-    for section in (NodeSection, *SECTIONS.values()):
+    sections: list[type[Section]] = [NodeSection, *SECTIONS.values()]
+    for section in sections:
         for key, info in zip(keys_of(section), section.model_fields.values(), strict=True):
             assert info.description, key
             assert f"| `{key}` |" in page

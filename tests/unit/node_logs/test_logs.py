@@ -136,6 +136,9 @@ def test_two_nodes_write_to_two_streams() -> None:
     assert [logged(first)[0]["node"], logged(second)[0]["node"]] == ["n1", "n2"]
 
 
+CALLS = ("event", "log", "tell", "debug", "alarm")
+
+
 def event_names(path: Path) -> set[str]:
     """Literal names given to something called event, log, tell or debug (or ``_log`` and so on)."""
     found: set[str] = set()
@@ -144,9 +147,8 @@ def event_names(path: Path) -> set[str]:
             continue
         name = ast.unparse(call.func).split(".")[-1].lstrip("_")
         first = call.args[0]
-        literal = isinstance(first, ast.Constant) and isinstance(first.value, str)
-        if literal and name in ("event", "log", "tell", "debug", "alarm"):
-            found.add(str(first.value).replace("-", "_"))  # type: ignore[union-attr]
+        if isinstance(first, ast.Constant) and isinstance(first.value, str) and name in CALLS:
+            found.add(first.value.replace("-", "_"))
     return found
 
 

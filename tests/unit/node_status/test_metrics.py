@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import cast
 
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
@@ -149,4 +148,4 @@ def test_the_reference_has_a_row_for_each() -> None:
     page = reference()
     assert "| `twinlog_requests_total` | counter | kind, outcome | Answers to clients. |" in page
     assert page.count("| `twinlog_") == len(METRICS)
-    assert cast("str", page).endswith("\n")
+    assert page.endswith("\n")
