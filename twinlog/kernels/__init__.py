@@ -78,7 +78,12 @@ def sources_digest() -> str | None:
     return digest.hexdigest()
 
 
-def _load() -> tuple[ModuleType, str]:
+def load() -> tuple[ModuleType, str]:
+    """Return the kernels to use and the reason.
+
+    Raises:
+        UsageError: ``TWINLOG_KERNELS`` asks for something that is not there or not known.
+    """
     wanted = os.environ.get("TWINLOG_KERNELS", "auto")
     if wanted not in ("auto", "compiled", "python"):
         raise UsageError(
@@ -104,7 +109,7 @@ def _load() -> tuple[ModuleType, str]:
     return plain, reason
 
 
-_chosen, _why = _load()
+_chosen, _why = load()
 
 
 def which() -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.golden.manifest import unpack
 from tests.unit.twinlog.ours import SEGMENT, Ours, flip, put, sample
 from twinlog.errors import UsageError
 from twinlog.layout import SYSTEM_TOPIC_EPOCH, file_name
@@ -225,3 +227,65 @@ def test_a_torn_checkpoint_counts_as_the_older_one(tmp_path: Path) -> None:
     assert (StoreReader(tmp_path).marks.flushed, StoreReader(tmp_path).marks.confirm) == (500, 400)
     flip(tmp_path / "twinlog" / "checkpoint", 21)
     assert StoreReader(tmp_path).marks.flushed == 0
+
+
+def test_flushed_bytes_without_any_entry_are_damage(tmp_path: Path) -> None:
+    """An index whose last entry is gone, below the flushed offset: nothing is cut silently."""
+    ours = sample()
+    last = ours.entries.pop()
+    store = StoreReader(ours.write(tmp_path, flushed=last.end))
+    assert [(d.offset, d.length, d.harm) for d in store.damage] == [
+        (last.start, last.length, Harm.DAMAGE)
+    ]
+    assert store.end == last.end
+
+
+def test_a_filler_belongs_to_the_log(tmp_path: Path) -> None:
+    """Our filler is a batch: the log ends behind it."""
+    ours = sample()
+    filler = next(e for e in reversed(ours.entries) if e.kind == 1)
+    del ours.entries[ours.entries.index(filler) + 1 :]
+    del ours.log[filler.end :]
+    assert StoreReader(ours.write(tmp_path)).end == ours.end
+    assert ours.end % SEGMENT == 0
+
+
+def test_the_last_record_of_a_clean_rocketmq_store(tmp_path: Path) -> None:
+    """A queue entry names it, so flipping its bits is damage and not the end of the log."""
+    root = unpack("01-basic", tmp_path)
+    whole = StoreReader(root)
+    last = list(whole.records())[-1]
+    flip(root / "commitlog" / file_name(0), last.log_offset + 5)
+    store = StoreReader(root)
+    assert [(d.offset, d.length, d.harm) for d in store.damage] == [
+        (last.log_offset, last.size, Harm.DAMAGE)
+    ]
+    assert store.end == whole.end
+
+
+def test_an_empty_file_ahead_of_a_rocketmq_log(tmp_path: Path) -> None:
+    """RocketMQ allocates ahead: with an empty file behind it, a blank does belong to the log."""
+    root = unpack("02-rollover", tmp_path)
+    whole = StoreReader(root)
+    *_, (blank, size) = whole.blanks()
+    for file in whole.series.files:
+        if file.start > blank:
+            put(file.path, bytes(file.size))
+    for folder in ("consumequeue", "index"):
+        shutil.rmtree(root / folder)
+    store = StoreReader(root)
+    assert (store.end, store.damage) == (blank + size, [])
+    for file in store.series.files:
+        if file.start > blank:
+            file.path.unlink()
+    assert StoreReader(root).end == blank
+
+
+def test_queue_places_behind_the_end_are_duplicates(tmp_path: Path) -> None:
+    """A record whose place in the queue is taken already is not entered again."""
+    ours = sample()
+    ours.queues["t", 0][:] = ours.queues["t", 0][:20] * 30
+    store = StoreReader(ours.write(tmp_path, clean=False))
+    queue = store.queue("t", 0)
+    assert queue is not None
+    assert queue.max == 30
