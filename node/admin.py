@@ -32,7 +32,7 @@ QUEUES_DEFAULT = 8
 CONTROL_SECONDS = 10.0
 """How long an order waits for its confirmation when it does not say."""
 
-ControlReply = Callable[[SectionResult], None]
+ControlReply = Callable[[list[SectionResult], str | None], None]
 
 
 class Ordered(Protocol):
@@ -40,9 +40,13 @@ class Ordered(Protocol):
 
     def control(self, now: float, change: Control, *, deadline: float, reply: ControlReply) -> None:
         """Append a control record; ``reply`` is called exactly once."""
+        ...
 
-    def transfer(self, now: float, to: str, reply: Callable[[str | None], None]) -> None:
-        """Hand the role over; ``reply`` gets None when it is done, else why not."""
+    def transfer(
+        self, now: float, to: str, reply: Callable[[str, str], None], *, who: str = ""
+    ) -> None:
+        """Hand the role over; ``reply`` gets ``ok``, ``unknown`` or a reason, and a text."""
+        ...
 
 
 class Topics(Protocol):
@@ -50,6 +54,7 @@ class Topics(Protocol):
 
     def topics(self) -> Mapping[str, int]:
         """Queues by topic."""
+        ...
 
 
 class Admin:
@@ -107,7 +112,8 @@ class Admin:
             done({"created": False, "queues": existing, "topics": {name: existing}})
             return
 
-        def reply(result: SectionResult) -> None:
+        def reply(results: list[SectionResult], by: str | None) -> None:
+            result = results[0]
             if result.outcome in (Outcome.STORED, Outcome.DUPLICATE):
                 done({"created": True, "queues": queues, "topics": {name: queues}})
             elif result.outcome is Outcome.REFUSED:
@@ -132,13 +138,15 @@ class Admin:
             case "transfer":
                 to = _text(fields, "to")
 
-                def reply(why: str | None) -> None:
-                    if why is None:
+                def reply(code: str, text: str) -> None:
+                    if code == "ok":
                         done({"transferred": True, "to": to})
+                    elif code == "unknown":
+                        done(OutcomeUnknown(text or f"{to} may or may not take over"))
                     else:
-                        done(UsageError(why, code="transfer-refused"))
+                        done(self._refusal(code, text))
 
-                self._driver.transfer(now, to, reply)
+                self._driver.transfer(now, to, reply, who="order")
             case other:
                 raise UsageError(f"a node knows stop and transfer, not {other!r}", code="fields")
 

@@ -180,7 +180,7 @@ class Answers:
             case "unknown-topic":
                 return UnknownTopic(text)
             case _:
-                return Unavailable(text or f"{name} refuses writes: {code}", code=code)
+                return Unavailable(text or f"{name} refuses: {code}", code=code)
 
     def _not_master(self) -> NotMaster:
         leadership, name = self._leadership(), self.identity.name

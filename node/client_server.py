@@ -32,7 +32,7 @@ from node.counts import ClientCounts
 from node.limits import Limits
 from node.reads import Cold, ReadRequest, Reads
 from replication.stream_service import Outbox, Stream, accept
-from storage import ReadResult
+from storage.reads import ReadResult
 from twinlog import wire
 
 NEIGHBOURS_SECONDS = 0.0002

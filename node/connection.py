@@ -186,6 +186,10 @@ class ClientConnection:
         """Answer a read with views of the log."""
         self.answer(wire.Type.READ, request, answer.fields, answer.slices)
 
+    def read_failed(self, request: int, error: TwinlogError) -> None:
+        """Say why nothing is served."""
+        self.error(wire.Type.READ, request, error)
+
     def answer(
         self,
         kind: int,

@@ -10,23 +10,11 @@ import os
 
 from node.answers import Identity
 from node.config import ClusterConfig, NodeConfig
-from replication.register_ops import Seed
 from replication.settings import ReplicationSettings
 from storage.settings import StoreSettings
 
 HOT_SHARE = 0.4
 """A read further behind the end than this share of memory is cold (RocketMQ's ratio)."""
-
-
-def seed(config: ClusterConfig) -> Seed:
-    """Return the members of the group as the file lists them, for its first registration."""
-    masters = [node.name for node in config.nodes if node.role == "master"]
-    return Seed(
-        replicas=tuple(node.name for node in config.nodes),
-        min_isr=config.in_sync_min,
-        first=masters[0] if masters else None,
-        priorities={node.name: node.priority for node in config.nodes},
-    )
 
 
 def store_settings(node: NodeConfig, host: str, port: int) -> StoreSettings:
@@ -58,11 +46,15 @@ def hot_bytes() -> int:
 
 
 def replication_settings(config: ClusterConfig, node: NodeConfig) -> ReplicationSettings:
-    """Return the settings of a node's replication."""
+    """Return the settings of a node's replication; members as the file lists them."""
     replication = node.replication
+    masters = [each.name for each in config.nodes if each.role == "master"]
     return ReplicationSettings(
-        seed=seed(config),
-        quality=replication.ack,
+        members=tuple(each.name for each in config.nodes),
+        first=masters[0] if masters else None,
+        priorities={each.name: each.priority for each in config.nodes},
+        in_sync_min=config.in_sync_min,
+        ack=replication.ack,
         in_flight_bytes_max=replication.bytes_in_flight_max,
         heartbeat_seconds=replication.heartbeat,
         silence_seconds=replication.link_timeout,

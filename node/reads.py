@@ -23,8 +23,8 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from node.limits import Limits, MiB
-from storage import ReadResult, ReadStatus
-from twinlog.errors import UsageError
+from storage.reads import ReadResult, ReadStatus
+from twinlog.errors import TwinlogError, UsageError
 
 MAX_BYTES_DEFAULT = MiB
 MAX_RECORDS_DEFAULT = 65_536
@@ -38,6 +38,11 @@ class ReadAsker(Protocol):
 
     def read_answered(self, request: int, answer: ReadAnswer) -> None:
         """The answer of a parked read, or of one that was answered at once."""
+        ...
+
+    def read_failed(self, request: int, error: TwinlogError) -> None:
+        """Nothing is served: the bytes are damaged, or the queue is no more."""
+        ...
 
 
 class ReadStore(Protocol):
@@ -202,6 +207,13 @@ class Reads:
 
     def serve(self, request: ReadRequest, now: float) -> Cold | None:
         """Answer or park the read; a `Cold` is the caller's to finish with `finish`."""
+        try:
+            return self._serve(request, now)
+        except TwinlogError as error:
+            request.asker.read_failed(request.request, error)
+            return None
+
+    def _serve(self, request: ReadRequest, now: float) -> Cold | None:
         standing = self._standing()
         if standing.role != "master" and standing.age_seconds > self._staleness_max:
             self.counts.stale += 1

@@ -19,7 +19,6 @@ from functools import partial
 from importlib.metadata import version
 
 import trio
-from replication.driver import Driver, RoleView
 from storage.store import Store
 
 from node import parts
@@ -37,6 +36,7 @@ from node.presence import Presence
 from node.reads import Reads, Standing
 from node.status import Facts, node_status
 from replication.coordinator_client import CoordinatorClient
+from replication.driver import Driver, RoleView
 from replication.replica_service import ReplicaService
 from storage.disk import Disk
 from twinlog import wire
@@ -100,8 +100,10 @@ class Running:
             parts.replication_settings(config, settings),
             self.world,
             node=name,
+            cluster=config.name,
             group=config.group,
             wall_ms=wall_ms,
+            now=trio.current_time(),
             seed=int.from_bytes(os.urandom(8)),
         )
         self.world.attach(self.driver, self.register)
@@ -157,7 +159,7 @@ class Running:
         """What the driver shows, not older than `VIEW_SECONDS`."""
         now = trio.current_time()
         if self._view is None or now - self._view_at > VIEW_SECONDS:
-            self._view, self._view_at = self.driver.view(), now
+            self._view, self._view_at = self.driver.view(now), now
         return self._view
 
     def standing(self) -> Standing:

@@ -21,13 +21,14 @@ from __future__ import annotations
 
 import math
 import socket
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Protocol
+from collections.abc import Awaitable, Callable
 
 import trio
 
-from replication.coordinator_client import CoordinatorClient, Unknown
+from replication.coordinator_client import CoordinatorClient
+from replication.driver import ACCEPTED_FROM, Driver
 from replication.stream_service import Outbox, Stream, accept, connect
+from storage import Job
 from twinlog import wire
 
 LINK_UNSENT_MAX = 64 << 20
@@ -39,46 +40,12 @@ JOB_THREADS = 4
 DIAL_SECONDS = 2.0
 """How long a slave tries to reach its master's port before it says that nobody answers."""
 
-ACCEPTED_FROM = 1 << 32
-"""Numbers of accepted links; those of dials are the driver's and small."""
-
 TIMER_SLACK = 0.0005
 """A deadline this near is due: the timer never wakes for less."""
 
 
 class NodeCrashed(RuntimeError):
     """The node cannot go on; the text says why. Its store is left as it is, for recovery."""
-
-
-class Core(Protocol):
-    """The driver as the world sees it (``replication.driver.Driver``)."""
-
-    def on_accept(self, now: float, conn: int) -> None:
-        """A node connected to our slave port."""
-
-    def on_dialed(self, now: float, conn: int) -> None:
-        """The dial asked for stands."""
-
-    def on_closed(self, now: float, conn: int, why: str) -> None:
-        """A link ended, or a dial found nobody."""
-
-    def on_frame(self, now: float, conn: int, frame: wire.Frame) -> None:
-        """A whole, proven frame arrived."""
-
-    def on_answer(self, now: float, call_id: int, answer: Answer) -> None:
-        """The coordinator answered, or nobody knows whether it did what was asked."""
-
-    def on_group_state(self, now: float, state: Mapping[str, object]) -> None:
-        """The coordinator's register changed."""
-
-    def on_job(self, now: float, job: Job, error: Exception | None) -> None:
-        """A job left its thread."""
-
-    def on_tick(self, now: float) -> None:
-        """A deadline passed."""
-
-    def next_deadline(self) -> float | None:
-        """When `on_tick` is due."""
 
 
 class ReplicaService:
@@ -104,7 +71,7 @@ class ReplicaService:
         self._links: dict[int, Stream] = {}
         self._next_conn = ACCEPTED_FROM
         self._limiter = trio.CapacityLimiter(JOB_THREADS)
-        self._driver: Core | None = None
+        self._driver: Driver | None = None
         self._nursery: trio.Nursery | None = None
         self._outbox: Outbox | None = None
         self._timer = trio.CancelScope()
@@ -118,12 +85,12 @@ class ReplicaService:
 
     # ── life ────────────────────────────────────────────────────────────────────────────────────
 
-    def attach(self, driver: Core, register: CoordinatorClient) -> None:
+    def attach(self, driver: Driver, register: CoordinatorClient) -> None:
         """Name the driver whose world this is, and the group's coordinator; before `run`."""
         self._driver, self._register = driver, register
 
     @property
-    def driver(self) -> Core:
+    def driver(self) -> Driver:
         """The driver whose world this is."""
         assert self._driver is not None, "attach comes first"
         return self._driver
@@ -213,8 +180,10 @@ class ReplicaService:
         self._task(self._job, job)
 
     def event(self, name: str, level: str, **facts: object) -> None:
-        """Log an event of the driver."""
-        self._tell(name, level, **facts)
+        """Log an event of the driver; an alarm is an error, another node is the peer."""
+        if "node" in facts:
+            facts["peer"] = facts.pop("node")
+        self._tell(name, "error" if level == "alarm" else level, **facts)
 
     def changed(self) -> None:
         """The driver's view moved."""
