@@ -230,7 +230,7 @@ def _members_by_asking(context: Context) -> _Members:
     for endpoint in context.options.endpoints:
         found, why = _try(context, endpoint, Type.METADATA, context.left(NODE_SECONDS))
         if not found:
-            reasons.append(f"{endpoint}: {why}")
+            reasons.append(why)
             continue
         addresses = {
             text(node, "name") or "?": f"{text(node, 'host')}:{whole(node, 'client_port') or 0}"

@@ -66,9 +66,7 @@ def up(
         context.printer.note(f"\nready · twinlog -c {_shown(directory)} cluster status")
         context.printer.note("Ctrl-C stops everything\n")
 
-    code = supervisor_of(directory, context, echo=True).serve(ready)
-    context.printer.note("everything is stopped")
-    return code
+    return supervisor_of(directory, context, echo=True).serve(ready)
 
 
 def prepare(directory: Path, *, nodes: int, base_port: int, segment_size: int) -> Path:

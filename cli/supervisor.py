@@ -38,7 +38,7 @@ from pathlib import Path
 from types import FrameType
 from typing import cast
 
-from cli.failures import Exit, Failure
+from cli.failures import Exit, Failure, Interrupted
 from cli.fields import table
 
 COORDINATOR = "coordinator"
@@ -138,6 +138,7 @@ class Supervisor:
         self.error = ""
         self._echo = _Echo(self.children) if echo else None
         self._stop = False
+        self._interrupted = False
         self._lock = open(self.own / "lock", "w")  # noqa: SIM115  held as long as we live
 
     def _child(self, name: str, data: Path) -> Child:
@@ -155,6 +156,7 @@ class Supervisor:
         Raises:
             Failure: Another supervisor owns the directory, or a process ended before it was ready;
                 the others have been stopped.
+            Interrupted: Ctrl-C; everything has been stopped.
         """
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -188,6 +190,8 @@ class Supervisor:
         finally:
             self._stop_all()
             signal.set_wakeup_fd(-1)
+        if self._interrupted:
+            raise Interrupted
         return Exit.OK
 
     def start(self, name: str) -> None:
@@ -256,6 +260,7 @@ class Supervisor:
 
     def _asked_to_stop(self, number: int, frame: FrameType | None) -> None:
         self._stop = True
+        self._interrupted = self._interrupted or number == signal.SIGINT
 
     def _turn(self, seconds: float = TURN_SECONDS) -> None:
         with suppress(InterruptedError):

@@ -126,6 +126,17 @@ def test_down_stops_everything_in_order(running: Running) -> None:
     asked.down()
 
 
+def test_ctrl_c_stops_everything(running: Running) -> None:
+    """Exit 130, and the user reads that nothing is left."""
+    asked, process = running
+    children = pids(asked)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=WAIT_SECONDS)
+    assert process.returncode == Exit.INTERRUPTED
+    assert err == "interrupted: stopped by Ctrl-C\n  nothing is left running\n"
+    assert not any(alive(pid) for pid in children)
+
+
 def test_one_supervisor_for_a_directory(running: Running) -> None:
     """A second one is refused with the commands that help, and changes nothing."""
     asked, _ = running

@@ -1,0 +1,209 @@
+"""A newcomer's path with real processes: start, send, read, kill the master, see it recover.
+
+Everything goes through the command line, as a user would type it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+WAIT_SECONDS = 60.0
+
+pytestmark = pytest.mark.processes
+
+
+class Shell:
+    """Calls twinlog in one directory."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        config = str(directory / "data" / "cluster.toml")
+        self.environment = {**os.environ, "TWINLOG_CONFIG": config, "PYTHONPATH": str(ROOT)}
+        self.environment.pop("CI", None)
+
+    def run(self, words: str, *, stdin: str = "", expect: int = 0) -> str:
+        """Call twinlog and return its stdout; the exit code must be the one expected."""
+        done = subprocess.run(
+            [sys.executable, "-m", "twinlog", *words.split()],
+            cwd=self.directory,
+            env=self.environment,
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=WAIT_SECONDS,
+            check=False,
+        )
+        assert done.returncode == expect, f"{words}: {done.stdout}\n{done.stderr}"
+        assert "Traceback" not in done.stderr
+        return done.stdout
+
+    def document(self, words: str) -> dict[str, object]:
+        """Call twinlog with ``-o json``."""
+        found = json.loads(self.run(f"{words} -o json"))
+        assert isinstance(found, dict)
+        return found
+
+    def start(self, words: str) -> subprocess.Popen[str]:
+        """Start twinlog and do not wait for it."""
+        return subprocess.Popen(
+            [sys.executable, "-m", "twinlog", *words.split()],
+            cwd=self.directory,
+            env=self.environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Iterator[Shell]:
+    """A development cluster on ports of the system's choice."""
+    found = Shell(tmp_path)
+    found.run("dev up --background --base-port 0")
+    wait_healthy(found)
+    yield found
+    found.run("dev down --wipe --yes")
+    assert not (tmp_path / "data").exists()
+
+
+def wait_healthy(shell: Shell) -> dict[str, object]:
+    """Wait until the cluster says that it is well."""
+    until = time.monotonic() + WAIT_SECONDS
+    while True:
+        found = shell.document("cluster status")
+        if found["health"] == "healthy":
+            return found
+        assert time.monotonic() < until, found
+        time.sleep(0.1)
+
+
+def test_a_newcomers_path(shell: Shell) -> None:
+    """Topic, message, master killed, failover, message still there, old master back in sync."""
+    assert "created" in shell.run("topic create orders --queues 4")
+    assert "exists" in shell.run("topic create orders --queues 4")
+    shell.run("topic create orders --queues 5", expect=1)
+    sent = shell.document("message send orders --body hello --key 42 --tag paid")
+    assert str(sent["address"]).startswith("orders/")
+    lines = shell.run("message send orders --lines -o name", stdin="a\nb\nc\n").split()
+    assert len(lines) == 3
+    assert sorted(shell.run("message read orders --format %v%n").split()) == [
+        "a",
+        "b",
+        "c",
+        "hello",
+    ]
+    assert shell.run("message read orders --key 42 --format %g%n --from slave") == "paid\n"
+    got = shell.document(f"message get {sent['address']}")
+    assert (got["body"], got["key"]) == ("hello", "42")
+    assert shell.document(f"message get log@{got['log_offset']}")["body"] == "hello"
+    assert '"messages": 4' in shell.run("topic list -o json")
+
+    before = shell.document("cluster status")
+    master = str(before["master"])
+    assert "killed" in shell.run(f"dev kill {master}")
+    after = shell.document("cluster failover --yes")
+    assert after["master"] != master
+    assert after["epoch"] == int(str(before["epoch"])) + 1
+    assert shell.run("message send orders --body after -o name").startswith("orders/")
+    assert len(shell.run("message read orders --format %v%n").split()) == 5
+
+    assert "started" in shell.run(f"dev start {master}")
+    healthy = wait_healthy(shell)
+    assert healthy["master"] == after["master"]
+    assert shell.document("cluster switchover --yes")["done"] is True
+    history = shell.run("cluster history -o tsv").splitlines()
+    assert [line.split("\t")[4] for line in history[1:]][-2:] == ["failover", "switchover"]
+
+
+def test_examples_run(shell: Shell) -> None:
+    """What ``examples/`` shows works as it stands."""
+    nodes = shell.document("cluster status")["nodes"]
+    assert isinstance(nodes, list)
+    endpoints = ",".join(str(node["address"]) for node in nodes)
+    for name, words in (("send_and_read", []), ("producer", ["500"]), ("follow", ["flights", "3"])):
+        done = subprocess.run(
+            [sys.executable, str(ROOT / "examples" / f"{name}.py"), *words, endpoints],
+            cwd=shell.directory,
+            env=shell.environment,
+            capture_output=True,
+            text=True,
+            timeout=WAIT_SECONDS,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        assert done.stdout
+
+
+def test_bench_says_what_it_did(shell: Shell) -> None:
+    """Rates, latencies, CPU and settings, in one document each."""
+    for words in ("send --size 100", "send --single", "replicate", "read --decode", "read"):
+        found = shell.document(f"bench {words} --duration 300ms --warmup 100ms")
+        assert found["kind"] == "Bench"
+        assert float(str(found["records_per_second"])) > 0
+        assert {"latency_seconds", "cpu_seconds_per_million", "settings"} <= found.keys()
+
+
+def test_following_ends_with_ctrl_c(shell: Shell) -> None:
+    """Messages that come are shown as they come; Ctrl-C is exit 130."""
+    shell.run("topic create orders --queues 1")
+    shell.run("message send orders --body one")
+    following = shell.start("message tail orders --format %v%n")
+    assert following.stdout is not None
+    assert following.stdout.readline() == "one\n"
+    shell.run("message send orders --body two")
+    assert following.stdout.readline() == "two\n"
+    following.send_signal(signal.SIGINT)
+    _, err = following.communicate(timeout=WAIT_SECONDS)
+    assert following.returncode == 130
+    assert "nothing is left running" in err
+
+
+def test_a_cluster_in_the_foreground(tmp_path: Path) -> None:
+    """Each line carries the name of its process; Ctrl-C stops all of them and ends with 130."""
+    shell = Shell(tmp_path)
+    process = shell.start("dev up -n 1 --base-port 0")
+    assert process.stderr is not None
+    lines: list[str] = []
+    for line in process.stderr:
+        lines.append(line)
+        if line.startswith("ready · "):
+            break
+    assert any(re.match(r"n1 +\| ready in", line) for line in lines), lines
+    status = shell.document("cluster status")
+    assert status["health"] == "healthy"
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=WAIT_SECONDS)
+    assert process.returncode == 130
+    assert "nothing is left running" in err
+    shell.run("dev status", expect=1)
+    shell.run("cluster status", expect=69)
+
+
+def test_a_taken_port_is_told(shell: Shell, tmp_path: Path) -> None:
+    """The second cluster on the same port says which port, and leaves nothing running."""
+    nodes = shell.document("cluster status")["nodes"]
+    assert isinstance(nodes, list)
+    port = str(nodes[0]["address"]).rpartition(":")[2]
+    text = (tmp_path / "data" / "cluster.toml").read_text(encoding="utf-8")
+    other = tmp_path / "other"
+    other.mkdir()
+    fresh = text.replace("clients = 0", f"clients = {port}", 1)
+    fresh = re.sub(r"endpoints = .*", 'endpoints = ["127.0.0.1:0"]', fresh)
+    (other / "cluster.toml").write_text(fresh, encoding="utf-8")
+    done = shell.start("dev up --data other --background")
+    _, err = done.communicate(timeout=WAIT_SECONDS)
+    assert done.returncode == 69
+    assert port in err
+    shell.run("dev status --data other", expect=1)
