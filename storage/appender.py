@@ -1,0 +1,351 @@
+"""The master's way into the log: sections are checked, numbered, stamped, and become batches.
+
+A turn takes all sections that have arrived. Each is judged before a byte of it is placed: topic,
+producer's sequence, every record (one kernel call). Then its bytes are copied beyond the end,
+numbered and stamped in place (another call), and when the batch is full or the turn is over, the
+batch's CRC is taken from the stored bytes and its entry is written. A section is never divided.
+
+A full file ends with a filler; the next one begins with an epoch record that repeats the epoch and
+carries the crc32c of the old file's entries.
+
+The pending layer lives here: next queue offsets and producers' sections beyond the dispatcher. It
+is the master's only; `rebuild` makes it at promotion by scanning, `forget` drops it.
+
+Not here: who may append (`storage.store` checks the token), when it is confirmed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from storage.commit_log import CommitLog
+from storage.consume_queue import ConsumeQueues
+from storage.dispatcher import STRETCH_MAX, scan
+from storage.epoch_history import EpochRecord, encode_epoch
+from storage.errors import DiskFull
+from storage.producers import Done, Key, Line, Producers, Verdict, judge
+from storage.sections import (
+    Outcome,
+    Section,
+    SectionResult,
+    bodies_digest,
+    first_sequence,
+    idempotent_sections,
+    refused,
+    sequence_text,
+)
+from storage.settings import SEGMENT_RESERVE, StoreSettings
+from storage.state import Layers, topic_refusal
+from twinlog import kernels
+from twinlog.layout import (
+    KIND_EPOCH,
+    KIND_RECORDS,
+    SYSTEM_TOPIC_EPOCH,
+    BatchEntry,
+)
+from twinlog.record import pack_host
+
+BLANK_SIZE = 8
+DISK_FULL = "the disk is full: nothing was stored, reads go on"
+
+
+@dataclass(slots=True)
+class _Turn:
+    """What one append has placed and not yet entered."""
+
+    results: list[SectionResult | None]
+    entries: list[BatchEntry] = field(default_factory=list[BatchEntry])
+    start: int = 0
+    cursor: int = 0
+    count: int = 0
+    undo: list[tuple[Key, Line | None]] = field(default_factory=list[tuple[Key, Line | None]])
+    numbers: list[tuple[tuple[str, int], int]] = field(
+        default_factory=list[tuple[tuple[str, int], int]]
+    )
+    members: list[int] = field(default_factory=list[int])
+    failures: int = 0
+
+
+class Appender:
+    """Appends to the log of a master; see the module's text."""
+
+    def __init__(
+        self,
+        log: CommitLog,
+        settings: StoreSettings,
+        layers: Layers,
+        queues: ConsumeQueues,
+        producers: Producers,
+    ) -> None:
+        self._log = log
+        self._settings = settings
+        self._layers = layers
+        self._queues = queues
+        self._producers = producers
+        self._numbers: dict[tuple[str, int], int] = {}
+        self._host = pack_host(settings.store_host)
+        self._family = 6 if len(self._host) == 20 else 4
+        self._opening: EpochRecord | None = None
+
+    # -- the pending layer
+
+    def forget(self) -> None:
+        """Drop the pending layer and the right to open files; `rebuild` makes it anew."""
+        self._numbers.clear()
+        self._producers.forget_pending()
+        self._opening = None
+
+    def rebuild(self, start: int) -> None:
+        """Make the pending layer from the batches between ``start`` and the end."""
+        self._numbers.clear()
+        self._producers.forget_pending()
+        segments, at = self._log.segments, start
+        while at < self._log.end:
+            segment = segments.at(at)
+            end = segments.border_at_or_below(min(at + STRETCH_MAX, segment.end, self._log.end))
+            if end <= at:
+                end = segment.index.span(segment.index.find(at))[1]
+            runs, view = scan(segments, at, end)
+            for name, queue, first, entries in runs:
+                topic = name.decode()
+                self._numbers[topic, queue] = first + len(entries) // 20
+                for producer, epoch, done in idempotent_sections(view, at, first, entries):
+                    key = (producer, topic, queue)
+                    self._producers.rebuild(key, epoch, done, confirmed=False)
+            at = end
+
+    def next_number(self, topic: str, queue: int) -> int:
+        """Return the queue offset of the next record of a queue."""
+        found = self._numbers.get((topic, queue))
+        return found if found is not None else self._queues.end(topic, queue)
+
+    # -- epochs
+
+    def open_epoch(self, value: EpochRecord, wall_ms: int) -> None:
+        """Append the record that opens an epoch; from now on this appender may begin files.
+
+        Raises:
+            DiskFull: Nothing was appended.
+        """
+        before, self._opening = self._opening, value
+        try:
+            self._log.timestamp = max(self._log.timestamp, wall_ms)
+            if self._log.room < SEGMENT_RESERVE or self._log.file_is_new:
+                self._roll()
+            else:
+                self._epoch_record(chain=0)
+        except BaseException:
+            self._opening = before
+            raise
+
+    def _roll(self) -> None:
+        """End the file, begin the next one; what an earlier attempt has done is not done again."""
+        log = self._log
+        if not log.file_is_new:
+            if log.room:
+                log.add([log.filler(log.history.last)], "log.filler")
+            log.next_file("log.roll")
+        start = log.end - self._settings.segment_size
+        self._epoch_record(log.segments.chain(start, log.end))
+
+    def _epoch_record(self, chain: int) -> None:
+        log, value = self._log, self._opening
+        assert value is not None
+        queue_offset = self.next_number(SYSTEM_TOPIC_EPOCH, 0)
+        fresh = value.epoch != log.history.last
+        start = log.end if fresh else log.history.last_start
+        parts = EpochRecord(
+            value.epoch, start, value.node, value.session, value.wall_ms, value.previous,
+            value.confirm, value.end, value.reason, value.by, chain,
+        )  # fmt: skip
+        data = encode_epoch(
+            parts,
+            log_offset=log.end,
+            queue_offset=queue_offset,
+            store_timestamp=log.timestamp,
+            store_host=self._settings.store_host,
+        )
+        log.window(log.end, len(data))[:] = data
+        entry = BatchEntry(
+            log.end, len(data), 1, value.epoch, kernels.crc32c(data), log.timestamp, KIND_EPOCH,
+            log.flushed,
+        )  # fmt: skip
+        log.add([entry], "log.epoch")
+        log.history.add(parts)
+        self._numbers[SYSTEM_TOPIC_EPOCH, 0] = queue_offset + 1
+
+    # -- sections
+
+    def append(
+        self, sections: Sequence[Section], wall_ms: int, *, system: bool = False
+    ) -> list[SectionResult]:
+        """Append what may be appended; one result for each section, in order.
+
+        With ``system`` the sections are the store's own and may name its topics.
+        """
+        log = self._log
+        log.timestamp = max(log.timestamp, wall_ms)
+        turn = _Turn([None] * len(sections), start=log.end, cursor=log.end)
+        for number, section in enumerate(sections):
+            try:
+                turn.results[number] = self._one(turn, number, section, system)
+            except DiskFull:
+                self._abandon(turn)
+                turn.results[number] = refused("disk-full", DISK_FULL)
+        self._finish(turn)
+        return [result for result in turn.results if result is not None]
+
+    def _one(
+        self, turn: _Turn, number: int, section: Section, system: bool
+    ) -> SectionResult | None:
+        """Place one section; returns its result, or a first one that may still be taken back."""
+        refusal = self._refusal(section, system)
+        if refusal is not None:
+            return refusal
+        length = len(section.data)
+        key = (section.producer, section.topic, section.queue)
+        digest = 0
+        if section.producer:
+            digest = bodies_digest(section.data, 0, length)
+            repeated = self._judge(section, key, digest)
+            if repeated is not None:
+                return repeated
+        failures = turn.failures
+        self._make_room(turn, length)
+        if section.producer and turn.failures != failures:  # the section before this one is gone
+            repeated = self._judge(section, key, digest)
+            if repeated is not None:
+                return repeated
+        at, first = turn.cursor, self.next_number(section.topic, section.queue)
+        view = self._log.window(at, length)
+        view[:] = section.data
+        kernels.patch_section(
+            view, 0, length, log_offset=at, queue_offset=first,
+            store_timestamp=self._log.timestamp, store_host=self._host,
+        )  # fmt: skip
+        turn.cursor += length
+        turn.count += section.count
+        place = (section.topic, section.queue)
+        turn.numbers.append((place, self._numbers.get(place, -1)))
+        self._numbers[place] = first + section.count
+        if section.producer:
+            done = Done(section.sequence, section.count, first, at, at + length, digest)
+            before = self._producers.append(key, section.producer_epoch, done)
+            turn.undo.append((key, before))
+        turn.members.append(number)
+        return SectionResult(Outcome.STORED, first, at, at + length)
+
+    def _refusal(self, section: Section, system: bool) -> SectionResult | None:
+        queues = self._layers.confirmed.queues(section.topic)
+        reason = None if system else topic_refusal(section.topic)
+        if reason is not None:
+            return refused("topic", reason)
+        if queues is None:
+            text = f"topic {section.topic} does not exist; twinlog topic create {section.topic}"
+            return refused("unknown-topic", text)
+        if not 0 <= section.queue < queues:
+            text = f"topic {section.topic} has queues 0 to {queues - 1}, not {section.queue}"
+            return refused("unknown-queue", text)
+        length, most = len(section.data), self._settings.batch_length_max
+        if length > most:
+            return refused("too-large", f"a section of {length} bytes, at most {most} fit")
+        if section.count <= 0:
+            return refused("count", "a section without records")
+        found = kernels.check_section(
+            section.data, 0, length, section.count, section.topic.encode(), section.queue,
+            body_max=self._settings.message_size_max, family=self._family,
+        )  # fmt: skip
+        if found is not None:
+            record, code = found
+            text = f"record {record}: {kernels.EXPLANATIONS[code]}"
+            return refused(kernels.REFUSALS[code], text, record)
+        named = first_sequence(section.data)
+        if named != (sequence_text(section) if section.producer else None):
+            return refused("sequence", "TL_SEQ of the first record is not the request's", 0)
+        return None
+
+    def _judge(self, section: Section, key: Key, digest: int) -> SectionResult | None:
+        verdict, done = judge(
+            self._producers.line(key),
+            section.producer_epoch,
+            section.sequence,
+            section.count,
+            digest,
+        )
+        match verdict:
+            case Verdict.NEXT:
+                return None
+            case Verdict.DUPLICATE if done is not None:
+                return SectionResult(
+                    Outcome.DUPLICATE, done.queue_offset, done.log_offset, done.end
+                )
+            case Verdict.DUPLICATE:
+                return SectionResult(Outcome.DUPLICATE)
+            case Verdict.ANOTHER:
+                return refused(verdict.value, "this sequence was stored with other records")
+            case Verdict.OUT_OF_ORDER:
+                text = "the sequence does not follow the last one; resend in order"
+                return refused(verdict.value, text)
+            case Verdict.OUT_OF_DATE:
+                return refused(verdict.value, "a newer start of this producer has written")
+
+    # -- batches
+
+    def _make_room(self, turn: _Turn, length: int) -> None:
+        """Close the batch when the section would make it too large; roll when the file is full."""
+        log = self._log
+        if turn.count and turn.cursor + length - turn.start > self._settings.batch_size_max:
+            self._close(turn)
+        last = log.segments.last
+        fits = last is not None and turn.cursor + length + BLANK_SIZE <= last.end
+        if fits and not log.file_is_new:
+            return
+        self._finish(turn)
+        self._roll()
+        turn.start = turn.cursor = log.end
+
+    def _close(self, turn: _Turn) -> None:
+        """Make an entry of what was placed since the last one."""
+        if not turn.count:
+            return
+        log, length = self._log, turn.cursor - turn.start
+        crc = kernels.crc32c(log.window(turn.start, length))
+        entry = BatchEntry(
+            turn.start, length, turn.count, log.history.last, crc, log.timestamp, KIND_RECORDS,
+            log.flushed,
+        )  # fmt: skip
+        turn.entries.append(entry)
+        turn.start, turn.count = turn.cursor, 0
+
+    def _finish(self, turn: _Turn) -> None:
+        """Write the entries of the turn; from now on its sections are in the log."""
+        self._close(turn)
+        try:
+            self._log.add(turn.entries, "log.append")
+        except DiskFull:
+            self._abandon(turn)
+        turn.entries.clear()
+        turn.members.clear()
+        turn.undo.clear()
+        turn.numbers.clear()
+
+    def _abandon(self, turn: _Turn) -> None:
+        """Take back what has no entry: bytes, numbers, producers' sections, results."""
+        turn.failures += 1
+        self._log.wipe("log.append")
+        for key, before in reversed(turn.undo):
+            self._producers.restore(key, before)
+        for place, number in reversed(turn.numbers):
+            if number < 0:
+                self._numbers.pop(place, None)
+            else:
+                self._numbers[place] = number
+        for member in turn.members:
+            turn.results[member] = refused("disk-full", DISK_FULL)
+        turn.entries.clear()
+        turn.members.clear()
+        turn.undo.clear()
+        turn.numbers.clear()
+        turn.start = turn.cursor = self._log.end
+        turn.count = 0

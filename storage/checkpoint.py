@@ -1,0 +1,130 @@
+"""What a start may trust: our checkpoint, RocketMQ's, and the newest promise.
+
+``twinlog/checkpoint`` (slots): flushed offset, confirm offset. Written each second and each 64 MiB,
+after the flush it names, so it never leads. ``checkpoint`` is RocketMQ's file of times.
+``twinlog/promise`` (slots): the newest group state and epoch that this node has bound itself to;
+fsynced before the answer that promises it.
+
+Not here: when they are written (`storage.store`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from storage.disk import Disk
+from storage.packing import number, pack, text, unpack
+from storage.slots import Slots
+from twinlog.errors import CorruptionError
+from twinlog.layout import Checkpoint
+
+CHECKPOINT = "twinlog/checkpoint"
+ROCKETMQ_CHECKPOINT = "checkpoint"
+PROMISE = "twinlog/promise"
+_PROMISE_SLOT = 32 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Trusted:
+    """Positions of a checkpoint, log offsets."""
+
+    flushed: int = 0
+    confirm: int = 0
+
+
+class CheckpointFile:
+    """``twinlog/checkpoint``."""
+
+    def __init__(self, disk: Disk) -> None:
+        self._slots = Slots(disk, CHECKPOINT)
+
+    def create(self) -> None:
+        """Make the file anew, without a value."""
+        self._slots.create("open.checkpoint.create")
+
+    def load(self) -> Trusted:
+        """Return what it says; zeros when nothing in it can be read."""
+        data = self._slots.load("open.checkpoint")
+        if data is None:
+            return Trusted()
+        fields = unpack(data)
+        return Trusted(number(fields, "flushed"), number(fields, "confirm"))
+
+    def write(self, value: Trusted, op: str) -> None:
+        """Write it durably."""
+        self._slots.store(pack({"flushed": value.flushed, "confirm": value.confirm}), op)
+
+
+def write_rocketmq_checkpoint(disk: Disk, value: Checkpoint, op: str) -> bytes:
+    """Write RocketMQ's ``checkpoint`` durably; returns its content."""
+    data = value.pack()
+    if not disk.exists(ROCKETMQ_CHECKPOINT):
+        disk.write_file(ROCKETMQ_CHECKPOINT, data, op)
+    else:
+        disk.write_at(ROCKETMQ_CHECKPOINT, 0, data, op + ".write")
+        disk.fsync(ROCKETMQ_CHECKPOINT, op + ".fsync")
+    return data
+
+
+@dataclass(frozen=True, slots=True)
+class Promise:
+    """The newest group state a node has seen and bound itself to.
+
+    Attributes:
+        epoch: It takes no part in a smaller one.
+        session: Its own session in that state.
+        register_id: Which register.
+        revision: Which change of it.
+        tag: That change's random tag.
+        state: The whole group state, as JSON.
+    """
+
+    epoch: int = 0
+    session: int = 0
+    register_id: str = ""
+    revision: int = 0
+    tag: int = 0
+    state: bytes = b""
+
+
+class PromiseFile:
+    """``twinlog/promise``."""
+
+    def __init__(self, disk: Disk) -> None:
+        self._slots = Slots(disk, PROMISE, slot_size=_PROMISE_SLOT)
+
+    def create(self) -> None:
+        """Make the file anew, without a value."""
+        self._slots.create("open.promise.create")
+
+    def load(self) -> Promise:
+        """Return the promise; an empty one on a new store.
+
+        Raises:
+            CorruptionError: Both slots are damaged though something was written: a node that
+                forgot what it promised must not take part.
+        """
+        data = self._slots.load("open.promise")
+        if data is None:
+            if self._slots.written("open.promise"):
+                raise CorruptionError(f"{PROMISE} is damaged", file=PROMISE, offset=0)
+            return Promise()
+        return _promise(unpack(data))
+
+    def write(self, value: Promise, op: str) -> None:
+        """Write it durably."""
+        fields: dict[str, object] = {name: getattr(value, name) for name in Promise.__slots__}
+        self._slots.store(pack(fields), op)
+
+
+def _promise(fields: Mapping[str, object]) -> Promise:
+    state = fields.get("state")
+    return Promise(
+        number(fields, "epoch"),
+        number(fields, "session"),
+        text(fields, "register_id"),
+        number(fields, "revision"),
+        number(fields, "tag"),
+        state if isinstance(state, bytes) else b"",
+    )

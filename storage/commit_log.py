@@ -1,0 +1,220 @@
+"""The commit log: one append-only sequence of batches for all topics, in files of one size.
+
+Writing is always the same three steps: bytes are placed beyond the end (`window`), then the entries
+of whole batches are written (`add`), then the end moves. Between the first and the last nothing
+exists; after a failure `wipe` zeroes what was placed, for beyond the end there are only zeros.
+
+Positions are log offsets in bytes and batch borders; see the page in `storage`. ``flushed`` covers
+log and batch index and only `flushed_to` moves it.
+
+Invariants: every file begins with an epoch record and, when it is full, ends with a filler; no
+batch crosses files; the entry of a batch is written after all its bytes.
+
+Not here: which bytes (`storage.appender` for a master, `storage.receiver` for a slave), the state
+that is derived from them, cutting (`storage.cut`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from storage.disk import Disk
+from storage.epoch_history import EpochHistory
+from storage.segment import (
+    Segment,
+    adopt,
+    create_segment,
+    flush_names,
+    remove_ahead,
+    remove_segment,
+)
+from storage.segments import Segments
+from storage.settings import StoreSettings
+from twinlog.kernels import crc32c
+from twinlog.layout import BLANK, KIND_FILLER, BatchEntry
+from twinlog.record import MAGIC_BLANK
+
+PAGE = 4096
+TOUCH_AHEAD = 64 * 1024 * 1024
+"""Bytes of a new file whose pages are made present before the writer arrives."""
+
+
+class CommitLog:
+    """The log of one store.
+
+    Args:
+        disk: Where it lies.
+        settings: Sizes.
+        segments: What recovery found.
+        history: Epochs of the bytes below ``end``.
+        end: End of the log; also the flushed offset, for recovery flushes.
+    """
+
+    def __init__(
+        self,
+        disk: Disk,
+        settings: StoreSettings,
+        segments: Segments,
+        history: EpochHistory,
+        end: int,
+    ) -> None:
+        self._disk = disk
+        self._settings = settings
+        self.segments = segments
+        self.history = history
+        self.end = end
+        self.flushed = end
+        self.timestamp = 0
+        self.generation = 0
+        self._ahead: Segment | None = None
+        self._placed = end
+
+    @property
+    def start(self) -> int:
+        """First byte still kept."""
+        return self.segments.all[0].start if self.segments.all else 0
+
+    @property
+    def room(self) -> int:
+        """Bytes between the end and the end of the file that holds it; 0 at a border."""
+        last = self.segments.last
+        return last.end - self.end if last is not None else 0
+
+    @property
+    def file_is_new(self) -> bool:
+        """Whether the file at the end has no batch yet, so that an epoch record must come next."""
+        last = self.segments.last
+        return last is not None and last.index.count == 0
+
+    @property
+    def dirty_pages(self) -> int:
+        """Pages of the log that a flush would write."""
+        return self.end // PAGE - self.flushed // PAGE
+
+    # -- writing
+
+    def window(self, at: int, length: int) -> memoryview:
+        """Return ``length`` writable bytes at ``at``, beyond the end and inside its file."""
+        last = self.segments.last
+        assert last is not None
+        assert self.end <= at
+        assert at + length <= last.end
+        self._placed = max(self._placed, at + length)
+        return last.view(at, at + length)
+
+    def add(self, entries: Sequence[BatchEntry], op: str) -> None:
+        """Write the entries of batches whose bytes are in place; they exist when this returns.
+
+        Raises:
+            DiskError: None of them exists and their bytes are zeros again.
+        """
+        if not entries:
+            return
+        last = self.segments.last
+        assert last is not None
+        assert entries[0].start == self.end
+        try:
+            last.index.append(b"".join([entry.pack() for entry in entries]), op)
+        except BaseException:
+            self.wipe(op)
+            raise
+        self.end = entries[-1].end
+        self.timestamp = max(self.timestamp, entries[-1].store_timestamp)
+
+    def wipe(self, op: str) -> None:
+        """Zero everything that was placed beyond the end."""
+        last = self.segments.last
+        if last is None or self._placed <= self.end:
+            return
+        stop = min(self._placed, last.end)
+        last.mapping.zero(self.end - last.start, stop - last.start, op + ".zero")
+        self._placed = self.end
+
+    def filler(self, epoch: int) -> BatchEntry:
+        """Place a blank that reaches to the end of the file; returns its entry, not written yet."""
+        length = self.room
+        head = BLANK.pack(length, MAGIC_BLANK)
+        self.window(self.end, len(head))[:] = head
+        return BatchEntry(
+            self.end, length, 0, epoch, crc32c(head), self.timestamp, KIND_FILLER, self.flushed
+        )
+
+    def next_file(self, op: str) -> None:
+        """Begin a new file at the end, which is a border.
+
+        Raises:
+            DiskFull: Nothing has changed.
+        """
+        assert self.room == 0
+        ahead, self._ahead = self._ahead, None
+        if ahead is None or ahead.start != self.end:
+            ahead = create_segment(self._disk, self.end, self._settings.segment_size, op)
+        self.segments.all.append(ahead)
+        self._placed = self.end
+
+    # -- the file ahead
+
+    def ahead_start(self) -> int | None:
+        """Return where a file should be made ahead; None when there is one or it is early."""
+        last = self.segments.last
+        if last is None or self._ahead is not None:
+            return None
+        return last.end if self.end - last.start > self._settings.segment_size // 2 else None
+
+    def make_ahead(self, start: int, op: str) -> Segment:
+        """Make the file that follows; runs in a worker thread and changes nothing here."""
+        remove_ahead(self._disk, op + ".remove")
+        made = create_segment(self._disk, start, self._settings.segment_size, op, ahead=True)
+        made.mapping.touch(0, min(made.size, TOUCH_AHEAD))
+        return made
+
+    def take_ahead(self, made: Segment, op: str) -> None:
+        """Keep a file that `make_ahead` made; it goes when the log has gone another way."""
+        last = self.segments.last
+        if last is None or made.start != last.end or self._ahead is not None:
+            made.mapping.close()
+            remove_ahead(self._disk, op + ".remove")
+            return
+        adopt(self._disk, made, op)
+        self._ahead = made
+
+    def drop_ahead(self, op: str) -> None:
+        """Remove the file ahead: before a cut, at a clean stop."""
+        if self._ahead is not None:
+            remove_segment(self._disk, self._ahead.start, op)
+            self._ahead.mapping.close()
+            self._ahead = None
+
+    # -- flushing
+
+    def flush_to(self, end: int, segments: Sequence[Segment], op: str) -> None:
+        """Make bytes and entries below ``end`` durable; runs in a worker thread.
+
+        Old files first, then the directories of files that are new.
+        """
+        for segment in segments:
+            segment.flush(max(self.flushed, segment.start), min(end, segment.end), op)
+        if not all(segment.names_durable for segment in segments):
+            flush_names(self._disk, op)
+
+    def flushed_to(self, end: int, segments: Sequence[Segment]) -> None:
+        """Take note of a `flush_to` that returned."""
+        for segment in segments:
+            segment.names_durable = True
+        self.flushed = max(self.flushed, min(end, self.end))
+
+    # -- cutting, in memory
+
+    def cut(self, end: int) -> None:
+        """Forget everything from ``end`` on; the files are `storage.cut`'s."""
+        for one in self.segments.all:
+            if one.start >= end:
+                one.mapping.close()
+        self.segments.all = [one for one in self.segments.all if one.start < end]
+        if self.segments.all:
+            self.segments.all[-1].index.forget(end)
+        self.history.cut(end)
+        self.end = end
+        self._placed = end
+        self.flushed = min(self.flushed, end)
+        self.segments.proven_from = min(self.segments.proven_from, end)

@@ -1,0 +1,278 @@
+"""Consume queues: queue offset to (log offset, size, tags code), in RocketMQ's files.
+
+Path ``consumequeue/{topic}/{queue}/{20 digits}``; a file has a fixed length, its name is its first
+byte's place in the queue (20 bytes for each entry). Files are sparse, made at full length and
+written with ``pwrite``: a sparse mapping would turn a full disk into SIGBUS.
+
+Rebuilt files are byte for byte what RocketMQ builds from the same log:
+
+* entries in queue offset order, zeros behind the last one;
+* when a queue's first entry is not number 0, the first file starts at the entry's file border and
+  is filled up to the entry with blanks (0, 0x7FFFFFFF, 0);
+* a file is never left without an entry: RocketMQ takes an all-zero file for one entry.
+
+Queue offsets count records. ``start`` is the first one that may be read, ``end`` the one after the
+last. Not here: which records get an entry (`storage.dispatcher`), reading records
+(`storage.reads`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from storage.disk import Disk
+from twinlog.errors import CorruptionError
+from twinlog.layout import QUEUE_ENTRY, file_name
+
+DIRECTORY = "consumequeue"
+ENTRY_SIZE = 20
+_BLANK = QUEUE_ENTRY.pack(0, 0x7FFFFFFF, 0)
+_FILL_MAX = 64 * 1024
+_LOOK = 1024 * ENTRY_SIZE
+
+
+def topic_path(topic: str) -> str:
+    """Return the directory of a topic's queues."""
+    return f"{DIRECTORY}/{topic}"
+
+
+class Unflushed:
+    """Names of queue files and directories that a flush still has to make durable.
+
+    Filled by the store's owner; a job flushes what `take` handed out.
+    """
+
+    def __init__(self) -> None:
+        self.files: set[str] = set()
+        self.directories: set[str] = set()
+
+    def take(self) -> Unflushed:
+        """Return what has gathered and begin anew."""
+        taken = Unflushed()
+        taken.files, self.files = self.files, set()
+        taken.directories, self.directories = self.directories, set()
+        return taken
+
+    def give_back(self, taken: Unflushed) -> None:
+        """Take back what could not be flushed."""
+        self.files |= taken.files
+        self.directories |= taken.directories
+
+    def flush(self, disk: Disk, op: str) -> None:
+        """Make all of it durable; files that were removed meanwhile need nothing."""
+        for path in sorted(self.files):
+            if disk.exists(path):
+                disk.fsync(path, op)
+        for path in sorted(self.directories):
+            disk.fsync_dir(path, op + ".dir")
+
+
+class ConsumeQueue:
+    """One queue of one topic.
+
+    Args:
+        disk: Where it lies.
+        topic: Topic name.
+        queue: Queue number.
+        file_size: Bytes of a file, a multiple of 20.
+        unflushed: Where it notes what it wrote.
+        start: First queue offset.
+        end: Next queue offset.
+    """
+
+    def __init__(
+        self,
+        disk: Disk,
+        topic: str,
+        queue: int,
+        file_size: int,
+        unflushed: Unflushed,
+        *,
+        start: int = 0,
+        end: int = 0,
+    ) -> None:
+        self._disk = disk
+        self._size = file_size
+        self._unflushed = unflushed
+        self.topic = topic
+        self.queue = queue
+        self.directory = f"{topic_path(topic)}/{queue}"
+        self.start = start
+        self.end = end
+
+    def _path(self, at: int) -> str:
+        return f"{self.directory}/{file_name(at - at % self._size)}"
+
+    def write(self, first: int, entries: bytes) -> None:
+        """Write entries from queue offset ``first`` on; those below ``end`` are there already.
+
+        Raises:
+            CorruptionError: They leave a gap.
+            DiskError: Some may be written; the same call may be made again.
+        """
+        skip = self.end - first
+        if self.end == 0 and first > 0:
+            self._begin(first)
+        elif skip < 0:
+            raise CorruptionError(
+                f"queue {self.queue} of {self.topic} ends at {self.end}, the log goes on at {first}"
+            )
+        elif skip:
+            entries = entries[skip * ENTRY_SIZE :]
+        view, at = memoryview(entries), self.end * ENTRY_SIZE
+        while view:
+            part = view[: self._size - at % self._size]
+            path = self._path(at)
+            if at % self._size == 0:
+                self._create(path)
+            self._disk.write_at(path, at % self._size, part, "queue.write")
+            self._unflushed.files.add(path)
+            at += len(part)
+            self.end = at // ENTRY_SIZE
+            view = view[len(part) :]
+
+    def _create(self, path: str) -> None:
+        if not self._disk.exists(path):
+            self._disk.make_dir(self.directory, "queue.make-dir")
+            self._disk.create_sparse(path, self._size, "queue.create")
+            names = (self.directory, topic_path(self.topic), DIRECTORY)
+            self._unflushed.directories.update(names)
+
+    def _begin(self, first: int) -> None:
+        """Fill the first file with blanks up to entry ``first``."""
+        end = first * ENTRY_SIZE
+        at = end - end % self._size
+        path = self._path(at)
+        self._create(path)
+        while at < end:
+            length = min(end - at, _FILL_MAX - _FILL_MAX % ENTRY_SIZE)
+            blanks = _BLANK * (length // ENTRY_SIZE)
+            self._disk.write_at(path, at % self._size, blanks, "queue.fill")
+            at += length
+        self._unflushed.files.add(path)
+        self.start = self.end = first
+
+    def read(self, first: int, count: int) -> bytes:
+        """Return up to ``count`` entries from queue offset ``first``, below `end`."""
+        count = min(count, self.end - first)
+        parts: list[bytes] = []
+        at, end = first * ENTRY_SIZE, (first + count) * ENTRY_SIZE
+        while at < end:
+            length = min(end - at, self._size - at % self._size)
+            part = self._disk.read_at(self._path(at), at % self._size, length, "queue.read")
+            parts.append(part)
+            at += length
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def entry(self, number: int) -> tuple[int, int, int]:
+        """Return (log offset, size, tags code) of one entry."""
+        log_offset, size, code = QUEUE_ENTRY.unpack(self.read(number, 1))
+        return int(log_offset), int(size), int(code)
+
+    def whole(self, end: int) -> bool:
+        """Whether the files hold entries up to queue offset ``end``, as far as a look tells."""
+        if end <= self.start:
+            return True
+        first, last = self.start * ENTRY_SIZE, (end - 1) * ENTRY_SIZE
+        for base in range(first - first % self._size, last + 1, self._size):
+            path = self._path(base)
+            if not self._disk.exists(path) or self._disk.size(path) != self._size:
+                return False
+            at = min(last - base, self._size - ENTRY_SIZE)
+            if not any(self._disk.read_at(path, at, ENTRY_SIZE, "queue.look")):
+                return False
+        return True
+
+    def cut(self, end: int, *, thorough: bool = True) -> None:
+        """Set the end back to queue offset ``end`` and remove every later entry from the files.
+
+        Without ``thorough`` a file is looked at up to its first stretch of zeros: enough where
+        entries were written in order and nothing of the page cache was lost.
+        """
+        self.end = max(end, 0)
+        self.start = min(self.start, self.end)
+        limit = self.end * ENTRY_SIZE
+        for name in self._disk.list(self.directory):
+            path, base = f"{self.directory}/{name}", int(name)
+            if base >= limit:
+                self._disk.remove(path, "queue.cut.remove")
+                self._unflushed.files.discard(path)
+                self._unflushed.directories.add(self.directory)
+            elif base + self._size > limit and self._zero(path, limit - base, thorough):
+                self._unflushed.files.add(path)
+
+    def _zero(self, path: str, start: int, thorough: bool) -> bool:
+        """Zero a file from ``start`` on; returns whether there was anything."""
+        found = False
+        for at in range(start, self._size, _LOOK):
+            part = self._disk.read_at(path, at, min(_LOOK, self._size - at), "queue.cut.look")
+            if any(part):
+                self._disk.write_at(path, at, bytes(len(part)), "queue.cut.zero")
+                found = True
+            elif not thorough:
+                break
+        return found
+
+
+class ConsumeQueues:
+    """All queues of a store.
+
+    Args:
+        disk: Where they lie.
+        file_size: Bytes of a queue file.
+    """
+
+    def __init__(self, disk: Disk, file_size: int) -> None:
+        self._disk = disk
+        self._size = file_size
+        self._all: dict[tuple[str, int], ConsumeQueue] = {}
+        self.unflushed = Unflushed()
+
+    def __iter__(self) -> Iterator[ConsumeQueue]:
+        return iter(self._all.values())
+
+    def get(self, topic: str, queue: int) -> ConsumeQueue | None:
+        """Return a queue that has ever had an entry; else None."""
+        return self._all.get((topic, queue))
+
+    def load(self, topic: str, queue: int, start: int, end: int) -> ConsumeQueue:
+        """Take a queue as a snapshot names it."""
+        made = ConsumeQueue(
+            self._disk, topic, queue, self._size, self.unflushed, start=start, end=end
+        )
+        self._all[topic, queue] = made
+        return made
+
+    def write(self, topic: str, queue: int, first: int, entries: bytes) -> None:
+        """See `ConsumeQueue.write`; the queue is made when it is new."""
+        key = (topic, queue)
+        found = self._all.get(key)
+        if found is None:
+            found = ConsumeQueue(self._disk, topic, queue, self._size, self.unflushed)
+        found.write(first, entries)
+        self._all[key] = found
+
+    def end(self, topic: str, queue: int) -> int:
+        """Return a queue's next queue offset; 0 for one without entries."""
+        found = self._all.get((topic, queue))
+        return found.end if found is not None else 0
+
+    def tidy(self, *, thorough: bool) -> None:
+        """Remove entries and files that lie beyond the ends, after a stop that was not clean."""
+        known = {queue.directory: queue for queue in self._all.values()}
+        for topic in self._disk.list(DIRECTORY):
+            for name in self._disk.list(topic_path(topic)):
+                if not name.isdigit():
+                    continue
+                directory = f"{topic_path(topic)}/{name}"
+                queue = known.get(directory)
+                if queue is None:
+                    queue = ConsumeQueue(
+                        self._disk, topic, int(name), self._size, self.unflushed
+                    )
+                queue.cut(queue.end, thorough=thorough)
+
+    def reset(self) -> None:
+        """Forget all queues and remove their files; they will be built from the log."""
+        self._all.clear()
+        self.tidy(thorough=True)

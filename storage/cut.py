@@ -1,0 +1,148 @@
+"""Cutting the end of the log off, durably.
+
+Steps, each of which may be repeated after a crash:
+
+1. the intent (where to, and where the log ended) is written durably to ``twinlog/intent``;
+2. the bytes that will be lost are copied to ``twinlog/divergent-{epoch}-{P}`` and fsynced: evidence
+   for people, never read by us;
+3. snapshots beyond P, queue entries of records from P on;
+4. batch index and log: zeros from P to the end of the file that holds it (file lengths never
+   change), later files removed, the index file of each before its log file;
+5. files and directories fsynced, then a checkpoint whose flushed offset is at most P;
+6. the intent is removed.
+
+At a start with an intent, steps 2 to 6 are done again before anything is recovered. The order
+matters: an older checkpoint would call the missing bytes damage, so it goes last before the intent.
+
+Not here: who decides P (``replication``), cancelling writers (`storage.store`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from storage.batch_index import DIRECTORY as INDEX_DIRECTORY
+from storage.batch_index import index_path
+from storage.checkpoint import CheckpointFile, Trusted
+from storage.disk import Disk
+from storage.packing import number, seal, unseal
+from storage.segment import DIRECTORY as LOG_DIRECTORY
+from storage.segment import flush_names, log_path, remove_segment
+from storage.snapshot import Snapshots
+from twinlog.errors import CorruptionError
+from twinlog.layout import BatchEntry, file_name
+
+INTENT = "twinlog/intent"
+_PIECE = 1024 * 1024
+_ENTRY = 48
+
+
+@dataclass(frozen=True, slots=True)
+class Intent:
+    """A cut that has begun.
+
+    Attributes:
+        to: Log offset after the last byte that stays.
+        end: End of the log before the cut.
+        epoch: Last epoch of the log before the cut; names the side file.
+        flushed: Flushed offset after the cut.
+        confirm: Confirm offset after the cut.
+    """
+
+    to: int
+    end: int
+    epoch: int
+    flushed: int
+    confirm: int
+
+
+def write_intent(disk: Disk, value: Intent) -> None:
+    """Write the intent durably."""
+    fields = {
+        "to": value.to, "end": value.end, "epoch": value.epoch, "flushed": value.flushed,
+        "confirm": value.confirm,
+    }  # fmt: skip
+    disk.write_file(INTENT, seal(fields), "cut.intent")
+
+
+def read_intent(disk: Disk) -> Intent | None:
+    """Return the cut that a crash has interrupted; None when there is none."""
+    if not disk.exists(INTENT):
+        return None
+    try:
+        fields = unseal(disk.read(INTENT, "cut.intent.read"))
+    except CorruptionError:
+        raise CorruptionError(f"{INTENT} is damaged", file=INTENT, offset=0) from None
+    names = ("to", "end", "epoch", "flushed", "confirm")
+    return Intent(*(number(fields, name) for name in names))
+
+
+def carry_out(
+    disk: Disk, intent: Intent, segment_size: int, checkpoint: CheckpointFile
+) -> None:
+    """Do steps 2 to 6; see the module's text.
+
+    Raises:
+        DiskError: The intent stays; the cut must be carried out again before the log is used.
+    """
+    _keep_side_file(disk, intent, segment_size)
+    Snapshots(disk).cut(intent.to)
+    base = intent.to - intent.to % segment_size
+    if base < intent.to:
+        _zero_index(disk, base, intent.to)
+        _zero_log(disk, base, intent.to, segment_size)
+        base += segment_size
+    starts = {int(name) for name in disk.list(LOG_DIRECTORY) if name.isdigit()}
+    starts |= {int(name) for name in disk.list(INDEX_DIRECTORY) if name.isdigit()}
+    for start in sorted(starts, reverse=True):
+        if start >= base:
+            remove_segment(disk, start, "cut.remove")
+    flush_names(disk, "cut")
+    checkpoint.write(Trusted(intent.flushed, intent.confirm), "cut.checkpoint")
+    disk.remove(INTENT, "cut.clear")
+    disk.fsync_dir("twinlog", "cut.clear.dir")
+
+
+def _keep_side_file(disk: Disk, intent: Intent, segment_size: int) -> None:
+    path = f"twinlog/divergent-{intent.epoch}-{file_name(intent.to)}"
+    if intent.end <= intent.to or disk.exists(path):
+        return
+    aside = path + ".new"
+    if disk.exists(aside):
+        disk.remove(aside, "cut.side.remove")
+    disk.create_sparse(aside, intent.end - intent.to, "cut.side.create")
+    at = intent.to
+    while at < intent.end:
+        base = at - at % segment_size
+        if not disk.exists(log_path(base)):
+            break
+        length = min(_PIECE, intent.end - at, base + segment_size - at)
+        data = disk.read_at(log_path(base), at - base, length, "cut.side.read")
+        disk.write_at(aside, at - intent.to, data, "cut.side.write")
+        at += length
+    disk.fsync(aside, "cut.side.fsync")
+    disk.rename(aside, path, "cut.side.rename")
+    disk.fsync_dir("twinlog", "cut.side.dir")
+
+
+def _zero_index(disk: Disk, base: int, end: int) -> None:
+    path = index_path(base)
+    data = disk.read(path, "cut.index.read")
+    keep = 0
+    for at in range(0, len(data) - _ENTRY + 1, _ENTRY):
+        entry = BatchEntry.unpack(data, at)
+        if entry is None or entry.start >= end:
+            break
+        keep = at + _ENTRY
+    if any(data[keep:]):
+        disk.write_at(path, keep, bytes(len(data) - keep), "cut.index.zero")
+    disk.fsync(path, "cut.index.fsync")
+
+
+def _zero_log(disk: Disk, base: int, end: int, segment_size: int) -> None:
+    mapping = disk.map(log_path(base), segment_size, op="cut.log.map")
+    try:
+        mapping.zero(end - base, segment_size, "cut.log.zero")
+        mapping.flush_range(end - base, segment_size, "cut.log.fsync")
+    finally:
+        mapping.close()

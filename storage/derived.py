@@ -1,0 +1,157 @@
+"""State that is derived from the log: control layers, queues, producers, epochs.
+
+It is made from the newest snapshot at S and from the log behind S, the same way at a start and
+after a cut that went below the dispatcher. Nothing of it is trusted beyond S.
+
+Not here: the pending layer of a master (`storage.appender`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from storage.commit_log import CommitLog
+from storage.consume_queue import ConsumeQueues
+from storage.disk import Disk
+from storage.dispatcher import STRETCH_MAX, Dispatcher
+from storage.epoch_history import EpochHistory, decode_epoch
+from storage.errors import DiskFull
+from storage.producers import Producers
+from storage.recovery import Damage
+from storage.segment import log_path
+from storage.settings import StoreSettings
+from storage.snapshot import Snapshot, Snapshots
+from storage.state import Control, Layers, State, decode_control
+from twinlog import record
+from twinlog.errors import CorruptionError
+from twinlog.layout import KIND_EPOCH, KIND_RECORDS, SYSTEM_TOPIC_META, BatchEntry
+
+_META = SYSTEM_TOPIC_META.encode()
+
+
+@dataclass(slots=True)
+class Derived:
+    """All derived state.
+
+    Attributes:
+        layers: Topics, and control records that wait for their confirm.
+        queues: Consume queues up to the dispatcher.
+        producers: Both layers; the confirmed one follows the dispatcher.
+        dispatcher: Its position is the dispatched offset.
+        snapshots: Where it is kept.
+        snapshot_at: S of the newest snapshot.
+        rebuilt: Queue files were built anew from the start of the log.
+        damage: What did not hold together; None normally.
+    """
+
+    layers: Layers
+    queues: ConsumeQueues
+    producers: Producers
+    dispatcher: Dispatcher
+    snapshots: Snapshots
+    snapshot_at: int
+    rebuilt: bool
+    damage: Damage | None
+
+
+def find_control(log: CommitLog, entry: BatchEntry) -> Control | None:
+    """Return what a batch says if it is a control record: one record in the META topic."""
+    if entry.kind != KIND_RECORDS or entry.count != 1 or entry.length > 64 * 1024:
+        return None
+    data = bytes(log.segments.view(entry.start, entry.end))
+    if _META not in data:
+        return None
+    found = record.decode(data, check_crc=False)
+    return decode_control(found.body) if found.topic == SYSTEM_TOPIC_META else None
+
+
+def derive(
+    disk: Disk,
+    settings: StoreSettings,
+    log: CommitLog,
+    confirm: int,
+    *,
+    rebuild: bool,
+    tidy: bool,
+    thorough: bool,
+) -> Derived:
+    """Make the derived state up to ``confirm`` (or S, if that is higher) and the log's history.
+
+    Args:
+        disk: Where queues and snapshots lie.
+        settings: Sizes.
+        log: The log; its history is made here.
+        confirm: Confirm offset.
+        rebuild: Build all queue files from the start of the log.
+        tidy: Remove what lies behind the queues' ends in their files.
+        thorough: Whether pages of queue files may have been lost (`ConsumeQueue.cut`).
+    """
+    snapshots = Snapshots(disk)
+    base = snapshots.newest(log.end) or Snapshot(log.start)
+    confirm = max(confirm, base.offset)
+    layers = Layers(State(base.topics))
+    queues = ConsumeQueues(disk, settings.queue_file_size)
+    for topic, queue, start, end in base.queues:
+        rebuild |= not queues.load(topic, queue, start, end).whole(end)
+    producers = Producers()
+    for key, line in base.producers:
+        producers.load(key, line)
+    position = base.offset
+    if rebuild:
+        queues.reset()
+        position = log.start
+    elif tidy:
+        queues.tidy(thorough=thorough)
+    dispatcher = Dispatcher(log.segments, queues, producers, position)
+    log.timestamp = max(log.timestamp, base.timestamp)
+    damage = _history_and_controls(log, EpochHistory(base.epochs), layers, base.offset)
+    layers.confirm(confirm)
+    damage = damage or _dispatch(dispatcher, min(confirm, log.end))
+    return Derived(
+        layers, queues, producers, dispatcher, snapshots, base.offset, rebuild, damage
+    )
+
+
+def _history_and_controls(
+    log: CommitLog, history: EpochHistory, layers: Layers, start: int
+) -> Damage | None:
+    """Add what the batches from ``start`` on say to the epochs and the control layers."""
+    log.history = history
+    try:
+        for entry in log.segments.entries(start, log.end):
+            if entry.kind == KIND_EPOCH:
+                value = decode_epoch(log.segments.view(entry.start, entry.end))
+                reason = history.refusal(value, entry.start)
+                if reason is not None:
+                    path = log_path(entry.start - entry.start % log.segments.size)
+                    return Damage(path, entry.start, entry.length, reason)
+                history.add(value)
+            else:
+                change = find_control(log, entry)
+                if change is not None:
+                    layers.append(entry.end, change)
+    except CorruptionError as error:
+        return damage_of(error)
+    return None
+
+
+def _dispatch(dispatcher: Dispatcher, confirm: int) -> Damage | None:
+    try:
+        while dispatcher.step(confirm, STRETCH_MAX):
+            pass
+    except DiskFull:
+        return None  # the rest follows when there is space again
+    except CorruptionError as error:
+        return damage_of(error)
+    return None
+
+
+def damage_of(error: CorruptionError) -> Damage:
+    """Return an error as a finding."""
+    length = error.facts.get("length")
+    return Damage(
+        str(error.facts.get("file", "commitlog")),
+        error.offset,
+        length if isinstance(length, int) else 0,
+        error.text,
+    )

@@ -1,0 +1,177 @@
+"""Epochs of the log: the records that open them, and the list of them.
+
+The first record of each epoch, and the first record of every log file, is a record in queue 0 of
+``rmq_sys_TWINLOG_EPOCH``, a batch of its own (kind 3). At the head of a file it repeats epoch and
+start of the epoch that goes on, so that each file tells its epoch after retention. The epoch of a
+byte is that of the last epoch record before it; ``epochFileCheckpoint`` is written for RocketMQ
+and never read.
+
+Invariants of a history: epochs rise strictly, starts rise, the oldest entry keeps its original
+start even when the file that held it is gone.
+
+Not here: which histories belong together (``replication.consistency``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from storage.packing import number, pack, text, unpack
+from twinlog import record
+from twinlog.errors import CorruptionError
+from twinlog.layout import SYSTEM_TOPIC_EPOCH, epoch_file_pack
+
+NAME_MAX = 64
+REASON_MAX = 120
+"""Bytes kept of names and reasons, so that an epoch record fits the reserve of a file (1 KiB)."""
+EPOCH_FILE = "epochFileCheckpoint"
+
+
+@dataclass(frozen=True, slots=True)
+class Epoch:
+    """The bytes from ``start`` up to the next entry's start were written under ``epoch``."""
+
+    epoch: int
+    start: int
+
+
+@dataclass(frozen=True, slots=True)
+class EpochRecord:
+    """Body of an epoch record.
+
+    Attributes:
+        epoch: The epoch that begins or goes on.
+        start: Log offset of its first record.
+        node: Its master.
+        session: The master's session.
+        wall_ms: Its wall clock, for people.
+        previous: The epoch before; 0 for the first.
+        confirm: Confirm offset at promotion.
+        end: End of the log at promotion.
+        reason: Why the role changed.
+        by: Who changed it.
+        chain: At the head of a file: crc32c over the previous file's entries; else 0.
+    """
+
+    epoch: int
+    start: int
+    node: str
+    session: int
+    wall_ms: int
+    previous: int
+    confirm: int
+    end: int
+    reason: str
+    by: str
+    chain: int = 0
+
+
+def _short(value: str, most: int) -> str:
+    return value.encode()[:most].decode(errors="ignore")
+
+
+def encode_epoch(
+    value: EpochRecord,
+    *,
+    log_offset: int,
+    queue_offset: int,
+    store_timestamp: int,
+    store_host: tuple[str, int],
+) -> bytes:
+    """Return the whole record, an ordinary one in RocketMQ's format."""
+    fields: dict[str, object] = {
+        "epoch": value.epoch,
+        "start": value.start,
+        "node": _short(value.node, NAME_MAX),
+        "session": value.session,
+        "wall": value.wall_ms,
+        "previous": value.previous,
+        "confirm": value.confirm,
+        "end": value.end,
+        "reason": _short(value.reason, REASON_MAX),
+        "by": _short(value.by, NAME_MAX),
+        "chain": value.chain,
+    }
+    return record.encode(
+        SYSTEM_TOPIC_EPOCH,
+        0,
+        pack(fields),
+        queue_offset=queue_offset,
+        log_offset=log_offset,
+        born_timestamp=store_timestamp,
+        born_host=store_host,
+        store_timestamp=store_timestamp,
+        store_host=store_host,
+    )
+
+
+def decode_epoch(data: memoryview | bytes) -> EpochRecord:
+    """Return what an epoch record says.
+
+    Raises:
+        CorruptionError: It is no epoch record.
+    """
+    found = record.decode(data)
+    if found.topic != SYSTEM_TOPIC_EPOCH or found.queue or found.size != len(data):
+        raise CorruptionError("an epoch batch holds something else than one epoch record")
+    body = unpack(found.body)
+    names = ("epoch", "start", "session", "wall", "previous", "confirm", "end", "chain")
+    epoch, start, session, wall, previous, confirm, end, chain = (number(body, n) for n in names)
+    return EpochRecord(
+        epoch,
+        start,
+        text(body, "node"),
+        session,
+        wall,
+        previous,
+        confirm,
+        end,
+        text(body, "reason"),
+        text(body, "by"),
+        chain,
+    )
+
+
+class EpochHistory:
+    """The epochs of a log, oldest first."""
+
+    def __init__(self, epochs: Iterable[Epoch] = ()) -> None:
+        self.epochs: tuple[Epoch, ...] = tuple(epochs)
+
+    @property
+    def last(self) -> int:
+        """The newest epoch; 0 for an empty log."""
+        return self.epochs[-1].epoch if self.epochs else 0
+
+    @property
+    def last_start(self) -> int:
+        """Where the newest epoch begins; 0 for an empty log."""
+        return self.epochs[-1].start if self.epochs else 0
+
+    def refusal(self, value: EpochRecord, at: int) -> str | None:
+        """Return why an epoch record at log offset ``at`` does not continue the history."""
+        if value.epoch == self.last and value.epoch:
+            return None if value.start == self.last_start else "another start of the same epoch"
+        if value.epoch < self.last:
+            return "an epoch that is older than the last"
+        if not self.epochs:  # the oldest file we have may begin in the middle of an epoch
+            return None if value.start <= at else "an epoch that starts behind its record"
+        if value.start != at:
+            return "a new epoch that does not start at its record"
+        return None if value.previous == self.last else "an epoch that follows another one"
+
+    def add(self, value: EpochRecord) -> bool:
+        """Take an epoch record that `refusal` allows; returns whether the epoch is new."""
+        if value.epoch == self.last:
+            return False
+        self.epochs = (*self.epochs, Epoch(value.epoch, value.start))
+        return True
+
+    def cut(self, end: int) -> None:
+        """Forget epochs that begin at or beyond ``end``."""
+        self.epochs = tuple(epoch for epoch in self.epochs if epoch.start < end)
+
+    def file(self) -> bytes:
+        """Return the text of RocketMQ's ``epochFileCheckpoint``."""
+        return epoch_file_pack((epoch.epoch, epoch.start) for epoch in self.epochs)

@@ -1,0 +1,46 @@
+"""Jobs: what a store wants done away from the event loop.
+
+The store's owner asks for a job, runs `Job.run` in a worker thread (the simulator: later, on the
+same thread), and hands the job back to ``Store.finish`` whether it worked or not. Only ``finish``
+moves positions. A job that a cut has overtaken does nothing and moves nothing.
+
+Not here: what the jobs do (`storage.store`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from storage.errors import DiskError
+
+
+@dataclass(slots=True, eq=False)
+class Job:
+    """One piece of work.
+
+    Attributes:
+        kind: ``flush``, ``checkpoint``, ``promise``, ``prepare``, ``snapshot`` or ``cut``.
+        work: What `run` does.
+        apply: What ``Store.finish`` does; it looks at `error`.
+        result: What the work returned.
+        error: The disk's error that ended it.
+    """
+
+    kind: str
+    work: Callable[[], object]
+    apply: Callable[[Job], None]
+    result: object = None
+    error: DiskError | None = None
+
+    def run(self) -> None:
+        """Do the work; may run in a worker thread.
+
+        Raises:
+            DiskError: Also kept in `error`. The job must still be handed to ``Store.finish``.
+        """
+        try:
+            self.result = self.work()
+        except DiskError as error:
+            self.error = error
+            raise

@@ -1,0 +1,398 @@
+"""Opening a store: from what lies in the data directory to a store that may be used.
+
+Order: identity (nothing is touched before it is known to be ours), lock, a new store's files, the
+traces of the last stop and of others, an interrupted cut, recovery of the log, derived state (from
+the newest snapshot, then from the log up to the confirm offset), whether the start is clean, and
+last the marks of a running store: ``abort``, then ``twinlog/run``, then the clean mark goes.
+
+With damage nothing is changed in log and batch index: the store opens quarantined, shows what is
+whole, and writes no batch.
+
+Not here: the rules (`storage.recovery`, `storage.identity`), each file's own affairs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from storage import config_export, cut, segment, snapshot
+from storage.batch_index import DIRECTORY as INDEX_DIRECTORY
+from storage.batch_index import ENTRY_SIZE, BatchIndex, growth_for, index_path
+from storage.boot import BootSummary
+from storage.checkpoint import (
+    ROCKETMQ_CHECKPOINT,
+    CheckpointFile,
+    Promise,
+    PromiseFile,
+    Trusted,
+    write_rocketmq_checkpoint,
+)
+from storage.commit_log import CommitLog
+from storage.consume_queue import DIRECTORY as QUEUE_DIRECTORY
+from storage.derived import Derived, derive
+from storage.disk import Disk
+from storage.epoch_history import EpochHistory
+from storage.errors import DirectoryInUse, ForeignStore
+from storage.identity import (
+    ABORT,
+    CLEAN,
+    STARTS_KEPT,
+    CleanMark,
+    Identity,
+    Run,
+    RunFile,
+    Who,
+    abort_is_ours,
+    abort_line,
+    check_identity,
+    decide_clean,
+    read_clean_mark,
+    read_identity,
+    write_identity,
+)
+from storage.recovery import Damage, Found, Plan, plan
+from storage.segment import Segment, log_path, remove_segment
+from storage.segments import Segments, covered
+from storage.settings import StoreSettings
+from twinlog.kernels import crc32c
+from twinlog.layout import BatchEntry, Checkpoint
+
+PROVE_BACK = 1024 * 1024
+"""How far before the checkpointed flushed offset bytes are compared with their CRC at a start."""
+
+
+@dataclass(slots=True)
+class Opened:
+    """Everything a store consists of once it is open."""
+
+    identity: Identity
+    run: RunFile
+    checkpoint: CheckpointFile
+    promises: PromiseFile
+    promise: Promise
+    log: CommitLog
+    derived: Derived
+    confirm: int
+    boot: BootSummary
+
+
+@dataclass(slots=True)
+class _Start:
+    """What is known while opening."""
+
+    disk: Disk
+    settings: StoreSettings
+    identity: Identity
+    run: RunFile
+    checkpoint: CheckpointFile
+    promises: PromiseFile
+    mark: CleanMark | None = None
+    trusted: Trusted = field(default_factory=Trusted)
+    changed_by_others: str = ""
+    new: bool = False
+    copied: bool = False
+    intent_replayed: bool = False
+
+
+def open_store(disk: Disk, settings: StoreSettings, who: Who, *, wall_ms: int) -> Opened:
+    """Open the store in ``disk`` for this process.
+
+    Raises:
+        IdentityMismatch, NewerVersion, ForeignStore: Not the store that was asked for; untouched.
+        DirectoryInUse: Another process has it.
+        CorruptionError: A small file that only we write is damaged.
+        DiskError: An operation met an error.
+    """
+    found = read_identity(disk)
+    if found is not None:
+        check_identity(found, who, settings)
+    elif any(name.isdigit() for name in disk.list(segment.DIRECTORY)):
+        raise ForeignStore(
+            "the data directory holds a log that twinlog did not write",
+            hint="read it with twinlog log; a member of a group starts with an empty directory",
+        )
+    _lock(disk, found, who)
+    try:
+        start = _begin(disk, settings, who, found, wall_ms)
+        return _open(start, wall_ms)
+    except BaseException:
+        disk.unlock()
+        raise
+
+
+def _lock(disk: Disk, found: Identity | None, who: Who) -> None:
+    try:
+        disk.lock("open.lock")
+    except DirectoryInUse as error:
+        holder = found.who.node if found is not None else "a node that is just starting"
+        raise DirectoryInUse(
+            f"{error.text}: it is the store of {holder}, and {who.node} wants it",
+            hint=error.hint,
+            holder=holder,
+            node=who.node,
+        ) from None
+
+
+def _begin(
+    disk: Disk, settings: StoreSettings, who: Who, found: Identity | None, wall_ms: int
+) -> _Start:
+    run, checkpoint, promises = RunFile(disk), CheckpointFile(disk), PromiseFile(disk)
+    if found is None:
+        for name in (
+            segment.DIRECTORY, QUEUE_DIRECTORY, "index", config_export.DIRECTORY,
+            INDEX_DIRECTORY, snapshot.DIRECTORY,
+        ):  # fmt: skip
+            disk.make_dir(name, "create.make-dir")
+        run.create()
+        checkpoint.create()
+        checkpoint.write(Trusted(), "create.checkpoint")
+        promises.create()
+        promises.write(Promise(), "create.promise")
+        write_rocketmq_checkpoint(disk, Checkpoint(), "create.rocketmq-checkpoint")
+        identity = Identity(
+            who, disk.random_bytes(8).hex(), settings.segment_size, settings.queue_file_size,
+            wall_ms,
+        )  # fmt: skip
+        disk.fsync_dir(".", "create.dir")
+        write_identity(disk, identity, "create.identity")
+        return _Start(disk, settings, identity, run, checkpoint, promises, new=True)
+    start = _Start(disk, settings, found, run, checkpoint, promises)
+    run.load()
+    start.mark = read_clean_mark(disk)
+    start.trusted = checkpoint.load()
+    start.copied = run.value is not None and run.value.inode != disk.inode("twinlog/run")
+    start.changed_by_others = _traces_of_others(start)
+    return start
+
+
+def _traces_of_others(start: _Start) -> str:
+    """Return what shows that something else has opened the store since we did; else ""."""
+    disk, last, mark = start.disk, start.run.value, start.mark
+    if last is None:
+        return ""
+    line = disk.read(ABORT, "open.abort") if disk.exists(ABORT) else None
+    ours = line is not None and abort_is_ours(line, start.identity.store_id, last.start_id)
+    if mark is None:
+        return "" if ours else "the mark of the running store is gone or another's"
+    if line is not None and not ours:
+        return "another program was running on the store after its clean stop"
+    there = disk.exists(ROCKETMQ_CHECKPOINT)
+    data = disk.read(ROCKETMQ_CHECKPOINT, "open.rocketmq-checkpoint") if there else b""
+    return "" if crc32c(data) == mark.checkpoint else "the checkpoint file is not as we left it"
+
+
+def _open(start: _Start, wall_ms: int) -> Opened:
+    disk, settings = start.disk, start.settings
+    promise = start.promises.load()
+    intent = cut.read_intent(disk)
+    if intent is not None:
+        cut.carry_out(disk, intent, settings.segment_size, start.checkpoint)
+        start.trusted = start.checkpoint.load()
+        start.intent_replayed = True
+    files, planned, old = _recover(start)
+    if start.changed_by_others:
+        _refuse_changed_log(start, planned)
+    log, cut_bytes = _log(start, files, planned, old)
+    power_lost = start.run.value is None or start.run.value.boot_id != disk.boot_id()
+    clean_stop = start.mark is not None and start.mark.end == planned.end
+    confirm = min(start.trusted.confirm, log.end)
+    derived = derive(
+        disk, settings, log, confirm,
+        rebuild=bool(start.changed_by_others), tidy=not clean_stop, thorough=power_lost,
+    )  # fmt: skip
+    if derived.damage is not None and planned.damage is None:
+        planned = replace(planned, damage=derived.damage)
+    confirm = max(confirm, derived.dispatcher.position)
+    why = _clean(start, planned)
+    run = _mark_running(start, planned, why, wall_ms, settings)
+    if planned.damage is None:
+        start.checkpoint.write(Trusted(log.end, confirm), "open.checkpoint")
+    boot = BootSummary(
+        start.identity.store_id, run.start_id, run.unseen, not why, why, start.new, len(files),
+        cut_bytes, planned.cut_batches, planned.damage, start.intent_replayed, derived.rebuilt,
+        log.end,
+    )  # fmt: skip
+    return Opened(
+        start.identity, start.run, start.checkpoint, start.promises, promise, log, derived,
+        confirm, boot,
+    )  # fmt: skip
+
+
+# -- the log
+
+
+def _recover(start: _Start) -> tuple[list[int], Plan, list[Found]]:
+    """Return the starts of the files, the plan, and the files the plan is about."""
+    disk, size = start.disk, start.settings.segment_size
+    names = {int(name) for name in disk.list(segment.DIRECTORY) if name.isdigit()}
+    names |= {int(name) for name in disk.list(INDEX_DIRECTORY) if name.isdigit()}
+    starts = sorted(name for name in names if name % size == 0)
+    prove_from = max(start.trusted.flushed - PROVE_BACK, 0)
+    first = max(prove_from - prove_from % size, starts[0] if starts else 0)
+    walked = [_found(disk, at) for at in starts if at >= min(first, starts[-1])]
+    if walked and walked[0].start > first:
+        walked.insert(0, Found(first, 0, b""))
+    mappings: dict[int, memoryview] = {}
+
+    def check(entry: BatchEntry) -> str | None:
+        base = entry.start - entry.start % size
+        if base not in mappings:
+            mappings[base] = disk.map(log_path(base), size, op="open.map").buffer
+        at = entry.start - base
+        data = mappings[base][at : at + covered(entry)]
+        return None if crc32c(data) == entry.crc else "bytes do not match the batch's CRC"
+
+    planned = plan(
+        walked, segment_size=size, prove_from=prove_from, flushed=start.trusted.flushed,
+        check=check,
+    )  # fmt: skip
+    for at in range(0, first, size):
+        if planned.damage is None:
+            planned = replace(planned, damage=_sealed_damage(disk, at, size))
+    return starts, planned, walked
+
+
+def _found(disk: Disk, start: int) -> Found:
+    log, index = log_path(start), index_path(start)
+    size = disk.size(log) if disk.exists(log) else 0
+    return Found(start, size, disk.read(index, "open.index") if disk.exists(index) else b"")
+
+
+def _sealed_damage(disk: Disk, start: int, size: int) -> Damage | None:
+    """Return what is wrong with a file that was full and flushed long ago, at a glance."""
+    found = _found(disk, start)
+    if found.size != size:
+        return Damage(log_path(start), start, 0, "log file is missing")
+    last = _stripped(found.entries)[-ENTRY_SIZE:]
+    entry = BatchEntry.unpack(last)
+    if entry is None or entry.end != start + size:
+        return Damage(index_path(start), start, 0, "batch index does not reach the file's end")
+    return None
+
+
+def _stripped(entries: bytes) -> bytes:
+    used = len(entries.rstrip(b"\0"))
+    return entries[: used + -used % ENTRY_SIZE]
+
+
+def _log(
+    start: _Start, starts: list[int], planned: Plan, walked: list[Found]
+) -> tuple[CommitLog, int]:
+    """Make the log that the plan describes; without damage, what lies beyond its end goes."""
+    disk, settings = start.disk, start.settings
+    size, end = settings.segment_size, planned.end
+    found = {file.start: file for file in walked}
+    growth = growth_for(size)
+    segments: list[Segment] = []
+    for at in starts:
+        if at >= end or not disk.exists(log_path(at)) or disk.size(log_path(at)) != size:
+            continue
+        file = found.get(at) or _found(disk, at)
+        kept = _stripped(file.entries)
+        if at in planned.counts:
+            kept = file.entries[: planned.counts[at] * ENTRY_SIZE]
+        index = BatchIndex(disk, at, kept, size=len(file.entries), growth=growth)
+        mapping = disk.map(log_path(at), size, op="open.map")
+        segments.append(Segment(at, mapping, index, durable=True))
+    cut_bytes = 0
+    if planned.damage is None:
+        cut_bytes = _drop_beyond(start, starts, segments, walked, end)
+    log = CommitLog(disk, settings, Segments(size, segments, end), EpochHistory(), end)
+    if segments and segments[-1].index.count:
+        log.timestamp = segments[-1].index.entry(segments[-1].index.count - 1).store_timestamp
+    return log, cut_bytes
+
+
+def _drop_beyond(
+    start: _Start, starts: list[int], segments: list[Segment], walked: list[Found], end: int
+) -> int:
+    """Zero and remove what lies beyond the end, and flush what was not checkpointed."""
+    disk = start.disk
+    torn = [
+        entry.length
+        for file in walked
+        for at in range(0, len(file.entries) - ENTRY_SIZE + 1, ENTRY_SIZE)
+        if file.start + start.settings.segment_size > end
+        and (entry := BatchEntry.unpack(file.entries, at)) is not None
+        and entry.start >= end
+    ]
+    for at in sorted(starts, reverse=True):
+        if at >= end:
+            remove_segment(disk, at, "open.remove")
+    clean_stop = start.mark is not None and start.mark.end == end and not torn
+    if segments and not clean_stop:
+        last = segments[-1]
+        last.index.take_back("open.index.zero")
+        last.mapping.zero(end - last.start, last.size, "open.log.zero")
+        for one in segments:
+            if one.end > start.trusted.flushed or one is last:
+                one.flush(one.start, one.end, "open.flush")
+        segment.flush_names(disk, "open.flush")
+    return sum(torn)
+
+
+def _refuse_changed_log(start: _Start, planned: Plan) -> None:
+    """Refuse a store whose log others have changed; an untouched log stays ours.
+
+    Untouched: it ends where the clean mark says, and only zeros follow.
+    """
+    disk, size, mark = start.disk, start.settings.segment_size, start.mark
+    untouched = mark is not None and mark.end == planned.end and planned.damage is None
+    if untouched and planned.end:
+        base = (planned.end - 1) - (planned.end - 1) % size
+        tail = disk.read_at(log_path(base), planned.end - base, size, "open.tail")
+        later = [name for name in disk.list(segment.DIRECTORY) if int(name) > base]
+        untouched = not any(tail) and not any(
+            any(disk.read(f"{segment.DIRECTORY}/{name}", "open.tail")) for name in later
+        )
+    elif untouched:
+        untouched = not disk.list(segment.DIRECTORY)
+    if not untouched:
+        raise ForeignStore(
+            f"another program changed the store: {start.changed_by_others}",
+            hint="a changed store is no member of its group; start the node with an empty one",
+            log_end=planned.end,
+        )
+
+
+# -- clean or not, and the marks of a running store
+
+
+def _clean(start: _Start, planned: Plan) -> str:
+    if start.copied:
+        return "the data directory is a copy"
+    if planned.damage is not None:
+        return "the log is damaged"
+    disk = start.disk
+    return decide_clean(
+        start.run.value, start.mark, boot_id=disk.boot_id(), device=disk.device(),
+        end=planned.end, cut_batches=planned.cut_batches, flushed=planned.flushed,
+    )  # fmt: skip
+
+
+def _mark_running(
+    start: _Start, planned: Plan, why: str, wall_ms: int, settings: StoreSettings
+) -> Run:
+    disk, last = start.disk, start.run.value
+    if start.copied:
+        start.identity = replace(start.identity, store_id=disk.random_bytes(8).hex())
+        write_identity(disk, start.identity, "open.identity")
+        last = None
+    start_id = disk.random_bytes(8).hex()
+    before = last.start_id if last is not None else ""
+    line = abort_line(start.identity.store_id, start_id, before)
+    disk.write_file(ABORT, line, "open.abort")
+    unseen = (*last.unseen, last.start_id)[-STARTS_KEPT:] if last is not None else ()
+    unclean_since = last.unclean_since if last is not None else None
+    if why and unclean_since is None:
+        unclean_since = wall_ms
+    run = Run(
+        disk.boot_id(), disk.device(), start_id, unseen, disk.inode("twinlog/run"),
+        unclean_since, False, settings.quality,
+    )  # fmt: skip
+    start.run.write(run, "open.run")
+    if disk.exists(CLEAN):
+        disk.remove(CLEAN, "open.clean.remove")
+        disk.fsync_dir("twinlog", "open.clean.dir")
+    return run
+

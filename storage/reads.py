@@ -1,0 +1,256 @@
+"""Reading records by queue offset, time and log offset, below the confirm offset.
+
+An answer is a list of slices of the mapped log, not copied and not decoded. Queue entries are read
+in bulk, and neighbours in the log become one slice, with no Python code per record. Bytes that this
+process has not written itself are compared with their batch's CRC before the first reader gets
+them, and both ends of each slice with the queue entries that led there, so damage is an error and
+never a wrong record.
+
+``next`` is the queue offset to go on with; records that a tag filter left out are behind it too.
+
+Not here: waiting for new records, choosing the node (``node.reads``).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from itertools import accumulate, compress
+from operator import add, ne
+
+from storage.commit_log import CommitLog
+from storage.consume_queue import ConsumeQueue, ConsumeQueues
+from storage.settings import StoreSettings
+from storage.state import Layers
+from twinlog.errors import CorruptionError, UnknownTopic
+from twinlog.kernels import scan_queues
+from twinlog.layout import QUEUE_ENTRY
+
+READ_ENTRIES = 4096
+"""Entries that one read looks at; with a tag filter it may answer with fewer, even none."""
+_HEAD = struct.Struct(">i16xq")
+_TAG_MASK = 0xFFFFFFFF
+
+
+class ReadStatus(Enum):
+    """What a read found."""
+
+    FOUND = "found"
+    NONE = "none"
+    BEFORE_START = "before-start"
+    PAST_END = "past-end"
+    ABOVE_CONFIRM = "above-confirm"
+    UNKNOWN_TOPIC = "unknown-topic"
+    UNKNOWN_QUEUE = "unknown-queue"
+
+
+@dataclass(frozen=True, slots=True)
+class ReadResult:
+    """The answer to a read.
+
+    Attributes:
+        status: See `ReadStatus`; NONE says that the offset is the queue's end.
+        slices: Records as they are stored, one after the other.
+        count: Records in ``slices``.
+        next: Queue offset to go on with.
+        start: First queue offset of the queue.
+        end: Queue offset after its last confirmed record.
+        cold: The bytes lie so far behind the end that they are hardly in memory.
+    """
+
+    status: ReadStatus
+    slices: list[memoryview] = field(default_factory=list[memoryview])
+    count: int = 0
+    next: int = 0
+    start: int = 0
+    end: int = 0
+    cold: bool = False
+
+
+class Reader:
+    """Reads of one store."""
+
+    def __init__(
+        self, log: CommitLog, settings: StoreSettings, layers: Layers, queues: ConsumeQueues
+    ) -> None:
+        self._log = log
+        self._settings = settings
+        self._layers = layers
+        self._queues = queues
+
+    def range(self, topic: str, queue: int) -> tuple[int, int]:
+        """Return (start, end) of a queue.
+
+        Raises:
+            UnknownTopic: Code ``unknown-topic`` or ``unknown-queue``.
+        """
+        queues = self._layers.confirmed.queues(topic)
+        if queues is None:
+            raise UnknownTopic(f"topic {topic} does not exist", topic=topic)
+        if not 0 <= queue < queues:
+            text = f"topic {topic} has queues 0 to {queues - 1}, not {queue}"
+            raise UnknownTopic(text, code="unknown-queue", topic=topic, queue=queue)
+        found = self._queues.get(topic, queue)
+        return (found.start, found.end) if found is not None else (0, 0)
+
+    def read(
+        self,
+        topic: str,
+        queue: int,
+        queue_offset: int,
+        *,
+        max_bytes: int,
+        max_records: int,
+        tag_hashes: frozenset[int] | None = None,
+        unconfirmed: bool = False,
+    ) -> ReadResult:
+        """Return records from ``queue_offset`` on; at least one if there is one.
+
+        Args:
+            topic: Topic name.
+            queue: Queue number.
+            queue_offset: Where to begin.
+            max_bytes: Bytes of records, unless the first alone is larger.
+            max_records: Records.
+            tag_hashes: Only records whose tag has one of these Java hashes.
+            unconfirmed: The log has records that are not dispatched yet, so an offset past the
+                end may come to be.
+
+        Raises:
+            CorruptionError: Log or queue is damaged there; nothing of it is served.
+        """
+        queues = self._layers.confirmed.queues(topic)
+        if queues is None:
+            return ReadResult(ReadStatus.UNKNOWN_TOPIC)
+        if not 0 <= queue < queues:
+            return ReadResult(ReadStatus.UNKNOWN_QUEUE)
+        found = self._queues.get(topic, queue)
+        start, end = (found.start, found.end) if found is not None else (0, 0)
+        if queue_offset < start:
+            return ReadResult(ReadStatus.BEFORE_START, next=start, start=start, end=end)
+        if queue_offset > end:
+            status = ReadStatus.ABOVE_CONFIRM if unconfirmed else ReadStatus.PAST_END
+            return ReadResult(status, next=queue_offset, start=start, end=end)
+        if queue_offset == end or found is None:
+            return ReadResult(ReadStatus.NONE, next=queue_offset, start=start, end=end)
+        raw = found.read(queue_offset, min(max(max_records, 1), READ_ENTRIES))
+        if tag_hashes is not None:
+            raw = found.read(queue_offset, READ_ENTRIES)
+        slices, count, seen, cold = self._slices(
+            found, queue_offset, raw, max_bytes, max_records, tag_hashes
+        )
+        return ReadResult(
+            ReadStatus.FOUND, slices, count, queue_offset + seen, start, end, cold
+        )
+
+    def _slices(
+        self,
+        queue: ConsumeQueue,
+        first: int,
+        raw: bytes,
+        max_bytes: int,
+        max_records: int,
+        tag_hashes: frozenset[int] | None,
+    ) -> tuple[list[memoryview], int, int, bool]:
+        """Return (slices, records, entries looked at, cold)."""
+        total = len(raw) // QUEUE_ENTRY.size
+        columns: tuple[tuple[int, ...], ...] = tuple(zip(*QUEUE_ENTRY.iter_unpack(raw)))
+        offsets, sizes, codes = columns
+        numbers: Sequence[int] = range(first, first + total)
+        seen = total
+        if tag_hashes is not None:
+            wanted = frozenset(tag & _TAG_MASK for tag in tag_hashes)
+            keep = [code & _TAG_MASK in wanted for code in codes]
+            offsets, sizes = tuple(compress(offsets, keep)), tuple(compress(sizes, keep))
+            numbers = tuple(compress(numbers, keep))
+        count = _fit(sizes, max_bytes, max_records)
+        if count < len(sizes):
+            seen = numbers[count] - first
+        if not count:
+            return [], 0, seen, False
+        offsets, sizes = offsets[:count], sizes[:count]
+        ends = tuple(map(add, offsets, sizes))
+        breaks = [*compress(range(1, count), map(ne, offsets[1:], ends)), count]
+        slices: list[memoryview] = []
+        begin = 0
+        for stop in breaks:
+            edges = (begin, stop - 1)
+            for at in edges:
+                self._check(queue, numbers[at], offsets[at], sizes[at])
+            self._log.segments.prove(offsets[begin], ends[stop - 1])
+            slices.append(self._log.segments.view(offsets[begin], ends[stop - 1]))
+            begin = stop
+        cold = self._log.end - offsets[0] > self._settings.hot_bytes
+        return slices, count, seen, cold
+
+    def _check(self, queue: ConsumeQueue, number: int, offset: int, size: int) -> None:
+        """Compare a queue entry with the record it leads to."""
+        if self._log.start <= offset and size >= 91 and offset + size <= self._log.end:
+            head = self._log.segments.at(offset)
+            if offset + size > head.end:
+                pass
+            elif _HEAD.unpack(head.view(offset, offset + 28)) == (size, number):
+                return
+        raise CorruptionError(
+            f"entry {number} of queue {queue.queue} of {queue.topic} leads to no such record",
+            file=queue.directory,
+            offset=offset,
+            length=size,
+            what="queue entry",
+        )
+
+    def offset_at_time(self, topic: str, queue: int, ms: int, *, upper: bool = False) -> int:
+        """Return the queue offset of a time.
+
+        The first record stored at or after ``ms``, or the queue's end; with ``upper`` the last
+        one stored at or before it, or the queue's start.
+        """
+        start, end = self.range(topic, queue)
+        found = self._queues.get(topic, queue)
+        if found is None:
+            return start
+        low, high = start, end
+        while low < high:
+            middle = (low + high) // 2
+            stamp = self._stored(found, middle)
+            if stamp < ms or (upper and stamp == ms):
+                low = middle + 1
+            else:
+                high = middle
+        return max(low - 1, start) if upper else low
+
+    def _stored(self, queue: ConsumeQueue, number: int) -> int:
+        offset, size, _ = queue.entry(number)
+        self._check(queue, number, offset, size)
+        view = self._log.segments.view(offset, offset + size)
+        at = 68 if view[39] & 0x10 else 56
+        return int.from_bytes(view[at : at + 8], "big", signed=True)
+
+    def record_at(self, log_offset: int, confirm: int) -> memoryview | None:
+        """Return the record that begins at ``log_offset``; None when none does below confirm."""
+        segments = self._log.segments
+        if not self._log.start <= log_offset < confirm:
+            return None
+        index = segments.at(log_offset).index
+        number = index.find(log_offset)
+        if number == index.count:
+            return None
+        entry = index.entry(number)
+        segments.prove(entry.start, entry.end)
+        view = segments.view(entry.start, entry.end)
+        for _, _, _, entries in scan_queues(view, 0, len(view), entry.start):
+            for offset, size, _ in QUEUE_ENTRY.iter_unpack(entries):
+                if offset == log_offset:
+                    return view[offset - entry.start : offset - entry.start + size]
+        return None
+
+
+def _fit(sizes: Sequence[int], max_bytes: int, max_records: int) -> int:
+    """Return how many records fit, at least one if there is one."""
+    count = min(len(sizes), max(max_records, 1))
+    if sum(sizes[:count]) <= max_bytes:
+        return count
+    fitting = sum(1 for total in accumulate(sizes[:count]) if total <= max_bytes)
+    return max(fitting, 1)

@@ -1,0 +1,137 @@
+"""A slave's way into the log: whole batches of the master, checked before they exist.
+
+A call brings consecutive entries and their bytes, a filler as its first 8 bytes. Everything is
+checked: that the batches continue the log, stay in their file, that a full file ends with a filler
+and a file begins with an epoch record, that an epoch changes only in an epoch record that follows
+the history, and that the stored bytes match each batch's CRC. The bytes are placed beyond the end,
+checked there, and only then the entries are written and the end moves.
+
+After any refusal nothing of the call's last file exists and beyond the end there are only zeros; a
+call that crosses files may have stored the batches of the files before. The answer is always the
+store's end.
+
+Not here: sessions and acknowledgements (``replication.slave_session``), control records
+(`storage.store` looks at what this returns).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from storage.commit_log import CommitLog
+from storage.epoch_history import EpochRecord, decode_epoch
+from storage.errors import BadBatch, Gap
+from storage.segments import covered
+from storage.settings import StoreSettings
+from twinlog import kernels
+from twinlog.errors import CorruptionError
+from twinlog.layout import (
+    BLANK,
+    KIND_EPOCH,
+    KIND_FILLER,
+    KIND_RECORDS,
+    BatchEntry,
+)
+from twinlog.record import MAGIC_BLANK
+
+
+class Receiver:
+    """Takes batches of a master; see the module's text."""
+
+    def __init__(self, log: CommitLog, settings: StoreSettings) -> None:
+        self._log = log
+        self._settings = settings
+
+    def receive(self, entries: Sequence[BatchEntry], payload: memoryview) -> None:
+        """Store batches that begin at the end.
+
+        Raises:
+            Gap: The first batch does not begin at the end, or one not where the last ended.
+            BadBatch: A batch breaks a rule.
+            DiskFull: The end is where it was, or at a file border before.
+        """
+        log = self._log
+        ready: list[BatchEntry] = []
+        cursor, taken = log.end, 0
+        try:
+            for entry in entries:
+                if entry.start != cursor:
+                    raise Gap(f"a batch at {entry.start}, the log goes on at {cursor}")
+                if log.room == 0 or (ready and ready[-1].kind == KIND_FILLER):
+                    self._write(ready)
+                    log.next_file("log.roll")
+                size = covered(entry)
+                data = payload[taken : taken + size]
+                value = self._place(entry, data)
+                taken += size
+                cursor = entry.end
+                ready.append(replace(entry, flushed=log.flushed))
+                if value is not None:
+                    self._write(ready)
+                    log.history.add(value)
+            if taken != len(payload):
+                raise Gap(f"{len(payload)} bytes for batches of {taken}")
+            self._write(ready)
+        except BaseException:
+            log.wipe("log.receive")
+            raise
+
+    def _write(self, ready: list[BatchEntry]) -> None:
+        self._log.add(ready, "log.receive")
+        ready.clear()
+
+    def _place(self, entry: BatchEntry, data: memoryview) -> EpochRecord | None:
+        """Place and check one batch; returns what an epoch record says."""
+        log = self._log
+        last = log.segments.last
+        assert last is not None
+        if len(data) != covered(entry):
+            raise self._bad(entry, "bytes are missing")
+        reason = self._shape(entry, last.start)
+        if reason is not None:
+            raise self._bad(entry, reason)
+        view = log.window(entry.start, len(data))
+        view[:] = data
+        if kernels.crc32c(view) != entry.crc:
+            raise self._bad(entry, "bytes do not match the batch's CRC")
+        if entry.kind == KIND_FILLER:
+            if BLANK.unpack(view) != (entry.length, MAGIC_BLANK):
+                raise self._bad(entry, "a filler that is no blank to the end of its file")
+        elif entry.kind == KIND_EPOCH:
+            return self._epoch(entry, view)
+        return None
+
+    def _shape(self, entry: BatchEntry, base: int) -> str | None:
+        """Return what is wrong with an entry in itself, None when nothing is."""
+        stop = base + self._settings.segment_size
+        epoch = self._log.history.last
+        if entry.kind not in (KIND_RECORDS, KIND_FILLER, KIND_EPOCH):
+            return f"kind {entry.kind}"
+        if entry.length <= 0 or entry.end > stop:
+            return "the batch reaches beyond its file"
+        if (entry.kind == KIND_FILLER) != (entry.end == stop):
+            return "a file ends without a filler, or a filler ends before its file"
+        if entry.kind != KIND_FILLER and entry.length > self._settings.batch_length_max:
+            return "the batch is too long"
+        if entry.start == base and entry.kind != KIND_EPOCH:
+            return "a file begins without an epoch record"
+        if entry.kind != KIND_EPOCH and entry.epoch != epoch:
+            return f"epoch {entry.epoch} without its record, the log is in {epoch}"
+        return None
+
+    def _epoch(self, entry: BatchEntry, view: memoryview) -> EpochRecord:
+        try:
+            value = decode_epoch(view)
+        except CorruptionError as error:
+            raise self._bad(entry, str(error)) from None
+        history = self._log.history
+        if value.epoch != entry.epoch or entry.count != 1:
+            raise self._bad(entry, "the record names another epoch than its entry")
+        reason = history.refusal(value, entry.start)
+        if reason is not None:
+            raise self._bad(entry, reason)
+        return value
+
+    def _bad(self, entry: BatchEntry, reason: str) -> BadBatch:
+        return BadBatch(entry.start, entry.length, reason)

@@ -1,0 +1,95 @@
+"""What can be set about a store; each field with its unit and its reason.
+
+A value is checked when the settings are made: a store never meets one it cannot work with.
+
+Not here: where values come from (``node.config``), who the store belongs to (`storage.identity`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from twinlog.errors import UsageError
+from twinlog.layout import BATCH_LENGTH_MAX
+
+KiB = 1024
+MiB = 1024 * KiB
+
+SEGMENT_SIZE_MIN = 16 * KiB
+SEGMENT_RESERVE = 1 * KiB
+"""What a batch must leave of a file: its opening epoch record and the filler's 8 bytes."""
+
+RECORD_OVERHEAD_MAX = 64 * KiB
+"""What RocketMQ allows a record beyond its body: header, topic, properties."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreSettings:
+    """Settings of one store.
+
+    Attributes:
+        segment_size: Bytes of a log file; a fact of the group, fixed when the store is made.
+        queue_segment_entries: Entries of a queue file (20 bytes each); RocketMQ's 300,000.
+        flush: ``sync`` (a wait for the disk is grouped over all who wait) or ``async``.
+        flush_interval_seconds: How often an async flush looks for dirty pages.
+        flush_pages_min: Dirty pages of 4 KiB that make an async flush worth its while.
+        flush_thorough_seconds: After so long an async flush takes any dirty byte.
+        message_size_max: Largest body, bytes.
+        batch_size_max: Sections of one turn are joined up to this many bytes; a larger section
+            is a batch of its own.
+        checkpoint_interval_seconds: How far a restart may have to look back, in time.
+        checkpoint_bytes: How far a restart may have to look back, in bytes.
+        quality: What an acknowledgement rests on: ``received`` (page cache) or ``durable``.
+        store_host: (IP address, port) stamped into records.
+        queue_descriptors_max: Queue files that are open at the same time.
+        hot_bytes: Reads further behind the end than this count as cold; 40 % of memory.
+    """
+
+    segment_size: int = 1024 * MiB
+    queue_segment_entries: int = 300_000
+    flush: str = "async"
+    flush_interval_seconds: float = 0.5
+    flush_pages_min: int = 4
+    flush_thorough_seconds: float = 10.0
+    message_size_max: int = 4 * MiB
+    batch_size_max: int = 1 * MiB
+    checkpoint_interval_seconds: float = 1.0
+    checkpoint_bytes: int = 64 * MiB
+    quality: str = "received"
+    store_host: tuple[str, int] = ("127.0.0.1", 0)
+    queue_descriptors_max: int = 512
+    hot_bytes: int = 1024 * MiB
+
+    def __post_init__(self) -> None:
+        if self.segment_size < SEGMENT_SIZE_MIN or self.segment_size % 4096:
+            raise _refused("segment_size", "a multiple of 4 KiB, at least 16 KiB")
+        if not 1 <= self.queue_segment_entries <= 100_000_000:
+            raise _refused("queue_segment_entries", "1 to 100,000,000")
+        if self.flush == "async-buffered":
+            raise UsageError(
+                "flush = async-buffered comes with a later version",
+                code="setting",
+                hint='use "sync" or "async"',
+            )
+        if self.flush not in ("sync", "async"):
+            raise _refused("flush", '"sync" or "async"')
+        if self.quality not in ("received", "durable"):
+            raise _refused("quality", '"received" or "durable"')
+        if not 1 <= self.message_size_max <= BATCH_LENGTH_MAX - RECORD_OVERHEAD_MAX:
+            raise _refused("message_size_max", "1 byte to 4 MiB")
+        if not 4096 <= self.batch_size_max <= BATCH_LENGTH_MAX:
+            raise _refused("batch_size_max", f"4096 to {BATCH_LENGTH_MAX} bytes")
+
+    @property
+    def batch_length_max(self) -> int:
+        """Longest batch, and so longest section, bytes."""
+        return min(BATCH_LENGTH_MAX, self.segment_size - SEGMENT_RESERVE)
+
+    @property
+    def queue_file_size(self) -> int:
+        """Bytes of a queue file."""
+        return 20 * self.queue_segment_entries
+
+
+def _refused(name: str, wanted: str) -> UsageError:
+    return UsageError(f"{name} must be {wanted}", code="setting", setting=name)

@@ -1,0 +1,149 @@
+"""State snapshots: the confirmed layer as of one log offset.
+
+Path ``twinlog/state/{20 digits}``: the name is the log offset the snapshot covers, S. Content: a
+sealed map (`storage.packing`) of topics, epochs, queues with start and next queue offset, and
+producers. Written aside, fsynced, renamed; the two newest are kept.
+
+Rules: S <= min(confirm, flushed), and the queue files are durable up to S before the snapshot is
+written. So a start needs no look at queue files below S, builds them from S on, and a queue without
+a retained record still knows its next offset.
+
+Not here: when one is taken (`storage.store`), the export for RocketMQ (`storage.config_export`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import cast
+
+from storage.disk import Disk
+from storage.epoch_history import Epoch
+from storage.packing import number, seal, unseal
+from storage.producers import Done, Key, Line
+from storage.state import Topic
+from twinlog.errors import CorruptionError
+from twinlog.layout import file_name
+
+DIRECTORY = "twinlog/state"
+KEPT = 2
+_VERSION = 1
+_TopicRow = tuple[str, int, int]
+_QueueRow = tuple[str, int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The confirmed layer at ``offset``.
+
+    Attributes:
+        offset: Log offset it covers.
+        epochs: Epochs that begin below it.
+        topics: All topics.
+        queues: (topic, queue, start, next queue offset).
+        producers: Lines of idempotent producers.
+        timestamp: Store timestamp of the newest record below it, ms.
+    """
+
+    offset: int
+    epochs: tuple[Epoch, ...] = ()
+    topics: tuple[Topic, ...] = ()
+    queues: tuple[tuple[str, int, int, int], ...] = ()
+    producers: tuple[tuple[Key, Line], ...] = ()
+    timestamp: int = 0
+
+
+def encode_snapshot(value: Snapshot) -> bytes:
+    """Return the snapshot's file."""
+    return seal(
+        {
+            "version": _VERSION,
+            "offset": value.offset,
+            "timestamp": value.timestamp,
+            "epochs": [[epoch.epoch, epoch.start] for epoch in value.epochs],
+            "topics": [[topic.name, topic.queues, topic.created_ms] for topic in value.topics],
+            "queues": [list(queue) for queue in value.queues],
+            "producers": [
+                [*key, line.epoch, [_done_row(done) for done in line.done]]
+                for key, line in value.producers
+            ],
+        }
+    )
+
+
+def _done_row(done: Done) -> list[int]:
+    return [
+        done.sequence, done.count, done.queue_offset, done.log_offset, done.end, done.digest,
+    ]  # fmt: skip
+
+
+def decode_snapshot(data: bytes) -> Snapshot:
+    """Return the snapshot in a file.
+
+    Raises:
+        CorruptionError: Its CRC or its shape is wrong, or its version is a later one.
+    """
+    fields = unseal(data)
+    if number(fields, "version") != _VERSION:
+        raise CorruptionError("a snapshot of another version")
+    try:
+        return Snapshot(
+            number(fields, "offset"),
+            tuple(Epoch(*row) for row in _rows(fields, "epochs")),
+            tuple(Topic(*row) for row in cast("Sequence[_TopicRow]", fields["topics"])),
+            tuple((a, b, c, d) for a, b, c, d in cast("Sequence[_QueueRow]", fields["queues"])),
+            tuple(_line(row) for row in _rows(fields, "producers")),
+            number(fields, "timestamp"),
+        )
+    except (TypeError, KeyError, ValueError) as error:
+        raise CorruptionError(f"a snapshot of another shape: {error}") from None
+
+
+def _rows(fields: Mapping[str, object], name: str) -> Sequence[Sequence[int]]:
+    return cast("Sequence[Sequence[int]]", fields.get(name, ()))
+
+
+def _line(row: Sequence[object]) -> tuple[Key, Line]:
+    producer, topic, queue, epoch, done = row
+    rows = cast("Sequence[Sequence[int]]", done)
+    key = (cast(int, producer), cast(str, topic), cast(int, queue))
+    return key, Line(cast(int, epoch), tuple(Done(*one) for one in rows))
+
+
+class Snapshots:
+    """The directory of snapshots."""
+
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
+
+    def offsets(self) -> list[int]:
+        """Return the offsets of the snapshots that lie there, oldest first."""
+        return [int(name) for name in self._disk.list(DIRECTORY) if name.isdigit()]
+
+    def newest(self, most: int) -> Snapshot | None:
+        """Return the newest readable snapshot at or below log offset ``most``; else None."""
+        for offset in reversed(self.offsets()):
+            if offset <= most:
+                try:
+                    return decode_snapshot(self._disk.read(_path(offset), "snapshot.read"))
+                except CorruptionError:
+                    continue
+        return None
+
+    def write(self, value: Snapshot, op: str) -> None:
+        """Write a snapshot durably and remove those before the last two."""
+        self._disk.write_file(_path(value.offset), encode_snapshot(value), op)
+        for offset in self.offsets()[:-KEPT]:
+            self._disk.remove(_path(offset), op + ".remove")
+
+    def cut(self, end: int) -> None:
+        """Remove snapshots beyond ``end``."""
+        beyond = [offset for offset in self.offsets() if offset > end]
+        for offset in beyond:
+            self._disk.remove(_path(offset), "cut.snapshot.remove")
+        if beyond:
+            self._disk.fsync_dir(DIRECTORY, "cut.snapshot.dir")
+
+
+def _path(offset: int) -> str:
+    return f"{DIRECTORY}/{file_name(offset)}"

@@ -1,0 +1,195 @@
+"""What control records say: topics. Pure.
+
+Control records ride in the log, in queue 0 of ``rmq_sys_TWINLOG_META``; each is a batch of its own
+with one record, whose body is a msgpack map with ``kind``. They are applied on every node when the
+confirm offset passes them, by a total, deterministic function: the same records in the same order
+give the same state everywhere. A record of a kind this version does not know changes nothing and is
+kept in the log for one that does.
+
+Two layers: *confirmed* is what `State` holds; *pending* are control records between confirm and
+end, in log order (`Layers`). A cut drops what lay beyond it. A permission (a created topic) binds
+from its confirm; a restriction will bind the master from its append.
+
+Not here: producers (`storage.producers`), next queue offsets (`storage.consume_queue`), where the
+state is kept (`storage.snapshot`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from storage.packing import pack, unpack
+from twinlog.errors import CorruptionError
+from twinlog.layout import SYSTEM_TOPIC_EPOCH, SYSTEM_TOPIC_META, SYSTEM_TOPIC_PREFIX
+
+QUEUES_MAX = 65_536
+TOPIC_LENGTH_MAX = 127
+_LEGAL = re.compile(r"[%|a-zA-Z0-9_-]+\Z")
+_RESERVED = frozenset({"SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_HALF_TOPIC", "TBW102"})
+
+
+@dataclass(frozen=True, slots=True)
+class CreateTopic:
+    """A topic with ``queues`` queues comes into being.
+
+    Attributes:
+        name: Topic name, in RocketMQ's alphabet.
+        queues: How many, from 1.
+        created_ms: Wall time of the request; for people.
+    """
+
+    name: str
+    queues: int
+    created_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class UnknownControl:
+    """A control record of a later version."""
+
+    kind: str
+
+
+Control = CreateTopic | UnknownControl
+"""What a control record can say."""
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """A topic that exists."""
+
+    name: str
+    queues: int
+    created_ms: int
+
+
+def encode_control(change: Control) -> bytes:
+    """Return the body of the control record that says ``change``.
+
+    >>> decode_control(encode_control(CreateTopic("flights", 8, 1)))
+    CreateTopic(name='flights', queues=8, created_ms=1)
+    """
+    match change:
+        case CreateTopic(name, queues, created_ms):
+            fields = {"kind": "create-topic", "name": name, "queues": queues, "at": created_ms}
+        case UnknownControl(kind):
+            fields = {"kind": kind}
+    return pack(fields)
+
+
+def decode_control(body: bytes) -> Control:
+    """Return what a control record says; total: what it cannot read is an `UnknownControl`."""
+    try:
+        fields = unpack(body)
+    except CorruptionError:
+        return UnknownControl("unreadable")
+    kind = fields.get("kind")
+    match kind, fields.get("name"), fields.get("queues"), fields.get("at"):
+        case "create-topic", str(name), int(queues), int(created):
+            return CreateTopic(name, queues, created)
+        case _:
+            return UnknownControl(str(kind))
+
+
+def topic_refusal(name: str) -> str | None:
+    """Return why nobody may create or write a topic of this name; None when one may."""
+    if name.startswith(SYSTEM_TOPIC_PREFIX):
+        return f"topic {name} is the store's own"
+    if name in _RESERVED:
+        return f"topic {name} is reserved"
+    if not name or len(name) > TOPIC_LENGTH_MAX:
+        return f"a topic name has 1 to {TOPIC_LENGTH_MAX} characters"
+    if _LEGAL.match(name) is None:
+        return "a topic name consists of letters, digits, %, |, _ and -"
+    return None
+
+
+class State:
+    """The confirmed layer: all topics.
+
+    >>> state = State()
+    >>> state.apply(CreateTopic("t", 4, 1)), state.apply(CreateTopic("t", 9, 2))
+    (True, False)
+    >>> state.topics["t"].queues
+    4
+    """
+
+    def __init__(self, topics: Iterable[Topic] = ()) -> None:
+        self.topics: dict[str, Topic] = {topic.name: topic for topic in topics}
+
+    def apply(self, change: Control) -> bool:
+        """Apply one control record; returns whether anything changed. Never raises."""
+        match change:
+            case CreateTopic(name, queues, created_ms):
+                legal = topic_refusal(name) is None and 1 <= queues <= QUEUES_MAX
+                if not legal or name in self.topics:
+                    return False
+                self.topics[name] = Topic(name, queues, created_ms)
+                return True
+            case UnknownControl():
+                return False
+
+    def queues(self, topic: str) -> int | None:
+        """Return how many queues a topic has; the store's own topics have one."""
+        found = self.topics.get(topic)
+        if found is not None:
+            return found.queues
+        return 1 if topic in (SYSTEM_TOPIC_EPOCH, SYSTEM_TOPIC_META) else None
+
+
+class Layers:
+    """The confirmed state and the control records that wait for their confirm.
+
+    Attributes:
+        confirmed: What readers and writers go by.
+    """
+
+    def __init__(self, confirmed: State | None = None) -> None:
+        self.confirmed = confirmed or State()
+        self._pending: deque[tuple[int, Control]] = deque()
+
+    def append(self, end: int, change: Control) -> None:
+        """Note a control record whose batch ends at log offset ``end``."""
+        self._pending.append((end, change))
+
+    def confirm(self, confirm: int) -> bool:
+        """Apply what lies below ``confirm``; returns whether anything changed."""
+        changed = False
+        while self._pending and self._pending[0][0] <= confirm:
+            changed |= self.confirmed.apply(self._pending.popleft()[1])
+        return changed
+
+    def cut(self, end: int) -> None:
+        """Forget what lay beyond ``end``."""
+        while self._pending and self._pending[-1][0] > end:
+            self._pending.pop()
+
+    def refusal(self, change: Control) -> tuple[str, str] | None:
+        """Return (code, text) when the master must not append ``change``; None when it may."""
+        if not isinstance(change, CreateTopic):
+            return "control", "a change that this version does not know"
+        reason = topic_refusal(change.name)
+        if reason is not None:
+            return "topic", reason
+        if not 1 <= change.queues <= QUEUES_MAX:
+            return "queues", f"a topic has 1 to {QUEUES_MAX} queues"
+        existing = self.existing(change.name)
+        if existing is not None and existing[0] != change.queues:
+            return "topic-exists", f"topic {change.name} exists with {existing[0]} queues"
+        return None
+
+    def existing(self, name: str) -> tuple[int, int] | None:
+        """Return (queues, log offset whose confirm makes it binding) of a topic in either layer.
+
+        The offset is 0 for a confirmed topic.
+        """
+        topic = self.confirmed.topics.get(name)
+        if topic is not None:
+            return topic.queues, 0
+        for end, change in self._pending:
+            if isinstance(change, CreateTopic) and change.name == name:
+                return change.queues, end
+        return None

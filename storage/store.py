@@ -1,0 +1,654 @@
+"""The store: everything a node keeps on its disk, behind one door.
+
+Synchronous, without tasks and threads of its own. One owner calls it from the event loop; only
+`Job.run` may run elsewhere (`storage.jobs`). Positions and their order are the page in `storage`.
+
+One writer: bytes are written under a `Token` (role, epoch, session). Taking a token ends the one
+before: its pending layer is dropped and what it placed beyond the end is zeroed. A cut ends every
+job that was under way before it.
+
+A quarantined store (`damage`) writes no batch and cuts nothing; what is whole can still be read.
+
+Not here: roles, sessions, who is in sync (``replication``); time and randomness come in.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from storage import config_export, cut, identity
+from storage.appender import Appender
+from storage.boot import BootSummary
+from storage.checkpoint import Promise, Trusted, write_rocketmq_checkpoint
+from storage.derived import Derived, damage_of, derive, find_control
+from storage.disk import Disk
+from storage.epoch_history import EPOCH_FILE, Epoch, EpochRecord
+from storage.errors import DiskError, DiskFull, StaleToken
+from storage.jobs import Job
+from storage.opening import open_store
+from storage.reads import Reader, ReadResult
+from storage.receiver import Receiver
+from storage.recovery import Damage
+from storage.sections import Outcome, Section, SectionResult, refused
+from storage.segment import Segment, remove_ahead
+from storage.segments import covered
+from storage.settings import StoreSettings
+from storage.snapshot import Snapshot
+from storage.state import Control, CreateTopic, encode_control
+from twinlog import record
+from twinlog.errors import CorruptionError, Unavailable
+from twinlog.kernels import crc32c
+from twinlog.layout import SYSTEM_TOPIC_META, BatchEntry, Checkpoint
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """The right to write: one role in one epoch and one session."""
+
+    role: str
+    epoch: int
+    session: int
+
+
+class Store:
+    """One open store; made by `Store.open`.
+
+    Attributes:
+        boot: What the start found.
+        promise: The newest promise that is on the disk.
+        settings: As given.
+        who: Whose store it is.
+        confirm: Confirm offset; never falls but in a cut below it.
+        checkpointed: Flushed offset of the last checkpoint.
+        damage: Why the store is quarantined; None normally.
+        disk_full: The last write met a full disk.
+    """
+
+    def __init__(
+        self, disk: Disk, settings: StoreSettings, who: identity.Who, wall_ms: int
+    ) -> None:
+        opened = open_store(disk, settings, who, wall_ms=wall_ms)
+        self._disk = disk
+        self._opened = opened
+        self._log = opened.log
+        self._receiver = Receiver(opened.log, settings)
+        self._guard = threading.Lock()
+        self._generation = 0
+        self._token: Token | None = None
+        self._cutting = False
+        self._flushing = False
+        self._preparing = False
+        self._snapshotting = False
+        self._exported: tuple[int, tuple[Epoch, ...]] = (-1, ())
+        self._rebuilt = False
+        self.settings = settings
+        self.who = who
+        self.boot: BootSummary = opened.boot
+        self.promise: Promise = opened.promise
+        self.confirm = opened.confirm
+        self.checkpointed = opened.log.end
+        self.damage: Damage | None = opened.boot.damage
+        self.disk_full = False
+        self._wire(opened.derived)
+
+    def _wire(self, derived: Derived) -> None:
+        self._derived = derived
+        parts = derived.layers, derived.queues
+        self._appender = Appender(self._log, self.settings, *parts, derived.producers)
+        self._reader = Reader(self._log, self.settings, *parts)
+        self._snapshot_at = derived.snapshot_at
+
+    @classmethod
+    def open(
+        cls, disk: Disk, settings: StoreSettings, who: identity.Who, *, wall_ms: int
+    ) -> Store:
+        """Open or make the store in ``disk``; see `storage.opening` for what may be refused."""
+        return cls(disk, settings, who, wall_ms)
+
+    # -- positions
+
+    @property
+    def start(self) -> int:
+        """First byte still kept."""
+        return self._log.start
+
+    @property
+    def end(self) -> int:
+        """End of the log."""
+        return self._log.end
+
+    @property
+    def committed(self) -> int:
+        """Everything below is in the file and has its entry; equal to `end`."""
+        return self._log.end
+
+    @property
+    def flushed(self) -> int:
+        """Everything below is on the disk, log and batch index."""
+        return self._log.flushed
+
+    @property
+    def dispatched(self) -> int:
+        """Queues are built up to here."""
+        return self._derived.dispatcher.position
+
+    @property
+    def snapshot_at(self) -> int:
+        """Log offset that the newest state snapshot covers."""
+        return self._snapshot_at
+
+    @property
+    def epochs(self) -> tuple[Epoch, ...]:
+        """The epochs of the log, oldest first."""
+        return self._log.history.epochs
+
+    @property
+    def last_epoch(self) -> int:
+        """The newest epoch in the log; 0 when it is empty."""
+        return self._log.history.last
+
+    # -- one writer
+
+    def take_token(self, token: Token) -> None:
+        """Make ``token`` the only writer; the one before ends here."""
+        self.drop_token()
+        self._token = token
+
+    def drop_token(self) -> None:
+        """End the present writer, if any."""
+        self._token = None
+        self._rebuilt = False
+        self._appender.forget()
+        self._log.wipe("token")
+
+    def _check(self, token: Token) -> None:
+        if self.damage is not None:
+            raise CorruptionError(
+                f"the store is quarantined: {self.damage.what}",
+                file=self.damage.file,
+                offset=self.damage.offset,
+            )
+        if token != self._token or self._cutting:
+            raise StaleToken(f"the writer {token} has ended")
+
+    # -- master
+
+    def rebuild_pending(self) -> None:
+        """Make the master's pending layer by scanning from the dispatcher to the end.
+
+        `append_epoch` does it if nobody has since the token was taken.
+
+        Raises:
+            CorruptionError: The log is damaged there; the store is quarantined.
+        """
+        self._log.segments.prove(self.dispatched, self._log.end)
+        self._appender.rebuild(self.dispatched)
+        self._rebuilt = True
+
+    def append_epoch(
+        self,
+        token: Token,
+        *,
+        epoch: int,
+        node: str,
+        session: int,
+        wall_ms: int,
+        reason: str,
+        by: str,
+    ) -> int:
+        """Append the record that opens ``epoch``; returns the new end.
+
+        Raises:
+            StaleToken: Nothing was written.
+            DiskFull: Nothing was written; may be tried again.
+        """
+        self._check(token)
+        if not self._rebuilt:
+            self.rebuild_pending()
+        value = EpochRecord(
+            epoch, self.end, node, session, wall_ms, self.last_epoch, self.confirm, self.end,
+            reason, by,
+        )  # fmt: skip
+        self._appender.open_epoch(value, wall_ms)
+        return self.end
+
+    def append(
+        self, token: Token, sections: Sequence[Section], *, wall_ms: int
+    ) -> list[SectionResult]:
+        """Append sections in order; one result each. A full disk refuses, it does not raise."""
+        self._check(token)
+        results = self._appender.append(sections, wall_ms)
+        self.disk_full = any(result.code == "disk-full" for result in results)
+        return results
+
+    def append_control(self, token: Token, change: Control, *, wall_ms: int) -> SectionResult:
+        """Append a control record, as a batch of its own.
+
+        A topic that exists alike is a duplicate; ``end`` says what must be confirmed first.
+        """
+        self._check(token)
+        layers = self._derived.layers
+        refusal = layers.refusal(change)
+        if refusal is not None:
+            return refused(*refusal)
+        if isinstance(change, CreateTopic):
+            existing = layers.existing(change.name)
+            if existing is not None:
+                return SectionResult(Outcome.DUPLICATE, end=existing[1])
+        host = ("0.0.0.0" if self.who.family == 4 else "::", 0)
+        data = record.encode(
+            SYSTEM_TOPIC_META, 0, encode_control(change), born_timestamp=wall_ms,
+            born_host=self.settings.store_host, store_host=host,
+        )  # fmt: skip
+        section = Section(SYSTEM_TOPIC_META, 0, 1, data)
+        result = self._appender.append([section], wall_ms, system=True)[0]
+        if result.outcome is Outcome.STORED:
+            layers.append(result.end, change)
+        self.disk_full = result.code == "disk-full"
+        return result
+
+    # -- slave
+
+    def receive(self, token: Token, entries: Sequence[BatchEntry], payload: memoryview) -> int:
+        """Store whole batches of the master; returns the new end.
+
+        Args:
+            token: The writer.
+            entries: Consecutive batches from the end on; their ``flushed`` is ours to fill in.
+            payload: Their bytes, a filler as its first 8.
+
+        Raises:
+            StaleToken: Nothing was written.
+            Gap: The batches do not continue the log.
+            BadBatch: A batch breaks a rule; names its start and length.
+            DiskFull: Look at `end`: whole files before may have been stored.
+        """
+        self._check(token)
+        before = self.end
+        try:
+            self._receiver.receive(entries, payload)
+            self.disk_full = False
+        except DiskFull:
+            self.disk_full = True
+            raise
+        finally:
+            for entry in entries:
+                if before <= entry.start and entry.end <= self.end and entry.count == 1:
+                    change = find_control(self._log, entry)
+                    if change is not None:
+                        self._derived.layers.append(entry.end, change)
+        return self.end
+
+    # -- shared
+
+    def entries(
+        self, start: int, *, max_bytes: int, end: int | None = None
+    ) -> list[BatchEntry]:
+        """Return the entries of whole batches from border ``start`` on.
+
+        Their bytes on the wire (a filler counts 8) stay within ``max_bytes``, but for a first one
+        that is larger.
+        """
+        found: list[BatchEntry] = []
+        total = 0
+        for entry in self._log.segments.entries(start, self.end if end is None else end):
+            total += covered(entry)
+            if found and total > max_bytes:
+                break
+            found.append(entry)
+        return found
+
+    def view(self, start: int, end: int) -> memoryview:
+        """Return bytes of the log within one segment, not compared with any CRC."""
+        return self._log.segments.view(start, end)
+
+    def verify(self, start: int, end: int) -> None:
+        """Compare the batches that hold ``start..end`` with their CRCs, whoever wrote them.
+
+        Raises:
+            CorruptionError: Names file, offset and length of the first bad batch.
+        """
+        self._log.segments.prove(start, min(end, self.end), again=True)
+
+    def chain_crc(self, start: int, end: int) -> int:
+        """Return crc32c over (start, length, count, epoch, crc) of the entries of a range."""
+        return self._log.segments.chain(start, end)
+
+    def border_at_or_below(self, offset: int) -> int:
+        """Return the last batch border that is not beyond ``offset``."""
+        return self._log.segments.border_at_or_below(min(offset, self.end))
+
+    def set_confirm(self, confirm: int) -> None:
+        """Move the confirm offset, never back; control records below it take effect."""
+        confirm = min(confirm, self.end)
+        if confirm > self.confirm:
+            self.confirm = confirm
+            self._derived.layers.confirm(confirm)
+
+    def dispatch(self, max_bytes: int) -> bool:
+        """Enter records below confirm into queues; returns whether more is left to do now.
+
+        A full disk leaves the rest for a later call; damage quarantines the store.
+        """
+        try:
+            more = self._derived.dispatcher.step(self.confirm, max_bytes)
+            self.disk_full = False
+        except DiskFull:
+            self.disk_full = True
+            return False
+        except CorruptionError as error:
+            self.mark_quarantine(damage_of(error))
+            return False
+        return more
+
+    def mark_quarantine(self, damage: Damage) -> None:
+        """Stop writing: something that was flushed is not as it was written."""
+        self.damage = self.damage or damage
+
+    def registered(self) -> None:
+        """The coordinator has answered this start's registration: nothing unclean hangs over."""
+        run = self._opened.run
+        if run.value is not None and (run.value.unclean_since is not None or run.value.unseen):
+            run.write(replace(run.value, unclean_since=None, unseen=()), "registered")
+
+    # -- reads
+
+    def topics(self) -> dict[str, int]:
+        """Return confirmed topics and how many queues they have."""
+        found = self._derived.layers.confirmed.topics
+        return {name: topic.queues for name, topic in found.items()}
+
+    def queue_range(self, topic: str, queue: int) -> tuple[int, int]:
+        """Return (start, end) of a queue; raises `twinlog.errors.UnknownTopic`."""
+        return self._reader.range(topic, queue)
+
+    def read(
+        self,
+        topic: str,
+        queue: int,
+        queue_offset: int,
+        *,
+        max_bytes: int,
+        max_records: int,
+        tag_hashes: frozenset[int] | None = None,
+    ) -> ReadResult:
+        """Return confirmed records; see `storage.reads.Reader.read`.
+
+        Raises:
+            CorruptionError: Damage; the store is quarantined and nothing wrong was served.
+        """
+        try:
+            return self._reader.read(
+                topic, queue, queue_offset, max_bytes=max_bytes, max_records=max_records,
+                tag_hashes=tag_hashes, unconfirmed=self.dispatched < self.end,
+            )  # fmt: skip
+        except CorruptionError as error:
+            self.mark_quarantine(damage_of(error))
+            raise
+
+    def offset_at_time(self, topic: str, queue: int, ms: int, *, upper: bool = False) -> int:
+        """Return the queue offset of a time; see `storage.reads.Reader.offset_at_time`."""
+        return self._reader.offset_at_time(topic, queue, ms, upper=upper)
+
+    def record_at(self, log_offset: int) -> memoryview | None:
+        """Return the confirmed record that begins at ``log_offset``; None when none does."""
+        try:
+            return self._reader.record_at(log_offset, self.confirm)
+        except CorruptionError as error:
+            self.mark_quarantine(damage_of(error))
+            raise
+
+    def find_key(self, topic: str, key: str) -> list[memoryview]:
+        """Refuse: the key index comes later.
+
+        Raises:
+            Unavailable: Always.
+        """
+        raise Unavailable(
+            f"no key index yet: {topic}#{key} cannot be looked up", hint="read with a tag or range"
+        )
+
+    # -- jobs
+
+    def finish(self, job: Job) -> None:
+        """Take a job back after `Job.run`, whether it worked or not; only now positions move."""
+        job.apply(job)
+        if job.error is not None and not isinstance(job.error, DiskFull):
+            self._note_io_error()
+
+    def _note_io_error(self) -> None:
+        run = self._opened.run
+        if run.value is None or run.value.io_error:
+            return
+        try:
+            run.write(replace(run.value, io_error=True), "io-error")
+        except DiskError:
+            return  # the disk is gone; the next start sees no clean mark and an old boot at best
+
+    def flush_job(self, thorough: bool = False) -> Job | None:
+        """Return a flush of everything up to the present end; None when none is due.
+
+        Without ``thorough`` an async store flushes only when enough pages are dirty.
+        """
+        log = self._log
+        if self._flushing or self._cutting or self.damage is not None or log.flushed >= log.end:
+            return None
+        few = log.dirty_pages < self.settings.flush_pages_min
+        if not thorough and self.settings.flush == "async" and few:
+            return None
+        target, generation = log.end, self._generation
+        segments = log.segments.between(log.flushed, target)
+        self._flushing = True
+
+        def work() -> None:
+            if generation == self._generation:
+                log.flush_to(target, segments, "flush")
+
+        def apply(job: Job) -> None:
+            self._flushing = False
+            if job.error is None and generation == self._generation:
+                log.flushed_to(target, segments)
+
+        return Job("flush", work, apply)
+
+    def save_promise_job(self, promise: Promise) -> Job:
+        """Return a job that makes a promise durable; it counts from `finish` on."""
+
+        def work() -> None:
+            with self._guard:
+                self._opened.promises.write(promise, "promise")
+
+        def apply(job: Job) -> None:
+            if job.error is None:
+                self.promise = promise
+
+        return Job("promise", work, apply)
+
+    def checkpoint_job(self) -> Job:
+        """Return a job that writes both checkpoints and the exports that have changed."""
+        trusted, generation = Trusted(self.flushed, self.confirm), self._generation
+        state = self._derived.layers.confirmed
+        exported = (len(state.topics), self.epochs)
+        topics = config_export.topics_json(
+            state.topics.values(), changes=len(state.topics), timestamp=self._log.timestamp
+        )
+        epoch_file = self._log.history.file()
+        physic = self._log.timestamp if self.flushed == self.end else 0
+
+        def work() -> None:
+            with self._guard:
+                if generation != self._generation:
+                    return
+                self._opened.checkpoint.write(trusted, "checkpoint")
+                if physic:
+                    value = Checkpoint(physic, 0, 0, 0, trusted.confirm)
+                    write_rocketmq_checkpoint(self._disk, value, "checkpoint.rocketmq")
+                if exported != self._exported:
+                    config_export.write_topics(self._disk, topics, "checkpoint.topics")
+                    self._disk.write_file(EPOCH_FILE, epoch_file, "checkpoint.epochs")
+                    self._exported = exported
+
+        def apply(job: Job) -> None:
+            if job.error is None and generation == self._generation:
+                self.checkpointed = trusted.flushed
+
+        return Job("checkpoint", work, apply)
+
+    def prepare_job(self) -> Job | None:
+        """Return a job that makes the next log file and touches its pages; None when not due."""
+        log, generation = self._log, self._generation
+        start = log.ahead_start()
+        if start is None or self._preparing or self._cutting or self.damage is not None:
+            return None
+        self._preparing = True
+
+        def work() -> Segment:
+            return log.make_ahead(start, "prepare")
+
+        def apply(job: Job) -> None:
+            self._preparing = False
+            if isinstance(job.result, Segment):
+                if generation == self._generation:
+                    log.take_ahead(job.result, "prepare.adopt")
+                else:
+                    job.result.mapping.close()
+                    remove_ahead(self._disk, "prepare.remove")
+
+        return Job("prepare", work, apply)
+
+    def snapshot_job(self, *, force: bool = False) -> Job | None:
+        """Return a job that writes a state snapshot; None when none is due.
+
+        Due once the dispatcher has caught up with confirm in a log file behind that of the newest
+        snapshot; with ``force`` whenever there is anything new.
+        """
+        at, size = self.dispatched, self.settings.segment_size
+        due = at // size > self._snapshot_at // size or (force and at > self._snapshot_at)
+        busy = self._snapshotting or self._cutting or self.damage is not None
+        if not due or busy or at != self.confirm:
+            return None
+        value, generation, log = self._snapshot(), self._generation, self._log
+        unflushed = self._derived.queues.unflushed.take()
+        segments = log.segments.between(log.flushed, at)
+        self._snapshotting = True
+
+        def work() -> None:
+            unflushed.flush(self._disk, "snapshot.queues")
+            log.flush_to(at, segments, "snapshot.log")
+            with self._guard:
+                if generation == self._generation:
+                    self._derived.snapshots.write(value, "snapshot.write")
+
+        def apply(job: Job) -> None:
+            self._snapshotting = False
+            if job.error is not None:
+                self._derived.queues.unflushed.give_back(unflushed)
+            elif generation == self._generation:
+                self._snapshot_at = at
+
+        return Job("snapshot", work, apply)
+
+    def _snapshot(self) -> Snapshot:
+        derived = self._derived
+        return Snapshot(
+            self.dispatched,
+            tuple(epoch for epoch in self.epochs if epoch.start < self.dispatched),
+            tuple(derived.layers.confirmed.topics.values()),
+            tuple((one.topic, one.queue, one.start, one.end) for one in derived.queues),
+            tuple(derived.producers.confirmed()),
+            self._log.timestamp,
+        )
+
+    def cut_job(self, token: Token, to: int) -> Job:
+        """Return a job that cuts the log at border ``to``; until it is finished nobody writes.
+
+        Jobs under way before it do nothing more. A job that met an error is asked for again.
+
+        Raises:
+            StaleToken: Not the writer; nothing has changed.
+        """
+        if self.damage is not None or token != self._token:
+            self._check(token)
+        assert to <= self.end
+        assert to == self.border_at_or_below(to)
+        self._cutting = True
+        self._generation += 1
+        self._appender.forget()
+        self._rebuilt = False
+        self._log.wipe("cut")
+        intent = cut.Intent(
+            to, self.end, self.last_epoch, min(self.flushed, to), min(self.confirm, to)
+        )
+
+        def work() -> None:
+            with self._guard:
+                self._log.drop_ahead("cut.ahead")
+                cut.write_intent(self._disk, intent)
+                size = self.settings.segment_size
+                cut.carry_out(self._disk, intent, size, self._opened.checkpoint)
+
+        def apply(job: Job) -> None:
+            if job.error is None:
+                self._cut_in_memory(intent)
+                self._cutting = False
+
+        return Job("cut", work, apply)
+
+    def _cut_in_memory(self, intent: cut.Intent) -> None:
+        self._log.cut(intent.to)
+        self._derived.layers.cut(intent.to)
+        self.confirm = intent.confirm
+        self.checkpointed = intent.flushed
+        if intent.to < self.dispatched:
+            derived = derive(
+                self._disk, self.settings, self._log, self.confirm, rebuild=False, tidy=True,
+                thorough=True,
+            )  # fmt: skip
+            self._wire(derived)
+            self.damage = self.damage or derived.damage
+
+    # -- the end
+
+    def close(self, *, clean: bool) -> None:
+        """Let the data directory go.
+
+        With ``clean``: everything below confirm is dispatched, everything is flushed, a snapshot,
+        both checkpoints and the exports are written, and the marks say so; RocketMQ may open the
+        store. Without, or with damage: only the lock goes, as after a kill.
+
+        Raises:
+            DiskError: The stop is not clean; the lock has gone all the same.
+        """
+        try:
+            if clean and self.damage is None and not self._cutting:
+                self._close_clean()
+        finally:
+            self._token = None
+            self._disk.unlock()
+
+    def _close_clean(self) -> None:
+        log = self._log
+        self.drop_token()
+        while self.dispatch(1 << 22):
+            pass
+        log.drop_ahead("close.ahead")
+        remove_ahead(self._disk, "close.ahead")
+        segments = log.segments.between(log.flushed, log.end)
+        log.flush_to(log.end, segments, "close.log")
+        log.flushed_to(log.end, segments)
+        job = self.snapshot_job(force=True)
+        for one in (job, self.checkpoint_job()):
+            if one is not None:
+                one.run()
+                self.finish(one)
+        value = Checkpoint(log.timestamp, log.timestamp, 0, 0, self.confirm)
+        data = write_rocketmq_checkpoint(self._disk, value, "close.checkpoint")
+        run = self._opened.run.value
+        start_id = run.start_id if run is not None else ""
+        mark = identity.CleanMark(log.end, start_id, crc32c(data))
+        identity.write_clean_mark(self._disk, mark)
+        if self._disk.exists(identity.ABORT):
+            self._disk.remove(identity.ABORT, "close.abort")
+            self._disk.fsync_dir(".", "close.abort.dir")
