@@ -31,7 +31,6 @@ from replication.upkeep import FULL_SECONDS, Upkeep
 from replication.view import PeerView, RoleView, role_view
 from replication.waiters import CONFIRMED, FLUSHED, REPLICATED
 from storage import (
-    BatchEntry,
     Control,
     Damage,
     Job,
@@ -45,7 +44,7 @@ from storage import (
 from storage.errors import BadBatch, DiskError, DiskFull, StaleToken
 from twinlog import kernels, wire
 from twinlog.errors import CorruptionError, ProtocolError
-from twinlog.layout import KIND_FILLER
+from twinlog.layout import KIND_FILLER, BatchEntry
 
 ACCEPTED_FROM = 1 << 20
 """Numbers of accepted links begin here; a process dials fewer than a million times between."""
