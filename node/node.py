@@ -37,7 +37,6 @@ from functools import partial
 from importlib.metadata import version
 
 import trio
-from storage.store import Store, Who
 
 from node import parts
 from node.config import ClusterConfig
@@ -47,6 +46,7 @@ from node.running import Endpoints, Running, wall_ms
 from node.task_tree import task_tree
 from replication.coordinator_store import read_run_file
 from replication.stream_service import listen
+from storage import Store, Who
 from storage.disk import Disk, RealDisk
 
 RUN_FILE = "twinlog/run.json"
