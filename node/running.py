@@ -19,7 +19,6 @@ from functools import partial
 from importlib.metadata import version
 
 import trio
-from storage.store import Store
 
 from node import parts
 from node.admin import Admin
@@ -38,6 +37,7 @@ from node.status import Facts, node_status
 from replication.coordinator_client import CoordinatorClient
 from replication.driver import Driver, RoleView
 from replication.replica_service import ReplicaService
+from storage import ReadResult, Store
 from storage.disk import Disk
 from twinlog import wire
 
@@ -137,7 +137,7 @@ class Running:
             admin=admin,
             status=self.status,
             counts=counts,
-            fetch=self.store.fetch,
+            fetch=fetch,
             debug=self._debug,
         )
 
@@ -296,6 +296,11 @@ class Running:
             metrics=self.metrics.render if enabled else None,
             delayed=partial(self.metrics.observe, "twinlog_loop_delay_seconds"),
         )
+
+
+def fetch(result: ReadResult) -> list[memoryview]:
+    """Copy the slices of a read; run in a thread, because the pages may have to come from disk."""
+    return [memoryview(bytes(piece)) for piece in result.slices]
 
 
 def wall_ms() -> int:
