@@ -23,6 +23,8 @@ class Lane:
         open: The section that takes records.
         waiting: Closed and not under way, in order.
         sent: Under way.
+        ahead: Numbers of stored sections behind one that has no answer yet: the node must remember
+            that one as well, so they count for the window.
         again: Answered without success, waiting for the answers of the rest.
         held: Nothing more may be sent now.
         gap: The number that a refused section left free.
@@ -31,6 +33,7 @@ class Lane:
     """
 
     __slots__ = (
+        "ahead",
         "again",
         "encoder",
         "epoch",
@@ -50,6 +53,7 @@ class Lane:
         self.waiting: deque[Section] = deque()
         self.sent: list[Section] = []
         self.again: list[Section] = []
+        self.ahead: list[int] = []
         self.held = False
         self.gap: int | None = None
         self.epoch = 0
@@ -71,6 +75,17 @@ class Lane:
         """Return the oldest closed section without a final answer."""
         unanswered = self.unanswered()
         return unanswered[0] if unanswered else None
+
+    def may_send(self, window: int) -> bool:
+        """Say whether the next waiting section may go."""
+        busy = len(self.sent) + len(self.ahead)
+        return bool(self.waiting) and not self.held and busy < window
+
+    def stored(self, section: Section) -> None:
+        """Note that a section, no longer under way, is stored."""
+        self.ahead.append(section.sequence)
+        first = self.first()
+        self.ahead = [number for number in self.ahead if first and number > first.sequence]
 
     def repeat(self, section: Section) -> None:
         """Have a section under way sent again, when its time comes."""
@@ -94,8 +109,9 @@ class Lane:
         assert self.gap is not None, "there is a gap"
         sequence, self.gap = self.gap, None
         for section in self.waiting:
-            section.renumber(self.epoch, sequence)
-            sequence += section.count
+            if section.sequence > sequence:
+                section.renumber(self.epoch, sequence)
+                sequence += section.count
         self.sequence = sequence
 
     def renew(self) -> None:
@@ -103,6 +119,7 @@ class Lane:
         self.waiting.clear()
         self.sent.clear()
         self.again.clear()
+        self.ahead.clear()
         self.held, self.gap = False, None
         self.epoch += 1
         self.sequence = 0

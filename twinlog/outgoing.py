@@ -42,6 +42,11 @@ def property_text(
     >>> property_text("42", "paid")
     b'KEYS\x0142\x02TAGS\x01paid\x02'
     """
+    if order_key is None and not properties and (key or "").isprintable():
+        if tag is None and key:
+            return f"KEYS\x01{key}\x02".encode()
+        if key and tag and tag.isprintable():
+            return f"KEYS\x01{key}\x02TAGS\x01{tag}\x02".encode()
     text, count = "", 0
     if key is not None:
         text, count = f"KEYS\x01{key}\x02", 1
@@ -56,8 +61,6 @@ def property_text(
         if taken := _RESERVED & properties.keys():
             raise _refused(f"property {min(taken)} is set by key, tag, order_key or the producer")
         data += encode_properties(properties)
-    if len(data) > PROPERTIES_MAX:
-        raise _refused(f"the properties have {len(data)} bytes, at most {PROPERTIES_MAX} fit")
     return data
 
 

@@ -43,7 +43,7 @@ from twinlog.errors import (
 )
 from twinlog.lane import Lane
 from twinlog.link import error_of
-from twinlog.outgoing import Section, State, property_text
+from twinlog.outgoing import PROPERTIES_MAX, Section, State, property_text
 from twinlog.producer_settings import SECTION_MAX, ProducerSettings, Statistics, Target
 from twinlog.record import RecordEncoder, java_hash
 from twinlog.session import backoff
@@ -151,6 +151,9 @@ class ProducerCore:
             text = b""
         else:
             text = property_text(key, tag, order_key, properties)
+            if len(text) > PROPERTIES_MAX:
+                limit = f"the properties have {len(text)} bytes, at most {PROPERTIES_MAX} fit"
+                raise RecordRefused(limit, record=0, reason="properties")
         if len(body) > self._large:
             self._make_room(lane, len(body))
         now = self._wall_ms()
@@ -285,7 +288,7 @@ class ProducerCore:
         size = 0
         while self._turn:
             lane = self._turn[0]
-            if not lane.waiting or lane.held or len(lane.sent) >= self.settings.window:
+            if not lane.may_send(self.settings.window):
                 self._turn.popleft()
                 continue
             section = lane.waiting[0]
@@ -415,8 +418,9 @@ class ProducerCore:
             self._turn.append(lane)
 
     def _finish(self, lane: Lane, section: Section, state: State, now: float) -> None:
-        if section in lane.sent:
-            lane.sent.remove(section)
+        lane.sent.remove(section)
+        if state is State.STORED:
+            lane.stored(section)
         self._settle(section, state, now)
         self._release(lane)
 
