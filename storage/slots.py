@@ -43,6 +43,7 @@ class Slots:
             return None
         data = self._disk.read(self.path, op)
         newest: bytes | None = None
+        self._sequence = 0
         for at in (0, self._size):
             found = _unpack(data[at : at + self._size])
             if found is not None and found[0] > self._sequence:
