@@ -529,3 +529,29 @@ def test_nobody_at_the_address_is_unavailable() -> None:
     with pytest.raises(Unavailable, match="no coordinator answers") as caught:
         CoordinatorCalls([("127.0.0.1", port)], NAMES, timeout=1).read()
     assert caught.value.hint == "start it: twinlog coordinator start"
+
+
+async def test_a_flipped_bit_anywhere_changes_nothing(tmp_path: Path) -> None:
+    """An order that was damaged on its way is never carried out, wherever the damage is."""
+
+    async def body(coordinator: Coordinator) -> None:
+        hello = wire.encode_whole(wire.Frame(64, names_crc=NAMES, fields={"min": 1, "max": 1}))
+        order = wire.encode_whole(
+            wire.Frame(66, names_crc=NAMES, fields={"op": registration("n1")})
+        )
+        for at in range(0, len(order), 3):
+            damaged = bytearray(order)
+            damaged[at] ^= 1 << (at % 8)
+            stream = await coordinator.stream()
+            with suppress(OSError, trio.BrokenResourceError):
+                await stream.send_all(hello + damaged)
+                await stream.send_eof()
+                while await stream.receive_some(4096):
+                    pass
+        status = cast("dict[str, object]", await ask(coordinator, lambda calls: calls.status()))
+        assert status["revision"] == 0
+        assert sum(cast("dict[str, int]", status["closed"]).values()) == len(
+            range(0, len(order), 3)
+        )
+
+    await with_coordinator(tmp_path, body)

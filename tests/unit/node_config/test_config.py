@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from node.config import ClusterConfig, ConfigError, load
 from node.config_pages import Local, local_text, reference, shown, write_local
@@ -271,3 +274,45 @@ def test_values_are_shown_as_the_file_writes_them() -> None:
     assert shown(64 << 20, "size") == "64 MiB"
     assert shown(0.5, "duration") == "500 ms"
     assert (shown(True), shown(("a:1", "b:2")), shown("x")) == ("true", "a:1, b:2", "x")
+
+
+JUNK = """\
+[
+]]
+=
+x =
+\'\'\'
+[[node]]
+[node.storage]
+name = 3
+[storage]
+flush = []
+clients = true
+address = 1
+[cluster.x]
+node = 5
+data = {}
+role = 2020-01-01
+endpoints = [1]
+endpoints = [":"]
+in_sync_min = 1e9
+in_sync_min = nan
+heartbeat = inf
+""".splitlines()
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 60), st.sampled_from(JUNK)), max_size=4))
+def test_any_edit_ends_in_settings_or_in_sentences(edits: list[tuple[int, str]]) -> None:
+    """Whatever somebody types into the file, the answer is never a trace."""
+    lines = local_text(Local()).splitlines()
+    for at, junk in edits:
+        lines.insert(at, junk)
+    with TemporaryDirectory() as folder:
+        path = written(Path(folder), "\n".join(lines))
+        told = "error: cluster.toml"
+        try:
+            load(path, {}, {})
+        except ConfigError as error:
+            told = error.render()
+        assert told.startswith("error: cluster.toml")

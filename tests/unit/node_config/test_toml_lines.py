@@ -5,7 +5,7 @@ from __future__ import annotations
 import tomllib
 from typing import cast
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from node.toml_lines import Path, positions
@@ -73,6 +73,7 @@ NAME = st.text("abcdefgh_-0123", min_size=1, max_size=6)
 VALUE = st.sampled_from(["1", '"a"', "true", "[1,\n2]", '"""\n[x]\n"""', "{ q = 1 }", "'#'"])
 
 
+@settings(deadline=None)
 @given(st.dictionaries(NAME, st.dictionaries(NAME, VALUE, max_size=4), max_size=4))
 def test_every_key_of_any_file_is_found(tables: dict[str, dict[str, str]]) -> None:
     """The line of each key begins with that key."""
