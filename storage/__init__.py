@@ -41,7 +41,8 @@ from storage.recovery import Damage
 from storage.sections import Outcome, Section, SectionResult
 from storage.settings import StoreSettings
 from storage.state import Control, CreateTopic
-from storage.store import Store, Token
+from storage.store import Store
+from storage.token import Token
 
 __all__ = [
     "BootSummary",

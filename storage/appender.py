@@ -36,12 +36,13 @@ from storage.sections import (
     sequence_text,
 )
 from storage.settings import SEGMENT_RESERVE, StoreSettings
-from storage.state import Layers, topic_refusal
-from twinlog import kernels
+from storage.state import Control, CreateTopic, Layers, encode_control, topic_refusal
+from twinlog import kernels, record
 from twinlog.layout import (
     KIND_EPOCH,
     KIND_RECORDS,
     SYSTEM_TOPIC_EPOCH,
+    SYSTEM_TOPIC_META,
     BatchEntry,
 )
 from twinlog.record import pack_host
@@ -195,6 +196,25 @@ class Appender:
                 turn.results[number] = refused("disk-full", DISK_FULL)
         self._finish(turn)
         return [result for result in turn.results if result is not None]
+
+    def append_control(self, change: Control, wall_ms: int) -> SectionResult:
+        """Append a control record, as a batch of its own."""
+        refusal = self._layers.refusal(change)
+        if refusal is not None:
+            return refused(*refusal)
+        if isinstance(change, CreateTopic):
+            existing = self._layers.existing(change.name)
+            if existing is not None:
+                return SectionResult(Outcome.DUPLICATE, end=existing[1])
+        data = record.encode(
+            SYSTEM_TOPIC_META, 0, encode_control(change), born_timestamp=wall_ms,
+            born_host=self._settings.store_host, store_host=self._settings.store_host,
+        )  # fmt: skip
+        section = Section(SYSTEM_TOPIC_META, 0, 1, data)
+        result = self.append([section], wall_ms, system=True)[0]
+        if result.outcome is Outcome.STORED:
+            self._layers.append(result.end, change)
+        return result
 
     def _one(
         self, turn: _Turn, number: int, section: Section, system: bool

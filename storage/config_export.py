@@ -1,7 +1,7 @@
-"""``config/topics.json`` in RocketMQ's shape, so that a RocketMQ broker opens our store.
+"""Exports for RocketMQ: ``config/topics.json`` and ``epochFileCheckpoint``.
 
-An export of the confirmed layer, written and never read by us. The older generation stays as
-``topics.json.bak``, as RocketMQ keeps it. Strict JSON, which RocketMQ's reader accepts.
+With them a RocketMQ broker opens our store. Written and never read by us. The older generation
+stays as ``topics.json.bak``, as RocketMQ keeps it. Strict JSON, which RocketMQ's reader accepts.
 
 Not here: consumer offsets and groups (they come with their control records).
 """
@@ -11,8 +11,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 
+from storage.commit_log import CommitLog
 from storage.disk import Disk
-from storage.state import Topic
+from storage.epoch_history import EPOCH_FILE, Epoch
+from storage.state import State, Topic
 from twinlog.layout import SYSTEM_TOPIC_EPOCH, SYSTEM_TOPIC_META
 
 DIRECTORY = "config"
@@ -51,3 +53,34 @@ def write_topics(disk: Disk, data: bytes, op: str) -> None:
             return
         disk.write_file(TOPICS + ".bak", old, op + ".bak")
     disk.write_file(TOPICS, data, op)
+
+
+Prepared = tuple[tuple[int, tuple[Epoch, ...]], bytes, bytes]
+"""What the files depend on, and both files."""
+
+
+class Exports:
+    """Writes both files when what they depend on has changed."""
+
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
+        self._written: tuple[int, tuple[Epoch, ...]] | None = None
+
+    def prepare(self, state: State, log: CommitLog) -> Prepared | None:
+        """Return what `write` needs; None when nothing has changed."""
+        depends = (len(state.topics), log.history.epochs)
+        if depends == self._written:
+            return None
+        topics = topics_json(
+            state.topics.values(), changes=len(state.topics), timestamp=log.timestamp
+        )
+        return depends, topics, log.history.file()
+
+    def write(self, prepared: Prepared | None, op: str) -> None:
+        """Write both files durably; may run in a worker thread."""
+        if prepared is None:
+            return
+        depends, topics, epochs = prepared
+        write_topics(self._disk, topics, op + ".topics")
+        self._disk.write_file(EPOCH_FILE, epochs, op + ".epochs")
+        self._written = depends

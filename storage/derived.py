@@ -8,6 +8,7 @@ Not here: the pending layer of a master (`storage.appender`).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from storage.commit_log import CommitLog
@@ -52,6 +53,26 @@ class Derived:
     snapshot_at: int
     rebuilt: bool
     damage: Damage | None
+
+    def note_controls(self, log: CommitLog, entries: Sequence[BatchEntry], start: int) -> None:
+        """Take the control records among received batches, as far as they are in the log."""
+        for entry in entries:
+            if start <= entry.start and entry.end <= log.end and entry.count == 1:
+                change = find_control(log, entry)
+                if change is not None:
+                    self.layers.append(entry.end, change)
+
+    def snapshot(self, log: CommitLog) -> Snapshot:
+        """Return the confirmed layer as it stands at the dispatcher, which is at confirm."""
+        at = self.dispatcher.position
+        return Snapshot(
+            at,
+            tuple(epoch for epoch in log.history.epochs if epoch.start < at),
+            tuple(self.layers.confirmed.topics.values()),
+            tuple((one.topic, one.queue, one.start, one.end) for one in self.queues),
+            tuple(self.producers.confirmed()),
+            log.timestamp,
+        )
 
 
 def find_control(log: CommitLog, entry: BatchEntry) -> Control | None:

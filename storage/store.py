@@ -16,40 +16,30 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from storage import config_export, cut, identity
+from storage import closing, cut, identity
 from storage.appender import Appender
 from storage.boot import BootSummary
 from storage.checkpoint import Promise, Trusted, write_rocketmq_checkpoint
-from storage.derived import Derived, damage_of, derive, find_control
+from storage.config_export import Exports
+from storage.derived import Derived, damage_of, derive
 from storage.disk import Disk
-from storage.epoch_history import EPOCH_FILE, Epoch, EpochRecord
+from storage.epoch_history import Epoch, EpochRecord
 from storage.errors import DiskError, DiskFull, StaleToken
 from storage.jobs import Job
 from storage.opening import open_store
 from storage.reads import Reader, ReadResult
 from storage.receiver import Receiver
 from storage.recovery import Damage
-from storage.sections import Outcome, Section, SectionResult, refused
+from storage.sections import Section, SectionResult
 from storage.segment import Segment, remove_ahead
 from storage.segments import covered
 from storage.settings import StoreSettings
-from storage.snapshot import Snapshot
-from storage.state import Control, CreateTopic, encode_control
-from twinlog import record
+from storage.state import Control
+from storage.token import Token
 from twinlog.errors import CorruptionError, Unavailable
-from twinlog.kernels import crc32c
-from twinlog.layout import SYSTEM_TOPIC_META, BatchEntry, Checkpoint
-
-
-@dataclass(frozen=True, slots=True)
-class Token:
-    """The right to write: one role in one epoch and one session."""
-
-    role: str
-    epoch: int
-    session: int
+from twinlog.layout import BatchEntry, Checkpoint
 
 
 class Store:
@@ -81,7 +71,7 @@ class Store:
         self._flushing = False
         self._preparing = False
         self._snapshotting = False
-        self._exported: tuple[int, tuple[Epoch, ...]] = (-1, ())
+        self._exports = Exports(disk)
         self._rebuilt = False
         self.settings = settings
         self.who = who
@@ -229,23 +219,7 @@ class Store:
         A topic that exists alike is a duplicate; ``end`` says what must be confirmed first.
         """
         self._check(token)
-        layers = self._derived.layers
-        refusal = layers.refusal(change)
-        if refusal is not None:
-            return refused(*refusal)
-        if isinstance(change, CreateTopic):
-            existing = layers.existing(change.name)
-            if existing is not None:
-                return SectionResult(Outcome.DUPLICATE, end=existing[1])
-        host = ("0.0.0.0" if self.who.family == 4 else "::", 0)
-        data = record.encode(
-            SYSTEM_TOPIC_META, 0, encode_control(change), born_timestamp=wall_ms,
-            born_host=self.settings.store_host, store_host=host,
-        )  # fmt: skip
-        section = Section(SYSTEM_TOPIC_META, 0, 1, data)
-        result = self._appender.append([section], wall_ms, system=True)[0]
-        if result.outcome is Outcome.STORED:
-            layers.append(result.end, change)
+        result = self._appender.append_control(change, wall_ms)
         self.disk_full = result.code == "disk-full"
         return result
 
@@ -274,11 +248,7 @@ class Store:
             self.disk_full = True
             raise
         finally:
-            for entry in entries:
-                if before <= entry.start and entry.end <= self.end and entry.count == 1:
-                    change = find_control(self._log, entry)
-                    if change is not None:
-                        self._derived.layers.append(entry.end, change)
+            self._derived.note_controls(self._log, entries, before)
         return self.end
 
     # -- shared
@@ -469,12 +439,7 @@ class Store:
     def checkpoint_job(self) -> Job:
         """Return a job that writes both checkpoints and the exports that have changed."""
         trusted, generation = Trusted(self.flushed, self.confirm), self._generation
-        state = self._derived.layers.confirmed
-        exported = (len(state.topics), self.epochs)
-        topics = config_export.topics_json(
-            state.topics.values(), changes=len(state.topics), timestamp=self._log.timestamp
-        )
-        epoch_file = self._log.history.file()
+        exports = self._exports.prepare(self._derived.layers.confirmed, self._log)
         physic = self._log.timestamp if self.flushed == self.end else 0
 
         def work() -> None:
@@ -485,10 +450,7 @@ class Store:
                 if physic:
                     value = Checkpoint(physic, 0, 0, 0, trusted.confirm)
                     write_rocketmq_checkpoint(self._disk, value, "checkpoint.rocketmq")
-                if exported != self._exported:
-                    config_export.write_topics(self._disk, topics, "checkpoint.topics")
-                    self._disk.write_file(EPOCH_FILE, epoch_file, "checkpoint.epochs")
-                    self._exported = exported
+                self._exports.write(exports, "checkpoint")
 
         def apply(job: Job) -> None:
             if job.error is None and generation == self._generation:
@@ -529,7 +491,8 @@ class Store:
         busy = self._snapshotting or self._cutting or self.damage is not None
         if not due or busy or at != self.confirm:
             return None
-        value, generation, log = self._snapshot(), self._generation, self._log
+        generation, log = self._generation, self._log
+        value = self._derived.snapshot(log)
         unflushed = self._derived.queues.unflushed.take()
         segments = log.segments.between(log.flushed, at)
         self._snapshotting = True
@@ -549,17 +512,6 @@ class Store:
                 self._snapshot_at = at
 
         return Job("snapshot", work, apply)
-
-    def _snapshot(self) -> Snapshot:
-        derived = self._derived
-        return Snapshot(
-            self.dispatched,
-            tuple(epoch for epoch in self.epochs if epoch.start < self.dispatched),
-            tuple(derived.layers.confirmed.topics.values()),
-            tuple((one.topic, one.queue, one.start, one.end) for one in derived.queues),
-            tuple(derived.producers.confirmed()),
-            self._log.timestamp,
-        )
 
     def cut_job(self, token: Token, to: int) -> Job:
         """Return a job that cuts the log at border ``to``; until it is finished nobody writes.
@@ -643,12 +595,4 @@ class Store:
             if one is not None:
                 one.run()
                 self.finish(one)
-        value = Checkpoint(log.timestamp, log.timestamp, 0, 0, self.confirm)
-        data = write_rocketmq_checkpoint(self._disk, value, "close.checkpoint")
-        run = self._opened.run.value
-        start_id = run.start_id if run is not None else ""
-        mark = identity.CleanMark(log.end, start_id, crc32c(data))
-        identity.write_clean_mark(self._disk, mark)
-        if self._disk.exists(identity.ABORT):
-            self._disk.remove(identity.ABORT, "close.abort")
-            self._disk.fsync_dir(".", "close.abort.dir")
+        closing.mark_clean(self._disk, log, self._opened.run.value, self.confirm)

@@ -1,0 +1,31 @@
+"""The last steps of a clean stop: the marks that say so.
+
+Everything is flushed when they are written. Order: RocketMQ's checkpoint, the clean mark that names
+it, and last ``abort`` goes: a crash between any two leaves marks that a start reads rightly.
+
+Not here: flushing and the snapshot (`storage.store`), reading the marks (`storage.opening`).
+"""
+
+from __future__ import annotations
+
+from storage.checkpoint import write_rocketmq_checkpoint
+from storage.commit_log import CommitLog
+from storage.disk import Disk
+from storage.identity import ABORT, CleanMark, Run, write_clean_mark
+from twinlog.kernels import crc32c
+from twinlog.layout import Checkpoint
+
+
+def mark_clean(disk: Disk, log: CommitLog, run: Run | None, confirm: int) -> None:
+    """Write the marks of a clean stop.
+
+    Raises:
+        DiskError: The stop is not clean.
+    """
+    value = Checkpoint(log.timestamp, log.timestamp, 0, 0, confirm)
+    data = write_rocketmq_checkpoint(disk, value, "close.checkpoint")
+    start_id = run.start_id if run is not None else ""
+    write_clean_mark(disk, CleanMark(log.end, start_id, crc32c(data)))
+    if disk.exists(ABORT):
+        disk.remove(ABORT, "close.abort")
+        disk.fsync_dir(".", "close.abort.dir")
