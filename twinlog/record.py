@@ -26,6 +26,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from ipaddress import ip_address
 
 from twinlog import kernels
@@ -125,12 +126,7 @@ def decode_properties(data: Buffer) -> dict[str, str]:
     >>> decode_properties(b"A\x011\x02B\x01\x02C\x012\x01x")
     {'A': '1', 'C': '2\x01x'}
     """
-    found: dict[str, str] = {}
-    for item in str(data, "utf-8", "replace").split("\x02"):
-        name, _, value = item.partition("\x01")
-        if name and value:
-            found[name] = value
-    return found
+    return kernels.split_properties(data)
 
 
 def pack_host(host: tuple[str, int]) -> bytes:
@@ -233,49 +229,19 @@ def decode(buffer: Buffer, offset: int = 0, *, check_crc: bool = True) -> Record
         CorruptionError: No whole record begins there, its parts do not add up, or its body does
             not match its CRC. Facts: ``offset`` (index in the buffer), ``what``.
     """
-    data = memoryview(buffer)[offset:]
-    size = _HEAD.unpack_from(data)[0] if len(data) >= 91 else 0
-    if not 91 <= size <= len(data):
-        raise CorruptionError(f"no whole record begins at {offset}", offset=offset, what="size")
-    count, _, code, _, _ = kernels.walk(data, 0, size, check_crc=check_crc)
-    if count != 1:
-        what = kernels.REFUSALS[code]
-        text = f"no record at {offset}: {kernels.EXPLANATIONS[code]}"
+    at = min(offset, len(buffer))  # beyond the end no record begins either
+    found = kernels.split_record(buffer, at, check_crc=check_crc)
+    if isinstance(found, int):
+        what = kernels.REFUSALS[found]
+        text = f"no record at {offset}: {kernels.EXPLANATIONS[found]}"
         raise CorruptionError(text, offset=offset, what=what)
-    return _decode(data[:size])
+    born, store = _host(found[9]), _host(found[11])
+    return Record(*found[:9], born, found[10], store, *found[12:])
 
 
-def _decode(data: memoryview) -> Record:
-    """Return the record in ``data``, which `kernels.walk` has accepted."""
-    size, magic, crc, queue, flag, queue_offset, log_offset, sys_flag, born = _HEAD.unpack(
-        data[:48]
-    )
-    store_at = 68 if sys_flag & FLAG_BORN_V6 else 56
-    tail_at = store_at + (28 if sys_flag & FLAG_STORE_V6 else 16)
-    reconsume, prepared, body_length = _TAIL.unpack_from(data, tail_at)
-    body_at = tail_at + _TAIL.size
-    topic_at = body_at + max(body_length, 0)
-    width = 1 if magic == MAGIC_V1 else 2
-    topic_end = topic_at + width + int.from_bytes(data[topic_at : topic_at + width], "big")
-    return Record(
-        topic=str(data[topic_at + width : topic_end], "utf-8", "replace"),
-        queue=queue,
-        queue_offset=queue_offset,
-        log_offset=log_offset,
-        body=bytes(data[body_at:topic_at]),
-        properties=decode_properties(data[topic_end + 2 :]),
-        flag=flag,
-        sys_flag=sys_flag,
-        born_timestamp=born,
-        born_host=unpack_host(data[48:store_at]),
-        store_timestamp=int.from_bytes(data[store_at : store_at + 8], "big", signed=True),
-        store_host=unpack_host(data[store_at + 8 : tail_at]),
-        reconsume_times=reconsume,
-        prepared_transaction_offset=prepared,
-        body_crc=crc,
-        size=size,
-        magic=magic,
-    )
+@lru_cache(4096)
+def _host(data: bytes) -> str:
+    return unpack_host(data)
 
 
 class RecordEncoder(kernels.SectionEncoder):

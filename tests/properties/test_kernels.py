@@ -111,6 +111,23 @@ def test_twins_walk_alike(
             assert got == expected, name
 
 
+@given(damaged(), st.binary(max_size=40), st.booleans())
+@settings(max_examples=300, deadline=None)
+def test_twins_split_alike(case: tuple[bytes, int, int], text: bytes, check_crc: bool) -> None:
+    """The fields of a record, whatever follows it; properties that are not UTF-8."""
+    data, start, end = case
+    expected = plain.split_record(data[start:end], 0, check_crc=check_crc)
+    assert COMPILED.split_record(data[start:end], 0, check_crc=check_crc) == expected
+    assert plain.split_record(data, start, check_crc=check_crc) == COMPILED.split_record(
+        memoryview(data), start, check_crc=check_crc
+    )
+    tricky = text.translate(bytes(b % 4 if b < 128 else b for b in range(256)))
+    assert plain.split_properties(tricky) == COMPILED.split_properties(memoryview(tricky))
+    decoded = tricky.decode("utf-8", "replace").split("\x02")
+    pairs = [item.partition("\x01") for item in decoded]
+    assert plain.split_properties(tricky) == {k: v for k, _, v in pairs if k and v}
+
+
 @given(
     damaged(),
     st.sampled_from(["t", "flights", "x" * 127]),

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
         patch_section,
         scan_keys,
         scan_queues,
+        split_properties,
+        split_record,
         store_timestamp_last,
         tags_code,
         verify_records,
@@ -54,6 +56,8 @@ __all__ = [
     "patch_section",
     "scan_keys",
     "scan_queues",
+    "split_properties",
+    "split_record",
     "store_timestamp_last",
     "tags_code",
     "verify_records",
@@ -133,6 +137,8 @@ if not TYPE_CHECKING:
     patch_section = _chosen.patch_section
     scan_keys = _chosen.scan_keys
     scan_queues = _chosen.scan_queues
+    split_properties = _chosen.split_properties
+    split_record = _chosen.split_record
     store_timestamp_last = _chosen.store_timestamp_last
     tags_code = _chosen.tags_code
     verify_records = _chosen.verify_records

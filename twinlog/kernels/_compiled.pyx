@@ -37,6 +37,7 @@ cdef extern from *:
 
 cdef extern from "Python.h":
     bytearray PyByteArray_FromStringAndSize(const char *string, Py_ssize_t length)
+    str PyUnicode_DecodeUTF8(const char *string, Py_ssize_t length, const char *errors)
 
 DIGEST = TWINLOG_DIGEST.decode()
 """SHA-256 of the sources this was built from; the loader compares it."""
@@ -845,3 +846,72 @@ def scan_keys(data, Py_ssize_t start, Py_ssize_t end, int64_t log_offset):
     finally:
         PyBuffer_Release(&view)
     return packed.take()
+
+
+cdef inline str _text(const uint8_t *p, Py_ssize_t length):
+    return PyUnicode_DecodeUTF8(<const char *>p, length, b"replace")
+
+
+cdef dict _split(const uint8_t *p, int64_t length):
+    cdef const uint8_t *end = p + length
+    cdef const uint8_t *stop
+    cdef const uint8_t *mid
+    cdef dict found = {}
+    while p < end:
+        stop = <const uint8_t *>memchr(p, 2, end - p)
+        if stop == NULL:
+            stop = end
+        mid = <const uint8_t *>memchr(p, 1, stop - p) if p < stop else NULL
+        if mid != NULL and mid > p and stop - mid > 1:
+            found[_text(p, mid - p)] = _text(mid + 1, stop - mid - 1)
+        p = stop + 1
+    return found
+
+
+def split_properties(data):
+    """See `plain.split_properties`."""
+    cdef Py_buffer view
+    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+    try:
+        return _split(<const uint8_t *>view.buf, view.len)
+    finally:
+        PyBuffer_Release(&view)
+
+
+def split_record(data, Py_ssize_t at, *, bint check_crc=True):
+    """See `plain.split_record`."""
+    cdef Py_buffer view
+    cdef Parts parts
+    cdef int code
+    cdef const uint8_t *p
+    cdef Py_ssize_t born, store
+    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+    try:
+        _range(view.len, at, view.len)
+        p = <const uint8_t *>view.buf + at
+        code = _accept(p, view.len - at, &parts, check_crc)
+        if code:
+            return code
+        born = 20 if parts.flag & BORN_V6 else 8
+        store = 20 if parts.flag & STORE_V6 else 8
+        return (
+            _text(parts.topic, parts.topic_length),
+            _i32(p + 12),
+            _i64(p + 20),
+            _i64(p + 28),
+            PyBytes_FromStringAndSize(<const char *>parts.body, parts.body_length),
+            _split(parts.text, parts.text_length),
+            _i32(p + 16),
+            _i32(p + 36),
+            _i64(p + 40),
+            PyBytes_FromStringAndSize(<const char *>p + 48, born),
+            _i64(parts.stamp),
+            PyBytes_FromStringAndSize(<const char *>parts.stamp + 8, store),
+            _i32(parts.body - 16),
+            _i64(parts.body - 12),
+            _i32(p + 8),
+            _i32(p),
+            _i32(p + 4),
+        )
+    finally:
+        PyBuffer_Release(&view)
