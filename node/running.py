@@ -109,6 +109,7 @@ class Running:
         self.world.attach(self.driver, self.register)
         self.clients = self._client_server(stop)
         self.world.after_turn.append(self._look)
+        self.world.timed = self._timed
 
     def _client_server(self, stop: Callable[[bool], None]) -> ClientServer:
         limits = self._settings.limits
@@ -140,6 +141,11 @@ class Running:
             fetch=fetch,
             debug=self._debug,
         )
+
+    def _timed(self, kind: str, seconds: float) -> None:
+        """Take the duration of a job: flushes are what acknowledgements wait for."""
+        if kind == "flush":
+            self.metrics.observe("twinlog_log_flush_duration_seconds", seconds)
 
     def _debug(self, name: str, **facts: object) -> None:
         self._log(name, "debug", **facts)

@@ -66,7 +66,7 @@ class Unknown:
 class Event(Protocol):
     """Where structured events go: `name`, level, facts."""
 
-    def __call__(self, name: str, level: str, **facts: object) -> None:
+    def __call__(self, name: str, level: str, /, **facts: object) -> None:
         """Take one event."""
 
 

@@ -79,6 +79,8 @@ class ReplicaService:
         """What the node looks at when a turn's bytes are written."""
         self.crashed: str | None = None
         """Why the node ends; nothing may be given to the driver any more."""
+        self.timed: Callable[[str, float], None] | None = None
+        """Told the kind of each job that left its thread and how long it ran, seconds."""
         self.jobs_running = 0
         self.links_closed: dict[str, int] = {}
         """Links that left the rules of the wire, by kind, since the start."""
@@ -269,11 +271,14 @@ class ReplicaService:
 
     async def _job(self, job: Job) -> None:
         error: Exception | None = None
+        started = trio.current_time()
         try:
             await trio.to_thread.run_sync(job.run, limiter=self._limiter)
         except Exception as caught:  # the driver decides which error ends the node
             error = caught
         self.jobs_running -= 1
+        if self.timed is not None:
+            self.timed(job.kind, trio.current_time() - started)
         if self.crashed is None:
             self.driver.on_job(self.now(), job, error)
             self.turn()

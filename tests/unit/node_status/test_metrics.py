@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
@@ -12,6 +13,8 @@ from prometheus_client.parser import text_string_to_metric_families as classic
 
 from node.figures import Counters, figures
 from node.metrics import BY_NAME, METRICS, TOPICS_MAX, NodeMetrics, UnknownFigure, reference
+
+NODE = Path(__file__).parents[3] / "node"
 
 COUNTERS = Counters(
     answers={("append", "ok"): 5, ("append", "busy"): 1},
@@ -83,6 +86,13 @@ def test_every_figure_of_the_table_is_shown() -> None:
         assert figure.help in body
 
 
+def test_every_histogram_is_fed_by_somebody() -> None:
+    """A figure that stays 0 for ever is worse than none."""
+    sources = "".join(path.read_text() for path in NODE.glob("*.py") if path.name != "metrics.py")
+    for figure in METRICS:
+        assert figure.kind != "histogram" or f'"{figure.name}"' in sources, figure.name
+
+
 @pytest.mark.parametrize("accept", ["", "application/openmetrics-text; version=1.0.0"])
 def test_both_formats_say_the_same(accept: str) -> None:
     found = scrape(NodeMetrics(present), accept)
@@ -108,10 +118,10 @@ def test_what_is_not_known_is_not_shown_as_zero() -> None:
 def test_durations_are_told_when_they_happen() -> None:
     metrics = NodeMetrics(present)
     metrics.observe("twinlog_log_flush_duration_seconds", 0.002)
-    metrics.observe("twinlog_request_duration_seconds", 0.1, "append")
+    metrics.observe("twinlog_confirm_wait_seconds", 0.1)
     found = scrape(metrics)
     assert found[("twinlog_log_flush_duration_seconds_count", ())] == 1
-    assert found[("twinlog_request_duration_seconds_sum", ("append",))] == 0.1
+    assert found[("twinlog_confirm_wait_seconds_sum", ())] == 0.1
 
 
 def test_a_name_outside_the_table_is_refused() -> None:
