@@ -299,5 +299,5 @@ def _is_done(plan: Plan, view: ClusterView) -> bool:
         master is not None
         and master.name == plan.target.name
         and (master.epoch or 0) > plan.view.epoch
-        and master.state in ("serving", "master")
+        and master.state == "active"
     )
