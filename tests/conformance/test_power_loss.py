@@ -88,6 +88,24 @@ def test_names_survive_one_by_one_until_the_directory_is_flushed() -> None:
     assert disk.list("d") == ["g"]
 
 
+def test_a_directory_may_be_lost_with_all_that_is_durable_in_it() -> None:
+    """Flushing a directory does not flush its own name; once that is flushed, all of it stays."""
+    seen: set[bool] = set()
+    for seed in range(20):
+        disk = FakeDisk()
+        disk.make_dir("a/b", "make")
+        disk.write_file("a/b/f", b"x", "write")
+        disk.fsync_dir("a", "fsync")
+        if seed < 10:
+            disk.crash(keep_page_cache=False, rng=Random(seed))
+            seen.add(disk.exists("a/b/f"))
+            continue
+        disk.fsync_dir(".", "fsync")
+        disk.crash(keep_page_cache=False, rng=Random(seed))
+        assert disk.read("a/b/f", "read") == b"x"
+    assert seen == {True, False}
+
+
 def test_a_removed_file_may_come_back() -> None:
     """A removal that no directory flush covers is lost as often as kept."""
     back = 0

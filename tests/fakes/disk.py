@@ -10,7 +10,8 @@ leaves:
   chance, one by one, as a kernel would have written it back or not;
 * the length of a file (fallocate, a growing write) is durable after a flush of that file;
 * creations, renames and removals are durable after `fsync_dir`; before, each is kept or lost by
-  itself, in the order in which they were made. A rename is one change, as in a journal;
+  itself, in the order in which they were made. A rename is one change, as in a journal, and
+  belongs to the directory of the new name;
 * `crash` with ``keep_page_cache`` is kill -9: everything stays. Without it the machine lost its
   power: the rules above apply and the boot id changes.
 
@@ -126,6 +127,7 @@ class _Change:
     path: str
     target: str = ""
     file: FakeFile | None = None
+    settled: bool = False
 
 
 @dataclass(slots=True)
@@ -148,8 +150,10 @@ class _Names:
                 self.directories[change.path] = None
             case "remove":
                 self.files.pop(change.path, None)
-            case "rename" if change.path in self.files:
-                self.files[change.target] = self.files.pop(change.path)
+            case "rename" if _parent(change.target) in self.directories:
+                assert change.file is not None
+                self.files.pop(change.path, None)
+                self.files[change.target] = change.file
             case _:
                 pass
 
@@ -277,7 +281,7 @@ class FakeDisk:
         self.called(op + ".fsync", path)
         file.flush()
         self.called(op + ".rename", path)
-        self._change(_Change("rename", aside, path))
+        self._change(_Change("rename", aside, path, file=file))
         self.fsync_dir(_parent(path), op + ".fsync_dir")
 
     # -- the protocol: durability
@@ -295,9 +299,11 @@ class FakeDisk:
             raise DiskError(op, path, errno.ENOENT)
         left: list[_Change] = []
         for change in self._pending:
-            if _parent(change.path) == directory:
+            parent = _parent(change.target or change.path)
+            change.settled = change.settled or parent == directory
+            if change.settled and parent in self._durable.directories:
                 self._durable.apply(change)
-            else:
+            else:  # also what is settled in a directory whose own name may still be lost
                 left.append(change)
         self._pending = left
 
@@ -329,11 +335,11 @@ class FakeDisk:
     def rename(self, path: str, target: str, op: str) -> None:
         """Give a file another name, replacing what has it."""
         self.called(op, path)
-        self._file(path, op)
+        file = self._file(path, op)
         if _parent(target) not in self._now.directories:
             raise DiskError(op, path, errno.ENOENT)
         if path != target:
-            self._change(_Change("rename", path, target))
+            self._change(_Change("rename", path, target, file=file))
 
     def remove(self, path: str, op: str) -> None:
         """Remove a file."""
@@ -387,7 +393,7 @@ class FakeDisk:
         self._boot += 1
         names = self._durable
         for change in self._pending:
-            if rng.random() < 0.5:
+            if change.settled or rng.random() < 0.5:
                 names.apply(change)
         self._pending = []
         kept_share = rng.choice((0.0, 0.1, 0.5, 0.9, 1.0))

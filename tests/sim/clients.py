@@ -1,0 +1,243 @@
+"""Producers and readers: what users do while everything breaks, and the history they keep.
+
+A producer is idempotent: it numbers its sections per queue, keeps at most five unanswered, resends
+them in order with the same numbers until it has an answer, and takes silence for what it is. Its
+history says of each section whether any attempt may have been stored, and whether it was told that
+it is. The first is what may be found in the log, the second is what must be found.
+
+A producer with a weaker acknowledgement may learn at a failover that a section it was told about
+is gone; it then begins a new producer epoch. With ``confirmed`` that is a violation.
+
+A reader asks any node for any place of any queue and compares with the confirmed log.
+
+Not here: how requests travel (`tests.sim.network`), what is checked (`tests.sim.invariants`).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from storage.sections import Section
+from tests.sim.ledger import Violation
+from twinlog.record import RecordEncoder, encode_properties
+
+if TYPE_CHECKING:
+    from storage import SectionResult
+    from tests.sim.world import World
+
+WINDOW = 5  # open sections per producer and queue, the protocol's limit
+_ATTEMPT = 2.5  # seconds until a client takes silence for an unknown outcome
+_BACKOFF = 0.3  # seconds before a refused section is sent again
+FIRST_SEQUENCE = 0
+
+
+@dataclass(slots=True, eq=False)
+class Outgoing:
+    """One section and its history.
+
+    Attributes:
+        may_exist: Some attempt was sent and not definitely refused.
+        promised: The client was told that it is stored, under its acknowledge mode.
+    """
+
+    line: Line
+    epoch: int
+    sequence: int
+    count: int
+    data: bytes
+    attempts: int = 0
+    refused: int = 0
+    promised: bool = False
+
+    @property
+    def may_exist(self) -> bool:
+        """True unless every attempt so far was definitely refused."""
+        return self.attempts > self.refused
+
+
+@dataclass(slots=True, eq=False)
+class Line:
+    """One producer's way into one queue."""
+
+    producer: Producer
+    topic: str
+    queue: int
+    epoch: int = 0
+    next_sequence: int = FIRST_SEQUENCE
+    open: deque[Outgoing] = field(default_factory=deque)
+    busy: bool = False
+    turn: int = 0
+
+
+class Producer:
+    """One idempotent producer.
+
+    Attributes:
+        sent: Every section by (topic, queue, epoch, first sequence).
+    """
+
+    def __init__(self, world: World, number: int, acknowledge: str) -> None:
+        self.world = world
+        self.number = number
+        self.id = 0x1000_0000_0000 + number
+        self.name = b"p%d" % number
+        self.acknowledge = acknowledge
+        self.lines: dict[tuple[str, int], Line] = {}
+        self.sent: dict[tuple[str, int, int, int], Outgoing] = {}
+        self.leader = ""
+        self.epoch = 0
+        self.active = True
+
+    def start(self) -> None:
+        """Begin to send."""
+        self.world.schedule.after(self.world.schedule.rng.random(), self._turn)
+
+    def _turn(self) -> None:
+        if not self.active:
+            return
+        world = self.world
+        rng = world.schedule.rng
+        world.schedule.after(
+            world.plan.pause_between_sends * (0.2 + 1.6 * rng.random()), self._turn
+        )
+        topic = rng.choice(world.topics)
+        queue = rng.randrange(world.topic_queues[topic])
+        line = self.lines.get((topic, queue))
+        if line is None:
+            line = self.lines[topic, queue] = Line(self, topic, queue)
+        if len(line.open) < WINDOW:
+            self._make(line)
+        if not line.busy:
+            self._send(line)
+
+    def _make(self, line: Line) -> None:
+        rng = self.world.schedule.rng
+        plan = self.world.plan
+        count = rng.randint(1, plan.records_max)
+        encoder = RecordEncoder(line.topic, line.queue)
+        born = self.world.wall_ms()
+        for index in range(count):
+            name = b"%s|%d|%d|%d|" % (self.name, line.epoch, line.next_sequence, index)
+            properties = b""
+            if index == 0:
+                label = f"{self.id:016x}.{line.epoch}.{line.next_sequence}.{count}"
+                properties = encode_properties({"TL_SEQ": label})
+            body = name + b"x" * rng.randrange(plan.body_max)
+            encoder.add(body, properties=properties, born_timestamp=born)
+        outgoing = Outgoing(line, line.epoch, line.next_sequence, count, bytes(encoder.take()))
+        self.sent[line.topic, line.queue, line.epoch, line.next_sequence] = outgoing
+        line.next_sequence += count
+        line.open.append(outgoing)
+
+    def _send(self, line: Line) -> None:
+        """Send all open sections of a line, in order, in one request."""
+        world = self.world
+        sections = list(line.open)
+        if not sections:
+            return
+        line.busy = True
+        line.turn += 1
+        for section in sections:
+            section.attempts += 1
+        target = self.leader or world.schedule.rng.choice(world.plan.nodes)
+        request = Request(self, line, line.turn, sections, target)
+        world.schedule.after(_ATTEMPT, self._silence, request)
+        world.network.post("clients", target, world.nodes[target].client_append, request)
+
+    def _silence(self, request: Request) -> None:
+        if request.answered or request.line.turn != request.turn:
+            return
+        self.leader = ""
+        self._send(request.line)
+
+    def answer(
+        self, request: Request, results: list[SectionResult], epoch: int, leader: str
+    ) -> None:
+        """Results of one request arrived; late ones settle nothing.
+
+        An answer of a smaller epoch than one seen before comes from a master that does not know
+        that it is deposed: what it stored is stored, what it refuses says nothing.
+        """
+        line = request.line
+        if request.answered or line.turn != request.turn:
+            return
+        request.answered = True
+        stale = epoch < self.epoch
+        self.epoch = max(self.epoch, epoch)
+        again, out_of_order = False, False
+        for section, result in zip(request.sections, results, strict=True):
+            if result.outcome in (0, 1):
+                section.promised = True
+                if section in line.open:
+                    line.open.remove(section)
+            elif result.outcome == 2:
+                section.refused += 1
+                again = True
+                out_of_order = out_of_order or result.code == "out-of-sequence"
+                if result.code == "not-master":
+                    self.leader = leader if leader != request.target else ""
+            else:
+                again = True
+        if stale:
+            self.leader = ""
+        if out_of_order and not stale and line.open and line.open[0] is request.sections[0]:
+            self._sequence_lost(line)
+        if again:
+            delay = _BACKOFF * (0.5 + self.world.schedule.rng.random())
+            self.world.schedule.after(delay, self._resend, line, line.turn)
+        else:
+            line.busy = False
+            self.leader = self.leader or request.target
+            if line.open:
+                self._send(line)
+
+    def _resend(self, line: Line, turn: int) -> None:
+        if line.turn == turn:
+            self._send(line)
+
+    def _sequence_lost(self, line: Line) -> None:
+        """The master lacks a section before our first unanswered one."""
+        first = line.open[0]
+        if self.acknowledge == "confirmed":
+            raise Violation(
+                "ConfirmedStays",
+                f"{self.name!r} {line.topic}/{line.queue}: {first.sequence} is out of sequence"
+                " although everything before it was confirmed",
+            )
+        line.epoch += 1
+        line.next_sequence = FIRST_SEQUENCE
+        line.open.clear()
+
+
+class Request:
+    """One append request under way."""
+
+    __slots__ = ("answered", "line", "producer", "sections", "target", "turn")
+
+    def __init__(
+        self, producer: Producer, line: Line, turn: int, sections: list[Outgoing], target: str
+    ) -> None:
+        self.producer = producer
+        self.line = line
+        self.turn = turn
+        self.sections = sections
+        self.target = target
+        self.answered = False
+
+    def store_sections(self) -> list[Section]:
+        """The sections as the node's client server hands them to the driver."""
+        line = self.line
+        return [
+            Section(
+                line.topic,
+                line.queue,
+                section.count,
+                section.data,
+                self.producer.id,
+                section.epoch,
+                section.sequence,
+            )
+            for section in self.sections
+        ]

@@ -1,0 +1,119 @@
+"""What the confirmed log says, read by the judge's own parser.
+
+Each batch that becomes confirmed is parsed once, with a struct of this file and not with the
+production decoder, and entered into queues. From then on every reader and every producer is held
+to it: one record per queue offset, no gap, no double, producers in order, nothing that was refused.
+
+A record of the workload names itself in its body: ``producer|epoch|sequence|number|`` and padding.
+
+Not here: which batches are confirmed (`tests.sim.ledger`).
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+
+from tests.sim.ledger import Batch, Violation
+
+_HEAD = struct.Struct(">iiiiiqqiq8sq8siqi")
+"""Size, magic, body crc, queue, flag, queue offset, log offset, system flag, born, born host,
+stored, store host, reconsumed, prepared, body length: a record of an IPv4 cluster."""
+assert _HEAD.size == 88
+
+SYSTEM_TOPIC = "rmq_sys_TWINLOG_"
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """One confirmed record: its place and the name it carries."""
+
+    log_offset: int
+    size: int
+    queue_offset: int
+    name: bytes
+
+
+class Contents:
+    """Queues as the confirmed log defines them.
+
+    Attributes:
+        raw: The confirmed log, byte for byte.
+        queues: Records per (topic, queue), by queue offset.
+        places: (producer, epoch, sequence of the record) to its record.
+    """
+
+    def __init__(self) -> None:
+        self.raw = bytearray()
+        self.queues: dict[tuple[str, int], list[Stored]] = {}
+        self.places: dict[tuple[bytes, int, int], Stored] = {}
+        self._last: dict[tuple[bytes, str, int], tuple[int, int]] = {}
+
+    def add(self, batch: Batch, data: bytes) -> list[tuple[str, int, Stored]]:
+        """Enter one confirmed batch; returns its workload records with topic and queue.
+
+        Raises:
+            Violation: A queue would get a gap or a double, or a producer's order is broken.
+        """
+        if batch.start != len(self.raw):
+            raise Violation("ConfirmedStays", f"{batch} confirmed, canon ends at {len(self.raw)}")
+        self.raw += data
+        if batch.kind == 1:  # a filler is a marker of 8 bytes and zeros
+            self.raw += bytes(batch.length - len(data))
+            return []
+        found: list[tuple[str, int, Stored]] = []
+        at = 0
+        while at < batch.length:
+            topic, queue, stored = self._record(batch, data, at)
+            at += stored.size
+            rows = self.queues.setdefault((topic, queue), [])
+            if stored.queue_offset != len(rows):
+                raise Violation(
+                    "NoGapNoDouble",
+                    f"{topic}/{queue}: record at {stored.log_offset} has queue offset"
+                    f" {stored.queue_offset}, expected {len(rows)}",
+                )
+            rows.append(stored)
+            if not topic.startswith(SYSTEM_TOPIC):
+                self._producer_order(topic, queue, stored)
+                found.append((topic, queue, stored))
+        if len(found) not in (0, batch.count):
+            raise Violation("EveryByteHasEntry", f"{batch} says {batch.count}, holds {len(found)}")
+        return found
+
+    def _record(self, batch: Batch, data: bytes, at: int) -> tuple[str, int, Stored]:
+        head = _HEAD.unpack_from(data, at)
+        size, queue, queue_offset, log_offset, body_length = (
+            head[0],
+            head[3],
+            head[5],
+            head[6],
+            head[14],
+        )
+        if size <= 0 or at + size > batch.length or log_offset != batch.start + at:
+            raise Violation("EveryByteHasEntry", f"{batch}: no record at {batch.start + at}")
+        body = at + _HEAD.size
+        topic_at = body + body_length + 1
+        topic = bytes(data[topic_at : topic_at + data[topic_at - 1]]).decode()
+        name = bytes(data[body : body + min(body_length, 48)])
+        return topic, queue, Stored(log_offset, size, queue_offset, name)
+
+    def _producer_order(self, topic: str, queue: int, stored: Stored) -> None:
+        producer, epoch, sequence, number, _ = stored.name.split(b"|", 4)
+        key = (
+            producer + b"%s/%d" % (topic.encode(), queue),
+            int(epoch),
+            int(sequence) + int(number),
+        )
+        if key in self.places:
+            raise Violation(
+                "NoGapNoDouble", f"{topic}/{queue}: {stored.name!r} at {stored.log_offset} twice"
+            )
+        self.places[key] = stored
+        line = (producer, topic, queue)
+        last = self._last.get(line, (-1, -1))
+        if key[1:] < last:
+            raise Violation(
+                "ProducerOrder", f"{topic}/{queue}: {key[1:]} of {producer!r} after {last}"
+            )
+        self._last[line] = (key[1], key[2])

@@ -1,0 +1,217 @@
+"""Carries out what the plan drew: crashes, cuts, pauses, full disks, orders of a nervous operator.
+
+Every fault ends by itself, and `Faults.heal` ends all of them for the second part of a run, in
+which the cluster has to show that it recovers.
+
+One rule keeps the run honest. With quality ``received`` the protocol promises nothing once every
+member of in-sync set and ELR has lost its page cache, so a loss of power is drawn only when
+somebody who counts stays whole (`Faults.may_lose_power`). With ``durable`` it may hit all at once.
+
+Not here: rates (`tests.sim.swarm`), what a crash does to a disk (`tests.fakes.disk`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tests.sim.node import SimNode
+    from tests.sim.world import World
+
+_CALLS_UNTIL_CRASH = 60  # a crash in a disk call comes within so many calls
+_COORDINATOR = "coord"
+_CHANGE_CRASH_SHARE = 0.05  # a node that has just changed its mind dies
+
+
+class Faults:
+    """The plan's faults at work.
+
+    Attributes:
+        counts: How often each fault was carried out.
+        active: False once the world heals.
+    """
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.rng = world.schedule.rng
+        self.counts: dict[str, int] = {}
+        self.active = True
+        for name in world.plan.rates:
+            self._next(name)
+
+    def _next(self, name: str) -> None:
+        delay = self.rng.expovariate(self.world.plan.rates[name])
+        self.world.schedule.after(delay, self._due, name)
+
+    def _due(self, name: str) -> None:
+        if not self.active:
+            return
+        action: Callable[[], bool] = getattr(self, f"_{name}")
+        if action():
+            self.counts[name] = self.counts.get(name, 0) + 1
+        self._next(name)
+
+    def heal(self) -> None:
+        """End everything that still goes on."""
+        self.active = False
+        world = self.world
+        for node in world.nodes.values():
+            node.disk.faults.disarm()
+            node.disk.faults.full = False
+            node.resume()
+            if not node.alive:
+                node.boot()
+        world.network.unblock_all()
+        world.network.weather.lost_share = 0.0
+        world.network.weather.cut_share = 0.0
+        world.network.weather.slow_share = 0.0
+        world.plan.disk_slow = world.plan.disk_delay
+        world.coordinator.start()
+
+    # -- processes
+
+    def _living(self) -> SimNode | None:
+        living = [node for node in self.world.nodes.values() if node.alive]
+        return self.rng.choice(living) if living else None
+
+    def _restart_later(self, node: SimNode) -> None:
+        delay = self.rng.choice((0.1, 1.0, 6.0)) * (0.5 + self.rng.random())
+        self.world.schedule.after(delay, self._restart, node)
+
+    def _restart(self, node: SimNode) -> None:
+        if not node.alive:
+            node.boot()
+
+    def may_lose_power(self, victim: SimNode) -> bool:
+        """True when the protocol's promise survives a loss of this node's page cache."""
+        if self.world.plan.quality == "durable":
+            return True
+        return self.world.somebody_else_counts(victim.name)
+
+    def node_died(self, node: SimNode) -> None:
+        """A disk call killed the process: sometimes the machine goes too; it comes back."""
+        self._restart_later(node)
+
+    def node_changed(self, node: SimNode) -> None:
+        """A node's role, epoch or set moved: the worst moment to die."""
+        if not self.active or "kill" not in self.world.plan.rates or not node.alive:
+            return
+        if self.rng.random() < _CHANGE_CRASH_SHARE:
+            delay = self.rng.random() * 0.004
+            self.world.schedule.after(delay, self._kill_same, node, node.incarnation)
+
+    def _kill_same(self, node: SimNode, incarnation: int) -> None:
+        if self.active and node.alive and node.incarnation == incarnation:
+            self._crash(node, power="power" in self.world.plan.rates and self.rng.random() < 0.5)
+
+    def _crash(self, node: SimNode, *, power: bool) -> None:
+        node.kill(power=power and self.may_lose_power(node))
+        self._restart_later(node)
+
+    def _kill(self) -> bool:
+        node = self._living()
+        if node is not None:
+            self._crash(node, power=False)
+        return node is not None
+
+    def _power(self) -> bool:
+        node = self._living()
+        if node is None or not self.may_lose_power(node):
+            return False
+        self._crash(node, power=True)
+        return True
+
+    def _crash_in_call(self) -> bool:
+        node = self._living()
+        if node is not None:
+            node.disk.faults.crash(after=self.rng.randrange(_CALLS_UNTIL_CRASH))
+        return node is not None
+
+    def _all_killed(self) -> bool:
+        for node in self.world.nodes.values():
+            if node.alive:
+                self._crash(node, power=False)
+        return True
+
+    def _blackout(self) -> bool:
+        for node in self.world.nodes.values():
+            if node.alive:
+                self._crash(node, power=True)
+        return True
+
+    def _pause(self) -> bool:
+        node = self._living()
+        if node is None or node.paused:
+            return False
+        node.pause()
+        length = self.rng.choice((0.05, 1.0, 5.0)) * (0.5 + self.rng.random())
+        self.world.schedule.after(length, node.resume)
+        return True
+
+    # -- network
+
+    def _block(self, ways: list[tuple[str, str]]) -> None:
+        network = self.world.network
+        length = self.rng.choice((0.3, 2.0, 6.0)) * (0.5 + self.rng.random())
+        for source, target in ways:
+            network.block(source, target)
+            self.world.schedule.after(length, network.unblock, source, target)
+
+    def _partition(self) -> bool:
+        names = list(self.world.plan.nodes)
+        self.rng.shuffle(names)
+        cut = self.rng.randint(1, len(names) - 1)
+        near, far = names[:cut], names[cut:]
+        self._block([way for a in near for b in far for way in ((a, b), (b, a))])
+        return True
+
+    def _one_way(self) -> bool:
+        source, target = self.rng.sample(self.world.plan.nodes, 2)
+        self._block([(source, target)])
+        return True
+
+    def _coordinator_cut(self) -> bool:
+        name = self.rng.choice(self.world.plan.nodes)
+        ways = [(name, _COORDINATOR), (_COORDINATOR, name)]
+        self._block(self.rng.choice((ways, ways[:1], ways[1:])))
+        return True
+
+    def _coordinator_crash(self) -> bool:
+        coordinator = self.world.coordinator
+        coordinator.crash()
+        length = self.rng.choice((0.2, 3.0, 10.0)) * (0.5 + self.rng.random())
+        self.world.schedule.after(length, coordinator.start)
+        return True
+
+    def _stream_cut(self) -> bool:
+        self.world.network.cut_some(0.4)
+        return True
+
+    # -- disks
+
+    def _disk_full(self) -> bool:
+        node = self._living()
+        if node is None or node.disk.faults.full:
+            return False
+        node.disk.faults.full = True
+        length = self.rng.choice((0.5, 3.0)) * (0.5 + self.rng.random())
+        self.world.schedule.after(length, self._disk_free, node)
+        return True
+
+    def _disk_free(self, node: SimNode) -> None:
+        node.disk.faults.full = False
+
+    # -- operators
+
+    def _failover(self) -> bool:
+        self.world.operator.failover(self.rng.choice(self.world.plan.nodes))
+        return True
+
+    def _switchover(self) -> bool:
+        self.world.operator.switchover(self.rng.choice(self.world.plan.nodes))
+        return True
+
+    def _topic(self) -> bool:
+        self.world.operator.create_topic()
+        return True

@@ -1,0 +1,363 @@
+"""What must never happen, each with a name.
+
+An invariant is a class whose docstring is what it says; its methods are the moments at which it is
+checked. Reports, mutants and docs use the class names. Everything that costs the length of a log
+is checked at samples (a start, a cut, every few seconds, the end); the rest costs what the step
+changed.
+
+Checked inside the judge's memory, because there it costs nothing: `ConfirmedStays`,
+`PrefixAgreement`, `BatchesEqual`, `EveryByteHasEntry` (`tests.sim.ledger`), `NoGapNoDouble`,
+`ProducerOrder` (`tests.sim.contents`).
+
+Numbers in docstrings are those of the protocol's list of invariants.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from tests.sim.ledger import Batch, Shadow, Violation
+
+if TYPE_CHECKING:
+    from tests.sim.node import SimNode
+    from tests.sim.world import World
+
+
+class Invariant:
+    """Base: every moment, doing nothing."""
+
+    numbers: ClassVar[str] = ""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+
+    def fail(self, text: str) -> None:
+        """Raise the violation of this invariant."""
+        raise Violation(type(self).__name__, text)
+
+    def booted(self, node: SimNode, shadow: Shadow) -> None:
+        """A node's store is open again; the shadow still shows it as it was before."""
+
+    def grew(self, node: SimNode, shadow: Shadow, batches: list[Batch]) -> None:
+        """A store's log became longer."""
+
+    def cut(self, node: SimNode, shadow: Shadow, end: int) -> None:
+        """A store's log will be cut in the shadow; in the store it is."""
+
+    def flushed(self, node: SimNode, shadow: Shadow, flushed: int) -> None:
+        """A store says that more is flushed; the shadow has the old value."""
+
+    def confirmed(self, node: SimNode, shadow: Shadow, confirm: int) -> None:
+        """A store's confirm offset moved; the shadow has the old value."""
+
+    def canon_grew(self) -> None:
+        """A master confirmed more than anybody before."""
+
+    def register_changed(self) -> None:
+        """The coordinator's state changed."""
+
+    def acked(self, node: SimNode, epoch: int, end: int, flushed: int) -> None:
+        """A slave puts an acknowledgement on the wire."""
+
+    def sample(self, node: SimNode) -> None:
+        """A good moment for what costs the length of a log; the node is alive and idle."""
+
+    def finished(self) -> None:
+        """The run is over and healed."""
+
+
+class CandidatesComplete(Invariant):
+    """1: each member of in-sync set and ELR with an intact store holds every confirmed batch."""
+
+    numbers = "1"
+
+    def canon_grew(self) -> None:
+        self._check()
+
+    def register_changed(self) -> None:
+        self._check()
+
+    def cut(self, node: SimNode, shadow: Shadow, end: int) -> None:
+        if end < self.world.ledger.canon_end and self.world.counts(node.name):
+            self.fail(
+                f"{node.name} counts and cuts to {end}, confirmed {self.world.ledger.canon_end}"
+            )
+
+    def _check(self) -> None:
+        ledger = self.world.ledger
+        for name in self.world.counting():
+            shadow = ledger.shadows[name]
+            if not ledger.holds_canon(shadow):
+                self.fail(
+                    f"{name} counts, matches {shadow.matched} of {len(ledger.canon)} confirmed"
+                    f" batches (end {shadow.end}, confirmed {ledger.canon_end})"
+                )
+
+
+class MasterComplete(Invariant):
+    """2: the acting master of the newest epoch holds every confirmed batch."""
+
+    numbers = "2"
+
+    def canon_grew(self) -> None:
+        node = self.world.newest_master()
+        if node is not None and not self.world.ledger.holds_canon(
+            self.world.ledger.shadows[node.name]
+        ):
+            self.fail(f"{node.name} is master and lacks confirmed batches")
+
+    def grew(self, node: SimNode, shadow: Shadow, batches: list[Batch]) -> None:
+        if batches[-1].kind == 3 and self.world.newest_master() is node:
+            self.canon_grew()
+
+
+class OneMasterPerEpoch(Invariant):
+    """4: an epoch is granted once, and only its master appends under it."""
+
+    numbers = "4"
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self._granted: dict[int, tuple[str, int]] = {}
+
+    def register_changed(self) -> None:
+        state = self.world.coordinator.state
+        if not state.leader:
+            return
+        granted = (state.leader, state.leader_session)
+        if self._granted.setdefault(state.epoch, granted) != granted:
+            self.fail(f"epoch {state.epoch} is {self._granted[state.epoch]}'s and {granted}'s")
+
+    def grew(self, node: SimNode, shadow: Shadow, batches: list[Batch]) -> None:
+        master = node.acts_in_epoch()
+        if master is None:
+            return
+        session = node.session()
+        granted = self._granted.setdefault(master, (node.name, session))
+        if granted != (node.name, session):
+            self.fail(f"{node.name} appends in epoch {master}, which is {granted}'s")
+
+
+class EpochsRise(Invariant):
+    """13: a store's promised epoch never falls, and nothing is written or acknowledged below it."""
+
+    numbers = "13"
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self._promised: dict[str, int] = {}
+
+    def _promise(self, node: SimNode) -> int:
+        assert node.store is not None
+        promised = node.store.promise.epoch
+        if promised < self._promised.get(node.name, 0):
+            self.fail(f"{node.name} promised {self._promised[node.name]}, now {promised}")
+        self._promised[node.name] = promised
+        return promised
+
+    def booted(self, node: SimNode, shadow: Shadow) -> None:
+        self._promise(node)
+
+    def grew(self, node: SimNode, shadow: Shadow, batches: list[Batch]) -> None:
+        promised = self._promise(node)
+        acting = node.acts_in_epoch()
+        if acting is not None and acting < promised:
+            self.fail(f"{node.name} appends in epoch {acting}, promised {promised}")
+
+    def acked(self, node: SimNode, epoch: int, end: int, flushed: int) -> None:
+        promised = self._promise(node)
+        if epoch < promised:
+            self.fail(f"{node.name} acknowledges in epoch {epoch}, promised {promised}")
+
+
+class EpochsAlongLog(Invariant):
+    """12: epochs never fall along a log, and each begins with its epoch record."""
+
+    numbers = "12"
+
+    def grew(self, node: SimNode, shadow: Shadow, batches: list[Batch]) -> None:
+        for batch in batches:
+            before = batch.previous.epoch if batch.previous else 0
+            if batch.epoch < before:
+                self.fail(f"{node.name}: {batch} after epoch {before}")
+            if batch.epoch > before and batch.kind != 3:
+                self.fail(f"{node.name}: {batch} opens its epoch and is no epoch record")
+            if batch.start % self.world.plan.segment_size == 0 and batch.kind != 3:
+                self.fail(f"{node.name}: {batch} opens a file and is no epoch record")
+
+    def sample(self, node: SimNode) -> None:
+        assert node.store is not None
+        seen: list[tuple[int, int]] = []
+        for batch in self.world.ledger.shadows[node.name].batches:
+            if not seen or seen[-1][0] != batch.epoch:
+                seen.append((batch.epoch, batch.start))
+        known = [(epoch.epoch, epoch.start) for epoch in node.store.epochs]
+        if known != seen:
+            self.fail(f"{node.name}: epochs {known}, the log says {seen}")
+
+
+class ConfirmBehindEnd(Invariant):
+    """6: a node's confirm offset is inside its log, and everything below it is confirmed."""
+
+    numbers = "6"
+
+    def confirmed(self, node: SimNode, shadow: Shadow, confirm: int) -> None:
+        ledger = self.world.ledger
+        if confirm > shadow.end:
+            self.fail(f"{node.name}: confirm {confirm}, end {shadow.end}")
+        if confirm > ledger.canon_end:
+            self.fail(f"{node.name}: confirm {confirm}, nobody confirmed above {ledger.canon_end}")
+        count = shadow.count_up_to(confirm)
+        ledger.match(shadow)
+        if shadow.matched < count:
+            self.fail(
+                f"{node.name}: {shadow.batches[shadow.matched]} is below its confirm offset"
+                f" {confirm} and was not confirmed"
+            )
+
+
+class ConfirmNeverFalls(Invariant):
+    """7: the confirm offset of a store never decreases; what a start finds may lag, never lead."""
+
+    numbers = "7"
+
+    def confirmed(self, node: SimNode, shadow: Shadow, confirm: int) -> None:
+        if confirm < shadow.confirm:
+            self.fail(f"{node.name}: confirm was {shadow.confirm}, is {confirm}")
+
+    def booted(self, node: SimNode, shadow: Shadow) -> None:
+        assert node.store is not None
+        if node.store.confirm > shadow.confirm_floor:
+            self.fail(
+                f"{node.name}: starts with confirm {node.store.confirm}, had {shadow.confirm_floor}"
+            )
+
+
+class TruncateOnlyUnconfirmed(Invariant):
+    """8: no log is cut below its own confirm offset."""
+
+    numbers = "8"
+
+    def cut(self, node: SimNode, shadow: Shadow, end: int) -> None:
+        if end < shadow.confirm:
+            self.fail(f"{node.name} cuts to {end}, its confirm offset is {shadow.confirm}")
+
+
+class AckedIsHeld(Invariant):
+    """11: a slave acknowledges only what it has, as flushed only what is flushed."""
+
+    numbers = "11"
+
+    def acked(self, node: SimNode, epoch: int, end: int, flushed: int) -> None:
+        store = node.store
+        assert store is not None
+        if end > store.end or flushed > store.flushed:
+            self.fail(f"{node.name} acknowledges {end}/{flushed}, has {store.end}/{store.flushed}")
+
+
+class FlushedIsDurable(Invariant):
+    """The flushed offset covers log and index: a power loss now would take nothing below it."""
+
+    numbers = "38, with section 2"
+
+    def flushed(self, node: SimNode, shadow: Shadow, flushed: int) -> None:
+        lost = self.world.layout.first_not_durable(node, shadow, flushed)
+        if lost is not None:
+            self.fail(f"{node.name} says flushed {flushed}, a power loss could take {lost}")
+
+
+class RestartLosesNothing(Invariant):
+    """A killed process finds its whole log again; a power loss takes nothing that was flushed."""
+
+    numbers = "38, with section 2"
+
+    def booted(self, node: SimNode, shadow: Shadow) -> None:
+        assert node.store is not None
+        floor = shadow.flushed if node.lost_power else shadow.end
+        if node.store.end < floor and not node.cutting:
+            self.fail(
+                f"{node.name} starts with end {node.store.end}, had {floor}"
+                f" ({'flushed' if node.lost_power else 'in the page cache'})"
+            )
+
+
+class OnlyZerosBeyond(Invariant):
+    """38: every byte below the end has an entry with a good CRC, only zeros lie beyond."""
+
+    numbers = "38"
+
+    def sample(self, node: SimNode) -> None:
+        wrong = self.world.layout.first_wrong(node, self.world.ledger.shadows[node.name])
+        if wrong is not None:
+            self.fail(f"{node.name}: {wrong}")
+
+
+class QueueFollowsLog(Invariant):
+    """20: queue entries are those of the confirmed log, dense, and never beyond confirm."""
+
+    numbers = "20"
+
+    def sample(self, node: SimNode) -> None:
+        self.world.readers.compare_queues(node)
+
+    def finished(self) -> None:
+        for node in self.world.nodes.values():
+            self.world.readers.compare_queues(node, complete=True)
+
+
+class AckedIsFound(Invariant):
+    """What a producer was told is confirmed is in the confirmed log, once, in every store."""
+
+    numbers = "3, 18"
+
+    def finished(self) -> None:
+        places = self.world.contents.places
+        for producer in self.world.producers:
+            if producer.acknowledge != "confirmed":
+                continue
+            for (topic, queue, epoch, sequence), section in producer.sent.items():
+                if not section.promised:
+                    continue
+                line = producer.name + b"%s/%d" % (topic.encode(), queue)
+                for number in range(section.count):
+                    if (line, epoch, sequence + number) not in places:
+                        self.fail(f"{line!r} {epoch}.{sequence + number} acknowledged and gone")
+
+
+ALL: tuple[type[Invariant], ...] = (
+    CandidatesComplete,
+    MasterComplete,
+    OneMasterPerEpoch,
+    EpochsRise,
+    EpochsAlongLog,
+    ConfirmBehindEnd,
+    ConfirmNeverFalls,
+    TruncateOnlyUnconfirmed,
+    AckedIsHeld,
+    FlushedIsDurable,
+    RestartLosesNothing,
+    OnlyZerosBeyond,
+    QueueFollowsLog,
+    AckedIsFound,
+)
+
+
+class Court:
+    """All invariants, called only for the moments they care about."""
+
+    def __init__(self, world: World) -> None:
+        self.all = [kind(world) for kind in ALL]
+        self.booted = self._having("booted")
+        self.grew = self._having("grew")
+        self.cut = self._having("cut")
+        self.flushed = self._having("flushed")
+        self.confirmed = self._having("confirmed")
+        self.canon_grew = self._having("canon_grew")
+        self.register_changed = self._having("register_changed")
+        self.acked = self._having("acked")
+        self.sample = self._having("sample")
+        self.finished = self._having("finished")
+
+    def _having(self, moment: str) -> list[Invariant]:
+        base = getattr(Invariant, moment)
+        return [one for one in self.all if getattr(type(one), moment) is not base]

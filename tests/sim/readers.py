@@ -1,0 +1,105 @@
+"""Readers: any node, any queue, any place; and the judge's comparison of whole queues.
+
+What a read returns must be the confirmed log's bytes, below the node's confirm offset. Where the
+node says that there is nothing, the confirmed log must agree or the node must be behind.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tests.sim.ledger import Violation
+
+if TYPE_CHECKING:
+    from tests.sim.node import SimNode
+    from tests.sim.world import World
+
+_READ_EVERY = 0.5  # seconds between two reads of one reader
+_READ_BYTES = 8192
+
+
+class Readers:
+    """Random reads from random nodes."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.reads = 0
+        self.records = 0
+
+    def start(self) -> None:
+        """Begin to read."""
+        self.world.schedule.after(1.0, self._turn)
+
+    def _turn(self) -> None:
+        world = self.world
+        rng = world.schedule.rng
+        world.schedule.after(_READ_EVERY * (0.5 + rng.random()), self._turn)
+        node = world.nodes[rng.choice(world.plan.nodes)]
+        topic = rng.choice(world.topics)
+        queue = rng.randrange(world.topic_queues[topic])
+        if not node.alive or node.paused or node.store is None:
+            return
+        if topic not in node.store.topics():
+            return
+        start, end = node.store.queue_range(topic, queue)
+        self._read(node, topic, queue, rng.randint(start, end))
+
+    def _read(self, node: SimNode, topic: str, queue: int, at: int) -> int:
+        """Read once; returns the queue offset after what came."""
+        assert node.store is not None
+        result = node.store.read(topic, queue, at, max_bytes=_READ_BYTES, max_records=16)
+        self.reads += 1
+        rows = self.world.contents.queues.get((topic, queue), [])
+        data = b"".join(bytes(piece) for piece in result.slices)
+        if at + result.count > len(rows):
+            raise Violation(
+                "ReadsConfirmed",
+                f"{node.name} serves {topic}/{queue} {at}+{result.count}, confirmed {len(rows)}",
+            )
+        wanted = b"".join(
+            bytes(self.world.contents.raw[row.log_offset : row.log_offset + row.size])
+            for row in rows[at : at + result.count]
+        )
+        if data != wanted:
+            raise Violation(
+                "ReadsConfirmed", f"{node.name} serves other bytes for {topic}/{queue} {at}"
+            )
+        if rows[at : at + result.count]:
+            last = rows[at + result.count - 1]
+            if last.log_offset + last.size > node.store.confirm:
+                raise Violation(
+                    "ReadsConfirmed", f"{node.name} serves {last.log_offset} above its confirm"
+                )
+        self.records += result.count
+        return at + result.count
+
+    def compare_queues(self, node: SimNode, *, complete: bool = False) -> None:
+        """Read every queue of a node from its start; with ``complete`` nothing may be missing.
+
+        Raises:
+            Violation: A queue differs from the confirmed log.
+        """
+        if not node.alive or node.store is None:
+            return
+        known = node.store.topics()
+        for (topic, queue), rows in self.world.contents.queues.items():
+            if topic not in known:
+                if complete and topic in self.world.topics:
+                    raise Violation("QueueFollowsLog", f"{node.name} does not know {topic}")
+                continue
+            start, end = node.store.queue_range(topic, queue)
+            below = sum(1 for row in rows if row.log_offset + row.size <= node.store.confirm)
+            if start != 0 or end > below or (complete and end != len(rows)):
+                raise Violation(
+                    "QueueFollowsLog",
+                    f"{node.name} {topic}/{queue} is {start}..{end}, confirmed log has {below}"
+                    f" of {len(rows)}",
+                )
+            at = 0
+            while at < end:
+                after = self._read(node, topic, queue, at)
+                if after == at:
+                    raise Violation(
+                        "QueueFollowsLog", f"{node.name} {topic}/{queue} {at} of {end} unreadable"
+                    )
+                at = after

@@ -1,0 +1,115 @@
+"""What one seed turns on: sizes, settings, and a random subset of faults with random rates.
+
+Swarm testing: a run that enables everything at a middling rate finds less than many runs that each
+enable a few things hard. A quarter of the seeds have no faults at all, so that plain progress is
+always seen. Rates are events per simulated second over the whole world.
+
+Not here: how a fault is carried out (`tests.sim.faults`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from random import Random
+
+from tests.sim.network import Weather
+
+FAULTS = {
+    "kill": (0.02, 0.4),
+    "power": (0.02, 0.3),
+    "crash_in_call": (0.02, 0.4),
+    "pause": (0.02, 0.3),
+    "partition": (0.02, 0.4),
+    "one_way": (0.02, 0.4),
+    "coordinator_cut": (0.02, 0.3),
+    "coordinator_crash": (0.02, 0.2),
+    "stream_cut": (0.05, 1.0),
+    "disk_full": (0.02, 0.15),
+    "failover": (0.02, 0.3),
+    "switchover": (0.02, 0.3),
+    "topic": (0.02, 0.2),
+    "all_killed": (0.01, 0.08),
+    "blackout": (0.01, 0.08),
+}
+"""Fault and the range of its rate, events a second."""
+
+ACKS = ("written", "flushed", "replicated", "confirmed")
+
+
+@dataclass(slots=True)
+class Plan:
+    """The circumstances of one run.
+
+    Attributes:
+        seed: As given.
+        nodes: Names.
+        first: The node configured as the first master, if any.
+        in_sync_min: Least in-sync.
+        quality: ``received`` or ``durable``.
+        flush: ``sync`` or ``async``.
+        segment_size: Bytes of a log file.
+        page_size: Bytes of a disk page.
+        rates: Fault to events a second; empty in a run without faults.
+        weather: The network while faults go on.
+        producers: How many producers, each with its acknowledge mode.
+        pause_between_sends: Mean seconds between two sections of one producer.
+        records_max: Most records in a section.
+        body_max: Largest body, bytes.
+        disk_delay: Usual duration of a disk job, seconds.
+        disk_slow: Longest duration of a disk job, seconds.
+        wire: Frames go through the wire encoding.
+    """
+
+    seed: int
+    nodes: tuple[str, ...] = ("n1", "n2", "n3")
+    first: str | None = "n1"
+    in_sync_min: int = 2
+    quality: str = "received"
+    flush: str = "async"
+    segment_size: int = 32 * 1024
+    page_size: int = 4096
+    rates: dict[str, float] = field(default_factory=dict)
+    weather: Weather = field(default_factory=Weather)
+    producers: tuple[str, ...] = ("confirmed",)
+    pause_between_sends: float = 0.3
+    records_max: int = 3
+    body_max: int = 300
+    disk_delay: float = 0.0005
+    disk_slow: float = 0.0005
+    wire: bool = False
+
+
+def draw(seed: int) -> Plan:
+    """Draw the plan of a seed."""
+    rng = Random(f"plan {seed}")
+    count = rng.choices((3, 4, 5), (7, 2, 1))[0]
+    plan = Plan(seed, nodes=tuple(f"n{i + 1}" for i in range(count)))
+    plan.first = rng.choice(("n1", "n1", None))
+    plan.in_sync_min = rng.choices((1, 2, 3), (2, 7, 1 if count > 3 else 0))[0]
+    plan.quality = rng.choice(("received", "durable"))
+    plan.flush = rng.choice(("sync", "async"))
+    plan.segment_size = rng.choice((16, 32, 64)) * 1024
+    plan.page_size = rng.choice((512, 4096))
+    plan.producers = tuple(
+        "confirmed" if rng.random() < 0.7 else rng.choice(ACKS) for _ in range(rng.randint(1, 3))
+    )
+    plan.pause_between_sends = rng.choice((0.15, 0.3, 0.6)) * len(plan.producers)
+    plan.records_max = rng.choice((1, 3, 6))
+    plan.body_max = rng.choice((40, 300, 1500))
+    plan.wire = rng.random() < 0.2
+    if rng.random() < 0.25:
+        return plan
+    wanted = rng.choice((0.15, 0.3, 0.6))
+    for name, (low, high) in FAULTS.items():
+        if rng.random() < wanted:
+            plan.rates[name] = low * (high / low) ** rng.random()
+    plan.weather = Weather(
+        delay=rng.choice((0.0003, 0.002, 0.02)),
+        slow_share=rng.choice((0.0, 0.0, 0.02, 0.1)),
+        slow_delay=rng.choice((0.1, 1.0, 5.0)),
+        lost_share=rng.choice((0.0, 0.0, 0.02, 0.1)),
+        cut_share=rng.choice((0.0, 0.0, 0.001, 0.01)),
+    )
+    if rng.random() < 0.3:
+        plan.disk_slow = rng.choice((0.02, 0.3, 2.0))
+    return plan

@@ -1,0 +1,390 @@
+"""The whole world of one run: nodes, coordinator, network, users, faults, and the judge.
+
+A run has three parts. It *starts*: nodes boot, one is elected, the first topic is made. Then
+``seconds`` of the plan's faults. Then it *heals*: faults end, everybody is started, an operator
+looks after the cluster, and within `HEAL_SECONDS` all promises of liveness must hold.
+
+The judge sees everything: after each thing a node did, `World.observe` compares the node's
+positions with the shadow the ledger keeps of it and calls the invariants for what moved.
+
+Not here: single faults (`tests.sim.faults`), the invariants (`tests.sim.invariants`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from tests.sim.clients import Producer
+from tests.sim.contents import Contents
+from tests.sim.coordinator import SimCoordinator
+from tests.sim.faults import Faults
+from tests.sim.invariants import Court
+from tests.sim.layout import Layout
+from tests.sim.ledger import Batch, Ledger, Shadow, Violation
+from tests.sim.network import Network
+from tests.sim.node import SimNode
+from tests.sim.operator import Operator
+from tests.sim.readers import Readers
+from tests.sim.schedule import Schedule
+from tests.sim.trace import Trace
+
+from twinlog.wire import Frame, Type
+
+if TYPE_CHECKING:
+    from storage import SectionResult
+    from tests.sim.clients import Outgoing, Request
+    from tests.sim.swarm import Plan
+
+START_SECONDS = 10.0
+HEAL_SECONDS = 90.0
+_SAMPLE_EVERY = 5.0
+_WALL_START_MS = 1_700_000_000_000
+
+
+class World:
+    """One run.
+
+    Args:
+        plan: Its circumstances.
+        printing: Print the trace.
+    """
+
+    def __init__(self, plan: Plan, *, printing: bool = False) -> None:
+        self.plan = plan
+        self.schedule = Schedule(plan.seed)
+        self.log = Trace(printing=printing)
+        self.network = Network(self.schedule)
+        self.ledger = Ledger(plan.nodes)
+        self.contents = Contents()
+        self.layout = Layout(plan.segment_size)
+        self.topics: list[str] = []
+        self.topic_queues: dict[str, int] = {}
+        self.coordinator = SimCoordinator(self)
+        self.court = Court(self)
+        self.nodes = {name: SimNode(self, name) for name in plan.nodes}
+        self.operator = Operator(self)
+        self.readers = Readers(self)
+        self.producers = [
+            Producer(self, number, acknowledge) for number, acknowledge in enumerate(plan.producers)
+        ]
+        self.faults: Faults | None = None
+        self.healed_after = -1.0
+        self.answers = 0
+        self.cuts = 0
+        self.events: Counter[str] = Counter()
+
+    def trace(self, who: str, what: str, text: str = "") -> None:
+        """Write one line of the run's story."""
+        self.log.line(self.schedule.now, who, what, text)
+
+    def wall_ms(self) -> int:
+        """Simulated wall clock, ms."""
+        return _WALL_START_MS + int(self.schedule.now * 1000)
+
+    # -- who is who
+
+    def counting(self) -> list[str]:
+        """Members of in-sync set and ELR whose stores have all they ever counted on."""
+        state = self.coordinator.state
+        shadows = self.ledger.shadows
+        return [name for name in sorted({*state.isr, *state.elr}) if shadows[name].intact]
+
+    def counts(self, name: str) -> bool:
+        """True when this node counts, see `counting`."""
+        return name in self.counting()
+
+    def somebody_else_counts(self, victim: str) -> bool:
+        """True when the confirmed log survives the loss of this node's page cache."""
+        return any(name != victim for name in self.counting())
+
+    def newest_master(self) -> SimNode | None:
+        """The node that acts as master in the newest epoch, if it does."""
+        best: SimNode | None = None
+        epoch = self.coordinator.state.epoch - 1
+        for node in self.nodes.values():
+            acting = node.acts_in_epoch()
+            if acting is not None and acting > epoch:
+                best, epoch = node, acting
+        return best
+
+    # -- the judge
+
+    def observe(self, node: SimNode) -> None:
+        """Compare a node with its shadow and check what moved."""
+        store = node.store
+        if store is None:
+            return
+        shadow = self.ledger.shadows[node.name]
+        end = store.end
+        if end != shadow.end:
+            self._end_moved(node, shadow, end)
+        flushed = store.flushed
+        if flushed != shadow.flushed:
+            if flushed > shadow.flushed:
+                for one in self.court.flushed:
+                    one.flushed(node, shadow, flushed)
+            shadow.flushed = flushed
+        confirm = store.confirm
+        if confirm != shadow.confirm:
+            self._confirm_moved(node, shadow, confirm)
+
+    def _end_moved(self, node: SimNode, shadow: Shadow, end: int) -> None:
+        if end < shadow.end:
+            self.cuts += 1
+            self.trace(node.name, "cut", f"{shadow.end} -> {end}")
+            for one in self.court.cut:
+                one.cut(node, shadow, end)
+            self.ledger.cut(shadow, end)
+            shadow.flushed = min(shadow.flushed, end)
+        if end > shadow.end:
+            grown = self.ledger.grow(shadow, node.entries(shadow.end, end))
+            if shadow.end != end:
+                raise Violation(
+                    "EveryByteHasEntry", f"{node.name}: end {end}, entries to {shadow.end}"
+                )
+            self.trace(node.name, "end", f"{end} {len(grown)} batches e{grown[-1].epoch}")
+            for one in self.court.grew:
+                one.grew(node, shadow, grown)
+
+    def _confirm_moved(self, node: SimNode, shadow: Shadow, confirm: int) -> None:
+        if node.acts_in_epoch() is not None and confirm > self.ledger.canon_end:
+            gained = self.ledger.confirm(shadow, confirm)
+            for batch in gained:
+                self._enter(node, batch)
+            if gained:
+                for one in self.court.canon_grew:
+                    one.canon_grew()
+        for one in self.court.confirmed:
+            one.confirmed(node, shadow, confirm)
+        shadow.confirm = confirm
+        shadow.confirm_floor = max(shadow.confirm_floor, confirm)
+        self.trace(node.name, "confirm", str(confirm))
+
+    def _enter(self, node: SimNode, batch: Batch) -> None:
+        assert node.store is not None
+        length = 8 if batch.kind == 1 else batch.length
+        data = bytes(node.store.view(batch.start, batch.start + length))
+        for topic, queue, stored in self.contents.add(batch, data):
+            producer, epoch, sequence, number, _ = stored.name.split(b"|", 4)
+            if int(number) != 0:
+                continue
+            key = (topic, queue, int(epoch), int(sequence))
+            section = self.producers[int(producer[1:])].sent.get(key)
+            if section is None or not section.may_exist:
+                raise Violation(
+                    "RefusedStaysAway", f"{stored.name!r} is confirmed, every attempt was refused"
+                )
+
+    def sample(self) -> None:
+        """Check what costs the length of a log, on nodes where nothing is under way."""
+        for node in self.nodes.values():
+            if node.alive and not node.paused and not node.cutting:
+                for one in self.court.sample:
+                    one.sample(node)
+
+    def _sample_again(self) -> None:
+        self.sample()
+        self.schedule.after(_SAMPLE_EVERY, self._sample_again)
+
+    # -- what nodes tell
+
+    def booted(self, node: SimNode) -> None:
+        """A store is open again: what it holds must be what it held, or what a crash leaves."""
+        store, shadow = node.store, self.ledger.shadows[node.name]
+        assert store is not None
+        for one in self.court.booted:
+            one.booted(node, shadow)
+        if self.plan.quality == "durable":
+            shadow.intact = True
+        if store.end < shadow.end:
+            self.ledger.cut(shadow, store.end)
+        self._compare_whole(node, shadow)
+        shadow.flushed = min(shadow.flushed, store.end)
+        shadow.confirm = store.confirm
+        self.observe(node)
+        wrong = self.layout.first_wrong(node, shadow)
+        if wrong is not None:
+            raise Violation("OnlyZerosBeyond", f"{node.name} after its start: {wrong}")
+
+    def _compare_whole(self, node: SimNode, shadow: Shadow) -> None:
+        previous: Batch | None = None
+        for entry, batch in zip(node.entries(0, shadow.end), shadow.batches, strict=True):
+            previous = self.ledger.intern(entry, previous)
+            if previous is not batch:
+                raise Violation("RestartLosesNothing", f"{node.name}: {batch} became {previous}")
+
+    def lost_power(self, node: SimNode) -> None:
+        """A page cache is gone: the store counts for nothing until it is known what is left."""
+        self.ledger.shadows[node.name].intact = False
+
+    def sending(self, node: SimNode, frame: Frame) -> None:
+        """A node puts a frame on the wire."""
+        if frame.type == Type.HA_ACK:
+            end, flushed = frame.fields["end"], frame.fields["flushed"]
+            assert isinstance(end, int)
+            assert isinstance(flushed, int)
+            for one in self.court.acked:
+                one.acked(node, frame.epoch, end, flushed)
+
+    def event(self, node: SimNode, name: str, level: str, facts: dict[str, object]) -> None:
+        """A node logs an event."""
+        self.events[name] += 1
+        if self.log.wanted:
+            text = " ".join(f"{key}={value}" for key, value in facts.items())
+            self.trace(node.name, name[:12], f"{level} {text}"[:200])
+
+    def role_changed(self, node: SimNode) -> None:
+        """A node's view moved."""
+        if node.view_moved() and self.faults is not None:
+            self.faults.node_changed(node)
+
+    def register_changed(self) -> None:
+        """The coordinator's state changed."""
+        state = self.coordinator.state
+        for name, node in self.nodes.items():
+            shadow, known = self.ledger.shadows[name], state.reg.get(name)
+            if not shadow.intact and known is not None and node.store is not None:
+                shadow.intact = known.start == node.store.boot.start_id
+        for one in self.court.register_changed:
+            one.register_changed()
+
+    def replied(self, node: SimNode, request: Request, results: list[SectionResult]) -> None:
+        """A node answers an append: the promise must hold now."""
+        self.observe(node)
+        for section, result in zip(request.sections, results, strict=True):
+            if result.outcome in (0, 1):
+                self.answers += 1
+                self._promise_holds(node, section, result)
+        assert node.driver is not None
+        newest = node.driver.core.context.newest
+        leader = newest.leader or "" if newest is not None else ""
+        epoch = node.driver.core.context.promise.epoch
+        self.network.post(
+            node.name, "clients", request.producer.answer, request, results, epoch, leader
+        )
+
+    def _promise_holds(self, node: SimNode, section: Outgoing, result: SectionResult) -> None:
+        store, line = node.store, section.line
+        assert store is not None
+        what = f"{node.name} answers {line.producer.name!r} {line.topic}/{line.queue}"
+        match line.producer.acknowledge:
+            case "confirmed":
+                key = line.producer.name + b"%s/%d" % (line.topic.encode(), line.queue)
+                place = self.contents.places.get((key, section.epoch, section.sequence))
+                if place is None:
+                    raise Violation("AckHolds", f"{what} {section.sequence}: not confirmed")
+                if result.end and place.log_offset != result.log_offset:
+                    raise Violation("AckHolds", f"{what}: at {result.log_offset}, is {place}")
+            case "flushed" if result.end > store.flushed:
+                raise Violation("AckHolds", f"{what}: {result.end} flushed {store.flushed}")
+            case "replicated" if not any(
+                shadow.end >= result.end
+                for name, shadow in self.ledger.shadows.items()
+                if name != node.name
+            ):
+                raise Violation("AckHolds", f"{what}: no slave has {result.end}")
+            case _ if result.end > store.end:
+                raise Violation("AckHolds", f"{what}: {result.end} beyond the end {store.end}")
+
+    def topic_answered(self, name: str, queues: int, result: SectionResult) -> None:
+        """A master answers the order of a topic."""
+        self.trace("oper", "topic is", f"{name} {result.outcome.name} {result.code}")
+        if result.outcome in (0, 1) and name not in self.topics:
+            self.topics.append(name)
+            self.topic_queues[name] = queues
+
+    def facts(self) -> dict[str, int]:
+        """Counts of what the run did, for a person who asks whether it tested anything."""
+        return {
+            "events": self.schedule.events,
+            "frames": self.network.frames,
+            "epochs": self.coordinator.state.epoch,
+            "changes": self.coordinator.changes,
+            "batches": len(self.ledger.canon),
+            "answers": self.answers,
+            "reads": self.readers.records,
+            "starts": sum(node.incarnation for node in self.nodes.values()),
+            "cuts": self.cuts,
+            "faults": sum(self.faults.counts.values()) if self.faults else 0,
+        }
+
+    # -- the run
+
+    def run(self, seconds: float) -> None:
+        """Start, suffer for ``seconds``, heal.
+
+        Raises:
+            Violation: An invariant does not hold.
+        """
+        self.coordinator.start()
+        for node in self.nodes.values():
+            node.boot()
+        self.operator.create_until_known("topic0", 2)
+        self._until(START_SECONDS, "Start", self._started)
+        for producer in self.producers:
+            producer.start()
+        self.readers.start()
+        self.schedule.after(_SAMPLE_EVERY, self._sample_again)
+        self.network.weather = self.plan.weather
+        self.faults = Faults(self)
+        self.schedule.run_until(self.schedule.now + seconds)
+        self._heal()
+
+    def _started(self) -> str:
+        return "" if self.topics else "no first topic"
+
+    def _heal(self) -> None:
+        assert self.faults is not None
+        self.trace("world", "heal")
+        self.faults.heal()
+        self.operator.care()
+        begin = self.schedule.now
+        self._until(HEAL_SECONDS / 2, "MasterComesBack", self._has_master)
+        self.schedule.run_until(self.schedule.now + 2.0)
+        for producer in self.producers:
+            producer.active = False
+        self._until(HEAL_SECONDS / 2, "HealedWorldWorks", self._unhealed)
+        self.healed_after = self.schedule.now - begin
+        self.sample()
+        for one in self.court.finished:
+            one.finished()
+
+    def _until(self, seconds: float, name: str, why_not: Callable[[], str]) -> None:
+        end = self.schedule.now + seconds
+        while True:
+            reason = why_not()
+            if not reason:
+                return
+            if self.schedule.now >= end:
+                raise Violation(name, f"after {seconds:g} s without faults: {reason}")
+            self.schedule.run_until(self.schedule.now + 0.25)
+
+    def _has_master(self) -> str:
+        return "" if self.newest_master() is not None else "no master"
+
+    def _unhealed(self) -> str:
+        """Say what liveness still lacks, or nothing."""
+        master = self.newest_master()
+        if master is None or master.store is None:
+            return "no master"
+        state = self.coordinator.state
+        missing = [name for name in self.plan.nodes if name not in state.isr]
+        if missing:
+            return f"not in sync: {', '.join(missing)} ({self.nodes[missing[0]].describe()})"
+        for producer in self.producers:
+            for line in producer.lines.values():
+                if line.open:
+                    return f"{producer.name!r} waits for {line.topic}/{line.queue}"
+        end = master.store.end
+        for node in self.nodes.values():
+            store = node.store
+            if store is None:
+                return f"{node.name} is down: {node.cause}"
+            if (store.end, store.confirm, store.dispatched) != (end, end, end):
+                return (
+                    f"{node.name}: end {store.end} confirm {store.confirm} dispatched"
+                    f" {store.dispatched}, master's end {end}"
+                )
+        return ""
