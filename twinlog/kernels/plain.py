@@ -35,78 +35,68 @@ Sources: RocketMQ 5.3 (``CommitLog.checkMessageAndReturnSize``, ``MessageExtEnco
 
 from __future__ import annotations
 
-import importlib
 import struct
-import zlib
-from collections.abc import Callable
-
-from crc32c import crc32c as _crc32c
 
 from twinlog.errors import RecordRefused
 from twinlog.kernels import codes
+from twinlog.kernels.fields import (
+    BLANK,
+    BORN_V6,
+    CRC_PROPERTY,
+    I64,
+    MAGIC_BLANK,
+    MAGIC_V1,
+    MAGIC_V2,
+    PREPARED,
+    ROLLBACK,
+    STORE_V6,
+    TAIL,
+    TRANSACTION,
+    Buffer,
+    Parts,
+    accept,
+    check_bounds,
+    crc32,
+    crc32c,
+    java_hash,
+    key_hash,
+    parts_of,
+    property_of,
+    rest_of,
+    split_properties,
+    split_record,
+    tags_code,
+)
 
-try:
-    _fast = importlib.import_module("isal.isal_zlib")
-except ImportError:  # no wheel for this machine: the standard library is slower, not different
-    _fast = zlib
+__all__ = [
+    "MAGIC_BLANK",
+    "MAGIC_V1",
+    "MAGIC_V2",
+    "Buffer",
+    "SectionEncoder",
+    "check_section",
+    "crc32",
+    "crc32c",
+    "java_hash",
+    "key_hash",
+    "patch_section",
+    "scan_keys",
+    "scan_queues",
+    "split_properties",
+    "split_record",
+    "store_timestamp_last",
+    "tags_code",
+    "verify_records",
+    "walk",
+]
 
-Buffer = bytes | bytearray | memoryview
-"""What a kernel reads."""
-
-_crc32: Callable[[Buffer, int], int] = _fast.crc32
-
-MAGIC_V1 = -626843481
-MAGIC_V2 = -626843477
-MAGIC_BLANK = -875286124
-
-_FIXED = struct.Struct(">iiiiiqqiq")
-assert _FIXED.size == 48
-_TAIL = struct.Struct(">iqi")
-_BLANK = struct.Struct(">Ii")
-_I16 = struct.Struct(">h")
-_I64 = struct.Struct(">q")
 _ENTRY = struct.Struct(">QIq")
 _KEY = struct.Struct(">iqq")
 
-_BORN_V6 = 0x10
-_STORE_V6 = 0x20
 _INNER = 0xC0
-_TRANSACTION = 0xC
-_PREPARED = 0x4
-_ROLLBACK = 0xC
 _COMPRESSION_MAX = 0x300
 _PROPERTIES_MAX = 32767
 _RECORD_MAX = 0x7FFFFFFF
-_CRC_PROPERTY = b"__CRC32#"
-_DELAY_TOPIC = b"SCHEDULE_TOPIC_XXXX"
-
-DELAY_LEVELS_MS: tuple[int, ...] = tuple(
-    1000 * seconds for seconds in (1, 5, 10, 30, *range(60, 660, 60), 1200, 1800, 3600, 7200)
-)
-"""RocketMQ's default delay of levels 1 to 18."""
-assert len(DELAY_LEVELS_MS) == 18
-
-_Parts = tuple[int, int, int, int, int]
-"""size, system flag, start and length of the body, start of the topic's length field."""
-
-
-def crc32(data: Buffer, value: int = 0) -> int:
-    """Return CRC-32 (IEEE) of ``data``, continuing from ``value``; all 32 bits."""
-    return _crc32(data, value)
-
-
-def crc32c(data: Buffer, value: int = 0) -> int:
-    """Return CRC-32C (Castagnoli) of ``data``, continuing from ``value``."""
-    return _crc32c(data, value)
-
-
-def java_hash(text: bytes) -> int:
-    """Return Java's ``String.hashCode`` of UTF-8 ``text``: over UTF-16 units, signed 32 bits."""
-    units = text.decode("utf-8", "replace").encode("utf-16-be", "surrogatepass")
-    value = 0
-    for i in range(0, len(units), 2):
-        value = (31 * value + (units[i] << 8 | units[i + 1])) & 0xFFFFFFFF
-    return value - 0x1_0000_0000 if value & 0x8000_0000 else value
 
 
 class SectionEncoder:
@@ -161,7 +151,7 @@ class SectionEncoder:
         struct.pack_into(">i", head, 16, flag)
         struct.pack_into(">i", head, 36, sys_flag | int.from_bytes(head[36:40], "big"))
         struct.pack_into(">q", head, 40, born_timestamp)
-        _TAIL.pack_into(head, len(head) - 16, 0, prepared, len(body))
+        TAIL.pack_into(head, len(head) - 16, 0, prepared, len(body))
         self._out += head
         self._out += body
         self._out += self._topic
@@ -181,63 +171,6 @@ def _topic_field(topic: bytes) -> bytes:
     return len(topic).to_bytes(width, "big") + topic
 
 
-def _parts(data: Buffer, at: int, end: int) -> _Parts | int:
-    """Return the parts of the record at ``at``, or a code; `_rest` checks topic and the rest."""
-    if end - at < 8:
-        return codes.SIZE
-    size, magic = struct.unpack_from(">ii", data, at)
-    if magic not in (MAGIC_V1, MAGIC_V2):
-        return codes.MAGIC
-    if size < 91 or size > end - at:
-        return codes.SIZE
-    (flag,) = struct.unpack_from(">i", data, at + 36)
-    hosts = (20 if flag & _BORN_V6 else 8) + (20 if flag & _STORE_V6 else 8)
-    if size < 74 + hosts:
-        return codes.SIZE
-    (body,) = struct.unpack_from(">i", data, at + 68 + hosts)
-    start = at + 72 + hosts
-    length = max(body, 0)
-    if length > at + size - start:
-        return codes.SIZE
-    return size, flag, start, length, start + length
-
-
-def _rest(data: Buffer, at: int, size: int, topic_at: int) -> tuple[int, int, int, int] | None:
-    """Return start and length of topic and properties; None when the sizes do not add up."""
-    end = at + size
-    if struct.unpack_from(">i", data, at + 4)[0] == MAGIC_V1:
-        if end - topic_at < 3:
-            return None
-        length = data[topic_at]
-        topic = topic_at + 1
-        if length > 127:
-            return None
-    else:
-        if end - topic_at < 4:
-            return None
-        (length,) = _I16.unpack_from(data, topic_at)
-        topic = topic_at + 2
-        if length < 0:
-            return None
-    if end - topic < length + 2:
-        return None
-    (properties,) = _I16.unpack_from(data, topic + length)
-    properties = max(properties, 0)
-    if topic + length + 2 + properties != end:
-        return None
-    return topic, length, topic + length + 2, properties
-
-
-def _property(text: Buffer, name: bytes) -> bytes | None:
-    """Return the last non-empty value of ``name`` in encoded properties, as RocketMQ parses."""
-    found = None
-    for item in bytes(text).split(b"\x02"):
-        key, _, value = item.partition(b"\x01")
-        if key == name and value:
-            found = value
-    return found
-
-
 def _properties_fine(text: bytes) -> bool:
     if not text:
         return True
@@ -247,7 +180,7 @@ def _properties_fine(text: bytes) -> bool:
         return False
     for item in text.removesuffix(b"\x02").split(b"\x02"):
         name, separator, _ = item.partition(b"\x01")
-        if not name or not separator or name == _CRC_PROPERTY:
+        if not name or not separator or name == CRC_PROPERTY:
             return False
     return True
 
@@ -281,24 +214,24 @@ def check_section(
         (number of the first bad record, code), see `twinlog.kernels.codes`. COUNT names the
         number of records found.
     """
-    _bounds(data, start, start + length)
+    check_bounds(data, start, start + length)
     at, end, number = start, start + length, 0
-    store_bit = _STORE_V6 if family == 6 else 0
+    store_bit = STORE_V6 if family == 6 else 0
     while at < end:
-        parts = _parts(data, at, end)
+        parts = parts_of(data, at, end)
         if isinstance(parts, int):
             return number, parts
         size, _, body, body_length, topic_at = parts
         code = _check_head(data, at, parts, (queue, body_max, store_bit))
         if code:
             return number, code
-        rest = _rest(data, at, size, topic_at)
+        rest = rest_of(data, at, size, topic_at)
         if rest is None:
             return number, codes.SIZE
         name, name_length, text, text_length = rest
         if data[name : name + name_length] != topic:
             return number, codes.TOPIC
-        # `_rest` counts a negative properties length as none, as RocketMQ does; a client may not
+        # `rest_of` counts a negative properties length as none, as RocketMQ does; a client may not
         if data[text - 2] & 0x80 or not _properties_fine(bytes(data[text : text + text_length])):
             return number, codes.PROPERTIES
         (crc,) = struct.unpack_from(">i", data, at + 8)
@@ -309,7 +242,7 @@ def check_section(
     return None if number == count else (number, codes.COUNT)
 
 
-def _check_head(data: Buffer, at: int, parts: _Parts, want: tuple[int, int, int]) -> int:
+def _check_head(data: Buffer, at: int, parts: Parts, want: tuple[int, int, int]) -> int:
     _, flag, body, _, _ = parts
     queue, body_max, store_bit = want
     (body_length,) = struct.unpack_from(">i", data, body - 4)
@@ -317,9 +250,9 @@ def _check_head(data: Buffer, at: int, parts: _Parts, want: tuple[int, int, int]
         return codes.BODY_SIZE
     if struct.unpack_from(">i", data, at + 12)[0] != queue:
         return codes.QUEUE
-    if flag & _STORE_V6 != store_bit:
+    if flag & STORE_V6 != store_bit:
         return codes.HOST
-    if flag & _INNER or flag & _TRANSACTION in (_PREPARED, _ROLLBACK):
+    if flag & _INNER or flag & TRANSACTION in (PREPARED, ROLLBACK):
         return codes.SYS_FLAG
     return codes.SYS_FLAG if flag & 0x700 > _COMPRESSION_MAX else codes.FINE
 
@@ -348,18 +281,18 @@ def patch_section(
     Raises:
         ValueError: The section was not checked: a record of it does not hold together.
     """
-    _bounds(data, start, start + length)
+    check_bounds(data, start, start + length)
     at, end, number = start, start + length, 0
     while at < end:
-        parts = _parts(data, at, end)
+        parts = parts_of(data, at, end)
         if isinstance(parts, int):
             raise ValueError(f"record {number} was not checked: {codes.REFUSALS[parts]}")
         size, flag, _, _, _ = parts
-        if len(store_host) != (20 if flag & _STORE_V6 else 8):
+        if len(store_host) != (20 if flag & STORE_V6 else 8):
             raise ValueError(f"record {number} was not checked: host")
         struct.pack_into(">qq", data, at + 20, queue_offset + number, log_offset + at - start)
-        stamp = at + 48 + (20 if flag & _BORN_V6 else 8)
-        _I64.pack_into(data, stamp, store_timestamp)
+        stamp = at + 48 + (20 if flag & BORN_V6 else 8)
+        I64.pack_into(data, stamp, store_timestamp)
         data[stamp + 8 : stamp + 8 + len(store_host)] = store_host
         number += 1
         at += size
@@ -376,32 +309,16 @@ def walk(
         -1). ``stop`` is the index after the last record. Code FINE: ``end`` was reached. BLANK: a
         blank begins at ``stop``. Otherwise what is wrong with the bytes there.
     """
-    _bounds(data, start, end)
+    check_bounds(data, start, end)
     at, count, stamp, last = start, 0, 0, -1
     while at < end:
-        if end - at >= 8 and _BLANK.unpack_from(data, at)[1] == MAGIC_BLANK:
+        if end - at >= 8 and BLANK.unpack_from(data, at)[1] == MAGIC_BLANK:
             return count, at, codes.BLANK, stamp, last
-        code, size, new_stamp = _accept(data, at, end, check_crc)
+        code, size, new_stamp = accept(data, at, end, check_crc)
         if code:
             return count, at, code, stamp, last
         count, stamp, last, at = count + 1, new_stamp, at, at + size
     return count, at, codes.FINE, stamp, last
-
-
-def _accept(data: Buffer, at: int, end: int, check_crc: bool) -> tuple[int, int, int]:
-    """Return (code, size, store timestamp) of the record at ``at``."""
-    parts = _parts(data, at, end)
-    if isinstance(parts, int):
-        return parts, 0, 0
-    size, flag, body, length, topic_at = parts
-    if _rest(data, at, size, topic_at) is None:
-        return codes.SIZE, 0, 0
-    if check_crc and length:
-        (crc,) = struct.unpack_from(">i", data, at + 8)
-        if crc32(data[body : body + length]) & 0x7FFFFFFF != crc:
-            return codes.CRC, 0, 0
-    (stamp,) = _I64.unpack_from(data, at + 48 + (20 if flag & _BORN_V6 else 8))
-    return codes.FINE, size, stamp
 
 
 def verify_records(
@@ -419,42 +336,21 @@ def verify_records(
         (records, log offset of the first bad one or -1, code). With ``check_offsets`` a record
         must name its own log offset (code OFFSET).
     """
-    _bounds(data, start, end)
+    check_bounds(data, start, end)
     at, count = start, 0
     while at < end:
-        if end - at >= 8 and _BLANK.unpack_from(data, at)[1] == MAGIC_BLANK:
-            if _BLANK.unpack_from(data, at)[0] == end - at:
+        if end - at >= 8 and BLANK.unpack_from(data, at)[1] == MAGIC_BLANK:
+            if BLANK.unpack_from(data, at)[0] == end - at:
                 return count, -1, codes.FINE
             return count, log_offset + at - start, codes.BLANK
-        code, size, _ = _accept(data, at, end, check_crc)
+        code, size, _ = accept(data, at, end, check_crc)
         if not code and check_offsets:
-            (named,) = _I64.unpack_from(data, at + 28)
+            (named,) = I64.unpack_from(data, at + 28)
             code = codes.FINE if named == log_offset + at - start else codes.OFFSET
         if code:
             return count, log_offset + at - start, code
         count, at = count + 1, at + size
     return count, -1, codes.FINE
-
-
-def tags_code(topic: bytes, properties: Buffer, store_timestamp: int) -> int:
-    """Return the tags code that dispatch computes for a record.
-
-    The hash of ``TAGS``; in the delay topic the time of delivery.
-    """
-    if topic == _DELAY_TOPIC:
-        level = _delay_level(_property(properties, b"DELAY"))
-        if level > 0:
-            due = store_timestamp + DELAY_LEVELS_MS[min(level, len(DELAY_LEVELS_MS)) - 1]
-            return (due + 2**63) % 2**64 - 2**63
-    tags = _property(properties, b"TAGS")
-    return java_hash(tags) if tags else 0
-
-
-def _delay_level(text: bytes | None) -> int:
-    """Return the level; 0 for what is no decimal number of up to nine digits."""
-    if text is None or len(text) > 9 or not text.isdigit():
-        return 0
-    return int(text)
 
 
 def scan_queues(
@@ -468,24 +364,24 @@ def scan_queues(
         records have no entry and do not end a run. The scan ends at a blank or at the first
         record that does not hold together; bodies are not checked.
     """
-    _bounds(data, start, end)
+    check_bounds(data, start, end)
     runs: list[tuple[bytes, int, int, bytes]] = []
     key: tuple[bytes, int] | None = None
     first, entries, at = 0, bytearray(), start
     while at < end:
-        parts = _parts(data, at, end)
-        rest = None if isinstance(parts, int) else _rest(data, at, parts[0], parts[4])
+        parts = parts_of(data, at, end)
+        rest = None if isinstance(parts, int) else rest_of(data, at, parts[0], parts[4])
         if isinstance(parts, int) or rest is None:
             break
         size, flag, _, _, _ = parts
-        if flag & _TRANSACTION not in (_PREPARED, _ROLLBACK):
+        if flag & TRANSACTION not in (PREPARED, ROLLBACK):
             topic = bytes(data[rest[0] : rest[0] + rest[1]])
             queue, _, queue_offset = struct.unpack_from(">iiq", data, at + 12)
             if key != (topic, queue) or first + len(entries) // 20 != queue_offset:
                 if key is not None:
                     runs.append((*key, first, bytes(entries)))
                 key, first, entries = (topic, queue), queue_offset, bytearray()
-            (stamp,) = _I64.unpack_from(data, at + 48 + (20 if flag & _BORN_V6 else 8))
+            (stamp,) = I64.unpack_from(data, at + 48 + (20 if flag & BORN_V6 else 8))
             code = tags_code(topic, data[rest[2] : rest[2] + rest[3]], stamp)
             entries += _ENTRY.pack(log_offset + at - start, size, code)
         at += size
@@ -502,109 +398,27 @@ def scan_keys(data: Buffer, start: int, end: int, log_offset: int) -> bytes:
         (8), store timestamp (8). ``UNIQ_KEY`` first, then ``KEYS`` split at single spaces; rolled
         back records have none. Ends where `scan_queues` ends.
     """
-    _bounds(data, start, end)
+    check_bounds(data, start, end)
     out, at = bytearray(), start
     while at < end:
-        parts = _parts(data, at, end)
-        rest = None if isinstance(parts, int) else _rest(data, at, parts[0], parts[4])
+        parts = parts_of(data, at, end)
+        rest = None if isinstance(parts, int) else rest_of(data, at, parts[0], parts[4])
         if isinstance(parts, int) or rest is None:
             break
         size, flag, _, _, _ = parts
-        if flag & _TRANSACTION != _ROLLBACK:
+        if flag & TRANSACTION != ROLLBACK:
             prefix = bytes(data[rest[0] : rest[0] + rest[1]]) + b"#"
             text = data[rest[2] : rest[2] + rest[3]]
-            unique = _property(text, b"UNIQ_KEY")
+            unique = property_of(text, b"UNIQ_KEY")
             keys = [unique] if unique else []
-            keys += [key for key in (_property(text, b"KEYS") or b"").split(b" ") if key]
-            (stamp,) = _I64.unpack_from(data, at + 48 + (20 if flag & _BORN_V6 else 8))
+            keys += [key for key in (property_of(text, b"KEYS") or b"").split(b" ") if key]
+            (stamp,) = I64.unpack_from(data, at + 48 + (20 if flag & BORN_V6 else 8))
             for key in keys:
                 out += _KEY.pack(key_hash(prefix + key), log_offset + at - start, stamp)
         at += size
     return bytes(out)
 
 
-def key_hash(text: bytes) -> int:
-    """Return the key index's hash of ``topic#key``: Java's absolute value, 0 for -2^31."""
-    value = java_hash(text)
-    return 0 if value == -0x8000_0000 else abs(value)
-
-
 def store_timestamp_last(data: Buffer, start: int, end: int) -> int:
     """Return the store timestamp of the last whole record of ``start..end``; 0 if there is none."""
     return walk(data, start, end, check_crc=False)[3]
-
-
-Split = tuple[
-    str,
-    int,
-    int,
-    int,
-    bytes,
-    dict[str, str],
-    int,
-    int,
-    int,
-    bytes,
-    int,
-    bytes,
-    int,
-    int,
-    int,
-    int,
-    int,
-]
-"""The fields of a record in the order of `twinlog.record.Record`, hosts as bytes."""
-
-
-def split_properties(data: Buffer) -> dict[str, str]:
-    """Return encoded properties as RocketMQ reads them; see `twinlog.record`."""
-    found: dict[str, str] = {}
-    for item in bytes(data).split(b"\x02"):
-        name, _, value = item.partition(b"\x01")
-        if name and value:
-            found[name.decode("utf-8", "replace")] = value.decode("utf-8", "replace")
-    return found
-
-
-def split_record(data: Buffer, at: int, *, check_crc: bool = True) -> Split | int:
-    """Return the fields of the record at ``at``, or the code of why there is none.
-
-    Accepts what `walk` accepts. What follows the record does not matter.
-    """
-    _bounds(data, at, len(data))
-    code, size, stamp = _accept(data, at, len(data), check_crc)
-    parts = _parts(data, at, len(data))
-    rest = None if isinstance(parts, int) else _rest(data, at, size, parts[4])
-    if code or isinstance(parts, int) or rest is None:
-        return code
-    _, magic, crc, queue, flag, queue_offset, log_offset, sys_flag, born = _FIXED.unpack_from(
-        data, at
-    )
-    _, _, body, body_length, _ = parts
-    reconsume, prepared, _ = _TAIL.unpack_from(data, body - 16)
-    topic, topic_length, text, text_length = rest
-    host = at + 48 + (20 if sys_flag & _BORN_V6 else 8)
-    return (
-        bytes(data[topic : topic + topic_length]).decode("utf-8", "replace"),
-        queue,
-        queue_offset,
-        log_offset,
-        bytes(data[body : body + body_length]),
-        split_properties(data[text : text + text_length]),
-        flag,
-        sys_flag,
-        born,
-        bytes(data[at + 48 : host]),
-        stamp,
-        bytes(data[host + 8 : body - 16]),
-        reconsume,
-        prepared,
-        crc,
-        size,
-        magic,
-    )
-
-
-def _bounds(data: Buffer, start: int, end: int) -> None:
-    if not 0 <= start <= end <= len(data):
-        raise ValueError(f"{start}..{end} does not lie in a buffer of {len(data)} bytes")
