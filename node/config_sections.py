@@ -314,10 +314,10 @@ def explain(
             return f"{key} is {context['what']}", str(context["hint"])
         case "literal_error":
             choices = [str(choice) for choice in _choices(model, key)]
-            hint = nearest(str(value), choices)
+            near = nearest(str(value), choices)
             if len(choices) == 1:
-                return f"{key} is {shown}; it can only be {choices[0]}", hint
-            return f"{key} is {shown}; it can be {listed(choices)}", hint
+                return f"{key} is {shown}; it can only be {choices[0]}", near
+            return f"{key} is {shown}; it can be {listed(choices)}", near
         case "greater_than_equal" | "less_than_equal":
             bound = context.get("ge", context.get("le"))
             side = "at least" if "ge" in context else "at most"

@@ -70,7 +70,7 @@ class Event(Protocol):
         """Take one event."""
 
 
-def no_event(name: str, level: str, **facts: object) -> None:
+def no_event(name: str, level: str, /, **facts: object) -> None:
     """Drop the event."""
 
 
