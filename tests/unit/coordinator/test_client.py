@@ -141,7 +141,7 @@ async def test_an_answer_is_an_answer() -> None:
 @pytest.mark.parametrize("behave", [silent, reset, garbled, refuses, shapeless, odd_state])
 async def test_everything_else_is_unknown(behave: Behave, monkeypatch: pytest.MonkeyPatch) -> None:
     """The operation may have been carried out, so nobody may be told that it was not."""
-    monkeypatch.setattr(coordinator_client, "CALL_SECONDS", 0.1)
+    monkeypatch.setattr(coordinator_client, "CALL_SECONDS", 0.5)
 
     async def body(client: CoordinatorClient, fake: Fake) -> None:
         outcome = await client.call({"op": "elect"})
@@ -170,7 +170,7 @@ async def test_after_an_unknown_the_next_call_has_a_connection_of_its_own(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A late answer to the first question is never taken for the second's."""
-    monkeypatch.setattr(coordinator_client, "CALL_SECONDS", 0.1)
+    monkeypatch.setattr(coordinator_client, "CALL_SECONDS", 0.5)
     answers = [silent, good]
 
     async def behave(stream: trio.SocketStream, frame: wire.Frame) -> None:
@@ -285,7 +285,8 @@ async def blocking(behave: Behave, question: Callable[[CoordinatorCalls], object
         endpoints = client._calls._endpoints()
 
         def ask() -> object:
-            with CoordinatorCalls(endpoints, NAMES, timeout=0.3) as calls:
+            timeout = 0.5 if behave is silent else 5.0
+            with CoordinatorCalls(endpoints, NAMES, timeout=timeout) as calls:
                 return question(calls)
 
         found.append(await trio.to_thread.run_sync(ask))
