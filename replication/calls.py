@@ -47,7 +47,7 @@ class Calls:
     def may_ask(self, now: float) -> bool:
         """Whether a question may go out now."""
         call = self.under_way
-        if call is not None and now - call.sent_at >= LOST_SECONDS:
+        if call is not None and now >= call.sent_at + LOST_SECONDS:
             self.under_way = call = None
         return call is None and now >= self.quiet_until
 

@@ -51,7 +51,7 @@ class Context:
         self.out: deque[Command] = deque()
         self.role: Machine[Role, RoleInput] = Machine(ROLES)
         self.damage: str | None = node.damage
-        self.want_revision = (0, 0)
+        self.want_revision: tuple[int, int] = (0, 0)
         self.want_read = False
         self.cutting = False
         self.notes: deque[Operation] = deque(maxlen=64)

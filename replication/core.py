@@ -401,7 +401,7 @@ class ReplicaCore:
         if context.notes:
             return context.notes[0]
         heard = self.calls.heard_at
-        if heard is None or now - heard >= context.settings.coordinator_poll_seconds:
+        if heard is None or now >= heard + context.settings.coordinator_poll_seconds:
             return Read()
         return None
 
@@ -523,6 +523,11 @@ class ReplicaCore:
             self.following.on_flushed()
         self._after(now)
 
+    def on_damage(self, now: float, what: str) -> None:
+        """The store found its log damaged."""
+        self.context.damage = what
+        self._after(now)
+
     def on_cut(self, now: float) -> None:
         """The log is cut."""
         context = self.context
@@ -608,7 +613,7 @@ class ReplicaCore:
         if self.following is not None:
             self.following.on_tick(now)
         silence = self.context.settings.silence_seconds
-        for conn in [conn for conn, at in self._strangers.items() if now - at >= silence]:
+        for conn in [conn for conn, at in self._strangers.items() if now >= at + silence]:
             del self._strangers[conn]
             self.context.do(commands.Close(conn, "no HELLO"))
         if expired := self.waiters.expire(now):

@@ -143,7 +143,7 @@ class Driver:
         )
         self._token: Token | None = None
         self._promising: tuple[Job, Promise] | None = None
-        self._cutting: Job | None = None
+        self._cutting: tuple[Job, int] | None = None
         self._again: dict[str, tuple[float, commands.Command]] = {}
         self._requests = 0
         self._replies: dict[int, tuple[Reply, list[SectionResult]]] = {}
@@ -253,8 +253,17 @@ class Driver:
             return
         self._now = now
         try:
-            event(now, *args)
-            self._drain(now)
+            try:
+                event(now, *args)
+                self._drain(now)
+            except CorruptionError:
+                if self.store.damage is None:
+                    raise
+            if self.store.damage is not None and self.core.context.damage is None:
+                self.core.on_damage(now, self.store.damage.what)
+                self._drain(now)
+        except CorruptionError as error:
+            self._crash(f"the log: {error}")
         except AssertionError as error:
             self._crash(f"an invariant is broken: {error}")
         except DiskError as error:
@@ -303,12 +312,19 @@ class Driver:
             reply: Called exactly once.
         """
         size = sum([len(section.data) for section in sections])
-        refused = ("not-master", "the node ends") if self._crashed else None
-        refused = refused or self.core.admission(ack, size)
+        refused = self._closed() or self.core.admission(ack, size)
         if refused is not None:
             reply([refusal(*refused) for _ in sections], None)
             return
         self._turn(now, self._append, sections, ack, deadline, size, reply)
+
+    def _closed(self) -> tuple[str, str] | None:
+        """Return the refusal of a node that ends or whose log must not be trusted."""
+        if self._crashed:
+            return "not-master", f"{self.node} ends"
+        if self.store.damage is not None:
+            return "not-master", f"{self.node} is quarantined: {self.store.damage.what}"
+        return None
 
     def _append(
         self,
@@ -332,8 +348,7 @@ class Driver:
         reply: Reply,
     ) -> None:
         """Append a change of the group's metadata; answered once it is confirmed."""
-        refused = ("not-master", "the node ends") if self._crashed else None
-        refused = refused or self.core.admission(CONFIRMED, 1024)
+        refused = self._closed() or self.core.admission(CONFIRMED, 1024)
         if refused is not None:
             reply([refusal(*refused)], None)
             return
@@ -507,8 +522,9 @@ class Driver:
     def _do_cut(self, now: float, command: commands.Cut) -> None:
         assert self._token is not None
         assert self._cutting is None
-        self._cutting = self.store.cut_job(self._token, command.to)
-        self._outside.run_job(self._cutting)
+        job = self.store.cut_job(self._token, command.to)
+        self._cutting = (job, command.to)
+        self._outside.run_job(job)
 
     def _do_promise(self, now: float, command: commands.SavePromise) -> None:
         job = self.store.save_promise_job(command.promise)
@@ -523,7 +539,7 @@ class Driver:
         """A job came back."""
         if self._promising is not None and job is self._promising[0]:
             self._finish_promise(now, error)
-        elif job is self._cutting:
+        elif self._cutting is not None and job is self._cutting[0]:
             self._finish_cut(now, error)
         else:
             flushed = self.store.flushed
@@ -534,22 +550,25 @@ class Driver:
     def _finish_promise(self, now: float, error: Exception | None) -> None:
         assert self._promising is not None
         (job, promise), self._promising = self._promising, None
+        self.store.finish(job)
         if isinstance(error, DiskFull):
             self._again["promise"] = (now + FULL_SECONDS, commands.SavePromise(promise))
             return
         if error is not None:
             raise error
-        self.store.finish(job)
         self.core.on_promised(now, promise)
 
     def _finish_cut(self, now: float, error: Exception | None) -> None:
-        job, self._cutting = self._cutting, None
-        assert job is not None
+        assert self._cutting is not None
+        (job, to), self._cutting = self._cutting, None
+        self.store.finish(job)
+        if isinstance(error, DiskFull):
+            self._again["cut"] = (now + FULL_SECONDS, commands.Cut(to))
+            return
         if error is not None:
             # A cut that stopped half-way is finished by its intent at the next start.
             self._crash(f"the cut: {error}")
             return
-        self.store.finish(job)
         self.core.on_cut(now)
 
     # -- commands: answers

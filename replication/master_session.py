@@ -252,8 +252,8 @@ class MasterSession:
 
     def is_silent(self, now: float) -> bool:
         """Whether nothing was heard for too long."""
-        return now - self.heard_at >= self._settings.silence_seconds
+        return now >= self.heard_at + self._settings.silence_seconds
 
     def owes_word(self, now: float) -> bool:
         """Whether a heartbeat is due."""
-        return now - self.said_at >= self._settings.heartbeat_seconds
+        return now >= self.said_at + self._settings.heartbeat_seconds

@@ -58,6 +58,7 @@ class Upkeep:
         self._prepared_end = -PREPARE_BYTES
         self._prepare_at = now
         self._full_until = now
+        self._flush_from = now
         self._more = False
         self.wanted = 0
 
@@ -80,17 +81,19 @@ class Upkeep:
         if what is Flush.NOTHING:
             return
         job = store.flush_job(thorough=what is Flush.THOROUGH)
-        if job is not None:
-            self._policy.began()
-            self._run("flush", job)
+        if job is None:  # a cut is under way: look again later, the timer must not spin
+            self._flush_from = now + store.settings.flush_interval_seconds
+            return
+        self._policy.began()
+        self._run("flush", job)
 
     def _prepare(self, now: float) -> None:
         end = self._store.end
         due = end - self._prepared_end >= PREPARE_BYTES or now >= self._prepare_at
-        if not due or "prepare" in self._under_way:
+        if not due:
             return
         self._prepared_end, self._prepare_at = end, now + PREPARE_SECONDS
-        if (job := self._store.prepare_job()) is not None:
+        if "prepare" not in self._under_way and (job := self._store.prepare_job()) is not None:
             self._run("prepare", job)
 
     def _is_far(self) -> bool:
@@ -117,12 +120,11 @@ class Upkeep:
         self._more = False
         if store.dispatched >= store.confirm or now < self._full_until:
             return None
-        try:
-            self._more = store.dispatch(self._dispatch_bytes)
-        except DiskFull as error:
-            self._full_until = now + FULL_SECONDS
-            return str(error)
-        return None
+        self._more = store.dispatch(self._dispatch_bytes)
+        if self._more or store.dispatched >= store.confirm:
+            return None
+        self._full_until = now + FULL_SECONDS
+        return f"queues end at {store.dispatched}, confirmed is {store.confirm}"
 
     def on_job(self, now: float, job: Job, error: Exception | None) -> bool:
         """Take the end of a job of ours; False when it is none. Raises what ends the process."""
@@ -131,11 +133,10 @@ class Upkeep:
             return False
         del self._under_way[kind]
         store = self._store
+        store.finish(job)
         if isinstance(error, DiskFull):
             self._full_until = now + FULL_SECONDS
             error = None
-        elif error is None:
-            store.finish(job)
         if kind == "flush":
             self._policy.ended(now, flushed=store.flushed, end=store.end)
         if error is not None:
@@ -147,8 +148,8 @@ class Upkeep:
         store = self._store
         if self._more:
             return now
-        due = min(self._checkpoint_at, self._prepare_at)
+        due = max(min(self._checkpoint_at, self._prepare_at), self._full_until)
         if store.dispatched < store.confirm:
             due = min(due, self._full_until)
         flush = self._policy.deadline(flushed=store.flushed, end=store.end)
-        return due if flush is None else min(due, flush)
+        return due if flush is None else min(due, max(flush, self._flush_from))

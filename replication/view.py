@@ -76,7 +76,9 @@ def role_view(core: ReplicaCore, now: float, *, full: bool) -> RoleView:
     context, reign, following = core.context, core.mastership, core.following
     state, log = context.newest, context.log
     role = core.role
-    epoch, age, admission = context.promise.epoch, None, "not-master"
+    epoch = context.promise.epoch
+    age: float | None = None
+    admission: str | None = "not-master"
     fine = role.value
     peers: tuple[PeerView, ...] = ()
     effective: tuple[str, ...] = tuple(sorted(state.isr)) if state is not None else ()
