@@ -6,9 +6,9 @@ and a file begins with an epoch record, that an epoch changes only in an epoch r
 the history, and that the stored bytes match each batch's CRC. The bytes are placed beyond the end,
 checked there, and only then the entries are written and the end moves.
 
-After any refusal nothing of the call's last file exists and beyond the end there are only zeros; a
-call that crosses files may have stored the batches of the files before. The answer is always the
-store's end.
+A gap stores nothing. After another refusal the batches up to a file border or an epoch record
+before the bad one may be stored; all others are not, and beyond the end there are only zeros. The
+answer is always the store's end.
 
 Not here: sessions and acknowledgements (``replication.slave_session``), control records
 (`storage.store` looks at what this returns).
@@ -53,11 +53,10 @@ class Receiver:
         """
         log = self._log
         ready: list[BatchEntry] = []
-        cursor, taken = log.end, 0
+        taken = 0
+        _check_order(entries, log.end, len(payload))
         try:
             for entry in entries:
-                if entry.start != cursor:
-                    raise Gap(f"a batch at {entry.start}, the log goes on at {cursor}")
                 if log.room == 0 or (ready and ready[-1].kind == KIND_FILLER):
                     self._write(ready)
                     log.next_file("log.roll")
@@ -65,13 +64,10 @@ class Receiver:
                 data = payload[taken : taken + size]
                 value = self._place(entry, data)
                 taken += size
-                cursor = entry.end
                 ready.append(replace(entry, flushed=log.flushed))
                 if value is not None:
                     self._write(ready)
                     log.history.add(value)
-            if taken != len(payload):
-                raise Gap(f"{len(payload)} bytes for batches of {taken}")
             self._write(ready)
         except BaseException:
             log.wipe("log.receive")
@@ -86,8 +82,6 @@ class Receiver:
         log = self._log
         last = log.segments.last
         assert last is not None
-        if len(data) != covered(entry):
-            raise self._bad(entry, "bytes are missing")
         reason = self._shape(entry, last.start)
         if reason is not None:
             raise self._bad(entry, reason)
@@ -135,3 +129,15 @@ class Receiver:
 
     def _bad(self, entry: BatchEntry, reason: str) -> BadBatch:
         return BadBatch(entry.start, entry.length, reason)
+
+
+def _check_order(entries: Sequence[BatchEntry], end: int, size: int) -> None:
+    """Check that batches follow each other from ``end`` on and that ``size`` bytes are theirs."""
+    wanted = 0
+    for entry in entries:
+        if entry.start != end or entry.length <= 0:
+            raise Gap(f"a batch at {entry.start}, the log goes on at {end}")
+        end = entry.end
+        wanted += covered(entry)
+    if wanted != size:
+        raise Gap(f"{size} bytes for batches of {wanted}")

@@ -1,0 +1,1 @@
+"""Crashes at every disk operation, damage of every kind; and the workbench of all storage tests."""

@@ -1,0 +1,243 @@
+"""A master's appends: what is stored, numbered, refused, repeated."""
+
+from __future__ import annotations
+
+import pytest
+
+from storage import CreateTopic, Outcome, ReadStatus, Section, StoreSettings
+from storage.errors import StaleToken
+from tests.crash.workbench import (
+    TOPIC,
+    append,
+    bodies,
+    fill,
+    lead,
+    master,
+    open_store,
+    run,
+    section,
+    settle,
+    token,
+)
+from tests.fakes.disk import FakeDisk
+from twinlog.layout import KIND_EPOCH, KIND_FILLER, KIND_RECORDS
+from twinlog.record import decode
+
+
+def test_records_are_numbered_and_stamped_in_place() -> None:
+    """Log offset, queue offset, store time and host of each record are the store's."""
+    store = master(FakeDisk())
+    first = store.end
+    results = append(store, section(3, queue=2), section(2, queue=2))
+    assert [(one.queue_offset, one.outcome) for one in results] == [
+        (0, Outcome.STORED),
+        (3, Outcome.STORED),
+    ]
+    at = first
+    for number in range(5):
+        record = decode(store.view(at, store.end))
+        assert (record.log_offset, record.queue_offset, record.queue) == (at, number, 2)
+        assert (record.store_timestamp, record.store_host) == (2000, "127.0.0.1:0")
+        at += record.size
+    assert at == store.end == results[1].end
+
+
+def test_sections_of_one_turn_are_one_batch() -> None:
+    """Up to the batch limit; a larger section is a batch of its own and is never divided."""
+    store = master(FakeDisk(), settings=StoreSettings(segment_size=64 * 1024, batch_size_max=4096))
+    before = store.end
+    append(store, section(5), section(5, queue=1), section(40, size=100), section(1))
+    lengths = [(one.count, one.kind) for one in store.entries(before, max_bytes=1 << 20)]
+    assert lengths == [(10, KIND_RECORDS), (40, KIND_RECORDS), (1, KIND_RECORDS)]
+
+
+def test_every_file_begins_with_an_epoch_record_and_ends_with_a_filler() -> None:
+    """And the epoch record carries the chain of the file before."""
+    store = master(FakeDisk())
+    fill(store, 40)
+    size = store.settings.segment_size
+    assert store.end > 2 * size
+    for base in range(0, store.end, size):
+        entries = store.entries(base, max_bytes=1 << 20, end=min(base + size, store.end))
+        assert entries[0].kind == KIND_EPOCH
+        if base + size < store.end:
+            assert entries[-1].kind == KIND_FILLER
+            assert entries[-1].end == base + size
+    assert [one.epoch for one in store.epochs] == [1]
+
+
+@pytest.mark.parametrize(
+    ("made", "code"),
+    [
+        (section(topic="nothing"), "unknown-topic"),
+        (section(queue=4), "unknown-queue"),
+        (section(topic="rmq_sys_TWINLOG_META"), "topic"),
+        (Section(TOPIC, 0, 2, section(3).data), "count"),
+        (Section(TOPIC, 1, 3, section(3).data), "queue"),
+        (Section(TOPIC, 0, 3, bytes(section(3).data)[:-1]), "size"),
+        (Section(TOPIC, 0, 3, section(3, producer=5).data), "sequence"),
+        (Section(TOPIC, 0, 3, section(3).data, producer=5), "sequence"),
+        (section(1, size=20_000), "too-large"),
+        (Section(TOPIC, 0, 0, b""), "count"),
+    ],
+)
+def test_a_bad_section_is_refused_alone(made: Section, code: str) -> None:
+    """Nothing of it is in the log; the sections around it are."""
+    store = master(FakeDisk())
+    good, bad, also = append(store, section(2), made, section(2))
+    assert (bad.outcome, bad.code) == (Outcome.REFUSED, code)
+    assert bad.text
+    assert (good.queue_offset, also.queue_offset) == (0, 2)
+    settle(store)
+    assert len(bodies(store)) == 4
+
+
+def test_a_bad_record_is_named() -> None:
+    """A flipped bit in the third body refuses the section with record 2 and "crc"."""
+    store = master(FakeDisk())
+    data = bytearray(section(3).data)
+    data[-60] ^= 1
+    result = append(store, Section(TOPIC, 0, 3, data))[0]
+    assert (result.code, result.record) == ("crc", 2)
+
+
+def test_a_repeated_section_is_stored_once() -> None:
+    """The answer of a duplicate is the original's place."""
+    store = master(FakeDisk())
+    results = [
+        append(store, section(3, producer=9, sequence=3 * n, mark=n))[0] for n in range(8)
+    ]
+    again = append(store, section(3, producer=9, sequence=21, mark=7))[0]
+    assert (again.outcome, again.queue_offset, again.end) == (
+        Outcome.DUPLICATE,
+        results[7].queue_offset,
+        results[7].end,
+    )
+    old = append(store, section(3, producer=9, sequence=0))[0]
+    assert (old.outcome, old.queue_offset) == (Outcome.DUPLICATE, -1)
+    other = append(store, section(3, producer=9, sequence=21, size=60))[0]
+    assert other.code == "sequence-reused"
+    gap = append(store, section(3, producer=9, sequence=30))[0]
+    assert gap.code == "out-of-sequence"
+
+
+def test_two_in_one_turn_are_in_order() -> None:
+    """The second section of a turn is judged after the first, and so is a repetition."""
+    store = master(FakeDisk())
+    first, second, third = append(
+        store,
+        section(3, producer=9, sequence=0),
+        section(3, producer=9, sequence=3),
+        section(3, producer=9, sequence=3),
+    )
+    assert (first.outcome, second.outcome) == (Outcome.STORED, Outcome.STORED)
+    assert (third.outcome, third.end) == (Outcome.DUPLICATE, second.end)
+
+
+def test_a_topic_binds_from_its_confirm() -> None:
+    """Before, sections are refused; a second creation is a duplicate with the same end."""
+    store = open_store(FakeDisk())
+    lead(store, epoch=1)
+    made = store.append_control(token(1), CreateTopic("t", 2, 5), wall_ms=1)
+    again = store.append_control(token(1), CreateTopic("t", 2, 9), wall_ms=1)
+    assert (again.outcome, again.end) == (Outcome.DUPLICATE, made.end)
+    assert store.append_control(token(1), CreateTopic("t", 3, 9), wall_ms=1).code == "topic-exists"
+    assert append(store, section(topic="t"))[0].code == "unknown-topic"
+    assert store.topics() == {}
+    store.set_confirm(made.end)
+    assert store.topics() == {"t": 2}
+    assert append(store, section(topic="t"))[0].outcome is Outcome.STORED
+
+
+def test_an_old_token_writes_nothing() -> None:
+    """Role, epoch and session must all be the present ones."""
+    store = master(FakeDisk())
+    end = store.end
+    store.take_token(token(2))
+    with pytest.raises(StaleToken):
+        append(store, section())
+    with pytest.raises(StaleToken):
+        store.append_control(token(1), CreateTopic("x", 1, 1), wall_ms=1)
+    store.drop_token()
+    with pytest.raises(StaleToken):
+        append(store, section(), epoch=2)
+    assert store.end == end
+
+
+def test_readers_stop_at_confirm() -> None:
+    """An unconfirmed record is not there; an offset beyond it is retryable, not wrong."""
+    store = master(FakeDisk())
+    append(store, section(3))
+    assert store.read(TOPIC, 0, 0, max_bytes=99, max_records=9).status is ReadStatus.NONE
+    assert store.read(TOPIC, 0, 2, max_bytes=99, max_records=9).status is ReadStatus.ABOVE_CONFIRM
+    settle(store)
+    assert store.read(TOPIC, 0, 2, max_bytes=99, max_records=9).count == 1
+    assert store.read(TOPIC, 0, 9, max_bytes=99, max_records=9).status is ReadStatus.PAST_END
+    assert store.read(TOPIC, 9, 0, max_bytes=9, max_records=9).status is ReadStatus.UNKNOWN_QUEUE
+    assert store.read("no", 0, 0, max_bytes=9, max_records=9).status is ReadStatus.UNKNOWN_TOPIC
+
+
+def test_a_full_disk_refuses_and_resumes() -> None:
+    """Nothing half stored; reads go on; sequences and numbers continue when there is space."""
+    disk = FakeDisk()
+    store = master(disk)
+    append(store, section(3, producer=9))
+    settle(store)
+    disk.faults.full = True
+    results = append(store, section(3, producer=9, sequence=3), section(50, size=60))
+    assert [one.code for one in results] == ["disk-full", "disk-full"]
+    assert store.disk_full
+    end = store.end
+    assert not any(store.view(end, end + 8000))
+    assert len(bodies(store)) == 3
+    disk.faults.full = False
+    results = append(store, section(3, producer=9, sequence=3))
+    assert (results[0].outcome, results[0].queue_offset) == (Outcome.STORED, 3)
+    settle(store)
+    assert len(bodies(store)) == 6
+
+
+def test_a_full_disk_at_a_file_border_resumes() -> None:
+    """Whether filler, file or epoch record met it: the next file begins as it must."""
+    for after in range(12):
+        disk = FakeDisk()
+        store = master(disk)
+        fill(store, 8)
+        disk.faults.fail("log.", after=after, error=28)
+        made = [append(store, section(10, queue=n % 4, mark=n))[0] for n in range(12)]
+        assert [one.code for one in made if one.code] == ["disk-full"], after
+        settle(store)
+        assert store.damage is None
+        stored = [one for one in made if one.outcome is Outcome.STORED]
+        assert sum(len(bodies(store, queue)) for queue in range(4)) == 80 + 10 * len(stored)
+        base = store.settings.segment_size
+        assert store.entries(base, max_bytes=1)[0].kind == KIND_EPOCH
+
+
+def test_the_next_file_is_made_ahead() -> None:
+    """A prepared file is taken at the border; the one after is asked for half a file later."""
+    disk = FakeDisk()
+    store = master(disk)
+    assert store.prepare_job() is None
+    fill(store, 6)
+    run(store, store.prepare_job())
+    assert store.prepare_job() is None
+    disk.faults.recording = True
+    fill(store, 6)
+    assert "log.roll.create" not in [op for op, _ in disk.faults.record]
+    assert store.end > store.settings.segment_size
+
+
+def test_a_file_made_ahead_too_late_goes() -> None:
+    """The log made its own file meanwhile; the prepared one is removed and nothing is mixed up."""
+    disk = FakeDisk()
+    store = master(disk)
+    fill(store, 6)
+    job = store.prepare_job()
+    assert job is not None
+    fill(store, 6)
+    job.run()
+    store.finish(job)
+    assert not disk.exists("twinlog/ahead.log")
+    settle(store)
+    assert sum(len(bodies(store, queue)) for queue in range(4)) == 120
