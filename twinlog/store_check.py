@@ -249,7 +249,7 @@ def _check_queues(store: StoreReader, runs: list[Run], verdict: Verdict) -> None
 
 def _expected(store: StoreReader, run: Run) -> Iterator[tuple[tuple[str, int], int, bytes]]:
     view, start = store.series.view(run.file), run.file.start
-    found = kernels.scan_queues(view, run.offset - start, run.end - start, run.offset)
+    found = kernels.gather_queues(view, run.offset - start, run.end - start, run.offset)
     for topic, number, first, entries in found:
         yield (topic.decode("utf-8", "replace"), number), first, entries
 

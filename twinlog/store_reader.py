@@ -279,7 +279,7 @@ class StoreReader:
     def _dispatch(self, run: Run, queues: dict[tuple[str, int], AnyQueue], keys: KeyIndex) -> None:
         view = self.series.view(run.file)
         at, end = run.offset - run.file.start, run.end - run.file.start
-        for name, number, first, entries in kernels.scan_queues(view, at, end, run.offset):
+        for name, number, first, entries in kernels.gather_queues(view, at, end, run.offset):
             topic = name.decode("utf-8", "replace")
             queue = queues.get((topic, number))
             if queue is None:

@@ -98,6 +98,7 @@ def test_twins_walk_alike(
         ("walk", (), {"check_crc": check_crc}),
         ("verify_records", (log_offset,), {"check_offsets": check_offsets}),
         ("scan_queues", (log_offset,), {}),
+        ("gather_queues", (log_offset,), {}),
         ("scan_keys", (log_offset,), {}),
         ("store_timestamp_last", (), {}),
     ]:
@@ -396,3 +397,22 @@ def test_the_chosen_kernels_say_why() -> None:
     """`twinlog version` prints both."""
     assert kernels.which() in ("compiled", "python")
     assert kernels.why()
+
+
+@pytest.mark.parametrize("kernel", [plain, COMPILED], ids=["plain", "compiled"])
+def test_interleaved_queues_are_gathered(kernel: ModuleType) -> None:
+    """However records interleave, each queue has one item; a jump of its offsets begins another."""
+    order = [("a", 0, 5), ("b", 0, 0), ("a", 0, 6), ("a", 1, 0), ("b", 0, 1), ("b", 0, 3)]
+    parts = [record.encode(t, q, b"x" * n, queue_offset=o) for n, (t, q, o) in enumerate(order)]
+    starts = [sum(map(len, parts[:n])) for n in range(len(parts))]
+    data = b"".join(parts)
+    found = kernel.gather_queues(data, 0, len(data), 1000)
+    assert [
+        (topic, queue, first, [e[0] - 1000 for e in struct.iter_unpack(">QIq", entries)])
+        for topic, queue, first, entries in found
+    ] == [
+        (b"a", 0, 5, [starts[0], starts[2]]),
+        (b"b", 0, 0, [starts[1], starts[4]]),
+        (b"a", 1, 0, [starts[3]]),
+        (b"b", 0, 3, [starts[5]]),
+    ]

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         check_section,
         crc32,
         crc32c,
+        gather_queues,
         java_hash,
         key_hash,
         patch_section,
@@ -51,6 +52,7 @@ __all__ = [
     "check_section",
     "crc32",
     "crc32c",
+    "gather_queues",
     "java_hash",
     "key_hash",
     "patch_section",
@@ -132,6 +134,7 @@ if not TYPE_CHECKING:
     check_section = _chosen.check_section
     crc32 = _chosen.crc32
     crc32c = _chosen.crc32c
+    gather_queues = _chosen.gather_queues
     java_hash = _chosen.java_hash
     key_hash = _chosen.key_hash
     patch_section = _chosen.patch_section

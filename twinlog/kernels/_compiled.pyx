@@ -788,6 +788,67 @@ cdef tuple _run(
     return name, queue, first, packed.take()
 
 
+cdef class _Gathered:
+    """The entries of one queue while they are gathered."""
+
+    cdef bytes topic
+    cdef int32_t queue
+    cdef int64_t first
+    cdef _Packed packed
+
+
+def gather_queues(data, Py_ssize_t start, Py_ssize_t end, int64_t log_offset):
+    """See `plain.gather_queues`."""
+    cdef Py_buffer view
+    cdef Parts parts
+    cdef Py_ssize_t at = start
+    cdef const uint8_t *p
+    cdef uint8_t *entry
+    cdef int64_t code
+    cdef _Gathered now = None
+    cdef _Gathered one
+    cdef list order = []
+    cdef dict known = {}
+    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+    try:
+        _range(view.len, start, end)
+        while at < end:
+            p = <const uint8_t *>view.buf + at
+            if _parts(p, end - at, &parts) or _rest(&parts):
+                break
+            if parts.flag & TRANSACTION != PREPARED and parts.flag & TRANSACTION != ROLLBACK:
+                if (
+                    now is None
+                    or _i32(p + 12) != now.queue
+                    or parts.topic_length != PyBytes_GET_SIZE(now.topic)
+                    or memcmp(parts.topic, PyBytes_AS_STRING(now.topic), parts.topic_length) != 0
+                ):
+                    topic = PyBytes_FromStringAndSize(<const char *>parts.topic, parts.topic_length)
+                    now = known.get((topic, _i32(p + 12)))
+                else:
+                    topic = now.topic
+                if now is None or (
+                    <uint64_t>_i64(p + 20)
+                    != <uint64_t>now.first + <uint64_t>(now.packed.used // 20)
+                ):
+                    now = _Gathered()
+                    now.topic = topic
+                    now.queue = _i32(p + 12)
+                    now.first = _i64(p + 20)
+                    now.packed = _Packed()
+                    known[topic, now.queue] = now
+                    order.append(now)
+                code = _tags_code(&parts)
+                entry = now.packed.more(20)
+                _put64(entry, <uint64_t>(log_offset + (at - start)))
+                _put32(entry + 8, <uint32_t>parts.size)
+                _put64(entry + 12, <uint64_t>code)
+            at += parts.size
+    finally:
+        PyBuffer_Release(&view)
+    return [(one.topic, one.queue, one.first, one.packed.take()) for one in order]
+
+
 cdef int _add_key(
     _Packed packed, Parts *parts, const uint8_t *key, int64_t length, int64_t log_offset
 ) except -1:

@@ -77,6 +77,7 @@ __all__ = [
     "check_section",
     "crc32",
     "crc32c",
+    "gather_queues",
     "java_hash",
     "key_hash",
     "patch_section",
@@ -388,6 +389,26 @@ def scan_queues(
     if key is not None:
         runs.append((*key, first, bytes(entries)))
     return runs
+
+
+def gather_queues(
+    data: Buffer, start: int, end: int, log_offset: int
+) -> list[tuple[bytes, int, int, bytes]]:
+    """Build the same entries as `scan_queues`, gathered: one item for each queue.
+
+    A queue has a further item wherever its queue offsets do not rise by one. Items are in order of
+    their first records; so a writer has one write for each queue, however records interleave.
+    """
+    order: list[tuple[bytes, int, int, bytearray]] = []
+    newest: dict[tuple[bytes, int], int] = {}
+    for topic, queue, first, entries in scan_queues(data, start, end, log_offset):
+        i = newest.get((topic, queue), -1)
+        if i >= 0 and order[i][2] + len(order[i][3]) // 20 == first:
+            order[i][3].extend(entries)
+        else:
+            newest[topic, queue] = len(order)
+            order.append((topic, queue, first, bytearray(entries)))
+    return [(topic, queue, first, bytes(entries)) for topic, queue, first, entries in order]
 
 
 def scan_keys(data: Buffer, start: int, end: int, log_offset: int) -> bytes:
