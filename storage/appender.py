@@ -315,7 +315,8 @@ class Appender:
     def _make_room(self, turn: _Turn, length: int) -> None:
         """Close the batch when the section would make it too large; roll when the file is full."""
         log = self._log
-        if turn.count and turn.cursor + length - turn.start > self._settings.batch_size_max:
+        most = min(self._settings.batch_size_max, self._settings.batch_length_max)
+        if turn.count and turn.cursor + length - turn.start > most:
             self._close(turn)
         last = log.segments.last
         fits = last is not None and turn.cursor + length + BLANK_SIZE <= last.end
