@@ -33,6 +33,7 @@ class Faults:
         calls: Number of calls so far.
         record: (operation, path) of each call, when `recording`.
         recording: Keep the record.
+        asleep: Nothing is counted and nothing fails: a judge is looking.
         full: Every call that needs space meets ENOSPC.
         io_error: Every flush meets EIO from now on.
     """
@@ -40,6 +41,7 @@ class Faults:
     calls: int = 0
     recording: bool = False
     record: list[tuple[str, str]] = field(default_factory=list)
+    asleep: bool = False
     full: bool = False
     io_error: bool = False
     _armed: list[_Armed] = field(default_factory=list)
@@ -68,6 +70,8 @@ class Faults:
         Raises:
             SimulatedCrash: The process dies here.
         """
+        if self.asleep:
+            return None
         self.calls += 1
         if self.recording:
             self.record.append((op, path))

@@ -135,9 +135,9 @@ class Producer:
         """Send all open sections of a line, in order, in one request."""
         world = self.world
         sections = list(line.open)
+        line.busy = bool(sections)
         if not sections:
             return
-        line.busy = True
         line.turn += 1
         for section in sections:
             section.attempts += 1

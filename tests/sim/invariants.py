@@ -274,7 +274,9 @@ class RestartLosesNothing(Invariant):
     def booted(self, node: SimNode, shadow: Shadow) -> None:
         assert node.store is not None
         floor = shadow.flushed if node.lost_power else shadow.end
-        if node.store.end < floor and not node.cutting:
+        if node.died_cutting:
+            floor = min(floor, shadow.confirm)
+        if node.store.end < floor:
             self.fail(
                 f"{node.name} starts with end {node.store.end}, had {floor}"
                 f" ({'flushed' if node.lost_power else 'in the page cache'})"

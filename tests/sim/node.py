@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from tests.sim.clients import Request
     from tests.sim.world import World
 
-_REBOOT = 0.05  # seconds a process needs from start to its first event
+TICKS_MAX = 2000  # a second; a busy master has some hundreds
 
 
 class ProcessEnded(BaseException):
@@ -48,6 +48,7 @@ class SimNode:
         alive: A process runs.
         paused: It is stopped (SIGSTOP).
         lost_power: The last end of the process took the page cache with it.
+        died_cutting: It ended in the middle of a cut.
         cause: Why the process ended.
     """
 
@@ -62,9 +63,11 @@ class SimNode:
         self.alive = False
         self.paused = False
         self.lost_power = False
+        self.died_cutting = False
         self.cause = "never started"
         self._backlog: list[tuple[Callable[..., None], tuple[object, ...]]] = []
         self._tick_at = float("inf")
+        self._ticks = self._tick_second = 0
         self._jobs = 0
         self._view_seen: tuple[object, ...] = ()
 
@@ -142,6 +145,7 @@ class SimNode:
         self.paused = False
         self.cause = cause
         self.lost_power = power
+        self.died_cutting = self.cutting
         self._backlog = []
         world.network.process_gone(self, silently=power)
         self.disk.crash(keep_page_cache=not power, rng=world.schedule.rng)
@@ -210,12 +214,22 @@ class SimNode:
         if not self.alive or incarnation != self.incarnation or due != self._tick_at:
             return
         self._tick_at = float("inf")
+        self._count_tick()
         assert self.driver is not None
         deadline = self.driver.next_deadline()
         if deadline is not None and deadline > self.world.schedule.now + 1e-9 and not self.paused:
             self._set_tick()
             return
         self._tell(self.driver.on_tick)
+
+    def _count_tick(self) -> None:
+        """A deadline that stays in the past is a timer that burns a core."""
+        second = int(self.world.schedule.now)
+        if second != self._tick_second:
+            self._tick_second, self._ticks = second, 0
+        self._ticks += 1
+        if self._ticks > TICKS_MAX:
+            raise Violation("NeverSpins", f"{self.name}: {self._ticks} ticks in a second")
 
     # -- streams (Endpoint)
 

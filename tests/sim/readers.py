@@ -47,7 +47,9 @@ class Readers:
     def _read(self, node: SimNode, topic: str, queue: int, at: int) -> int:
         """Read once; returns the queue offset after what came."""
         assert node.store is not None
+        node.disk.faults.asleep = True
         result = node.store.read(topic, queue, at, max_bytes=_READ_BYTES, max_records=16)
+        node.disk.faults.asleep = False
         self.reads += 1
         rows = self.world.contents.queues.get((topic, queue), [])
         data = b"".join(bytes(piece) for piece in result.slices)
