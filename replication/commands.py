@@ -178,13 +178,6 @@ class Changed:
     """Role, epoch, in-sync set or confirm offset moved."""
 
 
-@dataclass(frozen=True, slots=True)
-class Crash:
-    """End the process at once: an invariant is broken or the disk cannot be trusted."""
-
-    why: str
-
-
 Command = (
     Send
     | Ship
@@ -208,5 +201,4 @@ Command = (
     | Answer
     | Tell
     | Changed
-    | Crash
 )

@@ -22,24 +22,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from typing import cast
 
 from replication import commands, frames
-from replication.calls import Calls
 from replication.context import Context
 from replication.events import Later, Log, Node
 from replication.following import FollowingMaster
 from replication.group_state import GroupState
 from replication.mastership import Handover, Mastership
-from replication.register_ops import (
-    AlterInSync,
-    Annotate,
-    Elect,
-    Operation,
-    Read,
-    RegisterNode,
-    Transfer,
-)
-from replication.register_rules import standing_order
+from replication.questions import Questions, Verdict
+from replication.register_ops import Elect, Operation, RegisterNode
 from replication.roles import Role, RoleInput
 from replication.settings import ReplicationSettings
 from replication.waiters import Waiters
@@ -47,9 +39,6 @@ from storage import Promise
 from twinlog.errors import ProtocolError
 
 MASTER_ROLES = (Role.STARTING, Role.ACTIVE, Role.DEGRADED, Role.TRANSFERRING)
-
-RETRIED_REFUSALS = ("reports-missing", "read-only", "other-register", "unknown-node", "not-seeded")
-"""Refusals that a person or another node ends; the same is asked again after a pause."""
 
 
 class ReplicaCore:
@@ -59,6 +48,7 @@ class ReplicaCore:
         context: What the parts share.
         mastership: The reign, while this node leads. ``following``: while it follows.
         waiters: Appends that wait.
+        questions: What is asked of the register.
         trouble: Why the node has no role, for people; empty when it has one.
     """
 
@@ -73,7 +63,7 @@ class ReplicaCore:
         now: float,
     ) -> None:
         self.context = Context(node, settings, log, promise, seed)
-        self.calls = Calls(self.context, now)
+        self.questions = Questions(self.context, now)
         self.waiters = Waiters(settings.waiters_max, settings.waiters_bytes_max)
         self.mastership: Mastership | None = None
         self.following: FollowingMaster | None = None
@@ -81,9 +71,6 @@ class ReplicaCore:
         self._flushed_at_boot = log.flushed
         self._saving: Promise | None = None
         self._mastered = 0
-        self._stand_at: float | None = None
-        self._overdue = False
-        self._displaced = False
         self._strangers: dict[int, float] = {}
         self._stop: tuple[int, float] | None = None
         self._alarms: set[str] = set()
@@ -101,7 +88,7 @@ class ReplicaCore:
             self.context.role.move(RoleInput.DAMAGE)
             self.trouble = self.context.damage
             self.context.tell("quarantined", "alarm", what=self.context.damage)
-        self._ask(now)
+        self.questions.ask(now, self.mastership)
 
     # -- the group state
 
@@ -120,7 +107,7 @@ class ReplicaCore:
         context = self.context
         if self._refuses(state):
             return
-        self.calls.heard_at = now
+        self.questions.calls.heard_at = now
         newest = context.newest
         if newest is not None and state.revision == newest.revision:
             return
@@ -173,9 +160,9 @@ class ReplicaCore:
             if known.session != context.session:
                 context.session = known.session
                 context.do(commands.Registered())
-                context.tell("registered", session=known.session, clean=self._is_clean())
-        elif context.session and not self._displaced:
-            self._displaced = True
+                context.tell("registered", session=known.session, clean=self.questions.is_clean)
+        elif context.session and not self.questions.displaced:
+            self.questions.displaced = True
             self._alarm("registered-elsewhere", session=context.session)
 
     # -- promises
@@ -225,7 +212,7 @@ class ReplicaCore:
             return
         if self.role in (Role.STOPPED, Role.QUARANTINED) or self._stop is not None:
             return
-        if self._displaced:
+        if self.questions.displaced:
             self._fence("another process registered under this name")
             return
         name = context.node.name
@@ -247,7 +234,7 @@ class ReplicaCore:
             return
         self._fence("")
         self._mastered = state.epoch
-        self._stand_at = None
+        self.questions.stand_at = None
         self.trouble = ""
         self.context.role.move(RoleInput.ELECTED)
         self.mastership = Mastership(self.context, state, self.waiters, now)
@@ -262,7 +249,7 @@ class ReplicaCore:
         if self.following is not None and self.following.is_of(state):
             return
         self._fence("")
-        self._stand_at = None
+        self.questions.stand_at = None
         self.trouble = ""
         self.context.role.move(RoleInput.OTHER_LEADER)
         self.following = FollowingMaster(self.context, state, self._flushed_at_boot)
@@ -279,9 +266,7 @@ class ReplicaCore:
             self.context.role.move(RoleInput.NO_LEADER)
             self.trouble = "standing for master"
             self.context.do(commands.Changed())
-        if self._stand_at is None:
-            self._overdue = state.transfer_to not in (None, self.context.node.name)
-            self._stand_at = now + self._stand_delay(state)
+        self.questions.stand(now, state)
 
     def may_stand(self, state: GroupState) -> bool:
         """Whether an election of this node can be granted."""
@@ -295,23 +280,6 @@ class ReplicaCore:
             return state.first == name or (state.first is None and everybody)
         return state.counts(name)
 
-    def _stand_delay(self, state: GroupState) -> float:
-        """The best candidate stands first, the others give it time."""
-        name, settings = self.context.node.name, self.context.settings
-        if name in (state.transfer_to, state.first if state.epoch == 0 else None):
-            return 0.0
-        restarted = state.previous is not None and (
-            state.session_of(state.previous) != state.previous_session
-        )
-        if restarted and state.previous == name:
-            return 0.0
-        old = None if restarted else state.previous
-        able = [other for other in state.replicas if state.counts(other)] or list(state.replicas)
-        able.sort(key=lambda other: standing_order(state, other, old))
-        rank = able.index(name) + 1 if name in able else len(able) + 1
-        delay = rank * settings.stand_seconds
-        return delay + (settings.transfer_stand_seconds if self._overdue else 0.0)
-
     def _fence(self, why: str) -> None:
         """Have no role; ``why`` is for people, empty when another role follows at once."""
         if self.mastership is not None:
@@ -320,7 +288,7 @@ class ReplicaCore:
             self._stop_following(why or "the role changes")
         if self.role is Role.CANDIDATE:
             self.context.role.move(RoleInput.FENCE)
-        self._stand_at = None
+        self.questions.stand_at = None
         if why and why != self.trouble:
             self.trouble = why
             self.context.tell("fenced", "warning", why=why)
@@ -361,106 +329,30 @@ class ReplicaCore:
         self.context.tell("quarantined", "alarm", what=what)
         self.context.do(commands.Changed())
 
-    # -- questions to the register
-
-    def _is_clean(self) -> bool:
-        return self.context.node.clean and self.context.damage is None
-
-    def _must_register(self) -> bool:
-        context = self.context
-        if not context.session:
-            return True
-        state, name = context.newest, context.node.name
-        if context.damage is None or state is None:
-            return False
-        return name in state.isr or name in state.elr or state.leader == name
-
-    def _ask(self, now: float) -> None:
-        if self.role is Role.STOPPED or not self.calls.may_ask(now):
-            return
-        op = self._question(now)
-        if op is not None:
-            self.calls.ask(now, op)
-
-    def _question(self, now: float) -> Operation | None:
-        context, reign = self.context, self.mastership
-        if self._displaced:
-            return None
-        if self._must_register():
-            return self._registration()
-        if reign is not None and reign.insync.proposal is not None:
-            return reign.insync.proposal
-        if reign is not None and (transfer := reign.transfer_op()) is not None:
-            return transfer
-        if reign is not None and (proposal := reign.propose(now)) is not None:
-            return proposal
-        if self.role is Role.CANDIDATE and self._stand_at is not None and now >= self._stand_at:
-            return Elect(context.node.name, context.session, self._overdue)
-        if context.want_read:
-            return Read()
-        if context.notes:
-            return context.notes[0]
-        heard = self.calls.heard_at
-        if heard is None or now >= heard + context.settings.coordinator_poll_seconds:
-            return Read()
-        return None
-
-    def _registration(self) -> RegisterNode:
-        context = self.context
-        node, log = context.node, context.log
-        return RegisterNode(
-            node=node.name,
-            store=node.store,
-            start=node.start,
-            known=node.known,
-            clean=self._is_clean(),
-            empty=log.end == log.start == 0,
-            last_epoch=log.last_epoch,
-            end=log.end,
-            promised=context.promise.epoch,
-            seed=context.settings.seed,
-        )
+    # -- answers of the register
 
     def on_answer(self, now: float, number: int, answer: Mapping[str, object] | None) -> None:
         """The register answered; None: nobody knows whether it did what was asked."""
-        op = self.calls.answered(number)
+        op = self.questions.calls.answered(number)
         if answer is None:
             if op is not None:
-                self.calls.pause(now)
+                self.questions.calls.pause(now)
             self._after(now)
             return
-        ok, state = answer.get("ok") is True, answer.get("state")
-        code, text = str(answer.get("code", "")), str(answer.get("text", ""))
         if op is not None:
-            self._settle(now, op, ok, code, text, str(answer.get("hint", "")))
+            self._settle(now, op, Verdict.of(answer))
+        state = answer.get("state")
         if isinstance(state, Mapping):
-            self.on_group_state(now, state)  # pyright: ignore[reportUnknownArgumentType]
+            self.on_group_state(now, cast("Mapping[str, object]", state))
         self._after(now)
 
-    def _settle(
-        self, now: float, op: Operation, ok: bool, code: str, text: str, hint: str
-    ) -> None:
-        match op:
-            case Read():
-                self.context.want_read = False
-                self.calls.heard_at = now
-            case Annotate():
-                if self.context.notes:
-                    self.context.notes.popleft()
-            case Elect():
-                self._stand_at = None if ok else now + self.context.settings.stand_seconds * 4
-            case Transfer() if not ok and self.mastership is not None:
-                self.mastership.transfer_refused(code, text)
-            case AlterInSync() if not ok:
-                self.context.want_read = True
-                self.calls.pause(now)
-            case _:
-                pass
-        if not ok and code in RETRIED_REFUSALS:
-            self.calls.pause(now)
-            if isinstance(op, (RegisterNode, Elect)) or code != "reports-missing":
-                self.trouble = text or self.trouble
-                self._alarm(f"register-{code}", text=text, hint=hint)
+    def _settle(self, now: float, op: Operation, verdict: Verdict) -> None:
+        alarm = self.questions.settle(now, op, verdict, self.mastership)
+        if alarm is None:
+            return
+        if self.context.session == 0 or isinstance(op, (RegisterNode, Elect)):
+            self.trouble = verdict.text or self.trouble
+        self._alarm(alarm, text=verdict.text, hint=verdict.hint)
 
     # -- links
 
@@ -599,7 +491,7 @@ class ReplicaCore:
         self.context.do(commands.Answer(request, "ok", ""))
         self.context.do(commands.Changed())
 
-    def on_later(self, event: Later) -> None:
+    def on_later(self, now: float, event: Later) -> None:
         """Take an event of a later version: nothing changes, and it is said loudly."""
         what = type(event).__name__
         self.context.tell("comes-later", "alarm", what=what, facts=repr(event))
@@ -629,7 +521,8 @@ class ReplicaCore:
             self._promise()
         if self._stop is not None:
             self._stopped(now)
-        self._ask(now)
+        if self.role is not Role.STOPPED:
+            self.questions.ask(now, self.mastership)
 
     def next_deadline(self) -> float | None:
         """Return when `on_tick` is due, None for never."""
@@ -647,20 +540,8 @@ class ReplicaCore:
             due.append(first + self.context.settings.silence_seconds)
         if self._stop is not None:
             due.append(self._stop[1])
-        due.append(self._question_due())
+        due.append(self.questions.next_deadline())
         return min(due)
-
-    def _question_due(self) -> float:
-        calls, poll = self.calls, self.context.settings.coordinator_poll_seconds
-        earliest = calls.next_deadline()
-        if calls.under_way is not None:
-            return earliest
-        due = calls.heard_at + poll if calls.heard_at is not None else earliest
-        if self.role is Role.CANDIDATE and self._stand_at is not None:
-            due = min(due, self._stand_at)
-        if self._must_register() or self.context.want_read or self.context.notes:
-            due = earliest
-        return max(due, earliest)
 
     def _alarm(self, name: str, /, **facts: object) -> None:
         """Tell something that a person must know, once until it changes."""

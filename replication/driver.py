@@ -20,13 +20,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Protocol
+from typing import Protocol, cast
 
 from replication import commands, frames
 from replication.core import ReplicaCore
 from replication.events import Later, Node
 from replication.register_ops import to_wire
-from replication.settings import FRAME_BYTES_MAX, ReplicationSettings
+from replication.settings import ReplicationSettings
+from replication.shipment import Shipments
 from replication.upkeep import FULL_SECONDS, Upkeep
 from replication.view import PeerView, RoleView, role_view
 from replication.waiters import CONFIRMED, FLUSHED, REPLICATED
@@ -42,15 +43,11 @@ from storage import (
     Token,
 )
 from storage.errors import BadBatch, DiskError, DiskFull, StaleToken
-from twinlog import kernels, wire
+from twinlog import wire
 from twinlog.errors import CorruptionError, ProtocolError
-from twinlog.layout import KIND_FILLER, BatchEntry
 
 ACCEPTED_FROM = 1 << 20
 """Numbers of accepted links begin here; a process dials fewer than a million times between."""
-
-FILLER_BYTES = 8
-"""What travels of a filler."""
 
 Reply = Callable[[list[SectionResult], str | None], None]
 """Results of the sections, and who holds them (names, comma between); None when nobody does."""
@@ -148,7 +145,7 @@ class Driver:
         self._requests = 0
         self._replies: dict[int, tuple[Reply, list[SectionResult]]] = {}
         self._dones: dict[int, Done] = {}
-        self._shipment: tuple[int, int, bytes, memoryview | bytes, int] | None = None
+        self._shipments = Shipments(store)
         self._running = False
         self._crashed = False
         self._full = False
@@ -156,26 +153,25 @@ class Driver:
             commands.Send: self._do_send,
             commands.Ship: self._do_ship,
             commands.Receive: self._do_receive,
-            commands.Dial: lambda now, c: outside.dial(c.conn, c.peer),
-            commands.Close: lambda now, c: outside.close(c.conn, c.why),
-            commands.Coordinate: lambda now, c: outside.coordinate(c.call, to_wire(c.op)),
+            commands.Dial: self._do_dial,
+            commands.Close: self._do_close,
+            commands.Coordinate: self._do_coordinate,
             commands.SavePromise: self._do_promise,
             commands.TakeToken: self._do_take,
             commands.DropToken: self._do_drop,
             commands.AppendEpoch: self._do_epoch,
-            commands.RebuildPending: lambda now, c: store.rebuild_pending(),
+            commands.RebuildPending: self._do_rebuild,
             commands.Flush: self._do_flush,
             commands.Cut: self._do_cut,
-            commands.Confirm: lambda now, c: store.set_confirm(c.offset),
+            commands.Confirm: self._do_confirm,
             commands.Release: self._do_release,
             commands.GiveUp: self._do_give_up,
             commands.Verify: self._do_verify,
-            commands.Registered: lambda now, c: store.registered(),
+            commands.Registered: self._do_registered,
             commands.Quarantine: self._do_quarantine,
             commands.Answer: self._do_answer,
-            commands.Tell: lambda now, c: outside.event(c.name, c.level, **c.facts),
-            commands.Changed: lambda now, c: outside.changed(),
-            commands.Crash: lambda now, c: self._crash(c.why),
+            commands.Tell: self._do_tell,
+            commands.Changed: self._do_changed,
         }
 
     # -- events
@@ -212,7 +208,7 @@ class Driver:
 
     def on_answer(self, now: float, call_id: int, answer: object) -> None:
         """The register answered with a map; anything else says that nobody knows."""
-        known = answer if isinstance(answer, Mapping) else None
+        known = cast("Mapping[str, object]", answer) if isinstance(answer, Mapping) else None
         self._turn(now, self.core.on_answer, call_id, known)
 
     def on_group_state(self, now: float, state: Mapping[str, object]) -> None:
@@ -221,15 +217,18 @@ class Driver:
 
     def on_later(self, now: float, event: Later) -> None:
         """An event that this version takes and refuses loudly."""
-        self._turn(now, lambda now: self.core.on_later(event))
+        self._turn(now, self.core.on_later, event)
 
     def on_tick(self, now: float) -> None:
         """A deadline passed."""
         for kind, (due, command) in list(self._again.items()):
             if now >= due:
                 del self._again[kind]
-                self._turn(now, lambda now, c=command: self.core.context.do(c))
+                self._turn(now, self._once_more, command)
         self._turn(now, self.core.on_tick)
+
+    def _once_more(self, now: float, command: commands.Command) -> None:
+        self.core.context.do(command)
 
     def on_job(self, now: float, job: Job, error: Exception | None) -> None:
         """A job left its thread."""
@@ -280,7 +279,7 @@ class Driver:
                 do[type(command)](now, command)
         finally:
             self._running = False
-            self._shipment = None
+            self._shipments.clear()
         if not self._crashed:
             self._upkeep.work(now)
             if (full := self._upkeep.dispatch(now)) is not None:
@@ -421,6 +420,21 @@ class Driver:
 
     # -- commands: links
 
+    def _do_dial(self, now: float, command: commands.Dial) -> None:
+        self._outside.dial(command.conn, command.peer)
+
+    def _do_close(self, now: float, command: commands.Close) -> None:
+        self._outside.close(command.conn, command.why)
+
+    def _do_coordinate(self, now: float, command: commands.Coordinate) -> None:
+        self._outside.coordinate(command.call, to_wire(command.op))
+
+    def _do_tell(self, now: float, command: commands.Tell) -> None:
+        self._outside.event(command.name, command.level, **command.facts)
+
+    def _do_changed(self, now: float, command: commands.Changed) -> None:
+        self._outside.changed()
+
     def _do_send(self, now: float, command: commands.Send) -> None:
         self._outside.send(command.conn, frames.encode(command.message, self._names_crc))
 
@@ -432,26 +446,10 @@ class Driver:
         message = reign.frame_at(session, command.start, self._wall_ms())
         end = command.start
         if command.start < self.store.end:
-            packed, payload, end = self._batches(command.start)
+            packed, payload, end = self._shipments.at(command.start)
             message = replace(message, entries=packed, payload=payload)
         self._outside.send(command.conn, frames.encode(message, self._names_crc))
         reign.on_shipped(now, command.conn, end)
-
-    def _batches(self, start: int) -> tuple[bytes, memoryview | bytes, int]:
-        """Return packed entries, bytes and end of one frame; the same for every slave."""
-        store = self.store
-        held = self._shipment
-        if held is not None and held[0] == start and held[1] == store.end:
-            return held[2], held[3], held[4]
-        entries = one_file(
-            store.entries(start, max_bytes=FRAME_BYTES_MAX), store.settings.segment_size
-        )
-        last = entries[-1]
-        end = last.start + last.length
-        stop = last.start + FILLER_BYTES if last.kind == KIND_FILLER else end
-        packed, payload = frames.pack_entries(entries), store.view(start, stop)
-        self._shipment = (start, store.end, packed, payload, end)
-        return packed, payload, end
 
     def _do_receive(self, now: float, command: commands.Receive) -> None:
         following = self.core.following
@@ -472,19 +470,20 @@ class Driver:
     def _do_verify(self, now: float, command: commands.Verify) -> None:
         reign = self.core.mastership
         if reign is not None:
-            reign.on_verified(now, command.conn, command.start, self._own_copy(command.start))
-
-    def _own_copy(self, start: int) -> str | None:
-        """Return what is wrong with our own batch at ``start``; None when it is good."""
-        if self.store.border_at_or_below(start) != start:
-            return "no batch begins there"
-        entry = self.store.entries(start, max_bytes=1)[0]
-        size = FILLER_BYTES if entry.kind == KIND_FILLER else entry.length
-        if kernels.crc32c(self.store.view(start, start + size)) == entry.crc:
-            return None
-        return "its bytes do not have its CRC"
+            reign.on_verified(
+                now, command.conn, command.start, self._shipments.damage_at(command.start)
+            )
 
     # -- commands: the log
+
+    def _do_confirm(self, now: float, command: commands.Confirm) -> None:
+        self.store.set_confirm(command.offset)
+
+    def _do_rebuild(self, now: float, command: commands.RebuildPending) -> None:
+        self.store.rebuild_pending()
+
+    def _do_registered(self, now: float, command: commands.Registered) -> None:
+        self.store.registered()
 
     def _do_take(self, now: float, command: commands.TakeToken) -> None:
         self._token = command.token
@@ -599,12 +598,3 @@ def unknown(result: SectionResult) -> SectionResult:
     if result.outcome is Outcome.REFUSED:
         return result
     return replace(result, outcome=Outcome.UNKNOWN, code="unknown", text="not confirmed in time")
-
-
-def one_file(entries: Sequence[BatchEntry], segment_size: int) -> Sequence[BatchEntry]:
-    """Return the first entries that lie in one file: their bytes are one view."""
-    file = entries[0].start // segment_size
-    for at, entry in enumerate(entries):
-        if entry.start // segment_size != file:
-            return entries[:at]
-    return entries

@@ -396,17 +396,11 @@ _READERS: Mapping[int, Callable[[wire.Frame, Fields], Message]] = {
     wire.Type.HA_HELLO_ERR: lambda frame, take: HelloErr(
         frame.epoch, frame.request, take.text("code"), take.text("text"), take.name("leader")
     ),
-    wire.Type.HA_READY: lambda frame, take: Ready(
-        frame.epoch, frame.request, _offset(take, "end")
-    ),
+    wire.Type.HA_READY: lambda frame, take: Ready(frame.epoch, frame.request, _offset(take, "end")),
     wire.Type.HA_APPEND: _append,
     wire.Type.HA_ACK: _ack,
-    wire.Type.HA_PING: lambda frame, take: Ping(
-        frame.epoch, frame.request, take.number("nonce")
-    ),
-    wire.Type.HA_PONG: lambda frame, take: Pong(
-        frame.epoch, frame.request, take.number("nonce")
-    ),
+    wire.Type.HA_PING: lambda frame, take: Ping(frame.epoch, frame.request, take.number("nonce")),
+    wire.Type.HA_PONG: lambda frame, take: Pong(frame.epoch, frame.request, take.number("nonce")),
     wire.Type.HA_BYE: lambda frame, take: Bye(
         frame.epoch, frame.request, take.text("code"), take.text("text")
     ),

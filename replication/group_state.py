@@ -17,8 +17,9 @@ changes. Sources: replication.md G.2, protocol.md 5 and 8.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import cast
 
 from twinlog.errors import ProtocolError
 
@@ -211,13 +212,14 @@ def _as_registration(item: object) -> Registration:
             int() as session,
             str() as store,
             str() as start,
-            list() as earlier,
+            list(),
             bool() as empty,
             int() as last_epoch,
             int() as end,
             int() as promised,
         ]:
-            starts = tuple(str(name) for name in earlier)  # pyright: ignore
+            earlier = cast("list[list[object]]", item)[3]
+            starts = tuple(str(name) for name in earlier)
             return Registration(session, store, start, starts, empty, last_epoch, end, promised)
         case _:
             raise ProtocolError(f"a registration is {item!r}", code="fields")
@@ -280,15 +282,17 @@ class Fields:
     def data(self, key: str, *, most: int) -> bytes:
         """Return bytes of at most ``most``."""
         value = self._value.get(key)
-        if isinstance(value, (bytes, bytearray, memoryview)) and len(value) <= most:
-            return bytes(value)
+        if type(value) is bytes and len(value) <= most:
+            return value
         raise self._odd(key, f"at most {most} bytes")
 
     def items(self, key: str, *, most: int = 1 << 16) -> list[object]:
         """Return a list of at most ``most`` items of any kind."""
         value = self._value.get(key)
-        if isinstance(value, (list, tuple)) and len(value) <= most:  # pyright: ignore
-            return list(value)  # pyright: ignore
+        if isinstance(value, (list, tuple)):
+            found = cast("Sequence[object]", value)
+            if len(found) <= most:
+                return list(found)
         raise self._odd(key, f"a list of at most {most}")
 
     def names(self, key: str) -> tuple[str, ...]:
@@ -301,8 +305,10 @@ class Fields:
     def mapping(self, key: str) -> dict[str, object]:
         """Return a map with string keys."""
         value = self._value.get(key)
-        if isinstance(value, Mapping) and all(isinstance(name, str) for name in value):  # pyright: ignore
-            return dict(value)  # pyright: ignore
+        if isinstance(value, Mapping):
+            found = cast("Mapping[object, object]", value)
+            if all(isinstance(name, str) for name in found):
+                return {str(name): item for name, item in found.items()}
         raise self._odd(key, "a map")
 
     def numbers(self, key: str, *, least: int = 0) -> dict[str, int]:

@@ -159,9 +159,7 @@ class InSyncSet:
     def _left(self, member: Member, now: float) -> None:
         settings = self._settings
         member.left_at = now
-        member.pause = min(
-            member.pause * 2 or settings.rejoin_seconds, settings.rejoin_seconds_max
-        )
+        member.pause = min(member.pause * 2 or settings.rejoin_seconds, settings.rejoin_seconds_max)
 
     # -- the confirm offset
 

@@ -103,9 +103,7 @@ class Mastership:
     def _ask_epoch(self) -> None:
         self._epoch_asked = True
         state = self.state
-        self._context.do(
-            commands.AppendEpoch(self.epoch, self.session, state.reason, state.by)
-        )
+        self._context.do(commands.AppendEpoch(self.epoch, self.session, state.reason, state.by))
 
     def on_epoch_appended(self, now: float, end: int | None) -> None:
         """The epoch record ends at ``end``, or there was no space for it: tried again."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import cast
 
 from replication.group_state import Fields
 from twinlog.errors import ProtocolError
@@ -285,8 +286,10 @@ def _seed(value: object) -> Seed | None:
     match value:
         case None:
             return None
-        case [list() as replicas, int() as least, str() | None as first, dict() as priorities]:
-            take = Fields({"replicas": replicas, "priorities": priorities}, "seed")  # pyright: ignore
+        case [list(), int() as least, str() | None as first, dict()]:
+            seed = cast("list[object]", value)
+            parts = {"replicas": seed[0], "priorities": seed[3]}
+            take = Fields(parts, "seed")
             names = take.names("replicas")
             if not 0 < len(names) <= NAMES_MAX or not 0 < least <= len(names):
                 raise ProtocolError("a seed names replicas and a reachable min_isr", code="fields")

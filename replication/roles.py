@@ -195,6 +195,7 @@ SLAVE_SESSION: Table[Following, FollowingInput] = Table(
     },
 )
 
+
 def diagrams() -> dict[str, str]:
     """Return the Mermaid diagram of every table, by its name."""
     return {

@@ -269,9 +269,7 @@ class World:
         old = self.nodes[name]
         assert not old.alive
         self._starts += 1
-        return self.boot(
-            name, old.store.reopened(f"start-{self._starts}", power_lost=power_lost)
-        )
+        return self.boot(name, old.store.reopened(f"start-{self._starts}", power_lost=power_lost))
 
     def pause(self, name: str) -> None:
         """SIGSTOP."""

@@ -1,0 +1,80 @@
+"""What goes into one APPEND: whole batches of one file, as views of the log.
+
+The frame for one offset is the same for every slave, so it is made once per turn; `Shipments.clear`
+ends the turn, because a view may not outlive the file it looks at.
+
+Units: bytes. Not here: who gets it, and the fields around it (``mastership``).
+Sources: protocol.md 9.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from replication import frames
+from replication.settings import FRAME_BYTES_MAX
+from storage import Store
+from twinlog import kernels
+from twinlog.layout import KIND_FILLER, BatchEntry
+
+FILLER_BYTES = 8
+"""What travels of a filler; the rest is zero."""
+
+Shipment = tuple[bytes, memoryview | bytes, int]
+"""Packed entries, bytes, end."""
+
+
+def one_file(entries: Sequence[BatchEntry], segment_size: int) -> Sequence[BatchEntry]:
+    """Return the first entries that lie in one file: their bytes are one view."""
+    file = entries[0].start // segment_size
+    for at, entry in enumerate(entries):
+        if entry.start // segment_size != file:
+            return entries[:at]
+    return entries
+
+
+class Shipments:
+    """See the module."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._held: tuple[int, int, Shipment] | None = None
+
+    def at(self, start: int) -> Shipment:
+        """Return what one frame carries from border ``start``, which is below the end."""
+        store = self._store
+        end = store.end
+        held = self._held
+        if held is not None and held[0] == start and held[1] == end:
+            return held[2]
+        entries = one_file(
+            store.entries(start, max_bytes=FRAME_BYTES_MAX), store.settings.segment_size
+        )
+        last = entries[-1]
+        stop = last.start + covered(last)
+        shipment = (
+            frames.pack_entries(entries),
+            store.view(start, stop),
+            last.start + last.length,
+        )
+        self._held = (start, end, shipment)
+        return shipment
+
+    def clear(self) -> None:
+        """Let the views go."""
+        self._held = None
+
+    def damage_at(self, start: int) -> str | None:
+        """Return what is wrong with our own batch at ``start``; None when it is good."""
+        store = self._store
+        if store.border_at_or_below(start) != start or start >= store.end:
+            return "no batch begins there"
+        entry = store.entries(start, max_bytes=1)[0]
+        if kernels.crc32c(store.view(start, start + covered(entry))) == entry.crc:
+            return None
+        return "its bytes do not have its CRC"
+
+
+def covered(entry: BatchEntry) -> int:
+    """Return how many bytes of a batch travel and are covered by its CRC."""
+    return FILLER_BYTES if entry.kind == KIND_FILLER else entry.length
