@@ -52,13 +52,20 @@ class Turns(Protocol):
     @property
     def outbox(self) -> Outbox:
         """Where streams are marked."""
+        ...
 
     @property
     def crashed(self) -> str | None:
         """Why the node ends; nothing may be given to the driver any more."""
+        ...
+
+    def now(self) -> float:
+        """Read the loop's time, seconds, and make it the time of this turn."""
+        ...
 
     def turn(self) -> None:
         """Write what was queued and look at what moved."""
+        ...
 
 
 class ClientServer:
@@ -148,7 +155,6 @@ class ClientServer:
             self._turns.outbox,
             wire.FrameReader(),
             congested=self.limits.congested_bytes,
-            clock=trio.current_time,
         )
         connection = ClientConnection(self, stream, peer)
         self._connections[connection] = None
@@ -186,7 +192,7 @@ class ClientServer:
         """Close who does not greet, stops inside a frame, or does not take its answers."""
         while True:
             await trio.sleep(SWEEP_SECONDS)
-            now = trio.current_time()
+            now = self._turns.now()
             limits = self.limits
             for connection in list(self._connections):
                 still = now - connection.stream.moved_at
@@ -204,7 +210,7 @@ class ClientServer:
         if self._turns.crashed is not None:
             return
         if self.appends.pending:
-            now = trio.current_time()
+            now = self._turns.now()
             last, at = self._appended_last
             if last is not connection and now - at < NEIGHBOURS_SECONDS:
                 self._together = ALONE_TURNS
@@ -218,7 +224,7 @@ class ClientServer:
 
     def _append(self) -> None:
         if self._turns.crashed is None:
-            self.appends.run(trio.current_time())
+            self.appends.run(self._turns.now())
             self._turns.turn()
 
     def look(self, now: float) -> None:

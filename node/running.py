@@ -4,8 +4,9 @@ One `Running` lives from the recovered store to the end of service. It holds wha
 at: the newest view of the driver, who leads, what this node publishes. Parts know each other only
 through what they are given here.
 
-The view is taken anew when the driver says that something moved, and at the latest after
-`VIEW_SECONDS`, because ages grow without anybody saying so.
+A view costs as much as an append, so it is not made for each: it is taken anew when role, promise
+or group state are others than before, and otherwise after `VIEW_SECONDS`, because ages grow without
+anybody saying so.
 """
 
 from __future__ import annotations
@@ -81,6 +82,8 @@ class Running:
         self._log = log
         self._view: RoleView | None = None
         self._view_at = 0.0
+        self._seen: tuple[object, ...] = ()
+        self._dirty = True
         self._published: tuple[object, ...] = ()
         self._started_at = trio.current_time()
         self.store = store
@@ -153,19 +156,26 @@ class Running:
     # ── what several parts look at ──────────────────────────────────────────────────────────────
 
     def _moved(self) -> None:
-        self._view = None
+        self._dirty = True
 
     def _look(self, now: float) -> None:
         """At the end of a turn: wake readers, publish what others must know."""
         self.clients.look(now)
-        if self._view is None:
-            self._publish(self.view())
+        if self._dirty:
+            self._dirty = False
+            if self._standing_of_core() != self._seen:
+                self._publish(self.view())
+
+    def _standing_of_core(self) -> tuple[object, ...]:
+        """What a view depends on besides offsets and ages; cheap, compared each turn."""
+        context = self.driver.core.context
+        return context.role.state, context.promise, context.newest
 
     def view(self) -> RoleView:
-        """What the driver shows, not older than `VIEW_SECONDS`."""
-        now = trio.current_time()
-        if self._view is None or now - self._view_at > VIEW_SECONDS:
-            self._view, self._view_at = self.driver.view(now), now
+        """What the driver shows; offsets and ages not older than `VIEW_SECONDS`."""
+        now, seen = trio.current_time(), self._standing_of_core()
+        if self._view is None or seen != self._seen or now - self._view_at > VIEW_SECONDS:
+            self._view, self._view_at, self._seen = self.driver.view(now), now, seen
         return self._view
 
     def standing(self) -> Standing:
@@ -224,8 +234,8 @@ class Running:
         self.register.publish(self.presence.own)
 
     def status(self) -> dict[str, object]:
-        """The status document of this node."""
-        return node_status(self.view(), self.store, self._facts())
+        """The status document of this node, of this moment."""
+        return node_status(self.driver.view(trio.current_time()), self.store, self._facts())
 
     def _facts(self) -> Facts:
         free, size = self._disk.free_bytes()

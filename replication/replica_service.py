@@ -135,16 +135,16 @@ class ReplicaService:
                 self._links.clear()
 
     def now(self) -> float:
-        """The loop's time, seconds; the only clock the driver sees."""
-        return trio.current_time()
+        """Read the loop's time, seconds, and make it the time of this turn."""
+        now = self.outbox.now = trio.current_time()
+        return now
 
     def turn(self) -> None:
         """End a turn: write what was queued, let the node look at what moved, set the timer."""
         outbox = self.outbox
         outbox.flush()
-        now = trio.current_time()
         for look in self.after_turn:
-            look(now)
+            look(outbox.now)
         outbox.flush()
         if self.crashed is None:
             self._set_timer()
@@ -217,7 +217,7 @@ class ReplicaService:
 
     def _stream(self, conn: int, sock: socket.socket) -> Stream:
         reader = wire.FrameReader()
-        stream = Stream(sock, self.outbox, reader, congested=None, clock=trio.current_time)
+        stream = Stream(sock, self.outbox, reader, congested=None)
         self._links[conn] = stream
         return stream
 
@@ -243,9 +243,11 @@ class ReplicaService:
         await self._serve(conn, stream)
 
     async def _serve(self, conn: int, stream: Stream) -> None:
+        driver, outbox = self.driver, self.outbox
+
         def on_frame(frame: wire.Frame) -> None:
             if self.crashed is None and conn in self._links:
-                self.driver.on_frame(trio.current_time(), conn, frame)
+                driver.on_frame(outbox.now, conn, frame)
 
         try:
             why = await stream.serve(on_frame, self.turn)

@@ -49,6 +49,8 @@ class Outbox:
     def __init__(self, nursery: trio.Nursery) -> None:
         self._nursery = nursery
         self._marked: list[Stream] = []
+        self.now = trio.current_time()
+        """The loop's time when this turn began, seconds: read once, good for all of the turn."""
 
     def mark(self, stream: Stream) -> None:
         """Have the stream written at the end of this turn."""
@@ -74,7 +76,6 @@ class Stream:
         outbox: Where it is marked when something was queued.
         reader: Cuts what arrives into frames.
         congested: Unsent bytes beyond which the peer is not read; None: always read.
-        clock: The loop's time, seconds.
     """
 
     def __init__(
@@ -84,7 +85,6 @@ class Stream:
         reader: wire.FrameReader,
         *,
         congested: int | None,
-        clock: Callable[[], float],
     ) -> None:
         sock.setblocking(False)
         if sock.family in (socket.AF_INET, socket.AF_INET6):
@@ -93,7 +93,6 @@ class Stream:
         self._outbox = outbox
         self._reader = reader
         self._congested = congested
-        self._clock = clock
         self._out: deque[Buffer] = deque()
         self._marked = False
         self._full = False
@@ -107,7 +106,7 @@ class Stream:
         self.received = 0
         self.sent = 0
         """Bytes since it was opened."""
-        self.moved_at = clock()
+        self.moved_at = trio.current_time()
         """When the socket last took or gave a byte."""
 
     # ── out ─────────────────────────────────────────────────────────────────────────────────────
@@ -123,7 +122,7 @@ class Stream:
             out.append(piece)
             size += len(piece)
         if not self.unsent:
-            self.moved_at = self._clock()
+            self.moved_at = self._outbox.now
         self.unsent += size
         if not self._marked and not self._full:
             self._marked = True
@@ -165,7 +164,7 @@ class Stream:
     def _taken(self, count: int) -> None:
         self.unsent -= count
         self.sent += count
-        self.moved_at = self._clock()
+        self.moved_at = self._outbox.now
         out = self._out
         while count:
             first = out[0]
@@ -182,6 +181,7 @@ class Stream:
         try:
             while self._out and self.closed is None:
                 await trio.lowlevel.wait_writable(self._sock)
+                self._outbox.now = trio.current_time()
                 if self.closed is None:
                     self._write()
                     if not self.congested:
@@ -222,6 +222,7 @@ class Stream:
         try:
             while self.closed is None:
                 await trio.lowlevel.wait_readable(self._sock)
+                self._outbox.now = trio.current_time()
                 budget = TURN_BYTES
                 while budget > 0 and self.closed is None:
                     count, more = self._receive()
@@ -254,7 +255,7 @@ class Stream:
             return 0, False
         more = count == len(room)
         self.received += count
-        self.moved_at = self._clock()
+        self.moved_at = self._outbox.now
         self._reader.received(count)
         return count, more
 

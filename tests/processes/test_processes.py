@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fixtures.processes import MiB, Processes
+from tests.fixtures.processes import MiB, Processes, greeted
 from tests.fixtures.wire_client import records
 from twinlog import Client, wire
 from twinlog.errors import TwinlogError
@@ -60,13 +60,7 @@ def load(processes: Processes, topic: str = "load") -> Iterator[list[int]]:
 
 def raw(processes: Processes, name: str) -> socket.socket:
     """A greeted plain socket to a node."""
-    sock = socket.create_connection(processes.address(name), 10)
-    hello = {"min": 1, "max": 1, "features": 0, "client": "raw"}
-    sock.sendall(wire.encode_whole(wire.Frame(wire.Type.HELLO, request=1, fields=hello)))
-    reader = wire.FrameReader()
-    while reader.next() is None:
-        reader.feed(sock.recv(65536))
-    return sock
+    return greeted(processes.address(name))[0]
 
 
 def a_read(topic: str, request: int) -> bytes:

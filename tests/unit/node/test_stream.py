@@ -19,9 +19,7 @@ async def streams(congested: int | None = None) -> AsyncIterator[tuple[Stream, s
     theirs.setblocking(False)
     async with trio.open_nursery() as nursery:
         outbox = Outbox(nursery)
-        stream = Stream(
-            ours, outbox, wire.FrameReader(), congested=congested, clock=trio.current_time
-        )
+        stream = Stream(ours, outbox, wire.FrameReader(), congested=congested)
         try:
             yield stream, theirs
         finally:
