@@ -73,6 +73,9 @@ class Outside(Protocol):
     def coordinate(self, call_id: int, op: dict[str, object]) -> None:
         """Ask the register; answered by ``on_answer``."""
 
+    def push(self) -> None:
+        """Let what was queued leave: what follows takes time and nobody waits for it."""
+
     def run_job(self, job: Job) -> None:
         """Run a job off the loop; answered by ``on_job``."""
 
@@ -281,6 +284,7 @@ class Driver:
             self._running = False
             self._shipments.clear()
         if not self._crashed:
+            self._outside.push()
             self._upkeep.work(now)
             if (full := self._upkeep.dispatch(now)) is not None:
                 self._outside.event("dispatch-waits", "alarm", what=full)

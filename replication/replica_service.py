@@ -176,6 +176,10 @@ class ReplicaService:
         """Ask the coordinator; answered by ``on_answer``, unknown after its deadline."""
         self._task(self._coordinate, call_id, op)
 
+    def push(self) -> None:
+        """Write what was queued before work begins that nobody waits for."""
+        self.outbox.flush()
+
     def run_job(self, job: Job) -> None:
         """Run a job in a thread; answered by ``on_job``."""
         self.jobs_running += 1

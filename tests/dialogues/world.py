@@ -173,6 +173,9 @@ class Node:
         answer = world.apply(parse_op(op)).to_wire()
         world.clock.after(COORDINATOR, self.tell, self.driver.on_answer, call_id, answer)
 
+    def push(self) -> None:
+        """Frames leave when they are sent."""
+
     def run_job(self, job: Any) -> None:
         """Run it a little later."""
         self.world.clock.after(DISK, self._job, job)

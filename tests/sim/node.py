@@ -298,6 +298,9 @@ class SimNode:
         if incarnation == self.incarnation and self.driver is not None:
             self._tell(self.driver.on_group_state, state)
 
+    def push(self) -> None:
+        """Nothing waits in a queue here: frames leave when they are sent."""
+
     def run_job(self, job: Job) -> None:
         """Run a job as a thread would: later, at one instant, and tell later still."""
         self._jobs += 1
