@@ -101,6 +101,7 @@ def test_twins_walk_alike(
         ("gather_queues", (log_offset,), {}),
         ("scan_keys", (log_offset,), {}),
         ("store_timestamp_last", (), {}),
+        ("bodies_digest", (), {}),
     ]:
         expected = getattr(plain, name)(data, start, end, *arguments, **options)
         assert getattr(COMPILED, name)(data, start, end, *arguments, **options) == expected, name
@@ -416,3 +417,17 @@ def test_interleaved_queues_are_gathered(kernel: ModuleType) -> None:
         (b"a", 1, 0, [starts[3]]),
         (b"b", 0, 3, [starts[5]]),
     ]
+
+
+@pytest.mark.parametrize("kernel", [plain, COMPILED], ids=["plain", "compiled"])
+def test_a_digest_sees_bodies_and_not_stamps(kernel: ModuleType) -> None:
+    """Another body anywhere in the section changes it; what the master fills in does not."""
+    data = bytearray(record.encode("t", 0, b"one") + record.encode("t", 0, b"two"))
+    before = kernel.bodies_digest(data, 0, len(data))
+    host = bytes(range(8))
+    kernel.patch_section(
+        data, 0, len(data), log_offset=9, queue_offset=7, store_timestamp=5, store_host=host
+    )
+    assert kernel.bodies_digest(data, 0, len(data)) == before
+    other = record.encode("t", 0, b"one") + record.encode("t", 0, b"TWO")
+    assert kernel.bodies_digest(other, 0, len(other)) != before

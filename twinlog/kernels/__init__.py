@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from twinlog.kernels.plain import (
         Buffer,
         SectionEncoder,
+        bodies_digest,
         check_section,
         crc32,
         crc32c,
@@ -49,6 +50,7 @@ __all__ = [
     "REFUSALS",
     "Buffer",
     "SectionEncoder",
+    "bodies_digest",
     "check_section",
     "crc32",
     "crc32c",
@@ -131,6 +133,7 @@ def why() -> str:
 if not TYPE_CHECKING:
     Buffer = plain.Buffer
     SectionEncoder = _chosen.SectionEncoder
+    bodies_digest = _chosen.bodies_digest
     check_section = _chosen.check_section
     crc32 = _chosen.crc32
     crc32c = _chosen.crc32c

@@ -668,6 +668,29 @@ def verify_records(
     return count, -1, FINE
 
 
+def bodies_digest(data, Py_ssize_t start, Py_ssize_t end):
+    """See `plain.bodies_digest`."""
+    cdef Py_buffer view
+    cdef Parts parts
+    cdef Py_ssize_t at = start
+    cdef const uint8_t *p
+    cdef uint32_t crc = 0
+    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+    try:
+        _range(view.len, start, end)
+        with nogil:
+            while at < end:
+                p = <const uint8_t *>view.buf + at
+                if _parts(p, end - at, &parts):
+                    break
+                crc = twinlog_crc32c(crc, p + 8, 4)
+                crc = twinlog_crc32c(crc, parts.body - 4, 4)
+                at += parts.size
+    finally:
+        PyBuffer_Release(&view)
+    return crc
+
+
 def store_timestamp_last(data, Py_ssize_t start, Py_ssize_t end):
     """See `plain.store_timestamp_last`."""
     return walk(data, start, end, check_crc=False)[3]

@@ -74,6 +74,7 @@ __all__ = [
     "MAGIC_V2",
     "Buffer",
     "SectionEncoder",
+    "bodies_digest",
     "check_section",
     "crc32",
     "crc32c",
@@ -438,6 +439,24 @@ def scan_keys(data: Buffer, start: int, end: int, log_offset: int) -> bytes:
                 out += _KEY.pack(key_hash(prefix + key), log_offset + at - start, stamp)
         at += size
     return bytes(out)
+
+
+def bodies_digest(data: Buffer, start: int, end: int) -> int:
+    """Return CRC-32C over CRC and length of each body of the records in ``start..end``.
+
+    The same before and after `patch_section`, so a section sent again is recognised. Ends at the
+    first record that does not hold together.
+    """
+    check_bounds(data, start, end)
+    at, crc = start, 0
+    while at < end:
+        parts = parts_of(data, at, end)
+        if isinstance(parts, int):
+            break
+        crc = crc32c(data[at + 8 : at + 12], crc)
+        crc = crc32c(data[parts[2] - 4 : parts[2]], crc)
+        at += parts[0]
+    return crc
 
 
 def store_timestamp_last(data: Buffer, start: int, end: int) -> int:
