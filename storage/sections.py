@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from storage.producers import Done
-from twinlog.kernels import crc32c
+from twinlog import kernels
 from twinlog.layout import QUEUE_ENTRY
 
 SEQUENCE_PROPERTY = b"TL_SEQ"
@@ -144,10 +144,9 @@ def first_sequence(data: memoryview | bytes | bytearray, start: int = 0) -> byte
 def bodies_digest(data: memoryview | bytes | bytearray, start: int, length: int) -> int:
     """Return a digest that is the same before and after the store stamped the records.
 
-    It covers the first record's body CRC and the section's length; never 0.
+    It covers each body's CRC and length; never 0.
     """
-    view = memoryview(data)
-    crc = crc32c(bytes(view[start + 8 : start + 12]) + length.to_bytes(8, "big"))
+    crc = kernels.bodies_digest(data, start, start + length)
     return crc or 1
 
 
