@@ -1,0 +1,240 @@
+"""A process that dies in any disk call leaves a store that a start understands.
+
+One scripted history (appends, rolls, flushes, checkpoints, snapshots, a cut, epochs, restarts,
+clean and not) is run once to count its disk calls, then once for each call, dying there, with three
+kinds of loss: nothing (kill -9), everything that was not flushed, a random part of it. After each
+the store opens without damage, holds what the model says it must, nothing the model does not know,
+only zeros beyond, and goes on.
+
+Not here: damage by other hands (`tests.crash.test_damage`).
+"""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from storage import Store
+from storage.segments import covered
+from tests.crash.workbench import (
+    append,
+    bodies,
+    lead,
+    master,
+    open_store,
+    run,
+    section,
+    settle,
+    token,
+)
+from tests.fakes.disk import FakeDisk
+from tests.fakes.faults import SimulatedCrash
+from twinlog.layout import BatchEntry
+
+Border = tuple[int, int, int]
+
+
+class History:
+    """The scripted history and what it has promised so far.
+
+    Attributes:
+        log: (start, length, crc) of every batch that exists, in order.
+        flushed: What a power loss must leave.
+        confirm: Largest confirm offset set.
+        cutting: Where to a cut is under way; None normally.
+    """
+
+    def __init__(self, disk: FakeDisk) -> None:
+        self.disk = disk
+        self.log: list[Border] = []
+        self.flushed = 0
+        self.confirm = 0
+        self.cutting: int | None = None
+        self.store: Store | None = None
+        self.epoch = 1
+
+    @property
+    def end(self) -> int:
+        """End of the log as the model knows it."""
+        return self.log[-1][0] + self.log[-1][1] if self.log else 0
+
+    def note(self) -> None:
+        """Take over what the store says now."""
+        store = self.store
+        assert store is not None
+        self.log = [key(one) for one in store.entries(0, max_bytes=1 << 30)]
+        self.flushed, self.confirm = store.flushed, store.confirm
+
+    def step(self, number: int) -> None:
+        """One step; most of them are appends."""
+        store = self.store
+        assert store is not None
+        queue = number % 4
+        made = section(1 + number % 7, queue=queue, mark=number, size=40 + 13 * (number % 5))
+        append(store, made, section(2, queue=1, mark=number), epoch=self.epoch)
+        self.note()
+        if number % 2 == 0:
+            run(store, store.prepare_job())
+        if number % 3 == 0:
+            run(store, store.flush_job(thorough=True))
+            self.note()
+        if number % 4 == 0:
+            store.set_confirm(store.border_at_or_below(store.end - 500))
+            self.note()
+            store.dispatch(3000)
+        if number % 5 == 0:
+            run(store, store.checkpoint_job())
+        if number % 6 == 0:
+            settle(store)
+            self.note()
+            run(store, store.snapshot_job(force=number % 12 == 0))
+            self.note()
+
+    def cut(self) -> None:
+        """Step down and lose what was not confirmed."""
+        store = self.store
+        assert store is not None
+        to = store.confirm
+        store.take_token(token(self.epoch))
+        self.cutting = to
+        run(store, store.cut_job(token(self.epoch), to))
+        self.cutting = None
+        self.note()
+        self.promote()
+
+    def promote(self) -> None:
+        """Open the next epoch."""
+        assert self.store is not None
+        self.epoch += 1
+        lead(self.store, epoch=self.epoch)
+        self.note()
+
+    def restart(self, *, clean: bool) -> None:
+        """Stop, start, lead."""
+        assert self.store is not None
+        self.store.close(clean=clean)
+        self.store = open_store(self.disk)
+        self.note()
+        self.promote()
+
+    def play(self) -> None:
+        """Run the whole history."""
+        self.store = master(self.disk)
+        self.note()
+        for number in range(14):
+            self.step(number)
+        self.cut()
+        for number in range(14, 20):
+            self.step(number)
+        self.restart(clean=True)
+        for number in range(20, 26):
+            self.step(number)
+        self.restart(clean=False)
+        for number in range(26, 30):
+            self.step(number)
+        self.store.close(clean=True)
+
+
+def key(entry: BatchEntry) -> Border:
+    """What identifies a batch."""
+    return entry.start, entry.length, entry.crc
+
+
+def calls() -> int:
+    """Disk calls of the whole history."""
+    disk = FakeDisk()
+    History(disk).play()
+    return disk.faults.calls
+
+
+CALLS = calls()
+LOSSES = ("nothing", "everything", "some")
+
+
+def test_the_history_is_worth_it() -> None:
+    """Hundreds of calls, several files, cuts and restarts among them."""
+    disk = FakeDisk()
+    disk.faults.recording = True
+    History(disk).play()
+    ops = {op for op, _ in disk.faults.record}
+    assert disk.faults.calls >= 400
+    assert {"cut.log.zero", "log.roll.create", "prepare.create", "snapshot.write.rename"} <= ops
+
+
+def lose(disk: FakeDisk, kind: str, number: int) -> None:
+    """What the crash takes."""
+    match kind:
+        case "nothing":
+            disk.crash(keep_page_cache=True, rng=Random(number))
+        case "everything":
+            disk.crash(keep_page_cache=False, rng=Forgetful())
+        case _:
+            disk.crash(keep_page_cache=False, rng=Random(number))
+
+
+class Forgetful(Random):
+    """Nothing that was not flushed survives."""
+
+    def random(self) -> float:
+        """Never below any share."""
+        return 0.9999999
+
+
+@pytest.mark.parametrize("kind", LOSSES)
+@pytest.mark.parametrize("part", range(8))
+def test_every_call(kind: str, part: int) -> None:
+    """See the module's text."""
+    for number in range(part, CALLS, 8):
+        disk = FakeDisk()
+        history = History(disk)
+        disk.faults.crash(after=number)
+        with pytest.raises(SimulatedCrash):
+            history.play()
+        lose(disk, kind, number)
+        examine(disk, history, kind)
+
+
+def examine(disk: FakeDisk, history: History, kind: str) -> None:
+    """Open what is left and compare it with the model."""
+    store = open_store(disk)
+    boot = store.boot
+    assert boot.damage is None, boot
+    found = [key(one) for one in store.entries(0, max_bytes=1 << 30)]
+    known = history.log
+    least = history.end if kind == "nothing" else history.flushed
+    if history.cutting is not None:
+        least = min(least, history.cutting)
+    assert store.end >= least, (store.end, least, boot)
+    shared = min(len(found), len(known))
+    assert found[:shared] == known[:shared]
+    assert len(found) <= len(known) + 4, "batches of one step at most"
+    for one in store.entries(0, max_bytes=1 << 30):
+        assert store.view(one.start, one.start + covered(one)) is not None
+    store.verify(0, store.end)
+    assert store.dispatched == store.confirm <= store.end
+    assert store.flushed == store.end
+    size = store.settings.segment_size
+    if store.end % size:
+        assert not any(store.view(store.end, store.end + size - store.end % size))
+    assert len(disk.list("commitlog")) == -(-store.end // size)
+    go_on(disk, store, history)
+
+
+def go_on(disk: FakeDisk, store: Store, history: History) -> None:
+    """A store that has come back is a store: it leads, stores, stops cleanly, starts cleanly."""
+    epoch = history.epoch + 5
+    lead(store, epoch=epoch)
+    settle(store)
+    if store.topics():
+        before = len(bodies(store, 2))
+        append(store, section(2, queue=2, mark=99), epoch=epoch)
+        settle(store)
+        assert len(bodies(store, 2)) == before + 2
+    store.registered()
+    end, ranges = store.end, [store.queue_range(t, 0) for t in store.topics()]
+    store.close(clean=True)
+    again = open_store(disk)
+    assert (again.end, again.boot.clean, again.boot.cut_bytes) == (end, True, 0), again.boot
+    assert [again.queue_range(t, 0) for t in again.topics()] == ranges
+    again.close(clean=True)
