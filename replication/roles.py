@@ -209,5 +209,6 @@ def mermaid(table: Table[S, I]) -> str:
     """Return the table as a Mermaid state diagram, in the order of its moves."""
     lines = ["stateDiagram-v2", f"    [*] --> {table.start.value}"]
     for (state, given), after in table.moves.items():
-        lines.append(f"    {state.value} --> {after.value}: {given.value}")
+        label = given.value.replace(":", ",")  # Mermaid ends a label at a second colon
+        lines.append(f"    {state.value} --> {after.value}: {label}")
     return "\n".join(lines) + "\n"
