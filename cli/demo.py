@@ -19,8 +19,10 @@ Not here: processes (``demo_cluster``), sending (``demo_load``), bookkeeping (``
 
 from __future__ import annotations
 
+import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
@@ -32,9 +34,10 @@ from cli.demo_input import Flight, flights
 from cli.demo_ledger import Comparison, Ledger, compare
 from cli.demo_load import TOPIC, PacedLoad, send_all
 from cli.failures import Exit, Failure, Interrupted
-from cli.fields import number, whole
+from cli.fields import whole
 from cli.parsing import PRIVATE
 from cli.render import Answer, Cell, Seconds, Size, Table, columns
+from twinlog.store_reader import StoreReader
 from twinlog.units import format_duration
 
 QUEUES = 8
@@ -175,10 +178,12 @@ class Demo:
         report = self.report
         self.say(f"{report.old_master} starts again, cuts what nobody confirmed, catches up")
         epoch = self.cluster.wait("a master", lambda view: view.master is not None).epoch
+        with StoreReader(self.cluster.data()[report.old_master]) as stopped:
+            old_end = stopped.end
         self.cluster.restart(report.old_master)
         self.cluster.wait_equal(30.0)
-        past = [one for one in fetch_history(self.cluster.context) if (whole(one, "epoch") or 0)]
-        report.cut_bytes = sum(int(number(one, "lost") or 0) for one in past)
+        last = fetch_history(self.cluster.context)[-1]
+        report.cut_bytes = max(0, old_end - (whole(last, "start") or 0))
         self._detail(f"{report.cut_bytes} bytes cut, epoch {epoch}, all three in sync")
 
     def _check(self, rows: list[Flight]) -> None:
@@ -240,10 +245,21 @@ def demo(
         raise Interrupted from None
     finally:
         if not kept_running:
-            cluster.close(remove=not keep)
+            with _undisturbed():
+                cluster.close()
     answer = answer_of(running.report, cluster, time.monotonic() - began, kept_running)
     context.printer.answer(answer)
     return Exit.OK if running.report.kept else Exit.NO
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Tidy up to the end, also when Ctrl-C is pressed again."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def answer_of(report: Report, cluster: DemoCluster, seconds: float, kept: bool) -> Answer:

@@ -44,7 +44,7 @@ def run_node(config: ClusterConfig, name: str, context: Context) -> int:
 
     context.printer.note(f"{name} · data {own.data}")
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    stopped_by: object = trio.run(lambda: run(config, name, ready=ready))
+    stopped_by = trio.run(lambda: run(config, name, ready=ready))
     return _ended(stopped_by)
 
 
@@ -67,7 +67,7 @@ def _found(document: Mapping[str, object], host: str) -> list[str]:
     return [*lines, f"  serves   {serves}"]
 
 
-def _ended(stopped_by: object) -> int:
+def _ended(stopped_by: int | None) -> int:
     if stopped_by == signal.SIGINT:
         raise Interrupted
     return Exit.OK
@@ -96,12 +96,5 @@ def run_coordinator(config: ClusterConfig, context: Context) -> int:
         context.printer.note(f"  serves   {host}:{port}\nready")
 
     context.printer.note(f"coordinator of {config.name} · data {config.coordinator.data}")
-    stopped_by: object = trio.run(
-        lambda: run(
-            config,
-            ready=ready,
-            event=lambda name, level, **facts: log(name, level, **facts),
-            version=number,
-        )
-    )
+    stopped_by = trio.run(lambda: run(config, ready=ready, event=log, version=number))
     return _ended(stopped_by)

@@ -61,7 +61,8 @@ def status(name: str, *, role: str, end: int, epoch: int = 7, leader: str = "n1"
         "twinlog": "0.1.0", "uptime_seconds": 75.0, "role": role,
         "state": "active" if role == "master" else "streaming",
         "epoch": epoch, "leader": leader, "session": 3, "ready": True, "reasons": [],
-        "writable": role == "master", "admission": None, "why": None, "in_sync": None, "in_sync_min": 2,
+        "writable": role == "master", "admission": None, "why": None, "in_sync": None,
+        "in_sync_min": 2,
         "quarantined": None, "offsets": offsets, "peers": [],
     }  # fmt: skip
 

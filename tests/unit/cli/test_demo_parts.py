@@ -5,15 +5,17 @@ from __future__ import annotations
 import gzip
 import json
 import lzma
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
 
+from cli import demo
 from cli.demo_cluster import first_difference
 from cli.demo_input import Flight, flights
-from cli.demo_ledger import Ledger, compare
+from cli.demo_ledger import Comparison, Ledger, compare
 from cli.failures import Exit, Failure
+from tests.fakes.cli_cluster import FakeCluster
 
 HEADER = "year,dep_time,carrier,tailnum,delay\n"
 LINES = "2013,517,UA,N14228,2.5\n2013,NA,9E,NA,-3\n"
@@ -150,3 +152,74 @@ def test_logs_are_compared_byte_for_byte(tmp_path: Path) -> None:
     assert first_difference([a, c], 10) is None
     assert first_difference([a, c], 11) == 10
     assert first_difference([a, log(tmp_path / "d", {0: b"01234"})], 10) == 5
+
+
+class Nowhere:
+    """A cluster that starts nothing and remembers that it was closed."""
+
+    directory = Path("/nowhere")
+    path = directory / "cluster.toml"
+    closed = 0
+
+    def __init__(self, *_: object, **__: object) -> None:
+        Nowhere.closed = 0
+
+    def close(self) -> None:
+        """Count."""
+        Nowhere.closed += 1
+
+
+GOOD = Comparison(found=2, lost=(), duplicated=(), different=(), extra=0)
+
+
+@pytest.mark.parametrize(
+    ("at_end", "difference", "code"),
+    [
+        (GOOD, None, Exit.OK),
+        (replace(GOOD, lost=(7,)), None, Exit.NO),
+        (replace(GOOD, duplicated=(7,)), None, Exit.NO),
+        (replace(GOOD, different=(7,)), None, Exit.NO),
+        (GOOD, 4096, Exit.NO),
+        (None, None, Exit.NO),
+    ],
+)
+def test_a_broken_promise_is_exit_1(
+    at_end: Comparison | None,
+    difference: int | None,
+    code: Exit,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The table and the document say which; the cluster is tidied away either way."""
+
+    def pretend(self: demo.Demo, rows: list[Flight]) -> None:
+        self.report.ledger.acknowledge([0, 1], 1.0)
+        self.report.from_slave, self.report.at_end = GOOD, at_end
+        self.report.difference = difference
+
+    monkeypatch.setattr(demo, "DemoCluster", Nowhere)
+    monkeypatch.setattr(demo.Demo, "run", pretend)
+    got, out, _ = FakeCluster(tmp_path).run("demo", "-o", "json")
+    document = json.loads(out)
+    assert got == code
+    assert document["promises_kept"] is (code is Exit.OK)
+    assert document["logs_equal"] is (difference is None)
+    assert Nowhere.closed == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [(KeyboardInterrupt(), Exit.INTERRUPTED), (Failure(Exit.UNDECIDED, "no"), Exit.UNDECIDED)],
+)
+def test_a_demo_that_ends_early_tidies_up(
+    error: BaseException, code: Exit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No result is printed; the cluster is stopped and its files are gone, even with --keep."""
+
+    def end(self: demo.Demo, rows: list[Flight]) -> None:
+        raise error
+
+    monkeypatch.setattr(demo, "DemoCluster", Nowhere)
+    monkeypatch.setattr(demo.Demo, "run", end)
+    got, out, _ = FakeCluster(tmp_path).run("demo", "--keep", "-o", "json")
+    assert (got, out, Nowhere.closed) == (code, "", 1)
