@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         check_section,
         crc32,
         crc32c,
+        find_property,
         gather_queues,
         java_hash,
         key_hash,
@@ -54,6 +55,7 @@ __all__ = [
     "check_section",
     "crc32",
     "crc32c",
+    "find_property",
     "gather_queues",
     "java_hash",
     "key_hash",
@@ -137,6 +139,7 @@ if not TYPE_CHECKING:
     check_section = _chosen.check_section
     crc32 = _chosen.crc32
     crc32c = _chosen.crc32c
+    find_property = _chosen.find_property
     gather_queues = _chosen.gather_queues
     java_hash = _chosen.java_hash
     key_hash = _chosen.key_hash

@@ -668,6 +668,33 @@ def verify_records(
     return count, -1, FINE
 
 
+def find_property(data, Py_ssize_t start, Py_ssize_t end, bytes name not None):
+    """See `plain.find_property`."""
+    cdef Py_buffer view
+    cdef Parts parts
+    cdef Py_ssize_t at = start
+    cdef const uint8_t *p
+    cdef const uint8_t *value
+    cdef const char *wanted = PyBytes_AS_STRING(name)
+    cdef int64_t wanted_length = PyBytes_GET_SIZE(name)
+    cdef int64_t length = 0
+    cdef list found = []
+    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+    try:
+        _range(view.len, start, end)
+        while at < end:
+            p = <const uint8_t *>view.buf + at
+            if _parts(p, end - at, &parts) or _rest(&parts):
+                break
+            value = _property(parts.text, parts.text_length, wanted, wanted_length, &length)
+            if value != NULL:
+                found.append((at, PyBytes_FromStringAndSize(<const char *>value, length)))
+            at += parts.size
+    finally:
+        PyBuffer_Release(&view)
+    return found
+
+
 def bodies_digest(data, Py_ssize_t start, Py_ssize_t end):
     """See `plain.bodies_digest`."""
     cdef Py_buffer view

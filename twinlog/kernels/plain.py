@@ -78,6 +78,7 @@ __all__ = [
     "check_section",
     "crc32",
     "crc32c",
+    "find_property",
     "gather_queues",
     "java_hash",
     "key_hash",
@@ -439,6 +440,25 @@ def scan_keys(data: Buffer, start: int, end: int, log_offset: int) -> bytes:
                 out += _KEY.pack(key_hash(prefix + key), log_offset + at - start, stamp)
         at += size
     return bytes(out)
+
+
+def find_property(data: Buffer, start: int, end: int, name: bytes) -> list[tuple[int, bytes]]:
+    """Return (index, value) of each record in ``start..end`` whose properties hold ``name``.
+
+    Only properties are looked at, never bodies. Ends where `scan_queues` ends.
+    """
+    check_bounds(data, start, end)
+    at, found = start, list[tuple[int, bytes]]()
+    while at < end:
+        parts = parts_of(data, at, end)
+        rest = None if isinstance(parts, int) else rest_of(data, at, parts[0], parts[4])
+        if isinstance(parts, int) or rest is None:
+            break
+        value = property_of(data[rest[2] : rest[2] + rest[3]], name)
+        if value is not None:
+            found.append((at, value))
+        at += parts[0]
+    return found
 
 
 def bodies_digest(data: Buffer, start: int, end: int) -> int:
