@@ -162,33 +162,21 @@ def idempotent_sections(
         entries: The run's queue entries, 20 bytes each.
 
     Yields:
-        (producer, producer epoch, section). Records of other sections between them are skipped by
-        looking for the property's name, not by reading each.
+        (producer, producer epoch, section). The kernel reads properties only, never bodies.
     """
     count = len(entries) // QUEUE_ENTRY.size
-    number, text, text_at = 0, b"", 0
-    while number < count:
-        at, _ = _place(entries, number)
-        value = first_sequence(data, at - base)
-        found = parse_sequence(value) if value is not None else None
-        if found is not None and number + found[3] <= count:
-            producer, epoch, sequence, records = found
-            last, size = _place(entries, number + records - 1)
-            digest = bodies_digest(data, at - base, last + size - at)
-            yield producer, epoch, Done(sequence, records, first + number, at, last + size, digest)
-            number += records
+    begin, (last, size), free = _place(entries, 0)[0], _place(entries, count - 1), 0
+    marked = kernels.find_property(data, begin - base, last + size - base, SEQUENCE_PROPERTY)
+    for index, value in marked:
+        found = parse_sequence(value)
+        number = _holder(entries, 0, index + base)
+        if found is None or number < free or number + found[3] > count:
             continue
-        number += 1
-        if number == count:
-            return
-        if not text:
-            text_at = _place(entries, number)[0] - base
-            last, size = _place(entries, count - 1)
-            text = bytes(data[text_at : last + size - base])
-        hit = text.find(SEQUENCE_PROPERTY + b"\x01", _place(entries, number)[0] - base - text_at)
-        if hit < 0:
-            return
-        number = _holder(entries, number, hit + text_at + base)
+        producer, epoch, sequence, records = found
+        at, free = index + base, number + records
+        end = sum(_place(entries, free - 1))
+        digest = bodies_digest(data, index, end - at)
+        yield producer, epoch, Done(sequence, records, first + number, at, end, digest)
 
 
 def _place(entries: bytes, number: int) -> tuple[int, int]:
