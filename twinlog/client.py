@@ -22,9 +22,10 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import Self, TypeVar
 
+from twinlog.answers import message_at, topic_created
 from twinlog.connection import CONNECT_SECONDS, Connection
-from twinlog.errors import NotYetConfirmed, OffsetBeyond, UsageError
-from twinlog.messages import Message, Receipt, messages_of
+from twinlog.errors import OffsetBeyond
+from twinlog.messages import Message, Receipt
 from twinlog.pipeline import Producer, wall_ms
 from twinlog.producer_settings import ProducerSettings
 from twinlog.ranges import parse_range
@@ -256,14 +257,7 @@ class Client:
                 return message
             raise OffsetBeyond(f"nothing is stored at {address} yet", end=offset)
         answer = self._ask(Type.GET, {"log_offset": offset}, MASTER, timeout)
-        match answer.fields["status"]:
-            case "found":
-                return messages_of(answer.payload)[0]
-            case "above-confirm":
-                raise NotYetConfirmed(f"log offset {offset} is not confirmed yet")
-            case _:
-                hint = "log offsets are printed by: twinlog message send"
-                raise UsageError(f"no record begins at log offset {offset}", code="none", hint=hint)
+        return message_at(answer, offset)
 
     # ── asking ──────────────────────────────────────────────────────────────────────────────────
 
@@ -288,11 +282,7 @@ class Client:
         """
         fields: dict[str, object] = {"op": "create", "name": name, "queues": queues}
         answer = self._ask(Type.TOPIC, fields, MASTER, timeout)
-        existing = answer.fields.get("queues")
-        if isinstance(existing, int) and existing != queues:
-            text = f"topic {name} exists with {existing} queues, not {queues}"
-            raise UsageError(text, code="topic-exists", queues=existing)
-        return answer.fields.get("created") is True
+        return topic_created(answer, name, queues)
 
     def offsets(self, topic: str, *, timeout: Duration | None = None) -> dict[int, tuple[int, int]]:
         """Return (start, end) by queue, as the master knows them.

@@ -33,8 +33,8 @@ class Lane:
     """
 
     __slots__ = (
-        "ahead",
         "again",
+        "ahead",
         "encoder",
         "epoch",
         "gap",

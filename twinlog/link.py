@@ -81,6 +81,11 @@ class Link:
         """Requests without an answer."""
         return len(self._waiting)
 
+    @property
+    def next_number(self) -> int:
+        """The id that the next request will get."""
+        return self._last + 1
+
     def hello(self) -> bytes:
         """Return the greeting, the first bytes to send."""
         version = wire.VERSION
@@ -118,6 +123,10 @@ class Link:
     def received(self, count: int) -> None:
         """Take ``count`` bytes that lie in the last `buffer`."""
         self._reader.received(count)
+
+    def feed(self, data: bytes) -> None:
+        """Take ``data``, received elsewhere."""
+        self._reader.feed(data)
 
     def answers(self) -> Iterator[Frame]:
         """Yield the answers that are complete; `peer` is set before any of them.

@@ -32,6 +32,10 @@ if TYPE_CHECKING:
 ROUTE_SECONDS = 2.0
 """How long one search for the master lasts before the deadlines of sections are looked at."""
 
+PATIENCE_SECONDS = 2.0
+"""How long the master may be silent before the other nodes are asked who is master: one that was
+paused or cut off keeps its connections open, and its successor is waiting for what it has."""
+
 
 def wall_ms() -> int:
     """Return the wall time, ms since 1970."""
@@ -54,6 +58,7 @@ class Producer:
         self._numbers: dict[int, int] = {}
         self._asked: Address | None = None
         self._attempt = 0
+        self._heard = 0.0
         self._pid = os.getpid()
 
     def __enter__(self) -> Self:
@@ -252,6 +257,8 @@ class Producer:
         assert core is not None, "started"
         now = time.monotonic()
         core.expire(now)
+        if core.idle:
+            return
         limit = core.deadline if end is None else min(core.deadline, end)
         if core.unrouted and now >= core.retry_at:
             self._route(core, min(limit, now + ROUTE_SECONDS))
@@ -260,11 +267,22 @@ class Producer:
             self._send_ready(core, now)
         if core.retry_at > now:
             limit = min(limit, core.retry_at)
-        seconds = max(0.0, min(limit - time.monotonic(), 60.0))
-        if core.in_flight and not core.unrouted:
-            self._take(core, seconds)
-        elif not core.idle:
-            time.sleep(seconds)
+        doubt = self._heard + PATIENCE_SECONDS
+        if not core.in_flight or core.unrouted:
+            time.sleep(max(0.0, limit - time.monotonic()))
+            return
+        came = self._take(core, min(limit, doubt) - time.monotonic())
+        if not came and self._connection is not None and time.monotonic() >= doubt:
+            self._doubt(core, self._connection, limit)
+
+    def _doubt(self, core: ProducerCore, connection: Connection, deadline: float) -> None:
+        """Ask the others who is master; leave the one that is silent when it is another."""
+        session, now = self._client.session, time.monotonic()
+        session.table.suspect(connection.address)
+        self._client.run(session.refresh(min(deadline, now + ROUTE_SECONDS)))
+        self._heard = time.monotonic()
+        if session.table.master != connection.address:
+            self._drop()
 
     def _route(self, core: ProducerCore, deadline: float) -> None:
         """Look for the master once; when that does not succeed, wait before the next time."""
@@ -273,7 +291,7 @@ class Producer:
             self._reach(deadline, error)
         except LinkDown as down:
             core.postpone(time.monotonic(), Unavailable(f"the master {self._asked} {down.why}"))
-        except Unavailable as found:
+        except TwinlogError as found:
             core.postpone(time.monotonic(), found)
         else:
             core.unrouted = False
@@ -291,6 +309,8 @@ class Producer:
             self._lost(connection)
         else:
             self._numbers[number] = request.number
+            if core.in_flight == 1:
+                self._heard = time.monotonic()
 
     def _take(self, core: ProducerCore, seconds: float) -> bool:
         """Take one answer, waiting at most so long; say whether there was one."""
@@ -298,10 +318,11 @@ class Producer:
         if connection is None:
             return False
         try:
-            answer = connection.take(seconds)
+            answer = connection.take(max(0.0, seconds))
             if answer is None:
                 return False
-            core.on_answer(self._numbers.pop(answer.request, -1), answer, time.monotonic())
+            self._heard = time.monotonic()
+            core.on_answer(self._numbers.pop(answer.request, -1), answer, self._heard)
         except (LinkDown, FrameError):
             self._lost(connection)
             return False

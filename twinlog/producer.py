@@ -246,6 +246,15 @@ class ProducerCore:
             if lane.open is not None and now >= lane.open.due:
                 self._ripe(lane, lane.open)
 
+    def linger_left(self) -> float | None:
+        """Return the seconds until an open section has lingered enough; None: nothing to wait for.
+
+        Sections that could not be sent then do not count.
+        """
+        window = self.settings.window
+        open_ = [lane.open.due for lane in self._lanes if lane.open and lane.load < window]
+        return max(0.0, (min(open_) - self._wall_ms()) / 1000) if open_ else None
+
     # ── how it stands ───────────────────────────────────────────────────────────────────────────
 
     @property

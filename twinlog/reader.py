@@ -132,7 +132,7 @@ class _Reader:
                 self._fell(Unavailable(f"{address} {down.why}"))
                 return
             session.table.trust(address)
-        core.routed(address)
+        core.routed()
 
     def _lost(self, connection: Connection, down: LinkDown) -> None:
         self._client.session.table.suspect(connection.address)

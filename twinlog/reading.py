@@ -224,7 +224,7 @@ class ReaderCore:
     _asked: dict[int, Cursor] = field(default_factory=dict[int, Cursor])
     _progress: float = 0.0
     _stalls: int = 0
-    _avoid: Address | None = None
+    _moves: int = 0
     _prefer: tuple[str, float] | None = None
     _left: int | None = None
     _why: TwinlogError | None = None
@@ -251,14 +251,12 @@ class ReaderCore:
             return node.address if node else None
         if self._prefer is not None and now < self._prefer[1] and route is not None:
             node = route.node(self._prefer[0])
-            if node is not None and node.address not in (None, self._avoid):
+            if node is not None and node.address and not self.table.suspected(node.address):
                 return node.address
-        found = self.table.candidates()
-        if wanted == SLAVE:
-            found = [*self._slaves(), *found]
-        good = [address for address in found if not self.table.suspected(address)]
-        rest = [address for address in (good or found) if address != self._avoid]
-        return (rest or found)[0]
+        first = self._slaves() if wanted == SLAVE else []
+        found = list(dict.fromkeys([*first, *self.table.candidates()]))
+        good = [address for address in found if not self.table.suspected(address)] or found
+        return good[self._moves % len(good)]
 
     def _slaves(self) -> list[Address]:
         """Return the slaves, those that published themselves latest first."""
@@ -266,10 +264,9 @@ class ReaderCore:
         slaves = sorted((node for node in nodes if node.role == "slave"), key=lambda n: n.age)
         return [node.address for node in slaves if node.address is not None]
 
-    def routed(self, address: Address) -> None:
-        """Say that the node at ``address`` will be asked now."""
+    def routed(self) -> None:
+        """Say that the chosen node will be asked now."""
         self.unrouted, self._stalls = False, 0
-        self._avoid = address if self.settings.read_from in (ANY, SLAVE) else None
 
     def wanted(self, now: float) -> list[tuple[Cursor, dict[str, object]]]:
         """Return the READ requests that should be under way and are not."""
@@ -357,7 +354,7 @@ class ReaderCore:
                 self._redirect(fields.get("redirect"), now)
             case "none" if self.settings.follow or _whole(fields, "next") > cursor.next:
                 cursor.next = max(cursor.next, _whole(fields, "next"))
-                self._progress, self._why, self._stalls = now, None, 0
+                self._progressed(now)
             case _:
                 self._without(cursor, fields, now, pause)
 
@@ -377,7 +374,10 @@ class ReaderCore:
             if self._left is not None:
                 self._left -= 1
         cursor.next = following
-        self._progress, self._why, self._stalls = now, None, 0
+        self._progressed(now)
+
+    def _progressed(self, now: float) -> None:
+        self._progress, self._why, self._stalls, self._moves = now, None, 0, 0
 
     def _redirect(self, value: object, now: float) -> None:
         """Follow the master's advice to read cold data elsewhere, unless told whom to ask."""
@@ -421,6 +421,7 @@ class ReaderCore:
         self.retry_at = now + pause
         if move or self._stalls >= STALLS_MAX or error.code == "not-master":
             self.unrouted = True
+            self._moves += 1
         self.expire(now)
 
 

@@ -52,7 +52,8 @@ def parse_endpoints(endpoints: str | Iterable[str]) -> tuple[Address, ...]:
 def _address(text: str) -> Address:
     host, port = text, ""
     if text.startswith("["):
-        host, _, port = text[1:].partition("]")
+        host, closed, port = text[1:].partition("]")
+        host = host if closed else ""
         port = port.removeprefix(":")
     elif text.count(":") == 1:
         host, _, port = text.partition(":")

@@ -10,6 +10,13 @@ from tests.unit.client.fake_node import FakeCluster
 from twinlog.client import Client
 
 
+@pytest.fixture(autouse=True)
+def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Retries follow in milliseconds; their number and order stay what they are."""
+    monkeypatch.setattr("twinlog.session.BACKOFF_FIRST", 0.002)
+    monkeypatch.setattr("twinlog.session.BACKOFF_MAX", 0.02)
+
+
 @pytest.fixture
 def cluster() -> Iterator[FakeCluster]:
     """Three nodes; n1 is the master of epoch 7."""

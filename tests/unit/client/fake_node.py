@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from twinlog import kernels, record, wire
+from twinlog.reading import FOLLOW_WAIT_MS
 from twinlog.wire import Frame, FrameReader, Type
 
 Fields = dict[str, object]
@@ -54,6 +55,7 @@ class FakeCluster:
     lock: threading.RLock = field(default_factory=threading.RLock)
     message_size_max: int = 4 << 20
     producers: int = 0
+    parked: list[Arrived] = field(default_factory=list)
 
     def add_node(self, name: str) -> FakeNode:
         """Start a node."""
@@ -132,6 +134,7 @@ class Arrived:
     node: FakeNode
     frame: Frame
     send: Callable[[Frame], None]
+    raw: Callable[[bytes], None]
 
     def answer(self, fields: Fields, payload: bytes = b"") -> None:
         """Answer it, now or later."""
@@ -143,6 +146,11 @@ class Arrived:
         """Answer it with an error."""
         error: Fields = {"code": code, "text": text, "hint": None, "retryable": retryable, **facts}
         self.send(wire.refusal(self.frame, error, names=self.node.names))
+
+    def cut(self, count: int) -> None:
+        """Carry it out, send only the first bytes of the answer."""
+        self.send = lambda frame: self.raw(wire.encode_whole(frame)[:count])
+        self.serve()
 
     def serve(self) -> None:
         """Answer it as a node without faults does."""
@@ -170,12 +178,11 @@ class FakeNode:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
         self.address = f"127.0.0.1:{self.port}"
-        self.down = False
+        self.greeting = b""
         self._start(self._accept, self._listener)
 
     def close(self) -> None:
         """Stop listening and break every connection."""
-        self.down = True
         for each in (self._listener, *self._sockets):
             with contextlib.suppress(OSError):
                 each.shutdown(socket.SHUT_RDWR)
@@ -207,15 +214,21 @@ class FakeNode:
         reader = FrameReader()
         sending = threading.Lock()
 
-        def send(frame: Frame) -> None:
+        def raw(data: bytes) -> None:
             with sending, contextlib.suppress(OSError):
-                sock.sendall(wire.encode_whole(frame))
+                sock.sendall(data)
+
+        def send(frame: Frame) -> None:
+            raw(wire.encode_whole(frame))
 
         try:
+            if self.greeting:
+                raw(self.greeting)
+                raise Drop
             while data := sock.recv(1 << 18):
                 reader.feed(data)
                 while (frame := reader.next()) is not None:
-                    self._one(Arrived(self, frame, send))
+                    self._one(Arrived(self, frame, send, raw))
         except (OSError, Drop, wire.FrameError):
             pass
         with contextlib.suppress(OSError):
@@ -310,6 +323,9 @@ class FakeNode:
         arrived.answer(
             {"results": results, "confirmed_by": [self.name, "n9"], "epoch": cluster.epoch}
         )
+        parked, cluster.parked = cluster.parked, []
+        for each in parked:
+            each.serve()
 
     def _read(self, arrived: Arrived) -> None:
         fields = arrived.frame.fields
@@ -330,6 +346,9 @@ class FakeNode:
             taken.append(data)
             size += len(data)
         status = "found" if taken else "none" if offset == end else "past-end"
+        if status == "none" and fields["wait_ms"] == FOLLOW_WAIT_MS:
+            self.cluster.parked.append(arrived)
+            return
         if topic not in self.cluster.topics:
             status = "unknown-topic"
         answer: Fields = {

@@ -1,0 +1,269 @@
+"""Reading: the right records from the right node, and no progress that nobody asked for."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+
+import lz4.frame
+import pytest
+import zstandard
+
+from tests.unit.client.fake_node import Arrived, Drop, FakeCluster
+from twinlog import Client, record
+from twinlog.errors import (
+    Corrupt,
+    CorruptionError,
+    NotYetConfirmed,
+    OffsetBeyond,
+    OffsetGone,
+    Unavailable,
+    UnknownTopic,
+    UsageError,
+)
+from twinlog.messages import Message, decompress, message_of
+from twinlog.ranges import RangeError
+from twinlog.routing import parse_endpoints
+from twinlog.wire import Type
+
+
+@pytest.fixture
+def filled(client: Client, cluster: FakeCluster) -> Client:
+    """Ten messages in each of four queues; message 10 q + n is number n of queue q."""
+    for queue in range(4):
+        for number in range(10):
+            cluster.now_ms = 1_700_000_000_000 + number * 1000
+            tag = "even" if number % 2 == 0 else "odd"
+            client.send("orders", b"%02d" % (10 * queue + number), queue=queue, tag=tag)
+    return client
+
+
+def numbers(messages: Iterator[Message]) -> list[int]:
+    return [int(message.body) for message in messages]
+
+
+def reads(cluster: FakeCluster) -> set[str]:
+    """Return the names of the nodes that were asked to READ."""
+    return {name for name, node in cluster.nodes.items() if node.count(Type.READ)}
+
+
+def answer_status(node_name: str, status: str, **facts: object) -> object:
+    """Return a fault: that node answers every READ with ``status``."""
+
+    def fault(arrived: Arrived) -> bool:
+        if arrived.frame.type != Type.READ or arrived.node.name != node_name:
+            return False
+        node = arrived.node
+        arrived.answer(
+            {
+                "status": status,
+                "next": arrived.frame.fields["offset"],
+                "start": 0,
+                "end": 0,
+                "count": 0,
+                "confirm": 0,
+                "age_ms": 0,
+                "node": node.name,
+                "role": "master" if node.master else "slave",
+                "redirect": None,
+                **facts,
+            }
+        )
+        return True
+
+    return fault
+
+
+@pytest.mark.parametrize(
+    ("wanted", "queue", "found"),
+    [
+        ("start:", None, list(range(40))),
+        ("end", None, []),
+        ("8:", None, [8, 9, 18, 19, 28, 29, 38, 39]),
+        ("2:4", 1, [12, 13]),
+        (":2", None, [0, 1, 10, 11, 20, 21, 30, 31]),
+        ("-1:", None, [9, 19, 29, 39]),
+        ("-3:-1", 0, [7, 8]),
+        ("+1", None, [0, 10, 20, 30]),
+        ("@2023-11-14T22:13:28Z:", 0, [8, 9]),
+        ("@2023-11-14T22:13:25Z:2023-11-14T22:13:27Z", 3, [35, 36]),
+        ("5:99", 2, [25, 26, 27, 28, 29]),
+        ("10:", 0, []),
+    ],
+)
+def test_ranges(filled: Client, wanted: str, queue: int | None, found: list[int]) -> None:
+    """Each form of a range gives exactly these, queue after queue, in order."""
+    assert numbers(filled.read("orders", wanted, queue=queue)) == found
+
+
+def test_tags_and_limits(filled: Client) -> None:
+    """A tag is compared by its text, the limit counts what is handed out."""
+    assert numbers(filled.read("orders", queue=0, tag="odd")) == [1, 3, 5, 7, 9]
+    assert numbers(filled.read("orders", queue=0, tag="odd || even", limit=3)) == [0, 1, 2]
+    assert numbers(filled.read("orders", tag="odd", limit=7)) == [1, 3, 5, 7, 9, 11, 13]
+    # "Aa" and "BB" have the same hash
+    filled.send("orders", b"77", tag="Aa", queue=0)
+    filled.send("orders", b"78", tag="BB", queue=0)
+    assert numbers(filled.read("orders", tag="BB")) == [78]
+
+
+def test_small_answers_are_put_together(filled: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reader asks on until it has everything, whatever the size of an answer."""
+    monkeypatch.setattr("twinlog.reading.ANSWER_BYTES", 300)
+    assert numbers(filled.read("orders")) == list(range(40))
+
+
+def test_who_is_asked(filled: Client, cluster: FakeCluster) -> None:
+    """The caller's wish is met: slave, master, or one node by name."""
+    for wanted, asked in (("slave", {"n2"}), ("master", {"n1"}), ("n3", {"n3"})):
+        for node in cluster.nodes.values():
+            node.seen.clear()
+        assert len(numbers(filled.read("orders", read_from=wanted))) == 40
+        assert reads(cluster) == asked
+
+
+def test_a_dead_slave_is_replaced(filled: Client, cluster: FakeCluster) -> None:
+    """Reading goes on at another node from where it was, nothing twice, nothing missing."""
+    count = [0]
+
+    def fault(arrived: Arrived) -> bool:
+        if arrived.frame.type == Type.READ:
+            count[0] += 1
+            if count[0] == 2:
+                raise Drop
+        return False
+
+    cluster.nodes["n2"].faults.append(fault)
+    assert numbers(filled.read("orders", read_from="slave")) == list(range(40))
+    assert "n3" in reads(cluster)
+
+
+def test_a_slave_that_is_behind(filled: Client, cluster: FakeCluster) -> None:
+    """What the master knows of is waited for, then read elsewhere; never cut short silently."""
+    cluster.nodes["n2"].behind = {2}
+    cluster.nodes["n3"].behind = {2}
+    assert numbers(filled.read("orders", read_from="slave")) == list(range(40))
+    with pytest.raises(Unavailable, match=r"orders/2@5 on n3 is not there yet"):
+        list(filled.read("orders", read_from="n3", timeout=0.3))
+
+
+def test_stale_and_unconfirmed(filled: Client, cluster: FakeCluster) -> None:
+    """A stale slave is left; a record above confirm is told as such when time is up."""
+    cluster.nodes["n2"].faults.append(answer_status("n2", "stale"))  # type: ignore[arg-type]
+    assert numbers(filled.read("orders", read_from="slave")) == list(range(40))
+    cluster.nodes["n3"].faults.append(answer_status("n3", "above-confirm", confirm=77))  # type: ignore[arg-type]
+    with pytest.raises(NotYetConfirmed) as caught:
+        list(filled.read("orders", read_from="n3", timeout=0.2))
+    assert caught.value.confirm == 77
+    assert caught.value.retryable
+
+
+def test_progress_is_never_moved(filled: Client, cluster: FakeCluster) -> None:
+    """Offsets that are gone, or that lie past the end, are errors that name the borders."""
+    with pytest.raises(OffsetBeyond) as beyond:
+        list(filled.read("orders", "11:", queue=0))
+    assert beyond.value.end == 10
+    cluster.nodes["n1"].faults.append(answer_status("n1", "before-start", start=4))  # type: ignore[arg-type]
+    with pytest.raises(OffsetGone) as gone:
+        list(filled.read("orders", "2:", queue=0, read_from="master"))
+    assert gone.value.start == 4
+    assert "4:" in str(gone.value.hint)
+    cluster.nodes["n1"].faults[:] = [answer_status("n1", "past-end", end=3)]  # type: ignore[list-item]
+    with pytest.raises(OffsetBeyond):
+        list(filled.read("orders", "2:", queue=0, read_from="master"))
+
+
+def test_mistakes(filled: Client) -> None:
+    """A bad range is told at once, an unknown topic or queue at the first message."""
+    with pytest.raises(RangeError):
+        filled.read("orders", "later")
+    with pytest.raises(UnknownTopic):
+        list(filled.read("nothing"))
+    with pytest.raises(UsageError, match="no address"):
+        filled.get("orders-3-7")
+    with pytest.raises(UsageError, match="no record begins at log offset 5"):
+        filled.get("log@5")
+    with pytest.raises(OffsetBeyond):
+        filled.get("orders/0@10")
+
+
+def test_advice_of_the_master_is_followed(filled: Client, cluster: FakeCluster) -> None:
+    """Cold data: the master names a slave, and a reader that is free to choose goes there."""
+    met: list[bool] = []
+
+    def advise(arrived: Arrived) -> bool:
+        if arrived.frame.type != Type.READ or met:
+            return False
+        met.append(True)
+        send = arrived.send
+
+        def advised(frame: object) -> None:
+            frame.fields["redirect"] = {"node": "n3", "valid_ms": 30_000}  # type: ignore[attr-defined]
+            send(frame)  # type: ignore[arg-type]
+
+        arrived.send = advised
+        return False
+
+    cluster.nodes["n1"].faults.append(advise)
+    assert numbers(filled.read("orders")) == list(range(40))
+    assert reads(cluster) == {"n1", "n3"}
+
+
+def test_follow_goes_on_at_the_end(filled: Client) -> None:
+    """What is sent while a reader follows is read, from every queue."""
+    messages = filled.read("orders", "-1:", follow=True, limit=6)
+    found = [int(next(messages).body) for _ in range(4)]
+    assert sorted(found) == [9, 19, 29, 39]
+    filled.send("orders", b"100", queue=1)
+    filled.send("orders", b"101", queue=3)
+    assert sorted(numbers(messages)) == [100, 101]
+
+
+def test_an_answer_with_a_bad_record(filled: Client, cluster: FakeCluster) -> None:
+    """A body that does not match its CRC ends the reader; nothing of it is handed out."""
+    stored = cluster.queues["orders", 0]
+    stored[3] = stored[3].replace(b"03", b"99")
+    with pytest.raises(CorruptionError):
+        list(filled.read("orders", queue=0))
+
+
+@pytest.mark.parametrize(
+    ("bits", "packed"),
+    [
+        (0x001, zlib.compress(b"body" * 99)),
+        (0x301, zlib.compress(b"body" * 99)),
+        (0x101, lz4.frame.compress(b"body" * 99)),
+        (0x201, zstandard.compress(b"body" * 99)),
+    ],
+)
+def test_compressed_bodies(bits: int, packed: bytes) -> None:
+    """What RocketMQ's producers compress is read as it was."""
+    stored = record.decode(record.encode("t", 0, packed, sys_flag=bits))
+    assert message_of(stored).body == b"body" * 99
+
+
+def test_bodies_that_do_not_decompress(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Broken, cut, endless or of an unknown kind: an error that says so, never a wrong body."""
+    packed = zlib.compress(b"body" * 99)
+    for kind, body in ((0, b"no"), (0, packed[:-5]), (0x100, b"no"), (0x200, b"no")):
+        with pytest.raises(Corrupt):
+            decompress(body, kind)
+    with monkeypatch.context() as small:
+        small.setattr("twinlog.messages.BODY_MAX", 1000)
+        for kind, body in enumerate((zlib.compress, lz4.frame.compress, zstandard.compress)):
+            assert decompress(body(bytes(1000)), kind << 8) == bytes(1000)
+            with pytest.raises(Corrupt, match="more than 1000"):
+                decompress(body(bytes(1001)), kind << 8)
+    with pytest.raises(UsageError, match="0x500"):
+        decompress(b"", 0x500)
+    monkeypatch.setitem(__import__("sys").modules, "lz4.frame", None)
+    with pytest.raises(UsageError) as caught:
+        decompress(b"", 0x100)
+    assert "twinlog[compression]" in str(caught.value.hint)
+
+
+@pytest.mark.parametrize("text", ["", ",", ":7410", "host:port", "host:0", "host:70000", "[::1"])
+def test_addresses_that_are_none(text: str) -> None:
+    """A mistake in the endpoints is told before anything is asked."""
+    with pytest.raises(UsageError):
+        parse_endpoints(text)
