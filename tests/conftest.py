@@ -1,7 +1,7 @@
 """What every test run shares.
 
-``TWINLOG_REQUIRE=all`` (set by ``.ci/run``) makes a skipped test an error: a machine that should run
-everything must not pass because something was missing.
+``TWINLOG_REQUIRE=all`` (set by ``.ci/run``) makes a skipped test an error: a machine that should
+run everything must not pass because something was missing.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The real RocketMQ 5.3.3 as a judge: one JVM for the session, fed one JSON request per line.
 
-Skipped, visibly, where Java 17 or Maven is missing; CI sets ``TWINLOG_REQUIRE`` so that a skip there
-is a failure.  The jars come through Maven by name; nothing is downloaded by the tests themselves
+Skipped, visibly, where Java 17 or Maven is missing; CI sets ``TWINLOG_REQUIRE`` so that a skip
+there is a failure.  The jars come through Maven by name; nothing is downloaded by the tests themselves
 but through it.
 """
 
@@ -25,14 +25,15 @@ class Judge:
 
     def __init__(self, command: list[str], log: Path) -> None:
         self._log = log
-        self._process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=log.open("wb"),
-            text=True,
-            encoding="utf-8",
-        )
+        with log.open("wb") as errors:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+                encoding="utf-8",
+            )
 
     def ask(self, op: str, **facts: object) -> dict[str, object]:
         """Return RocketMQ's answer; an error inside the JVM fails the test with its log."""
@@ -63,7 +64,13 @@ def _class_path(folder: Path) -> str:
     )
     jars = (folder / "class-path.txt").read_text().strip()
     sources = sorted(str(path) for path in JUDGE_SOURCES.glob("*.java"))
-    subprocess.run(["javac", "-cp", jars, "-d", str(folder), *sources], check=True, timeout=120)
+    compiled = subprocess.run(
+        ["javac", "-cp", jars, "-d", str(folder), *sources],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert compiled.returncode == 0, compiled.stderr
     shutil.copytree(JUDGE_SOURCES / "META-INF", folder / "META-INF", dirs_exist_ok=True)
     return f"{folder}:{jars}"
 

@@ -60,7 +60,8 @@ public final class Judge {
                 answer = new JSONObject();
                 answer.put("error", String.valueOf(problem));
             }
-            out.println(JSON.toJSONString(answer, SerializerFeature.WriteMapNullValue));
+            out.println(JSON.toJSONString(answer, SerializerFeature.WriteMapNullValue,
+                SerializerFeature.DisableCircularReferenceDetect));
         }
         System.exit(0);
     }
@@ -141,15 +142,23 @@ public final class Judge {
                 one.put("min", queue.getMinOffsetInQueue());
                 one.put("max", queue.getMaxOffsetInQueue());
                 JSONArray entries = new JSONArray();
-                ReferredIterator<CqUnit> units = queue.iterateFrom(queue.getMinOffsetInQueue());
-                while (units != null && units.hasNext()) {
-                    CqUnit unit = units.next();
-                    entries.add(List.of(
-                        unit.getQueueOffset(), unit.getPos(), unit.getSize(), unit.getTagsCode()));
-                    messages.add(message(unit.getPos(), unit.getSize()));
-                }
-                if (units != null) {
-                    units.release();
+                long next = queue.getMinOffsetInQueue();
+                while (next < queue.getMaxOffsetInQueue()) {
+                    long before = next;
+                    ReferredIterator<CqUnit> units = queue.iterateFrom(next); // one file at most
+                    while (units != null && units.hasNext()) {
+                        CqUnit unit = units.next();
+                        entries.add(List.of(unit.getQueueOffset(), unit.getPos(),
+                            unit.getSize(), unit.getTagsCode()));
+                        messages.add(message(unit.getPos(), unit.getSize()));
+                        next = unit.getQueueOffset() + 1;
+                    }
+                    if (units != null) {
+                        units.release();
+                    }
+                    if (next == before) {
+                        throw new IllegalStateException("no entry at queue offset " + next);
+                    }
                 }
                 one.put("entries", entries);
                 queues.add(one);
@@ -182,7 +191,8 @@ public final class Judge {
             found.put("body_crc", one.getBodyCRC());
             byte[] body = one.getBody();
             found.put("body", body == null ? "" : HexFormat.of().formatHex(body));
-            found.put("properties", new TreeMap<>(one.getProperties()));
+            Map<String, String> properties = one.getProperties();
+            found.put("properties", properties == null ? Map.of() : new TreeMap<>(properties));
             return found;
         } finally {
             bytes.release();
@@ -210,7 +220,7 @@ public final class Judge {
         return answer;
     }
 
-    private JSONObject put(JSONObject request) {
+    private JSONObject put(JSONObject request) throws InterruptedException {
         JSONArray results = new JSONArray();
         JSONArray messages = request.getJSONArray("messages");
         for (int i = 0; i < messages.size(); i++) {
