@@ -1,7 +1,7 @@
 """The real RocketMQ 5.3.3 as a judge: one JVM for the session, fed one JSON request per line.
 
 Skipped, visibly, where Java 17 or Maven is missing; CI sets ``TWINLOG_REQUIRE`` so that a skip
-there is a failure.  The jars come through Maven by name; nothing is downloaded by the tests themselves
+there is a failure.  The jars come through Maven by name; the tests download nothing themselves
 but through it.
 """
 
