@@ -54,7 +54,8 @@ class SimCoordinator:
         self._first = True
 
     def start(self) -> None:
-        """Start the process, unless it runs."""
+        """Start the process, unless it runs; a crash that was to come does not."""
+        self._doomed = False
         if self.alive:
             return
         self.alive = True
