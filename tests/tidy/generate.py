@@ -1,0 +1,88 @@
+"""Pages of ``docs/`` that are rendered from the code.
+
+``python -m tests.tidy.generate`` writes them. `PAGES` maps a file of ``docs/`` to the function that
+renders it; a test compares each with what lies there and fails when they differ, so a page cannot
+disagree with the program.
+
+Not here: the texts themselves. They stand with the models, tables and docstrings they describe.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from cli import help as cli_help
+from cli.failures import EXITS
+from node import config_pages, logs, metrics
+from replication.roles import MASTER_SESSION, ROLES, SLAVE_SESSION, diagrams
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+_ABOUT_MACHINES: Mapping[str, str] = {
+    ROLES.name: "What a node is. Every process begins fenced; only a new epoch makes a master.",
+    MASTER_SESSION.name: "What a master does with one slave, over one link.",
+    SLAVE_SESSION.name: "What a slave does with its master, over one link.",
+}
+
+
+def exit_codes() -> str:
+    """Render ``docs/exit-codes.md``: every exit code, when it is used, what a script may do."""
+    lines = [
+        "# Exit codes",
+        "",
+        "The same table is printed by `twinlog help exit`.",
+        "",
+        "| exit | name | when | a script may |",
+        "|---|---|---|---|",
+    ]
+    for code, (when, may) in sorted(EXITS.items()):
+        lines.append(f"| {int(code)} | {code.name.lower()} | {when} | {may} |")
+    return "\n".join([*lines, ""])
+
+
+def state_machines() -> str:
+    """Render ``docs/state-machines.md``: a diagram of every transition table."""
+    lines = [
+        "# State machines",
+        "",
+        "Drawn from the tables in `replication/roles.py`. A move that a table does not have must",
+        "not happen: the node stops.",
+    ]
+    for name, drawn in diagrams().items():
+        lines += ["", f"## {name[0].upper()}{name[1:]}", "", _ABOUT_MACHINES[name]]
+        lines += ["", "```mermaid", drawn.rstrip("\n"), "```"]
+    return "\n".join([*lines, ""])
+
+
+PAGES: Mapping[str, Callable[[], str]] = {
+    "cli.md": cli_help.reference,
+    "events.md": logs.reference,
+    "exit-codes.md": exit_codes,
+    "metrics.md": metrics.reference,
+    "settings.md": config_pages.reference,
+    "state-machines.md": state_machines,
+}
+"""Every generated page: its name in ``docs/`` and what renders it."""
+
+
+def current(name: str) -> str:
+    """Return what lies in ``docs/``; empty when there is no such file."""
+    path = DOCS / name
+    return path.read_text(encoding="utf-8") if path.exists() else ""
+
+
+def write() -> list[str]:
+    """Write the pages that differ and return their names."""
+    written: list[str] = []
+    for name, render in PAGES.items():
+        text = render()
+        if text != current(name):
+            (DOCS / name).write_text(text, encoding="utf-8")
+            written.append(name)
+    return written
+
+
+if __name__ == "__main__":
+    for changed in write():
+        print(f"docs/{changed}")

@@ -1,0 +1,118 @@
+"""The generated pages are current, and nothing of the program is missing from them."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+from cli.failures import EXITS, Exit
+from cli.help import arguments, visible
+from cli.tree import COMMANDS
+from node.config_sections import NODE_SECTIONS, SECTIONS, NodeSection, Section
+from node.logs import EVENTS
+from node.metrics import METRICS
+from replication.roles import MASTER_SESSION, ROLES, SLAVE_SESSION
+from tests.tidy.generate import PAGES, current
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_is_what_the_code_renders(name: str) -> None:
+    """Whoever changes a command, setting, figure, event or exit code writes its page anew."""
+    assert current(name) == PAGES[name](), "make docs"
+
+
+def test_no_undocumented_command() -> None:
+    """Every command with every argument stands in the page, with a meaning and an example."""
+    page = current("cli.md")
+    for command in visible():
+        section = page.partition(f"\n### twinlog {command.name}\n")[2].partition("\n### ")[0]
+        assert section, f"twinlog {command.name} is not in docs/cli.md"
+        assert all(example in section for example in command.examples)
+        for argument in arguments(command):
+            assert f"| `{argument.name}` |" in section
+            assert argument.text, f"{command.name} {argument.name} has no meaning"
+    hidden = {command.name for command in COMMANDS} - {command.name for command in visible()}
+    assert hidden == {"dev supervise"}, "only what twinlog itself calls is hidden"
+
+
+SETTINGS: list[tuple[str, type[Section]]] = [("[node]", NodeSection), *SECTIONS.items()]
+
+
+@pytest.mark.parametrize(("title", "section"), SETTINGS, ids=lambda value: str(value))
+def test_no_undocumented_setting(title: str, section: type[Section]) -> None:
+    """Every key of the cluster file stands in the page with its reason."""
+    page = current("settings.md").partition(f"[{title}]\n")[2].partition("\n## ")[0]
+    for field, info in section.model_fields.items():
+        assert info.description, f"{title} {field} has no reason"
+        assert f"| `{info.alias or field}` |" in page
+        assert info.description in page
+    for key, what in section.later.items():
+        assert what
+        assert f"`{key}`: {what}" in page
+
+
+def test_what_a_node_may_repeat_is_a_section() -> None:
+    """``[node.X]`` has the keys of ``[X]``; the page needs no second table for it."""
+    assert set(NODE_SECTIONS) <= set(SECTIONS)
+
+
+FROZEN = ["storage/settings.py", "replication/settings.py", "node/limits.py"]
+
+
+@pytest.mark.parametrize("name", FROZEN)
+def test_the_settings_of_a_layer_are_explained(name: str) -> None:
+    """Each field of a frozen settings class is named in its docstring or has a text of its own."""
+    tree = ast.parse((ROOT / name).read_text(encoding="utf-8"))
+    for found in tree.body:
+        if not isinstance(found, ast.ClassDef):
+            continue
+        about = ast.get_docstring(found) or ""
+        for place, statement in enumerate(found.body):
+            if not isinstance(statement, ast.AnnAssign):
+                continue
+            field = ast.unparse(statement.target)
+            after = found.body[place + 1] if place + 1 < len(found.body) else None
+            own = isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant)
+            listed = re.search(rf"(?m)^\s*([a-z_]+, )*{field}(, [a-z_]+)*:|``{field}``", about)
+            assert own or listed, f"{found.name}.{field} says neither unit nor reason"
+
+
+def test_every_figure_has_help() -> None:
+    """A figure that nobody can read the meaning of is not a figure."""
+    page = current("metrics.md")
+    for figure in METRICS:
+        assert len(figure.help.split()) > 2, figure.name
+        assert figure.help.endswith(".")
+        assert f"| `{figure.name}" in page
+
+
+def test_every_event_has_a_meaning() -> None:
+    """The names a log can hold are the names of the page."""
+    page = current("events.md")
+    for name, meaning in EVENTS.items():
+        assert f"| `{name}` | {meaning} |" in page
+
+
+def test_exit_codes_are_one_table() -> None:
+    """The enum, ``twinlog help exit`` and the page hold the same codes, each once."""
+    assert set(EXITS) == set(Exit)
+    rows = re.findall(r"(?m)^\| (\d+) \| (\w+) \| (.+) \| (.+) \|$", current("exit-codes.md"))
+    expected = [(str(int(code)), code.name.lower(), *EXITS[code]) for code in sorted(Exit)]
+    assert rows == expected
+
+
+@pytest.mark.parametrize("table", [ROLES, MASTER_SESSION, SLAVE_SESSION], ids=lambda t: t.name)
+def test_every_move_is_drawn(table: object) -> None:
+    """The diagrams hold each move of the tables, and each label has one colon before it."""
+    page = current("state-machines.md")
+    for (state, given), after in table.moves.items():  # type: ignore[attr-defined]
+        label = given.value.replace(":", ",")
+        assert f"    {state.value} --> {after.value}: {label}\n" in page
+    for line in page.splitlines():
+        if " --> " in line:
+            assert line.count(":") <= 1
