@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -253,7 +253,7 @@ def demo(
 
 
 @contextmanager
-def _undisturbed() -> Iterator[None]:
+def _undisturbed() -> Generator[None]:
     """Tidy up to the end, also when Ctrl-C is pressed again."""
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:

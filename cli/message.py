@@ -26,6 +26,7 @@ from cli.parsing import PRIVATE
 from cli.render import Answer, Cell, Table, Time, columns
 from cli.topic import require
 from twinlog.client import Client
+from twinlog.errors import OutcomeUnknown
 from twinlog.messages import Message, Receipt
 from twinlog.outgoing import Section
 
@@ -80,17 +81,34 @@ def send(
                 client, topic, bodies, context, key=key, tag=tag, properties=properties, ack=ack
             )
         started = time.monotonic()
-        receipt = client.send(
-            topic,
-            next(iter(bodies)),
-            key=key,
-            tag=tag,
-            properties=properties or None,
-            queue=queue,
-            acknowledge=ack.value,
-        )
+        try:
+            receipt = client.send(
+                topic,
+                next(iter(bodies)),
+                key=key,
+                tag=tag,
+                properties=properties or None,
+                queue=queue,
+                acknowledge=ack.value,
+            )
+        except OutcomeUnknown as error:
+            raise _unknown(topic, key, error) from error
         _show_receipt(receipt, time.monotonic() - started, ack, context)
     return Exit.OK
+
+
+def _unknown(topic: str, key: str | None, error: OutcomeUnknown) -> Failure:
+    """The third outcome: it was sent, and nobody answered in time."""
+    named = f" --key {key}" if key else ""
+    return Failure(
+        Exit.UNKNOWN,
+        "the message may or may not be stored",
+        facts=(error.text,),
+        hints=(
+            f"look for it: twinlog message read {topic} --range=@-5m:{named}",
+            "sending again is safe when consumers can bear a duplicate",
+        ),
+    )
 
 
 def _send_seconds(context: Context) -> float | None:

@@ -34,6 +34,12 @@ class Shell:
 
     def run(self, words: str, *, stdin: str = "", expect: int = 0) -> str:
         """Call twinlog and return its stdout; the exit code must be the one expected."""
+        code, out, err = self.run_any(words, stdin=stdin)
+        assert code == expect, f"{words}: {out}\n{err}"
+        return out
+
+    def run_any(self, words: str, *, stdin: str = "") -> tuple[int, str, str]:
+        """Call twinlog; return exit code, stdout and stderr."""
         done = subprocess.run(
             [sys.executable, "-m", "twinlog", *words.split()],
             cwd=self.directory,
@@ -44,9 +50,8 @@ class Shell:
             timeout=WAIT_SECONDS,
             check=False,
         )
-        assert done.returncode == expect, f"{words}: {done.stdout}\n{done.stderr}"
         assert "Traceback" not in done.stderr
-        return done.stdout
+        return done.returncode, done.stdout, done.stderr
 
     def document(self, words: str) -> dict[str, object]:
         """Call twinlog with ``-o json``."""
@@ -125,6 +130,61 @@ def test_a_newcomers_path(shell: Shell) -> None:
     assert shell.document("cluster switchover --yes")["done"] is True
     history = shell.run("cluster history -o tsv").splitlines()
     assert [line.split("\t")[4] for line in history[1:]][-2:] == ["failover", "switchover"]
+
+
+def test_what_nobody_confirmed_is_cut(shell: Shell, tmp_path: Path) -> None:
+    """The send ends as unknown; after the failover its bytes are gone, and the history says so."""
+    wait_healthy(shell)
+    shell.run("topic create orders --queues 1")
+    shell.run("message send orders --body kept")
+    paused = [pid_of(tmp_path, name) for name in ("n2", "n3")]
+    for pid in paused:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        # What the sockets' buffers take reaches the slaves all the same: more than they hold.
+        (tmp_path / "large").write_bytes(b"x" * 3_000_000)
+        for _ in range(4):
+            shell.run("message send orders --file large --ack written")
+        shell.run("message send orders --body lost --key k --timeout 1s", expect=75)
+        shell.run("dev kill n1")
+    finally:
+        for pid in paused:
+            os.kill(pid, signal.SIGCONT)
+    shell.run("cluster failover --yes")
+    shell.run("dev start n1")
+    wait_healthy(shell)
+    last = shell.run("cluster history -o jsonl").splitlines()[-1]
+    assert json.loads(last)["lost_bytes"] > 3_000_000
+    assert shell.run("message read orders --key k -o name") == ""
+    assert shell.run("message read orders -n 1 --format %v --from n1") == "kept"
+
+
+def pid_of(directory: Path, name: str) -> int:
+    """The process id of a node."""
+    run = json.loads((directory / "data" / name / "twinlog" / "run.json").read_text("utf-8"))
+    assert isinstance(run["pid"], int)
+    return run["pid"]
+
+
+def test_processes_by_hand(tmp_path: Path) -> None:
+    """``config init``, ``coordinator start``, ``node start``; Ctrl-C is 130, TERM is 0."""
+    shell = Shell(tmp_path)
+    shell.environment["TWINLOG_CONFIG"] = str(tmp_path / "cluster.toml")
+    shell.run("config init --local --nodes 1 --base-port 0")
+    shell.run("config check")
+    coordinator = shell.start("coordinator start")
+    node = shell.start("node start n1")
+    until = time.monotonic() + WAIT_SECONDS
+    while shell.run_any("cluster status -o json")[0] != 0:
+        assert time.monotonic() < until
+    node.send_signal(signal.SIGINT)
+    _, err = node.communicate(timeout=WAIT_SECONDS)
+    assert node.returncode == 130, err
+    assert "nothing is left running" in err
+    assert not (tmp_path / "data" / "n1" / "twinlog" / "run.json").exists()
+    coordinator.send_signal(signal.SIGTERM)
+    _, err = coordinator.communicate(timeout=WAIT_SECONDS)
+    assert coordinator.returncode == 0, err
 
 
 def test_examples_run(shell: Shell) -> None:
