@@ -96,6 +96,12 @@ class History:
         store = self.store
         assert store is not None
         to = store.confirm
+        for number in range(40, 50):
+            append(store, section(6, queue=3, mark=number), epoch=self.epoch)
+            self.note()
+        run(store, store.flush_job(thorough=True))
+        self.note()
+        run(store, store.checkpoint_job())
         store.take_token(token(self.epoch))
         self.cutting = to
         run(store, store.cut_job(token(self.epoch), to))
@@ -143,7 +149,7 @@ def key(entry: BatchEntry) -> Border:
 
 def calls() -> int:
     """Disk calls of the whole history."""
-    disk = FakeDisk()
+    disk = FakeDisk(page_size=512)
     History(disk).play()
     return disk.faults.calls
 
@@ -154,7 +160,7 @@ LOSSES = ("nothing", "everything", "some")
 
 def test_the_history_is_worth_it() -> None:
     """Hundreds of calls, several files, cuts and restarts among them."""
-    disk = FakeDisk()
+    disk = FakeDisk(page_size=512)
     disk.faults.recording = True
     History(disk).play()
     ops = {op for op, _ in disk.faults.record}
@@ -186,7 +192,7 @@ class Forgetful(Random):
 def test_every_call(kind: str, part: int) -> None:
     """See the module's text."""
     for number in range(part, CALLS, 8):
-        disk = FakeDisk()
+        disk = FakeDisk(page_size=512)
         history = History(disk)
         disk.faults.crash(after=number)
         with pytest.raises(SimulatedCrash):

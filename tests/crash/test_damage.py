@@ -1,0 +1,263 @@
+"""Damage: what was flushed and is not as it was written is never cut, never served, and named.
+
+Each test flips a bit, removes or restores a file behind the store's back.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from storage import Damage, Store
+from tests.crash.workbench import (
+    TOPIC,
+    append,
+    bodies,
+    fill,
+    flip,
+    lead,
+    master,
+    open_store,
+    queue_files,
+    run,
+    section,
+    settle,
+    token,
+)
+from tests.fakes.disk import FakeDisk
+from twinlog.errors import CorruptionError
+
+LOG = "commitlog/00000000000000000000"
+INDEX = "twinlog/batches/00000000000000000000"
+
+
+def stopped(*, sections: int = 6, clean: bool = True) -> tuple[FakeDisk, Store]:
+    """A store that was flushed, checkpointed and stopped; and what it was."""
+    disk = FakeDisk()
+    store = master(disk)
+    fill(store, sections)
+    settle(store)
+    run(store, store.flush_job(thorough=True))
+    run(store, store.checkpoint_job())
+    store.close(clean=clean)
+    return disk, store
+
+
+def damage_of(store: Store) -> Damage:
+    """The finding of a quarantined store."""
+    assert store.damage is not None
+    return store.damage
+
+
+def refuses_everything(disk: FakeDisk, store: Store) -> None:
+    """A quarantined store writes nothing, and neither does its stop."""
+    log, index = disk.read(LOG, "test"), disk.read(INDEX, "test")
+    store.take_token(token(9))
+    with pytest.raises(CorruptionError):
+        append(store, section(), epoch=9)
+    with pytest.raises(CorruptionError):
+        lead(store, epoch=9)
+    with pytest.raises(CorruptionError):
+        store.cut_job(token(9), 0)
+    assert store.flush_job(thorough=True) is None
+    store.close(clean=True)
+    assert not disk.exists("twinlog/clean")
+    assert (disk.read(LOG, "test"), disk.read(INDEX, "test")) == (log, index)
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_bit_in_the_last_batch(clean: bool) -> None:
+    """It was flushed, so it is damage and no torn tail."""
+    disk, old = stopped(clean=clean)
+    last = old.entries(0, max_bytes=1 << 30)[-1]
+    flip(disk, LOG, last.start + 60)
+    store = open_store(disk)
+    found = damage_of(store)
+    assert (found.file, found.offset, found.length) == (LOG, last.start, last.length)
+    assert store.boot.damage == found
+    assert not store.boot.clean
+    assert store.end == last.start
+    refuses_everything(disk, store)
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_bit_in_the_batch_index(clean: bool) -> None:
+    """An entry that does not match its CRC below the flushed offset."""
+    disk, old = stopped(clean=clean)
+    entries = old.entries(0, max_bytes=1 << 30)
+    flip(disk, INDEX, 48 * 3 + 9)
+    store = open_store(disk)
+    found = damage_of(store)
+    assert (found.file, found.offset) == (INDEX, entries[3].start)
+    refuses_everything(disk, store)
+
+
+def test_a_bit_in_the_middle_of_the_log() -> None:
+    """A start that trusts its checkpoint does not look there; the first read does, and stops."""
+    disk, old = stopped(sections=800)
+    batch = old.entries(0, max_bytes=1 << 30)[3]
+    flip(disk, LOG, batch.start + batch.length // 2)
+    store = open_store(disk)
+    assert store.damage is None
+    assert store.boot.clean
+    with pytest.raises(CorruptionError) as caught:
+        for number in range(4):
+            bodies(store, number)
+    assert caught.value.offset == batch.start
+    assert caught.value.facts["file"] == LOG
+    assert damage_of(store).offset == batch.start
+    with pytest.raises(CorruptionError):
+        store.verify(0, store.end)
+    refuses_everything(disk, store)
+
+
+def test_verify_names_what_it_finds() -> None:
+    """Also in bytes this process has written itself: the disk may have changed them."""
+    disk = FakeDisk()
+    store = master(disk)
+    fill(store, 3)
+    batch = store.entries(0, max_bytes=1 << 30)[2]
+    store.verify(0, store.end)
+    flip(disk, LOG, batch.start + 100)
+    with pytest.raises(CorruptionError) as caught:
+        store.verify(0, store.end)
+    assert caught.value.offset == batch.start
+
+
+def test_a_torn_tail_is_cut_and_counted() -> None:
+    """Behind the flushed offset a batch that does not hold is no damage; confirmed data stays."""
+    disk = FakeDisk()
+    store = master(disk)
+    fill(store, 3)
+    run(store, store.flush_job(thorough=True))
+    run(store, store.checkpoint_job())
+    at = store.end
+    append(store, section(5))
+    append(store, section(5))
+    flip(disk, LOG, at + 70)
+    store.close(clean=False)
+    lost = store.end - at
+    again = open_store(disk)
+    assert (again.end, again.damage, again.boot.cut_bytes) == (at, None, lost)
+    assert again.boot.cut_batches == 2
+    assert not again.boot.clean
+    assert not any(again.view(at, again.settings.segment_size))
+
+
+def test_a_later_flushed_offset_turns_a_torn_tail_into_damage() -> None:
+    """The checkpoint is old, but a batch further on says that this one was flushed."""
+    disk = FakeDisk()
+    store = master(disk)
+    at = store.end
+    append(store, section(5))
+    run(store, store.flush_job(thorough=True))
+    append(store, section(5))
+    flip(disk, LOG, at + 70)
+    store.close(clean=False)
+    again = open_store(disk)
+    assert damage_of(again).offset == at
+
+
+@pytest.mark.parametrize("path", [LOG, INDEX])
+def test_a_missing_file(path: str) -> None:
+    """Of a full segment or of the last one."""
+    disk, _ = stopped(sections=30)
+    disk.remove(path, "test")
+    assert damage_of(open_store(disk)).file == path
+
+
+def test_a_missing_last_file() -> None:
+    """The checkpoint knows that there was more."""
+    disk, old = stopped(sections=30)
+    name = disk.list("commitlog")[-1]
+    disk.remove(f"commitlog/{name}", "test")
+    store = open_store(disk)
+    assert damage_of(store).offset == int(name)
+    assert int(name) < old.end
+
+
+def test_damage_is_read_up_to() -> None:
+    """What is whole below the damage can still be read."""
+    disk, old = stopped()
+    last = old.entries(0, max_bytes=1 << 30)[-1]
+    flip(disk, LOG, last.start + 60)
+    store = open_store(disk)
+    answer = store.read(TOPIC, 0, 0, max_bytes=1000, max_records=10)
+    assert answer.count > 0
+
+
+# -- queues
+
+
+def test_missing_queue_files_are_built_again() -> None:
+    """Equal to what they were, also for one queue alone."""
+    for clean in (True, False):
+        disk, _ = stopped(sections=40, clean=clean)
+        files = queue_files(disk)
+        for path in [path for path in files if f"/{TOPIC}/1/" in path]:
+            disk.remove(path, "test")
+        store = open_store(disk)
+        assert queue_files(disk) == files
+        assert store.damage is None
+        assert len(bodies(store, 1)) == 100
+
+
+def test_queue_files_that_are_behind_are_built_again() -> None:
+    """An older copy of a queue file lacks its last entries."""
+    disk, _ = stopped(sections=40)
+    files = queue_files(disk)
+    path = max(path for path in files if f"/{TOPIC}/2/" in path)
+    disk.write_at(path, 20, bytes(len(files[path]) - 20), "test")
+    store = open_store(disk)
+    assert store.boot.queues_rebuilt
+    assert queue_files(disk) == files
+
+
+def test_a_damaged_queue_entry_serves_nothing_wrong() -> None:
+    """An entry that leads elsewhere is noticed before its record is sent."""
+    disk, _ = stopped(sections=12)
+    path = min(path for path in queue_files(disk) if f"/{TOPIC}/0/" in path)
+    for at in (4 * 20 + 6, 4 * 20 + 10):
+        flip(disk, path, at)
+        store = open_store(disk)
+        with pytest.raises(CorruptionError):
+            bodies(store, 0)
+        store.close(clean=False)
+        flip(disk, path, at)
+
+
+def test_entries_beyond_confirm_go() -> None:
+    """A queue file that knows more than the log is cut at a start that is not clean."""
+    disk, _ = stopped(sections=12, clean=False)
+    files = queue_files(disk)
+    path = max(path for path in files if f"/{TOPIC}/0/" in path)
+    disk.write_at(path, 700, b"\1" * 40, "test")
+    store = open_store(disk)
+    assert queue_files(disk) == files
+    assert store.damage is None
+
+
+def test_a_damaged_snapshot_is_passed_over() -> None:
+    """The one before serves, else the log itself."""
+    disk, _ = stopped(sections=60)
+    names = disk.list("twinlog/state")
+    assert names
+    for name in reversed(names):
+        flip(disk, f"twinlog/state/{name}", 40)
+        store = open_store(disk)
+        assert store.topics() == {TOPIC: 4}
+        assert len(bodies(store, 0)) == 150
+        store.close(clean=False)
+
+
+@pytest.mark.parametrize("path", ["twinlog/identity", "twinlog/promise", "twinlog/intent"])
+def test_damaged_small_files_are_named(path: str) -> None:
+    """A node that cannot know who it is or what it promised does not start."""
+    disk, _ = stopped()
+    if path == "twinlog/intent":
+        disk.write_file(path, b"nonsense", "test")
+    for at in (6, 4096, 5, 32 * 1024 + 6):
+        if at < disk.size(path):
+            flip(disk, path, at)
+    with pytest.raises(CorruptionError) as caught:
+        open_store(disk)
+    assert path in str(caught.value)
