@@ -77,9 +77,7 @@ def prepare(directory: Path, *, nodes: int, base_port: int, segment_size: int) -
         raise Failure(Exit.USAGE, f"--nodes is {nodes}; it can be 1 to 9")
     path = directory / "cluster.toml"
     if not path.exists():
-        local = Local(
-            nodes=nodes, cluster="dev", data=".", base_port=base_port, segment_size=segment_size
-        )
+        local = Local(nodes=nodes, data=".", base_port=base_port, segment_size=segment_size)
         write_local(path, local)
     return path
 
