@@ -130,8 +130,10 @@ class Questions:
         return None
 
     def _change(self, now: float, reign: Mastership) -> Operation | None:
-        if reign.insync.proposal is not None:
-            return reign.insync.proposal
+        proposal, newest = reign.insync.proposal, self._context.newest
+        if proposal is not None:
+            settled = newest is not None and reign.insync.settles(newest, proposal)
+            return None if settled else proposal  # settled: adopted as soon as it is promised
         return reign.transfer_op() or reign.propose(now)
 
     def _registration(self) -> RegisterNode:
