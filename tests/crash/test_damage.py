@@ -100,8 +100,7 @@ def test_a_bit_in_the_middle_of_the_log() -> None:
     assert store.damage is None
     assert store.boot.clean
     with pytest.raises(CorruptionError) as caught:
-        for number in range(4):
-            bodies(store, number)
+        _ = [bodies(store, number) for number in range(4)]
     assert caught.value.offset == batch.start
     assert caught.value.facts["file"] == LOG
     assert damage_of(store).offset == batch.start

@@ -95,7 +95,9 @@ def wrong_epoch_record(batch: Batches) -> Batches:
 
 def early_filler(batch: Batches) -> Batches:
     """A filler that does not reach the end of its file."""
-    return [*batch[0][:-1], replace(batch[0][-1], kind=KIND_FILLER)], batch[1]
+    return [*batch[0][:-1], replace(batch[0][-1], kind=KIND_FILLER)], batch[1][
+        : 8 - batch[0][-1].length
+    ]
 
 
 def too_long(batch: Batches) -> Batches:

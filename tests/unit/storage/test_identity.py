@@ -1,0 +1,348 @@
+"""Whose directory it is, whether a start is clean, and what others left behind."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from storage import Promise, Store, StoreSettings, Who
+from storage.disk import RealDisk
+from storage.errors import (
+    DirectoryInUse,
+    DiskError,
+    ForeignStore,
+    IdentityMismatch,
+    NewerVersion,
+)
+from storage.identity import CleanMark, Run, abort_is_ours, abort_line, decide_clean
+from storage.packing import seal
+from tests.crash.workbench import (
+    SETTINGS,
+    WHO,
+    append,
+    bodies,
+    fill,
+    lead,
+    master,
+    open_store,
+    queue_files,
+    run,
+    section,
+    settle,
+)
+from tests.fakes.disk import FakeDisk
+from twinlog.errors import UsageError
+
+
+def contents(disk: FakeDisk) -> dict[str, bytes]:
+    """All small files of a directory."""
+    return {
+        name: disk.read(name, "test")
+        for name in ("twinlog/identity", "twinlog/run", "abort", "checkpoint")
+        if disk.exists(name)
+    }
+
+
+# -- refusals
+
+
+@pytest.mark.parametrize(
+    ("who", "names"),
+    [
+        (Who("other", "g1", "n1"), ("cluster", "other")),
+        (Who("cluster", "g2", "n1"), ("g1", "g2")),
+        (Who("cluster", "g1", "n7"), ("n1", "n7")),
+        (Who("cluster", "g1", "n1", 6), ("4", "6")),
+    ],
+)
+def test_another_identity_is_refused_with_both_names(who: Who, names: tuple[str, str]) -> None:
+    """And the directory is as it was."""
+    disk = FakeDisk()
+    master(disk).close(clean=True)
+    before = contents(disk)
+    with pytest.raises(IdentityMismatch) as caught:
+        open_store(disk, who=who)
+    assert all(name in str(caught.value) for name in names)
+    assert caught.value.hint
+    assert contents(disk) == before
+    open_store(disk).close(clean=True)
+
+
+def test_another_segment_size_is_refused() -> None:
+    """Sizes are facts of the group."""
+    disk = FakeDisk()
+    master(disk).close(clean=True)
+    with pytest.raises(IdentityMismatch, match="16384"):
+        open_store(disk, settings=StoreSettings(segment_size=32 * 1024))
+
+
+def test_a_newer_version_is_refused() -> None:
+    """By number, untouched."""
+    disk = FakeDisk()
+    master(disk).close(clean=True)
+    disk.write_file("twinlog/identity", seal({"version": 99}), "test")
+    before = contents(disk)
+    with pytest.raises(NewerVersion, match="99"):
+        open_store(disk)
+    assert contents(disk) == before
+
+
+def test_a_directory_in_use_is_refused_with_both_names(tmp_path: Path) -> None:
+    """The lock is RocketMQ's; it holds within one process too, and goes with the store."""
+    disk = RealDisk(tmp_path)
+    store = Store.open(disk, SETTINGS, WHO, wall_ms=1)
+    with pytest.raises(DirectoryInUse) as caught:
+        Store.open(RealDisk(tmp_path), SETTINGS, WHO, wall_ms=2)
+    assert "n1" in str(caught.value)
+    assert str(tmp_path) in str(caught.value)
+    store.close(clean=False)
+    Store.open(RealDisk(tmp_path), SETTINGS, WHO, wall_ms=3).close(clean=True)
+
+
+def test_a_log_that_twinlog_did_not_write_is_refused() -> None:
+    """A RocketMQ store is no member of a group."""
+    disk = FakeDisk()
+    disk.make_dir("commitlog", "test")
+    disk.create_sparse("commitlog/00000000000000000000", 1 << 14, "test")
+    with pytest.raises(ForeignStore, match="twinlog did not write"):
+        open_store(disk)
+    assert not disk.exists("twinlog/identity")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"flush": "async-buffered"}, {"flush": "never"}, {"segment_size": 1000},
+        {"segment_size": 100_001}, {"quality": "hoped"}, {"message_size_max": 1 << 23},
+        {"batch_size_max": 1}, {"queue_segment_entries": 0},
+    ],
+)  # fmt: skip
+def test_settings_that_cannot_work_are_refused(changes: dict[str, object]) -> None:
+    """When they are made, not when they are used."""
+    with pytest.raises(UsageError):
+        StoreSettings(**changes)  # type: ignore[arg-type]  # pyright: ignore
+
+
+# -- traces of others
+
+
+def test_a_rocketmq_that_only_looked_leaves_the_store_ours() -> None:
+    """It wrote another checkpoint; the log ends where we left it, so queues are made anew."""
+    disk = FakeDisk()
+    store = master(disk)
+    fill(store, 12)
+    store.close(clean=False)
+    store = open_store(disk)
+    settle_all(store)
+    files, end = queue_files(disk), store.end
+    store.close(clean=True)
+    disk.write_at("checkpoint", 0, b"\0\1", "test")
+    again = open_store(disk)
+    assert (again.end, again.boot.queues_rebuilt, again.boot.clean) == (end, True, True)
+    assert queue_files(disk) == files
+
+
+def settle_all(store: Store) -> None:
+    """Lead, so that everything can be confirmed."""
+    lead(store, epoch=store.last_epoch + 1)
+    settle(store)
+
+
+def test_a_log_that_others_appended_to_is_refused() -> None:
+    """Bytes behind the end of a clean stop, or a running mark that is not ours."""
+    disk = FakeDisk()
+    store = master(disk)
+    fill(store, 3)
+    settle(store)
+    store.close(clean=True)
+    disk.write_at("checkpoint", 0, b"\0\1", "test")
+    disk.write_at("commitlog/00000000000000000000", store.end, b"\0\0\1\1", "test")
+    with pytest.raises(ForeignStore, match="checkpoint file"):
+        open_store(disk)
+    disk = FakeDisk()
+    master(disk).close(clean=False)
+    disk.write_file("abort", b"4711", "test")
+    with pytest.raises(ForeignStore, match="mark of the running store"):
+        open_store(disk)
+    disk.remove("abort", "test")
+    with pytest.raises(ForeignStore):
+        open_store(disk)
+
+
+def test_the_running_mark_is_one_line_of_ours() -> None:
+    """A start that died between its two marks is still ours."""
+    line = abort_line("store", "start2", "start1")
+    assert abort_is_ours(line, "store", "start2")
+    assert abort_is_ours(line, "store", "start1")
+    assert not abort_is_ours(line, "store", "start0")
+    assert not abort_is_ours(line, "other", "start2")
+    assert not abort_is_ours(b"4711", "store", "start2")
+
+
+# -- clean or not
+
+
+def test_a_kill_is_clean_and_a_power_loss_is_not() -> None:
+    """The boot id tells them apart."""
+    for keep, clean in ((True, True), (False, False)):
+        disk = FakeDisk()
+        store = master(disk)
+        fill(store, 3)
+        disk.crash(keep_page_cache=keep, rng=Random(1))
+        boot = open_store(disk).boot
+        assert (boot.clean, bool(boot.why_unclean)) == (clean, not clean)
+        assert boot.unseen == (store.boot.start_id,)
+        assert boot.store_id == store.boot.store_id
+
+
+def test_an_unclean_start_hangs_over_until_the_coordinator_has_answered() -> None:
+    """A kill between the two must not launder a power loss, and neither must a clean stop."""
+    disk = FakeDisk()
+    store = master(disk)
+    store.registered()
+    disk.crash(keep_page_cache=False, rng=Random(1))
+    unclean = open_store(disk)
+    assert not unclean.boot.clean
+    disk.crash(keep_page_cache=True, rng=Random(1))
+    second = open_store(disk)
+    assert not second.boot.clean
+    second.close(clean=True)
+    third = open_store(disk)
+    assert not third.boot.clean
+    assert len(third.boot.unseen) == 3
+    third.registered()
+    third.close(clean=False)
+    last = open_store(disk)
+    assert last.boot.clean
+    assert last.boot.unseen == (third.boot.start_id,)
+
+
+def test_an_io_error_makes_the_next_start_unclean() -> None:
+    """A flush that came back with an error may have lost pages."""
+    disk = FakeDisk()
+    store = master(disk)
+    fill(store, 3)
+    disk.faults.fail("flush.log")
+    with pytest.raises(DiskError):
+        run(store, store.flush_job(thorough=True))
+    store.close(clean=False)
+    assert "error" in open_store(disk).boot.why_unclean
+
+
+def test_durable_stores_start_clean_after_a_power_loss() -> None:
+    """Nothing that was acknowledged rested on the page cache."""
+    settings = StoreSettings(segment_size=16 * 1024, queue_segment_entries=40, quality="durable")
+    disk = FakeDisk()
+    store = master(disk, settings=settings)
+    fill(store, 3)
+    run(store, store.flush_job(thorough=True))
+    end = store.end
+    append(store, section(9))
+    disk.crash(keep_page_cache=False, rng=Random(7))
+    again = open_store(disk, settings=settings)
+    assert again.boot.clean
+    assert again.end >= end
+
+
+def test_a_copied_directory_is_another_store(tmp_path: Path) -> None:
+    """Two nodes with one store id would count twice."""
+    import shutil
+
+    first, second = tmp_path / "a", tmp_path / "b"
+    store = Store.open(RealDisk(first), SETTINGS, WHO, wall_ms=1)
+    store.close(clean=True)
+    shutil.copytree(first, second)
+    copy = Store.open(RealDisk(second), SETTINGS, WHO, wall_ms=2)
+    assert copy.boot.store_id != store.boot.store_id
+    assert not copy.boot.clean
+    copy.close(clean=True)
+    again = Store.open(RealDisk(first), SETTINGS, WHO, wall_ms=2)
+    assert again.boot.store_id == store.boot.store_id
+    again.close(clean=True)
+
+
+LAST = Run("boot", 1, "start", (), 5)
+
+
+@pytest.mark.parametrize(
+    ("last", "changes", "clean"),
+    [
+        (None, {}, True),
+        (LAST, {}, True),
+        (LAST, {"boot_id": "other"}, False),
+        (LAST, {"boot_id": None}, False),
+        (LAST, {"device": 2}, False),
+        (LAST, {"cut_batches": 1}, False),
+        (LAST, {"boot_id": "other", "mark": CleanMark(100, "start", 0)}, True),
+        (LAST, {"boot_id": "other", "mark": CleanMark(90, "start", 0)}, False),
+        (Run("boot", 1, "s", (), 5, unclean_since=9), {}, False),
+        (Run("boot", 1, "s", (), 5, io_error=True), {}, False),
+        (Run(None, 1, "s", (), 5), {}, False),
+        (Run("boot", 1, "s", (), 5, quality="durable"), {"boot_id": "other"}, True),
+        (
+            Run("boot", 1, "s", (), 5, quality="durable"),
+            {"boot_id": "other", "flushed": 101},
+            False,
+        ),
+        (Run("boot", 1, "s", (), 5, io_error=True, quality="durable"), {}, False),
+    ],
+)
+def test_the_rule_of_clean_starts(
+    last: Run | None, changes: dict[str, object], clean: bool
+) -> None:
+    """Each condition alone decides."""
+    mark = changes.pop("mark", None)
+    facts: dict[str, object] = {
+        "boot_id": "boot", "device": 1, "end": 100, "cut_batches": 0, "flushed": 100,
+    }  # fmt: skip
+    why = decide_clean(last, mark, **(facts | changes))  # type: ignore[arg-type]  # pyright: ignore
+    assert (why == "") is clean, why
+
+
+# -- promises
+
+
+def test_a_promise_is_there_after_a_crash() -> None:
+    """It counts from finish on, and the state comes with it."""
+    disk = FakeDisk()
+    store = open_store(disk)
+    promise = Promise(7, 3, "register", 12, 2**64 - 1, b'{"leader": null}')
+    job = store.save_promise_job(promise)
+    job.run()
+    assert store.promise == Promise()
+    store.finish(job)
+    disk.crash(keep_page_cache=False, rng=Random(3))
+    assert open_store(disk).promise == promise
+
+
+def test_a_promise_survives_a_crash_in_its_writing() -> None:
+    """The older one or the newer one, never none."""
+    from tests.fakes.faults import SimulatedCrash
+
+    for number in range(2):
+        for seed in range(20):
+            disk = FakeDisk(page_size=64)
+            store = open_store(disk)
+            run(store, store.save_promise_job(Promise(epoch=1, state=b"x" * 500)))
+            disk.faults.crash("promise", after=number)
+            with pytest.raises(SimulatedCrash):
+                run(store, store.save_promise_job(Promise(epoch=2, state=b"y" * 500)))
+            disk.crash(keep_page_cache=False, rng=Random(seed))
+            assert open_store(disk).promise.epoch in (1, 2)
+
+
+def test_a_clean_stop_can_be_read_by_everybody() -> None:
+    """The exports and RocketMQ's checkpoint are there, no mark of a running store."""
+    disk = FakeDisk()
+    store = master(disk)
+    fill(store, 25)
+    settle(store)
+    store.close(clean=True)
+    assert not disk.exists("abort")
+    assert disk.read("epochFileCheckpoint", "test").endswith(b"\n1-0\n")
+    assert b'"flights"' in disk.read("config/topics.json", "test")
+    assert int.from_bytes(disk.read("checkpoint", "test")[:8], "big") == 2000
+    assert len(disk.list("commitlog")) == store.end // SETTINGS.segment_size + 1
+    assert sum(len(bodies(store, queue)) for queue in range(4)) == 250
