@@ -160,10 +160,18 @@ def exit_of(error: errors.TwinlogError) -> Exit:
             return Exit.MISSING
         case errors.Denied():
             return Exit.DENIED
+        case errors.UsageError() if error.code == "directory-in-use":
+            return Exit.UNAVAILABLE
+        case errors.UsageError() if error.code in _OTHERS_DIRECTORY:
+            return Exit.CONFIG
         case errors.UsageError():
             return Exit.USAGE
         case _:
             return Exit.UNAVAILABLE
+
+
+_OTHERS_DIRECTORY = {"identity", "newer-version", "foreign-store"}
+"""The data directory is not what the cluster file takes it for."""
 
 
 _TOLD = {"leader", "host", "port", "address", "text", "code"}

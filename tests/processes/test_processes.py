@@ -181,7 +181,7 @@ def test_the_task_tree_is_dumped_on_usr1(processes: Processes) -> None:
 
 
 def test_a_directory_in_use_ends_with_its_code(processes: Processes) -> None:
-    """A second process of the same node: refused with its reason, exit 78 or 69."""
+    """A second process of the same node: refused with its reason, exit 69, the first goes on."""
     text = processes.path.read_text()
     other = processes.folder / "other.toml"
     base = processes.address("n1")[1]
@@ -190,12 +190,14 @@ def test_a_directory_in_use_ends_with_its_code(processes: Processes) -> None:
     again.folder, again.path, again.config = processes.folder, other, processes.config
     again.running = {}
     process = again.spawn("n1")
-    assert process.wait(30) in (69, 78)
+    assert process.wait(30) == 69, again.tail("n1")
+    assert "in use" in again.tail("n1")
     assert processes.running["n1"].poll() is None
+    processes.settled()
 
 
 def test_a_node_with_a_log_at_an_empty_coordinator_is_refused(tmp_path: Path) -> None:
-    """The register was lost: nobody is elected by itself, the node says which command to use."""
+    """The register was lost: nobody is elected by itself, the node says what to do."""
     processes = Processes(tmp_path, nodes=1)
     try:
         processes.start_all()
@@ -206,7 +208,8 @@ def test_a_node_with_a_log_at_an_empty_coordinator_is_refused(tmp_path: Path) ->
         processes.stop("coordinator")
         shutil.rmtree(processes.config.coordinator.data)
         processes.start("coordinator", "n1")
-        processes.until(lambda: "adopt" in processes.tail("n1"), "the command to use")
+        wanted = "start the coordinator on the data folder it had before"
+        processes.until(lambda: wanted in processes.tail("n1"), "what to do")
         assert processes.master() is None
     finally:
         processes.close()
