@@ -144,8 +144,11 @@ class Appender:
         """End the file, begin the next one; what an earlier attempt has done is not done again."""
         log = self._log
         if not log.file_is_new:
+            assert self._opening is not None
             if log.room:
-                log.add([log.filler(log.history.last)], "log.filler")
+                at, epoch = log.end, self._opening.epoch
+                log.add([log.filler(epoch)], "log.filler")
+                log.history.open(epoch, at)
             log.next_file("log.roll")
         start = log.end - self._settings.segment_size
         self._epoch_record(log.segments.chain(start, log.end))

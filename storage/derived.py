@@ -25,7 +25,7 @@ from storage.snapshot import Snapshot, Snapshots
 from storage.state import Control, Layers, State, decode_control
 from twinlog import record
 from twinlog.errors import CorruptionError
-from twinlog.layout import KIND_EPOCH, KIND_RECORDS, SYSTEM_TOPIC_META, BatchEntry
+from twinlog.layout import KIND_EPOCH, KIND_FILLER, KIND_RECORDS, SYSTEM_TOPIC_META, BatchEntry
 
 _META = SYSTEM_TOPIC_META.encode()
 
@@ -147,6 +147,8 @@ def _history_and_controls(
                     path = log_path(entry.start - entry.start % log.segments.size)
                     return Damage(path, entry.start, entry.length, reason)
                 history.add(value)
+            elif entry.kind == KIND_FILLER:
+                history.open(entry.epoch, entry.start)
             else:
                 change = find_control(log, entry)
                 if change is not None:

@@ -1,7 +1,10 @@
 """Epochs of the log: the records that open them, and the list of them.
 
 The first record of each epoch, and the first record of every log file, is a record in queue 0 of
-``rmq_sys_TWINLOG_EPOCH``, a batch of its own (kind 3). At the head of a file it repeats epoch and
+``rmq_sys_TWINLOG_EPOCH``, a batch of its own (kind 3). When the file has no room for the record of
+a new epoch, the filler that ends the file is the new master's and so of the new epoch: it opens the
+epoch at its own start, and the record at the head of the next file repeats that. (A filler of the
+old epoch would be a second history of an epoch that belongs to another master.) At the head of a file it repeats epoch and
 start of the epoch that goes on, so that each file tells its epoch after retention. The epoch of a
 byte is that of the last epoch record before it; ``epochFileCheckpoint`` is written for RocketMQ
 and never read.
@@ -167,6 +170,11 @@ class EpochHistory:
             return False
         self.epochs = (*self.epochs, Epoch(value.epoch, value.start))
         return True
+
+    def open(self, epoch: int, start: int) -> None:
+        """Take an epoch that begins with a filler; nothing when it goes on."""
+        if epoch > self.last:
+            self.epochs = (*self.epochs, Epoch(epoch, start))
 
     def cut(self, end: int) -> None:
         """Forget epochs that begin at or beyond ``end``."""

@@ -57,8 +57,7 @@ class Receiver:
         _check_order(entries, log.end, len(payload))
         try:
             for entry in entries:
-                if log.room == 0 or (ready and ready[-1].kind == KIND_FILLER):
-                    self._write(ready)
+                if log.room == 0:
                     log.next_file("log.roll")
                 size = covered(entry)
                 data = payload[taken : taken + size]
@@ -68,6 +67,9 @@ class Receiver:
                 if value is not None:
                     self._write(ready)
                     log.history.add(value)
+                elif entry.kind == KIND_FILLER:
+                    self._write(ready)
+                    log.history.open(entry.epoch, entry.start)
             self._write(ready)
         except BaseException:
             log.wipe("log.receive")
@@ -110,7 +112,8 @@ class Receiver:
             return "the batch is too long"
         if entry.start == base and entry.kind != KIND_EPOCH:
             return "a file begins without an epoch record"
-        if entry.kind != KIND_EPOCH and entry.epoch != epoch:
+        opens = entry.kind == KIND_EPOCH or (entry.kind == KIND_FILLER and entry.epoch > epoch)
+        if not opens and entry.epoch != epoch:
             return f"epoch {entry.epoch} without its record, the log is in {epoch}"
         return None
 

@@ -197,8 +197,10 @@ class Store:
         self._check(token)
         if not self._rebuilt:
             self.rebuild_pending()
+        # A second attempt finds the epoch opened by a filler.
+        previous = next((one.epoch for one in reversed(self.epochs) if one.epoch != epoch), 0)
         value = EpochRecord(
-            epoch, self.end, node, session, wall_ms, self.last_epoch, self.confirm, self.end,
+            epoch, self.end, node, session, wall_ms, previous, self.confirm, self.end,
             reason, by,
         )  # fmt: skip
         self._appender.open_epoch(value, wall_ms)

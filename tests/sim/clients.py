@@ -175,7 +175,8 @@ class Producer:
             elif result.outcome == 2:
                 section.refused += 1
                 again = True
-                out_of_order = out_of_order or result.code == "out-of-sequence"
+                first = section is request.sections[0]
+                out_of_order = out_of_order or (first and result.code == "out-of-sequence")
                 if result.code == "not-master":
                     self.leader = leader if leader != request.target else ""
             else:

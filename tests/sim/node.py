@@ -430,6 +430,13 @@ class SimNode:
         """Session of this process, 0 before it has one."""
         return self.driver.core.context.session if self.driver is not None else 0
 
+    def is_registered(self) -> bool:
+        """True when the register names this very process."""
+        known = self.world.coordinator.state.reg.get(self.name)
+        return self.store is not None and known is not None and (
+            known.start == self.store.boot.start_id
+        )
+
     @property
     def cutting(self) -> bool:
         """A cut is under way: log and positions do not fit each other until it is done."""

@@ -30,7 +30,14 @@ class Operator:
         self._caring = False
 
     def failover(self, to: str) -> None:
-        """Depose the master and elect ``to``; the coordinator may refuse."""
+        """Depose the master and elect ``to``; the coordinator may refuse.
+
+        An operator looks before: a node that is down, or up and not yet registered, is not chosen.
+        To elect one that then turns out to have lost its page cache would cost the eligibility of
+        a deposed master that lost nothing.
+        """
+        if not self.world.nodes[to].is_registered():
+            return
         self.orders += 1
         self.world.trace("oper", "failover", to)
         self.world.coordinator.order_failover(to)
@@ -82,7 +89,7 @@ class Operator:
         rank = (-1, -1)
         for name in sorted({*state.isr, *state.elr}):
             node = world.nodes[name]
-            if node.alive and node.store is not None and not node.paused:
+            if node.is_registered() and node.store is not None and not node.paused:
                 mine = (node.store.last_epoch, node.store.end)
                 if mine > rank:
                     best, rank = name, mine
