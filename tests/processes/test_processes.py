@@ -191,7 +191,7 @@ def test_a_directory_in_use_ends_with_its_code(processes: Processes) -> None:
     again.running = {}
     process = again.spawn("n1")
     assert process.wait(30) == 69, again.tail("n1")
-    assert "in use" in again.tail("n1")
+    assert "stop that process" in again.tail("n1")
     assert processes.running["n1"].poll() is None
     processes.settled()
 

@@ -1,0 +1,192 @@
+"""The Python clients against nodes that are real processes: kills, pauses, and both loops."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+
+import anyio
+import pytest
+
+from tests.fixtures.processes import Processes
+from twinlog import AsyncClient, Client
+from twinlog.errors import NotMaster, Unavailable, UnknownTopic
+from twinlog.outgoing import Section
+from twinlog.wire import Type
+
+pytestmark = pytest.mark.processes
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Processes]:
+    """One cluster for the tests of this file: to start one costs more than all of them."""
+    found = Processes(tmp_path_factory.mktemp("client"))
+    try:
+        found.start_all()
+        yield found
+    finally:
+        found.close()
+
+
+@pytest.fixture
+def processes(shared: Processes) -> Processes:
+    """All nodes running and in sync, whatever the test before did to them."""
+    shared.start(*(n.name for n in shared.config.nodes if n.name not in shared.running))
+    shared.settled(3)
+    return shared
+
+
+def endpoints(processes: Processes) -> list[str]:
+    """The client addresses of all nodes."""
+    names = [node.name for node in processes.config.nodes]
+    return ["{}:{}".format(*processes.address(name)) for name in names]
+
+
+@pytest.fixture
+def client(processes: Processes) -> Iterator[Client]:
+    """A client of the cluster."""
+    with Client(endpoints(processes), timeout=30.0) as made:
+        yield made
+
+
+@pytest.fixture
+def topic(client: Client, request: pytest.FixtureRequest) -> str:
+    """A topic of four queues that only this test uses."""
+    name = f"t{abs(hash(request.node.nodeid)) % 10**8}"
+    assert client.create_topic(name, 4)
+    return name
+
+
+def others(processes: Processes, master: str) -> list[str]:
+    return [node.name for node in processes.config.nodes if node.name != master]
+
+
+def test_everything_a_client_does(processes: Processes, client: Client, topic: str) -> None:
+    """Send, read from each kind of node, get by each address, offsets, topics, errors."""
+    receipt = client.send(topic, b"one", key="k", tag="a", queue=2, properties={"p": "q"})
+    assert set(receipt.confirmed_by) == {"n1", "n2", "n3"}
+    client.send(topic, b"two", tag="b", queue=2)
+    for where in ("master", "slave", "any", "n2", "n3"):
+        found = [(m.body, m.queue_offset) for m in client.read(topic, read_from=where)]
+        assert found == [(b"one", 0), (b"two", 1)], where
+    assert [m.body for m in client.read(topic, tag="b", read_from="slave")] == [b"two"]
+    assert [m.body for m in client.read(topic, "@-1h:")] == [b"one", b"two"]
+    assert [m.body for m in client.read(topic, "@-2h:-1h")] == []
+    for address in (receipt.address, f"log@{receipt.log_offset}"):
+        message = client.get(address)
+        assert (message.body, message.key, message.tag) == (b"one", "k", "a")
+        assert message.properties["p"] == "q"
+    assert client.get(message.record.message_id).body == b"one"
+    assert client.offsets(topic)[2] == (0, 2)
+    assert client.topics()[topic] == 4
+    assert client.create_topic(topic, 4) is False
+    for level in ("written", "flushed", "replicated", "confirmed"):
+        assert client.send(topic, b"x", acknowledge=level).queue_offset >= 0
+    with pytest.raises(UnknownTopic):
+        client.send("nothing", b"x")
+    master = processes.settled()
+    fields = {"op": "create", "name": "other", "queues": 1}
+    with pytest.raises(NotMaster) as caught:
+        client.call(others(processes, master)[0], Type.TOPIC, fields)
+    assert caught.value.leader == master
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_producer_lives_through_a_failover(
+    processes: Processes, client: Client, topic: str, how: signal.Signals
+) -> None:
+    """The master dies, or freezes and keeps its connections: nothing lost, nothing twice."""
+    master = processes.settled()
+    successor = others(processes, master)[0]
+    sections: list[Section] = []
+    under_way, done = threading.Event(), threading.Event()
+
+    def produce() -> None:
+        with Client(endpoints(processes), timeout=30.0) as own:
+            producer = own.producer(topic, batch="4 KiB")
+            with producer:
+                while not done.is_set():
+                    sections.append(producer.send(b"%07d" % len(sections), order_key="a"))
+                    if len(sections) == 3000:
+                        under_way.set()
+                    if len(sections) % 500 == 0:
+                        producer.flush()
+
+    thread = threading.Thread(target=produce)
+    thread.start()
+    try:
+        assert under_way.wait(30)
+        if how == signal.SIGKILL:
+            processes.kill(master)
+        else:
+            processes.send(master, how)
+        processes.failover(successor)
+        before = len(sections)
+        processes.until(lambda: len(sections) > before + 3000, "records after the failover")
+    finally:
+        done.set()
+        thread.join(60)
+        if how == signal.SIGSTOP:
+            processes.send(master, signal.SIGCONT)
+    assert all(section.stored for section in sections)
+    found = [message.body for message in client.read(topic, read_from="slave")]
+    assert found == [b"%07d" % number for number in range(len(sections))]
+
+
+def test_nobody_left(processes: Processes, client: Client, topic: str) -> None:
+    """With every node gone a send is not stored, and says so in time; it works again after."""
+    client.send(topic, b"one", queue=0)
+    processes.kill("n1", "n2", "n3")
+    with pytest.raises(Unavailable):
+        client.send(topic, b"two", queue=0, timeout=0.5)
+    processes.start("n1", "n2", "n3")
+    processes.settled()
+    assert client.send(topic, b"three", queue=0).queue_offset == 1
+
+
+def test_a_forked_child_opens_its_own_connections(
+    processes: Processes, client: Client, topic: str
+) -> None:
+    """Parent and child use one client object after a fork; neither disturbs the other."""
+    client.send(topic, b"parent", queue=0)
+    child = os.fork()
+    if child == 0:
+        try:
+            client.send(topic, b"child", queue=1)
+            os._exit(0)
+        except BaseException:
+            os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    client.send(topic, b"parent again", queue=0)
+    found = {m.body: m.address for m in client.read(topic)}
+    assert found == {
+        b"parent": f"{topic}/0@0",
+        b"parent again": f"{topic}/0@1",
+        b"child": f"{topic}/1@0",
+    }
+
+
+@pytest.mark.parametrize("backend", ["trio", "asyncio"])
+def test_the_awaiting_client(processes: Processes, topic: str, backend: str) -> None:
+    """Topic, single sends, a producer, a reader and a follower on both loops."""
+
+    async def main() -> None:
+        with anyio.fail_after(60):
+            async with AsyncClient(endpoints(processes), timeout=30.0) as client:
+                assert await client.create_topic(topic, 4) is False
+                receipt = await client.send(topic, b"first", queue=0)
+                async with client.producer(topic, linger="1 ms") as producer:
+                    for number in range(20_000):
+                        await producer.send(b"%05d" % number, queue=1)
+                found = [m.body async for m in client.read(topic, queue=1, read_from="slave")]
+                assert found == [b"%05d" % number for number in range(20_000)]
+                assert (await client.get(receipt.address)).body == b"first"
+                async with client.follow(topic, "-2:", queue=1) as messages:
+                    assert (await anext(messages)).body == b"19998"
+                    assert (await anext(messages)).body == b"19999"
+                    await client.send(topic, b"last", queue=1)
+                    assert (await anext(messages)).body == b"last"
+
+    anyio.run(main, backend=backend)
