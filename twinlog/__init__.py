@@ -81,6 +81,13 @@ def __getattr__(name: str) -> object:
     """Load a public name when it is first asked for."""
     if name not in __all__:
         raise AttributeError(f"module 'twinlog' has no attribute {name!r}")
-    found: object = getattr(importlib.import_module(_ELSEWHERE.get(name, "twinlog.errors")), name)
+    try:
+        module = importlib.import_module(_ELSEWHERE.get(name, "twinlog.errors"))
+    except ModuleNotFoundError as error:
+        if error.name != "anyio":
+            raise
+        text = f"{name} needs anyio, which is an extra: pip install 'twinlog[async]'"
+        raise ModuleNotFoundError(text, name="anyio") from None
+    found: object = getattr(module, name)
     globals()[name] = found
     return found
