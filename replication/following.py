@@ -14,6 +14,8 @@ Sources: replication.md G.7 and G.19, protocol.md 8 and 9.
 
 from __future__ import annotations
 
+from math import inf
+
 from replication import commands, frames, slave_session
 from replication.context import Context
 from replication.group_state import GroupState
@@ -402,4 +404,6 @@ class FollowingMaster:
         """Return when `on_tick` has something to do."""
         if self.machine.state is Following.WAITING:
             return self._redial_at
+        if self.machine.state is Following.CUTTING:
+            return inf  # the end of the cut is an event of its own
         return self._silent_at()

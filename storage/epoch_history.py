@@ -4,10 +4,11 @@ The first record of each epoch, and the first record of every log file, is a rec
 ``rmq_sys_TWINLOG_EPOCH``, a batch of its own (kind 3). When the file has no room for the record of
 a new epoch, the filler that ends the file is the new master's and so of the new epoch: it opens the
 epoch at its own start, and the record at the head of the next file repeats that. (A filler of the
-old epoch would be a second history of an epoch that belongs to another master.) At the head of a file it repeats epoch and
-start of the epoch that goes on, so that each file tells its epoch after retention. The epoch of a
-byte is that of the last epoch record before it; ``epochFileCheckpoint`` is written for RocketMQ
-and never read.
+old epoch would be a second history of an epoch that belongs to another master.)
+
+At the head of a file it repeats epoch and start of the epoch that goes on, so that each file tells
+its epoch after retention. The epoch of a byte is that of the last epoch record before it;
+``epochFileCheckpoint`` is written for RocketMQ and never read.
 
 Invariants of a history: epochs rise strictly, starts rise, the oldest entry keeps its original
 start even when the file that held it is gone.

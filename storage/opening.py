@@ -192,6 +192,11 @@ def _open(start: _Start, wall_ms: int) -> Opened:
     files, planned, old = _recover(start)
     if start.changed_by_others:
         _refuse_changed_log(start, planned)
+    why = _clean(start, planned)
+    last = start.run.value
+    if planned.cut_batches and why and last is not None and last.unclean_since is None:
+        # after the cut nobody sees that batches were lost: a crash here must not hide it
+        start.run.write(replace(last, unclean_since=wall_ms), "open.unclean")
     log, cut_bytes = _log(start, files, planned, old)
     power_lost = start.run.value is None or start.run.value.boot_id != disk.boot_id()
     clean_stop = start.mark is not None and start.mark.end == planned.end
@@ -203,7 +208,7 @@ def _open(start: _Start, wall_ms: int) -> Opened:
     if derived.damage is not None and planned.damage is None:
         planned = replace(planned, damage=derived.damage)
     confirm = max(confirm, derived.dispatcher.position)
-    why = _clean(start, planned)
+    why = why or _clean(start, planned)
     run = _mark_running(start, planned, why, wall_ms, settings)
     if planned.damage is None:
         start.checkpoint.write(Trusted(log.end, confirm), "open.checkpoint")
@@ -228,7 +233,9 @@ def _recover(start: _Start) -> tuple[list[int], Plan, list[Found]]:
     names |= {int(name) for name in disk.list(INDEX_DIRECTORY) if name.isdigit()}
     starts = sorted(name for name in names if name % size == 0)
     prove_from = max(start.trusted.flushed - PROVE_BACK, 0)
-    first = max(prove_from - prove_from % size, starts[0] if starts else 0)
+    # Nothing drops files from the front yet, so the walk begins at 0 whatever file is the first
+    # one there: when the first file's name is lost, a later one is no log that begins later.
+    first = prove_from - prove_from % size
     walked = [_found(disk, at) for at in starts if at >= min(first, starts[-1])]
     if walked and walked[0].start > first:
         walked.insert(0, Found(first, 0, b""))
