@@ -56,9 +56,9 @@ class FlushPolicy:
             return Flush.NOTHING
         if self._settings.flush == "sync" or wanted > flushed:
             return Flush.THOROUGH
-        if now - self._thorough >= self._settings.flush_thorough_seconds:
+        if now >= self._thorough + self._settings.flush_thorough_seconds:
             return Flush.THOROUGH
-        if now - self._looked < self._settings.flush_interval_seconds:
+        if now < self._looked + self._settings.flush_interval_seconds:  # as `deadline` says it
             return Flush.NOTHING
         self._looked = now
         pages = end // PAGE - flushed // PAGE
