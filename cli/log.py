@@ -41,18 +41,19 @@ def info(directory: Path, /, *, context: Annotated[Context, PRIVATE]) -> int:
     with _open(directory) as store:
         rows = [_segment(store, at) for at in range(len(store.series.files))]
         kind = "twinlog" if store.ours else "RocketMQ"
-        stop = "running" if store.marks.live else "clean" if store.clean else "not clean"
+        stop = "stopped cleanly" if store.clean else "not stopped cleanly"
+        stop = "running" if store.marks.live else stop
         flushed = store.marks.flushed if store.ours else None
         fields: dict[str, object] = {
             "directory": str(directory),
             "made_by": kind,
-            "stop": stop,
+            "state": stop,
             "start": store.start,
             "end": store.end,
             "flushed": flushed,
             "segments": rows,
         }
-        head = f"{directory} · {kind} · stopped: {stop} · log {store.start}..{store.end}"
+        head = f"{directory} · {kind} · {stop} · log {store.start}..{store.end}"
         context.printer.answer(
             Answer(
                 kind="LogInfo",

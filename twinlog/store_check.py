@@ -158,9 +158,20 @@ def _of_damage(store: StoreReader, damage: Damage) -> Finding:
         position = 48 * sum(
             1 for _, e in store.log.entries.get(file.start, ()) if e and e.end <= damage.offset
         )
-    return Finding(
-        grade, damage.name, position, damage.offset, damage.length, damage.what, readable
-    )
+    what = damage.what
+    if damage.harm is Harm.DAMAGE and damage.length:
+        what += _first_bad(store, damage)
+        readable += "; single records between, with --raw"
+    return Finding(grade, damage.name, position, damage.offset, damage.length, what, readable)
+
+
+def _first_bad(store: StoreReader, damage: Damage) -> str:
+    """Name the record of a bad batch that can be seen to be bad; headers have no checksum."""
+    if not store.ours or damage.name.startswith("twinlog/"):
+        return ""
+    view = store.series.read(damage.offset, damage.length)
+    _, bad, code = kernels.verify_records(view, 0, len(view), damage.offset)
+    return f": at {bad} {kernels.EXPLANATIONS[code]}" if code else ""
 
 
 def _check_run(store: StoreReader, run: Run, verdict: Verdict) -> None:
