@@ -18,7 +18,7 @@ from tests.golden.manifest import unpack
 from tests.unit.twinlog.ours import sample
 from twinlog.errors import CorruptionError
 from twinlog.store_check import compare, verify
-from twinlog.store_reader import Record, StoreReader
+from twinlog.store_reader import Record, Run, StoreReader
 
 
 @cache
@@ -67,8 +67,10 @@ def look_at_everything(root: Path, *, raw: bool) -> list[Record]:
             store.offset_by_time(queue.topic, queue.queue, 1795245430000)
             store.offset_by_time(queue.topic, queue.queue, 1795245430000, upper=True)
         store.find_key("Payments-bsuhf", "key-wye81")
-        assert all(store.start <= record.log_offset <= store.end for record in found)
-        assert [r.log_offset for r in found] == sorted({r.log_offset for r in found})
+        spans = [(p.offset, p.end) for p in store.pieces() if isinstance(p, Run)]
+        assert spans == sorted(spans)
+        assert all(store.start <= start < end <= store.end for start, end in spans)
+        assert sum(record.size for record in found) == sum(end - start for start, end in spans)
         return found
 
 
