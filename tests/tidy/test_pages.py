@@ -116,3 +116,41 @@ def test_every_move_is_drawn(table: object) -> None:
     for line in page.splitlines():
         if " --> " in line:
             assert line.count(":") <= 1
+
+
+WRITTEN = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
+NAMED = re.compile(
+    r"`((?:twinlog|storage|replication|node|cli|tests|docs|benchmarks|examples|deploy)/[\w./-]*\w/?)"
+    r"(?:::(\w+))?`"
+)
+
+
+@pytest.mark.parametrize("path", WRITTEN, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_pages_name_files_that_exist(path: Path) -> None:
+    """A page that names a file or a test of ours names one that is there."""
+    for name, function in NAMED.findall(path.read_text(encoding="utf-8")):
+        place = ROOT / name
+        module = place.with_suffix(".py")
+        assert place.exists() or module.exists(), f"there is no {name}"
+        if function:
+            text = (place if place.is_file() else module).read_text(encoding="utf-8")
+            assert f"def {function}(" in text, f"{name} has no {function}"
+
+
+def test_pages_link_to_pages() -> None:
+    """A relative link leads to a file."""
+    for path in WRITTEN:
+        for link in re.findall(r"\]\((?!https?:)([^)#]+)[^)]*\)", path.read_text(encoding="utf-8")):
+            assert (path.parent / link).exists(), f"{path.name} links to {link}"
+
+
+def test_guarantees_name_invariants_of_the_simulator() -> None:
+    """The table of checks names classes that exist."""
+    text = (ROOT / "tests" / "sim" / "invariants.py").read_text(encoding="utf-8")
+    known = {found.name for found in ast.parse(text).body if isinstance(found, ast.ClassDef)}
+    table = (
+        (ROOT / "docs" / "guarantees.md").read_text(encoding="utf-8").partition("## How this")[2]
+    )
+    named = set(re.findall(r"`([A-Z][a-z]+[A-Z]\w+)`", table))
+    assert named
+    assert named <= known
