@@ -29,7 +29,7 @@ from storage.sections import (
     Outcome,
     Section,
     SectionResult,
-    bodies_digest,
+    digest_of,
     first_sequence,
     idempotent_sections,
     refused,
@@ -107,13 +107,11 @@ class Appender:
             end = segments.border_at_or_below(min(at + STRETCH_MAX, segment.end, self._log.end))
             if end <= at:
                 end = segment.index.span(segment.index.find(at))[1]
-            runs, view = scan(segments, at, end)
-            for name, queue, first, entries in runs:
-                topic = name.decode()
-                self._numbers[topic, queue] = first + len(entries) // 20
-                for producer, epoch, done in idempotent_sections(view, at, first, entries):
-                    key = (producer, topic, queue)
-                    self._producers.rebuild(key, epoch, done, confirmed=False)
+            gathered, view = scan(segments, at, end)
+            for name, queue, first, entries in gathered:
+                self._numbers[name.decode(), queue] = first + len(entries) // 20
+            for producer, topic, queue, epoch, done in idempotent_sections(view, at, gathered):
+                self._producers.rebuild((producer, topic, queue), epoch, done, confirmed=False)
             at = end
 
     def next_number(self, topic: str, queue: int) -> int:
@@ -230,7 +228,7 @@ class Appender:
         key = (section.producer, section.topic, section.queue)
         digest = 0
         if section.producer:
-            digest = bodies_digest(section.data, 0, length)
+            digest = digest_of(section.data, 0, length)
             repeated = self._judge(section, key, digest)
             if repeated is not None:
                 return repeated
@@ -264,6 +262,8 @@ class Appender:
         reason = None if system else topic_refusal(section.topic)
         if reason is not None:
             return refused("topic", reason)
+        if queues is None and self._layers.existing(section.topic) is not None:
+            return refused("busy", f"topic {section.topic} exists and is not confirmed yet")
         if queues is None:
             text = f"topic {section.topic} does not exist; twinlog topic create {section.topic}"
             return refused("unknown-topic", text)

@@ -14,26 +14,19 @@ from __future__ import annotations
 
 from storage.consume_queue import ConsumeQueues
 from storage.producers import Producers
-from storage.sections import idempotent_sections
+from storage.sections import Gathered, idempotent_sections
 from storage.segments import Segments
 from twinlog.errors import CorruptionError
-from twinlog.kernels import scan_queues
+from twinlog.kernels import gather_queues
 from twinlog.layout import KIND_FILLER
 
 STRETCH_MAX = 4 * 1024 * 1024
 
-Runs = list[tuple[bytes, int, int, bytes]]
 
-
-def scan(segments: Segments, start: int, end: int) -> tuple[Runs, memoryview]:
-    """Scan the whole batches ``start..end`` of one segment; returns runs and the bytes.
-
-    Raises:
-        CorruptionError: The records do not reach to the end of the range.
-    """
+def scan(segments: Segments, start: int, end: int) -> tuple[Gathered, memoryview]:
+    """Scan the whole batches ``start..end`` of one segment; returns queue entries and bytes."""
     view = segments.view(start, end)
-    runs = scan_queues(view, 0, end - start, start)
-    return runs, view
+    return gather_queues(view, 0, end - start, start), view
 
 
 class Dispatcher:
@@ -83,17 +76,8 @@ class Dispatcher:
         self.position = end
         return end < confirm
 
-    def _enter(self, runs: Runs, view: memoryview, base: int) -> None:
-        joined: dict[tuple[bytes, int], tuple[int, list[bytes]]] = {}
-        for topic, queue, first, entries in runs:
-            known = joined.get((topic, queue))
-            if known is None:
-                joined[topic, queue] = (first, [entries])
-            else:
-                known[1].append(entries)
-        for (topic, queue), (first, parts) in joined.items():
-            self._queues.write(topic.decode(), queue, first, b"".join(parts))
-        for topic, queue, first, entries in runs:
-            for producer, epoch, done in idempotent_sections(view, base, first, entries):
-                key = (producer, topic.decode(), queue)
-                self._producers.rebuild(key, epoch, done, confirmed=True)
+    def _enter(self, gathered: Gathered, view: memoryview, base: int) -> None:
+        for name, queue, first, entries in gathered:
+            self._queues.write(name.decode(), queue, first, entries)
+        for producer, topic, queue, epoch, done in idempotent_sections(view, base, gathered):
+            self._producers.rebuild((producer, topic, queue), epoch, done, confirmed=True)

@@ -1,10 +1,10 @@
 """Reading records by queue offset, time and log offset, below the confirm offset.
 
 An answer is a list of slices of the mapped log, not copied and not decoded. Queue entries are read
-in bulk, and neighbours in the log become one slice, with no Python code per record. Bytes that this
-process has not written itself are compared with their batch's CRC before the first reader gets
-them, and both ends of each slice with the queue entries that led there, so damage is an error and
-never a wrong record.
+in bulk. Where they lead into one stretch of the log, one kernel call finds the slices and compares
+every entry with its record; scattered entries are joined by C loops and compared at both ends of
+each slice. Bytes that this process has not written itself are compared with their batch's CRC
+before the first reader gets them. So damage is an error and never a wrong record.
 
 ``next`` is the queue offset to go on with; records that a tag filter left out are behind it too.
 
@@ -30,6 +30,8 @@ from twinlog.layout import QUEUE_ENTRY
 
 READ_ENTRIES = 4096
 """Entries that one read looks at; with a tag filter it may answer with fewer, even none."""
+NEAR_MIN = 16
+"""Entries in one stretch of the log from which scanning it is cheaper than walking entries."""
 _HEAD = struct.Struct(">i16xq")
 _TAG_MASK = 0xFFFFFFFF
 
@@ -156,6 +158,10 @@ class Reader:
     ) -> tuple[list[memoryview], int, int, bool]:
         """Return (slices, records, entries looked at, cold)."""
         total = len(raw) // QUEUE_ENTRY.size
+        if tag_hashes is None:
+            near = self._near(raw, min(total, max_records), max_bytes)
+            if near >= NEAR_MIN or near == total:
+                return self._stretch(queue, first, raw[: near * QUEUE_ENTRY.size])
         columns: tuple[tuple[int, ...], ...] = tuple(zip(*QUEUE_ENTRY.iter_unpack(raw)))
         offsets, sizes, codes = columns
         numbers: Sequence[int] = range(first, first + total)
@@ -185,6 +191,52 @@ class Reader:
         cold = self._log.end - offsets[0] > self._settings.hot_bytes
         return slices, count, seen, cold
 
+    def _near(self, raw: bytes, count: int, max_bytes: int) -> int:
+        """Return how many of the first entries lead into one stretch of ``max_bytes`` of a file."""
+        begin, size, _ = QUEUE_ENTRY.unpack_from(raw)
+        if not self._log.start <= begin < self._log.end:
+            return 0
+        stop = min(begin + max(max_bytes, size), self._log.segments.at(begin).end, self._log.end)
+        low, high = 0, count
+        while low < high:
+            middle = (low + high) // 2
+            at, size, _ = QUEUE_ENTRY.unpack_from(raw, middle * QUEUE_ENTRY.size)
+            if begin <= at and at + size <= stop:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def _stretch(
+        self, queue: ConsumeQueue, first: int, raw: bytes
+    ) -> tuple[list[memoryview], int, int, bool]:
+        """Return the records of entries that lie near each other, comparing each with the log.
+
+        One kernel call scans the stretch, the records of other queues in it included, and must
+        find exactly the entries of the queue's file.
+        """
+        segments = self._log.segments
+        begin = QUEUE_ENTRY.unpack_from(raw)[0]
+        last, size, _ = QUEUE_ENTRY.unpack_from(raw, len(raw) - QUEUE_ENTRY.size)
+        end = last + size
+        segments.prove(begin, end)
+        view = segments.view(begin, end)
+        slices: list[memoryview] = []
+        found: list[bytes] = []
+        number, topic = first, queue.topic.encode()
+        for name, its_queue, its_first, entries in scan_queues(view, 0, end - begin, begin):
+            if its_queue != queue.queue or name != topic or its_first != number:
+                continue
+            start = QUEUE_ENTRY.unpack_from(entries)[0]
+            stop, size, _ = QUEUE_ENTRY.unpack_from(entries, len(entries) - QUEUE_ENTRY.size)
+            slices.append(view[start - begin : stop + size - begin])
+            found.append(entries)
+            number += len(entries) // QUEUE_ENTRY.size
+        if b"".join(found) != raw:
+            raise self._wrong(queue, first, begin, end - begin)
+        cold = self._log.end - begin > self._settings.hot_bytes
+        return slices, number - first, number - first, cold
+
     def _check(self, queue: ConsumeQueue, number: int, offset: int, size: int) -> None:
         """Compare a queue entry with the record it leads to."""
         if self._log.start <= offset and size >= 91 and offset + size <= self._log.end:
@@ -193,11 +245,16 @@ class Reader:
                 pass
             elif _HEAD.unpack(head.view(offset, offset + 28)) == (size, number):
                 return
-        raise CorruptionError(
+        raise self._wrong(queue, number, offset, size)
+
+    def _wrong(
+        self, queue: ConsumeQueue, number: int, offset: int, length: int
+    ) -> CorruptionError:
+        return CorruptionError(
             f"entry {number} of queue {queue.queue} of {queue.topic} leads to no such record",
             file=queue.directory,
             offset=offset,
-            length=size,
+            length=length,
             what="queue entry",
         )
 

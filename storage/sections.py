@@ -11,13 +11,17 @@ Not here: acknowledging; waiting for an offset (``replication``).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import struct
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
 from storage.producers import Done
 from twinlog import kernels
 from twinlog.layout import QUEUE_ENTRY
+
+_PLACE = struct.Struct(">i4xq")
+"""Queue and queue offset of a record, from its byte 12 on."""
 
 SEQUENCE_PROPERTY = b"TL_SEQ"
 """First record of an idempotent section: producer (16 hex).epoch.sequence.count."""
@@ -141,56 +145,59 @@ def first_sequence(data: memoryview | bytes | bytearray, start: int = 0) -> byte
     return found
 
 
-def bodies_digest(data: memoryview | bytes | bytearray, start: int, length: int) -> int:
-    """Return a digest that is the same before and after the store stamped the records.
+def digest_of(data: memoryview | bytes | bytearray, start: int, end: int) -> int:
+    """Return a digest of a section's bodies, the same before and after they are stamped."""
+    return kernels.bodies_digest(data, start, end) or 1
 
-    It covers each body's CRC and length; never 0.
-    """
-    crc = kernels.bodies_digest(data, start, start + length)
-    return crc or 1
+
+def topic_of(data: memoryview, at: int) -> bytes:
+    """Return the topic of the record that begins at ``at``, whose sizes are checked already."""
+    flag = int.from_bytes(data[at + 36 : at + 40], "big")
+    start = at + 72 + (20 if flag & 0x10 else 8) + (20 if flag & 0x20 else 8)
+    start += int.from_bytes(data[start - 4 : start], "big")
+    wide = data[at + 7] != 0xA7
+    length = int.from_bytes(data[start : start + 2], "big") if wide else data[start]
+    start += 2 if wide else 1
+    return bytes(data[start : start + length])
+
+
+Gathered = Sequence[tuple[bytes, int, int, bytes]]
+"""Queue entries of a stretch of the log, as `kernels.gather_queues` returns them."""
 
 
 def idempotent_sections(
-    data: memoryview, base: int, first: int, entries: bytes
-) -> Iterator[tuple[int, int, Done]]:
-    """Find the idempotent sections in a run of records of one queue.
+    data: memoryview, base: int, gathered: Gathered
+) -> Iterator[tuple[int, str, int, int, Done]]:
+    """Find the idempotent sections in whole batches.
 
     Args:
-        data: Bytes of the log that hold the run.
+        data: Bytes of the batches.
         base: Log offset of the first byte of ``data``.
-        first: Queue offset of the run's first record.
-        entries: The run's queue entries, 20 bytes each.
+        gathered: Queue entries of their records.
 
     Yields:
-        (producer, producer epoch, section). The kernel reads properties only, never bodies.
+        (producer, topic, queue, producer epoch, section). A property inside another section, or
+        one that names more records than there are, is no section.
     """
-    count = len(entries) // QUEUE_ENTRY.size
-    begin, (last, size), free = _place(entries, 0)[0], _place(entries, count - 1), 0
-    marked = kernels.find_property(data, begin - base, last + size - base, SEQUENCE_PROPERTY)
-    for index, value in marked:
+    behind = 0
+    for at, value in kernels.find_property(data, 0, len(data), SEQUENCE_PROPERTY):
         found = parse_sequence(value)
-        number = _holder(entries, 0, index + base)
-        if found is None or number < free or number + found[3] > count:
+        if found is None or at < behind:
             continue
-        producer, epoch, sequence, records = found
-        at, free = index + base, number + records
-        end = sum(_place(entries, free - 1))
-        digest = bodies_digest(data, index, end - at)
-        yield producer, epoch, Done(sequence, records, first + number, at, end, digest)
+        producer, epoch, sequence, count = found
+        topic, (queue, first) = topic_of(data, at), _PLACE.unpack(data[at + 12 : at + 28])
+        last = _entry(gathered, topic, queue, first + count - 1)
+        if last is None:
+            continue
+        behind = last - base
+        done = Done(sequence, count, first, base + at, last, digest_of(data, at, behind))
+        yield producer, topic.decode(), queue, epoch, done
 
 
-def _place(entries: bytes, number: int) -> tuple[int, int]:
-    at, size, _ = QUEUE_ENTRY.unpack_from(entries, number * QUEUE_ENTRY.size)
-    return int(at), int(size)
-
-
-def _holder(entries: bytes, low: int, log_offset: int) -> int:
-    """Return the number, from ``low`` on, of the record that holds the byte at ``log_offset``."""
-    high = len(entries) // QUEUE_ENTRY.size
-    while high - low > 1:
-        middle = (low + high) // 2
-        if _place(entries, middle)[0] <= log_offset:
-            low = middle
-        else:
-            high = middle
-    return low
+def _entry(gathered: Gathered, topic: bytes, queue: int, number: int) -> int | None:
+    """Return the log offset after the record at queue offset ``number``; None without one."""
+    for name, its_queue, first, entries in gathered:
+        if (name, its_queue) == (topic, queue) and 0 <= number - first < len(entries) // 20:
+            at, size, _ = QUEUE_ENTRY.unpack_from(entries, (number - first) * 20)
+            return int(at + size)
+    return None
