@@ -47,22 +47,28 @@ class AnswerStore(Protocol):
     @property
     def confirm(self) -> int:
         """The confirm offset."""
+        ...
 
     @property
     def end(self) -> int:
         """The end offset."""
+        ...
 
     def topics(self) -> Mapping[str, int]:
         """Queues by topic."""
+        ...
 
     def queue_range(self, topic: str, queue: int) -> tuple[int, int]:
         """First and next queue offset."""
+        ...
 
     def offset_at_time(self, topic: str, queue: int, ms: int, *, upper: bool = False) -> int:
         """The queue offset of the first record stored at or after a time."""
+        ...
 
     def record_at(self, log_offset: int) -> memoryview | None:
         """The record that starts there, below confirm."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,8 +150,14 @@ class Answers:
             start, end = self._store.queue_range(topic, queue)
             at = None if at_ms is None else self._store.offset_at_time(topic, queue, at_ms)
             found[queue] = [start, end, at]
-        age = round(self._standing().age_seconds * 1000)
-        return {"queues": found, "confirm": self._store.confirm, "age_ms": age}
+        standing = self._standing()
+        return {
+            "queues": found,
+            "confirm": self._store.confirm,
+            "age_ms": round(standing.age_seconds * 1000),
+            "node": standing.node,
+            "role": standing.role,
+        }
 
     def get(self, fields: Mapping[str, object]) -> tuple[dict[str, object], Sequence[memoryview]]:
         """One record by its log offset.
@@ -185,13 +197,15 @@ class Answers:
     def _not_master(self) -> NotMaster:
         leadership, name = self._leadership(), self.identity.name
         leader = leadership.leader if leadership.leader != name else None
-        facts: dict[str, object] = {"leader": leader, "epoch": leadership.epoch}
-        address = self._presence.address(leader, "client_port")
-        if address is not None:
-            facts["host"], facts["port"] = address
-        if leader is None:
-            return NotMaster(f"{name} is not the master, and none is known", **facts)
-        return NotMaster(f"{name} is not the master; {leader} is", **facts)
+        host, port = self._presence.address(leader, "client_port") or (None, None)
+        who = "and none is known" if leader is None else f"{leader} is"
+        return NotMaster(
+            f"{name} is not the master, {who}",
+            leader=leader,
+            epoch=leadership.epoch,
+            host=host,
+            port=port,
+        )
 
 
 def unknown_topic(topic: str) -> UnknownTopic:

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, cast
 
 from node.counts import ClientCounts
 from node.limits import Limits, MiB
@@ -47,9 +47,11 @@ class Asker(Protocol):
 
     def appended(self, request: int, size: int, results: Sequence[SectionResult], by: str) -> None:
         """Every section has its result; ``by`` says which nodes or which memory hold them."""
+        ...
 
     def refused(self, request: int, size: int, code: str, text: str) -> None:
         """Nothing of the request was written."""
+        ...
 
 
 class Appender(Protocol):
@@ -59,6 +61,7 @@ class Appender(Protocol):
         self, now: float, sections: Sequence[Section], *, ack: str, deadline: float, reply: Reply
     ) -> None:
         """Append and call ``reply`` exactly once."""
+        ...
 
 
 @dataclass(slots=True, eq=False)
@@ -84,8 +87,9 @@ def parse_sections(fields: Mapping[str, object], payload: memoryview) -> list[Se
     >>> bytes(parse_sections({"sections": one}, memoryview(b"12345"))[0].data)
     b'12345'
     """
-    listed = fields.get("sections")
-    if not isinstance(listed, list) or not 0 < len(listed) <= SECTIONS_MAX:
+    given = fields.get("sections")
+    listed = cast("list[object]", given) if isinstance(given, list) else []
+    if not 0 < len(listed) <= SECTIONS_MAX:
         raise UsageError(f"an append names 1 to {SECTIONS_MAX} sections", code="fields")
     sections: list[Section] = []
     at = 0
@@ -100,7 +104,8 @@ def parse_sections(fields: Mapping[str, object], payload: memoryview) -> list[Se
 
 
 def _section(item: object, payload: memoryview, at: int) -> Section:
-    match item:
+    row = cast("list[object]", item)[:7] if isinstance(item, list) else None
+    match row:
         case [
             str() as topic,
             int() as queue,
@@ -109,7 +114,6 @@ def _section(item: object, payload: memoryview, at: int) -> Section:
             int() as producer,
             int() as producer_epoch,
             int() as sequence,
-            *_,
         ] if queue >= 0 and count > 0 and 0 < size <= len(payload) - at:
             data = payload[at : at + size]
             return Section(topic, queue, count, data, producer, producer_epoch, sequence)

@@ -50,8 +50,7 @@ class ClientConnection:
     def on_frame(self, frame: wire.Frame) -> None:
         """Carry out one request, or close the connection where the frame has no place."""
         server = self._server
-        handler = _HANDLERS.get(frame.type)
-        if handler is None or frame.flags:
+        if frame.type not in KINDS or frame.flags:
             server.close(self, "type")
             return
         if self.greeted is (frame.type == wire.Type.HELLO):
@@ -62,9 +61,32 @@ class ClientConnection:
             self._limit(frame, "requests_in_flight_max")
             return
         try:
-            handler(self, frame)
+            self._carry_out(frame)
         except TwinlogError as error:
             self.error(frame.type, frame.request, error)
+
+    def _carry_out(self, frame: wire.Frame) -> None:
+        match frame.type:
+            case wire.Type.APPEND:
+                self._append(frame)
+            case wire.Type.READ:
+                self._read(frame)
+            case wire.Type.HELLO:
+                self._hello(frame)
+            case wire.Type.METADATA:
+                self._metadata(frame)
+            case wire.Type.OFFSETS:
+                self._offsets(frame)
+            case wire.Type.TOPIC:
+                self._server.admin.topic(frame.fields, self.stream.moved_at, self._later(frame))
+            case wire.Type.GET:
+                self._get(frame)
+            case wire.Type.STATUS:
+                self.answer(frame.type, frame.request, self._server.status())
+            case wire.Type.ADMIN:
+                self._server.admin.order(frame.fields, self.stream.moved_at, self._later(frame))
+            case _:
+                self.answer(frame.type, frame.request, self._server.admin.producer())
 
     def _hello(self, frame: wire.Frame) -> None:
         server = self._server
@@ -124,18 +146,6 @@ class ClientConnection:
     def _get(self, frame: wire.Frame) -> None:
         fields, record = self._server.answers.get(frame.fields)
         self.answer(frame.type, frame.request, fields, record)
-
-    def _status(self, frame: wire.Frame) -> None:
-        self.answer(frame.type, frame.request, self._server.status())
-
-    def _topic(self, frame: wire.Frame) -> None:
-        self._server.admin.topic(frame.fields, self.stream.moved_at, self._later(frame))
-
-    def _admin(self, frame: wire.Frame) -> None:
-        self._server.admin.order(frame.fields, self.stream.moved_at, self._later(frame))
-
-    def _producer(self, frame: wire.Frame) -> None:
-        self.answer(frame.type, frame.request, self._server.admin.producer())
 
     def _later(self, frame: wire.Frame) -> Callable[[Mapping[str, object] | TwinlogError], None]:
         kind, request = frame.type, frame.request
@@ -238,17 +248,3 @@ def _other_version(low: int, high: int) -> ProtocolError:
 def _other_cluster(identity: Identity) -> UsageError:
     text = f"this is node {identity.name} of cluster {identity.cluster}, group {identity.group}"
     return UsageError(text, code="other-cluster", cluster=identity.cluster, group=identity.group)
-
-
-_HANDLERS: Mapping[int, Callable[[ClientConnection, wire.Frame], None]] = {
-    wire.Type.HELLO: ClientConnection._hello,
-    wire.Type.METADATA: ClientConnection._metadata,
-    wire.Type.APPEND: ClientConnection._append,
-    wire.Type.READ: ClientConnection._read,
-    wire.Type.OFFSETS: ClientConnection._offsets,
-    wire.Type.TOPIC: ClientConnection._topic,
-    wire.Type.GET: ClientConnection._get,
-    wire.Type.STATUS: ClientConnection._status,
-    wire.Type.ADMIN: ClientConnection._admin,
-    wire.Type.PRODUCER: ClientConnection._producer,
-}

@@ -31,10 +31,11 @@ import json
 import os
 import signal
 import socket
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 from importlib.metadata import version
+from typing import cast
 
 import trio
 
@@ -140,14 +141,14 @@ class Node:
         listen_to, host = self._settings.listen, self._settings.bind
         ports = {"clients": listen_to.clients, "slaves": listen_to.slaves, "http": listen_to.http}
         taken: dict[str, socket.socket] = {}
-        try:
-            for name, port in ports.items():
+        for name, port in ports.items():
+            try:
                 taken[name] = listen(host, port)
-        except OSError as error:
-            for sock in taken.values():
-                sock.close()
-            text = f"port {port} at {host} ({name} of {self.name}) is not free: {error.strerror}"
-            raise OSError(error.errno, text) from error
+            except OSError as error:
+                for sock in taken.values():
+                    sock.close()
+                text = f"port {port} at {host} ({name} of {self.name}): {error.strerror}"
+                raise OSError(error.errno, text) from error
         return taken
 
     async def _open(self, listeners: Mapping[str, socket.socket]) -> Store:
@@ -225,9 +226,13 @@ class Node:
     async def _drained(self, running: Running) -> None:
         """Answer what is owed, within `DRAIN_SECONDS` or until `stop` is called again."""
         done = trio.Event()
+
+        def stopped(code: str, text: str) -> None:
+            done.set()
+
         with self._drain:
             self._drain.deadline = trio.current_time() + DRAIN_SECONDS
-            running.driver.stop(running.world.now(), lambda *_: done.set())
+            running.driver.stop(running.world.now(), stopped)
             running.world.turn()
             await done.wait()
             running.world.turn()
@@ -235,7 +240,7 @@ class Node:
 
 
 @asynccontextmanager
-async def running_node(node: Node) -> AsyncIterator[Node]:
+async def running_node(node: Node) -> AsyncGenerator[Node]:
     """Have a node serve for as long as the block runs, then stop it in order.
 
     Raises:
@@ -307,7 +312,9 @@ def endpoints_of(config: ClusterConfig) -> Endpoints:
 def only(group: BaseExceptionGroup[BaseException]) -> BaseException:
     """Return the exception that a group is about: the first that is no cancellation."""
     for error in group.exceptions:
-        found = only(error) if isinstance(error, BaseExceptionGroup) else error
+        found = error
+        if isinstance(error, BaseExceptionGroup):
+            found = only(cast("BaseExceptionGroup[BaseException]", error))
         if not isinstance(found, trio.Cancelled):
             return found
     return group.exceptions[0]

@@ -51,13 +51,16 @@ class ReadStore(Protocol):
     @property
     def confirm(self) -> int:
         """The confirm offset."""
+        ...
 
     @property
     def dispatched(self) -> int:
         """The dispatched offset."""
+        ...
 
     def queue_range(self, topic: str, queue: int) -> tuple[int, int]:
         """First and next queue offset."""
+        ...
 
     def read(
         self,
@@ -70,6 +73,7 @@ class ReadStore(Protocol):
         tag_hashes: frozenset[int] | None = None,
     ) -> ReadResult:
         """Records from a queue offset on, as slices of the log."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,18 +223,12 @@ class Reads:
             self.counts.stale += 1
             self._reply(request, standing, "stale", None, ())
             return None
+        result = self._look(request)
         for _ in range(SKIPS_MAX):
-            result = self._store.read(
-                request.topic,
-                request.queue,
-                request.offset,
-                max_bytes=request.max_bytes,
-                max_records=request.max_records,
-                tag_hashes=request.tags,
-            )
             if result.status is not ReadStatus.FOUND or result.count:
                 break
             request.offset = result.next
+            result = self._look(request)
         if result.status is ReadStatus.NONE and request.deadline > now:
             self._park(request)
             return None
@@ -239,6 +237,16 @@ class Reads:
             return Cold(request, result)
         self._reply(request, standing, _STATUS[result.status], result, result.slices)
         return None
+
+    def _look(self, request: ReadRequest) -> ReadResult:
+        return self._store.read(
+            request.topic,
+            request.queue,
+            request.offset,
+            max_bytes=request.max_bytes,
+            max_records=request.max_records,
+            tag_hashes=request.tags,
+        )
 
     def finish(self, cold: Cold, slices: Sequence[memoryview]) -> None:
         """Answer a cold read with what the thread brought."""
