@@ -40,9 +40,9 @@ from enum import IntEnum
 from typing import Final, cast
 
 import msgpack
-from crc32c import crc32c
 
 from twinlog.errors import ProtocolError
+from twinlog.kernels import crc32c
 
 MAGIC: Final = b"TWL1"
 VERSION: Final = 1
