@@ -35,7 +35,7 @@ class Faults:
         recording: Keep the record.
         asleep: Nothing is counted and nothing fails: a judge is looking.
         full: Every call that needs space meets ENOSPC.
-        io_error: Every flush meets EIO from now on.
+        io_errors: Calls that met EIO.
     """
 
     calls: int = 0
@@ -43,7 +43,7 @@ class Faults:
     record: list[tuple[str, str]] = field(default_factory=list)
     asleep: bool = False
     full: bool = False
-    io_error: bool = False
+    io_errors: int = 0
     _armed: list[_Armed] = field(default_factory=list)
 
     def fail(self, prefix: str, *, after: int = 0, error: int = errno.EIO) -> None:
@@ -58,11 +58,15 @@ class Faults:
         """Disarm what is armed; the lasting ones go on."""
         self._armed.clear()
 
+    @property
+    def armed(self) -> bool:
+        """True while an error or a crash is to come."""
+        return bool(self._armed)
+
     def disarm(self) -> None:
         """End all faults."""
         self._armed.clear()
         self.full = False
-        self.io_error = False
 
     def called(self, op: str, path: str) -> int | None:
         """Count one call; returns the errno it shall meet, or None.
@@ -87,6 +91,7 @@ class Faults:
         if due is None:
             return None
         self._armed.remove(due)
+        self.io_errors += due.error == errno.EIO
         if due.error is None:
             raise SimulatedCrash(f"{op} {path}")
         return due.error

@@ -21,6 +21,8 @@ from replication.group_state import GroupState
 from replication.register import Register
 from replication.register_ops import Failover, Operation, parse_op
 
+from tests.sim.ledger import Violation
+
 if TYPE_CHECKING:
     from tests.sim.node import SimNode
     from tests.sim.world import World
@@ -52,20 +54,49 @@ class SimCoordinator:
         self._pairs: dict[int, int] = {}
         self._doomed = False
         self._first = True
+        self._old = False
+        self._copies: list[tuple[int, str, str]] = []
 
     def start(self) -> None:
         """Start the process, unless it runs; a crash that was to come does not."""
         self._doomed = False
-        if self.alive:
+        if self.alive or self._old:
             return
         self.alive = True
         self.world.trace(NAME, "start")
         if self._first:
             self._first = False
             return
-        self._register = Register.load(
-            json.loads(self._document), dict(self._pairs), json.loads(self._history)
-        )
+        self._load(self.state.revision, self._document, self._history)
+
+    def _load(self, revision: int, document: str, history: str) -> None:
+        pairs = {number: tag for number, tag in self._pairs.items() if number <= revision}
+        self._register = Register.load(json.loads(document), pairs, json.loads(history))
+
+    def old_copy(self) -> bool:
+        """Start on an old copy of the database, if most nodes have fsynced that there is more.
+
+        The protocol states, and does not solve, the case in which only absent nodes know better.
+        """
+        nodes = self.world.nodes.values()
+        seen = sorted(node.store.promise.revision if node.store else 0 for node in nodes)
+        known = seen[(len(seen) - 1) // 2]  # more than half have seen this revision or a later one
+        older = [copy for copy in self._copies if copy[0] < known]
+        if not older or self._old:
+            return False
+        self._end()
+        self._old = self.alive = True
+        copy = self.world.schedule.rng.choice(older)
+        self.world.trace(NAME, "old copy", f"r{copy[0]} of r{self.state.revision}")
+        self._load(*copy)
+        return True
+
+    def newest_back(self) -> None:
+        """Put the newest database back, after an old copy."""
+        if self._old:
+            self._end()
+            self._old = False
+            self.start()
 
     def crash(self) -> None:
         """End the process, now or right after its next change."""
@@ -132,7 +163,13 @@ class SimCoordinator:
         return answer.to_wire()
 
     def _commit(self) -> None:
+        if self._old:
+            raise Violation(
+                "RegisterNeverGoesBack",
+                f"an old copy makes revision {self._register.state.revision}, which was another",
+            )
         self.changes += 1
+        self._copies.append((self.state.revision, self._document, self._history))
         self.state = self._register.state
         self._document = json.dumps(self._register.dump())
         self._history = json.dumps(self._register.history)
@@ -143,9 +180,10 @@ class SimCoordinator:
         self.world.network.post(node.name, NAME, self._polled, node, incarnation)
 
     def _polled(self, node: SimNode, incarnation: int) -> None:
-        if self.alive and self.state.seeded:
+        state = self._register.state
+        if self.alive and state.seeded:
             self.world.network.post(
-                NAME, node.name, node.group_state, incarnation, self.state.to_json()
+                NAME, node.name, node.group_state, incarnation, state.to_json()
             )
 
     def order_failover(self, to: str) -> None:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 _CALLS_UNTIL_CRASH = 60  # a crash in a disk call comes within so many calls
 _COORDINATOR = "coord"
+_FLUSHES = ("flush", "snapshot.log", "promise.fsync")
 _CHANGE_CRASH_SHARE = 0.05  # a node that has just changed its mind dies
 
 
@@ -66,7 +67,9 @@ class Faults:
         world.network.weather.lost_share = 0.0
         world.network.weather.cut_share = 0.0
         world.network.weather.slow_share = 0.0
+        world.network.weather.damage_share = 0.0
         world.plan.disk_slow = world.plan.disk_delay
+        world.coordinator.newest_back()
         world.coordinator.start()
 
     # -- processes
@@ -75,11 +78,11 @@ class Faults:
         living = [node for node in self.world.nodes.values() if node.alive]
         return self.rng.choice(living) if living else None
 
-    def _restart_later(self, node: SimNode) -> None:
+    def _start_later(self, node: SimNode) -> None:
         delay = self.rng.choice((0.1, 1.0, 6.0)) * (0.5 + self.rng.random())
-        self.world.schedule.after(delay, self._restart, node)
+        self.world.schedule.after(delay, self._start, node)
 
-    def _restart(self, node: SimNode) -> None:
+    def _start(self, node: SimNode) -> None:
         if not node.alive:
             node.boot()
 
@@ -91,7 +94,7 @@ class Faults:
 
     def node_died(self, node: SimNode) -> None:
         """A disk call killed the process: sometimes the machine goes too; it comes back."""
-        self._restart_later(node)
+        self._start_later(node)
 
     def node_changed(self, node: SimNode) -> None:
         """A node's role, epoch or set moved: the worst moment to die."""
@@ -107,7 +110,7 @@ class Faults:
 
     def _crash(self, node: SimNode, *, power: bool) -> None:
         node.kill(power=power and self.may_lose_power(node))
-        self._restart_later(node)
+        self._start_later(node)
 
     def _kill(self) -> bool:
         node = self._living()
@@ -184,6 +187,13 @@ class Faults:
         self.world.schedule.after(length, coordinator.start)
         return True
 
+    def _register_restored(self) -> bool:
+        length = self.rng.choice((1.0, 5.0)) * (0.5 + self.rng.random())
+        if not self.world.coordinator.old_copy():
+            return False
+        self.world.schedule.after(length, self.world.coordinator.newest_back)
+        return True
+
     def _stream_cut(self) -> bool:
         self.world.network.cut_some(0.4)
         return True
@@ -201,6 +211,28 @@ class Faults:
 
     def _disk_free(self, node: SimNode) -> None:
         node.disk.faults.full = False
+
+    def _io_error(self) -> bool:
+        node = self._living()
+        if node is None or not self.world.somebody_else_counts(node.name):
+            return False
+        node.disk.faults.fail(self.rng.choice(_FLUSHES))
+        return True
+
+    def _wipe(self) -> bool:
+        node = self._living()
+        if node is None or not self.world.somebody_else_counts(node.name):
+            return False
+        self._crash(node, power=False)
+        node.wipe()
+        return True
+
+    def _restart(self) -> bool:
+        node = self._living()
+        if node is not None and not node.paused:
+            node.order_stop()
+            self._start_later(node)
+        return node is not None
 
     # -- operators
 

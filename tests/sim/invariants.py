@@ -149,10 +149,10 @@ class EpochsRise(Invariant):
 
     def _promise(self, node: SimNode) -> int:
         assert node.store is not None
-        promised = node.store.promise.epoch
-        if promised < self._promised.get(node.name, 0):
-            self.fail(f"{node.name} promised {self._promised[node.name]}, now {promised}")
-        self._promised[node.name] = promised
+        store, promised = node.store.boot.store_id, node.store.promise.epoch
+        if promised < self._promised.get(store, 0):
+            self.fail(f"{node.name} promised {self._promised[store]}, now {promised}")
+        self._promised[store] = promised
         return promised
 
     def booted(self, node: SimNode, shadow: Shadow) -> None:
@@ -286,6 +286,21 @@ class RestartLosesNothing(Invariant):
             )
 
 
+class CleanMeansComplete(Invariant):
+    """A start is clean after a kill, and never clean when bytes may be gone unnoticed."""
+
+    numbers = "section 5"
+
+    def booted(self, node: SimNode, shadow: Shadow) -> None:
+        assert node.store is not None
+        boot = node.store.boot
+        whole = shadow.intact or (self.world.plan.quality == "durable" and node.lost_power)
+        if boot.clean and not whole and shadow.end and not boot.new:
+            self.fail(f"{node.name} lost bytes and starts clean")
+        if not boot.clean and whole:
+            self.fail(f"{node.name} lost nothing and starts unclean: {boot.why_unclean}")
+
+
 class OnlyZerosBeyond(Invariant):
     """38: every byte below the end has an entry with a good CRC, only zeros lie beyond."""
 
@@ -341,6 +356,7 @@ ALL: tuple[type[Invariant], ...] = (
     AckedIsHeld,
     FlushedIsDurable,
     RestartLosesNothing,
+    CleanMeansComplete,
     OnlyZerosBeyond,
     QueueFollowsLog,
     AckedIsFound,

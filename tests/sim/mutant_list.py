@@ -15,7 +15,7 @@ from replication import register_rules, slave_session
 from replication.core import ReplicaCore
 from replication.in_sync import InSyncSet
 from replication.master_session import MasterSession
-from tests.sim.mutants import Mutant, Patches
+from tests.sim.mutants import Patches
 from tests.sim.swarm import Plan
 
 

@@ -61,6 +61,7 @@ class Weather:
         slow_delay: Longest delay of a slow message, seconds.
         lost_share: Share of datagrams lost.
         cut_share: Share of frames that cut their stream instead of arriving.
+        damage_share: Share of frames with a payload in which a bit flips unnoticed by TCP.
     """
 
     delay: float = 0.0005
@@ -68,6 +69,7 @@ class Weather:
     slow_delay: float = 0.0
     lost_share: float = 0.0
     cut_share: float = 0.0
+    damage_share: float = 0.0
 
 
 class Side:
@@ -107,6 +109,7 @@ class Network:
         self._accepted = _FIRST_ACCEPTED
         self.frames = 0
         self.cuts = 0
+        self.damages = 0
 
     def delay(self) -> float:
         """Draw one message's delay, seconds."""
@@ -115,6 +118,16 @@ class Network:
         if chance < weather.slow_share:
             return weather.slow_delay * self._rng.random()
         return weather.delay * (0.5 + chance)
+
+    def damaged(self, payload: bytes) -> bytes:
+        """Return what arrives of a payload: usually the same."""
+        share = self.weather.damage_share
+        if not share or not payload or self._rng.random() >= share:
+            return payload
+        self.damages += 1
+        changed = bytearray(payload)
+        changed[self._rng.randrange(len(changed))] ^= 1 << self._rng.randrange(8)
+        return bytes(changed)
 
     # -- datagrams
 

@@ -146,13 +146,52 @@ class SimNode:
         self.cause = cause
         self.lost_power = power
         self.died_cutting = self.cutting
+        broken = self.disk.faults.io_errors > 0
+        self.disk.faults.io_errors = 0
         self._backlog = []
         world.network.process_gone(self, silently=power)
         self.disk.crash(keep_page_cache=not power, rng=world.schedule.rng)
         self.store = None
         self.driver = None
-        if power:
-            world.lost_power(self)
+        if power or broken:
+            world.lost_bytes(self)
+
+    def wipe(self) -> None:
+        """Exchange the disk for an empty one; the process is gone already."""
+        self.world.trace(self.name, "wipe")
+        plan = self.world.plan
+        seed = plan.seed * 1024 + self.incarnation * 16 + int(self.name[1:])
+        self.disk = FakeDisk(page_size=plan.page_size, seed=seed)
+        self.died_cutting = self.lost_power = False
+        self.world.wiped(self)
+
+    def order_stop(self) -> None:
+        """Stop cleanly, as TERM does: the driver pays its debts, then the store is closed."""
+        if self.driver is not None:
+            self._tell(self._stop)
+
+    def _stop(self, now: float) -> None:
+        assert self.driver is not None
+        incarnation = self.incarnation
+        self.driver.stop(now, lambda code, text: self._stopped(incarnation))
+
+    def _stopped(self, incarnation: int) -> None:
+        self.world.schedule.after(0.001, self._close, incarnation)
+
+    def _close(self, incarnation: int) -> None:
+        if incarnation != self.incarnation or self.store is None or self.paused:
+            return
+        if self._jobs:
+            self._stopped(incarnation)
+            return
+        cause = "stopped"
+        try:
+            self.store.close(clean=True)
+        except DiskError as error:
+            cause = f"stop: {error}"
+        except SimulatedCrash as crash:
+            cause = f"crash in {crash}"
+        self._end(cause, power=False)
 
     def pause(self) -> None:
         """Stop the process; the world goes on."""
@@ -193,8 +232,7 @@ class SimNode:
 
     def _gave_up(self, why: str) -> None:
         """The driver ended its process: right only when the disk left it no choice."""
-        no_choice = self.disk.faults.io_error or (why.startswith("the cut") and "ENOSPC" in why)
-        if not no_choice:
+        if not self.disk.faults.io_errors:
             raise Violation("NeverCrashes", f"{self.name} ends itself: {why}")
         self._died(f"ended itself: {why}")
 
@@ -272,7 +310,7 @@ class SimNode:
                 request=frame.request,
                 names_crc=frame.names_crc,
                 fields=frame.fields,
-                payload=bytes(frame.payload),
+                payload=self.world.network.damaged(bytes(frame.payload)),
             )
         self.world.network.send(self, conn, copied)
 

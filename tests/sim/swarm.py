@@ -25,6 +25,10 @@ FAULTS = {
     "coordinator_crash": (0.02, 0.2),
     "stream_cut": (0.05, 1.0),
     "disk_full": (0.02, 0.15),
+    "io_error": (0.01, 0.1),
+    "wipe": (0.01, 0.06),
+    "restart": (0.02, 0.3),
+    "register_restored": (0.01, 0.06),
     "failover": (0.02, 0.3),
     "switchover": (0.02, 0.3),
     "topic": (0.02, 0.2),
@@ -109,6 +113,7 @@ def draw(seed: int) -> Plan:
         slow_delay=rng.choice((0.1, 1.0, 5.0)),
         lost_share=rng.choice((0.0, 0.0, 0.02, 0.1)),
         cut_share=rng.choice((0.0, 0.0, 0.001, 0.01)),
+        damage_share=rng.choice((0.0, 0.0, 0.002, 0.02)),
     )
     if rng.random() < 0.3:
         plan.disk_slow = rng.choice((0.02, 0.3, 2.0))

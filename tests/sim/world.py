@@ -97,7 +97,9 @@ class World:
 
     def somebody_else_counts(self, victim: str) -> bool:
         """True when the confirmed log survives the loss of this node's page cache."""
-        return any(name != victim for name in self.counting())
+        return any(
+            name != victim and not self.nodes[name].disk.faults.armed for name in self.counting()
+        )
 
     def newest_master(self) -> SimNode | None:
         """The node that acts as master in the newest epoch, if it does."""
@@ -196,7 +198,7 @@ class World:
         assert store is not None
         for one in self.court.booted:
             one.booted(node, shadow)
-        if self.plan.quality == "durable":
+        if self.plan.quality == "durable" and node.lost_power:
             shadow.intact = True
         if store.end < shadow.end:
             self.ledger.cut(shadow, store.end)
@@ -215,9 +217,13 @@ class World:
             if previous is not batch:
                 raise Violation("RestartLosesNothing", f"{node.name}: {batch} became {previous}")
 
-    def lost_power(self, node: SimNode) -> None:
+    def lost_bytes(self, node: SimNode) -> None:
         """A page cache is gone: the store counts for nothing until it is known what is left."""
         self.ledger.shadows[node.name].intact = False
+
+    def wiped(self, node: SimNode) -> None:
+        """A disk was exchanged for an empty one."""
+        self.ledger.shadows[node.name] = Shadow(node.name, intact=False)
 
     def sending(self, node: SimNode, frame: Frame) -> None:
         """A node puts a frame on the wire."""
