@@ -265,6 +265,8 @@ class Producer:
             return
         if not core.unrouted:
             self._send_ready(core, now)
+            if core.unrouted:
+                return
         if core.retry_at > now:
             limit = min(limit, core.retry_at)
         doubt = self._heard + PATIENCE_SECONDS
@@ -297,6 +299,14 @@ class Producer:
             core.unrouted = False
 
     def _send_ready(self, core: ProducerCore, now: float) -> None:
+        """Send what may go; first see whether a connection that was idle is still there.
+
+        What is never put on a dead connection is certainly not stored.
+        """
+        connection = self._connection
+        if connection is not None and not core.in_flight and connection.stale():
+            self._lost(connection)
+            return
         while self._connection is not None and (request := core.next_request(now)):
             self._send(core, self._connection, request)
 

@@ -231,7 +231,7 @@ class Session:
                 the deadline came first.
             TwinlogError: What the node refused it with, or Unavailable.
         """
-        attempt, maybe = 0, False
+        attempt, maybe, named = 0, False, to not in (ANY, MASTER)
         last: TwinlogError = Unavailable("the deadline had passed before a node was asked")
         while True:
             try:
@@ -241,30 +241,49 @@ class Session:
             left = deadline - self._clock()
             if left <= 0:
                 raise self._result(kind, last, maybe)
-            seconds = min(left, ATTEMPT_SECONDS) if to == ANY else left
+            frame = Frame(kind, fields=dict(fields))
             try:
-                answer = yield Ask(address, Frame(kind, fields=dict(fields)), seconds)
-                assert answer is not None, "an Ask is answered by a frame"
-                if not answer.is_error:
-                    shapes.check(answer)
-                    self.table.trust(address)
-                    return answer
-                last = error_of(answer)
-                if not last.retryable:
+                found = yield from self._attempt(address, frame, left, to)
+                if isinstance(found, Frame):
+                    return found
+                last = found
+                if not last.retryable or (named and last.code != "busy"):
                     raise last
                 if self.redirect(last, address):
                     continue
             except LinkDown as down:
                 self.table.suspect(address)
                 maybe = maybe or (down.sent and kind not in _QUESTIONS)
-                last = Unavailable(f"{to if to not in (ANY, MASTER) else address} {down.why}")
-                if (maybe and not repeat) or to not in (ANY, MASTER):
+                last = Unavailable(f"{to if named else address} {down.why}")
+                if (maybe and not repeat) or named:
                     raise self._result(kind, last, maybe) from None
             if not (yield from self._pause(attempt, deadline)):
                 raise self._result(kind, last, maybe)
             attempt += 1
             if to == MASTER:
                 yield from self.refresh(deadline)
+
+    def _attempt(
+        self, address: Address, frame: Frame, left: float, to: str
+    ) -> Generator[Step, Frame | None, Frame | TwinlogError]:
+        """Ask once; return the good answer, or what it was refused with."""
+        answer = yield Ask(address, frame, min(left, ATTEMPT_SECONDS) if to == ANY else left)
+        assert answer is not None, "an Ask is answered by a frame"
+        if answer.is_error:
+            return error_of(answer)
+        shapes.check(answer)
+        self.table.trust(address)
+        if to != MASTER or self._is_master(answer, address):
+            return answer
+        return NotMaster(f"{address} is no longer the master")
+
+    def _is_master(self, answer: Frame, address: Address) -> bool:
+        """Say whether a question for the master was answered by it, as far as the answer tells."""
+        if answer.type == Type.METADATA:
+            route = parse_route(answer.fields)
+            self.table.learn(route)
+            return route.master == address
+        return answer.fields.get("role") in (None, MASTER)
 
     def refresh(self, deadline: float) -> Generator[Step, Frame | None, None]:
         """Look for a newer route; nobody answering is no error here, the caller asks again."""
@@ -311,9 +330,12 @@ class Session:
         return node.address
 
     def _pause(self, attempt: int, deadline: float) -> Generator[Step, Frame | None, bool]:
-        """Wait before the next attempt; False when the deadline leaves no room for one."""
+        """Wait before the next attempt; False when the deadline leaves no room for one.
+
+        An attempt that is given no time would only turn a plain refusal into "unknown".
+        """
         seconds = backoff(attempt, self._random())
-        if self._clock() + seconds >= deadline:
+        if self._clock() + 2 * seconds >= deadline:
             return False
         yield Pause(seconds)
         return True

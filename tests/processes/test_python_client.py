@@ -130,6 +130,7 @@ def test_a_producer_lives_through_a_failover(
         thread.join(60)
         if how == signal.SIGSTOP:
             processes.send(master, signal.SIGCONT)
+            processes.settled(3)  # until it hears of its successor it answers for its own time
     assert all(section.stored for section in sections)
     found = [message.body for message in client.read(topic, read_from="slave")]
     assert found == [b"%07d" % number for number in range(len(sections))]

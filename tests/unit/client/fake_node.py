@@ -384,7 +384,8 @@ class FakeNode:
             if isinstance(at_ms, int):
                 at = sum(record.decode(data).store_timestamp < at_ms for data in stored)
             queues[queue] = [0, len(stored), at]
-        arrived.answer({"queues": queues, "confirm": self.cluster.end, "age_ms": 0})
+        role = "master" if self.master else "slave"
+        arrived.answer({"queues": queues, "confirm": self.cluster.end, "age_ms": 0, "role": role})
 
     def _topic(self, arrived: Arrived) -> None:
         name, queues = arrived.frame.fields["name"], arrived.frame.fields["queues"]
