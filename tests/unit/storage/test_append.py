@@ -135,14 +135,14 @@ def test_two_in_one_turn_are_in_order() -> None:
 
 
 def test_a_topic_binds_from_its_confirm() -> None:
-    """Before, sections are refused; a second creation is a duplicate with the same end."""
+    """Before, sections are to come again later; a second creation is a duplicate, same end."""
     store = open_store(FakeDisk())
     lead(store, epoch=1)
     made = store.append_control(token(1), CreateTopic("t", 2, 5), wall_ms=1)
     again = store.append_control(token(1), CreateTopic("t", 2, 9), wall_ms=1)
     assert (again.outcome, again.end) == (Outcome.DUPLICATE, made.end)
     assert store.append_control(token(1), CreateTopic("t", 3, 9), wall_ms=1).code == "topic-exists"
-    assert append(store, section(topic="t"))[0].code == "unknown-topic"
+    assert append(store, section(topic="t"))[0].code == "busy"
     assert store.topics() == {}
     store.set_confirm(made.end)
     assert store.topics() == {"t": 2}

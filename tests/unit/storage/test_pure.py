@@ -1,0 +1,318 @@
+"""The deciding parts: producers, control records, flush policy, recovery plans."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from storage import StoreSettings
+from storage.errors import DiskError, DiskFull
+from storage.flusher import Flush, FlushPolicy
+from storage.packing import number, pack, seal, text, unpack, unseal
+from storage.producers import Done, Line, Producers, Verdict, judge
+from storage.recovery import Found, Plan, plan
+from storage.sections import parse_sequence
+from storage.state import (
+    CreateTopic,
+    Layers,
+    State,
+    UnknownControl,
+    decode_control,
+    encode_control,
+    topic_refusal,
+)
+from twinlog.errors import CorruptionError
+from twinlog.layout import KIND_EPOCH, KIND_FILLER, KIND_RECORDS, BatchEntry
+
+# -- producers
+
+
+def done(sequence: int, count: int = 2, *, digest: int = 5) -> Done:
+    """A section that is in the log."""
+    return Done(sequence, count, 100 + sequence, 1000 * sequence, 1000 * (sequence + 1), digest)
+
+
+LINE = Line(1, (done(4), done(6), done(8)))
+
+
+@pytest.mark.parametrize(
+    ("line", "epoch", "sequence", "count", "digest", "verdict"),
+    [
+        (None, 0, 0, 1, 1, Verdict.NEXT),
+        (None, 0, 5, 1, 1, Verdict.OUT_OF_ORDER),
+        (LINE, 1, 10, 3, 9, Verdict.NEXT),
+        (LINE, 1, 11, 3, 9, Verdict.OUT_OF_ORDER),
+        (LINE, 1, 9, 3, 9, Verdict.OUT_OF_ORDER),
+        (LINE, 1, 6, 2, 5, Verdict.DUPLICATE),
+        (LINE, 1, 6, 2, 6, Verdict.ANOTHER),
+        (LINE, 1, 6, 3, 5, Verdict.ANOTHER),
+        (LINE, 1, 6, 2, 0, Verdict.DUPLICATE),
+        (LINE, 1, 2, 2, 5, Verdict.DUPLICATE),
+        (LINE, 1, 3, 2, 5, Verdict.OUT_OF_ORDER),
+        (LINE, 0, 10, 2, 5, Verdict.OUT_OF_DATE),
+        (LINE, 2, 0, 2, 5, Verdict.NEXT),
+        (LINE, 2, 10, 2, 5, Verdict.OUT_OF_ORDER),
+    ],
+)
+def test_what_a_section_is_to_its_line(
+    line: Line | None, epoch: int, sequence: int, count: int, digest: int, verdict: Verdict
+) -> None:
+    """Only last + 1 is stored; known ones are duplicates; all else is named."""
+    assert judge(line, epoch, sequence, count, digest)[0] is verdict
+
+
+def test_five_sections_are_kept_and_a_new_epoch_starts_anew() -> None:
+    """An older one is a duplicate whose place is forgotten."""
+    line = Line(0, ())
+    for sequence in range(0, 14, 2):
+        line = line.with_done(0, done(sequence))
+    assert [one.sequence for one in line.done] == [4, 6, 8, 10, 12]
+    assert judge(line, 0, 2, 2, 5) == (Verdict.DUPLICATE, None)
+    assert line.with_done(1, done(0)).done == (done(0),)
+
+
+def test_the_pending_layer_lies_over_the_confirmed_one() -> None:
+    """A section is undone, dropped with its role, or taken over when it is confirmed."""
+    key = (7, "t", 0)
+    producers = Producers()
+    assert producers.rebuild(key, 0, done(0), confirmed=True)
+    assert not producers.rebuild(key, 0, done(0), confirmed=True)
+    before = producers.append(key, 0, done(2))
+    assert before is None
+    second = producers.append(key, 0, done(4))
+    producers.restore(key, second)
+    line = producers.line(key)
+    assert line is not None
+    assert line.next == 4
+    producers.restore(key, before)
+    line = producers.line(key)
+    assert line is not None
+    assert line.next == 2
+    assert producers.rebuild(key, 0, done(2), confirmed=False)
+    assert not producers.rebuild(key, 0, done(2), confirmed=False)
+    assert producers.rebuild(key, 0, done(2), confirmed=True)
+    producers.forget_pending()
+    assert [(one, line.next) for one, line in producers.confirmed()] == [(key, 4)]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [b"", b"ff.1.2.3", b"00000000000000ff.1.2", b"00000000000000zz.1.2.3", b"0" * 16 + b".1.2.3",
+     b"00000000000000ff.1.x.3", b"00000000000000ff.1.2.0", b"00000000000000ff.-1.2.3"],
+)  # fmt: skip
+def test_other_texts_are_no_sequences(value: bytes) -> None:
+    """A property that somebody else wrote says nothing."""
+    assert parse_sequence(value) is None
+
+
+# -- control records
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"\xc1", pack({"kind": "later"}), pack({"kind": "create-topic"}), b"\x93\1\2\3"]
+)
+def test_a_control_record_of_another_kind_changes_nothing(body: bytes) -> None:
+    """Applying is total: what cannot be read is kept in the log and passed over."""
+    state = State()
+    change = decode_control(body)
+    assert isinstance(change, UnknownControl)
+    assert not state.apply(change)
+    assert decode_control(encode_control(change)) == change
+
+
+def test_state_is_a_function_of_its_records() -> None:
+    """Illegal and repeated creations change nothing anywhere."""
+    state = State()
+    for change, changed in [
+        (CreateTopic("a", 2, 1), True),
+        (CreateTopic("a", 9, 1), False),
+        (CreateTopic("rmq_sys_TWINLOG_META", 1, 1), False),
+        (CreateTopic("b", 0, 1), False),
+        (CreateTopic("c/d", 1, 1), False),
+    ]:
+        assert state.apply(change) is changed
+    assert state.queues("a") == 2
+    assert state.queues("rmq_sys_TWINLOG_META") == 1
+    assert state.queues("b") is None
+
+
+@pytest.mark.parametrize(
+    "name", ["", "x" * 128, "a b", "a/b", "ä", "TBW102", "rmq_sys_TWINLOG_X", "a\n"]
+)
+def test_illegal_topic_names(name: str) -> None:
+    """RocketMQ's alphabet and lengths; the store's own and RocketMQ's own are taken."""
+    assert topic_refusal(name) is not None
+    assert Layers().refusal(CreateTopic(name, 1, 1)) is not None
+
+
+def test_layers_apply_in_order_and_forget_from_the_end() -> None:
+    """A cut drops what lay beyond it, a confirm applies what lies below."""
+    layers = Layers()
+    layers.append(100, CreateTopic("a", 1, 1))
+    layers.append(200, CreateTopic("b", 2, 1))
+    layers.append(300, CreateTopic("c", 3, 1))
+    assert layers.existing("b") == (2, 200)
+    assert layers.existing("z") is None
+    layers.cut(200)
+    assert layers.confirm(150)
+    assert not layers.confirm(150)
+    assert set(layers.confirmed.topics) == {"a"}
+    assert layers.existing("a") == (1, 0)
+    assert layers.confirm(1000)
+    assert set(layers.confirmed.topics) == {"a", "b"}
+    assert layers.refusal(CreateTopic("d", 1 << 20, 1)) is not None
+    assert layers.refusal(CreateTopic("b", 3, 1)) == (
+        "topic-exists",
+        "topic b exists with 2 queues",
+    )
+    assert layers.refusal(CreateTopic("b", 2, 1)) is None
+    assert layers.refusal(UnknownControl("x")) is not None
+
+
+# -- small maps
+
+
+def test_sealed_maps_are_proven() -> None:
+    """A wrong CRC, a short file, another shape and another type are all corruption."""
+    sealed = seal({"a": 1, "b": "x"})
+    fields = unseal(sealed)
+    assert (number(fields, "a"), text(fields, "b")) == (1, "x")
+    for bad in (sealed[:-1], b"", b"\0" * 5, bytes([sealed[0] ^ 1]) + sealed[1:]):
+        with pytest.raises(CorruptionError):
+            unseal(bad)
+    with pytest.raises(CorruptionError):
+        unpack(b"\x01")
+    with pytest.raises(CorruptionError):
+        number(fields, "b")
+    with pytest.raises(CorruptionError):
+        text(fields, "a")
+
+
+def test_disk_errors_travel_between_processes() -> None:
+    """They name operation, path and error, and can be pickled."""
+    error = pickle.loads(pickle.dumps(DiskFull("log.roll", "commitlog/0", 28)))
+    assert (type(error), error.op, error.path, error.errno) == (
+        DiskFull, "log.roll", "commitlog/0", 28,
+    )  # fmt: skip
+    assert "ENOSPC" in str(error)
+    assert str(DiskError("x", "y", 9999)).endswith("9999")
+
+
+# -- flush policy
+
+
+def test_sync_flushes_for_whoever_waits_one_at_a_time() -> None:
+    """Those who come while a flush runs are served by the next one."""
+    policy = FlushPolicy(StoreSettings(flush="sync"), 0.0)
+    assert policy.decide(0.0, flushed=10, end=10, wanted=10) is Flush.NOTHING
+    assert policy.decide(0.0, flushed=0, end=10, wanted=10) is Flush.THOROUGH
+    policy.began()
+    assert policy.decide(0.0, flushed=0, end=20, wanted=20) is Flush.NOTHING
+    assert policy.deadline(flushed=0, end=20) is None
+    policy.ended(0.1, flushed=10, end=20)
+    assert policy.decide(0.1, flushed=10, end=20, wanted=20) is Flush.THOROUGH
+
+
+def test_async_flushes_pages_each_interval_and_everything_now_and_then() -> None:
+    """500 ms with four dirty pages, 10 s with one dirty byte, at once for one who waits."""
+    policy = FlushPolicy(StoreSettings(), 0.0)
+    assert policy.decide(0.4, flushed=0, end=1 << 20, wanted=0) is Flush.NOTHING
+    assert policy.deadline(flushed=0, end=1 << 20) == 0.5
+    assert policy.decide(0.5, flushed=0, end=1 << 20, wanted=0) is Flush.PAGES
+    policy.began()
+    policy.ended(0.6, flushed=1 << 20, end=1 << 20)
+    assert policy.deadline(flushed=5, end=5) is None
+    assert policy.decide(1.2, flushed=0, end=100, wanted=0) is Flush.NOTHING
+    assert policy.decide(1.2, flushed=0, end=100, wanted=50) is Flush.THOROUGH
+    assert policy.decide(10.7, flushed=0, end=100, wanted=0) is Flush.THOROUGH
+
+
+# -- recovery
+
+SIZE = 1000
+
+
+def entry(
+    start: int, length: int, *, kind: int = KIND_RECORDS, epoch: int = 1, flushed: int = 0
+) -> BatchEntry:
+    """One batch entry."""
+    return BatchEntry(start, length, 1, epoch, 0, 0, kind, flushed)
+
+
+def recover(
+    *files: tuple[int, list[BatchEntry]], flushed: int = 0, bad: int = -1, prove_from: int = 0
+) -> Plan:
+    """The plan for files of given entries, in which the batch at ``bad`` does not match."""
+    found = [
+        Found(start, SIZE, b"".join(one.pack() for one in entries).ljust(480, b"\0"))
+        for start, entries in files
+    ]
+    return plan(
+        found, segment_size=SIZE, prove_from=prove_from, flushed=flushed,
+        check=lambda one: "bad" if one.start == bad else None,
+    )  # fmt: skip
+
+
+HEAD = entry(0, 100, kind=KIND_EPOCH)
+FULL = [HEAD, entry(100, 500), entry(600, 400, kind=KIND_FILLER)]
+NEXT = [entry(1000, 100, kind=KIND_EPOCH), entry(1100, 200, flushed=600)]
+
+
+def test_a_whole_log_ends_behind_its_last_entry() -> None:
+    """Over files; the largest flushed offset is that of any entry."""
+    found = recover((0, FULL), (1000, NEXT))
+    assert found == Plan(1300, 600, {0: 3, 1000: 2}, 0)
+    assert recover() == Plan(0, 0, {}, 0)
+
+
+@pytest.mark.parametrize(
+    ("files", "end"),
+    [
+        ([(0, [HEAD, entry(150, 50)])], 100),
+        ([(0, [HEAD, entry(100, 950)])], 100),
+        ([(0, [HEAD, entry(100, 900)])], 100),
+        ([(0, [HEAD, entry(100, 100, kind=KIND_FILLER)])], 100),
+        ([(0, [entry(0, 100)])], 0),
+        ([(0, [entry(0, 9, kind=KIND_EPOCH, epoch=2), entry(9, 9, epoch=1)])], 9),
+        ([(0, [HEAD, entry(100, 500)]), (1000, NEXT[:1])], 600),
+        ([(0, FULL), (2000, NEXT)], 1000),
+    ],
+)
+def test_a_batch_that_breaks_a_rule_ends_the_log(
+    files: list[tuple[int, list[BatchEntry]]], end: int
+) -> None:
+    """Not continued, beyond its file, no filler, no epoch record, a lower epoch, a file missing."""
+    found = recover(*files)
+    assert (found.end, found.damage) == (end, None)
+    if end:
+        damaged = recover(*files, flushed=end + 1).damage
+        assert damaged is not None
+        assert damaged.offset == end
+
+
+def test_bytes_are_looked_at_from_a_point_on() -> None:
+    """Below it a batch is believed, above it a mismatch is a torn tail or damage."""
+    assert recover((0, FULL), (1000, NEXT), bad=100, prove_from=600).end == 1300
+    torn = recover((0, FULL), (1000, NEXT[:1]), bad=1000)
+    assert (torn.end, torn.cut_batches, torn.damage) == (1000, 1, None)
+    named = recover((0, FULL), (1000, NEXT), bad=100)
+    assert named.damage is not None
+    assert (named.damage.offset, named.damage.length) == (100, 500)
+    assert named.damage.file.startswith("commitlog/")
+
+
+def test_a_file_of_another_length_is_missing() -> None:
+    """A log file that is shorter than it must be proves nothing."""
+    raw = b"".join(one.pack() for one in FULL)
+    found = plan(
+        [Found(0, 10, raw)], segment_size=SIZE, prove_from=0, flushed=0, check=lambda _: None
+    )
+    assert (found.end, found.cut_batches) == (0, 3)
+
+
+def test_a_log_that_ends_early_without_a_file() -> None:
+    """The checkpoint names more than there is, and no file tells why."""
+    found = plan([], segment_size=SIZE, prove_from=0, flushed=50, check=lambda _: None)
+    assert found.damage is not None
+    assert "before its flushed offset" in found.damage.what

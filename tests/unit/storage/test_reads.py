@@ -1,0 +1,198 @@
+"""Reads: slices, tags, times, places; queue files as RocketMQ builds them."""
+
+from __future__ import annotations
+
+import pytest
+
+from storage import ReadStatus, Store, StoreSettings
+from storage.consume_queue import ConsumeQueues
+from tests.crash.workbench import TOPIC, append, bodies, fill, master, section, settle, token
+from tests.fakes.disk import FakeDisk
+from twinlog.errors import CorruptionError, UnavailableError, UnknownTopic
+from twinlog.layout import QUEUE_ENTRY
+from twinlog.record import decode, java_hash
+
+BIG = StoreSettings(segment_size=256 * 1024, queue_segment_entries=100)
+
+
+def records(views: list[memoryview]) -> list[int]:
+    """Queue offsets of the records in an answer."""
+    found: list[int] = []
+    for view in views:
+        at = 0
+        while at < len(view):
+            record = decode(view, at)
+            found.append(record.queue_offset)
+            at += record.size
+    return found
+
+
+@pytest.mark.parametrize("most", [1, 300, 2000, 1 << 20])
+@pytest.mark.parametrize("per_batch", [1, 3, 40])
+def test_every_cut_gives_the_same_records(most: int, per_batch: int) -> None:
+    """Neighbours or scattered, one at a time or many: the answers join to the queue."""
+    store = master(FakeDisk(), settings=BIG)
+    for number in range(120 // per_batch):
+        append(store, section(per_batch), section(1 + number % 3, queue=1, size=500))
+    settle(store)
+    at, found = 0, list[int]()
+    while at < 120:
+        answer = store.read(TOPIC, 0, at, max_bytes=most, max_records=50)
+        assert answer.status is ReadStatus.FOUND
+        assert 1 <= answer.count <= 50
+        assert sum(map(len, answer.slices)) <= most or answer.count == 1
+        found += records(answer.slices)
+        assert (answer.next, answer.end) == (at + answer.count, 120)
+        at = answer.next
+    assert found == list(range(120))
+
+
+def test_neighbours_are_one_slice() -> None:
+    """A batch of one queue is sent as it lies."""
+    store = master(FakeDisk(), settings=BIG)
+    append(store, section(40), section(40), section(1, queue=1), section(20))
+    settle(store)
+    answer = store.read(TOPIC, 0, 0, max_bytes=1 << 20, max_records=1000)
+    assert (answer.count, len(answer.slices)) == (100, 2)
+
+
+def test_tags_leave_records_out() -> None:
+    """``next`` passes what was left out; an answer may be empty and still get on."""
+    store = master(FakeDisk(), settings=BIG)
+    for number in range(30):
+        append(store, section(2, tag="AB"[number % 2]), section(1))
+    settle(store)
+    only = frozenset({java_hash("B")})
+    answer = store.read(TOPIC, 0, 0, max_bytes=1 << 20, max_records=9, tag_hashes=only)
+    assert records(answer.slices) == [3, 4, 9, 10, 15, 16, 21, 22, 27]
+    assert answer.next == 28
+    nothing = store.read(
+        TOPIC, 0, 0, max_bytes=1 << 20, max_records=9, tag_hashes=frozenset({java_hash("C")})
+    )
+    assert (nothing.status, nothing.count, nothing.next) == (ReadStatus.FOUND, 0, 90)
+    negative = frozenset({java_hash("payment")})
+    append(store, section(1, tag="payment"))
+    settle(store)
+    found = store.read(TOPIC, 0, 0, max_bytes=99999, max_records=9, tag_hashes=negative)
+    assert records(found.slices) == [90]
+
+
+def timed(store: Store, *times: int) -> None:
+    """One record for each store time."""
+    for ms in times:
+        store.append(token(1), [section(1)], wall_ms=ms)
+    settle(store)
+
+
+def test_queue_offsets_of_times() -> None:
+    """The first at or after, or the last at or before; clamped to the queue."""
+    store = master(FakeDisk())
+    timed(store, 3000, 3000, 4000, 6000)
+    lower = [store.offset_at_time(TOPIC, 0, ms) for ms in (0, 3000, 3001, 4000, 6000, 6001)]
+    assert lower == [0, 0, 2, 2, 3, 4]
+    upper = [
+        store.offset_at_time(TOPIC, 0, ms, upper=True) for ms in (0, 3000, 3001, 4000, 9000)
+    ]
+    assert upper == [0, 1, 1, 2, 3]
+    assert store.offset_at_time(TOPIC, 3, 5000) == 0
+
+
+def test_a_clock_that_goes_back_is_not_stored() -> None:
+    """Store timestamps never fall along the log."""
+    store = master(FakeDisk())
+    timed(store, 5000, 4000)
+    answer = store.read(TOPIC, 0, 1, max_bytes=999, max_records=1)
+    assert decode(answer.slices[0]).store_timestamp == 5000
+
+
+def test_a_record_by_its_log_offset() -> None:
+    """Only where one begins, only below confirm."""
+    store = master(FakeDisk())
+    first, second = append(store, section(3), section(2, queue=1))
+    settle(store)
+    view = store.record_at(second.log_offset)
+    assert view is not None
+    assert (decode(view).queue, decode(view).log_offset) == (1, second.log_offset)
+    assert store.record_at(first.log_offset + 1) is None
+    assert store.record_at(store.end) is None
+    pending = append(store, section(1))[0]
+    assert store.record_at(pending.log_offset) is None
+
+
+def test_unknown_names() -> None:
+    """Topic and queue are told apart; the store's own topics can be read, not listed."""
+    store = master(FakeDisk())
+    with pytest.raises(UnknownTopic) as caught:
+        store.queue_range("no", 0)
+    assert caught.value.code == "unknown-topic"
+    with pytest.raises(UnknownTopic) as caught:
+        store.queue_range(TOPIC, 4)
+    assert caught.value.code == "unknown-queue"
+    assert store.queue_range("rmq_sys_TWINLOG_EPOCH", 0) == (0, 1)
+    assert list(store.topics()) == [TOPIC]
+    with pytest.raises(UnavailableError):
+        store.find_key(TOPIC, "k")
+
+
+def test_cold_reads_are_marked() -> None:
+    """Further behind the end than the hot window."""
+    store = master(
+        FakeDisk(), settings=StoreSettings(segment_size=64 * 1024, hot_bytes=8000)
+    )
+    fill(store, 20)
+    settle(store)
+    assert store.read(TOPIC, 0, 0, max_bytes=99, max_records=1).cold
+    assert not store.read(TOPIC, 3, 49, max_bytes=99, max_records=1).cold
+
+
+# -- queue files
+
+
+def entries(first: int, count: int) -> bytes:
+    """Queue entries as the dispatcher hands them over."""
+    return b"".join(QUEUE_ENTRY.pack(1000 * (first + n), 100, -5) for n in range(count))
+
+
+def test_a_queue_that_begins_late_is_filled_up() -> None:
+    """As RocketMQ does: the file of the first entry, blanks up to it, zeros behind."""
+    disk = FakeDisk()
+    queues = ConsumeQueues(disk, 200)
+    queues.write("t", 2, 23, entries(23, 3))
+    assert disk.list("consumequeue/t/2") == [f"{400:020d}"]
+    data = disk.read(f"consumequeue/t/2/{400:020d}", "test")
+    blank = QUEUE_ENTRY.pack(0, 0x7FFFFFFF, 0)
+    assert data == (blank * 3 + entries(23, 3)).ljust(200, b"\0")
+    queue = queues.get("t", 2)
+    assert queue is not None
+    assert (queue.start, queue.end, queue.whole(26), queue.whole(27)) == (23, 26, True, False)
+
+
+def test_entries_cross_files_and_come_twice() -> None:
+    """What is there is skipped; a gap is damage."""
+    disk = FakeDisk()
+    queues = ConsumeQueues(disk, 100)
+    queues.write("t", 0, 0, entries(0, 4))
+    queues.write("t", 0, 2, entries(2, 12))
+    queues.write("t", 0, 1, entries(1, 3))
+    queue = queues.get("t", 0)
+    assert queue is not None
+    assert queue.read(0, 99) == entries(0, 14)
+    assert queue.read(3, 4) == entries(3, 4)
+    assert len(disk.list("consumequeue/t/0")) == 3
+    with pytest.raises(CorruptionError):
+        queues.write("t", 0, 15, entries(15, 1))
+    queue.cut(5)
+    assert len(disk.list("consumequeue/t/0")) == 1
+    queue.cut(0)
+    assert disk.list("consumequeue/t/0") == []
+    queues.write("t", 0, 0, entries(0, 1))
+    assert queue.read(0, 9) == entries(0, 1)
+    queues.unflushed.flush(disk, "test")
+
+
+def test_bodies_come_back() -> None:
+    """The workbench itself reads what was written."""
+    store = master(FakeDisk())
+    append(store, section(2, mark=5))
+    settle(store)
+    assert [body.rstrip(b".") for body in bodies(store)] == [b"5/0/", b"5/1/"]
