@@ -3,7 +3,8 @@
 `verify` reads every byte of the log once, through the kernels, and compares what depends on it:
 
 * records: sizes, magic, body CRC, and that each names its own log offset;
-* our batch index: each entry's CRC, borders, batch CRC, record count, and epochs that never fall;
+* our batch index: each entry's CRC, borders, batch CRC, record count, epochs that never fall, and
+  the chain from each file's head to the index before it;
 * queues: each record's entry, each entry's record.
 
 A finding says what is wrong, where, and what can still be read. Its ``grade``:
@@ -29,6 +30,7 @@ from enum import Enum
 from twinlog import kernels
 from twinlog.kernels import codes
 from twinlog.layout import KIND_FILLER, BatchEntry
+from twinlog.store_epochs import broken_chains
 from twinlog.store_log import Damage, Harm, Run, TwinLog
 from twinlog.store_queues import AnyQueue, Queue
 from twinlog.store_reader import StoreReader
@@ -106,6 +108,7 @@ def verify(store: StoreReader) -> Verdict:
                 pass
     if isinstance(store.log, TwinLog):
         _check_entries(store, store.log, verdict)
+        _check_heads(store, store.log, verdict)
     _check_queues(store, runs, verdict)
     return verdict
 
@@ -213,6 +216,15 @@ def _check_entries(store: StoreReader, log: TwinLog, verdict: Verdict) -> None:
                 name = f"twinlog/batches/{file.path.name}"
                 span = (48 * i, entry.start, entry.length)
                 verdict.add(Finding(Grade.DAMAGE, name, *span, text, "the records themselves"))
+
+
+def _check_heads(store: StoreReader, log: TwinLog, verdict: Verdict) -> None:
+    """Check that each file begins with an epoch record, and that it names the index before it."""
+    for file, text in broken_chains(store.series, store.batches, log):
+        if file.start < store.end and not _in_damage(store, file.start):
+            name = f"twinlog/batches/{file.path.name}"
+            readable = "the records themselves"
+            verdict.add(Finding(Grade.DAMAGE, name, 0, file.start, 0, text, readable))
 
 
 def _in_damage(store: StoreReader, offset: int) -> bool:

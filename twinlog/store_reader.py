@@ -32,6 +32,7 @@ from twinlog import kernels
 from twinlog.errors import CorruptionError, UsageError
 from twinlog.layout import Checkpoint, epoch_file_unpack
 from twinlog.record import Record, decode
+from twinlog.store_epochs import history
 from twinlog.store_files import FileSeries, LogFile
 from twinlog.store_keys import HITS_MAX, KeyIndex
 from twinlog.store_log import (
@@ -245,7 +246,7 @@ class StoreReader:
             CorruptionError: The epoch file and its backup are both damaged.
         """
         if self.ours:
-            return TwinLog(self.series, self.batches, flushed=0).epochs()
+            return history(self.series, TwinLog(self.series, self.batches, flushed=0))
         for name in ("epochFileCheckpoint", "epochFileCheckpoint.bak"):
             data = _read(self.root / name)
             try:

@@ -32,15 +32,21 @@ class Ours:
     clock: int = 1_700_000_000_000
 
     def open_epoch(self, epoch: int) -> None:
-        """Append an epoch record."""
+        """Append an epoch record; at the head of a file it names the index of the one before."""
         self.epoch = epoch
-        self._append([(layout.SYSTEM_TOPIC_EPOCH, 0, b"epoch")], layout.KIND_EPOCH)
+        before = [e for e in self.entries if e.start >= len(self.log) - SEGMENT]
+        at_head = len(self.log) % SEGMENT == 0
+        chain = kernels.crc32c(b"".join(e.pack()[:24] for e in before)) if at_head else 0
+        start = next((e.start for e in self.entries if e.epoch == epoch), len(self.log))
+        body = msgpack.packb({"epoch": epoch, "start": start, "chain": chain})
+        self.append([(layout.SYSTEM_TOPIC_EPOCH, 0, body)], layout.KIND_EPOCH)
 
     def batch(self, *bodies: bytes, topic: str = "t", queue: int = 0) -> None:
         """Append one batch, in a new file when it does not fit."""
-        self._append([(topic, queue, body) for body in bodies], layout.KIND_RECORDS)
+        self.append([(topic, queue, body) for body in bodies], layout.KIND_RECORDS)
 
-    def _append(self, items: list[tuple[str, int, bytes]], kind: int) -> None:
+    def append(self, items: list[tuple[str, int, bytes]], kind: int) -> None:
+        """Append one batch of (topic, queue, body)."""
         if len(self.log) % SEGMENT == 0 and kind != layout.KIND_EPOCH:
             self.open_epoch(self.epoch)
         size = sum(len(record.encode(*item, properties={"TAGS": "a"})) for item in items)
@@ -48,7 +54,10 @@ class Ours:
         if size + 8 > left:
             blank = struct.pack(">Ii", left, record.MAGIC_BLANK)
             self._entry(blank.ljust(left, b"\0"), 0, layout.KIND_FILLER, crc_of=8)
-            self._append(items, kind)
+            if kind == layout.KIND_EPOCH:
+                self.open_epoch(self.epoch)
+            else:
+                self.append(items, kind)
             return
         start, data = len(self.log), bytearray()
         for topic, queue, body in items:

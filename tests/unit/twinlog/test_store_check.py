@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.golden.manifest import unpack
-from tests.unit.twinlog.ours import SEGMENT, flip, put, sample
-from twinlog.layout import file_name
+from tests.unit.twinlog.ours import SEGMENT, Ours, flip, put, sample
+from twinlog.kernels import crc32c
+from twinlog.layout import KIND_EPOCH, SYSTEM_TOPIC_EPOCH, file_name
 from twinlog.store_check import Finding, Grade, compare, consistent_point, verify
 from twinlog.store_reader import StoreReader
 
@@ -60,7 +61,8 @@ def test_an_entry_that_miscounts_its_records(tmp_path: Path) -> None:
         entry.start, entry.length, 9, 1, entry.crc, entry.store_timestamp, 0, entry.flushed
     )
     ours.write(tmp_path)
-    [found] = findings(tmp_path)
+    found, chain = findings(tmp_path)
+    assert "says it was" in chain.what
     assert "says 9 records" in found.what
     assert found.position == 96
 
@@ -71,6 +73,28 @@ def test_an_epoch_that_falls(tmp_path: Path) -> None:
     ours.open_epoch(1)
     [found] = findings(ours.write(tmp_path))
     assert found.what == "epoch 1 follows epoch 2"
+
+
+def test_a_lost_or_changed_index_entry_breaks_the_chain(tmp_path: Path) -> None:
+    """Two batches written as one entry: each CRC is good, the next file's head tells."""
+    ours = sample()
+    one, two = ours.entries[1], ours.entries[2]
+    data = bytes(ours.log[one.start : two.end])
+    span = (one.start, len(data), one.count + two.count, 1, crc32c(data))
+    ours.entries[1:3] = [type(one)(*span, two.store_timestamp, 0, 0)]
+    [found] = findings(ours.write(tmp_path))
+    assert (found.grade, found.offset) == (Grade.DAMAGE, SEGMENT)
+    assert file_name(0) in found.what
+
+
+@pytest.mark.parametrize("body", [b"epoch", b"\x80", b"\xc1", b""])
+def test_a_file_must_begin_with_an_epoch_record(tmp_path: Path, body: bytes) -> None:
+    """A record of that topic whose body says nothing is none."""
+    ours = Ours()
+    ours.append([(SYSTEM_TOPIC_EPOCH, 0, body)], KIND_EPOCH)
+    ours.batch(b"x")
+    [found] = findings(ours.write(tmp_path))
+    assert "does not begin with an epoch record" in found.what
 
 
 @pytest.mark.parametrize("clean", [True, False])

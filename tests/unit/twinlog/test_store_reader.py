@@ -289,3 +289,15 @@ def test_queue_places_behind_the_end_are_duplicates(tmp_path: Path) -> None:
     queue = store.queue("t", 0)
     assert queue is not None
     assert queue.max == 30
+
+
+def test_the_oldest_epoch_keeps_its_start(tmp_path: Path) -> None:
+    """After the file in which it began is gone, the next file's head still says where."""
+    ours = sample()
+    ours.write(tmp_path)
+    for folder in ("commitlog", "twinlog/batches"):
+        (tmp_path / folder / file_name(0)).unlink()
+    store = StoreReader(tmp_path)
+    assert store.start == SEGMENT
+    assert store.epochs()[0] == (1, 0)
+    assert all(queue.min > 0 for queue in store.queues() if queue.topic == "t")
