@@ -538,7 +538,7 @@ class ReplicaCore:
         if self._strangers:
             first = next(iter(self._strangers.values()))
             due.append(first + self.context.settings.silence_seconds)
-        if self._stop is not None:
+        if self._stop is not None and not self.context.cutting:  # the cut's end goes on with it
             due.append(self._stop[1])
         due.append(self.questions.next_deadline())
         return min(due)
