@@ -297,8 +297,9 @@ class CleanMeansComplete(Invariant):
         whole = shadow.intact or (self.world.plan.quality == "durable" and node.lost_power)
         if boot.clean and not whole and shadow.end and not boot.new:
             self.fail(f"{node.name} lost bytes and starts clean")
-        if not boot.clean and whole:
+        if not boot.clean and whole and not node.unclean_pending:
             self.fail(f"{node.name} lost nothing and starts unclean: {boot.why_unclean}")
+        node.unclean_pending = not boot.clean
 
 
 class OnlyZerosBeyond(Invariant):

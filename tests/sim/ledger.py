@@ -23,8 +23,8 @@ from dataclasses import dataclass, field
 from twinlog.layout import BatchEntry
 
 
-class Violation(AssertionError):
-    """An invariant does not hold.
+class Violation(Exception):
+    """An invariant does not hold. No AssertionError: production code would take it for its own.
 
     Attributes:
         name: The invariant's name, as in docs and reports.

@@ -49,6 +49,8 @@ class SimNode:
         paused: It is stopped (SIGSTOP).
         lost_power: The last end of the process took the page cache with it.
         died_cutting: It ended in the middle of a cut.
+        unclean_pending: An unclean start has not heard the answer to its registration.
+        acted_before: Epoch in which it acted as master when its last event came.
         cause: Why the process ended.
     """
 
@@ -64,7 +66,10 @@ class SimNode:
         self.paused = False
         self.lost_power = False
         self.died_cutting = False
+        self.unclean_pending = False
+        self.acted_before: int | None = None
         self.cause = "never started"
+        self._opened = False
         self._backlog: list[tuple[Callable[..., None], tuple[object, ...]]] = []
         self._tick_at = float("inf")
         self._ticks = self._tick_second = 0
@@ -77,6 +82,7 @@ class SimNode:
         """Start a process; recovery runs at once, its first event comes a little later."""
         self.incarnation += 1
         self.alive = True
+        self._opened = False
         self.cause = ""
         self._backlog = []
         self._tick_at = float("inf")
@@ -101,6 +107,7 @@ class SimNode:
         who = Who("sim", "g1", self.name, 4)
         self.store = Store.open(self.disk, settings, who, wall_ms=world.wall_ms())
         world.booted(self)
+        self._opened = True
         self.driver = Driver(
             self.store,
             ReplicationSettings(
@@ -144,8 +151,9 @@ class SimNode:
         self.alive = False
         self.paused = False
         self.cause = cause
-        self.lost_power = power
-        self.died_cutting = self.cutting
+        # A start that did not get through leaves the disk as the end before it did.
+        self.lost_power = power or (self.lost_power and not self._opened)
+        self.died_cutting = self.cutting or (self.died_cutting and not self._opened)
         broken = self.disk.faults.io_errors > 0
         self.disk.faults.io_errors = 0
         self._backlog = []
@@ -217,6 +225,7 @@ class SimNode:
         if self.paused:
             self._backlog.append((call, args))
             return
+        self.acted_before = self.acts_in_epoch()
         try:
             call(self.world.schedule.now, *args)
         except SimulatedCrash as crash:

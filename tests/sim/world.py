@@ -151,7 +151,8 @@ class World:
                 one.grew(node, shadow, grown)
 
     def _confirm_moved(self, node: SimNode, shadow: Shadow, confirm: int) -> None:
-        if node.acts_in_epoch() is not None and confirm > self.ledger.canon_end:
+        acting = node.acts_in_epoch() or node.acted_before
+        if acting is not None and confirm > self.ledger.canon_end:
             gained = self.ledger.confirm(shadow, confirm)
             for batch in gained:
                 self._enter(node, batch)
@@ -237,6 +238,8 @@ class World:
     def event(self, node: SimNode, name: str, level: str, facts: dict[str, object]) -> None:
         """A node logs an event."""
         self.events[name] += 1
+        if name == "registered":
+            node.unclean_pending = False
         if self.log.wanted:
             text = " ".join(f"{key}={value}" for key, value in facts.items())
             self.trace(node.name, name[:12], f"{level} {text}"[:200])
