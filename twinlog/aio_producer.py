@@ -137,8 +137,8 @@ class AsyncProducer:
         """Take what ``add`` adds, send it at once and wait for its answer: a single send."""
         core = self._started
         section = add(core)
-        core.close_all()
-        section.deadline = anyio.current_time() + timeout
+        core.close(section)
+        core.limit(section, anyio.current_time() + timeout)
         self._wake.set()
         while not section.done:
             await self._moved.wait()

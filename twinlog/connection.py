@@ -10,6 +10,7 @@ Units: seconds. Not here: which node, and what to do next (``twinlog.session``).
 from __future__ import annotations
 
 import contextlib
+import select
 import socket
 import time
 from collections import deque
@@ -49,6 +50,7 @@ class Connection:
         except OSError as error:
             raise LinkDown(f"cannot be reached: {_why(error)}", sent=False) from error
         try:
+            self._socket.setblocking(False)
             with contextlib.suppress(OSError):
                 self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._send([self._link.hello()], end)
@@ -79,7 +81,6 @@ class Connection:
 
     def stale(self) -> bool:
         """Whether the node has closed its end, or said something we did not ask for."""
-        self._socket.settimeout(0)
         try:
             return len(self._socket.recv(1, socket.MSG_PEEK)) == 0
         except BlockingIOError:
@@ -133,8 +134,12 @@ class Connection:
         begun = False
         try:
             while rest:
-                self._socket.settimeout(max(end - time.monotonic(), 0.001))
-                count = _send_some(self._socket, rest)
+                try:
+                    count = _send_some(self._socket, rest)
+                except BlockingIOError:
+                    if not _ready(self._socket, end - time.monotonic(), write=True):
+                        raise TimeoutError from None
+                    continue
                 begun = True
                 while rest and count >= len(rest[0]):
                     count -= len(rest.pop(0))
@@ -148,7 +153,8 @@ class Connection:
         """Receive once; False (only when ``patient``) if nothing came before ``end``."""
         seconds = end - time.monotonic()
         try:
-            self._socket.settimeout(max(seconds, 0.0))
+            if seconds > 0 and not _ready(self._socket, seconds, write=False):
+                raise TimeoutError
             with self._link.buffer() as room:
                 count = self._socket.recv_into(room)
         except (TimeoutError, BlockingIOError) as error:
@@ -168,6 +174,17 @@ class Connection:
             self.close()
             raise LinkDown(f"left the rules of the wire: {error.text}", sent=True) from error
         return True
+
+
+def _ready(sock: socket.socket, seconds: float, *, write: bool) -> bool:
+    """Wait until the socket can be read or written, at most ``seconds``; say whether it can."""
+    seconds = max(seconds, 0.0)
+    if not hasattr(select, "poll"):  # Windows
+        ends = select.select([] if write else [sock], [sock] if write else [], [sock], seconds)
+        return any(ends)
+    poll = select.poll()
+    poll.register(sock, select.POLLOUT if write else select.POLLIN)
+    return bool(poll.poll(seconds * 1000 + 0.5))
 
 
 def _send_some(sock: socket.socket, parts: list[memoryview]) -> int:

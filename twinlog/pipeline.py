@@ -145,8 +145,8 @@ class Producer:
         """Take what ``add`` adds, send it at once and wait for its answer: a single send."""
         core = self._core or self._start()
         section = add(core)
-        core.close_all()
-        section.deadline = time.monotonic() + timeout
+        core.close(section)
+        core.limit(section, time.monotonic() + timeout)
         self._until(lambda: section.done, None)
         core.collect()
         return section

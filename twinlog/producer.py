@@ -28,6 +28,7 @@ Sources: protocol notes section 6; Kafka's idempotent producer (window of 5, res
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -116,6 +117,7 @@ class ProducerCore:
         self._attempt = 0
         self._bytes = 0
         self._crowded: Lane | None = None
+        self._earliest = math.inf
 
     def _lane(self, queue: int) -> Lane:
         target = self.target
@@ -208,7 +210,7 @@ class ProducerCore:
     def _close(self, lane: Lane, section: Section) -> None:
         lane.open = None
         section.seal(lane.encoder.take())
-        section.deadline = self._now() + self.settings.timeout
+        self.limit(section, self._now() + self.settings.timeout)
         lane.sequence += section.count
         lane.waiting.append(section)
         self._bytes += section.size
@@ -232,6 +234,12 @@ class ProducerCore:
                 self._current = other
                 return
         self._current = lanes[(lane.queue + 1) % len(lanes)]
+
+    def close(self, section: Section) -> None:
+        """Close one section, unless it is closed already."""
+        lane = self._lanes[section.queue]
+        if lane.open is section:
+            self._close(lane, section)
 
     def close_all(self) -> None:
         """Close every open section: nothing waits for more records."""
@@ -279,9 +287,13 @@ class ProducerCore:
 
     @property
     def deadline(self) -> float:
-        """The earliest deadline of a section without answer; infinity when there is none."""
-        firsts = [lane.first() for lane in self._lanes if lane.load]
-        return min((first.deadline for first in firsts if first), default=float("inf"))
+        """A time before which no section's deadline passes; infinity when none is unanswered."""
+        return self._earliest if self._bytes else math.inf
+
+    def limit(self, section: Section, deadline: float) -> None:
+        """Give a closed section a deadline of its own."""
+        section.deadline = deadline
+        self._earliest = min(self._earliest, deadline)
 
     # ── requests out, answers in ────────────────────────────────────────────────────────────────
 
@@ -477,13 +489,17 @@ class ProducerCore:
 
     def expire(self, now: float) -> None:
         """Give up the sections whose deadline has passed, and with them their lane's later ones."""
+        if now < self._earliest:
+            return
         for lane in self._lanes:
-            first = lane.first() if lane.load else None
+            first = lane.first()
             if first is not None and now >= first.deadline:
                 why = f": {self.refusal.text}" if self.refusal is not None else ""
                 hint = self.refusal.hint if self.refusal is not None else None
                 text = f"no node took the section within {self.settings.timeout:g} s{why}"
                 self._break(lane, Unavailable(text, hint=hint), now)
+        firsts = [lane.first() for lane in self._lanes]
+        self._earliest = min((first.deadline for first in firsts if first), default=math.inf)
 
     def collect(self) -> list[Section]:
         """Return the sections that did not succeed since the last call."""

@@ -53,6 +53,7 @@ class Field:
         nil: May be nil.
         items: For a list: the kind of every item.
         row: For a list of rows: the kinds of each row's columns; longer rows are fine.
+        plain: The Python type that needs no further look.
     """
 
     kind: Kind
@@ -60,12 +61,14 @@ class Field:
     nil: bool = False
     items: Kind | None = None
     row: tuple[Kind, ...] = ()
+    plain: type | None = None
 
 
 Shape = Mapping[str, Field]
 
-_INT, _STR, _BOOL = Field(Kind.INT), Field(Kind.STR), Field(Kind.BOOL)
-_MAP, _NAMES = Field(Kind.MAP), Field(Kind.LIST, items=Kind.STR)
+_INT, _BOOL = Field(Kind.INT), Field(Kind.BOOL)
+_STR = Field(Kind.STR, plain=str)
+_MAP, _NAMES = Field(Kind.MAP, plain=dict), Field(Kind.LIST, items=Kind.STR)
 _ROWS: Final = Field(Kind.LIST, items=Kind.MAP)
 _SECTION: Final = (Kind.STR,) + (Kind.INT,) * 6
 _RESULT: Final = (Kind.INT,) * 4 + (Kind.STR, Kind.STR, Kind.INT)
@@ -183,8 +186,11 @@ def check(frame: Frame) -> None:
         if known is None:
             return
         shape = known
+    fields = frame.fields
     for name, wanted in shape.items():
-        text = _mistake(wanted, frame.fields.get(name), name in frame.fields)
+        if wanted.plain is type(fields.get(name)):
+            continue
+        text = _mistake(wanted, fields.get(name), name in fields)
         if text is not None:
             raise FrameError("fields", f"{type_name(frame.type)} {side}: {name} {text}")
 
@@ -215,6 +221,10 @@ def _row_mistake(kinds: tuple[Kind, ...], row: object) -> str | None:
     if not isinstance(row, list):
         return f" must be a list, not {type(row).__name__!r}"
     columns: list[object] = row  # pyright: ignore[reportUnknownVariableType]
+    if list(map(type, columns)) == [_PYTHON[kind] for kind in kinds] and not any(
+        type(column) is int and column >> 63 > 0 for column in columns
+    ):
+        return None
     if len(columns) < len(kinds):
         return f" has {len(columns)} columns; it must have {len(kinds)}"
     for at, kind in enumerate(kinds):
