@@ -17,11 +17,12 @@ comes from `storage.opening`).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import cast
 
 from storage.disk import Disk
-from storage.errors import IdentityMismatch, NewerVersion
+from storage.errors import DiskError, IdentityMismatch, NewerVersion
 from storage.packing import number, pack, seal, text, unpack, unseal
 from storage.settings import StoreSettings
 from storage.slots import Slots
@@ -187,10 +188,11 @@ class RunFile:
         self._slots.store(pack({name: getattr(value, name) for name in Run.__slots__}), op)
         self.value = value
 
-    def change(self, op: str, **changes: object) -> None:
-        """Write it with some fields changed."""
-        assert self.value is not None
-        self.write(replace(self.value, **changes), op)  # type: ignore[arg-type]
+    def note_io_error(self) -> None:
+        """Write down that a flush met an error; a disk that cannot even do that is gone anyway."""
+        if self.value is not None and not self.value.io_error:
+            with suppress(DiskError):
+                self.write(replace(self.value, io_error=True), "io-error")
 
 
 def _run(fields: Mapping[str, object]) -> Run:

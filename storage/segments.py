@@ -70,6 +70,17 @@ class Segments:
         for segment in self.between(start, end):
             yield from segment.index.iterate(max(start, segment.start), end)
 
+    def whole_batches(self, start: int, end: int, max_bytes: int) -> list[BatchEntry]:
+        """Return the first entries of ``start..end`` whose bytes on the wire fit; at least one."""
+        found: list[BatchEntry] = []
+        total = 0
+        for entry in self.entries(start, end):
+            total += covered(entry)
+            if found and total > max_bytes:
+                break
+            found.append(entry)
+        return found
+
     def chain(self, start: int, end: int) -> int:
         """Return crc32c over what nodes share of the entries of ``start..end``."""
         crc = 0

@@ -26,7 +26,7 @@ from storage.config_export import Exports
 from storage.derived import Derived, damage_of, derive
 from storage.disk import Disk
 from storage.epoch_history import Epoch, EpochRecord
-from storage.errors import DiskError, DiskFull, StaleToken
+from storage.errors import DiskFull, StaleToken
 from storage.jobs import Job
 from storage.opening import open_store
 from storage.reads import Reader, ReadResult
@@ -34,7 +34,6 @@ from storage.receiver import Receiver
 from storage.recovery import Damage
 from storage.sections import Section, SectionResult
 from storage.segment import Segment, remove_ahead
-from storage.segments import covered
 from storage.settings import StoreSettings
 from storage.state import Control
 from storage.token import Token
@@ -263,14 +262,8 @@ class Store:
         Their bytes on the wire (a filler counts 8) stay within ``max_bytes``, but for a first one
         that is larger.
         """
-        found: list[BatchEntry] = []
-        total = 0
-        for entry in self._log.segments.entries(start, self.end if end is None else end):
-            total += covered(entry)
-            if found and total > max_bytes:
-                break
-            found.append(entry)
-        return found
+        last = self.end if end is None else end
+        return self._log.segments.whole_batches(start, last, max_bytes)
 
     def view(self, start: int, end: int) -> memoryview:
         """Return bytes of the log within one segment, not compared with any CRC."""
@@ -388,16 +381,7 @@ class Store:
         """Take a job back after `Job.run`, whether it worked or not; only now positions move."""
         job.apply(job)
         if job.error is not None and not isinstance(job.error, DiskFull):
-            self._note_io_error()
-
-    def _note_io_error(self) -> None:
-        run = self._opened.run
-        if run.value is None or run.value.io_error:
-            return
-        try:
-            run.write(replace(run.value, io_error=True), "io-error")
-        except DiskError:
-            return  # the disk is gone; the next start sees no clean mark and an old boot at best
+            self._opened.run.note_io_error()
 
     def flush_job(self, thorough: bool = False) -> Job | None:
         """Return a flush of everything up to the present end; None when none is due.
@@ -461,11 +445,13 @@ class Store:
         return Job("checkpoint", work, apply)
 
     def prepare_job(self) -> Job | None:
-        """Return a job that makes the next log file and touches its pages; None when not due."""
+        """Return a job that makes the next log file or touches pages ahead; None when not due."""
         log, generation = self._log, self._generation
-        start = log.ahead_start()
-        if start is None or self._preparing or self._cutting or self.damage is not None:
+        if self._preparing or self._cutting or self.damage is not None:
             return None
+        start = log.ahead_start()
+        if start is None:
+            return self._touch_job()
         self._preparing = True
 
         def work() -> Segment:
@@ -481,6 +467,17 @@ class Store:
                     remove_ahead(self._disk, "prepare.remove")
 
         return Job("prepare", work, apply)
+
+    def _touch_job(self) -> Job | None:
+        due = self._log.touch_due()
+        if due is None:
+            return None
+        self._preparing = True
+
+        def apply(job: Job) -> None:
+            self._preparing = False
+
+        return Job("prepare", lambda: due[0].touch(due[1], due[2]), apply)
 
     def snapshot_job(self, *, force: bool = False) -> Job | None:
         """Return a job that writes a state snapshot; None when none is due.
