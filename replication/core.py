@@ -94,13 +94,16 @@ class ReplicaCore:
 
     def on_group_state(self, now: float, value: Mapping[str, object]) -> None:
         """The register's state as somebody read it."""
+        self._read_state(now, value)
+        self._after(now)
+
+    def _read_state(self, now: float, value: Mapping[str, object]) -> None:
         try:
             state = GroupState.from_json(value)
         except ProtocolError as error:
             self._alarm("odd-group-state", what=str(error))
             return
         self.see(now, state)
-        self._after(now)
 
     def see(self, now: float, state: GroupState) -> None:
         """Take a state: end what it ends at once, then promise, then act."""
@@ -339,11 +342,12 @@ class ReplicaCore:
                 self.questions.calls.pause(now)
             self._after(now)
             return
-        if op is not None:
-            self._settle(now, op, Verdict.of(answer))
+        # The state first: it may show that an earlier copy of a refused question was carried out.
         state = answer.get("state")
         if isinstance(state, Mapping):
-            self.on_group_state(now, cast("Mapping[str, object]", state))
+            self._read_state(now, cast("Mapping[str, object]", state))
+        if op is not None:
+            self._settle(now, op, Verdict.of(answer))
         self._after(now)
 
     def _settle(self, now: float, op: Operation, verdict: Verdict) -> None:

@@ -25,6 +25,7 @@ from typing import Protocol, cast
 from replication import commands, frames
 from replication.core import ReplicaCore
 from replication.events import Later, Node
+from replication.outcomes import refusal, unknown
 from replication.register_ops import to_wire
 from replication.settings import ReplicationSettings
 from replication.shipment import Shipments
@@ -590,15 +591,3 @@ class Driver:
 
     def _do_answer(self, now: float, command: commands.Answer) -> None:
         self._dones.pop(command.request)(command.code, command.text)
-
-
-def refusal(code: str, text: str) -> SectionResult:
-    """Return the result of a section of which nothing was written."""
-    return SectionResult(Outcome.REFUSED, 0, 0, 0, code, text, 0)
-
-
-def unknown(result: SectionResult) -> SectionResult:
-    """Return a result that says: written here, and nobody knows whether it stays."""
-    if result.outcome is Outcome.REFUSED:
-        return result
-    return replace(result, outcome=Outcome.UNKNOWN, code="unknown", text="not confirmed in time")

@@ -134,11 +134,12 @@ class FollowingMaster:
             self.machine.move(FollowingInput.END)
         self._redial_at = now + self._backoff.pause()
 
-    def _leave(self, now: float, code: str, text: str, pause: float | None = None) -> None:
-        """End the link from our side and say why."""
+    def _leave(self, now: float, code: str | None, text: str, pause: float | None = None) -> None:
+        """End the link from our side and say why, unless ``code`` is None."""
         if self.conn is not None:
-            bye = frames.Bye(self.epoch, self._context.session, code, text[:500])
-            self._context.do(commands.Send(self.conn, bye))
+            if code is not None:
+                bye = frames.Bye(self.epoch, self._context.session, code, text[:500])
+                self._context.do(commands.Send(self.conn, bye))
             self._context.do(commands.Close(self.conn, text))
         self.why = text
         self.on_closed(now, text)
@@ -171,7 +172,7 @@ class FollowingMaster:
             case frames.Pong():
                 pass
             case frames.Bye():
-                self._leave(now, "bye", f"{self.leader} closed: {message.code} {message.text}")
+                self._leave(now, None, f"{self.leader} closed: {message.code} {message.text}")
                 self._context.want_read = True
             case _:
                 self._leave(now, "odd", f"{type(message).__name__} from a master")

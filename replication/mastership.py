@@ -333,7 +333,8 @@ class Mastership:
             return
         session.own_copy_bad()
         self._context.tell("own-copy-damaged", "alarm", offset=start, what=what)
-        if len(self.state.isr) > 1:
+        if len(self.state.isr) > 1 or self.state.elr:
+            # Others hold everything that was confirmed; alone, this damaged log is still the best.
             self._context.damage = f"batch at {start}: {what}"
 
     def _on_bye(self, now: float, session: MasterSession, bye: frames.Bye) -> None:

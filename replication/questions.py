@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import inf
 
 from replication.calls import Calls
 from replication.context import Context
@@ -180,6 +181,8 @@ class Questions:
     def next_deadline(self) -> float:
         """Return when `ask` has something to do."""
         calls, context = self.calls, self._context
+        if self.displaced:
+            return inf
         earliest = calls.next_deadline()
         if calls.under_way is not None:
             return earliest

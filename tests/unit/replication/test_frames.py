@@ -18,9 +18,25 @@ ENTRY = BatchEntry(100, 50, 2, 3, 0xABCDEF, 1_700_000_000_000, 0, 0)
 
 MESSAGES: list[frames.Message] = [
     frames.Hello(
-        7, 3, "n2", "store", 0, 500, 400, 300, 200, (Epoch(1, 0), Epoch(7, 90)), "r1", 9, 77,
-        4, 1 << 20, 1, 1, 0,
-    ),  # fmt: skip
+        epoch=7,
+        session=3,
+        node="n2",
+        store="store",
+        start=0,
+        end=500,
+        flushed=400,
+        confirm=300,
+        border=200,
+        epochs=(Epoch(1, 0), Epoch(7, 90)),
+        register_id="r1",
+        revision=9,
+        tag=77,
+        family=4,
+        segment_size=1 << 20,
+        least_version=1,
+        version=1,
+        features=0,
+    ),
     frames.HelloOk(7, 3, "n1", 480, 200, 5, 0, 900, 300, (Epoch(1, 0),), 1, 0),
     frames.HelloErr(7, 3, "FENCED", "no", None),
     frames.HelloErr(7, 3, "NOT_MASTER", "no", "n3"),

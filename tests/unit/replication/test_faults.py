@@ -1,0 +1,719 @@
+"""Faults: what peers, clients and people see, and what stays true.
+
+Every test breaks one thing in a group that works and looks at what the protocol promises for it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from replication import frames
+from replication.driver import ACCEPTED_FROM
+from replication.events import ForeignRegister, LeaseLost, LeaseRenewed, SegmentOffered
+from replication.register_ops import AlterInSync, Failover, Transfer, UncleanElect
+from replication.settings import NACKS_MAX
+from storage import Outcome
+from storage.errors import DiskError, DiskFull
+from tests.dialogues.world import Node, World
+from twinlog import wire
+
+
+def logs_equal(world: World) -> bool:
+    """Whether all living nodes hold the same bytes."""
+    return len({bytes(node.store.log) for node in world.nodes.values() if node.alive}) == 1
+
+
+def steady(*names: str, **settings: Any) -> World:
+    """A group whose members are all in sync."""
+    world = World(*(names or ("n1", "n2", "n3")), **settings)
+    world.boot_all()
+    world.run(5.0)
+    assert set(world.register.state.isr) == set(world.names)
+    return world
+
+
+# -- acknowledgements
+
+
+def test_each_acknowledgement_is_answered_when_it_holds(world: World) -> None:
+    """written at once; replicated with one slave; confirmed with all; flushed with the disk."""
+    written = world.send("n1", ack="written")
+    assert world.stored(written)
+    assert world.replies[written][0][1] == "n1"
+    flushed, confirmed = world.send("n1", ack="flushed"), world.send("n1")
+    replicated = world.send("n1", ack="replicated")
+    for key in (flushed, confirmed, replicated):
+        assert world.outcome(key) is None
+    world.run(0.0025)
+    assert world.stored(confirmed)
+    assert world.stored(replicated)
+    world.run(0.1)
+    assert world.stored(flushed)
+
+
+def test_replicated_needs_one_slave_confirmed_needs_all(world: World) -> None:
+    """A paused member holds confirmed up, not replicated."""
+    world.pause("n3")
+    one, every = world.send("n1", ack="replicated"), world.send("n1")
+    world.run(0.1)
+    assert world.stored(one)
+    assert world.outcome(every) is None
+    world.run(5.0)
+    assert world.stored(every)
+    assert set(world.register.state.isr) == {"n1", "n2"}
+
+
+def test_an_append_that_is_not_confirmed_in_time_is_unknown(pair: World) -> None:
+    """It may still be confirmed; the client retries with the same sequence."""
+    pair.pause("n2")
+    key = pair.send("n1", wait=0.5)
+    pair.run(1.0)
+    assert pair.outcome(key) == (Outcome.UNKNOWN, "unknown")
+
+
+def test_too_many_waiters_are_refused_before_anything_is_written() -> None:
+    """busy; nothing of it is in the log."""
+    world = steady(waiters_max=3)
+    world.pause("n2")
+    keys = [world.send("n1") for _ in range(5)]
+    end = world.nodes["n1"].store.end
+    assert [world.outcome(key) for key in keys[3:]] == [(Outcome.REFUSED, "busy")] * 2
+    assert world.nodes["n1"].store.end == end
+    world.run(6.0)
+    assert all(world.stored(key) for key in keys[:3])
+
+
+def test_a_write_to_a_slave_is_refused(world: World) -> None:
+    """Nothing is written."""
+    end = world.nodes["n2"].store.end
+    assert world.outcome(world.send("n2")) == (Outcome.REFUSED, "not-master")
+    assert world.nodes["n2"].store.end == end
+
+
+def test_durable_confirms_what_every_member_has_flushed() -> None:
+    """The master included."""
+    world = steady(ack="durable")
+    key = world.send("n1")
+    world.run(0.0015)
+    store = world.nodes["n2"].store
+    assert store.end > store.flushed
+    assert world.outcome(key) is None
+    world.run(0.1)
+    assert world.stored(key)
+    assert all(
+        node.store.flushed >= world.nodes["n1"].store.confirm for node in world.nodes.values()
+    )
+
+
+def test_a_topic_is_created_through_the_log(world: World) -> None:
+    """A control record waits for its confirmation like any other."""
+    from storage import CreateTopic
+
+    node, answers = world.nodes["n1"], list[Any]()
+    change = CreateTopic("orders", 4, 0)
+    node.driver.control(world.clock.now, change, deadline=9.0, reply=lambda *a: answers.append(a))
+    assert not answers
+    world.run(0.1)
+    assert answers[0][0][0].outcome is Outcome.STORED
+    slave = world.nodes["n2"].driver
+    slave.control(world.clock.now, change, deadline=9.0, reply=lambda *a: answers.append(a))
+    assert answers[1][0][0].code == "not-master"
+
+
+# -- members
+
+
+def test_a_dead_slave_leaves_the_set_and_writes_go_on(world: World) -> None:
+    """Two of three are enough; when it returns it catches up and joins."""
+    world.kill("n3")
+    key = world.send("n1", wait=9.0)
+    world.run(2.0)
+    assert world.stored(key)
+    assert set(world.register.state.isr) == {"n1", "n2"}
+    view = world.nodes["n1"].driver.view()
+    away = {peer.name: peer for peer in view.peers}["n3"]
+    assert (away.state, away.in_sync) == ("away", False)
+    world.restart("n3")
+    world.run(6.0)
+    assert set(world.register.state.isr) == {"n1", "n2", "n3"}
+    assert logs_equal(world)
+
+
+def test_too_few_members_refuse_confirmed_writes_only(pair: World) -> None:
+    """The register keeps who left as eligible; weaker acknowledgements go on."""
+    pair.kill("n2")
+    pair.run(3.0)
+    assert pair.outcome(pair.send("n1")) == (Outcome.REFUSED, "not-enough-in-sync")
+    assert pair.stored(pair.send("n1", ack="written"))
+    assert pair.nodes["n1"].driver.view().admission == "not-enough-in-sync"
+    assert set(pair.register.state.elr) == {"n2"}
+    pair.restart("n2")
+    pair.run(6.0)
+    key = pair.send("n1")
+    pair.run(0.1)
+    assert pair.stored(key)
+
+
+def test_a_member_that_flaps_joins_later_each_time(world: World) -> None:
+    """So that it does not slow every write."""
+    pauses: list[float] = []
+    for _ in range(3):
+        world.kill("n3")
+        world.run(2.0)
+        assert "n3" not in world.register.state.isr
+        left = world.clock.now
+        world.restart("n3")
+        while "n3" not in world.register.state.isr:
+            world.run(0.1)
+        pauses.append(world.clock.now - left)
+    assert pauses[0] < pauses[1] < pauses[2]
+
+
+def test_a_silent_link_is_closed_and_dialed_again(world: World) -> None:
+    """A partition that closes nothing is noticed after three seconds, by both sides."""
+    world.partition("n1", "n3")
+    world.run(4.0)
+    assert "n3" not in world.register.state.isr
+    assert world.nodes["n3"].driver.view().state != "streaming"
+    world.heal()
+    world.run(8.0)
+    assert "n3" in world.register.state.isr
+
+
+def test_the_window_bounds_what_a_slave_has_not_acknowledged(world: World) -> None:
+    """64 frames; the log holds the rest, the master's memory does not."""
+    world.pause("n3")
+    before = len(world.trace)
+    for _ in range(200):
+        world.send("n1", 500, ack="written")
+    world.run(0.05)
+    sent = [line for line in world.trace[before:] if line.startswith("n1 > n3  append")]
+    assert len(sent) == 64
+    world.resume("n3")
+    world.run(1.0)
+    assert logs_equal(world)
+
+
+def test_logs_are_equal_across_files() -> None:
+    """Fillers travel as eight bytes and files begin with an epoch record, on every node alike."""
+    world = steady(segment_size=16 * 1024)
+    for _ in range(100):
+        world.send("n1", 1000)
+        world.run(0.002)
+    world.kill("n3")
+    for _ in range(30):
+        world.send("n1", 1000)
+    world.run(3.0)
+    world.restart("n3")
+    world.run(6.0)
+    assert logs_equal(world)
+    assert world.nodes["n3"].store.batches[-1].start > 100_000
+
+
+# -- damage
+
+
+def flip(world: World, source: str, target: str, times: int) -> list[int]:
+    """Damage the bytes of the next APPENDs from one node to another."""
+    left = [times]
+
+    def bend(one: Node, other: Node, frame: wire.Frame) -> wire.Frame | None:
+        hit = (one.name, other.name) == (source, target) and frame.type == wire.Type.HA_APPEND
+        if hit and len(frame.payload) and left[0]:
+            left[0] -= 1
+            payload = bytearray(frame.payload)
+            payload[0] ^= 1
+            return replace(frame, payload=bytes(payload))
+        return frame
+
+    world.bender = bend
+    return left
+
+
+def test_a_batch_that_arrives_damaged_is_asked_for_again(world: World) -> None:
+    """The master looks at its own copy first; what followed is not taken out of order."""
+    flip(world, "n1", "n2", 1)
+    keys = [world.send("n1") for _ in range(3)]
+    world.run(0.1)
+    assert all(world.stored(key) for key in keys)
+    assert sum("nack" in line for line in world.trace) == 1
+    assert logs_equal(world)
+
+
+def test_a_link_that_damages_every_batch_is_closed(world: World) -> None:
+    """And tried anew."""
+    flip(world, "n1", "n2", NACKS_MAX + 1)
+    key = world.send("n1")
+    world.run(0.5)
+    assert world.stored(key)
+    assert logs_equal(world)
+
+
+def test_a_master_whose_own_copy_is_bad_is_the_damaged_one(world: World) -> None:
+    """It does not blame the slave: it is quarantined, another one leads."""
+    master = world.nodes["n1"]
+    world.pause("n2")
+    world.pause("n3")
+    world.send("n1")
+    world.run(0.002)
+    master.store.log[-1] ^= 1
+    for name, node in world.nodes.items():
+        node.backlog = [] if name != "n1" else node.backlog
+    world.resume("n2")
+    world.resume("n3")
+    world.run(10.0)
+    assert master.store.quarantined is not None
+    assert master.has_event("own-copy-damaged")
+    assert master.driver.view().role == "quarantined"
+    assert "n1" not in world.register.state.isr
+    assert world.master() in ("n2", "n3")
+
+
+def test_logs_that_differ_below_the_point_are_a_quarantine(world: World) -> None:
+    """Nothing is cut; the member leaves the set and says why."""
+    world.kill("n3")
+    store = world.nodes["n3"].store
+    last = store.batches[-1]
+    store.batches[-1] = replace(last, crc=last.crc ^ 1)
+    end = store.end
+    node = world.restart("n3")
+    world.run(5.0)
+    view = node.driver.view()
+    assert view.role == "quarantined"
+    assert "differ" in (view.quarantined or "")
+    assert node.store.end == end
+    assert "n3" not in world.register.state.isr
+    assert "n3" in world.register.state.suspect
+
+
+def test_a_store_that_recovery_found_damaged_leaves_both_sets(world: World) -> None:
+    """It takes no role."""
+    from storage import Damage
+
+    world.kill("n3")
+    store = world.nodes["n3"].store
+    store.boot = replace(store.boot, damage=Damage("f", 0, 1, "bit flipped"))
+    node = world.restart("n3")
+    node.store.boot = replace(node.store.boot)
+    world.run(3.0)
+    assert node.driver.view().role == "quarantined"
+    assert "n3" not in world.register.state.isr
+    assert world.outcome(world.send("n3")) == (Outcome.REFUSED, "not-master")
+
+
+def test_damage_found_while_serving_ends_the_reign(world: World) -> None:
+    """The store says so at any call; the others go on without this node."""
+    from storage import Damage
+
+    node = world.nodes["n1"]
+    node.store.damage = Damage("f", 0, 1, "bit flipped")
+    assert world.outcome(world.send("n1")) == (Outcome.REFUSED, "not-master")
+    world.run(5.0)
+    assert world.master() in ("n2", "n3")
+    assert "n1" not in world.register.state.isr
+
+
+def test_an_empty_store_under_a_known_name_catches_up(world: World) -> None:
+    """A wiped disk leaves the set at once and joins when it has everything."""
+    world.kill("n3")
+    world.boot("n3")
+    world.run(0.5)
+    assert "n3" not in world.register.state.isr
+    world.run(6.0)
+    assert "n3" in world.register.state.isr
+    assert logs_equal(world)
+
+
+def test_a_power_loss_is_an_unclean_registration(world: World) -> None:
+    """What it had acknowledged may be gone."""
+    world.send("n1", ack="written")
+    world.run(0.002)
+    world.kill("n2")
+    world.restart("n2", power_lost=True)
+    world.run(0.3)
+    assert "n2" in world.register.state.suspect
+    world.run(6.0)
+    assert "n2" in world.register.state.isr
+    assert "n2" not in world.register.state.suspect
+
+
+def test_a_slave_below_the_masters_start_must_be_made_anew(world: World) -> None:
+    """Catching up by files comes later; until then it is said loudly."""
+    world.kill("n3")
+    for _ in range(5):
+        world.send("n1", wait=9.0)
+    world.run(3.0)
+    world.nodes["n1"].store.start = world.nodes["n1"].store.batches[-1].start
+    node = world.boot("n3")
+    world.run(3.0)
+    assert node.has_event("reseed-comes-later")
+    assert "n3" not in world.register.state.isr
+
+
+# -- disks
+
+
+def test_a_full_slave_leaves_the_set_says_why_and_comes_back(world: World) -> None:
+    """By itself, once there is space."""
+    world.nodes["n3"].store.full = True
+    key = world.send("n1", wait=9.0)
+    world.run(3.0)
+    assert world.stored(key)
+    assert "n3" not in world.register.state.isr
+    peer = {peer.name: peer for peer in world.nodes["n1"].driver.view().peers}["n3"]
+    assert "disk" in (peer.why or "")
+    assert world.nodes["n3"].has_event("disk-full")
+    world.nodes["n3"].store.full = False
+    world.run(10.0)
+    assert "n3" in world.register.state.isr
+    assert logs_equal(world)
+
+
+def test_a_full_master_refuses_and_resumes(world: World) -> None:
+    """Reads go on; nothing of the refused is in the log."""
+    store = world.nodes["n1"].store
+    store.full = True
+    end = store.end
+    assert world.outcome(world.send("n1")) == (Outcome.REFUSED, "disk-full")
+    assert store.end == end
+    assert world.nodes["n1"].driver.view().admission == "disk-full"
+    store.full = False
+    key = world.send("n1")
+    world.run(0.1)
+    assert world.stored(key)
+
+
+def test_an_election_on_a_full_disk_waits_for_space() -> None:
+    """The epoch record is tried again."""
+    world = World("n1", min_in_sync=1)
+    world.boot("n1").store.full = True
+    world.run(2.0)
+    assert world.nodes["n1"].driver.view().state == "starting"
+    assert world.outcome(world.send("n1")) == (Outcome.REFUSED, "not-master")
+    world.nodes["n1"].store.full = False
+    world.run(1.0)
+    assert world.nodes["n1"].driver.view().state == "active"
+
+
+@pytest.mark.parametrize("kind", ["flush", "promise"])
+def test_an_error_of_the_disk_ends_the_process(world: World, kind: str) -> None:
+    """Nobody knows what is on the disk then."""
+    world.job_errors["n1", kind] = DiskError("x", "y", 5)
+    world.send("n1", ack="flushed")
+    world.apply(Failover("n2", "alice", ""))
+    world.run(1.0)
+    assert "EIO" in (world.nodes["n1"].crashed or "")
+
+
+@pytest.mark.parametrize("kind", ["promise", "checkpoint", "prepare"])
+def test_a_full_disk_postpones_jobs(world: World, kind: str) -> None:
+    """They are tried again."""
+    world.job_errors["n2", kind] = DiskFull("x", "y", 28)
+    world.apply(Failover("n2", "alice", ""))
+    world.run(6.0)
+    assert world.nodes["n2"].crashed is None
+    assert world.master() == "n2"
+
+
+def test_a_full_disk_postpones_a_cut(world: World) -> None:
+    """The side file needs space; nothing is received before the cut is done."""
+    world.partition("n1", "n2")
+    world.partition("n1", "n3")
+    world.send("n1", 200)
+    world.run(0.1)
+    world.kill("n1")
+    world.heal()
+    world.apply(Failover("n2", "alice", ""))
+    world.job_errors["n1", "cut"] = DiskFull("x", "y", 28)
+    world.restart("n1")
+    world.run(9.0)
+    assert world.nodes["n1"].store.cuts
+    assert logs_equal(world)
+
+
+# -- the coordinator
+
+
+def test_writes_go_on_while_the_coordinator_is_away(world: World) -> None:
+    """Roles cannot change; traffic does."""
+    world.coordinator_down = True
+    for _ in range(30):
+        key = world.send("n1")
+        world.run(1.0)
+        assert world.stored(key)
+    world.coordinator_down = False
+    world.run(3.0)
+    assert world.apply(Failover("n3", "alice", "")).ok
+    world.run(3.0)
+    assert world.master() == "n3"
+
+
+def test_a_change_without_an_answer_counts_until_it_is_settled(pair: World) -> None:
+    """The set grows when the proposal is sent, and shrinks only after success."""
+    pair.kill("n2")
+    pair.run(1.5)
+    assert set(pair.register.state.isr) == {"n1"}
+    pair.restart("n2")
+    pair.run(0.5)
+    pair.watch = False
+    pair.lose = AlterInSync
+    node = pair.nodes["n1"]
+    while pair.lose is not None:
+        pair.run(0.01)
+    assert node.driver.view().effective == ("n1", "n2")
+    assert node.driver.view().in_sync == ("n1",)
+    pair.run(2.0)
+    assert node.driver.view().in_sync == ("n1", "n2")
+
+
+def test_a_state_of_another_register_is_refused(world: World) -> None:
+    """And said loudly; the role goes on."""
+    node = world.nodes["n2"]
+    odd = {**world.register.state.to_json(), "register_id": "r9", "revision": 999, "epoch": 99}
+    node.tell(node.driver.on_group_state, odd)
+    assert node.has_event("other-register")
+    assert node.driver.view().epoch == 1
+
+
+def test_a_state_that_went_back_is_refused(world: World) -> None:
+    """A smaller revision, a smaller epoch, another tag of the same revision."""
+    node, state = world.nodes["n2"], world.register.state
+    for change, event in (
+        ({"revision": state.revision - 1, "leader": "n3"}, None),
+        ({"tag": 7}, "register-branched"),
+        ({"revision": state.revision + 1, "epoch": 0}, "register-went-back"),
+        ({"revision": "no"}, "odd-group-state"),
+    ):
+        node.tell(node.driver.on_group_state, {**state.to_json(), **change})
+        assert node.driver.view().leader == "n1"
+        assert event is None or node.has_event(event)
+
+
+def test_a_node_that_is_no_member_says_so_and_waits() -> None:
+    """Added by an operator, it comes in by itself."""
+    from replication.register_ops import AddReplica
+
+    world = steady()
+    node = world.boot("n4")
+    world.run(2.0)
+    assert node.has_event("register-unknown-node")
+    assert "no member" in (node.driver.view().why or "")
+    assert world.apply(AddReplica("n4", 0, "alice")).ok
+    world.run(6.0)
+    assert "n4" in world.register.state.isr
+
+
+def test_a_second_process_under_the_same_name_ends_the_first_ones_role(world: World) -> None:
+    """The first stays fenced; the master's links to it end."""
+    first = world.nodes["n3"]
+    world.boot("n3")
+    world.run(3.0)
+    assert first.has_event("registered-elsewhere")
+    assert first.driver.view().role == "fenced"
+    assert world.nodes["n3"].driver.view().role == "slave"
+
+
+def test_an_unclean_election_cuts_below_confirm_and_is_recorded(world: World) -> None:
+    """Only an operator does that; the nodes that know better follow."""
+    world.kill("n3")
+    world.run(3.0)
+    key = world.send("n1")
+    world.run(1.0)
+    assert world.stored(key)
+    world.kill("n1")
+    world.kill("n2")
+    world.restart("n3")
+    world.run(1.0)
+    assert world.apply(UncleanElect("n3", "alice", "both burnt")).ok
+    world.run(2.0)
+    assert world.master() == "n3"
+
+
+# -- switchover and stop
+
+
+def transfer(world: World, to: str) -> list[tuple[str, str]]:
+    """Ask n1 to hand over."""
+    answers: list[tuple[str, str]] = []
+    node = world.nodes["n1"]
+    node.tell(lambda now: node.driver.transfer(now, to, lambda *got: answers.append(got)))
+    return answers
+
+
+def test_a_switchover_is_refused_when_it_cannot_be_quick(world: World) -> None:
+    """To itself, to a stranger, to one that is behind, from a slave, while one is under way."""
+    assert transfer(world, "n1")[0][0] == "not-in-sync"
+    assert transfer(world, "n9")[0][0] == "not-in-sync"
+    world.pause("n3")
+    first = transfer(world, "n3")
+    assert transfer(world, "n2")[0][0] == "busy"
+    assert first == []
+    node = world.nodes["n2"]
+    answers: list[tuple[str, str]] = []
+    node.tell(lambda now: node.driver.transfer(now, "n1", lambda *got: answers.append(got)))
+    assert answers[0][0] == "not-master"
+
+
+def test_a_switchover_that_is_not_level_in_time_is_given_up(world: World) -> None:
+    """Writes are refused meanwhile, and go on then; nothing is lost."""
+    world.pause("n3")
+    world.send("n1", ack="written")
+    answers = transfer(world, "n3")
+    assert world.outcome(world.send("n1")) == (Outcome.REFUSED, "not-master")
+    world.run(3.3)
+    assert answers[0][0] in ("timeout", "not-in-sync")
+    assert world.nodes["n1"].driver.view().role == "master"
+
+
+def test_a_switchover_without_an_answer_stays_closed_until_it_is_known(world: World) -> None:
+    """The register has it; the answer was lost."""
+    world.watch = False
+    world.lose = Transfer
+    answers = transfer(world, "n2")
+    world.run(5.0)
+    assert answers[0][0] == "ok"
+    assert world.master() == "n2"
+
+
+def test_a_target_that_dies_is_replaced_after_a_while(world: World) -> None:
+    """Any member of the set may stand then, the old master included."""
+    world.watch = False
+    transfer(world, "n3")
+    world.run(0.0025)
+    world.kill("n3")
+    world.watch = True
+    world.run(12.0)
+    assert world.master() in ("n1", "n2")
+
+
+def test_a_stop_answers_what_is_owed_first(world: World) -> None:
+    """New work is refused; then the store may be closed."""
+    key = world.send("n1")
+    node, answers = world.nodes["n1"], list[tuple[str, str]]()
+    node.tell(lambda now: node.driver.stop(now, lambda *got: answers.append(got)))
+    assert world.outcome(world.send("n1")) == (Outcome.REFUSED, "not-master")
+    world.run(0.1)
+    assert world.stored(key)
+    assert answers == [("ok", "")]
+    assert node.driver.view().role == "stopped"
+    again: list[tuple[str, str]] = []
+    node.tell(lambda now: node.driver.stop(now, lambda *got: again.append(got)))
+    assert again[0][0] == "busy"
+
+
+def test_a_stop_does_not_wait_for_ever(pair: World) -> None:
+    """What is still owed is unknown."""
+    pair.pause("n2")
+    key = pair.send("n1", wait=60.0)
+    node, answers = pair.nodes["n1"], list[tuple[str, str]]()
+    node.tell(lambda now: node.driver.stop(now, lambda *got: answers.append(got)))
+    pair.run(0.5)
+    assert not answers
+    pair.run(4.0)
+    assert answers == [("ok", "")]
+    assert pair.outcome(key) in ((Outcome.UNKNOWN, "unknown"), (Outcome.STORED, ""))
+
+
+# -- strangers
+
+
+def test_garbage_on_a_link_closes_it_and_changes_nothing(world: World) -> None:
+    """Of another cluster, of another shape, before HELLO."""
+    node = world.nodes["n1"]
+    before = node.driver.view()
+    names = wire.names_crc("c", "g1")
+    for frame in (
+        wire.Frame(wire.Type.HA_HELLO, names_crc=1),
+        wire.Frame(wire.Type.HA_HELLO, names_crc=names),
+        wire.Frame(wire.Type.APPEND, names_crc=names),
+        frames.encode(frames.Ack(1, 1, 10**9, 0, 0, 99), names),
+        frames.encode(frames.Ready(1, 1, 0), names),
+    ):
+        conn = node.next_accepted = node.next_accepted + 1
+        node.links[conn] = (world.nodes["n2"], ACCEPTED_FROM + 999)
+        node.tell(node.driver.on_accept, conn)
+        node.tell(node.driver.on_frame, conn, frame)
+        assert conn not in node.links
+    after = node.driver.view()
+    assert (after.confirm, after.end, after.effective) == (
+        before.confirm, before.end, before.effective,
+    )  # fmt: skip
+
+
+def test_a_link_that_never_says_hello_is_closed(world: World) -> None:
+    """After the time a silent link has."""
+    node = world.nodes["n1"]
+    conn = node.next_accepted = node.next_accepted + 1
+    node.links[conn] = (world.nodes["n2"], ACCEPTED_FROM + 999)
+    node.tell(node.driver.on_accept, conn)
+    world.run(2.5)
+    assert conn in node.links
+    world.run(1.0)
+    assert conn not in node.links
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        ({"least_version": 2, "version": 3}, "BAD_VERSION"),
+        ({"epoch": 99}, "NEWER_EPOCH"),
+        ({"epoch": 0}, "FENCED"),
+        ({"register_id": "r9"}, "OTHER_REGISTER"),
+        ({"session": 77}, "UNKNOWN_REPLICA"),
+        ({"node": "n9"}, "UNKNOWN_REPLICA"),
+        ({"store": "wiped"}, "UNKNOWN_REPLICA"),
+        ({"family": 6}, "OTHER_LAYOUT"),
+        ({"segment_size": 4096}, "OTHER_LAYOUT"),
+        ({"end": 5000, "epochs": ()}, "RESEED"),
+    ],
+)
+def test_a_hello_that_does_not_fit_is_refused(
+    world: World, change: dict[str, Any], code: str
+) -> None:
+    """In the order of the protocol; the slave is told why."""
+    hello = frames.Hello(
+        epoch=1, session=1, node="n2", store=world.nodes["n2"].store.boot.store_id, start=0, end=0,
+        flushed=0, confirm=0, border=0, epochs=(), register_id="register-1", revision=0, tag=0,
+        family=4, segment_size=1 << 20, least_version=1, version=1, features=0,
+    )  # fmt: skip
+    node = world.nodes["n1"]
+    conn = node.next_accepted = node.next_accepted + 1
+    node.links[conn] = (world.nodes["n2"], ACCEPTED_FROM + 999)
+    before = len(world.trace)
+    names = wire.names_crc("c", "g1")
+    node.tell(node.driver.on_frame, conn, frames.encode(replace(hello, **change), names))
+    assert f"n1 > n2  no  {code}" in world.trace[before:]
+    assert conn not in node.links
+
+
+def test_a_slave_refuses_a_hello_and_names_the_master(world: World) -> None:
+    """It is not the master."""
+    hello = frames.Hello(
+        1, 1, "n3", "s", 0, 0, 0, 0, 0, (), "register-1", 0, 0, 4, 1 << 20, 1, 1, 0
+    )
+    node = world.nodes["n2"]
+    conn = node.next_accepted = node.next_accepted + 1
+    node.links[conn] = (world.nodes["n3"], ACCEPTED_FROM + 999)
+    node.tell(node.driver.on_frame, conn, frames.encode(hello, wire.names_crc("c", "g1")))
+    assert "n2 > n3  no  NOT_MASTER" in world.trace
+
+
+# -- later
+
+
+@pytest.mark.parametrize(
+    "event",
+    [LeaseRenewed(0.0, 6.0), LeaseLost(), SegmentOffered(1, 0, 100), ForeignRegister("etcd")],
+    ids=lambda event: type(event).__name__,
+)
+def test_what_comes_later_is_refused_loudly(world: World, event: Any) -> None:
+    """The core takes the event; nothing changes."""
+    node = world.nodes["n1"]
+    before = node.driver.view()
+    node.tell(node.driver.on_later, event)
+    assert node.has_event("comes-later")
+    assert node.driver.view(before.age_seconds) is not None
+    assert node.driver.view().role == before.role
