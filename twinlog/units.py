@@ -117,13 +117,11 @@ def format_duration(seconds: float) -> str:
     if seconds < 59.95:
         return f"{seconds:.1f}".removesuffix(".0") + " s"
     whole = round(seconds)
-    for big, small, big_name, small_name in (
-        (86400, 3600, "d", "h"),
-        (3600, 60, "h", "m"),
-        (60, 1, "m", "s"),
-    ):
-        if whole >= big:
-            first, rest = divmod(whole, big)
-            second = rest // small
-            return f"{first} {big_name} {second} {small_name}" if second else f"{first} {big_name}"
-    return f"{whole} s"
+    big, small, big_name, small_name = 60, 1, "m", "s"
+    if whole >= 86400:
+        big, small, big_name, small_name = 86400, 3600, "d", "h"
+    elif whole >= 3600:
+        big, small, big_name, small_name = 3600, 60, "h", "m"
+    first, rest = divmod(whole, big)
+    second = rest // small
+    return f"{first} {big_name} {second} {small_name}" if second else f"{first} {big_name}"

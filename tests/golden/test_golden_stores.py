@@ -8,6 +8,7 @@ the reader.
 from __future__ import annotations
 
 import hashlib
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -129,6 +130,54 @@ def test_epochs(case: str, store: StoreReader) -> None:
     """The epoch history of a store in controller mode."""
     wanted = [(entry["epoch"], entry["start_offset"]) for entry in manifest(case)["epochs"]]
     assert store.epochs() == wanted
+
+
+REBUILT = ["01-basic", "02-rollover", "07-consuming", "10-ipv6", "13-trimmed", "15b-v2-pop"]
+
+
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("name", REBUILT)
+def test_queues_and_keys_are_made_from_the_log_alone(
+    tmp_path: Path, name: str, clean: bool
+) -> None:
+    """Without queue and index files recovery enters every record again; so does the reader."""
+    root = unpack(name, tmp_path)
+    for folder in ("consumequeue", "index"):
+        shutil.rmtree(root / folder)
+    if not clean:  # with a checkpoint RocketMQ would read from a newer file on
+        (root / "abort").touch()
+        (root / "checkpoint").unlink()
+    wanted = {(q["topic"], q["queue_id"]): q for q in manifest(name)["queues"] if q["entries"]}
+    with StoreReader(root) as store:
+        assert {(q.topic, q.queue) for q in store.queues()} == set(wanted)
+        for queue in store.queues():
+            want = wanted[queue.topic, queue.queue]
+            assert (queue.min, queue.max) == (want["min"], want["max"])
+            assert [
+                [e.queue_offset, e.log_offset, e.size, e.tags_code] for e in queue.entries()
+            ] == want["entries"]
+        kept = {message["physical_offset"] for message in manifest(name)["messages"]}
+        for query in manifest(name)["key_queries"]:
+            found = store.find_key(query["topic"], query["key"])
+            assert set(found) == set(query["physical_offsets"]) & kept
+
+
+def test_light_queue_extension_and_batch_queue_are_cut(tmp_path: Path) -> None:
+    """A queue of another kind loses what points behind the end of the log, too."""
+    root = unpack("09-batch", tmp_path)
+    (root / "abort").touch()
+    message = [m for m in manifest("09-batch")["messages"] if m["topic"].startswith("BatchCq")][-1]
+    file = message["physical_offset"] // 65536 * 65536
+    path = root / "commitlog" / f"{file:020d}"
+    data = bytearray(path.read_bytes())
+    data[message["physical_offset"] - file + 90] ^= 1
+    path.write_bytes(data)
+    with StoreReader(root) as store:
+        assert store.end == message["physical_offset"]
+        queue = store.queue(message["topic"], message["queue_id"])
+        assert queue is not None
+        assert queue.max == message["queue_offset"]
+        assert queue.max_log_offset < store.end
 
 
 def test_raw_shows_what_recovery_drops(tmp_path: Path) -> None:

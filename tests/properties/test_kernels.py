@@ -434,3 +434,62 @@ def test_a_digest_sees_bodies_and_not_stamps(kernel: ModuleType) -> None:
     assert kernel.bodies_digest(data, 0, len(data)) == before
     other = record.encode("t", 0, b"one") + record.encode("t", 0, b"TWO")
     assert kernel.bodies_digest(other, 0, len(other)) != before
+
+
+@pytest.mark.parametrize("kernel", [plain, COMPILED], ids=["plain", "compiled"])
+@pytest.mark.parametrize(
+    ("topic", "host", "at", "value"),
+    [
+        ("t", "::1", 0, 91),
+        ("t", "127.0.0.1", 84, 3),
+        ("y" * 128, "127.0.0.1", 84, 129),
+        ("y" * 128, "127.0.0.1", 84, 128),
+        ("t", "127.0.0.1", 84, 1),
+        ("t", "127.0.0.1", 84, 9999),
+        ("t", "127.0.0.1", 36, 0x10),
+    ],
+)
+def test_lengths_that_leave_no_room(
+    kernel: ModuleType, topic: str, host: str, at: int, value: int
+) -> None:
+    """A size without room for the hosts, a body without room for topic or properties."""
+    data = bytearray(record.encode(topic, 0, b"", born_host=(host, 1), store_host=(host, 1)))
+    struct.pack_into(">i", data, at, value)
+    data = data + bytes(64)
+    size = struct.unpack_from(">i", data)[0]
+    assert kernel.walk(data, 0, size, check_crc=False)[2] == codes.SIZE
+    assert kernel.find_property(data, 0, size, b"x") == []
+    arguments = (data, 0, size, 1, topic.encode(), 0)
+    found = kernel.check_section(*arguments, body_max=9999, family=6 if host == "::1" else 4)
+    assert found is not None
+    assert found[1] in (codes.SIZE, codes.BODY_SIZE)
+
+
+class Endless(bytes):
+    """Claims to be longer than a record can be."""
+
+    def __len__(self) -> int:
+        return 1 << 31
+
+
+def test_a_record_cannot_exceed_its_size_field() -> None:
+    """Only the plain twin can be told so without 2 GiB of memory."""
+    encoder = plain.SectionEncoder(_head("t", "127.0.0.1", 4), b"t")
+    with pytest.raises(RecordRefused):
+        encoder.add(Endless())
+    assert encoder.size == 0
+
+
+@pytest.mark.parametrize("kernel", [plain, COMPILED], ids=["plain", "compiled"])
+def test_blanks_and_offsets_of_a_verified_file(kernel: ModuleType) -> None:
+    """A blank must reach exactly to the end; a record must name its own place."""
+    whole = record.encode("t", 0, b"x", log_offset=4096)
+    blank = struct.pack(">Ii", 20, plain.MAGIC_BLANK).ljust(20, b"\0")
+    data = whole + blank
+    end = len(data)
+    assert kernel.verify_records(data, 0, end, 4096) == (1, -1, 0)
+    assert kernel.verify_records(data, 0, end - 1, 4096) == (1, 4096 + len(whole), codes.BLANK)
+    assert kernel.verify_records(data, 0, end, 4000) == (0, 4000, codes.OFFSET)
+    assert kernel.verify_records(data, 0, end, 4000, check_offsets=False) == (1, -1, 0)
+    assert kernel.store_timestamp_last(data, 0, len(whole)) == 0
+    assert kernel.scan_queues(data, 0, end, 0)[0][3] == kernel.gather_queues(data, 0, end, 0)[0][3]
