@@ -26,7 +26,7 @@ from storage.config_export import Exports
 from storage.derived import Derived, damage_of, derive
 from storage.disk import Disk
 from storage.epoch_history import Epoch, EpochRecord
-from storage.errors import DiskFull, StaleToken
+from storage.errors import DiskError, DiskFull, StaleToken
 from storage.jobs import Job
 from storage.opening import open_store
 from storage.reads import Reader, ReadResult
@@ -575,6 +575,10 @@ class Store:
         try:
             if clean and self.damage is None and not self._cutting:
                 self._close_clean()
+        except DiskError as error:
+            if not isinstance(error, DiskFull):
+                self._opened.run.note_io_error()
+            raise
         finally:
             self._token = None
             self._disk.unlock()

@@ -231,6 +231,17 @@ def test_an_io_error_makes_the_next_start_unclean() -> None:
     assert "error" in open_store(disk).boot.why_unclean
 
 
+def test_an_io_error_in_a_clean_stop_is_remembered() -> None:
+    """The stop was not clean, and what its flush may have lost is not forgotten."""
+    disk = FakeDisk()
+    store = master(disk)
+    fill(store, 3)
+    disk.faults.fail("close.log")
+    with pytest.raises(DiskError):
+        store.close(clean=True)
+    assert "error" in open_store(disk).boot.why_unclean
+
+
 def test_durable_stores_start_clean_after_a_power_loss() -> None:
     """Nothing that was acknowledged rested on the page cache."""
     settings = StoreSettings(segment_size=16 * 1024, queue_segment_entries=40, quality="durable")
