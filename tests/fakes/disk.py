@@ -37,14 +37,33 @@ _DEVICE = 2049
 
 
 class FakeFile:
-    """One inode: what is in the page cache, and what is on the platter."""
+    """One inode: what is in the page cache, and what is on the platter.
 
-    __slots__ = ("content", "durable", "number")
+    Attributes:
+        number: Inode number.
+        content: What a process sees.
+        durable: What a power loss leaves.
+        written: Pages of a sparse file that have space; None when all have.
+    """
+
+    __slots__ = ("content", "durable", "number", "written")
 
     def __init__(self, number: int, size: int = 0) -> None:
         self.number = number
+        self.written: set[int] | None = None
         self.content = bytearray(size)
         self.durable = bytearray()
+
+    def needs_space(self, start: int, end: int) -> bool:
+        """Return whether a write there needs space that the file has not."""
+        if end > len(self.content):
+            return True
+        return self.written is not None and not self.written.issuperset(_pages(start, end))
+
+    def has_space(self, start: int, end: int) -> None:
+        """Note that a write there had the space it needed."""
+        if self.written is not None:
+            self.written.update(_pages(start, end))
 
     def flush(self) -> None:
         """Make all bytes and the length durable."""
@@ -158,6 +177,10 @@ class _Names:
                 pass
 
 
+def _pages(start: int, end: int) -> range:
+    return range(start // PAGE_SIZE, (end + PAGE_SIZE - 1) // PAGE_SIZE)
+
+
 def _parent(path: str) -> str:
     return path.rpartition("/")[0]
 
@@ -245,7 +268,7 @@ class FakeDisk:
         self.called(op, path, needs_space=True)
         file = self._now.files.get(path)
         if file is None:
-            self._create(path, op, size)
+            self._create(path, op, size).written = set()
         else:
             del file.content[size:]
             file.grow(size)
@@ -266,8 +289,8 @@ class FakeDisk:
         """Write inside a file, growing it where needed."""
         file = self._file(path, op)
         end = offset + len(data)
-        hole = self.faults.full and not any(file.content[offset:end])
-        self.called(op, path, needs_space=hole)
+        self.called(op, path, needs_space=file.needs_space(offset, end))
+        file.has_space(offset, end)
         file.grow(end)
         file.content[offset:end] = data
 
