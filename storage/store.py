@@ -84,9 +84,9 @@ class Store:
 
     def _wire(self, derived: Derived) -> None:
         self._derived = derived
-        parts = derived.layers, derived.queues
-        self._appender = Appender(self._log, self.settings, *parts, derived.producers)
-        self._reader = Reader(self._log, self.settings, *parts)
+        parts = self._log, self.settings, derived.layers, derived.queues
+        self._appender = Appender(*parts, derived.producers)
+        self._reader = Reader(*parts)
         self._snapshot_at = derived.snapshot_at
 
     @classmethod
@@ -371,9 +371,7 @@ class Store:
         Raises:
             Unavailable: Always.
         """
-        raise Unavailable(
-            f"no key index yet: {topic}#{key} cannot be looked up", hint="read with a tag or range"
-        )
+        raise Unavailable(f"there is no key index yet: {topic}#{key} cannot be looked up")
 
     # -- jobs
 
@@ -593,9 +591,8 @@ class Store:
         segments = log.segments.between(log.flushed, log.end)
         log.flush_to(log.end, segments, "close.log")
         log.flushed_to(log.end, segments)
-        job = self.snapshot_job(force=True)
-        for one in (job, self.checkpoint_job()):
-            if one is not None:
-                one.run()
-                self.finish(one)
+        for job in (self.snapshot_job(force=True), self.checkpoint_job()):
+            if job is not None:
+                job.run()
+                self.finish(job)
         closing.mark_clean(self._disk, log, self._opened.run.value, self.confirm)
