@@ -66,6 +66,7 @@ class FollowingMaster:
         self._need_revision = 0
         self._said: frames.Ack | None = None
         self._nacked = False
+        self._confirm = 0
 
     @property
     def streaming(self) -> bool:
@@ -332,6 +333,7 @@ class FollowingMaster:
         log = self._context.log
         confirm = min(confirm, log.end)
         if confirm > log.confirm:
+            self._confirm = confirm  # the log knows it once the command below is carried out
             self._context.do(commands.Confirm(confirm))
             self._context.do(commands.Changed())
 
@@ -378,7 +380,7 @@ class FollowingMaster:
             session=context.session,
             end=log.end,
             flushed=log.flushed,
-            confirm=log.confirm,
+            confirm=max(self._confirm, log.confirm),
             revision=context.promise.revision,
             health=self.health,
         )
