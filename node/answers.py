@@ -154,7 +154,7 @@ class Answers:
         return {
             "queues": found,
             "confirm": self._store.confirm,
-            "age_ms": round(standing.age_seconds * 1000),
+            "age_ms": standing.age_ms,
             "node": standing.node,
             "role": standing.role,
         }

@@ -6,11 +6,11 @@ Start (`Node.run`):
    port 0 got is known before anybody is told;
 2. **store**: the directory is locked, its identity checked, the log recovered, in a thread;
 3. **driver and its world**: core, store and `ReplicaService` are tied together;
-4. **coordinator**: the client watches and polls; the node publishes its addresses;
-5. **servers**: slaves, clients, HTTP;
-6. **role**: the driver starts: it registers and learns whom to follow. From here on everything is
-   driven by what arrives;
-7. **ready**: ``DATA/twinlog/run.json`` is written, `Node.ready` set.
+4. **role**: the driver starts, before anything can reach it: it registers and learns whom to
+   follow. Then the coordinator's client watches and polls, and slaves may connect. From here on
+   everything is driven by what arrives;
+5. **servers**: clients, HTTP;
+6. **ready**: ``DATA/twinlog/run.json`` is written, `Node.ready` set.
 
 Stop (`Node.stop`; TERM and INT call it): new appends are refused and what is owed is answered
 (`Driver.stop`); answers leave; servers and links close; jobs in threads are waited for; the store
@@ -189,8 +189,6 @@ class Node:
             await nursery.start(running.world.run, listeners["slaves"])
             await nursery.start(running.clients.run, listeners["clients"])
             await nursery.start(serve_http, listeners["http"], running.pages())
-            running.driver.start(running.world.now())
-            running.world.turn()
             self.run_document = self._run_document(store, ports)
             self._disk.write_file(
                 RUN_FILE, json.dumps(self.run_document).encode(), op="node.run.write"

@@ -29,6 +29,8 @@ from twinlog.errors import TwinlogError, UsageError
 MAX_BYTES_DEFAULT = MiB
 MAX_RECORDS_DEFAULT = 65_536
 REDIRECT_SECONDS = 30
+AGE_UNKNOWN_MS = 1 << 40
+"""An age beyond every limit: 34 years."""
 SKIPS_MAX = 64
 """Answers without a matching tag that one turn walks over before it lets others run."""
 
@@ -83,8 +85,14 @@ class Standing:
     node: str
     role: str
     age_seconds: float
+    """Infinite on a node that has not heard of a master."""
     redirect: str | None
     """An in-sync slave that serves cold data instead, on a master; None elsewhere."""
+
+    @property
+    def age_ms(self) -> int:
+        """The age as the wire carries it; `AGE_UNKNOWN_MS` where there is none."""
+        return round(min(self.age_seconds * 1000, AGE_UNKNOWN_MS))
 
 
 @dataclass(slots=True, eq=False)
@@ -323,7 +331,7 @@ class Reads:
             "end": 0 if result is None else result.end,
             "count": count,
             "confirm": self._store.confirm,
-            "age_ms": round(standing.age_seconds * 1000),
+            "age_ms": standing.age_ms,
             "node": standing.node,
             "role": standing.role,
             "redirect": redirect,

@@ -174,9 +174,12 @@ class Running:
     def view(self) -> RoleView:
         """What the driver shows; offsets and ages not older than `VIEW_SECONDS`."""
         now, seen = trio.current_time(), self._standing_of_core()
-        if self._view is None or seen != self._seen or now - self._view_at > VIEW_SECONDS:
-            self._view, self._view_at, self._seen = self.driver.view(now), now, seen
-        return self._view
+        view = self._view
+        old = now - self._view_at > VIEW_SECONDS or seen != self._seen
+        if view is None or old or view.age_seconds is None:
+            view = self._view = self.driver.view(now)
+            self._view_at, self._seen = now, seen
+        return view
 
     def standing(self) -> Standing:
         """What an answer to a reader says about this node."""

@@ -115,7 +115,7 @@ class ReplicaService:
         *,
         task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
     ) -> None:
-        """Serve until cancelled; ready when the nursery stands.
+        """Start the driver and serve until cancelled; ready when the tasks stand.
 
         Cancelled: links are closed without a word, jobs in their threads are waited for (a flush
         cannot be recalled), their results are not given to the driver.
@@ -123,6 +123,9 @@ class ReplicaService:
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             self._outbox = Outbox(nursery)
+            # The driver begins before anything can reach it.
+            self.driver.start(self.now())
+            self.turn()
             nursery.start_soon(accept, listener, self._accepted)
             nursery.start_soon(self._keep_time)
             nursery.start_soon(self.register.run)
