@@ -37,8 +37,11 @@ BACKOFF_FIRST: Final = 0.05
 BACKOFF_MAX: Final = 1.0
 
 ATTEMPT_SECONDS: Final = 2.0
-"""How long a question that any node can answer waits for one: a paused node must not use up the
-whole deadline, and a healthy one answers in a millisecond."""
+"""How long a question waits for one node: a paused node must not use up the whole deadline, and a
+healthy one answers in a millisecond."""
+
+CHANGE_SECONDS: Final = 5.0
+"""The same for a change that may be repeated: it waits for the in-sync set as well."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,7 +246,8 @@ class Session:
                 raise self._result(kind, last, maybe)
             frame = Frame(kind, fields=dict(fields))
             try:
-                found = yield from self._attempt(address, frame, left, to)
+                seconds = left if named or not repeat else min(left, _patience(kind))
+                found = yield from self._attempt(address, frame, seconds, to)
                 if isinstance(found, Frame):
                     return found
                 last = found
@@ -255,6 +259,9 @@ class Session:
                 self.table.suspect(address)
                 maybe = maybe or (down.sent and kind not in _QUESTIONS)
                 last = Unavailable(f"{to if named else address} {down.why}")
+                moved = named and not down.sent and (yield from self._moved(to, address, deadline))
+                if moved:
+                    continue
                 if (maybe and not repeat) or named:
                     raise self._result(kind, last, maybe) from None
             if not (yield from self._pause(attempt, deadline)):
@@ -264,10 +271,10 @@ class Session:
                 yield from self.refresh(deadline)
 
     def _attempt(
-        self, address: Address, frame: Frame, left: float, to: str
+        self, address: Address, frame: Frame, seconds: float, to: str
     ) -> Generator[Step, Frame | None, Frame | TwinlogError]:
         """Ask once; return the good answer, or what it was refused with."""
-        answer = yield Ask(address, frame, min(left, ATTEMPT_SECONDS) if to == ANY else left)
+        answer = yield Ask(address, frame, seconds)
         assert answer is not None, "an Ask is answered by a frame"
         if answer.is_error:
             return error_of(answer)
@@ -276,6 +283,14 @@ class Session:
         if to != MASTER or self._is_master(answer, address):
             return answer
         return NotMaster(f"{address} is no longer the master")
+
+    def _moved(
+        self, name: str, address: Address, deadline: float
+    ) -> Generator[Step, Frame | None, bool]:
+        """Say whether a node that cannot be reached serves at another address by now."""
+        yield from self.refresh(deadline)
+        node = self.table.route.node(name) if self.table.route else None
+        return node is not None and node.address not in (None, address)
 
     def _is_master(self, answer: Frame, address: Address) -> bool:
         """Say whether a question for the master was answered by it, as far as the answer tells."""
@@ -345,6 +360,10 @@ class Session:
             return last
         text = f"{type_name(kind)} may or may not have been carried out: {last.text}"
         return OutcomeUnknown(text, hint="look before repeating it")
+
+
+def _patience(kind: Type) -> float:
+    return ATTEMPT_SECONDS if kind in _QUESTIONS else CHANGE_SECONDS
 
 
 _QUESTIONS: Final = frozenset(
