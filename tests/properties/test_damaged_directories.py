@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from functools import cache
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -21,16 +21,25 @@ from twinlog.store_check import compare, verify
 from twinlog.store_reader import Record, Run, StoreReader
 
 
-@cache
-def original(kind: str) -> Path:
-    """An undamaged store, made once."""
-    root = Path(tempfile.mkdtemp(prefix="twinlog-test-"))
-    return sample().write(root, clean=False, flushed=6000) if kind == "ours" else unpack(kind, root)
+@dataclass(frozen=True)
+class Original:
+    """An undamaged store and what it holds."""
+
+    kind: str
+    root: Path
+    records: dict[int, Record]
 
 
-@cache
-def whole(kind: str) -> dict[int, Record]:
-    return {record.log_offset: record for record in StoreReader(original(kind)).records()}
+@pytest.fixture(scope="module", params=["ours", "03-crash", "01-basic", "18-cqext", "09-batch"])
+def original(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Original:
+    kind: str = request.param
+    root = tmp_path_factory.mktemp(kind)
+    if kind == "ours":
+        sample().write(root, clean=False, flushed=6000)
+    else:
+        root = unpack(kind, root)
+    with StoreReader(root) as store:
+        return Original(kind, root, {record.log_offset: record for record in store.records()})
 
 
 def hurt(path: Path, how: str, at: int, noise: bytes) -> None:
@@ -86,24 +95,24 @@ CHANGES = st.lists(
 )
 
 
-@pytest.mark.parametrize("kind", ["ours", "03-crash", "01-basic", "18-cqext", "09-batch"])
+@pytest.mark.slow
 @given(CHANGES, st.booleans())
 @settings(max_examples=12, deadline=None)
 def test_no_damage_stops_the_reader(
-    kind: str, changes: list[tuple[int, str, int, bytes]], raw: bool
+    original: Original, changes: list[tuple[int, str, int, bytes]], raw: bool
 ) -> None:
     """And a record that comes from a proven batch of ours is one that was written."""
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder) / "store"
-        shutil.copytree(original(kind), root)
+        shutil.copytree(original.root, root)
         files = sorted(path for path in root.rglob("*") if path.is_file())
         for number, how, at, noise in changes:
             path = files[number % len(files)]
             if path.exists():
                 hurt(path, how, at, noise)
         found = look_at_everything(root, raw=raw)
-        proven = kind == "ours" and not raw and any(root.glob("twinlog/batches/*"))
-        assert not proven or all(whole(kind).get(r.log_offset) == r for r in found)
+        proven = original.kind == "ours" and not raw and any(root.glob("twinlog/batches/*"))
+        assert not proven or all(original.records.get(r.log_offset) == r for r in found)
 
 
 def test_a_damaged_epoch_file(tmp_path: Path) -> None:
