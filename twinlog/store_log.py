@@ -177,7 +177,7 @@ class RocketLog:
             written = self._series.last_written(file, at)
             if go_on is None:
                 if written > at:
-                    found.append(_end(file, at, written, clean=self._clean, code=code))
+                    found.append(self._end(found, file, at, written, code))
                 return False
             length = go_on - at
             what = kernels.EXPLANATIONS[code]
@@ -185,6 +185,16 @@ class RocketLog:
                 found.append(Damage(_name(file), at, length, what))
             at = go_on
         return True
+
+    def _end(self, found: list[Piece], file: LogFile, at: int, written: int, code: int) -> Damage:
+        """Return what the bytes behind the last record are."""
+        what, length = kernels.EXPLANATIONS[code], written - at
+        if not self._clean:
+            return Damage(_name(file), at, length, f"recovery would cut here: {what}", Harm.TAIL)
+        if not found:  # a log that was cut to nothing is rarer than one that is none
+            return Damage(_name(file), at, length, what)
+        text = "old bytes behind the end of the log"
+        return Damage(_name(file), at, length, text, Harm.LEFTOVER)
 
     def _go_on(self, file: LogFile, at: int) -> int | None:
         """Return where records go on after bad bytes at ``at``; None when the log ends there."""
@@ -238,14 +248,6 @@ def _name(file: LogFile) -> str:
 def _unreadable(series: FileSeries, file: LogFile) -> Damage:
     text = f"the file cannot be read: {series.unreadable[file.start]}"
     return Damage(_name(file), file.start, file.size, text, Harm.UNREADABLE)
-
-
-def _end(file: LogFile, at: int, written: int, *, clean: bool, code: int) -> Damage:
-    if clean:
-        what = "old bytes behind the end of the log"
-        return Damage(_name(file), at, written - at, what, Harm.LEFTOVER)
-    what = f"recovery would cut here: {kernels.EXPLANATIONS[code]}"
-    return Damage(_name(file), at, written - at, what, Harm.TAIL)
 
 
 class TwinLog:

@@ -101,6 +101,9 @@ def test_dump_of_what_cannot_be_read(capsys: pytest.CaptureFixture[str], tmp_pat
     code, out, err = run(capsys, "log", "dump", str(tmp_path / "bad"), "-o", "jsonl")
     assert (code, json.loads(out)["kind"]) == (65, "Damage")
     assert "log verify" in err
+    (tmp_path / "bad" / "abort").unlink()
+    assert run(capsys, "log", "dump", str(tmp_path / "bad"))[0] == 65
+    assert run(capsys, "log", "verify", str(tmp_path / "bad"))[0] == 65
     put(tmp_path / "empty" / "commitlog" / file_name(0), bytes(4096))
     assert run(capsys, "log", "dump", str(tmp_path / "empty"), "-o", "jsonl")[:2] == (0, "")
     assert run(capsys, "log", "dump", str(tmp_path))[0] == 66

@@ -301,3 +301,15 @@ def test_the_oldest_epoch_keeps_its_start(tmp_path: Path) -> None:
     assert store.start == SEGMENT
     assert store.epochs()[0] == (1, 0)
     assert all(queue.min > 0 for queue in store.queues() if queue.topic == "t")
+
+
+def test_old_bytes_behind_a_clean_rocketmq_log(tmp_path: Path) -> None:
+    """RocketMQ leaves them when it cuts; they are neither records nor damage."""
+    root = unpack("01-basic", tmp_path)
+    end = StoreReader(root).end
+    path = root / "commitlog" / file_name(0)
+    data = bytearray(path.read_bytes())
+    data[end : end + 50] = data[100:150]
+    put(path, data)
+    store = StoreReader(root)
+    assert (store.end, [(d.offset, d.harm) for d in store.damage]) == (end, [(end, Harm.LEFTOVER)])
