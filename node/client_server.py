@@ -100,7 +100,8 @@ class ClientServer:
         self._debug = debug
         self._connections: dict[ClientConnection, None] = {}
         self._cold_threads = trio.CapacityLimiter(limits.cold_reads_max)
-        self._cold_bytes = 0
+        self.cold = Budget(limits.cold_bytes_max)
+        """Memory of cold answers that nobody has taken yet."""
         self._nursery: trio.Nursery | None = None
         self._pump = Pump(self._append)
         self._appended_last: tuple[ClientConnection | None, float] = (None, 0.0)
@@ -200,8 +201,22 @@ class ClientServer:
                     self.close(connection, "silent")
                 elif still > limits.stall_seconds and connection.stream.standing:
                     self.close(connection, "stalled")
+            self._bound_partial_frames()
             self.reads.expire(now)
             self._turns.turn()
+
+    def _bound_partial_frames(self) -> None:
+        """Close the connections with the largest unfinished frames while all are too much."""
+        limit = self.limits.partial_frames_bytes_max
+        total = sum(connection.stream.held for connection in self._connections)
+        if total <= limit:
+            return
+        for connection in sorted(self._connections, key=lambda each: -each.stream.held):
+            total -= connection.stream.held
+            self.counts.limit_reached("partial_frames_bytes_max")
+            self.close(connection, "oversized")
+            if total <= limit:
+                return
 
     # ── turns ───────────────────────────────────────────────────────────────────────────────────
 
@@ -243,12 +258,48 @@ class ClientServer:
         self._nursery.start_soon(self._read_cold, cold)
 
     async def _read_cold(self, cold: Cold) -> None:
-        """Fetch cold data in a thread; touching it here would stall every connection."""
-        fetched = await trio.to_thread.run_sync(
-            self._fetch, cold.result, limiter=self._cold_threads
-        )
-        self.reads.finish(cold, fetched)
-        self._turns.turn()
+        """Fetch cold data in a thread; touching it here would stall every connection.
+
+        What was fetched is memory of our own until the client has taken it, and counts as long.
+        """
+        size = sum(len(piece) for piece in cold.result.slices)
+        await self.cold.take(size)
+        try:
+            fetched = await trio.to_thread.run_sync(
+                self._fetch, cold.result, limiter=self._cold_threads
+            )
+            self.reads.finish(cold, fetched)
+            self._turns.turn()
+            await cold.request.asker.taken()
+        finally:
+            self.cold.give(size)
+
+
+class Budget:
+    """Bytes that tasks may hold together; who asks for more waits in line.
+
+    One that asks for more than all there is gets it when nobody else holds anything.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self.held = 0
+        """Bytes taken and not given back."""
+        self._line = trio.StrictFIFOLock()
+        self._given = trio.Event()
+
+    async def take(self, size: int) -> None:
+        """Wait until ``size`` more fits; a cancelled wait takes nothing."""
+        async with self._line:
+            while self.held and self.held + size > self._size:
+                self._given = trio.Event()
+                await self._given.wait()
+            self.held += size
+
+    def give(self, size: int) -> None:
+        """Give back what `take` took."""
+        self.held -= size
+        self._given.set()
 
 
 class Pump:

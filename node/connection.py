@@ -196,6 +196,10 @@ class ClientConnection:
         """Answer a read with views of the log."""
         self.answer(wire.Type.READ, request, answer.fields, answer.slices)
 
+    async def taken(self) -> None:
+        """Wait until the client has taken every answer so far, or is gone."""
+        await self.stream.emptied()
+
     def read_failed(self, request: int, error: TwinlogError) -> None:
         """Say why nothing is served."""
         self.error(wire.Type.READ, request, error)

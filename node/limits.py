@@ -1,9 +1,8 @@
 """What one node lets its clients use: every queue has a limit with a name.
 
 Beyond a limit the client is told ``busy`` or is no longer read from; nothing grows with the number
-of clients except what is listed here. The memory of one connection that stands still is at most
-`Limits.stalled_bytes_max`: an idle connection owns no buffer at all (all connections receive into
-one shared buffer), one that stopped reading owns the answers that were under way.
+of clients except what is listed here. A connection that rests owns 4 KiB; one that stopped reading
+owns the answers that were under way when it did, which are mostly views of the mapped log.
 
 Units stand in the names. Not here: limits of frames (``twinlog.wire``), of the log
 (``storage.settings``) and of slaves (``replication.settings``).
@@ -43,11 +42,8 @@ class Limits:
     congested_bytes: int = 64 * KiB
     """Unsent answers of a connection beyond which no further request of it is looked at."""
 
-    stalled_bytes_max: int = 256 * KiB
-    """Memory one standing connection may own: a part of a frame and unsent answers."""
-
     partial_frames_bytes_max: int = 256 * MiB
-    """Memory of all half-received large frames together; beyond it the newest is closed."""
+    """Memory of all half-received frames together; beyond it the largest are closed."""
 
     stall_seconds: float = 30.0
     """A connection that neither takes its answers nor finishes its frame for so long is closed."""
@@ -61,5 +57,6 @@ class Limits:
     cold_reads_max: int = 4
     """Threads that read data which is no longer in memory."""
 
-    cold_bytes_max: int = 64 * MiB
-    """Memory of cold answers under way; beyond it cold reads wait."""
+    cold_bytes_max: int = 16 * MiB
+    """Memory of cold answers that their clients have not taken; beyond it cold reads wait. They are
+    copies, unlike hot answers; a client that does not take its own is closed as stalled."""

@@ -46,6 +46,10 @@ class ReadAsker(Protocol):
         """Nothing is served: the bytes are damaged, or the queue is no more."""
         ...
 
+    async def taken(self) -> None:
+        """Wait until every answer so far has left, or the asker is gone."""
+        ...
+
 
 class ReadStore(Protocol):
     """The part of the store this module uses."""

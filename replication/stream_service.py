@@ -207,6 +207,11 @@ class Stream:
         return False
 
     @property
+    def held(self) -> int:
+        """Bytes of memory that a frame which is not complete takes."""
+        return self._reader.memory
+
+    @property
     def standing(self) -> bool:
         """Whether something is unfinished in either direction: a peer that rests is not."""
         return bool(self.unsent) or self.inside_frame
@@ -268,7 +273,8 @@ class Stream:
     async def emptied(self) -> None:
         """Wait until everything queued has been taken, or the stream is closed."""
         while self.unsent and self.closed is None:
-            self._empty = trio.Event()
+            if self._empty.is_set():
+                self._empty = trio.Event()
             await self._empty.wait()
 
     # ── end ─────────────────────────────────────────────────────────────────────────────────────

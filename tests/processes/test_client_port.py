@@ -266,3 +266,29 @@ async def test_requests_beyond_the_limit_are_busy(one: Cluster) -> None:
         assert answer.request == limit + 1
         assert (answer.fields["code"], answer.fields["retryable"]) == ("busy", True)
     await one.until(lambda: running.clients.reads.waiting == 0)
+
+
+async def test_cold_data_is_fetched_by_a_thread_within_a_bound(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Cold reads are answered like others; clients that take none of them hold a bounded memory."""
+    monkeypatch.setattr("node.parts.hot_bytes", lambda: 0)
+    async with running_cluster(tmp_path, nodes=1) as cluster, cluster.client() as client:
+        await client.create("t")
+        for number in range(8):
+            await client.append(records("t", b"%d" % number + bytes(500_000)))
+        answer = await client.read("t", 3, max_records=1)
+        assert bodies(answer)[0][:1] == b"3"
+        running = cluster.nodes["n1"].running
+        assert running is not None
+        assert running.clients.reads.counts.cold == 1
+        async with cluster.client() as lazy:
+            for _ in range(40):
+                fields = {"topic": "t", "queue": 0, "offset": 0, "max_bytes": 4 << 20}
+                await lazy.send(wire.Type.READ, {**fields, "max_records": 8})
+            limit = running.clients.limits.cold_bytes_max
+            await cluster.until(lambda: running.clients.reads.counts.cold > 5, "the cold reads")
+            assert 0 < running.clients.cold.held <= limit
+            for _ in range(40):
+                assert len(bodies(await lazy.receive())) == 8
+        await cluster.until(lambda: running.clients.cold.held == 0, "all given back")

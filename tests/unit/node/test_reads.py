@@ -70,6 +70,9 @@ class Reader:
         """Remember an answer."""
         self.answers.append((request, answer.fields, b"".join(answer.slices)))
 
+    async def taken(self) -> None:
+        """It takes everything at once."""
+
     def read_failed(self, request: int, error: TwinlogError) -> None:
         """Remember an error's code."""
         self.errors.append(error.code)
