@@ -23,7 +23,7 @@ from cli.cluster import status_answer
 from cli.cluster_view import ClusterView, NodeView, look
 from cli.context import Context, Fields
 from cli.coordinator import call, user
-from cli.failures import Exit, Failure
+from cli.failures import Exit, Failure, Interrupted
 from cli.fields import table, text, whole
 from cli.parsing import PRIVATE
 from cli.render import Answer, Table, columns
@@ -254,7 +254,20 @@ def _agreed(plan: Plan, context: Context, *, dry_run: bool, yes: bool) -> bool:
 
 
 def _settle(plan: Plan, context: Context, started: float) -> int:
-    """Wait until the target serves as master of a newer epoch, then show the cluster."""
+    """Wait until the target serves as master of a newer epoch, then show the cluster.
+
+    Raises:
+        Interrupted: Ctrl-C; the change was asked for and may still happen.
+    """
+    try:
+        return _watch(plan, context, started)
+    except KeyboardInterrupt:
+        raise Interrupted(
+            ("the change was asked for and may still happen: twinlog cluster status",)
+        ) from None
+
+
+def _watch(plan: Plan, context: Context, started: float) -> int:
     view: ClusterView | None = None
     while True:
         try:

@@ -25,9 +25,8 @@ from cli.options import Globals
 from cli.render import Printer
 
 if TYPE_CHECKING:
-    from twinlog.client import Client
-
     from node.config import ClusterConfig
+    from twinlog.client import Client
 
 Fields = dict[str, object]
 """The fields of a frame."""

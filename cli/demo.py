@@ -33,7 +33,7 @@ from cli.demo_cluster import DemoCluster, first_difference
 from cli.demo_input import Flight, flights
 from cli.demo_ledger import Comparison, Ledger, compare
 from cli.demo_load import TOPIC, PacedLoad, send_all
-from cli.failures import Exit, Failure, Interrupted
+from cli.failures import NOTHING_LEFT, Exit, Failure, Interrupted
 from cli.fields import whole
 from cli.parsing import PRIVATE
 from cli.render import Answer, Cell, Seconds, Size, Table, columns
@@ -242,7 +242,7 @@ def demo(
             cluster.keep()
             kept_running = True
     except KeyboardInterrupt:
-        raise Interrupted from None
+        raise Interrupted(NOTHING_LEFT) from None
     finally:
         if not kept_running:
             with _undisturbed():

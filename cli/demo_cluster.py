@@ -18,14 +18,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from twinlog.client import Client
-
 from cli.cluster_change import order_failover, plan_failover
 from cli.cluster_view import ClusterView, NodeView, look
 from cli.config_file import read_config
 from cli.context import Context
 from cli.failures import Exit, Failure
 from cli.supervised import Supervised
+from twinlog.client import Client
 from twinlog.errors import TwinlogError
 from twinlog.units import MiB
 

@@ -101,11 +101,15 @@ class Failure(Exception):
         return found
 
 
+NOTHING_LEFT = ("nothing is left running",)
+"""What a command says at Ctrl-C that owned processes and has stopped them all."""
+
+
 class Interrupted(Exception):
     """Ctrl-C after a command had something to tidy or to name.
 
     Args:
-        left: What is still running, one line each; empty when nothing is.
+        left: What is still running or may still happen, one line each.
     """
 
     def __init__(self, left: Iterable[str] = ()) -> None:
@@ -126,7 +130,7 @@ def nearest(word: str, known: Iterable[str]) -> tuple[str, ...]:
 def interrupted(left: Iterable[str] = ()) -> Failure:
     """What Ctrl-C ends with."""
     running = tuple(left)
-    facts = running or ("nothing is left running",)
+    facts = running or ("this command left nothing running",)
     return Failure(Exit.INTERRUPTED, "stopped by Ctrl-C", facts=facts)
 
 

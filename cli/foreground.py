@@ -15,7 +15,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
 from cli.context import Context
-from cli.failures import Exit, Interrupted
+from cli.failures import NOTHING_LEFT, Exit, Interrupted
 from cli.fields import flag, table, text, whole
 from twinlog.units import format_duration, format_size
 
@@ -69,7 +69,7 @@ def _found(document: Mapping[str, object], host: str) -> list[str]:
 
 def _ended(stopped_by: int | None) -> int:
     if stopped_by == signal.SIGINT:
-        raise Interrupted
+        raise Interrupted(NOTHING_LEFT)
     return Exit.OK
 
 

@@ -19,7 +19,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from cli.context import Context
-from cli.failures import Exit, Failure
+from cli.failures import Exit, Failure, Interrupted
 from cli.message_format import as_fields, headers, parse_format
 from cli.options import Output
 from cli.parsing import PRIVATE
@@ -93,6 +93,8 @@ def send(
             )
         except OutcomeUnknown as error:
             raise _unknown(topic, key, error) from error
+        except KeyboardInterrupt:
+            raise Interrupted(("the message may or may not be stored",)) from None
         _show_receipt(receipt, time.monotonic() - started, ack, context)
     return Exit.OK
 
@@ -205,12 +207,17 @@ def _send_lines(
     each = output in (Output.JSONL, Output.NAME)
     sent: list[tuple[Section, int]] = []
     with client.producer(topic, acknowledge=ack.value) as producer:
-        for body in bodies:
-            section = producer.send(body, key=key, tag=tag, properties=properties or None)
-            count += 1
-            if each:
-                sent.append((section, section.count - 1))
-        producer.flush()
+        try:
+            for body in bodies:
+                section = producer.send(body, key=key, tag=tag, properties=properties or None)
+                count += 1
+                if each:
+                    sent.append((section, section.count - 1))
+            producer.flush()
+        except KeyboardInterrupt:
+            stored = producer.statistics().acknowledged
+            told = f"{stored} of {count} messages are {ack.value}, the rest may or may not be"
+            raise Interrupted((told,)) from None
     for number, (section, record) in enumerate(sent, start=1):
         found = section.receipt(record)
         if output is Output.NAME:
@@ -307,6 +314,8 @@ def _show(message: Message, context: Context, *, first: bool) -> None:
             where = f"{message.queue}@{message.queue_offset}"
             marks = " ".join(part for part in (message.tag, message.key) if part)
             body = message.body.decode("utf-8", "replace")
+            if printer.terminal:  # a message must not steer the terminal
+                body = "".join(c if c.isprintable() or c == "\t" else "\ufffd" for c in body)
             printer.line(f"{where:<10} {marks:<12} {body}".rstrip())
 
 

@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from cli.failures import Exit, Failure
+from cli.failures import NOTHING_LEFT, Exit, Failure, Interrupted
 from cli.fields import tables
 from cli.supervisor import die_with, folder, last_lines, read_json
 
@@ -141,7 +141,7 @@ class Supervised:
         if isinstance(pid, int):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGUSR1)
-        for _ in _looks(seconds):
+        for _ in self._watched(seconds):
             state = self.state()
             if state.get("answered") == number:
                 error = str(state.get("error") or "")
@@ -166,12 +166,24 @@ class Supervised:
         if isinstance(pid, int):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGTERM)
-        for _ in _looks(seconds):
+        for _ in self._watched(seconds):
             if not self.alive():
                 if self._started is not None:
                     self._started.wait()
                 return
         raise Failure(Exit.UNKNOWN, f"the processes of {self.directory} did not stop in time")
+
+    def _watched(self, seconds: float) -> Iterator[None]:
+        """Look until the time is over; at Ctrl-C say what of the directory still runs."""
+        looks = _looks(seconds)
+        while True:
+            try:
+                next(looks)
+            except StopIteration:
+                return
+            except KeyboardInterrupt:
+                raise Interrupted(self.running() or NOTHING_LEFT) from None
+            yield
 
     def running(self) -> list[str]:
         """One line for each process that runs, for the message after Ctrl-C."""

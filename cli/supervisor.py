@@ -38,7 +38,7 @@ from pathlib import Path
 from types import FrameType
 from typing import cast
 
-from cli.failures import Exit, Failure, Interrupted
+from cli.failures import NOTHING_LEFT, Exit, Failure, Interrupted
 from cli.fields import table
 
 COORDINATOR = "coordinator"
@@ -191,7 +191,7 @@ class Supervisor:
             self._stop_all()
             signal.set_wakeup_fd(-1)
         if self._interrupted:
-            raise Interrupted
+            raise Interrupted(NOTHING_LEFT)
         return Exit.OK
 
     def start(self, name: str) -> None:

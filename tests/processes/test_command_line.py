@@ -59,13 +59,13 @@ class Shell:
         assert isinstance(found, dict)
         return found
 
-    def start(self, words: str) -> subprocess.Popen[str]:
+    def start(self, words: str, *, stdin: int = subprocess.DEVNULL) -> subprocess.Popen[str]:
         """Start twinlog and do not wait for it."""
         return subprocess.Popen(
             [sys.executable, "-m", "twinlog", *words.split()],
             cwd=self.directory,
             env=self.environment,
-            stdin=subprocess.DEVNULL,
+            stdin=stdin,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -228,6 +228,40 @@ def test_following_ends_with_ctrl_c(shell: Shell) -> None:
     _, err = following.communicate(timeout=WAIT_SECONDS)
     assert following.returncode == 130
     assert "left nothing running" in err
+
+
+def until_at_work(shell: Shell, process: subprocess.Popen[str]) -> None:
+    """Wait until a process talks to a node: it has a connection to one of the cluster's ports."""
+    import psutil
+
+    until = time.monotonic() + WAIT_SECONDS
+    while not any(found.status == "ESTABLISHED" for found in psutil.Process(process.pid)
+                  .net_connections(kind="tcp")):  # fmt: skip
+        assert process.poll() is None
+        assert time.monotonic() < until
+        time.sleep(0.02)
+
+
+def test_ctrl_c_in_every_long_command(shell: Shell) -> None:
+    """Exit 130, no trace, and a word about what is left; the cluster does not mind."""
+    shell.run("topic create orders --queues 1")
+    for words in (
+        "bench send --duration 60s",
+        "bench read --duration 60s",
+        "message read orders --follow",
+        "message send orders --lines",
+    ):
+        process = shell.start(words, stdin=subprocess.PIPE)
+        assert process.stdin is not None
+        process.stdin.write("one\n")
+        process.stdin.flush()
+        until_at_work(shell, process)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=WAIT_SECONDS)
+        assert process.returncode == 130, f"{words}: {err}"
+        assert "interrupted: stopped by Ctrl-C" in err
+        assert "Traceback" not in err
+    assert wait_healthy(shell)["master"] == "n1"
 
 
 def test_a_cluster_in_the_foreground(tmp_path: Path) -> None:

@@ -188,7 +188,30 @@ def test_ctrl_c(words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(cluster, "ask", interrupted)
     code, out, err = cluster.run(*words)
     assert (code, out) == (Exit.INTERRUPTED, "")
-    assert err == "interrupted: stopped by Ctrl-C\n  nothing is left running\n"
+    assert err == "interrupted: stopped by Ctrl-C\n  this command left nothing running\n"
+
+
+def test_ctrl_c_while_a_change_settles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The order went out: what may still happen is said."""
+    cluster = FakeCluster(tmp_path, down={"n1"})
+    asked = cluster.on_call
+
+    def ordered(operation: object) -> dict[str, object]:
+        answer = asked(operation)
+        monkeypatch.setattr(cluster, "nodes", Interrupting())
+        return answer
+
+    monkeypatch.setattr(cluster, "on_call", ordered)
+    code, _, err = cluster.run("cluster", "failover", "--yes")
+    assert code == Exit.INTERRUPTED
+    assert "may still happen" in err
+
+
+class Interrupting(dict[str, dict[str, object]]):
+    """Ctrl-C strikes when a node is asked."""
+
+    def __getitem__(self, key: str) -> dict[str, object]:
+        raise KeyboardInterrupt
 
 
 def test_ctrl_c_inside_a_task_group() -> None:
