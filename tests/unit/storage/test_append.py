@@ -181,9 +181,11 @@ def test_a_full_disk_refuses_and_resumes() -> None:
     """Nothing half stored; reads go on; sequences and numbers continue when there is space."""
     disk = FakeDisk()
     store = master(disk)
+    append(store, section(3, producer=9))
+    settle(store)
     disk.faults.full = True
-    sent = 0
-    results = append(store, section(3, producer=9), section(50, size=60))
+    sent = 3
+    results = append(store, section(3, producer=9, sequence=sent), section(50, size=60))
     while not results[0].code:  # what was allocated ahead is used up first
         sent += 3
         results = append(store, section(3, producer=9, sequence=sent), section(50, size=60))
