@@ -5,9 +5,10 @@ up to where it ended when the reader began; with it all queues are asked at once
 waited for at the node (long poll). One answer is always asked for ahead of what is being consumed.
 
 A node answers only below its own confirm offset, so a slave may be behind what the master told of
-the topic. Then it is asked again, and after some time another node is. Offsets that are gone, or
-that lie past the end on the master, end the reader with an error: no progress is ever moved
-silently. ``timeout`` bounds the time without progress, not the whole.
+the topic, and a master that has just started may be behind its own past. Then it is asked again,
+and after some time another node is. Offsets that are gone end the reader with an error, and so does
+everything that stays behind: no progress is ever moved silently. ``timeout`` bounds the time
+without progress, not the whole.
 
 Pure: no clock, socket or thread; see `producer` for how a shell drives such an object.
 """
@@ -359,7 +360,7 @@ class ReaderCore:
                 self._without(cursor, fields, now, pause)
 
     def _found(self, cursor: Cursor, frame: Frame, now: float) -> None:
-        following, count = _whole(frame.fields, "next"), 0
+        following = _whole(frame.fields, "next")
         if following <= cursor.next:
             raise FrameError("fields", "READ answer: next does not move on")
         for message in messages_of(frame.payload):
@@ -370,7 +371,6 @@ class ReaderCore:
             if self.settings.tags and message.tag not in self.settings.tags:
                 continue
             self.messages.append(message)
-            count += 1
             if self._left is not None:
                 self._left -= 1
         cursor.next = following
@@ -401,14 +401,14 @@ class ReaderCore:
                 start = _whole(fields, "start")
                 hint = f"the first that is kept is {start}; read on from there: {start}:"
                 raise OffsetGone(f"{here} is no longer kept", hint=hint, start=start, queue=queue)
-            case "past-end" if role == "master":
-                end = _whole(fields, "end")
-                raise OffsetBeyond(f"{here}: the queue ends at {end}", end=end, queue=queue)
-            case "unknown-topic" | "unknown-queue" if role == "master":
-                raise unknown_topic(topic, str(status))
+            case "past-end" if role == MASTER:
+                end, text = _whole(fields, "end"), f"{here} lies past the end of the queue"
+                error: TwinlogError = OffsetBeyond(text, end=end, queue=queue)
+            case "unknown-topic" | "unknown-queue" if role == MASTER:
+                error = unknown_topic(topic, str(status))
             case "above-confirm":
                 confirm = _whole(fields, "confirm")
-                error: TwinlogError = NotYetConfirmed(f"{here} is not confirmed", confirm=confirm)
+                error = NotYetConfirmed(f"{here} is not confirmed", confirm=confirm)
             case "stale":
                 error = Unavailable(f"{node} has not heard from its master for too long")
             case _:

@@ -11,7 +11,7 @@ import pytest
 
 from tests.unit.client.fake_node import Arrived, Drop, FakeCluster, Keep
 from twinlog import AsyncClient, aio_producer
-from twinlog.errors import OutcomeUnknown, RecordRefused, Unavailable, UnknownTopic
+from twinlog.errors import OffsetBeyond, OutcomeUnknown, RecordRefused, Unavailable, UnknownTopic
 from twinlog.wire import Frame, Type
 
 Body = Callable[[AsyncClient], Awaitable[None]]
@@ -247,3 +247,59 @@ def test_nobody_there(cluster: FakeCluster) -> None:
                 await client.topics()
 
     anyio.run(main)
+
+
+def test_a_reader_lives_through_lost_nodes(
+    run: Callable[[Body], None], cluster: FakeCluster
+) -> None:
+    """Connections of a reader break, a node is gone: it goes on elsewhere where it was."""
+    count = [0]
+
+    def fault(arrived: Arrived) -> bool:
+        if arrived.frame.type == Type.READ:
+            count[0] += 1
+            if count[0] in (2, 3):
+                raise Drop
+        return False
+
+    for node in cluster.nodes.values():
+        node.faults.append(fault)
+
+    async def body(client: AsyncClient) -> None:
+        for number in range(20):
+            await client.send("orders", b"%02d" % number, queue=number % 4)
+        cluster.nodes["n2"].close()
+        found = [m.body async for m in client.read("orders", read_from="slave")]
+        assert sorted(found) == [b"%02d" % number for number in range(20)]
+        with pytest.raises(Unavailable, match="does not serve"):
+            await anext(client.read("orders", read_from="n9", timeout=0.2))
+        with pytest.raises(OffsetBeyond):
+            await client.get("orders/0@99")
+
+    run(body)
+
+
+def test_full_waits_and_flush_has_an_end(run: Callable[[Body], None], cluster: FakeCluster) -> None:
+    """A sender waits while too much is unanswered; a flush gives up when it was told to."""
+
+    def silent(arrived: Arrived) -> bool:
+        if arrived.frame.type == Type.APPEND:
+            raise Keep
+        return False
+
+    async def body(client: AsyncClient) -> None:
+        node = cluster.nodes["n1"]
+        node.faults.append(silent)
+        async with client.producer("orders", batch=1, window=1) as producer:
+            with anyio.move_on_after(0.2) as scope:
+                for _ in range(5):
+                    await producer.send(b"x", queue=0)
+            assert scope.cancelled_caught
+            with pytest.raises(Unavailable):
+                await producer.flush(0.05)
+            node.faults.clear()
+            for kept in node.kept:
+                kept.serve()
+        assert producer.statistics().acknowledged == sum(map(len, cluster.bodies())) >= 3
+
+    run(body)

@@ -14,6 +14,7 @@ from twinlog import Client, record
 from twinlog.errors import (
     Corrupt,
     CorruptionError,
+    Denied,
     NotYetConfirmed,
     OffsetBeyond,
     OffsetGone,
@@ -24,7 +25,7 @@ from twinlog.errors import (
 from twinlog.messages import Message, decompress, message_of
 from twinlog.ranges import RangeError
 from twinlog.routing import parse_endpoints
-from twinlog.wire import Type
+from twinlog.wire import FrameError, Type
 
 
 @pytest.fixture
@@ -169,8 +170,9 @@ def test_progress_is_never_moved(filled: Client, cluster: FakeCluster) -> None:
     assert gone.value.start == 4
     assert "4:" in str(gone.value.hint)
     cluster.nodes["n1"].faults[:] = [answer_status("n1", "past-end", end=3)]  # type: ignore[list-item]
-    with pytest.raises(OffsetBeyond):
-        list(filled.read("orders", "2:", queue=0, read_from="master"))
+    with pytest.raises(OffsetBeyond) as beyond:
+        list(filled.read("orders", "2:", queue=0, read_from="master", timeout=0.1))
+    assert beyond.value.end == 3
 
 
 def test_mistakes(filled: Client) -> None:
@@ -185,6 +187,95 @@ def test_mistakes(filled: Client) -> None:
         filled.get("log@5")
     with pytest.raises(OffsetBeyond):
         filled.get("orders/0@10")
+
+
+def test_a_reader_can_do_without_a_master(
+    filled: Client, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While there is none, the borders come from the node that is read; who wants it waits."""
+    monkeypatch.setattr("twinlog.reading.NO_MASTER_SECONDS", 0.05)
+    cluster.leader = None
+    assert numbers(filled.read("orders", "8:", read_from="slave", queue=0)) == [8, 9]
+    assert numbers(filled.read("orders", "8:", read_from="n3", queue=0)) == [8, 9]
+    with pytest.raises(Unavailable):
+        list(filled.read("orders", read_from="master", timeout=0.2))
+
+
+def test_a_reader_waits_for_its_node(filled: Client, cluster: FakeCluster) -> None:
+    """A node that is down, and one that nobody knows, are told apart from an empty queue."""
+    filled.metadata()
+    cluster.nodes["n3"].close()
+    with pytest.raises(Unavailable, match="127"):
+        list(filled.read("orders", read_from="n3", timeout=0.2))
+    with pytest.raises(Unavailable, match="n9 does not serve"):
+        list(filled.read("orders", read_from="n9", timeout=0.2))
+
+
+@pytest.mark.parametrize("code", ["busy", "denied"])
+def test_refused_reads(filled: Client, cluster: FakeCluster, code: str) -> None:
+    """A busy node is left for another; what is forbidden is told at once."""
+
+    def refuse(arrived: Arrived) -> bool:
+        if arrived.frame.type != Type.READ:
+            return False
+        arrived.refuse(code, "no", retryable=code == "busy")
+        return True
+
+    cluster.nodes["n1"].faults.append(refuse)
+    if code == "busy":
+        assert numbers(filled.read("orders")) == list(range(40))
+    else:
+        with pytest.raises(Denied):
+            list(filled.read("orders"))
+
+
+def test_answers_of_another_shape(filled: Client, cluster: FakeCluster) -> None:
+    """A node that breaks the rules is left; what it said is not used."""
+    for status, facts in (("found", {"next": 0}), ("found", {"next": "7"})):
+        fault = answer_status("n1", status, **facts)
+        cluster.nodes["n1"].faults[:] = [fault]  # type: ignore[list-item]
+        assert numbers(filled.read("orders")) == list(range(40))
+    for queues in ({0: [1]}, {"0": [0, 1, None]}, [1]):
+
+        def odd(arrived: Arrived, queues: object = queues) -> bool:
+            if arrived.frame.type != Type.OFFSETS:
+                return False
+            arrived.answer({"queues": queues, "confirm": 0, "age_ms": 0})
+            return True
+
+        cluster.nodes["n1"].faults[:] = [odd]
+        with pytest.raises(FrameError):
+            list(filled.read("orders"))
+
+
+def test_a_filtered_stretch_without_a_match_is_progress(
+    filled: Client, cluster: FakeCluster
+) -> None:
+    """A node that looked at records and found none to send says how far it got."""
+    for number in range(3):
+        filled.send("orders", b"%d" % (900 + number), queue=0, tag="late" if number == 2 else "x")
+    met: list[int] = []
+
+    def skip(arrived: Arrived) -> bool:
+        if arrived.frame.type != Type.READ or met:
+            return False
+        met.append(1)
+        return answer_status("n1", "none", next=12)(arrived)  # type: ignore[operator, no-any-return]
+
+    cluster.nodes["n1"].faults.append(skip)
+    assert numbers(filled.read("orders", queue=0, tag="late")) == [902]
+
+
+def test_a_topic_that_the_master_does_not_know_any_more(
+    filled: Client, cluster: FakeCluster
+) -> None:
+    """While reading: waited for (a master that starts learns its topics), then told."""
+    cluster.nodes["n1"].faults.append(answer_status("n1", "unknown-topic"))  # type: ignore[arg-type]
+    with pytest.raises(UnknownTopic, match="no topic orders"):
+        list(filled.read("orders", read_from="master", timeout=0.1))
+    cluster.nodes["n1"].faults[:] = [answer_status("n1", "unknown-queue")]  # type: ignore[list-item]
+    with pytest.raises(UnknownTopic, match="no such queue"):
+        list(filled.read("orders", read_from="master", timeout=0.1))
 
 
 def test_advice_of_the_master_is_followed(filled: Client, cluster: FakeCluster) -> None:

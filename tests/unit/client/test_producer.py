@@ -1,0 +1,240 @@
+"""The producer's own rules, one at a time; walks through random faults are in the properties."""
+
+from __future__ import annotations
+
+import pytest
+
+from twinlog import wire
+from twinlog.errors import OutcomeUnknown, OutOfSequence, RecordRefused, Unavailable, UsageError
+from twinlog.outgoing import PROPERTIES_MAX, State
+from twinlog.producer import FRAME_SIZE, ProducerCore, Request
+from twinlog.producer_settings import SECTION_MAX, ProducerSettings, Target
+from twinlog.wire import Frame, FrameError, Type
+
+KiB = 1024
+
+
+class Bench:
+    """A producer of two queues and a clock that stands."""
+
+    def __init__(self, **settings: float) -> None:
+        self.now = 100.0
+        target = Target("t", 2, 4, 77, 4 * KiB * KiB, 64 * KiB * KiB)
+        self.core = ProducerCore(
+            target,
+            ProducerSettings(**settings),  # type: ignore[arg-type]
+            wall_ms=lambda: int(self.now * 1000),
+            now=lambda: self.now,
+            random=lambda: 1.0,
+        )
+        self.core.unrouted = False
+
+    def requests(self) -> list[Request]:
+        found: list[Request] = []
+        while request := self.core.next_request(self.now):
+            found.append(request)
+        return found
+
+    def answer(self, request: Request, *rows: list[object]) -> None:
+        fields: dict[str, object] = {"results": list(rows), "confirmed_by": ["n1"], "epoch": 3}
+        frame = Frame(Type.APPEND, wire.ANSWER, fields=fields)
+        self.core.on_answer(request.number, frame, self.now)
+
+    def refuse(self, request: Request, code: str, *, retryable: bool = False) -> None:
+        fields: dict[str, object] = {"code": code, "text": code, "hint": None}
+        fields["retryable"] = retryable
+        frame = Frame(Type.APPEND, wire.ANSWER | wire.ERROR, fields=fields)
+        self.core.on_answer(request.number, frame, self.now)
+
+
+def stored(at: int) -> list[object]:
+    return [0, at, at * 100, 0, "", "", -1]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"window": 0},
+        {"window": 6},
+        {"batch": 0},
+        {"batch": SECTION_MAX},
+        {"timeout": 0},
+        {"linger": -1},
+        {"acknowledge": "all"},
+    ],
+)
+def test_settings_have_limits(wrong: dict[str, float]) -> None:
+    """What a node could not keep up with is refused before anything is sent."""
+    with pytest.raises(UsageError):
+        ProducerSettings(**wrong)  # type: ignore[arg-type]
+
+
+def test_a_section_closes_when_full_or_old() -> None:
+    """By size at once; by age when the next record comes or when somebody looks."""
+    bench = Bench(batch=1000, linger=0.01)
+    first = bench.core.add(b"x" * 950)
+    assert first.state is State.WAITING
+    second = bench.core.add(b"x")
+    assert second.state is State.OPEN
+    assert bench.core.linger_left() == pytest.approx(0.01)
+    bench.now += 0.02
+    assert bench.core.linger_left() == 0.0
+    bench.core.close_old()
+    assert (second.state, bench.core.linger_left()) == (State.WAITING, None)
+    third = bench.core.add(b"x")
+    bench.now += 0.02
+    assert bench.core.add(b"y", queue=third.queue) is third
+    assert (third.count, third.state) == (2, State.WAITING)
+    bench.core.close(third)
+
+
+def test_an_old_section_goes_on_filling_while_it_could_not_go() -> None:
+    """With the window full, small sections would only cost more requests later."""
+    bench = Bench(window=1, linger=0.001)
+    bench.core.add(b"1", queue=0)
+    bench.core.close_all()
+    bench.requests()
+    section = bench.core.add(b"2", queue=0)
+    bench.now += 1
+    assert bench.core.linger_left() is None
+    assert bench.core.add(b"3", queue=0) is section
+    assert section.state is State.OPEN
+
+
+def test_records_that_are_refused_leave_nothing_behind() -> None:
+    """Too large, too many properties, a queue that does not exist, a body that is no bytes."""
+    bench = Bench()
+    for body, key, queue in (
+        (bytes(4 * KiB * KiB + 1), None, None),
+        (b"x", "k" * PROPERTIES_MAX, None),
+        (b"x", None, 2),
+        (b"x", None, -1),
+    ):
+        with pytest.raises(RecordRefused):
+            bench.core.add(body, key, queue=queue)
+    with pytest.raises(TypeError):
+        bench.core.add("text")  # type: ignore[arg-type]
+    section = bench.core.add(b"x")
+    assert (section.count, section.sequence) == (1, 0)
+
+
+def test_large_records_have_sections_of_their_own() -> None:
+    """A section never grows beyond what one log batch holds."""
+    bench = Bench(batch=2 * KiB * KiB, linger=10)
+    small = bench.core.add(b"x" * 1000, queue=0)
+    large = bench.core.add(bytes(4 * KiB * KiB), queue=0)
+    assert small is not large
+    assert large.size < SECTION_MAX + 64 * KiB
+    medium = bench.core.add(bytes(100 * KiB), queue=0)
+    assert bench.core.add(bytes(100 * KiB), queue=0) is medium
+
+
+def test_sections_take_turns_and_share_frames() -> None:
+    """Queues with room in their window come first; what waits together travels together."""
+    bench = Bench(batch=100 * KiB)
+    queues = [bench.core.add(bytes(100 * KiB)).queue for _ in range(4)]
+    assert queues == [0, 1, 0, 1]
+    requests = bench.requests()
+    assert [len(request.pieces) for request in requests] == [2, 2]
+    assert all(sum(map(len, request.pieces)) <= FRAME_SIZE for request in requests)
+    for _ in range(20):
+        bench.core.add(bytes(100 * KiB))
+    sent = sum(len(request.pieces) for request in bench.requests())
+    assert sent == 6, "five of each queue are under way"
+    assert bench.core.full
+
+
+def test_too_much_in_one_queue_is_full() -> None:
+    """Who names the queue himself is stopped by that queue's backlog."""
+    bench = Bench(batch=1, window=1)
+    for number in range(2):
+        assert not bench.core.full, number
+        bench.core.add(b"x", queue=0)
+    assert bench.core.full
+    (request,) = bench.requests()
+    assert bench.requests() == []
+    bench.answer(request, stored(0))
+    assert len(bench.requests()) == 1
+    assert not bench.core.full
+
+
+def test_answers_that_do_not_fit_are_no_answers() -> None:
+    """The wrong number of results, or fields of another shape: the request is still open."""
+    bench = Bench(batch=1)
+    section = bench.core.add(b"x", queue=0)
+    (request,) = bench.requests()
+    with pytest.raises(FrameError):
+        bench.answer(request)
+    with pytest.raises(FrameError):
+        bench.answer(request, [0])
+    bench.answer(Request(99, {}, [], 0.0), stored(0))
+    assert not section.done
+    bench.answer(request, stored(5))
+    assert section.receipt().queue_offset == 5
+    assert section.receipt().confirmed_by == ("n1",)
+
+
+def test_deadlines_tell_unknown_from_not_stored() -> None:
+    """What no node can have got is not stored; the reason is the last refusal."""
+    bench = Bench(batch=1, timeout=1.0, window=1)
+    maybe, never = bench.core.add(b"1", queue=0), bench.core.add(b"2", queue=0)
+    refused = bench.core.add(b"3", queue=1)
+    first, _ = bench.requests()[0], None
+    assert len(first.pieces) == 2
+    bench.refuse(first, "not-enough-in-sync", retryable=True)
+    assert bench.requests() == [], "after a refusal it waits"
+    bench.now = bench.core.retry_at
+    (again,) = bench.requests()
+    bench.core.on_lost(bench.now)
+    assert again.number > first.number
+    bench.now += 0.2
+    bench.core.unrouted = False
+    (third,) = bench.requests()
+    bench.refuse(third, "not-enough-in-sync", retryable=True)
+    assert bench.core.deadline < 102
+    bench.core.expire(bench.now)
+    bench.now = 101.5
+    bench.core.expire(bench.now)
+    assert maybe.state is State.UNKNOWN, "one attempt was lost, later refusals do not change that"
+    assert isinstance(maybe.error, OutcomeUnknown)
+    assert never.state is State.REFUSED
+    assert isinstance(never.error, Unavailable)
+    assert "not-enough-in-sync" in never.error.text
+    assert refused.state is State.UNKNOWN
+    assert bench.core.idle
+    assert bench.core.deadline == float("inf")
+    assert len(bench.core.collect()) == 3
+    assert bench.core.collect() == []
+    assert (bench.core.add(b"4", queue=0).epoch, never.epoch) == (1, 0)
+
+
+def test_an_acknowledged_sequence_that_is_gone_is_reported() -> None:
+    """Out of sequence as the first of its queue: the node lost what it had acknowledged."""
+    bench = Bench(batch=1)
+    good = bench.core.add(b"1", queue=0)
+    (request,) = bench.requests()
+    bench.answer(request, stored(0))
+    lost, later = bench.core.add(b"2", queue=0), bench.core.add(b"3", queue=0)
+    still_open = bench.core.add(b"", queue=1)
+    (request,) = bench.requests()
+    gap: list[object] = [2, -1, -1, 0, "out-of-sequence", "expected 0", -1]
+    bench.answer(request, gap, stored(0), gap)
+    assert good.stored
+    assert still_open.stored
+    assert isinstance(lost.error, OutOfSequence)
+    assert isinstance(later.error, OutOfSequence)
+    bench.core.add(b"4", queue=0)
+    (request,) = bench.requests()
+    assert request.fields["sections"][0][5:] == [1, 0]  # type: ignore[index]
+
+
+def test_a_whole_request_refused_for_good() -> None:
+    """An unknown topic concerns every section of the request."""
+    bench = Bench(batch=1)
+    sections = [bench.core.add(b"x") for _ in range(3)]
+    (request,) = bench.requests()
+    bench.refuse(request, "unknown-topic")
+    assert [section.state for section in sections] == [State.REFUSED] * 3
+    assert bench.core.idle
+    bench.core.postpone(bench.now, Unavailable("no master"))
+    assert bench.core.retry_at > bench.now
