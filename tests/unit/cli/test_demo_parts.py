@@ -154,6 +154,13 @@ def test_logs_are_compared_byte_for_byte(tmp_path: Path) -> None:
     assert first_difference([a, log(tmp_path / "d", {0: b"01234"})], 10) == 5
 
 
+def few(directory: Path) -> str:
+    """A small input."""
+    path = directory / "few.csv"
+    path.write_text(HEADER + LINES, encoding="utf-8")
+    return str(path)
+
+
 class Nowhere:
     """A cluster that starts nothing and remembers that it was closed."""
 
@@ -199,7 +206,7 @@ def test_a_broken_promise_is_exit_1(
 
     monkeypatch.setattr(demo, "DemoCluster", Nowhere)
     monkeypatch.setattr(demo.Demo, "run", pretend)
-    got, out, _ = FakeCluster(tmp_path).run("demo", "-o", "json")
+    got, out, _ = FakeCluster(tmp_path).run("demo", "--input", few(tmp_path), "-o", "json")
     document = json.loads(out)
     assert got == code
     assert document["promises_kept"] is (code is Exit.OK)
@@ -221,5 +228,7 @@ def test_a_demo_that_ends_early_tidies_up(
 
     monkeypatch.setattr(demo, "DemoCluster", Nowhere)
     monkeypatch.setattr(demo.Demo, "run", end)
-    got, out, _ = FakeCluster(tmp_path).run("demo", "--keep", "-o", "json")
+    got, out, _ = FakeCluster(tmp_path).run(
+        "demo", "--input", few(tmp_path), "--keep", "-o", "json"
+    )
     assert (got, out, Nowhere.closed) == (code, "", 1)
