@@ -530,8 +530,7 @@ class FrameReader:
     def _fill(self) -> None:
         """Finish the payload when it is whole; make more room when what there is is full."""
         head = self._head
-        if head is None:
-            return
+        assert head is not None, "a payload is under way"
         if self._filled == head.payload:
             room = self._room
             self._head, self._room, self._filled = None, memoryview(b""), 0

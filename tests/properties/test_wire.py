@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import pickle
 import struct
 
 import msgpack
@@ -161,6 +162,7 @@ def deep(levels: int) -> object:
         msgpack.packb({b"a": 2}),
         msgpack.packb({"a": {1.5: 2}}),
         b"\x81\xa1a\x81\x90\x01",
+        b"\x81\xa1a\xc7\x00\x05",
         msgpack.packb({"a": msgpack.ExtType(5, b"abc")}),
         msgpack.packb({"a": msgpack.Timestamp(1)}),
         msgpack.packb({"a": 1}) + b"\x00",
@@ -284,8 +286,41 @@ def test_encode_leaves_the_payload_alone() -> None:
 
 def test_a_payload_in_pieces_is_the_payload_in_one() -> None:
     """A gathered frame has the bytes of the same frame with its payload joined."""
-    pieces = [b"one", memoryview(b"two"), b""]
+    pieces: list[memoryview | bytes] = [b"one", memoryview(b"two"), b""]
     frame = Frame(Type.READ, wire.ANSWER, request=3)
     head = wire.encode_gather(frame, pieces)
     frame.payload = b"onetwo"
     assert head + b"onetwo" == encode_whole(frame)
+
+
+def test_errors_travel_between_processes() -> None:
+    """A frame error is pickled with its kind; its text says the rest."""
+    error = pickle.loads(pickle.dumps(FrameError("type", "frame type 9 is not known", type=9)))
+    assert (error.kind, error.text, error.code) == (
+        "type",
+        "frame type 9 is not known",
+        "frame-type",
+    )
+
+
+def test_after_an_error_nothing_is_taken() -> None:
+    """Bytes behind an error change nothing; the end of the stream repeats the error."""
+    reader = FrameReader()
+    reader.feed(b"GET / HTTP/1.1")
+    reader.received(0)
+    reader.feed(encode_whole(SAMPLE))
+    for again in (reader.next, reader.finish):
+        with pytest.raises(FrameError, match="HTTP"):
+            again()
+    assert reader.memory == 0
+
+
+def test_maps_in_lists_and_in_maps() -> None:
+    """Maps inside a list are looked at as well."""
+    fields = msgpack.packb({"a": [{"b": {1.5: 2}}]})
+    assert outcome([head(fields=len(fields), fields_crc=crc32c(fields)) + fields]) == ([], "fields")
+    nested: object = 1
+    for _ in range(wire.DEPTH_MAX + 1):
+        nested = {"a": nested}
+    fields = msgpack.packb({"a": nested})
+    assert outcome([head(fields=len(fields), fields_crc=crc32c(fields)) + fields]) == ([], "fields")

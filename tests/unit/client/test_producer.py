@@ -193,8 +193,12 @@ def test_deadlines_tell_unknown_from_not_stored() -> None:
     bench.refuse(third, "not-enough-in-sync", retryable=True)
     assert bench.core.deadline < 102
     bench.core.expire(bench.now)
+    (fourth,) = bench.requests() or [third]
     bench.now = 101.5
     bench.core.expire(bench.now)
+    for late in (third, fourth):  # answers to what was given up change nothing
+        bench.answer(late, *[stored(0)] * len(late.pieces))
+        bench.refuse(late, "busy", retryable=True)
     assert maybe.state is State.UNKNOWN, "one attempt was lost, later refusals do not change that"
     assert isinstance(maybe.error, OutcomeUnknown)
     assert never.state is State.REFUSED
@@ -238,3 +242,17 @@ def test_a_whole_request_refused_for_good() -> None:
     assert bench.core.idle
     bench.core.postpone(bench.now, Unavailable("no master"))
     assert bench.core.retry_at > bench.now
+
+
+@pytest.mark.parametrize("code", ["busy", "unknown"])
+def test_refusals_of_what_was_given_up(code: str) -> None:
+    """An answer that comes after the deadline changes nothing, good or bad."""
+    bench = Bench(batch=1, timeout=1.0)
+    section = bench.core.add(b"x")
+    (request,) = bench.requests()
+    bench.now += 2
+    bench.core.expire(bench.now)
+    assert section.state is State.UNKNOWN
+    bench.refuse(request, code, retryable=code == "busy")
+    assert section.state is State.UNKNOWN
+    assert bench.requests() == []

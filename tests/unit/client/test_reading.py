@@ -114,6 +114,37 @@ def test_small_answers_are_put_together(filled: Client, monkeypatch: pytest.Monk
     assert numbers(filled.read("orders")) == list(range(40))
 
 
+def test_what_is_not_confirmed_is_not_shown(filled: Client, cluster: FakeCluster) -> None:
+    """A record by its log offset, above confirm: retryable, and named as such."""
+
+    def above(arrived: Arrived) -> bool:
+        if arrived.frame.type != Type.GET:
+            return False
+        arrived.answer({"status": "above-confirm"})
+        return True
+
+    cluster.nodes["n1"].faults.append(above)
+    with pytest.raises(NotYetConfirmed):
+        filled.get("log@0")
+    assert filled.get("orders/1@3").address == "orders/1@3"
+
+
+def test_more_than_was_asked_for(filled: Client, cluster: FakeCluster) -> None:
+    """A node may send more than a reader wants, before and behind it; the reader does not."""
+
+    def generous(arrived: Arrived) -> bool:
+        if arrived.frame.type == Type.READ:
+            wanted = arrived.frame.fields["offset"]
+            assert isinstance(wanted, int)
+            arrived.frame.fields["offset"] = max(0, wanted - 2)
+            arrived.frame.fields["max_records"] = 100
+        return False
+
+    cluster.nodes["n1"].faults.append(generous)
+    assert numbers(filled.read("orders", "3:6", queue=0)) == [3, 4, 5]
+    assert numbers(filled.read("orders", "3:", queue=0, tag="odd", limit=2)) == [3, 5]
+
+
 def test_who_is_asked(filled: Client, cluster: FakeCluster) -> None:
     """The caller's wish is met: slave, master, or one node by name."""
     for wanted, asked in (("slave", {"n2"}), ("master", {"n1"}), ("n3", {"n3"})):

@@ -80,6 +80,13 @@ def test_rows_are_checked_column_by_column(sections: object, text: str) -> None:
     assert text in mistake(Frame(Type.APPEND, fields=fields))
 
 
+def test_rows_may_be_longer() -> None:
+    """A newer peer may add columns; those we know are checked as before."""
+    row = ["t", 0, 1, 10, 0, 0, 0, "new"]
+    fields: dict[str, object] = {"ack": "written", "timeout_ms": 1, "sections": [row]}
+    shapes.check(Frame(Type.APPEND, fields=fields))
+
+
 def test_items_are_checked() -> None:
     """A list of names holds names only."""
     assert "[1] must be text" in mistake(Frame(Type.METADATA, fields={"topics": ["a", 1]}))
