@@ -88,6 +88,8 @@ class Appender:
         self._host = pack_host(settings.store_host)
         self._family = 6 if len(self._host) == 20 else 4
         self._opening: EpochRecord | None = None
+        self._length_max = settings.batch_length_max
+        self._joined_max = min(settings.batch_size_max, settings.batch_length_max)
 
     # -- the pending layer
 
@@ -258,19 +260,14 @@ class Appender:
         return SectionResult(Outcome.STORED, first, at, at + length)
 
     def _refusal(self, section: Section, system: bool) -> SectionResult | None:
-        queues = self._layers.confirmed.queues(section.topic)
-        reason = None if system else topic_refusal(section.topic)
-        if reason is not None:
-            return refused("topic", reason)
-        if queues is None and self._layers.existing(section.topic) is not None:
-            return refused("busy", f"topic {section.topic} exists and is not confirmed yet")
-        if queues is None:
-            text = f"topic {section.topic} does not exist; twinlog topic create {section.topic}"
-            return refused("unknown-topic", text)
+        topic = self._layers.confirmed.topics.get(section.topic)
+        queues = topic.queues if topic is not None else 1
+        if topic is None and not system:
+            return self._no_topic(section.topic)
         if not 0 <= section.queue < queues:
             text = f"topic {section.topic} has queues 0 to {queues - 1}, not {section.queue}"
             return refused("unknown-queue", text)
-        length, most = len(section.data), self._settings.batch_length_max
+        length, most = len(section.data), self._length_max
         if length > most:
             return refused("too-large", f"a section of {length} bytes, at most {most} fit")
         if section.count <= 0:
@@ -287,6 +284,15 @@ class Appender:
         if named != (sequence_text(section) if section.producer else None):
             return refused("sequence", "TL_SEQ of the first record is not the request's", 0)
         return None
+
+    def _no_topic(self, name: str) -> SectionResult:
+        reason = topic_refusal(name)
+        if reason is not None:
+            return refused("topic", reason)
+        if self._layers.existing(name) is not None:
+            return refused("busy", f"topic {name} exists and is not confirmed yet")
+        text = f"topic {name} does not exist; twinlog topic create {name}"
+        return refused("unknown-topic", text)
 
     def _judge(self, section: Section, key: Key, digest: int) -> SectionResult | None:
         verdict, done = judge(
@@ -318,8 +324,7 @@ class Appender:
     def _make_room(self, turn: _Turn, length: int) -> None:
         """Close the batch when the section would make it too large; roll when the file is full."""
         log = self._log
-        most = min(self._settings.batch_size_max, self._settings.batch_length_max)
-        if turn.count and turn.cursor + length - turn.start > most:
+        if turn.count and turn.cursor + length - turn.start > self._joined_max:
             self._close(turn)
         last = log.segments.last
         fits = last is not None and turn.cursor + length + BLANK_SIZE <= last.end

@@ -36,7 +36,6 @@ import os
 import struct
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
@@ -299,20 +298,17 @@ class RealDisk:
     def _path(self, path: str) -> str:
         return os.path.join(self.root, path)
 
-    def _at(self, path: str, op: str, call: Callable[[int], bytes | int | None]) -> bytes:
-        """Run ``call`` with a descriptor from the cache; files stay open, the oldest go."""
-        with self._guard:
-            try:
-                descriptor = self._open.pop(path, -1)
-                if descriptor < 0:
-                    descriptor = os.open(self._path(path), os.O_RDWR | os.O_CLOEXEC)
-                self._open[path] = descriptor
-                while len(self._open) > self._max:
-                    os.close(self._open.popitem(last=False)[1])
-                result = call(descriptor)
-            except OSError as error:
-                raise _error(op, path, error) from None
-            return result if isinstance(result, bytes) else b""
+    def _descriptor(self, path: str) -> int:
+        """Return an open descriptor from the cache; under the guard. The oldest go."""
+        descriptor = self._open.get(path, -1)
+        if descriptor >= 0:
+            self._open.move_to_end(path)
+            return descriptor
+        descriptor = os.open(self._path(path), os.O_RDWR | os.O_CLOEXEC)
+        self._open[path] = descriptor
+        while len(self._open) > self._max:
+            os.close(self._open.popitem(last=False)[1])
+        return descriptor
 
     def _forget(self, path: str) -> None:
         with self._guard:
@@ -360,18 +356,22 @@ class RealDisk:
 
     def read_at(self, path: str, offset: int, length: int, op: str) -> bytes:
         """See `Disk`."""
-        return self._at(path, op, lambda descriptor: os.pread(descriptor, length, offset))
+        with self._guard:
+            try:
+                return os.pread(self._descriptor(path), length, offset)
+            except OSError as error:
+                raise _error(op, path, error) from None
 
     def write_at(self, path: str, offset: int, data: bytes | memoryview, op: str) -> None:
         """See `Disk`."""
-
-        def write(descriptor: int) -> None:
-            view, at = memoryview(data), offset
-            while view:
-                done = os.pwrite(descriptor, view, at)
-                view, at = view[done:], at + done
-
-        self._at(path, op, write)
+        with self._guard:
+            try:
+                descriptor = self._descriptor(path)
+                done = os.pwrite(descriptor, data, offset)
+                while done < len(data):
+                    done += os.pwrite(descriptor, memoryview(data)[done:], offset + done)
+            except OSError as error:
+                raise _error(op, path, error) from None
 
     def write_file(self, path: str, data: bytes, op: str) -> None:
         """See `Disk`."""
