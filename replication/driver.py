@@ -19,7 +19,6 @@ from there. Units: bytes, seconds. Not here: decisions (``core``), sockets, thre
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Protocol, cast
 
 from replication import commands, frames
@@ -28,7 +27,7 @@ from replication.events import Later, Node
 from replication.outcomes import refusal, unknown
 from replication.register_ops import to_wire
 from replication.settings import ReplicationSettings
-from replication.shipment import Shipments
+from replication.shipment import Shipment, Shipments
 from replication.upkeep import FULL_SECONDS, Upkeep
 from replication.view import PeerView, RoleView, role_view
 from replication.waiters import CONFIRMED, FLUSHED, REPLICATED
@@ -448,11 +447,13 @@ class Driver:
         session = reign.sessions.get(command.conn) if reign is not None else None
         if reign is None or session is None:
             return
-        message = reign.frame_at(session, command.start, self._wall_ms())
-        end = command.start
+        shipment: Shipment = (b"", b"", command.start)
         if command.start < self.store.end:
-            packed, payload, end = self._shipments.at(command.start)
-            message = replace(message, entries=packed, payload=payload)
+            shipment = self._shipments.at(command.start)
+        packed, payload, end = shipment
+        message = reign.frame_at(
+            session, command.start, self._wall_ms(), entries=packed, payload=payload
+        )
         self._outside.send(command.conn, frames.encode(message, self._names_crc))
         reign.on_shipped(now, command.conn, end)
 

@@ -387,8 +387,16 @@ class Mastership:
             session.shipped(end, self.confirm, self.state.revision, now)
             self._ship(session)
 
-    def frame_at(self, session: MasterSession, offset: int, time_ms: int) -> frames.Append:
-        """Return an APPEND at ``offset`` without batches."""
+    def frame_at(
+        self,
+        session: MasterSession,
+        offset: int,
+        time_ms: int,
+        *,
+        entries: bytes = b"",
+        payload: memoryview | bytes = b"",
+    ) -> frames.Append:
+        """Return an APPEND at ``offset``; without entries it is a notice."""
         log = self._context.log
         return frames.Append(
             epoch=self.epoch,
@@ -400,6 +408,8 @@ class Mastership:
             time_ms=time_ms,
             revision=self.state.revision,
             tag=self.state.tag,
+            entries=entries,
+            payload=payload,
         )
 
     # -- confirming
