@@ -31,7 +31,7 @@ PURE = {
     },
     "replication": {
         "calls", "commands", "consistency", "context", "core", "events", "following", "frames",
-        "group_state", "in_sync", "master_session", "mastership", "pacing", "questions", "register",
+        "group_state", "in_sync", "master_session", "mastership", "outcomes", "pacing", "questions", "register",
         "register_ops", "register_rules", "roles", "settings", "slave_session", "view", "waiters",
     },
     "node": {
