@@ -17,15 +17,19 @@ from twinlog.layout import Checkpoint
 
 
 def mark_clean(disk: Disk, log: CommitLog, run: Run | None, confirm: int) -> None:
-    """Write the marks of a clean stop.
+    """Write the marks of a clean stop; everything below ``confirm`` is in its queue.
+
+    Records beyond it have no queue entries yet. RocketMQ's normal recovery would pass over the
+    first of them, so ``abort`` stays then (with our line, which is ours to the next start): it
+    makes RocketMQ enter the whole log again.
 
     Raises:
         DiskError: The stop is not clean.
     """
-    value = Checkpoint(log.timestamp, log.timestamp, 0, 0, confirm)
+    value = Checkpoint(log.timestamp, log.timestamp_before(confirm), 0, 0, confirm)
     data = write_rocketmq_checkpoint(disk, value, "close.checkpoint")
     start_id = run.start_id if run is not None else ""
     write_clean_mark(disk, CleanMark(log.end, start_id, crc32c(data)))
-    if disk.exists(ABORT):
+    if disk.exists(ABORT) and confirm == log.end:
         disk.remove(ABORT, "close.abort")
         disk.fsync_dir(".", "close.abort.dir")

@@ -96,6 +96,15 @@ class CommitLog:
         """Pages of the log that a flush would write."""
         return self.end // PAGE - self.flushed // PAGE
 
+    def timestamp_before(self, border: int) -> int:
+        """Return the store timestamp of the batch that ends at ``border``, ms; 0 at the start."""
+        if border >= self.end:
+            return self.timestamp
+        if border <= self.start:
+            return 0
+        index = self.segments.at(border - 1).index
+        return index.entry(index.find(border - 1)).store_timestamp
+
     # -- writing
 
     def window(self, at: int, length: int) -> memoryview:

@@ -586,6 +586,8 @@ class Store:
         self.drop_token()
         while self.dispatch(1 << 22):
             pass
+        if self.damage is not None:
+            return
         log.drop_ahead("close.ahead")
         remove_ahead(self._disk, "close.ahead")
         segments = log.segments.between(log.flushed, log.end)
@@ -595,4 +597,4 @@ class Store:
             if job is not None:
                 job.run()
                 self.finish(job)
-        closing.mark_clean(self._disk, log, self._opened.run.value, self.confirm)
+        closing.mark_clean(self._disk, log, self._opened.run.value, self.dispatched)

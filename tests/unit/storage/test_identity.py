@@ -31,6 +31,7 @@ from tests.crash.workbench import (
     run,
     section,
     settle,
+    token,
 )
 from tests.fakes.disk import FakeDisk
 from twinlog.errors import UsageError
@@ -357,3 +358,21 @@ def test_a_clean_stop_can_be_read_by_everybody() -> None:
     assert int.from_bytes(disk.read("checkpoint", "test")[:8], "big") == 2000
     assert len(disk.list("commitlog")) == store.end // SETTINGS.segment_size + 1
     assert sum(len(bodies(store, queue)) for queue in range(4)) == 250
+
+
+def test_a_clean_stop_with_unconfirmed_records_makes_rocketmq_look_twice() -> None:
+    """They have no queue entries, which only RocketMQ's other recovery would add."""
+    disk = FakeDisk()
+    store = master(disk)
+    fill(store, 3)
+    settle(store)
+    confirm = store.confirm
+    store.append(token(1), [section(4)], wall_ms=9000)
+    end = store.end
+    store.close(clean=True)
+    assert disk.exists("abort")
+    times = disk.read("checkpoint", "test")[:16]
+    assert [int.from_bytes(times[at : at + 8], "big") for at in (0, 8)] == [9000, 2000]
+    again = open_store(disk)
+    assert (again.end, again.confirm, again.boot.clean) == (end, confirm, True)
+    assert not again.boot.queues_rebuilt
