@@ -31,8 +31,9 @@ PURE = {
     },
     "replication": {
         "calls", "commands", "consistency", "context", "core", "events", "following", "frames",
-        "group_state", "in_sync", "master_session", "mastership", "outcomes", "pacing", "questions", "register",
-        "register_ops", "register_rules", "roles", "settings", "slave_session", "view", "waiters",
+        "group_state", "in_sync", "master_session", "mastership", "outcomes", "pacing", "questions",
+        "register", "register_ops", "register_rules", "roles", "settings", "slave_session", "view",
+        "waiters",
     },
     "node": {
         "answers", "append_path", "config_sections", "counts", "figures", "limits", "presence",
