@@ -8,6 +8,8 @@ from collections.abc import Iterator
 import lz4.frame
 import pytest
 import zstandard
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.unit.client.fake_node import Arrived, Drop, FakeCluster
 from twinlog import Client, record
@@ -22,7 +24,7 @@ from twinlog.errors import (
     UnknownTopic,
     UsageError,
 )
-from twinlog.messages import Message, decompress, message_of
+from twinlog.messages import Message, decompress, messages_of
 from twinlog.ranges import RangeError
 from twinlog.routing import parse_endpoints
 from twinlog.wire import FrameError, Type
@@ -349,6 +351,50 @@ def test_an_answer_with_a_bad_record(filled: Client, cluster: FakeCluster) -> No
         list(filled.read("orders", queue=0))
 
 
+@given(
+    st.lists(
+        st.builds(
+            record.encode,
+            st.sampled_from(["t", "täglich", "x" * 200]),
+            st.integers(0, 9),
+            st.binary(max_size=40),
+            queue_offset=st.integers(0, 2**60),
+            log_offset=st.integers(0, 2**60),
+            properties=st.sampled_from([{}, {"KEYS": "a b", "TAGS": "x"}, {"p": "ü"}]),
+            flag=st.integers(0, 9),
+            born_timestamp=st.integers(0, 2**50),
+            store_timestamp=st.integers(0, 2**50),
+            born_host=st.sampled_from([("127.0.0.1", 1), ("::1", 2)]),
+            store_host=st.sampled_from([("10.0.0.1", 3), ("fe80::1", 4)]),
+            reconsume_times=st.integers(0, 9),
+            prepared=st.integers(0, 9),
+        ),
+        max_size=5,
+    )
+)
+def test_messages_are_what_the_records_say(records: list[bytes]) -> None:
+    """The quick way from bytes to messages gives what the record codec gives."""
+    wanted = [record.decode(data) for data in records]
+    found = messages_of(b"".join(records))
+    assert [message.record for message in found] == wanted
+    for message, stored in zip(found, wanted, strict=True):
+        assert (message.topic, message.body, message.key) == (stored.topic, stored.body, stored.key)
+        assert (message.queue, message.queue_offset) == (stored.queue, stored.queue_offset)
+        assert (message.tag, message.properties) == (stored.tag, stored.properties)
+        assert message.born_timestamp == stored.born_timestamp
+        assert message.store_timestamp == stored.store_timestamp
+        assert message.log_offset == stored.log_offset
+        with pytest.raises(AttributeError):
+            message.queue = 1  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("tail", [b"\0", bytes(100), b"\0\0\0\x08\xcb\xd4\x31\x94"])
+def test_payloads_that_are_no_records(tail: bytes) -> None:
+    """A cut record, zeros, a blank: damage, never messages."""
+    with pytest.raises(CorruptionError):
+        messages_of(record.encode("t", 0, b"x") + tail)
+
+
 @pytest.mark.parametrize(
     ("bits", "packed"),
     [
@@ -360,8 +406,9 @@ def test_an_answer_with_a_bad_record(filled: Client, cluster: FakeCluster) -> No
 )
 def test_compressed_bodies(bits: int, packed: bytes) -> None:
     """What RocketMQ's producers compress is read as it was."""
-    stored = record.decode(record.encode("t", 0, packed, sys_flag=bits))
-    assert message_of(stored).body == b"body" * 99
+    (message,) = messages_of(record.encode("t", 0, packed, sys_flag=bits))
+    assert message.body == b"body" * 99
+    assert message.record.body == packed
 
 
 def test_bodies_that_do_not_decompress(monkeypatch: pytest.MonkeyPatch) -> None:
