@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from importlib.metadata import version
+from typing import TYPE_CHECKING
 
 import trio
 
@@ -29,7 +30,6 @@ from node.client_server import ClientServer
 from node.config import ClusterConfig
 from node.counts import ClientCounts
 from node.figures import Counters, figures
-from node.http_server import Pages
 from node.logs import NodeLog
 from node.metrics import NodeMetrics
 from node.presence import Presence
@@ -41,6 +41,9 @@ from replication.replica_service import ReplicaService
 from storage import ReadResult, Store
 from storage.disk import Disk
 from twinlog import wire
+
+if TYPE_CHECKING:
+    from node.http_server import Pages
 
 Endpoints = Sequence[tuple[str, int]] | Callable[[], Sequence[tuple[str, int]]]
 
@@ -308,7 +311,9 @@ class Running:
         return figures(self.status(), counters, python=platform.python_version())
 
     def pages(self) -> Pages:
-        """What the HTTP port serves."""
+        """What the HTTP port serves; its module is loaded late, see `node.node`."""
+        from node.http_server import Pages
+
         enabled = self._settings.metrics.enabled
         return Pages(
             document=self.status,

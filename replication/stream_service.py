@@ -228,11 +228,12 @@ class Stream:
             while self.closed is None:
                 await trio.lowlevel.wait_readable(self._sock)
                 self._outbox.now = trio.current_time()
-                budget = TURN_BYTES
+                budget, frames = TURN_BYTES, False
                 while budget > 0 and self.closed is None:
                     count, more = self._receive()
                     budget -= count
                     while self.closed is None and (frame := self._reader.next()) is not None:
+                        frames = True
                         if self._last is None:
                             on_frame(frame)
                         if self.congested:
@@ -240,7 +241,8 @@ class Stream:
                             await self._drained()
                     if not more:
                         break
-                end()
+                if frames:  # a piece of a large frame is no turn
+                    end()
         except trio.ClosedResourceError:
             pass
         return self.closed or "closed"
