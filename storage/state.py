@@ -72,11 +72,14 @@ def encode_control(change: Control) -> bytes:
     >>> decode_control(encode_control(CreateTopic("flights", 8, 1)))
     CreateTopic(name='flights', queues=8, created_ms=1)
     """
-    match change:
-        case CreateTopic(name, queues, created_ms):
-            fields = {"kind": "create-topic", "name": name, "queues": queues, "at": created_ms}
-        case UnknownControl(kind):
-            fields = {"kind": kind}
+    if isinstance(change, UnknownControl):
+        return pack({"kind": change.kind})
+    fields: dict[str, object] = {
+        "kind": "create-topic",
+        "name": change.name,
+        "queues": change.queues,
+        "at": change.created_ms,
+    }
     return pack(fields)
 
 
@@ -122,15 +125,12 @@ class State:
 
     def apply(self, change: Control) -> bool:
         """Apply one control record; returns whether anything changed. Never raises."""
-        match change:
-            case CreateTopic(name, queues, created_ms):
-                legal = topic_refusal(name) is None and 1 <= queues <= QUEUES_MAX
-                if not legal or name in self.topics:
-                    return False
-                self.topics[name] = Topic(name, queues, created_ms)
-                return True
-            case UnknownControl():
-                return False
+        if isinstance(change, UnknownControl) or change.name in self.topics:
+            return False
+        if topic_refusal(change.name) is not None or not 1 <= change.queues <= QUEUES_MAX:
+            return False
+        self.topics[change.name] = Topic(change.name, change.queues, change.created_ms)
+        return True
 
     def queues(self, topic: str) -> int | None:
         """Return how many queues a topic has; the store's own topics have one."""

@@ -187,6 +187,7 @@ class Forgetful(Random):
         return 0.9999999
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", LOSSES)
 @pytest.mark.parametrize("part", range(8))
 def test_every_call(kind: str, part: int) -> None:

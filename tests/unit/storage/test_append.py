@@ -19,7 +19,7 @@ from tests.crash.workbench import (
     settle,
     token,
 )
-from tests.fakes.disk import FakeDisk
+from tests.fakes.disk import FakeDisk, FakeMapping
 from twinlog.layout import KIND_EPOCH, KIND_FILLER, KIND_RECORDS
 from twinlog.record import decode
 
@@ -249,3 +249,23 @@ def test_a_file_made_ahead_too_late_goes() -> None:
     assert not disk.exists("twinlog/ahead.log")
     settle(store)
     assert sum(len(bodies(store, queue)) for queue in range(4)) == 120
+
+
+def test_pages_are_touched_a_little_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half a window before the writer arrives, once each, never behind it or beyond the file."""
+    touched: list[tuple[int, int]] = []
+    monkeypatch.setattr(
+        FakeMapping, "touch", lambda self, start, end: touched.append((start, end))
+    )
+    size = 8 << 20
+    store = master(FakeDisk(), settings=StoreSettings(segment_size=size, flush="sync"))
+    opened = store.end
+    run(store, store.prepare_job())
+    while store.end < size * 3 // 2:
+        append(store, section(200, size=4000))
+        run(store, store.prepare_job())
+    assert touched[0] == (opened, opened + (2 << 20))
+    in_first = [part for part in touched if part != (0, 2 << 20)]
+    assert all(end - start <= 2 << 20 for start, end in touched)
+    assert (0, 2 << 20) in touched, "the file ahead"
+    assert max(end for _, end in in_first) == size

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from random import Random
 
+import pytest
 from hypothesis import settings as limits
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -202,5 +203,5 @@ def same(ours: Store, theirs: Store) -> bool:
     return shared(ours, theirs) == ours.end
 
 
-TestLogModel = LogModel.TestCase
+TestLogModel = pytest.mark.slow(LogModel.TestCase)
 TestLogModel.settings = limits(max_examples=25, stateful_step_count=30, deadline=None)
