@@ -18,7 +18,7 @@ from cli.render import Printer
 from twinlog.errors import TwinlogError, Unavailable
 from twinlog.messages import Message, Receipt
 from twinlog.outgoing import Section, State
-from twinlog.record import Record
+from twinlog.record import encode_properties, pack_host
 from twinlog.wire import Type
 
 NOW_MS = 1_795_000_000_123
@@ -118,18 +118,13 @@ class Terminal(io.StringIO):
 
 def message(number: int) -> Message:
     """Message number ``number`` of queue 0 of ``orders``; number 2 is no text."""
-    record = Record(
-        topic="orders", queue=0, queue_offset=number, log_offset=4096 + 200 * number, body=b"",
-        properties={}, flag=0, sys_flag=0, born_timestamp=NOW_MS, born_host="127.0.0.1:1",
-        store_timestamp=NOW_MS, store_host="127.0.0.1:7410", reconsume_times=0,
-        prepared_transaction_offset=0, body_crc=0, size=100, magic=0,
-    )  # fmt: skip
-    return Message(
-        "orders", 0, number, 4096 + 200 * number, f"k{number}", "paid" if number else None,
-        {"KEYS": f"k{number}", "TAGS": "paid", "colour": "red", "TL_SEQ": "x"},
-        b"\xff\x00" if number == 2 else f'{{"id": {number}}}'.encode(),
-        NOW_MS - 5, NOW_MS, number + 1, record,
-    )  # fmt: skip
+    host = pack_host(("127.0.0.1", 7410))
+    at, born = 4096 + 200 * number, NOW_MS - 5
+    head = (100, 0, 0, 0, 0, number, at, 0, born, host, NOW_MS, host, 0, 0, 0)
+    body = b"\xff\x00" if number == 2 else f'{{"id": {number}}}'.encode()
+    tag = {"TAGS": "paid"} if number else {}
+    text = encode_properties({"KEYS": f"k{number}", **tag, "colour": "red", "TL_SEQ": "x"})
+    return Message("orders", 0, number, at, body, born, NOW_MS, (head, body, text))
 
 
 class FakeProducer:
