@@ -81,6 +81,13 @@ class Member:
         if self.acked >= end:
             self.level_at = now
 
+    def slept(self, now: float, seconds: float) -> None:
+        """The master itself stood still for so long: that is not the member's lag."""
+        self.level_at = min(now, self.level_at + seconds)
+        self.mark_at = min(now, self.mark_at + seconds)
+        if self.linked_at is None:
+            self.lost_at = min(now, self.lost_at + seconds)
+
 
 class InSyncSet:
     """See the module.

@@ -42,6 +42,10 @@ TICK_SECONDS = 0.1
 """How often a master looks at its links and its set; every limit it watches is far larger."""
 
 
+SLEPT_SECONDS = 1.0
+"""A tick this late says that the process was stopped, not that its slaves were."""
+
+
 def epoch_before(epochs: Sequence[Epoch], offset: int) -> int:
     """Return the epoch of the byte before ``offset``, 0 at the beginning.
 
@@ -544,6 +548,8 @@ class Mastership:
             self._send_notices()
         if now < self._tick_at:
             return
+        if (slept := now - self._tick_at) > SLEPT_SECONDS:
+            self._forgive_sleep(now, slept)
         self._tick_at = now + TICK_SECONDS
         if self.insync.epoch_end is None and not self._epoch_asked:
             self._ask_epoch()
@@ -560,6 +566,14 @@ class Mastership:
             if member.name in self.state.isr:
                 self.insync.forgive(member, now)
         self._look_at_handover(now)
+
+    def _forgive_sleep(self, now: float, slept: float) -> None:
+        """This process stood still: what slaves said meanwhile has not been read yet."""
+        self._context.tell("slept", "warning", seconds=round(slept, 3))
+        for session in self.sessions.values():
+            session.heard_at = min(now, session.heard_at + slept)
+        for member in self.insync.members.values():
+            member.slept(now, slept)
 
     def next_deadline(self) -> float:
         """Return when `on_tick` has something to do."""

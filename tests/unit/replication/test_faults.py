@@ -213,6 +213,24 @@ def test_logs_are_equal_across_files() -> None:
     assert world.nodes["n3"].store.batches[-1].start > 100_000
 
 
+def test_a_master_that_slept_does_not_blame_its_slaves(world: World) -> None:
+    """Stopped for ten seconds and woken, it reads what they said before it judges them."""
+    world.pause("n1")
+    world.run(10.0)
+    node = world.nodes["n1"]
+    backlog, node.backlog = node.backlog, []
+    node.paused = False
+    node.tell(node.driver.on_tick)
+    for call, args in backlog:
+        node.tell(call, *args)
+    world.run(1.0)
+    assert node.has_event("slept")
+    assert not node.has_event("leaves-in-sync")
+    key = world.send("n1", wait=9.0)
+    world.run(5.0)
+    assert world.stored(key)
+
+
 # -- damage
 
 
