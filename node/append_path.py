@@ -35,6 +35,8 @@ TOGETHER_MAX = MiB
 
 TIMEOUT_MS_MAX = 600_000
 SECTIONS_MAX = 4096
+INT32_MAX = (1 << 31) - 1
+"""Largest count of records and queue number: the kernels take no more, RocketMQ neither."""
 
 NODE_WIDE = frozenset({"not-master", "not-enough-in-sync", "busy", "disk-full", "disk"})
 """Refusals that concern the node and not the section: answered as an error of the request."""
@@ -114,7 +116,12 @@ def _section(item: object, payload: memoryview, at: int) -> Section:
             int() as producer,
             int() as producer_epoch,
             int() as sequence,
-        ] if queue >= 0 and count > 0 and 0 < size <= len(payload) - at:
+        ] if (
+            0 <= queue <= INT32_MAX
+            and 0 < count <= INT32_MAX
+            and 0 < size <= len(payload) - at
+            and min(producer, producer_epoch, sequence) >= 0
+        ):
             data = payload[at : at + size]
             return Section(topic, queue, count, data, producer, producer_epoch, sequence)
         case _:
