@@ -16,6 +16,8 @@ from tests.fixtures.cluster import Cluster, running_cluster
 from tests.fixtures.wire_client import WireClient, bodies, connected, outcomes, records
 from twinlog import wire
 
+pytestmark = pytest.mark.processes
+
 
 @pytest.fixture
 async def one(tmp_path: Path) -> AsyncIterator[Cluster]:

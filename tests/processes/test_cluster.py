@@ -15,6 +15,8 @@ from tests.fixtures.wire_client import bodies, outcomes, records
 from twinlog import wire
 from twinlog.errors import TwinlogError
 
+pytestmark = [pytest.mark.processes, pytest.mark.slow]
+
 
 async def fill(cluster: Cluster, count: int, start: int = 0, topic: str = "t") -> None:
     """Append so many records, confirmed, creating the topic the first time."""

@@ -14,6 +14,8 @@ from node.config import load
 from tests.fixtures.cluster import Cluster
 from tests.fixtures.wire_client import bodies, outcomes, records
 
+pytestmark = [pytest.mark.processes, pytest.mark.slow]
+
 BODY = 2000
 
 

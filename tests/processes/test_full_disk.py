@@ -16,6 +16,8 @@ from storage.errors import DiskFull
 from tests.fixtures.cluster import Cluster
 from tests.fixtures.wire_client import bodies, outcomes, records
 
+pytestmark = [pytest.mark.processes, pytest.mark.slow]
+
 MiB = 1 << 20
 BODY = bytes(200_000)
 
