@@ -155,6 +155,11 @@ class MasterSession:
         """Whether batches go out."""
         return self.machine.state is Sending.STREAMING
 
+    @property
+    def may_greet(self) -> bool:
+        """Whether a HELLO has its place: not once batches go out."""
+        return self.machine.can(SendingInput.HELLO)
+
     def greet(self, hello: frames.Hello, point: int) -> None:
         """Take an accepted HELLO; a second one starts over (after a cut)."""
         self.machine.move(SendingInput.HELLO)

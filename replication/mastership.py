@@ -251,6 +251,9 @@ class Mastership:
         """Take what a slave sent."""
         session = self.sessions.get(conn)
         if isinstance(message, frames.Hello):
+            if session is not None and not session.may_greet:
+                self._drop(conn, f"HELLO while {session.state.value}", now)
+                return
             self.on_hello(now, conn, message)
             return
         if session is None:
@@ -320,6 +323,8 @@ class Mastership:
 
     def _on_nack(self, now: float, session: MasterSession, nack: frames.Nack) -> None:
         why = session.on_nack(nack)
+        if why is None and self._context.log.border_at_or_below(nack.start) != nack.start:
+            why = f"NACK of {nack.start}, where no batch begins"
         if why is not None:
             self._drop(session.conn, why, now)
             return
@@ -332,7 +337,8 @@ class Mastership:
         if session is None or not session.streaming:
             return
         if what is None:
-            session.rewind(start)
+            # Of a frame of several batches the good ones before it were not stored either.
+            session.rewind(session.acked)
             self._ship(session)
             return
         session.own_copy_bad()

@@ -273,6 +273,57 @@ def test_a_master_closes_after_an_odd_message(world: World, name: str) -> None:
     assert "n2" in world.register.state.isr
 
 
+def test_a_second_hello_on_a_streaming_link_closes_it(world: World) -> None:
+    """Right in every field, and in the wrong place: the master leads on."""
+    node = world.nodes["n1"]
+    store = world.nodes["n2"].store
+    conn = link_of(node, "n2")
+    hello = replace(
+        HELLO, epoch=1, session=1, store=store.boot.store_id, end=0, epochs=(), confirm=0,
+        register_id="register-1",
+    )  # fmt: skip
+    node.tell(node.driver.on_frame, conn, frames.encode(hello, NAMES))
+    assert conn not in node.links
+    assert node.driver.view().role == "master"
+
+
+def test_a_master_is_not_to_blame_for_a_nack_between_borders(world: World) -> None:
+    """The link closes; the master leads on."""
+    node = world.nodes["n1"]
+    conn = link_of(node, "n2")
+    session = node.driver.core.mastership
+    assert session is not None
+    session.sessions[conn].acked = 0  # so that the number lies in the window
+    node.tell(node.driver.on_frame, conn, frames.encode(frames.Nack(1, 1, 7, 1, ""), NAMES))
+    assert conn not in node.links
+    assert node.driver.view().role == "master"
+
+
+def test_a_damaged_batch_behind_good_ones_comes_again(world: World) -> None:
+    """The slave stored nothing of the frame: the master sends from its end, not from the batch."""
+    seen: list[int] = []
+
+    def bend(one: Node, other: Node, frame: wire.Frame) -> wire.Frame | None:
+        if (one.name, other.name) != ("n1", "n2") or not len(frame.payload):
+            return frame
+        message = frames.decode(frame)
+        assert isinstance(message, frames.Append)
+        seen.append(len(message.entries) // frames.ENTRY.size)
+        if len(seen) == 1:
+            return None  # the next one leaves a gap, and then both come in one frame
+        if seen[-1] == 1 or len(seen) > 3:
+            return frame
+        return replace(frame, payload=bytes(frame.payload)[:-1] + b"?")
+
+    world.bender = bend
+    keys = [world.send("n1"), world.send("n1")]
+    world.run(8.0)
+    assert 2 in seen
+    assert "n2" in world.register.state.isr
+    assert all(world.stored(key) for key in keys)
+    assert bytes(world.nodes["n2"].store.log) == bytes(world.nodes["n1"].store.log)
+
+
 def test_a_master_answers_a_ping(world: World) -> None:
     """Either side may ask whether the other is there."""
     node = world.nodes["n1"]
