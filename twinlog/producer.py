@@ -498,6 +498,9 @@ class ProducerCore:
                 hint = self.refusal.hint if self.refusal is not None else None
                 text = f"no node took the section within {self.settings.timeout:g} s{why}"
                 self._break(lane, Unavailable(text, hint=hint), now)
+        for number, sections in list(self._requests.items()):
+            if all(section.done for section in sections):
+                del self._requests[number]  # its answer would change nothing any more
         firsts = [lane.first() for lane in self._lanes]
         self._earliest = min((first.deadline for first in firsts if first), default=math.inf)
 

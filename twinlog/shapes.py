@@ -14,7 +14,7 @@ exist is no matter of shape).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
@@ -54,6 +54,7 @@ class Field:
         items: For a list: the kind of every item.
         row: For a list of rows: the kinds of each row's columns; longer rows are fine.
         plain: The Python type that needs no further look.
+        columns: The Python types of ``row``.
     """
 
     kind: Kind
@@ -62,11 +63,16 @@ class Field:
     items: Kind | None = None
     row: tuple[Kind, ...] = ()
     plain: type | None = None
+    columns: tuple[type, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Look the types up once: enumerations hash slowly."""
+        object.__setattr__(self, "columns", tuple(_PYTHON[kind] for kind in self.row))
 
 
 Shape = Mapping[str, Field]
 
-_INT, _BOOL = Field(Kind.INT), Field(Kind.BOOL)
+_INT, _BOOL = Field(Kind.INT, plain=int), Field(Kind.BOOL)
 _STR = Field(Kind.STR, plain=str)
 _MAP, _NAMES = Field(Kind.MAP, plain=dict), Field(Kind.LIST, items=Kind.STR)
 _ROWS: Final = Field(Kind.LIST, items=Kind.MAP)
@@ -188,7 +194,8 @@ def check(frame: Frame) -> None:
         shape = known
     fields = frame.fields
     for name, wanted in shape.items():
-        if wanted.plain is type(fields.get(name)):
+        value = fields.get(name)
+        if wanted.plain is type(value) and (type(value) is not int or value >> 63 in (0, -1)):
             continue
         text = _mistake(wanted, fields.get(name), name in fields)
         if text is not None:
@@ -211,20 +218,21 @@ def _mistake(wanted: Field, value: object, there: bool) -> str | None:
                 return f"[{at}] must be {wanted.items.value}, not {type(item).__name__!r}"
     if wanted.row:
         for at, item in enumerate(values):
-            text = _row_mistake(wanted.row, item)
+            text = _row_mistake(wanted, item)
             if text is not None:
                 return f"[{at}]{text}"
     return None
 
 
-def _row_mistake(kinds: tuple[Kind, ...], row: object) -> str | None:
+def _row_mistake(wanted: Field, row: object) -> str | None:
     if not isinstance(row, list):
         return f" must be a list, not {type(row).__name__!r}"
     columns: list[object] = row  # pyright: ignore[reportUnknownVariableType]
-    if list(map(type, columns)) == [_PYTHON[kind] for kind in kinds] and not any(
-        type(column) is int and column >> 63 > 0 for column in columns
+    if tuple(map(type, columns)) == wanted.columns and all(
+        type(column) is not int or column >> 63 in (0, -1) for column in columns
     ):
         return None
+    kinds = wanted.row
     if len(columns) < len(kinds):
         return f" has {len(columns)} columns; it must have {len(kinds)}"
     for at, kind in enumerate(kinds):
