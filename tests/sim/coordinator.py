@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING
 from replication.group_state import GroupState
 from replication.register import Register
 from replication.register_ops import Failover, Operation, parse_op
-
 from tests.sim.ledger import Violation
 
 if TYPE_CHECKING:
@@ -142,9 +141,7 @@ class SimCoordinator:
     def _apply(self, op: Operation, what: str) -> dict[str, object] | None:
         """Carry out one operation; None when the process died before it could answer."""
         rng = self.world.schedule.rng
-        answer = self._register.apply(
-            op, wall_ms=self.world.wall_ms(), tag=rng.getrandbits(64)
-        )
+        answer = self._register.apply(op, wall_ms=self.world.wall_ms(), tag=rng.getrandbits(64))
         if answer.changed:
             self._commit()
             state = self.state
@@ -182,9 +179,7 @@ class SimCoordinator:
     def _polled(self, node: SimNode, incarnation: int) -> None:
         state = self._register.state
         if self.alive and state.seeded:
-            self.world.network.post(
-                NAME, node.name, node.group_state, incarnation, state.to_json()
-            )
+            self.world.network.post(NAME, node.name, node.group_state, incarnation, state.to_json())
 
     def order_failover(self, to: str) -> None:
         """An operator's order; refused or done, and nothing when nobody answers."""

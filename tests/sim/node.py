@@ -21,10 +21,10 @@ from replication.driver import Driver
 from replication.settings import ReplicationSettings
 from storage import Job, SectionResult, Store, StoreSettings, Who
 from storage.errors import DiskError
+from storage.state import CreateTopic
 from tests.fakes.disk import FakeDisk
 from tests.fakes.faults import SimulatedCrash
 from tests.sim.ledger import Violation
-from storage.state import CreateTopic
 from twinlog import wire
 from twinlog.layout import BatchEntry
 
@@ -154,7 +154,8 @@ class SimNode:
         # A start that did not get through leaves the disk as the end before it did.
         self.lost_power = power or (self.lost_power and not self._opened)
         self.died_cutting = self.cutting or (self.died_cutting and not self._opened)
-        broken = self.disk.faults.io_errors > 0
+        # A kill between a failed flush and the note of it leaves no trace, and need not.
+        broken = self.disk.faults.io_errors > 0 and "EIO" in cause
         self.disk.faults.io_errors = 0
         self._backlog = []
         world.network.process_gone(self, silently=power)
@@ -386,7 +387,6 @@ class SimNode:
         if self.driver is not None:
             self.world.role_changed(self)
 
-
     def view_moved(self) -> bool:
         """Note role and epoch; returns whether they moved."""
         assert self.driver is not None
@@ -480,8 +480,10 @@ class SimNode:
     def is_registered(self) -> bool:
         """True when the register names this very process."""
         known = self.world.coordinator.state.reg.get(self.name)
-        return self.store is not None and known is not None and (
-            known.start == self.store.boot.start_id
+        return (
+            self.store is not None
+            and known is not None
+            and (known.start == self.store.boot.start_id)
         )
 
     @property

@@ -29,7 +29,6 @@ from tests.sim.operator import Operator
 from tests.sim.readers import Readers
 from tests.sim.schedule import Schedule
 from tests.sim.trace import Trace
-
 from twinlog.wire import Frame, Type
 
 if TYPE_CHECKING:

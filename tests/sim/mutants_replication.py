@@ -1,0 +1,233 @@
+"""Mutants of the replication core and of the register.
+
+Names are those of the protocol's lists. The functions exist under these names so that they can be
+taken away one by one; when one is renamed, its mutant fails with a KeyError before it runs.
+
+Not here: mutants of the store (`tests.sim.mutants_storage`), how they are hunted
+(`tests.sim.mutants`).
+"""
+
+from __future__ import annotations
+
+from replication import register_rules, slave_session
+from replication.commands import TakeToken
+from replication.context import Context
+from replication.core import ReplicaCore
+from replication.driver import Driver
+from replication.following import FollowingMaster
+from replication.frames import Ack, Append, HelloOk
+from replication.in_sync import InSyncSet
+from replication.master_session import MasterSession
+from replication.mastership import Mastership
+from replication.register import Register
+from replication.register_ops import AlterInSync
+from storage.checkpoint import PromiseFile
+from tests.sim.mutant import Mutant, Patches, always, bend
+
+_DEPOSED = bend(failover=0.3, partition=0.3, one_way=0.3, pause=0.2, coordinator_cut=0.3)
+_LOSSES = bend(power=0.25, failover=0.25, kill=0.1, pause=0.1)
+
+
+def _no_minisr(patches: Patches) -> None:
+    patches.set(InSyncSet, "may_confirm", always(True))
+
+
+def _no_co_expand(patches: Patches) -> None:
+    patches.set(InSyncSet, "has_confirmed", always(True))
+    patches.set(InSyncSet, "has_epoch", always(True))
+
+
+def _shrink_eager(patches: Patches) -> None:
+    def names(self: InSyncSet) -> set[str]:
+        found = set(self.state.isr)
+        if self.proposal is not None:
+            found = (found | set(self.proposal.add)) - set(self.proposal.remove)
+        return found
+
+    patches.set(InSyncSet, "counted_names", names)
+
+
+def _no_maximal(patches: Patches) -> None:
+    patches.set(InSyncSet, "counted_names", lambda self: set(self.state.isr))
+
+
+def _rollback_on_read(patches: Patches) -> None:
+    patches.set(InSyncSet, "settles", always(True))
+
+
+def _no_unclean_exclusion(patches: Patches) -> None:
+    patches.set(register_rules, "loses_membership", always(False))
+
+
+def _unclean_elect(patches: Patches) -> None:
+    patches.set(register_rules, "is_eligible", lambda state, node: node in state.reg)
+    patches.set(ReplicaCore, "may_stand", always(True))
+
+
+def _no_session_check(patches: Patches) -> None:
+    patches.set(register_rules, "has_registered_session", always(True))
+    patches.set(InSyncSet, "is_of_session", always(True))
+
+
+def _no_epoch_in_ack(patches: Patches) -> None:
+    patches.set(MasterSession, "is_of_epoch", always(True))
+
+
+def _no_epoch_check(patches: Patches) -> None:
+    def promise_without_epoch(self: ReplicaCore, state: object) -> bool:
+        return True
+
+    patches.set(ReplicaCore, "has_promised", promise_without_epoch)
+
+
+def _adopt_foreign_isr(patches: Patches) -> None:
+    patches.set(ReplicaCore, "is_our_reign", always(True))
+
+
+def _same_epoch_restart(patches: Patches) -> None:
+    real = register_rules.leaderless
+
+    def keep(state: object, *, reason: str, by: str) -> object:
+        return state if reason == "restart" else real(state, reason=reason, by=by)  # type: ignore[arg-type]
+
+    def lead_again(self: ReplicaCore, now: float) -> None:
+        state = self.context.newest
+        if state is not None and state.leader == self.context.node.name:
+            object.__setattr__(state, "leader_session", self.context.session)
+        _act(self, now)
+
+    _act = ReplicaCore.__dict__["_act"]
+    patches.set(register_rules, "leaderless", keep)
+    patches.set(ReplicaCore, "_act", lead_again)
+    patches.set(ReplicaCore, "may_begin_reign", always(True))
+
+
+def _volatile_promise(patches: Patches) -> None:
+    patches.set(PromiseFile, "write", always(None))
+
+
+def _trunc_hw(patches: Patches) -> None:
+    real = slave_session.judge_hello_ok
+
+    def judge(ok: HelloOk, own: slave_session.Own, *rest: object) -> slave_session.Verdict:
+        verdict = real(ok, own, *rest)  # type: ignore[arg-type]
+        if isinstance(verdict, slave_session.Agreed):
+            return slave_session.Agreed(min(verdict.point, own.confirm))
+        return verdict
+
+    patches.set(slave_session, "judge_hello_ok", judge)
+
+
+def _trunc_to_co(patches: Patches) -> None:
+    real = Driver.__dict__["_do_take"]
+
+    def take(self: Driver, now: float, command: TakeToken) -> None:
+        real(self, now, command)
+        if command.token.role == "master" and self.store.confirm < self.store.end:
+            job = self.store.cut_job(command.token, self.store.confirm)
+            job.run()
+            self.store.finish(job)
+
+    patches.set(Driver, "_do_take", take)
+
+
+def _cut_below_confirm(patches: Patches) -> None:
+    _trunc_hw(patches)
+    _trunc_to_co(patches)
+
+
+def _ack_before_fsync(patches: Patches) -> None:
+    patches.set(Mastership, "quality_of", lambda self, ack: ack.end)
+
+
+def _leader_no_fsync(patches: Patches) -> None:
+    patches.set(Context, "own_end", lambda self: self.log.end)
+
+
+def _ack_before_entry(patches: Patches) -> None:
+    real = FollowingMaster.__dict__["_on_append"]
+
+    def on_append(self: FollowingMaster, now: float, append: Append) -> None:
+        from replication import commands, frames
+
+        entries = frames.unpack_entries(append.entries)
+        if entries and self.streaming and self.conn is not None:
+            end, context = entries[-1].end, self._context
+            flushed, revision = context.log.flushed, context.promise.revision
+            ack = Ack(self.epoch, context.session, end, flushed, context.log.confirm, revision, "")
+            context.do(commands.Send(self.conn, ack))
+        real(self, now, append)
+
+    patches.set(FollowingMaster, "_on_append", on_append)
+
+
+def _no_revision_in_ack(patches: Patches) -> None:
+    patches.set(InSyncSet, "shows_revision", always(True))
+    patches.set(FollowingMaster, "may_ack", always(True))
+
+
+def _register_restored(patches: Patches) -> None:
+    patches.set(Register, "_knows", always(True))
+    patches.set(ReplicaCore, "is_older", always(False))
+
+
+def _changes_before_reports(patches: Patches) -> None:
+    patches.set(Register, "is_open", always(True))
+    patches.set(Register, "_knows", always(True))
+
+
+def _propose_without_revision(patches: Patches) -> None:
+    real = register_rules.__dict__["_RULES"][AlterInSync]
+
+    def alter(state: object, op: AlterInSync, wall_ms: int) -> object:
+        from dataclasses import replace
+
+        return real(state, replace(op, revision=state.revision), wall_ms)  # type: ignore[attr-defined]
+
+    rules = dict(register_rules.__dict__["_RULES"])
+    rules[AlterInSync] = alter
+    patches.set(register_rules, "_RULES", rules)
+
+
+MUTANTS = (
+    Mutant("no_minisr", "confirm needs min_isr recorded members", _no_minisr, _LOSSES),
+    Mutant("no_co_expand", "a joining slave has all that is confirmed", _no_co_expand,
+           bend(stream_cut=0.5, kill=0.2, failover=0.2)),
+    Mutant("shrink_eager", "who leaves counts until the change is recorded", _shrink_eager,
+           bend(one_way=0.4, coordinator_cut=0.5, failover=0.3, partition=0.2)),
+    Mutant("no_maximal", "who is proposed counts from the proposal on", _no_maximal,
+           bend(coordinator_cut=0.5, kill=0.2, stream_cut=0.5, failover=0.3)),
+    Mutant("rollback_on_read", "only a newer revision settles a proposal", _rollback_on_read,
+           bend(coordinator_cut=0.5, kill=0.2, stream_cut=0.5, failover=0.3)),
+    Mutant("propose_no_revision", "a proposal names the revision it changes",
+           _propose_without_revision, bend(coordinator_cut=0.5, kill=0.2, stream_cut=0.5)),
+    Mutant("no_unclean_exclusion", "an unclean store leaves both sets", _no_unclean_exclusion,
+           _LOSSES),
+    Mutant("unclean_elect", "only members of either set are elected", _unclean_elect, _LOSSES),
+    Mutant("no_session_check", "proposals and acks name the incarnation", _no_session_check,
+           _LOSSES),
+    Mutant("no_epoch_in_ack", "acknowledgements count in their epoch", _no_epoch_in_ack, _DEPOSED),
+    Mutant("no_promise_first", "nothing is acted upon before its promise is on disk",
+           _no_epoch_check, _LOSSES),
+    Mutant("adopt_foreign_isr", "another leader in the register ends the reign",
+           _adopt_foreign_isr, _DEPOSED),
+    Mutant("same_epoch_restart", "no second life in the same epoch", _same_epoch_restart,
+           bend(kill=0.4, power=0.2)),
+    Mutant("volatile_promise", "a promise survives the process", _volatile_promise,
+           bend(kill=0.3, failover=0.2)),
+    Mutant("trunc_hw", "a slave cuts to the common point, not to its confirm", _trunc_hw,
+           _DEPOSED),
+    Mutant("trunc_to_co", "a new master keeps its whole log", _trunc_to_co, _DEPOSED),
+    Mutant("ack_before_fsync", "durable counts flushed bytes only", _ack_before_fsync,
+           bend(quality="durable", blackout=0.2, power=0.3, failover=0.2)),
+    Mutant("leader_no_fsync", "durable holds for the master's own part", _leader_no_fsync,
+           bend(quality="durable", blackout=0.2, power=0.3, failover=0.2)),
+    Mutant("ack_before_entry", "acknowledged is what has its entry", _ack_before_entry, None),
+    Mutant("register_restored", "the register never goes back", _register_restored,
+           bend(register_restored=0.3, failover=0.2)),
+    Mutant("changes_before_reports", "no change before more than half have reported",
+           _changes_before_reports, bend(register_restored=0.3, failover=0.2)),
+    Mutant("no_revision_in_ack", "acks show the revision of the set they count under",
+           _no_revision_in_ack, _DEPOSED, redundant="stale reads of the register are refused by"
+           " revision at every node, and both sets count until a change is settled"),
+)  # fmt: skip

@@ -1,0 +1,285 @@
+"""Mutants of the store.
+
+Names are those of the protocol's lists; see `tests.sim.mutant`. Where the rule is about a call that
+the disk carries out, the mutant takes the call away at the place that makes it.
+
+Not here: mutants of replication (`tests.sim.mutants_replication`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from storage import cut, opening
+from storage.appender import Appender
+from storage.batch_index import BatchIndex
+from storage.commit_log import CommitLog
+from storage.consume_queue import Unflushed
+from storage.epoch_history import EpochRecord
+from storage.producers import Producers
+from storage.receiver import Receiver
+from storage.recovery import Plan as RecoveryPlan
+from storage.sections import Outcome, Section, SectionResult
+from storage.segment import Segment
+from storage.store import Store
+from storage.token import Token
+from tests.fakes.disk import FakeDisk, FakeMapping
+from tests.sim.mutant import Mutant, Patches, always, bend
+from twinlog.layout import KIND_EPOCH, BatchEntry
+
+_POWER = bend(power=0.3, failover=0.15, kill=0.1)
+
+
+def _entry_before_bytes(patches: Patches) -> None:
+    """A crash between entry and bytes: the entry is there, the bytes are not."""
+
+    def place(self: Receiver, entry: BatchEntry, data: memoryview) -> EpochRecord | None:
+        log = self._log
+        last = log.segments.last
+        assert last is not None
+        index = last.index
+        index.append(replace(entry, flushed=log.flushed).pack(), "log.entry")
+        log._disk.exists("anything")
+        index._disk.read_at(index.path, 0, 1, "log.between")
+        del index._raw[-48:]
+        return real(self, entry, data)  # type: ignore[no-any-return]
+
+    real = Receiver.__dict__["_place"]
+    patches.set(Receiver, "_place", place)
+
+
+def _flushed_without_index(patches: Patches) -> None:
+    def flush(self: Segment, start: int, end: int, op: str) -> None:
+        self.mapping.flush_range(start - self.start, end - self.start, op)
+
+    patches.set(Segment, "flush", flush)
+
+
+def _no_zero_beyond_end(patches: Patches) -> None:
+    real = FakeMapping.__dict__["zero"]
+
+    def zero(self: FakeMapping, start: int, end: int, op: str) -> None:
+        if op != "open.log.zero":
+            real(self, start, end, op)
+
+    patches.set(FakeMapping, "zero", zero)
+
+
+def _no_wipe(patches: Patches) -> None:
+    patches.set(CommitLog, "wipe", always(None))
+
+
+def _index_not_cut(patches: Patches) -> None:
+    patches.set(cut, "_zero_index", always(None))
+
+
+def _lazy_trunc(patches: Patches) -> None:
+    real = FakeMapping.__dict__["flush_range"]
+
+    def flush_range(self: FakeMapping, start: int, end: int, op: str) -> None:
+        if not op.startswith("cut."):
+            real(self, start, end, op)
+
+    patches.set(FakeMapping, "flush_range", flush_range)
+    real_fsync = FakeDisk.__dict__["fsync"]
+
+    def fsync(self: FakeDisk, path: str, op: str) -> None:
+        if op != "cut.index.fsync":
+            real_fsync(self, path, op)
+
+    patches.set(FakeDisk, "fsync", fsync)
+
+
+def _no_intent(patches: Patches) -> None:
+    patches.set(cut, "read_intent", always(None))
+
+
+def _no_second_token_check(patches: Patches) -> None:
+    def check(self: Store, token: Token) -> None:
+        return None
+
+    patches.set(Store, "_check", check)
+
+
+def _map_unverified(patches: Patches) -> None:
+    def place(self: Receiver, entry: BatchEntry, data: memoryview) -> EpochRecord | None:
+        view = self._log.window(entry.start, len(data))
+        view[:] = data
+        return self._epoch(entry, view) if entry.kind == KIND_EPOCH else None
+
+    patches.set(Receiver, "_place", place)
+
+
+def _always_clean(patches: Patches) -> None:
+    patches.set(opening, "decide_clean", always(""))
+
+
+def _never_clean(patches: Patches) -> None:
+    patches.set(opening, "decide_clean", always("mutant"))
+
+
+def _trust_entries(patches: Patches) -> None:
+    real = opening.__dict__["plan"]
+
+    def plan(*args: object, **names: object) -> RecoveryPlan:
+        names["check"] = always(None)
+        return real(*args, **names)  # type: ignore[no-any-return]
+
+    patches.set(opening, "plan", plan)
+
+
+def _rebuild_from_confirm(patches: Patches) -> None:
+    def rebuild(self: Store) -> None:
+        self._appender.rebuild(self.confirm)
+        self._rebuilt = True
+
+    patches.set(Store, "rebuild_pending", rebuild)
+
+
+def _no_rebuild(patches: Patches) -> None:
+    def rebuild(self: Store) -> None:
+        self._appender.rebuild(self._log.end)
+        self._rebuilt = True
+
+    patches.set(Store, "rebuild_pending", rebuild)
+
+
+def _one_layer_dedupe(patches: Patches) -> None:
+    def forget(self: Producers) -> None:
+        self._confirmed.update(self._pending)
+        self._pending.clear()
+
+    patches.set(Producers, "forget_pending", forget)
+
+
+def _no_dedupe(patches: Patches) -> None:
+    patches.set(Appender, "_judge", always(None))
+
+
+def _split_producer_batch(patches: Patches) -> None:
+    real = Appender.__dict__["append"]
+
+    def append(
+        self: Appender, sections: Sequence[Section], wall_ms: int, *, system: bool = False
+    ) -> list[SectionResult]:
+        results: list[SectionResult] = []
+        for section in sections:
+            size = int.from_bytes(bytes(section.data[:4]), "big")
+            head = replace(section, count=section.count, data=section.data)
+            if section.count < 2:
+                results += real(self, [head], wall_ms, system=system)
+                continue
+            room = self._settings.segment_size
+            whole = real(self, [section], wall_ms, system=system)
+            if whole[0].outcome is Outcome.STORED:
+                _split_last(self._log, size, room)
+            results += whole
+        return results
+
+    patches.set(Appender, "append", append)
+
+
+def _split_last(log: CommitLog, size: int, room: int) -> None:
+    """Replace the last batch by two, the first of which has ``size`` bytes."""
+    from twinlog.kernels import crc32c
+
+    last = log.segments.last
+    assert last is not None
+    index = last.index
+    entry = index.entry(index.count - 1)
+    if entry.length <= size or entry.kind != 0 or entry.length >= room:
+        return
+    data = last.view(entry.start, entry.end)
+    first = replace(entry, length=size, count=1, crc=crc32c(data[:size]))
+    second = replace(
+        entry, start=entry.start + size, length=entry.length - size, count=entry.count - 1,
+        crc=crc32c(data[size:]),
+    )  # fmt: skip
+    del index._raw[-48:]
+    index.append(first.pack() + second.pack(), "log.append")
+
+
+def _queues_not_flushed(patches: Patches) -> None:
+    patches.set(Unflushed, "flush", always(None))
+
+
+def _snapshot_above_flushed(patches: Patches) -> None:
+    real = CommitLog.__dict__["flush_to"]
+
+    def flush_to(self: CommitLog, end: int, segments: Sequence[Segment], op: str) -> None:
+        if op != "snapshot.log":
+            real(self, end, segments, op)
+
+    patches.set(CommitLog, "flush_to", flush_to)
+
+
+def _filler_of_old_epoch(patches: Patches) -> None:
+    real = CommitLog.__dict__["filler"]
+
+    def filler(self: CommitLog, epoch: int) -> BatchEntry:
+        return real(self, self.history.last)  # type: ignore[no-any-return]
+
+    patches.set(CommitLog, "filler", filler)
+
+
+def _names_not_flushed(patches: Patches) -> None:
+    from storage import commit_log
+
+    patches.set(commit_log, "flush_names", always(None))
+
+
+def _no_take_back(patches: Patches) -> None:
+    patches.set(BatchIndex, "take_back", always(None))
+
+
+def _dispatch_beyond_confirm(patches: Patches) -> None:
+    def dispatch(self: Store, max_bytes: int) -> bool:
+        return self._derived.dispatcher.step(self.end, max_bytes)
+
+    patches.set(Store, "dispatch", dispatch)
+
+
+MUTANTS = (
+    Mutant("entry_before_bytes", "an entry is written after its bytes", _entry_before_bytes,
+           bend(crash_in_call=0.6)),
+    Mutant("flushed_without_index", "flushed covers log and index", _flushed_without_index, None),
+    Mutant("names_not_flushed", "flushed covers the files' names", _names_not_flushed, None),
+    Mutant("no_zero_beyond_end", "a start zeroes what lies beyond the end", _no_zero_beyond_end,
+           _POWER),
+    Mutant("no_take_back", "a start zeroes entries beyond the end", _no_take_back, _POWER),
+    Mutant("no_wipe", "an abandoned receive leaves zeros", _no_wipe,
+           bend(damage=0.05, stream_cut=0.2, disk_full=0.1)),
+    Mutant("index_not_cut", "a cut zeroes the index", _index_not_cut,
+           bend(failover=0.3, partition=0.3, pause=0.2, kill=0.1)),
+    Mutant("lazy_trunc", "a cut is durable", _lazy_trunc,
+           bend(failover=0.4, partition=0.3, pause=0.2, power=0.4),
+           redundant="a flush covers the whole index file, a start zeroes beyond the end"),
+    Mutant("no_intent", "an interrupted cut is finished", _no_intent,
+           bend(failover=0.4, partition=0.4, crash_in_call=0.6)),
+    Mutant("no_second_token_check", "an ended writer writes nothing", _no_second_token_check,
+           bend(failover=0.4, partition=0.3, pause=0.3, disk_full=0.2),
+           redundant="the driver is synchronous and forgets its token when a role ends"),
+    Mutant("map_unverified", "received bytes are compared with their CRC", _map_unverified,
+           bend(damage=0.05)),
+    Mutant("always_clean", "a start after a loss of power is not clean", _always_clean, _POWER),
+    Mutant("never_clean", "a start after a kill is clean", _never_clean, bend(kill=0.2)),
+    Mutant("trust_entries", "recovery compares bytes with their CRC", _trust_entries, _POWER),
+    Mutant("rebuild_from_confirm", "the pending layer is rebuilt from the dispatcher",
+           _rebuild_from_confirm, bend(disk_full=0.4, failover=0.4)),
+    Mutant("no_rebuild", "the pending layer is rebuilt at promotion", _no_rebuild,
+           bend(failover=0.4, pause=0.2)),
+    Mutant("one_layer_dedupe", "a cut drops what was pending", _one_layer_dedupe,
+           bend(failover=0.4, partition=0.4, pause=0.3)),
+    Mutant("no_dedupe", "a section is stored once", _no_dedupe, bend(failover=0.3, pause=0.3)),
+    Mutant("split_producer_batch", "a section is one batch", _split_producer_batch,
+           bend(failover=0.4, partition=0.4, pause=0.3, stream_cut=0.4)),
+    Mutant("queues_not_flushed", "a snapshot's queues are durable", _queues_not_flushed, _POWER),
+    Mutant("snapshot_above_flushed", "a snapshot covers flushed bytes only",
+           _snapshot_above_flushed, _POWER,
+           redundant="a start takes the newest snapshot at or below the recovered end"),
+    Mutant("filler_of_old_epoch", "a new master's filler is of its epoch", _filler_of_old_epoch,
+           bend(failover=0.5, partition=0.3, pause=0.2)),
+    Mutant("dispatch_beyond_confirm", "queues end at the confirm offset",
+           _dispatch_beyond_confirm, bend(failover=0.3, partition=0.3)),
+)  # fmt: skip
