@@ -310,7 +310,10 @@ class Appender:
                     Outcome.DUPLICATE, done.queue_offset, done.log_offset, done.end
                 )
             case Verdict.DUPLICATE:
-                return SectionResult(Outcome.DUPLICATE)
+                # Where it lies is forgotten, but it lies before the oldest that is known: once
+                # the log is confirmed up to there, so is the section.
+                line = self._producers.line(key)
+                return SectionResult(Outcome.DUPLICATE, end=line.done[0].log_offset if line else 0)
             case Verdict.ANOTHER:
                 return refused(verdict.value, "this sequence was stored with other records")
             case Verdict.OUT_OF_ORDER:

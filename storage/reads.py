@@ -14,11 +14,12 @@ Not here: waiting for new records, choosing the node (``node.reads``).
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import accumulate, compress
 from operator import add, ne
+from typing import TypeVar
 
 from storage.commit_log import CommitLog
 from storage.consume_queue import ConsumeQueue, ConsumeQueues
@@ -34,6 +35,7 @@ NEAR_MIN = 16
 """Entries in one stretch of the log from which scanning it is cheaper than walking entries."""
 _HEAD = struct.Struct(">i16xq")
 _TAG_MASK = 0xFFFFFFFF
+T = TypeVar("T")
 
 
 class ReadStatus(Enum):
@@ -49,6 +51,16 @@ class ReadStatus(Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class _Place:
+    """Neighbouring records in the log; ``edges`` are number, offset, size of first and last."""
+
+    start: int
+    end: int
+    count: int
+    edges: tuple[tuple[int, int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class ReadResult:
     """The answer to a read.
 
@@ -59,7 +71,11 @@ class ReadResult:
         next: Queue offset to go on with.
         start: First queue offset of the queue.
         end: Queue offset after its last confirmed record.
-        cold: The bytes lie so far behind the end that they are hardly in memory.
+        cold: The bytes lie so far behind the end that they are hardly in memory: to touch them
+            stalls the thread that does it.
+        proof: Of a cold answer: compares the bytes with CRCs and queue entries, and raises
+            `CorruptionError`. To be called, in a worker thread, before anything of it is served.
+            None when that is done already.
     """
 
     status: ReadStatus
@@ -69,18 +85,41 @@ class ReadResult:
     start: int = 0
     end: int = 0
     cold: bool = False
+    proof: Callable[[], None] | None = None
 
 
 class Reader:
-    """Reads of one store."""
+    """Reads of one store.
+
+    Args:
+        log: Where the records lie.
+        settings: How far back reads are hot.
+        layers: Which topics exist.
+        queues: Where the records are found.
+        damaged: Is told of damage before the error goes on to the reader.
+    """
 
     def __init__(
-        self, log: CommitLog, settings: StoreSettings, layers: Layers, queues: ConsumeQueues
+        self,
+        log: CommitLog,
+        settings: StoreSettings,
+        layers: Layers,
+        queues: ConsumeQueues,
+        damaged: Callable[[CorruptionError], None],
     ) -> None:
         self._log = log
         self._settings = settings
         self._layers = layers
         self._queues = queues
+        self._damaged = damaged
+
+    def _guarded(self, read: Callable[[], T]) -> T:
+        """Report damage, then raise it."""
+        try:
+            return read()
+        except CorruptionError as error:
+            self._damaged(error)
+            raise
 
     def range(self, topic: str, queue: int) -> tuple[int, int]:
         """Return (start, end) of a queue.
@@ -140,32 +179,46 @@ class Reader:
         raw = found.read(queue_offset, min(max(max_records, 1), READ_ENTRIES))
         if tag_hashes is not None:
             raw = found.read(queue_offset, READ_ENTRIES)
-        slices, count, seen, cold = self._slices(
-            found, queue_offset, raw, max_bytes, max_records, tag_hashes
-        )
+        begin = QUEUE_ENTRY.unpack_from(raw)[0]
+        cold = self._log.end - begin > self._settings.hot_bytes
+        if tag_hashes is None and not cold:
+            total = len(raw) // QUEUE_ENTRY.size
+            near = self._near(raw, min(total, max_records), max_bytes)
+            if near >= NEAR_MIN or near == total:
+                part = raw[: near * QUEUE_ENTRY.size]
+                slices = self._guarded(lambda: self._stretch(found, queue_offset, part))
+                after = queue_offset + near
+                return ReadResult(ReadStatus.FOUND, slices, near, after, start, end)
+        places, seen = self._places(queue_offset, raw, max_bytes, max_records, tag_hashes)
+        count = sum(place.count for place in places)
+        slices = self._guarded(lambda: [self._view(found, queue_offset, one) for one in places])
+
+        def proof() -> None:
+            self._guarded(lambda: self._prove(found, places))
+
+        if not cold:
+            proof()
+        after = queue_offset + seen
         return ReadResult(
-            ReadStatus.FOUND, slices, count, queue_offset + seen, start, end, cold
+            ReadStatus.FOUND, slices, count, after, start, end, cold, proof if cold else None
         )
 
-    def _slices(
+    def _places(
         self,
-        queue: ConsumeQueue,
         first: int,
         raw: bytes,
         max_bytes: int,
         max_records: int,
         tag_hashes: frozenset[int] | None,
-    ) -> tuple[list[memoryview], int, int, bool]:
-        """Return (slices, records, entries looked at, cold)."""
-        total = len(raw) // QUEUE_ENTRY.size
-        if tag_hashes is None:
-            near = self._near(raw, min(total, max_records), max_bytes)
-            if near >= NEAR_MIN or near == total:
-                return self._stretch(queue, first, raw[: near * QUEUE_ENTRY.size])
+    ) -> tuple[list[_Place], int]:
+        """Return where the records lie, neighbours joined, and how many entries were looked at.
+
+        Touches nothing of the log.
+        """
         columns: tuple[tuple[int, ...], ...] = tuple(zip(*QUEUE_ENTRY.iter_unpack(raw)))
         offsets, sizes, codes = columns
-        numbers: Sequence[int] = range(first, first + total)
-        seen = total
+        seen = len(offsets)
+        numbers: Sequence[int] = range(first, first + seen)
         if tag_hashes is not None:
             wanted = frozenset(tag & _TAG_MASK for tag in tag_hashes)
             keep = [code & _TAG_MASK in wanted for code in codes]
@@ -175,21 +228,29 @@ class Reader:
         if count < len(sizes):
             seen = numbers[count] - first
         if not count:
-            return [], 0, seen, False
+            return [], seen
         offsets, sizes = offsets[:count], sizes[:count]
         ends = tuple(map(add, offsets, sizes))
-        breaks = [*compress(range(1, count), map(ne, offsets[1:], ends)), count]
-        slices: list[memoryview] = []
+        places: list[_Place] = []
         begin = 0
-        for stop in breaks:
-            edges = (begin, stop - 1)
-            for at in edges:
-                self._check(queue, numbers[at], offsets[at], sizes[at])
-            self._log.segments.prove(offsets[begin], ends[stop - 1])
-            slices.append(self._log.segments.view(offsets[begin], ends[stop - 1]))
+        for stop in [*compress(range(1, count), map(ne, offsets[1:], ends)), count]:
+            edges = ((numbers[at], offsets[at], sizes[at]) for at in (begin, stop - 1))
+            places.append(_Place(offsets[begin], ends[stop - 1], stop - begin, tuple(edges)))
             begin = stop
-        cold = self._log.end - offsets[0] > self._settings.hot_bytes
-        return slices, count, seen, cold
+        return places, seen
+
+    def _view(self, queue: ConsumeQueue, number: int, place: _Place) -> memoryview:
+        log = self._log
+        inside = log.start <= place.start < place.end <= log.end
+        if inside and place.end <= log.segments.at(place.start).end:
+            return log.segments.view(place.start, place.end)
+        raise self._wrong(queue, number, place.start, place.end - place.start)
+
+    def _prove(self, queue: ConsumeQueue, places: Sequence[_Place]) -> None:
+        for place in places:
+            for number, offset, size in place.edges:
+                self._check(queue, number, offset, size)
+            self._log.segments.prove(place.start, place.end)
 
     def _near(self, raw: bytes, count: int, max_bytes: int) -> int:
         """Return how many of the first entries lead into one stretch of ``max_bytes`` of a file."""
@@ -207,9 +268,7 @@ class Reader:
                 high = middle
         return low
 
-    def _stretch(
-        self, queue: ConsumeQueue, first: int, raw: bytes
-    ) -> tuple[list[memoryview], int, int, bool]:
+    def _stretch(self, queue: ConsumeQueue, first: int, raw: bytes) -> list[memoryview]:
         """Return the records of entries that lie near each other, comparing each with the log.
 
         One kernel call scans the stretch, the records of other queues in it included, and must
@@ -234,8 +293,7 @@ class Reader:
             number += len(entries) // QUEUE_ENTRY.size
         if b"".join(found) != raw:
             raise self._wrong(queue, first, begin, end - begin)
-        cold = self._log.end - begin > self._settings.hot_bytes
-        return slices, number - first, number - first, cold
+        return slices
 
     def _check(self, queue: ConsumeQueue, number: int, offset: int, size: int) -> None:
         """Compare a queue entry with the record it leads to."""
@@ -264,11 +322,14 @@ class Reader:
         The first record stored at or after ``ms``, or the queue's end; with ``upper`` the last
         one stored at or before it, or the queue's start.
         """
-        start, end = self.range(topic, queue)
+        start, _ = self.range(topic, queue)
         found = self._queues.get(topic, queue)
         if found is None:
             return start
-        low, high = start, end
+        return self._guarded(lambda: self._at_time(found, ms, upper))
+
+    def _at_time(self, found: ConsumeQueue, ms: int, upper: bool) -> int:
+        low, high = found.start, found.end
         while low < high:
             middle = (low + high) // 2
             stamp = self._stored(found, middle)
@@ -276,7 +337,7 @@ class Reader:
                 low = middle + 1
             else:
                 high = middle
-        return max(low - 1, start) if upper else low
+        return max(low - 1, found.start) if upper else low
 
     def _stored(self, queue: ConsumeQueue, number: int) -> int:
         offset, size, _ = queue.entry(number)
@@ -294,8 +355,8 @@ class Reader:
         number = index.find(log_offset)
         if number == index.count:
             return None
-        entry = index.entry(number)
-        segments.prove(entry.start, entry.end)
+        entry = self._guarded(lambda: index.entry(number))
+        self._guarded(lambda: segments.prove(entry.start, entry.end))
         view = segments.view(entry.start, entry.end)
         for _, _, _, entries in scan_queues(view, 0, len(view), entry.start):
             for offset, size, _ in QUEUE_ENTRY.iter_unpack(entries):

@@ -86,7 +86,7 @@ class Store:
         self._derived = derived
         parts = self._log, self.settings, derived.layers, derived.queues
         self._appender = Appender(*parts, derived.producers)
-        self._reader = Reader(*parts)
+        self._reader = Reader(*parts, lambda error: self.mark_quarantine(damage_of(error)))
         self._snapshot_at = derived.snapshot_at
 
     @classmethod
@@ -344,14 +344,10 @@ class Store:
         Raises:
             CorruptionError: Damage; the store is quarantined and nothing wrong was served.
         """
-        try:
-            return self._reader.read(
-                topic, queue, queue_offset, max_bytes=max_bytes, max_records=max_records,
-                tag_hashes=tag_hashes, unconfirmed=self.dispatched < self.end,
-            )  # fmt: skip
-        except CorruptionError as error:
-            self.mark_quarantine(damage_of(error))
-            raise
+        return self._reader.read(
+            topic, queue, queue_offset, max_bytes=max_bytes, max_records=max_records,
+            tag_hashes=tag_hashes, unconfirmed=self.dispatched < self.end,
+        )  # fmt: skip
 
     def offset_at_time(self, topic: str, queue: int, ms: int, *, upper: bool = False) -> int:
         """Return the queue offset of a time; see `storage.reads.Reader.offset_at_time`."""
@@ -359,11 +355,7 @@ class Store:
 
     def record_at(self, log_offset: int) -> memoryview | None:
         """Return the confirmed record that begins at ``log_offset``; None when none does."""
-        try:
-            return self._reader.record_at(log_offset, self.confirm)
-        except CorruptionError as error:
-            self.mark_quarantine(damage_of(error))
-            raise
+        return self._reader.record_at(log_offset, self.confirm)
 
     def find_key(self, topic: str, key: str) -> list[memoryview]:
         """Refuse: the key index comes later.

@@ -6,7 +6,18 @@ import pytest
 
 from storage import ReadStatus, Store, StoreSettings
 from storage.consume_queue import ConsumeQueues
-from tests.crash.workbench import TOPIC, append, bodies, fill, master, section, settle, token
+from tests.crash.workbench import (
+    TOPIC,
+    WHO,
+    append,
+    bodies,
+    fill,
+    flip,
+    master,
+    section,
+    settle,
+    token,
+)
 from tests.fakes.disk import FakeDisk
 from twinlog.errors import CorruptionError, UnavailableError, UnknownTopic
 from twinlog.layout import QUEUE_ENTRY
@@ -143,6 +154,30 @@ def test_cold_reads_are_marked() -> None:
     settle(store)
     assert store.read(TOPIC, 0, 0, max_bytes=99, max_records=1).cold
     assert not store.read(TOPIC, 3, 49, max_bytes=99, max_records=1).cold
+
+
+def test_a_cold_read_touches_nothing_before_its_proof() -> None:
+    """Damage shows in the thread that fetches, and quarantines the store."""
+    disk = FakeDisk()
+    settings = StoreSettings(segment_size=64 * 1024, hot_bytes=8000)
+    store = master(disk, settings=settings)
+    fill(store, 20)
+    settle(store)
+    store.close(clean=True)
+    at = store.entries(0, max_bytes=1 << 20)[3].start
+    store = Store.open(disk, settings, WHO, wall_ms=1)
+    flip(disk, "commitlog/00000000000000000000", at + 100)
+    for queue in range(4):
+        answer = store.read(TOPIC, queue, 0, max_bytes=500, max_records=9)
+        assert (answer.cold, store.damage) == (True, None)
+        assert answer.proof is not None
+        if answer.slices[0].nbytes and decode(answer.slices[0], check_crc=False).log_offset == at:
+            with pytest.raises(CorruptionError):
+                answer.proof()
+            assert store.damage is not None
+            return
+        answer.proof()
+    raise AssertionError("no queue begins with the damaged batch")
 
 
 # -- queue files
