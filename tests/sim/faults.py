@@ -231,7 +231,6 @@ class Faults:
         node = self._living()
         if node is not None and not node.paused:
             node.order_stop()
-            self._start_later(node)
         return node is not None
 
     # -- operators

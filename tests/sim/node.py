@@ -188,10 +188,10 @@ class SimNode:
         self.world.schedule.after(0.001, self._close, incarnation)
 
     def _close(self, incarnation: int) -> None:
-        if incarnation != self.incarnation or self.store is None or self.paused:
+        if incarnation != self.incarnation or self.store is None:
             return
-        if self._jobs:
-            self._stopped(incarnation)
+        if self._jobs or self.paused:
+            self.world.schedule.after(0.05, self._close, incarnation)
             return
         cause = "stopped"
         try:
@@ -200,7 +200,7 @@ class SimNode:
             cause = f"stop: {error}"
         except SimulatedCrash as crash:
             cause = f"crash in {crash}"
-        self._end(cause, power=False)
+        self._died(cause)
 
     def pause(self) -> None:
         """Stop the process; the world goes on."""
