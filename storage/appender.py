@@ -375,6 +375,11 @@ class Appender:
                 self._numbers[place] = number
         for member in turn.members:
             turn.results[member] = refused("disk-full", DISK_FULL)
+        for number, result in enumerate(turn.results):
+            if result is None or result.outcome is not Outcome.DUPLICATE:
+                continue
+            if result.end > self._log.end:  # it repeats what is taken back
+                turn.results[number] = refused("disk-full", DISK_FULL)
         turn.entries.clear()
         turn.members.clear()
         turn.undo.clear()

@@ -115,6 +115,7 @@ def test_a_repeated_section_is_stored_once() -> None:
     )
     old = append(store, section(3, producer=9, sequence=0))[0]
     assert (old.outcome, old.queue_offset) == (Outcome.DUPLICATE, -1)
+    assert results[0].end <= old.end == results[3].log_offset  # it is answered when confirmed
     other = append(store, section(3, producer=9, sequence=21, size=60))[0]
     assert other.code == "sequence-reused"
     gap = append(store, section(3, producer=9, sequence=30))[0]
@@ -203,6 +204,17 @@ def test_a_full_disk_refuses_and_resumes() -> None:
     settle(store)
     assert store.queue_range(TOPIC, 0)[1] == results[0].queue_offset + 3
     assert len(bodies(store)) == results[0].queue_offset + 3
+
+
+def test_a_repetition_of_what_a_full_disk_takes_back_is_refused_too() -> None:
+    """Both arrived in one turn; to call the second one stored would lose it."""
+    disk = FakeDisk()
+    store = master(disk)
+    disk.faults.fail("log.append", after=0, error=28)
+    twice = section(2, producer=9, sequence=0), section(2, producer=9, sequence=0)
+    assert [one.code for one in append(store, *twice)] == ["disk-full", "disk-full"]
+    again = [one.outcome for one in append(store, *twice)]
+    assert again == [Outcome.STORED, Outcome.DUPLICATE]
 
 
 def test_a_full_disk_at_a_file_border_resumes() -> None:
