@@ -34,6 +34,7 @@ from node.reads import Cold, ReadRequest, Reads
 from replication.stream_service import Outbox, Stream, accept
 from storage.reads import ReadResult
 from twinlog import wire
+from twinlog.errors import TwinlogError
 
 NEIGHBOURS_SECONDS = 0.0002
 """Two connections that append within this time are served together from then on."""
@@ -271,6 +272,9 @@ class ClientServer:
             self.reads.finish(cold, fetched)
             self._turns.turn()
             await cold.request.asker.taken()
+        except TwinlogError as error:  # the bytes are damaged: the reader hears it, nobody else
+            cold.request.asker.read_failed(cold.request.request, error)
+            self._turns.turn()
         finally:
             self.cold.give(size)
 

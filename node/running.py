@@ -323,7 +323,12 @@ class Running:
 
 
 def fetch(result: ReadResult) -> list[memoryview]:
-    """Copy the slices of a read; run in a thread, because the pages may have to come from disk."""
+    """Copy the slices of a cold read, proven first.
+
+    Runs in a thread, because the pages may have to come from disk. Raises `CorruptionError`.
+    """
+    if result.proof is not None:
+        result.proof()
     return [memoryview(bytes(piece)) for piece in result.slices]
 
 
