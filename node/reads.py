@@ -24,7 +24,7 @@ from typing import Protocol
 
 from node.limits import Limits, MiB
 from storage.reads import ReadResult, ReadStatus
-from twinlog.errors import TwinlogError, UsageError
+from twinlog.errors import TwinlogError, UnknownTopic, UsageError
 
 MAX_BYTES_DEFAULT = MiB
 MAX_RECORDS_DEFAULT = 65_536
@@ -273,9 +273,8 @@ class Reads:
         self._seen = dispatched
         cold: list[Cold] = []
         for key in list(self._parked):
-            end = self._store.queue_range(*key)[1]
             waiting = self._parked[key]
-            if all(request.offset >= end for request in waiting):
+            if not self._grew(key, waiting):
                 continue
             del self._parked[key]
             self.waiting -= len(waiting)
@@ -284,6 +283,14 @@ class Reads:
                 if found is not None:
                     cold.append(found)
         return cold
+
+    def _grew(self, key: tuple[str, int], waiting: Sequence[ReadRequest]) -> bool:
+        """Whether one of the readers has something to hear, be it that its topic is gone."""
+        try:
+            end = self._store.queue_range(*key)[1]
+        except UnknownTopic:
+            return True
+        return any(request.offset < end for request in waiting)
 
     def expire(self, now: float) -> None:
         """Answer the parked readers whose time is over with ``none``."""

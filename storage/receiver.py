@@ -108,6 +108,8 @@ class Receiver:
             return "the batch reaches beyond its file"
         if (entry.kind == KIND_FILLER) != (entry.end == stop):
             return "a file ends without a filler, or a filler ends before its file"
+        if entry.length < BLANK.size:
+            return "no batch is so short"
         if entry.kind != KIND_FILLER and entry.length > self._settings.batch_length_max:
             return "the batch is too long"
         if entry.start == base and entry.kind != KIND_EPOCH:

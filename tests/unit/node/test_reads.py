@@ -10,7 +10,7 @@ import pytest
 from node.limits import Limits
 from node.reads import Cold, ReadAnswer, ReadRequest, Reads, Standing, parse_read
 from storage.reads import ReadResult, ReadStatus
-from twinlog.errors import CorruptionError, TwinlogError, UsageError
+from twinlog.errors import CorruptionError, TwinlogError, UnknownTopic, UsageError
 
 
 @dataclass
@@ -21,6 +21,7 @@ class Queue:
     matching: bool = True
     cold: bool = False
     broken: bool = False
+    gone: bool = False
     confirm: int = 0
     dispatched: int = 0
 
@@ -31,6 +32,8 @@ class Queue:
 
     def queue_range(self, topic: str, queue: int) -> tuple[int, int]:
         """First and next queue offset."""
+        if self.gone:
+            raise UnknownTopic(topic)
         return 0, len(self.records)
 
     def read(
@@ -46,6 +49,8 @@ class Queue:
         """Up to ``max_records`` from the offset on."""
         if self.broken:
             raise CorruptionError("damaged", offset=7)
+        if self.gone:
+            return ReadResult(ReadStatus.UNKNOWN_TOPIC)
         end = len(self.records)
         if queue_offset > end:
             return ReadResult(ReadStatus.PAST_END, next=queue_offset, end=end)
@@ -129,6 +134,18 @@ def test_a_parked_read_is_answered_when_its_queue_grows() -> None:
     served.wake(2.0)
     served.wake(3.0)
     assert [answer[2] for answer in reader.answers] == [b"x"]
+    assert served.waiting == 0
+
+
+def test_a_parked_read_hears_that_its_topic_is_gone() -> None:
+    """A forced election may undo a topic; the others go on."""
+    queue, reader = Queue(), Reader()
+    served = reads(queue)
+    served.serve(request(reader, 0, wait=9.0), 0.0)
+    queue.gone = True
+    queue.dispatched = 7
+    served.wake(1.0)
+    assert [answer[1]["status"] for answer in reader.answers] == ["unknown-topic"]
     assert served.waiting == 0
 
 

@@ -24,7 +24,8 @@ from tests.crash.workbench import (
     ship,
 )
 from tests.fakes.disk import FakeDisk
-from twinlog.layout import KIND_EPOCH, KIND_FILLER, KIND_REBUILT, BatchEntry
+from twinlog.kernels import crc32c
+from twinlog.layout import KIND_EPOCH, KIND_FILLER, KIND_REBUILT, KIND_RECORDS, BatchEntry
 
 Batches = tuple[list[BatchEntry], bytes]
 
@@ -128,6 +129,24 @@ def test_a_bad_batch_does_not_exist(spoil: Callable[[Batches], Batches]) -> None
     assert not any(second.view(end, second.settings.segment_size))
     ship(first, second, SLAVE)
     assert second.chain_crc(0, second.end) == first.chain_crc(0, first.end)
+
+
+def test_a_filler_shorter_than_a_blank_is_refused() -> None:
+    """No master has so little room; to write it would reach beyond the file."""
+    first, second = master(FakeDisk()), slave()
+    fill(first, 1)
+    ship(first, second, SLAVE)
+    size, end = second.settings.segment_size, second.end
+    entry = replace(second.entries(0, max_bytes=1 << 20)[-1], kind=KIND_RECORDS)
+    entries = [
+        replace(entry, start=end, length=size - 4 - end),
+        replace(entry, start=size - 4, length=4, kind=KIND_FILLER),
+    ]
+    payload = bytes(size - 4 - end)
+    entries[0] = replace(entries[0], crc=crc32c(payload))
+    with pytest.raises(BadBatch) as caught:
+        second.receive(SLAVE, entries, memoryview(payload + bytes(8)))
+    assert (caught.value.start, second.end) == (size - 4, end)
 
 
 def test_a_gap_is_refused() -> None:
