@@ -14,6 +14,7 @@ Not here: roles, sessions, who is in sync (``replication``); time and randomness
 
 from __future__ import annotations
 
+import errno
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
@@ -390,7 +391,7 @@ class Store:
 
         def work() -> None:
             if generation == self._generation:
-                log.flush_to(target, segments, "flush")
+                self._flush_to(target, segments, generation, "flush")
 
         def apply(job: Job) -> None:
             self._flushing = False
@@ -398,6 +399,17 @@ class Store:
                 log.flushed_to(target, segments)
 
         return Job("flush", work, apply)
+
+    def _flush_to(
+        self, end: int, segments: Sequence[Segment], generation: int, op: str
+    ) -> None:
+        """Flush in a worker thread; a file that a cut has removed meanwhile needs no flush."""
+        try:
+            self._log.flush_to(end, segments, op)
+        except DiskError as error:
+            gone = error.errno in (errno.ENOENT, errno.EBADF)
+            if generation == self._generation or not gone:
+                raise
 
     def save_promise_job(self, promise: Promise) -> Job:
         """Return a job that makes a promise durable; it counts from `finish` on."""
@@ -413,14 +425,18 @@ class Store:
         return Job("promise", work, apply)
 
     def checkpoint_job(self) -> Job:
-        """Return a job that writes both checkpoints and the exports that have changed."""
+        """Return a job that writes both checkpoints and the exports that have changed.
+
+        While a cut is under way it does nothing: what is flushed now may lie beyond the new end.
+        """
         trusted, generation = Trusted(self.flushed, self.confirm), self._generation
+        cutting = self._cutting
         exports = self._exports.prepare(self._derived.layers.confirmed, self._log)
         physic = self._log.timestamp if self.flushed == self.end else 0
 
         def work() -> None:
             with self._guard:
-                if generation != self._generation:
+                if cutting or generation != self._generation:
                     return
                 self._opened.checkpoint.write(trusted, "checkpoint")
                 if physic:
@@ -429,7 +445,7 @@ class Store:
                 self._exports.write(exports, "checkpoint")
 
         def apply(job: Job) -> None:
-            if job.error is None and generation == self._generation:
+            if job.error is None and not cutting and generation == self._generation:
                 self.checkpointed = trusted.flushed
 
         return Job("checkpoint", work, apply)
@@ -488,7 +504,7 @@ class Store:
 
         def work() -> None:
             unflushed.flush(self._disk, "snapshot.queues")
-            log.flush_to(at, segments, "snapshot.log")
+            self._flush_to(at, segments, generation, "snapshot.log")
             with self._guard:
                 if generation == self._generation:
                     self._derived.snapshots.write(value, "snapshot.write")

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from storage import Job
 from storage.errors import DiskError, StaleToken
+from storage.segment import Segment
 from tests.crash.workbench import (
     append,
     bodies,
@@ -110,6 +112,52 @@ def test_jobs_before_a_cut_move_nothing() -> None:
     store.close(clean=False)
     again = open_store(disk)
     assert (again.end, again.damage) == (at, None)
+
+
+def test_a_checkpoint_asked_for_during_a_cut_names_nothing() -> None:
+    """What was flushed then lies beyond the new end: a start would call it damage."""
+    disk = FakeDisk()
+    store = master(disk)
+    fill(store, 3)
+    at = store.end
+    fill(store, 3)
+    run(store, store.flush_job(thorough=True))
+    cut = store.cut_job(token(1), at)
+    checkpoint = store.checkpoint_job()
+    cut.run()
+    run(store, checkpoint)
+    store.finish(cut)
+    assert store.checkpointed <= at
+    store.close(clean=False)
+    again = open_store(disk)
+    assert (again.end, again.damage) == (at, None)
+
+
+def test_a_flush_that_a_cut_overtakes_does_not_miss_the_files() -> None:
+    """The cut removes a file while the flush is under way: no error of the disk."""
+    disk = FakeDisk()
+    store = master(disk)
+    fill(store, 3)
+    at = store.end
+    fill(store, 25)
+    assert len(disk.list("commitlog")) > 1
+    flush = store.flush_job(thorough=True)
+    assert flush is not None
+    cuts: list[Job] = []
+    whole = Segment.flush
+
+    def overtaken(self: Segment, start: int, end: int, op: str) -> None:
+        if not cuts:
+            cuts.append(store.cut_job(token(1), at))
+            cuts[0].run()
+        whole(self, start, end, op)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Segment, "flush", overtaken)
+        flush.run()
+    store.finish(cuts[0])
+    store.finish(flush)
+    assert (store.end, store.flushed <= at) == (at, True)
 
 
 def test_nobody_writes_while_a_cut_is_under_way() -> None:
