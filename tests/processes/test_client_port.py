@@ -294,3 +294,73 @@ async def test_cold_data_is_fetched_by_a_thread_within_a_bound(
             for _ in range(40):
                 assert len(bodies(await lazy.receive())) == 8
         await cluster.until(lambda: running.clients.cold.held == 0, "all given back")
+
+
+ODD: tuple[object, ...] = (
+    None,
+    -1,
+    0,
+    1 << 31,
+    (1 << 63) - 1,
+    -(1 << 63),
+    (1 << 64) - 1,
+    True,
+    1.5,
+    float("inf"),
+    "",
+    "t",
+    "x" * 300,
+    "\x00",
+    b"t",
+    [],
+    [None],
+    [-1, 1 << 63],
+    ["t"],
+    [["t", 0, 1, 0, 0, 0, 0]],
+    {"t": 1},
+)
+"""Values that somebody may send in any field."""
+
+GOOD: dict[wire.Type, dict[str, object]] = {
+    wire.Type.METADATA: {"topics": None},
+    wire.Type.APPEND: {"ack": "confirmed", "timeout_ms": 1000, "sections": []},
+    wire.Type.READ: {
+        "topic": "t",
+        "queue": 0,
+        "offset": 0,
+        "max_bytes": 1000,
+        "max_records": 10,
+        "wait_ms": 0,
+        "tags": None,
+    },
+    wire.Type.OFFSETS: {"topic": "t", "queues": None, "at_ms": None},
+    wire.Type.TOPIC: {"op": "create", "name": "odd", "queues": 1},
+    wire.Type.GET: {"log_offset": 0},
+    wire.Type.ADMIN: {"op": "transfer", "to": "n1", "timeout_ms": 10},
+}
+
+
+@pytest.mark.parametrize("kind", sorted(GOOD), ids=lambda kind: wire.Type(kind).name)
+async def test_odd_values_in_any_field_are_answered(one: Cluster, kind: wire.Type) -> None:
+    """Whatever a field holds, its request is answered and the node goes on."""
+    for name in GOOD[kind]:
+        for value in ODD:
+            async with one.client("n1") as client:
+                answer = await client.ask(kind, {**GOOD[kind], name: value})
+                assert answer.is_answer
+    async with one.client("n1") as client:
+        assert outcomes(await client.append(records("t", b"alive"))) == [0]
+
+
+@pytest.mark.parametrize("column", range(7))
+async def test_odd_numbers_in_a_section_are_answered(one: Cluster, column: int) -> None:
+    """Topic, queue, records, bytes, producer, epoch, sequence: refused or stored, never worse."""
+    section = records("t", b"body")
+    async with one.client() as client:
+        for value in ODD:
+            row = section.row()
+            row[column] = value
+            fields: dict[str, object] = {"timeout_ms": 1000, "sections": [row]}
+            answer = await client.ask(wire.Type.APPEND, fields, section.data)
+            assert answer.is_answer
+        assert outcomes(await client.append(records("t", b"alive"))) == [0]
