@@ -16,10 +16,12 @@ that is derived from them, cutting (`storage.cut`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import errno
+from collections.abc import Callable, Sequence
 
 from storage.disk import Disk, Mapping
 from storage.epoch_history import EpochHistory
+from storage.errors import DiskError
 from storage.segment import (
     Segment,
     adopt,
@@ -219,13 +221,25 @@ class CommitLog:
 
     # -- flushing
 
-    def flush_to(self, end: int, segments: Sequence[Segment], op: str) -> None:
+    def flush_to(
+        self,
+        end: int,
+        segments: Sequence[Segment],
+        op: str,
+        overtaken: Callable[[], bool] = lambda: False,
+    ) -> None:
         """Make bytes and entries below ``end`` durable; runs in a worker thread.
 
-        Old files first, then the directories of files that are new.
+        Old files first, then the directories of files that are new. Once a cut has ``overtaken``
+        it, files that are gone need no flush.
         """
-        for segment in segments:
-            segment.flush(max(self.flushed, segment.start), min(end, segment.end), op)
+        try:
+            for segment in segments:
+                segment.flush(max(self.flushed, segment.start), min(end, segment.end), op)
+        except DiskError as error:
+            if error.errno in (errno.ENOENT, errno.EBADF) and overtaken():
+                return
+            raise
         if not all(segment.names_durable for segment in segments):
             flush_names(self._disk, op)
 

@@ -14,7 +14,6 @@ Not here: roles, sessions, who is in sync (``replication``); time and randomness
 
 from __future__ import annotations
 
-import errno
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
@@ -391,7 +390,7 @@ class Store:
 
         def work() -> None:
             if generation == self._generation:
-                self._flush_to(target, segments, generation, "flush")
+                log.flush_to(target, segments, "flush", lambda: generation != self._generation)
 
         def apply(job: Job) -> None:
             self._flushing = False
@@ -399,17 +398,6 @@ class Store:
                 log.flushed_to(target, segments)
 
         return Job("flush", work, apply)
-
-    def _flush_to(
-        self, end: int, segments: Sequence[Segment], generation: int, op: str
-    ) -> None:
-        """Flush in a worker thread; a file that a cut has removed meanwhile needs no flush."""
-        try:
-            self._log.flush_to(end, segments, op)
-        except DiskError as error:
-            gone = error.errno in (errno.ENOENT, errno.EBADF)
-            if generation == self._generation or not gone:
-                raise
 
     def save_promise_job(self, promise: Promise) -> Job:
         """Return a job that makes a promise durable; it counts from `finish` on."""
@@ -504,7 +492,7 @@ class Store:
 
         def work() -> None:
             unflushed.flush(self._disk, "snapshot.queues")
-            self._flush_to(at, segments, generation, "snapshot.log")
+            log.flush_to(at, segments, "snapshot.log", lambda: generation != self._generation)
             with self._guard:
                 if generation == self._generation:
                     self._derived.snapshots.write(value, "snapshot.write")
