@@ -29,7 +29,7 @@ from node.answers import Answers
 from node.append_path import AppendPath
 from node.connection import ClientConnection
 from node.counts import ClientCounts
-from node.limits import Limits
+from node.limits import Limits, connections_that_fit
 from node.reads import Cold, ReadRequest, Reads
 from replication.stream_service import Outbox, Stream, accept
 from storage.reads import ReadResult
@@ -100,6 +100,7 @@ class ClientServer:
         self._fetch = fetch
         self._debug = debug
         self._connections: dict[ClientConnection, None] = {}
+        self._connections_max = connections_that_fit(limits.connections_max)
         self._cold_threads = trio.CapacityLimiter(limits.cold_reads_max)
         self.cold = Budget(limits.cold_bytes_max)
         """Memory of cold answers that nobody has taken yet."""
@@ -148,7 +149,7 @@ class ClientServer:
 
     def _accepted(self, sock: socket.socket, peer: str) -> None:
         self.counts.accepted += 1
-        if len(self._connections) >= self.limits.connections_max:
+        if len(self._connections) >= self._connections_max:
             self.counts.limit_reached("connections_max")
             sock.close()
             return

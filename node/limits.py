@@ -10,6 +10,7 @@ Units stand in the names. Not here: limits of frames (``twinlog.wire``), of the 
 
 from __future__ import annotations
 
+import resource
 from dataclasses import dataclass
 
 KiB = 1024
@@ -60,3 +61,18 @@ class Limits:
     cold_bytes_max: int = 16 * MiB
     """Memory of cold answers that their clients have not taken; beyond it cold reads wait. They are
     copies, unlike hot answers; a client that does not take its own is closed as stalled."""
+
+
+def connections_that_fit(most: int) -> int:
+    """Let the process open as many files as the system grants; return how many may be clients.
+
+    Half of them at most: a store that gets no descriptor for a flush ends the node.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+            soft = hard
+        except (OSError, ValueError):
+            pass  # some systems name a limit that they do not grant
+    return most if soft == resource.RLIM_INFINITY else min(most, max(soft // 2, 1))

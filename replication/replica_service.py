@@ -34,6 +34,9 @@ from twinlog import wire
 LINK_UNSENT_MAX = 64 << 20
 """Unsent bytes on a link beyond which it is closed: four times the default window of a slave."""
 
+LINKS_MAX = 256
+"""Links at a time, far more than a group has nodes: strangers cannot take every descriptor."""
+
 JOB_THREADS = 4
 """Flush, cut or promise, checkpoint, prepare: one of each may run at a time."""
 
@@ -216,6 +219,10 @@ class ReplicaService:
         self._nursery.start_soon(task, *args)
 
     def _accepted(self, sock: socket.socket, peer: str) -> None:
+        if len(self._links) >= LINKS_MAX:
+            self.links_closed["too-many"] = self.links_closed.get("too-many", 0) + 1
+            sock.close()
+            return
         conn, self._next_conn = self._next_conn, self._next_conn + 1
         stream = self._stream(conn, sock)
         self.driver.on_accept(self.now(), conn)
