@@ -112,10 +112,14 @@ def open_store(disk: Disk, settings: StoreSettings, who: Who, *, wall_ms: int) -
             hint="read it with twinlog log; a member of a group starts with an empty directory",
         )
     _lock(disk, found, who)
+    start: _Start | None = None
     try:
         start = _begin(disk, settings, who, found, wall_ms)
         return _open(start, wall_ms)
-    except BaseException:
+    except BaseException as error:
+        failed = isinstance(error, DiskError) and not isinstance(error, DiskFull)
+        if failed and start is not None:
+            start.run.note_io_error()  # the kernel reports a lost write once: the next try has none
         disk.unlock()
         raise
 
@@ -239,20 +243,22 @@ def _recover(start: _Start) -> tuple[list[int], Plan, list[Found]]:
     walked = [_found(disk, at) for at in starts if at >= min(first, starts[-1])]
     if walked and walked[0].start > first:
         walked.insert(0, Found(first, 0, b""))
-    mappings: dict[int, memoryview] = {}
+    mappings: dict[int, Mapping] = {}
 
     def check(entry: BatchEntry) -> str | None:
         base = entry.start - entry.start % size
         if base not in mappings:
-            mappings[base] = disk.map(log_path(base), size, op="open.map").buffer
+            mappings[base] = disk.map(log_path(base), size, op="open.map")
         at = entry.start - base
-        data = mappings[base][at : at + covered(entry)]
+        data = mappings[base].buffer[at : at + covered(entry)]
         return None if crc32c(data) == entry.crc else "bytes do not match the batch's CRC"
 
     planned = plan(
         walked, segment_size=size, prove_from=prove_from, flushed=start.trusted.flushed,
         check=check,
     )  # fmt: skip
+    for mapping in mappings.values():
+        mapping.close()
     for at in range(0, first, size):
         if planned.damage is None:
             planned = replace(planned, damage=_sealed_damage(disk, at, size))

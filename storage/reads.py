@@ -51,6 +51,15 @@ class ReadStatus(Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class _Wanted:
+    """Limits and filter of one read."""
+
+    bytes: int
+    records: int
+    tag_hashes: frozenset[int] | None
+
+
+@dataclass(frozen=True, slots=True)
 class _Place:
     """Neighbouring records in the log; ``edges`` are number, offset, size of first and last."""
 
@@ -176,40 +185,41 @@ class Reader:
             return ReadResult(status, next=queue_offset, start=start, end=end)
         if queue_offset == end or found is None:
             return ReadResult(ReadStatus.NONE, next=queue_offset, start=start, end=end)
-        raw = found.read(queue_offset, min(max(max_records, 1), READ_ENTRIES))
-        if tag_hashes is not None:
-            raw = found.read(queue_offset, READ_ENTRIES)
-        begin = QUEUE_ENTRY.unpack_from(raw)[0]
-        cold = self._log.end - begin > self._settings.hot_bytes
-        if tag_hashes is None and not cold:
-            total = len(raw) // QUEUE_ENTRY.size
-            near = self._near(raw, min(total, max_records), max_bytes)
+        wanted = _Wanted(max_bytes, max(max_records, 1), tag_hashes)
+        return self._found(found, queue_offset, wanted)
+
+    def _found(self, queue: ConsumeQueue, first: int, wanted: _Wanted) -> ReadResult:
+        """Return the records from queue offset ``first`` on, which exists."""
+        filtered = wanted.tag_hashes is not None
+        raw = queue.read(first, READ_ENTRIES if filtered else min(wanted.records, READ_ENTRIES))
+        if len(raw) < QUEUE_ENTRY.size:
+            raise self._wrong(queue, first, 0, 0)
+        range_ = queue.start, queue.end
+        cold = self._log.end - QUEUE_ENTRY.unpack_from(raw)[0] > self._settings.hot_bytes
+        if not filtered and not cold:
+            total = min(len(raw) // QUEUE_ENTRY.size, wanted.records)
+            near = self._near(raw, total, wanted.bytes)
             if near >= NEAR_MIN or near == total:
                 part = raw[: near * QUEUE_ENTRY.size]
-                slices = self._guarded(lambda: self._stretch(found, queue_offset, part))
-                after = queue_offset + near
-                return ReadResult(ReadStatus.FOUND, slices, near, after, start, end)
-        places, seen = self._places(queue_offset, raw, max_bytes, max_records, tag_hashes)
+                slices = self._guarded(lambda: self._stretch(queue, first, part))
+                return ReadResult(ReadStatus.FOUND, slices, near, first + near, *range_)
+        places, seen = self._places(first, raw, wanted)
         count = sum(place.count for place in places)
-        slices = self._guarded(lambda: [self._view(found, queue_offset, one) for one in places])
+        slices = self._guarded(lambda: [self._view(queue, first, one) for one in places])
 
         def proof() -> None:
-            self._guarded(lambda: self._prove(found, places))
+            self._guarded(lambda: self._prove(queue, places))
 
         if not cold:
             proof()
-        after = queue_offset + seen
-        return ReadResult(
-            ReadStatus.FOUND, slices, count, after, start, end, cold, proof if cold else None
-        )
+        later = proof if cold else None
+        return ReadResult(ReadStatus.FOUND, slices, count, first + seen, *range_, cold, later)
 
     def _places(
         self,
         first: int,
         raw: bytes,
-        max_bytes: int,
-        max_records: int,
-        tag_hashes: frozenset[int] | None,
+        wanted: _Wanted,
     ) -> tuple[list[_Place], int]:
         """Return where the records lie, neighbours joined, and how many entries were looked at.
 
@@ -219,12 +229,12 @@ class Reader:
         offsets, sizes, codes = columns
         seen = len(offsets)
         numbers: Sequence[int] = range(first, first + seen)
-        if tag_hashes is not None:
-            wanted = frozenset(tag & _TAG_MASK for tag in tag_hashes)
-            keep = [code & _TAG_MASK in wanted for code in codes]
+        if wanted.tag_hashes is not None:
+            tags = frozenset(tag & _TAG_MASK for tag in wanted.tag_hashes)
+            keep = [code & _TAG_MASK in tags for code in codes]
             offsets, sizes = tuple(compress(offsets, keep)), tuple(compress(sizes, keep))
             numbers = tuple(compress(numbers, keep))
-        count = _fit(sizes, max_bytes, max_records)
+        count = _fit(sizes, wanted.bytes, wanted.records)
         if count < len(sizes):
             seen = numbers[count] - first
         if not count:
