@@ -30,9 +30,9 @@ from storage.checkpoint import (
 from storage.commit_log import CommitLog
 from storage.consume_queue import DIRECTORY as QUEUE_DIRECTORY
 from storage.derived import Derived, derive
-from storage.disk import Disk
+from storage.disk import Disk, Mapping
 from storage.epoch_history import EpochHistory
-from storage.errors import DirectoryInUse, ForeignStore
+from storage.errors import DirectoryInUse, DiskError, DiskFull, ForeignStore
 from storage.identity import (
     ABORT,
     CLEAN,
