@@ -152,7 +152,10 @@ class Driver:
         self._running = False
         self._crashed = False
         self._full = False
-        self._do: Mapping[type, Callable[..., None]] = {
+        self._do = self._handlers()
+
+    def _handlers(self) -> Mapping[type, Callable[..., None]]:
+        return {
             commands.Send: self._do_send,
             commands.Ship: self._do_ship,
             commands.Receive: self._do_receive,

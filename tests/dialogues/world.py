@@ -75,7 +75,7 @@ class Node:
         self.driver = Driver(
             store,  # type: ignore[arg-type]
             world.settings,
-            self,  # type: ignore[arg-type]
+            self,
             node=name,
             cluster="c",
             wall_ms=lambda: int(world.clock.now * 1000),
@@ -116,9 +116,9 @@ class Node:
         other, number = link
         copied = replace(frame, payload=bytes(frame.payload))
         self.world.sent(self, other, copied)
-        copied = self.world.bend(self, other, copied)
-        if copied is not None:
-            self.world.clock.after(LINK, self._arrive, other, number, copied)
+        bent = self.world.bend(self, other, copied)
+        if bent is not None:
+            self.world.clock.after(LINK, self._arrive, other, number, bent)
 
     def _arrive(self, other: Node, number: int, frame: wire.Frame) -> None:
         if (self.name, other.name) in self.world.cut:

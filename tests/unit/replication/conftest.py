@@ -2,21 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
+from tests.dialogues.stories import steady
 from tests.dialogues.world import World
-
-
-def steady(*names: str, **settings: Any) -> World:
-    """Return a group whose members are all in sync."""
-    world = World(*(names or ("n1", "n2", "n3")), **settings)
-    world.boot_all()
-    world.run(5.0)
-    assert world.master() == "n1"
-    assert set(world.register.state.isr) == set(world.names)
-    return world
 
 
 @pytest.fixture

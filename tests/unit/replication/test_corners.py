@@ -345,7 +345,7 @@ def test_queues_that_find_no_space_are_told_of(world: World) -> None:
     world.send("n1")
     world.run(0.1)
     assert world.nodes["n2"].has_event("dispatch-waits")
-    del store.dispatch  # type: ignore[attr-defined]
+    del store.dispatch
     world.run(2.0)
     assert store.dispatched == store.confirm
 

@@ -78,7 +78,8 @@ def test_a_missing_field_or_one_of_another_type_is_refused(message: frames.Messa
     frames.decode(replace(frame, fields={**frame.fields, "newer": [1]}))
     optional = {"leader"} if isinstance(message, frames.HelloErr) else set[str]()
     for name in frame.fields:
-        for odd in (1.5, -1, {}):
+        odds: list[object] = [1.5, -1, {}]
+        for odd in odds:
             with pytest.raises(ProtocolError):
                 frames.decode(replace(frame, fields={**frame.fields, name: odd}))
         if name not in optional:

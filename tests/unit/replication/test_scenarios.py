@@ -8,23 +8,8 @@ from __future__ import annotations
 
 from replication.register_ops import Failover
 from storage import Outcome
+from tests.dialogues.stories import logs_equal, steady
 from tests.dialogues.world import World
-
-
-def steady(*names: str, **settings: object) -> World:
-    """A group whose members are all in sync."""
-    world = World(*(names or ("n1", "n2", "n3")), **settings)  # type: ignore[arg-type]
-    world.boot_all()
-    world.run(5.0)
-    assert world.master() == "n1"
-    assert set(world.register.state.isr) == set(world.names)
-    return world
-
-
-def logs_equal(world: World) -> bool:
-    """Whether all living nodes hold the same bytes."""
-    logs = {bytes(node.store.log) for node in world.nodes.values() if node.alive}
-    return len(logs) == 1
 
 
 def test_a_new_group_elects_the_configured_master_and_everybody_joins() -> None:
