@@ -24,10 +24,8 @@ from tests.sim.swarm import draw
 MUTANTS = (*OF_STORAGE, *OF_REPLICATION)
 
 
-def hunt(
-    mutant: Mutant, *, seeds: int = SEEDS, seconds: float = 60.0
-) -> tuple[Verdict | None, int]:
-    """Run a mutant until something fails; returns the verdict, if any, and the seeds tried."""
+def hunt(mutant: Mutant, *, seeds: int = SEEDS, seconds: float = 60.0) -> Verdict | None:
+    """Run a mutant until something fails; returns that verdict, None when it survives."""
     patches = Patches()
     try:
         mutant.apply(patches)
@@ -37,10 +35,10 @@ def hunt(
                 mutant.bend(plan)
             verdict = run_seed(seed, seconds=seconds, plan=plan)
             if verdict.failed:
-                return verdict, seed + 1
+                return verdict
     finally:
         patches.undo()
-    return None, seeds
+    return None
 
 
 def main() -> int:
@@ -52,13 +50,13 @@ def main() -> int:
         if wanted and mutant.name not in wanted:
             continue
         begin = time.monotonic()
-        verdict, _ = hunt(mutant)
+        verdict = hunt(mutant)
         spent = time.monotonic() - begin
         killer = verdict.invariant if verdict else "redundant" if mutant.redundant else "SURVIVES"
         seed = str(verdict.seed) if verdict else "-"
         survivors += verdict is None and not mutant.redundant
         print(f"{mutant.name:24} {killer:24} {seed:>6} {spent:8.1f}", flush=True)
-        if wanted and verdict is not None:
+        if len(wanted) == 1 and verdict is not None:
             print(f"  rule: {mutant.rule}\n  {verdict.text}")
             print("\n".join(f"    {line}" for line in verdict.story))
     return 1 if survivors else 0

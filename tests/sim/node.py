@@ -50,6 +50,7 @@ class SimNode:
         lost_power: The last end of the process took the page cache with it.
         died_cutting: It ended in the middle of a cut.
         unclean_pending: An unclean start has not heard the answer to its registration.
+        queues_checked: Where the judge stopped reading each queue of this process.
         acted_before: Epoch in which it acted as master when its last event came.
         cause: Why the process ended.
     """
@@ -67,6 +68,7 @@ class SimNode:
         self.lost_power = False
         self.died_cutting = False
         self.unclean_pending = False
+        self.queues_checked: dict[tuple[str, int], int] = {}
         self.acted_before: int | None = None
         self.cause = "never started"
         self._opened = False
@@ -81,6 +83,7 @@ class SimNode:
     def boot(self) -> None:
         """Start a process; recovery runs at once, its first event comes a little later."""
         self.incarnation += 1
+        self.queues_checked = {}
         self.alive = True
         self._opened = False
         self.cause = ""
@@ -154,8 +157,10 @@ class SimNode:
         # A start that did not get through leaves the disk as the end before it did.
         self.lost_power = power or (self.lost_power and not self._opened)
         self.died_cutting = self.cutting or (self.died_cutting and not self._opened)
-        # A kill between a failed flush and the note of it leaves no trace, and need not.
-        broken = self.disk.faults.io_errors > 0 and "EIO" in cause
+        # A kill between a failed flush and the note of it may leave no trace.
+        errors = self.disk.faults.io_errors > 0
+        broken = errors and "EIO" in cause
+        self.unclean_pending = self.unclean_pending or errors
         self.disk.faults.io_errors = 0
         self._backlog = []
         world.network.process_gone(self, silently=power)

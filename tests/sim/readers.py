@@ -76,7 +76,9 @@ class Readers:
         return at + result.count
 
     def compare_queues(self, node: SimNode, *, complete: bool = False) -> None:
-        """Read every queue of a node from its start; with ``complete`` nothing may be missing.
+        """Read every queue of a node, from where this process was read before.
+
+        With ``complete`` from the start, and nothing may be missing.
 
         Raises:
             Violation: A queue differs from the confirmed log.
@@ -97,7 +99,9 @@ class Readers:
                     f"{node.name} {topic}/{queue} is {start}..{end}, confirmed log has {below}"
                     f" of {len(rows)}",
                 )
-            at = 0
+            checked = {} if complete else node.queues_checked
+            at = checked.get((topic, queue), 0)
+            checked[topic, queue] = end
             while at < end:
                 after = self._read(node, topic, queue, at)
                 if after == at:

@@ -283,7 +283,8 @@ class World:
                 place = self.contents.places.get((key, section.epoch, section.sequence))
                 if place is None:
                     raise Violation("AckHolds", f"{what} {section.sequence}: not confirmed")
-                if result.end and place.log_offset != result.log_offset:
+                known = result.end > 0 and result.log_offset >= 0
+                if known and place.log_offset != result.log_offset:
                     raise Violation("AckHolds", f"{what}: at {result.log_offset}, is {place}")
             case "flushed" if result.end > store.flushed:
                 raise Violation("AckHolds", f"{what}: {result.end} flushed {store.flushed}")
