@@ -408,4 +408,3 @@ def _mark_running(
         disk.remove(CLEAN, "open.clean.remove")
         disk.fsync_dir("twinlog", "open.clean.dir")
     return run
-

@@ -232,6 +232,18 @@ def test_an_io_error_makes_the_next_start_unclean() -> None:
     assert "error" in open_store(disk).boot.why_unclean
 
 
+def test_an_io_error_at_a_start_is_remembered() -> None:
+    """The kernel reports a lost write once: the next start would flush without an error."""
+    disk = FakeDisk()
+    store = master(disk)
+    fill(store, 3)
+    store.close(clean=False)
+    disk.faults.fail("open.flush.log")
+    with pytest.raises(DiskError):
+        open_store(disk)
+    assert "error" in open_store(disk).boot.why_unclean
+
+
 def test_an_io_error_in_a_clean_stop_is_remembered() -> None:
     """The stop was not clean, and what its flush may have lost is not forgotten."""
     disk = FakeDisk()
