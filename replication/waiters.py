@@ -97,6 +97,10 @@ class Waiters:
             if not waiter.gone:
                 self._forget(waiter)
                 expired.append(waiter.request)
+        if sum(map(len, self._queues.values())) > 2 * self.count + 1024:
+            # While nothing is confirmed nothing is released, and repetitions would pile up.
+            for kind, queue in self._queues.items():
+                self._queues[kind] = deque(waiter for waiter in queue if not waiter.gone)
         return expired
 
     def drain(self) -> list[int]:

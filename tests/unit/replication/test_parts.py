@@ -178,6 +178,15 @@ def test_the_table_of_deadlines_does_not_keep_what_is_gone() -> None:
     assert len(waiters._deadlines) < 1100
 
 
+def test_the_queues_do_not_keep_what_is_gone() -> None:
+    """Nothing is confirmed for long, and clients repeat with short deadlines."""
+    waiters = Waiters(10, 1000)
+    for number in range(5000):
+        waiters.add(number, CONFIRMED, end=7, size=1, deadline=number)
+        assert waiters.expire(number) == [number]
+    assert len(waiters._queues[CONFIRMED]) < 1100
+
+
 @given(
     st.lists(
         st.tuples(
