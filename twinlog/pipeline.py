@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 ROUTE_SECONDS = 2.0
 """How long one search for the master lasts before the deadlines of sections are looked at."""
 
-PATIENCE_SECONDS = 2.0
+PATIENCE_SECONDS = 1.0
 """How long the master may be silent before the other nodes are asked who is master: one that was
 paused or cut off keeps its connections open, and its successor is waiting for what it has."""
 
