@@ -237,13 +237,14 @@ class RealMapping:
 
     def touch(self, start: int, end: int) -> None:
         """See `Mapping`. Advice only: a kernel before 5.14 gets plain reads."""
+        buffer = self.buffer  # a cut may close us meanwhile: its pages stay
         start -= start % PAGE
-        end = min(end, self.size)
+        end = min(end, len(buffer))
         for at in range(start, end, _TOUCH_STEP):
             length = min(_TOUCH_STEP, end - at)
             if not self._populate(at, length):
                 for page in range(at, at + length, PAGE):
-                    _ = self.buffer[page]
+                    _ = buffer[page]
 
     def _populate(self, start: int, length: int) -> bool:
         call = getattr(_LIBC, "madvise", None) if _LIBC is not None else None

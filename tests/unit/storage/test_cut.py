@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from storage import Job
+from storage.disk import RealDisk, RealMapping
 from storage.errors import DiskError, StaleToken
 from storage.segment import Segment
 from tests.crash.workbench import (
@@ -158,6 +161,21 @@ def test_a_flush_that_a_cut_overtakes_does_not_miss_the_files() -> None:
     store.finish(cuts[0])
     store.finish(flush)
     assert (store.end, store.flushed <= at) == (at, True)
+
+
+def test_pages_of_a_file_that_a_cut_has_closed_need_no_touch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before or in the middle of it, and where the kernel knows no such advice."""
+    mapping = RealDisk(tmp_path).map("file", 8192, op="test", create=True)
+
+    def closing(self: RealMapping, start: int, length: int) -> bool:
+        self.close()
+        return False
+
+    monkeypatch.setattr(RealMapping, "_populate", closing)
+    mapping.touch(0, 8192)
+    mapping.touch(0, 8192)
 
 
 def test_nobody_writes_while_a_cut_is_under_way() -> None:
