@@ -56,6 +56,23 @@ def test_an_epoch_that_ended_here_is_not_begun_again(world: World) -> None:
     assert "has ended here" in (node.driver.view().why or "")
 
 
+def test_nothing_is_done_under_a_state_before_its_promise_is_on_the_disk(world: World) -> None:
+    """Not even when another job comes back first."""
+    node, state = world.nodes["n2"], world.register.state
+    world.coordinator_down = True
+    newer = replace(
+        state, revision=state.revision + 1, tag=9, epoch=2, leader="n2", leader_session=1
+    )
+    node.tell(node.driver.on_group_state, newer.to_json())
+    core = node.driver.core
+    assert not core.has_promised(newer)
+    core.on_cut(world.clock.now)
+    assert node.driver.view().role == "fenced"
+    world.run(0.01)
+    assert core.has_promised(newer)
+    assert node.driver.view().role == "master"
+
+
 def test_a_group_without_a_configured_master_waits_for_all() -> None:
     """Then the first in the order of the file stands."""
     world = World("n1", "n2", "n3", first=None)

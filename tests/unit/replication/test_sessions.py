@@ -365,6 +365,9 @@ def test_an_answer_waits_until_the_shown_revision_is_on_the_disk(world: World) -
     revision = node.driver.core.context.promise.revision + 5
     append = frames.Append(1, 1, 100, 1, 100, 100, 0, revision, 77)
     before = len(world.trace)
+    following = node.driver.core.following
+    assert following is not None
+    following._said = None
     node.tell(node.driver.on_frame, link_of(node, "n1"), frames.encode(append, NAMES))
     assert not [line for line in world.trace[before:] if line.startswith("n2 > n1  ack")]
     world.run(0.003)
