@@ -425,6 +425,22 @@ class FakeDisk:
         self._now = names
         self._durable = names.copy()
 
+    def copy(self, seed: int) -> FakeDisk:
+        """Return the directory as a backup tool copies it: same bytes, other inodes, durable."""
+        made = FakeDisk(page_size=self.page_size, seed=seed, total=self._total)
+        made._boot = self._boot
+        made._numbers = self._numbers + 1
+        for name in self._now.directories:
+            made._now.directories[name] = None
+        for path, file in self._now.files.items():
+            made._numbers += 1
+            twin = FakeFile(made._numbers)
+            twin.content[:] = file.content
+            twin.flush()
+            made._now.files[path] = twin
+        made._durable = made._now.copy()
+        return made
+
     def is_durable(self, path: str, start: int, end: int) -> bool:
         """True when a power loss now could not change these bytes of this file."""
         file = self._now.files.get(path)

@@ -227,6 +227,19 @@ class Faults:
         node.wipe()
         return True
 
+    def _old_disk(self) -> bool:
+        """Copy a directory; the next time, put the copy in its place."""
+        node = self.rng.choice(list(self.world.nodes.values()))
+        if node.copied is None:
+            if node.store is not None and not node.cutting:
+                node.back_up()
+            return False
+        if not node.alive or not self.world.somebody_else_counts(node.name):
+            return False
+        self._crash(node, power=False)
+        node.restore()
+        return True
+
     def _restart(self) -> bool:
         node = self._living()
         if node is not None and not node.paused:

@@ -66,6 +66,7 @@ class Shadow:
         confirm: The store's confirm offset, as last seen.
         confirm_floor: The largest confirm offset ever seen on this store.
         flushed: The store's flushed offset, as last seen.
+        was_intact: `intact` before the last loss of power.
         intact: False from a loss of bytes that had been counted on until the next registration.
     """
 
@@ -77,6 +78,7 @@ class Shadow:
     confirm_floor: int = 0
     flushed: int = 0
     intact: bool = True
+    was_intact: bool = True
 
     def count_up_to(self, offset: int) -> int:
         """Number of batches that end at or below ``offset``."""

@@ -50,6 +50,8 @@ class SimNode:
         lost_power: The last end of the process took the page cache with it.
         died_cutting: It ended in the middle of a cut.
         unclean_pending: An unclean start has not heard the answer to its registration.
+        opened: This process got through opening its store.
+        copied: A backup of the data directory.
         queues_checked: Where the judge stopped reading each queue of this process.
         acted_before: Epoch in which it acted as master when its last event came.
         cause: Why the process ended.
@@ -68,10 +70,11 @@ class SimNode:
         self.lost_power = False
         self.died_cutting = False
         self.unclean_pending = False
+        self.copied: FakeDisk | None = None
         self.queues_checked: dict[tuple[str, int], int] = {}
         self.acted_before: int | None = None
         self.cause = "never started"
-        self._opened = False
+        self.opened = False
         self._backlog: list[tuple[Callable[..., None], tuple[object, ...]]] = []
         self._tick_at = float("inf")
         self._ticks = self._tick_second = 0
@@ -85,7 +88,7 @@ class SimNode:
         self.incarnation += 1
         self.queues_checked = {}
         self.alive = True
-        self._opened = False
+        self.opened = False
         self.cause = ""
         self._backlog = []
         self._tick_at = float("inf")
@@ -110,7 +113,7 @@ class SimNode:
         who = Who("sim", "g1", self.name, 4)
         self.store = Store.open(self.disk, settings, who, wall_ms=world.wall_ms())
         world.booted(self)
-        self._opened = True
+        self.opened = True
         self.driver = Driver(
             self.store,
             ReplicationSettings(
@@ -155,8 +158,8 @@ class SimNode:
         self.paused = False
         self.cause = cause
         # A start that did not get through leaves the disk as the end before it did.
-        self.lost_power = power or (self.lost_power and not self._opened)
-        self.died_cutting = self.cutting or (self.died_cutting and not self._opened)
+        self.lost_power = power or (self.lost_power and not self.opened)
+        self.died_cutting = self.cutting or (self.died_cutting and not self.opened)
         # A kill between a failed flush and the note of it may leave no trace.
         errors = self.disk.faults.io_errors > 0
         broken = errors and "EIO" in cause
@@ -176,6 +179,18 @@ class SimNode:
         plan = self.world.plan
         seed = plan.seed * 1024 + self.incarnation * 16 + int(self.name[1:])
         self.disk = FakeDisk(page_size=plan.page_size, seed=seed)
+        self.died_cutting = self.lost_power = False
+        self.world.wiped(self)
+
+    def back_up(self) -> None:
+        """Keep a copy of the data directory as it is now."""
+        self.copied = self.disk.copy(self.world.plan.seed * 512 + self.incarnation)
+
+    def restore(self) -> None:
+        """Put the copy in the directory's place; the process is gone already."""
+        assert self.copied is not None
+        self.world.trace(self.name, "old disk")
+        self.disk, self.copied = self.copied, None
         self.died_cutting = self.lost_power = False
         self.world.wiped(self)
 

@@ -27,6 +27,7 @@ FAULTS = {
     "disk_full": (0.02, 0.15),
     "io_error": (0.01, 0.1),
     "wipe": (0.01, 0.06),
+    "old_disk": (0.01, 0.06),
     "restart": (0.02, 0.3),
     "register_restored": (0.01, 0.06),
     "failover": (0.02, 0.3),

@@ -199,7 +199,7 @@ class World:
         for one in self.court.booted:
             one.booted(node, shadow)
         if self.plan.quality == "durable" and node.lost_power:
-            shadow.intact = True
+            shadow.intact = shadow.was_intact
         if store.end < shadow.end:
             self.ledger.cut(shadow, store.end)
         self._compare_whole(node, shadow)
@@ -219,11 +219,16 @@ class World:
 
     def lost_bytes(self, node: SimNode) -> None:
         """A page cache is gone: the store counts for nothing until it is known what is left."""
-        self.ledger.shadows[node.name].intact = False
+        shadow = self.ledger.shadows[node.name]
+        shadow.was_intact = shadow.intact or (shadow.was_intact and not node.opened)
+        shadow.intact = False
 
     def wiped(self, node: SimNode) -> None:
-        """A disk was exchanged for an empty one."""
-        self.ledger.shadows[node.name] = Shadow(node.name, intact=False)
+        """A disk was exchanged for an empty one, or for an old copy."""
+        floor = self.ledger.canon_end
+        self.ledger.shadows[node.name] = Shadow(
+            node.name, intact=False, was_intact=False, confirm_floor=floor
+        )
 
     def sending(self, node: SimNode, frame: Frame) -> None:
         """A node puts a frame on the wire."""
