@@ -405,7 +405,8 @@ class _AsyncReader:
             self._fell(f"{core.settings.read_from} does not serve clients now")
             return
         connection = self._connection
-        if connection is None or connection.address != address:
+        fresh = connection is None or connection.address != address
+        if fresh:
             await self.close()
             try:
                 self._connection = await AsyncConnection.connect(address, client=self._client.name)
@@ -414,7 +415,7 @@ class _AsyncReader:
                 self._fell(f"{address} {down.why}")
                 return
             session.table.trust(address)
-        core.routed()
+        core.routed(fresh=fresh)
 
     async def _lost(self, connection: AsyncConnection, why: str) -> None:
         self._client.session.table.suspect(connection.address)

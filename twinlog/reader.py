@@ -123,7 +123,8 @@ class _Reader:
             self._fell(Unavailable(text))
             return
         connection = self._connection
-        if connection is None or connection.address != address:
+        fresh = connection is None or connection.address != address
+        if fresh:
             self.close()
             try:
                 self._connection = Connection(address, client=self._client.name)
@@ -132,7 +133,7 @@ class _Reader:
                 self._fell(Unavailable(f"{address} {down.why}"))
                 return
             session.table.trust(address)
-        core.routed()
+        core.routed(fresh=fresh)
 
     def _lost(self, connection: Connection, down: LinkDown) -> None:
         self._client.session.table.suspect(connection.address)

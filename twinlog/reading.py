@@ -265,9 +265,19 @@ class ReaderCore:
         slaves = sorted((node for node in nodes if node.role == "slave"), key=lambda n: n.age)
         return [node.address for node in slaves if node.address is not None]
 
-    def routed(self) -> None:
-        """Say that the chosen node will be asked now."""
+    def routed(self, *, fresh: bool) -> None:
+        """Say that the chosen node will be asked now, over a ``fresh`` connection or as before.
+
+        What was asked over another connection will not be answered any more.
+        """
         self.unrouted, self._stalls = False, 0
+        if fresh:
+            self._forget()
+
+    def _forget(self) -> None:
+        for cursor in self._asked.values():
+            cursor.asked = False
+        self._asked.clear()
 
     def wanted(self, now: float) -> list[tuple[Cursor, dict[str, object]]]:
         """Return the READ requests that should be under way and are not."""
@@ -309,9 +319,7 @@ class ReaderCore:
         Raises:
             TwinlogError: ``why``, when there was no progress for too long.
         """
-        for cursor in self._asked.values():
-            cursor.asked = False
-        self._asked.clear()
+        self._forget()
         self.unrouted, self.retry_at = True, now + pause
         self._why = why
         self.expire(now)

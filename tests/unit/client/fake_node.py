@@ -57,6 +57,17 @@ class FakeCluster:
     producers: int = 0
     parked: list[Arrived] = field(default_factory=list)
 
+    def __post_init__(self) -> None:
+        """Make the condition that goes with the lock; told when a read is parked."""
+        self.changed = threading.Condition(self.lock)
+
+    def wait_parked(self, node: str, count: int) -> None:
+        """Wait until so many reads are parked at a node; 5 s at most."""
+        with self.changed:
+            assert self.changed.wait_for(
+                lambda: sum(each.node.name == node for each in self.parked) == count, 5
+            ), f"{count} reads at {node}"
+
     def add_node(self, name: str) -> FakeNode:
         """Start a node."""
         self.nodes[name] = FakeNode(self, name)
@@ -348,6 +359,7 @@ class FakeNode:
         status = "found" if taken else "none" if offset == end else "past-end"
         if status == "none" and fields["wait_ms"] == FOLLOW_WAIT_MS:
             self.cluster.parked.append(arrived)
+            self.cluster.changed.notify_all()
             return
         if topic not in self.cluster.topics:
             status = "unknown-topic"

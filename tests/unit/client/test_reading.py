@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import zlib
 from collections.abc import Iterator
 
@@ -341,6 +342,35 @@ def test_follow_goes_on_at_the_end(filled: Client) -> None:
     filled.send("orders", b"100", queue=1)
     filled.send("orders", b"101", queue=3)
     assert sorted(numbers(messages)) == [100, 101]
+
+
+def test_a_follower_that_moves_takes_every_queue_along(
+    filled: Client, cluster: FakeCluster
+) -> None:
+    """One queue's answer sends it to another node; what the others asked is asked there again."""
+    met: list[int] = []
+    stale = answer_status("n2", "stale")
+
+    def fault(arrived: Arrived) -> bool:
+        if arrived.frame.type == Type.READ and arrived.frame.fields["queue"] == 3:
+            met.append(1)
+            return stale(arrived)  # type: ignore[operator, no-any-return]
+        return False
+
+    cluster.nodes["n2"].faults.append(fault)
+    found: list[int] = []
+    read = filled.read("orders", "end", follow=True, limit=4, read_from="slave", timeout=3)
+    reader = threading.Thread(target=lambda: found.extend(numbers(read)))
+    reader.start()
+    try:
+        cluster.wait_parked("n3", 4)
+    finally:
+        with Client(cluster.nodes["n1"].address) as sender:
+            for queue in range(4):
+                sender.send("orders", b"1", queue=queue)
+        cluster.close()
+        reader.join(10)
+    assert (found, len(met)) == ([1, 1, 1, 1], 1)
 
 
 def test_an_answer_with_a_bad_record(filled: Client, cluster: FakeCluster) -> None:
