@@ -191,3 +191,43 @@ def test_the_awaiting_client(processes: Processes, topic: str, backend: str) -> 
                     assert (await anext(messages)).body == b"last"
 
     anyio.run(main, backend=backend)
+
+
+def test_followers_and_awaiting_producers_live_through_a_failover(
+    processes: Processes, client: Client, topic: str
+) -> None:
+    """Everything that was sent is followed once and in order, whoever is read from."""
+    count = 4000
+    found: dict[str, list[bytes]] = {"any": [], "slave": [], "master": []}
+
+    def follow(where: str) -> None:
+        with Client(endpoints(processes), timeout=30.0) as own:
+            messages = own.read(topic, follow=True, read_from=where, limit=count)
+            found[where].extend(message.body for message in messages)
+
+    async def produce() -> None:
+        async with (
+            AsyncClient(endpoints(processes), timeout=30.0) as own,
+            own.producer(topic, batch="2 KiB") as producer,
+        ):
+            for number in range(count):
+                await producer.send(b"%05d" % number, order_key="a")
+                if number % 100 == 99:
+                    await producer.flush()
+                if number == count // 2:
+                    half.set()
+
+    half = threading.Event()
+    threads = [threading.Thread(target=follow, args=(where,)) for where in found]
+    threads.append(threading.Thread(target=lambda: anyio.run(produce)))
+    for thread in threads:
+        thread.start()
+    assert half.wait(30)
+    master = processes.settled()
+    processes.kill(master)
+    processes.failover(others(processes, master)[0])
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive()
+    wanted = [b"%05d" % number for number in range(count)]
+    assert all(bodies == wanted for bodies in found.values()), {k: len(v) for k, v in found.items()}
