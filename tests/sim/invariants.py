@@ -199,6 +199,19 @@ class EpochsAlongLog(Invariant):
             self.fail(f"{node.name}: epochs {known}, the log says {seen}")
 
 
+class FilesAreFilled(Invariant):
+    """A filler ends a file only when the next batch does not fit."""
+
+    numbers = "section 2"
+
+    def grew(self, node: SimNode, shadow: Shadow, batches: list[Batch]) -> None:
+        plan = self.world.plan
+        largest = plan.records_max * (plan.body_max + 300) + 1024
+        for batch in batches:
+            if batch.kind == 1 and batch.length > largest:
+                self.fail(f"{node.name}: {batch} skips {batch.length} bytes, {largest} would do")
+
+
 class ConfirmBehindEnd(Invariant):
     """6: a node's confirm offset is inside its log, and everything below it is confirmed."""
 
@@ -351,6 +364,7 @@ ALL: tuple[type[Invariant], ...] = (
     OneMasterPerEpoch,
     EpochsRise,
     EpochsAlongLog,
+    FilesAreFilled,
     ConfirmBehindEnd,
     ConfirmNeverFalls,
     TruncateOnlyUnconfirmed,

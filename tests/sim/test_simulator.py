@@ -26,7 +26,6 @@ QUICK = {
     "never_clean": "CleanMeansComplete",
     "no_dedupe": "NoGapNoDouble",
     "no_zero_beyond_end": "OnlyZerosBeyond",
-    "one_layer_dedupe": "AckHolds",
 }
 
 
