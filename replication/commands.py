@@ -6,7 +6,7 @@ Frozen values without behaviour. Offsets are bytes. Not here: how (``driver``).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from replication import frames
 from replication.register_ops import Operation
@@ -160,17 +160,13 @@ class Answer:
     text: str
 
 
-def _no_facts() -> Mapping[str, object]:
-    return {}
-
-
 @dataclass(frozen=True, slots=True)
 class Tell:
     """Log an event; ``alarm`` is the level for what a person must look at."""
 
     name: str
     level: str
-    facts: Mapping[str, object] = field(default_factory=_no_facts)
+    facts: Mapping[str, object]
 
 
 @dataclass(frozen=True, slots=True)

@@ -263,9 +263,7 @@ class ReplicaCore:
         if not self.may_stand(state):
             self._fence("no master, and this node may not stand")
             return
-        if self.following is not None or self.mastership is not None:
-            self._fence("")
-        if self.role is Role.FENCED:
+        if self.role is Role.FENCED:  # `see` ended whatever role there was
             self.context.role.move(RoleInput.NO_LEADER)
             self.trouble = "standing for master"
             self.context.do(commands.Changed())
@@ -456,10 +454,8 @@ class ReplicaCore:
 
     def on_appended(self, now: float) -> None:
         """Batches were appended: send them on, confirm what can be."""
-        if self.mastership is not None:
-            self.mastership.stream(now)
-            if self.context.damage is not None:
-                self._after(now)
+        assert self.mastership is not None, "only a master appends"
+        self.mastership.stream(now)
 
     def transfer(self, now: float, request: int, to: str, who: str) -> None:
         """Hand the mastership to ``to``; answered by an ``Answer`` command."""

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import doctest
+import importlib
+import re
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import replication
 from replication import consistency, mastership, roles
 from replication.consistency import HistoriesDiffer, consistent_point, point_for
 from replication.pacing import Backoff, Jitter, Window
@@ -259,3 +262,14 @@ def test_the_diagrams_show_every_move() -> None:
     assert len(drawn["role"].splitlines()) == 2 + len(ROLES.moves)
     assert "    fenced --> starting: elected, promise on disk" in drawn["role"].splitlines()
     assert roles.mermaid(SLAVE_SESSION) == drawn["slave session"]
+
+
+def test_every_load_bearing_check_is_where_the_page_says() -> None:
+    """The simulator takes them away by these names."""
+    rows = re.findall(r"^    \S.*?  +(\w+)\.([\w.]+)$", replication.__doc__ or "", re.MULTILINE)
+    assert len(rows) > 30
+    for module, name in rows:
+        owner: object = importlib.import_module(f"replication.{module}")
+        for part in name.split("."):
+            owner = getattr(owner, part)
+        assert callable(owner)
