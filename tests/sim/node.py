@@ -50,6 +50,7 @@ class SimNode:
         lost_power: The last end of the process took the page cache with it.
         died_cutting: It ended in the middle of a cut.
         unclean_pending: An unclean start has not heard the answer to its registration.
+        cut_before: A cut was under way when its last event came.
         opened: This process got through opening its store.
         copied: A backup of the data directory.
         queues_checked: Where the judge stopped reading each queue of this process.
@@ -73,6 +74,7 @@ class SimNode:
         self.copied: FakeDisk | None = None
         self.queues_checked: dict[tuple[str, int], int] = {}
         self.acted_before: int | None = None
+        self.cut_before = False
         self.cause = "never started"
         self.opened = False
         self._backlog: list[tuple[Callable[..., None], tuple[object, ...]]] = []
@@ -247,6 +249,7 @@ class SimNode:
             self._backlog.append((call, args))
             return
         self.acted_before = self.acts_in_epoch()
+        self.cut_before = self.cutting
         try:
             call(self.world.schedule.now, *args)
         except SimulatedCrash as crash:
@@ -505,6 +508,10 @@ class SimNode:
             and known is not None
             and (known.start == self.store.boot.start_id)
         )
+
+    def is_displaced(self) -> bool:
+        """True when the node says that another process registered under its name."""
+        return self.driver is not None and self.driver.core.trouble.startswith("another process")
 
     @property
     def cutting(self) -> bool:

@@ -81,6 +81,11 @@ class Operator:
     def _look(self) -> None:
         world = self.world
         world.schedule.after(_CARE, self._look)
+        for node in world.nodes.values():
+            if node.is_displaced():
+                # A registration of a former disk came late: the node alarms and waits for a person.
+                node.kill(power=False)
+                node.boot()
         master = world.newest_master()
         state = world.coordinator.state
         if master is not None and master.name == state.leader:

@@ -119,6 +119,9 @@ class World:
             return
         shadow = self.ledger.shadows[node.name]
         end = store.end
+        if node.cut_before and not node.cutting:
+            node.cut_before = False
+            self._was_cut(node, shadow, end)
         if end != shadow.end:
             self._end_moved(node, shadow, end)
         flushed = store.flushed
@@ -131,14 +134,31 @@ class World:
         if confirm != shadow.confirm:
             self._confirm_moved(node, shadow, confirm)
 
+    def _was_cut(self, node: SimNode, shadow: Shadow, end: int) -> None:
+        """A cut is done; in the same step the log may have grown again, as a new master's does."""
+        store = node.store
+        assert store is not None
+        count = shadow.count_up_to(end)
+        while count:
+            last = shadow.batches[count - 1]
+            if store.border_at_or_below(last.end) == last.end:
+                entry = store.entries(last.start, max_bytes=1)[0]
+                if (entry.start, entry.epoch, entry.crc) == (last.start, last.epoch, last.crc):
+                    break
+            count -= 1
+        self._cut(node, shadow, shadow.batches[count - 1].end if count else 0)
+
+    def _cut(self, node: SimNode, shadow: Shadow, end: int) -> None:
+        self.cuts += 1
+        self.trace(node.name, "cut", f"{shadow.end} -> {end}")
+        for one in self.court.cut:
+            one.cut(node, shadow, end)
+        self.ledger.cut(shadow, end)
+        shadow.flushed = min(shadow.flushed, end)
+
     def _end_moved(self, node: SimNode, shadow: Shadow, end: int) -> None:
         if end < shadow.end:
-            self.cuts += 1
-            self.trace(node.name, "cut", f"{shadow.end} -> {end}")
-            for one in self.court.cut:
-                one.cut(node, shadow, end)
-            self.ledger.cut(shadow, end)
-            shadow.flushed = min(shadow.flushed, end)
+            self._cut(node, shadow, end)
         if end > shadow.end:
             grown = self.ledger.grow(shadow, node.entries(shadow.end, end))
             if shadow.end != end:
