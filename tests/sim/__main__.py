@@ -19,6 +19,7 @@ from functools import partial
 from tests.sim.run import SECONDS, Verdict, replay_command, run_seed
 
 _STORY_SHOWN = 12
+_PROGRESS = 500  # seeds between two signs of life
 
 
 def main() -> int:
@@ -60,6 +61,8 @@ def many(seeds: range, *, seconds: float, jobs: int, stop_after: int) -> int:
     for verdict in _verdicts(seeds, seconds, jobs):
         done += 1
         total.update(verdict.facts)
+        if done % _PROGRESS == 0:
+            print(f"{done} of {len(seeds)} seeds, {len(failures)} failures", file=sys.stderr)
         if verdict.failed:
             failures.append(verdict)
             print(f"FAIL seed {verdict.seed}: {verdict.text}")
