@@ -116,6 +116,9 @@ class AsyncConnection:
         except TimeoutError as error:
             await self.close()
             raise LinkDown("does not take what is sent: no room in time", sent=True) from error
+        except anyio.get_cancelled_exc_class():
+            await self.close()  # in the middle of a frame: what follows would be garbage
+            raise
         return number
 
     async def take(self, seconds: float | None = None) -> Frame | None:

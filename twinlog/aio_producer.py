@@ -17,7 +17,7 @@ import anyio
 from anyio.abc import TaskGroup, TaskStatus
 
 from twinlog.aio_connection import AsyncConnection, close
-from twinlog.errors import TwinlogError, Unavailable
+from twinlog.errors import TwinlogError, Unavailable, UsageError
 from twinlog.outgoing import Section
 from twinlog.pipeline import PATIENCE_SECONDS, ROUTE_SECONDS, wall_ms
 from twinlog.producer import ProducerCore, Request
@@ -50,6 +50,7 @@ class AsyncProducer:
         self._wake = anyio.Event()
         self._moved = anyio.Event()
         self._group: TaskGroup | None = None
+        self._closed = False
 
     async def __aenter__(self) -> Self:
         """Ask what must be known about the topic and start.
@@ -79,6 +80,7 @@ class AsyncProducer:
             if kind is None:
                 await self.flush()
         finally:
+            self._closed = True
             group.cancel_scope.cancel()
             try:
                 await group.__aexit__(None, None, None)
@@ -131,7 +133,7 @@ class AsyncProducer:
 
     def statistics(self) -> Statistics:
         """Return what was done so far; the object goes on counting."""
-        return self._started.statistics
+        return self._core.statistics if self._core is not None else Statistics()
 
     async def one(self, timeout: float, add: Callable[[ProducerCore], Section]) -> Section:
         """Take what ``add`` adds, send it at once and wait for its answer: a single send."""
@@ -155,7 +157,8 @@ class AsyncProducer:
 
     @property
     def _started(self) -> ProducerCore:
-        assert self._core is not None, "a producer is used inside its async with block"
+        if self._core is None or self._closed:
+            raise UsageError("a producer is used inside its async with block")
         return self._core
 
     async def _start(self) -> ProducerCore:

@@ -148,6 +148,9 @@ class Connection:
         except OSError as error:
             self.close()
             raise LinkDown(f"does not take what is sent: {_why(error)}", sent=begun) from error
+        except BaseException:  # Ctrl-C in the middle of a frame: what follows would be garbage
+            self.close()
+            raise
 
     def _receive(self, end: float, *, patient: bool = False) -> bool:
         """Receive once; False (only when ``patient``) if nothing came before ``end``."""

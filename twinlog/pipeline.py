@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 ROUTE_SECONDS = 2.0
 """How long one search for the master lasts before the deadlines of sections are looked at."""
 
+IDLE_SECONDS = 0.05
+"""After so long without an answer the connection is looked at before it is used again."""
+
 PATIENCE_SECONDS = 1.0
 """How long the master may be silent before the other nodes are asked who is master: one that was
 paused or cut off keeps its connections open, and its successor is waiting for what it has."""
@@ -59,6 +62,7 @@ class Producer:
         self._asked: Address | None = None
         self._attempt = 0
         self._heard = 0.0
+        self._closed = False
         self._pid = os.getpid()
 
     def __enter__(self) -> Self:
@@ -106,7 +110,7 @@ class Producer:
             Unavailable: No node could be asked about the topic (first call only).
             UnknownTopic: It does not exist (first call only).
         """
-        core = self._core or self._start()
+        core = self._core if self._core and not self._closed else self._start()
         section = core.add(body, key, tag, order_key, properties, queue)
         if core.due:
             self._work(core)
@@ -123,7 +127,7 @@ class Producer:
             Unavailable: ``timeout`` came first; what is under way stays under way.
         """
         core = self._core
-        if core is None:
+        if core is None or self._closed:
             return
         core.close_all()
         self._until(lambda: core.idle, timeout)
@@ -132,7 +136,8 @@ class Producer:
             raise failures[0].error
 
     def close(self) -> None:
-        """Close the connection; what has no answer by now stays unknown."""
+        """Close; what has no answer by now stays unknown, and nothing more is taken."""
+        self._closed = True
         if self._connection is not None:
             self._connection.close()
             self._connection = None
@@ -143,7 +148,7 @@ class Producer:
 
     def one(self, timeout: float, add: Callable[[ProducerCore], Section]) -> Section:
         """Take what ``add`` adds, send it at once and wait for its answer: a single send."""
-        core = self._core or self._start()
+        core = self._core if self._core and not self._closed else self._start()
         section = add(core)
         core.close(section)
         core.limit(section, time.monotonic() + timeout)
@@ -155,6 +160,8 @@ class Producer:
 
     def _start(self) -> ProducerCore:
         """Ask what must be known before the first record can be encoded."""
+        if self._closed:
+            raise UsageError("the producer is closed", hint="make a new one")
         client = self._client
         deadline = time.monotonic() + self._settings.timeout
         session = client.session
@@ -304,7 +311,8 @@ class Producer:
         What is never put on a dead connection is certainly not stored.
         """
         connection = self._connection
-        if connection is not None and not core.in_flight and connection.stale():
+        idle = now - self._heard > IDLE_SECONDS and not core.in_flight
+        if connection is not None and idle and connection.stale():
             self._lost(connection)
             return
         while self._connection is not None and (request := core.next_request(now)):

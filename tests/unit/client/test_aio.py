@@ -11,7 +11,14 @@ import pytest
 
 from tests.unit.client.fake_node import Arrived, Drop, FakeCluster, Keep
 from twinlog import AsyncClient, aio_producer
-from twinlog.errors import OffsetBeyond, OutcomeUnknown, RecordRefused, Unavailable, UnknownTopic
+from twinlog.errors import (
+    OffsetBeyond,
+    OutcomeUnknown,
+    RecordRefused,
+    Unavailable,
+    UnknownTopic,
+    UsageError,
+)
 from twinlog.wire import Frame, Type
 
 Body = Callable[[AsyncClient], Awaitable[None]]
@@ -300,6 +307,8 @@ def test_full_waits_and_flush_has_an_end(run: Callable[[Body], None], cluster: F
             node.faults.clear()
             for kept in node.kept:
                 kept.serve()
+        with pytest.raises(UsageError):
+            await producer.send(b"late")
         assert producer.statistics().acknowledged == sum(map(len, cluster.bodies())) >= 3
 
     run(body)

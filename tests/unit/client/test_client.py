@@ -290,6 +290,43 @@ def test_flush_raises_the_first_error(client: Client, cluster: FakeCluster) -> N
     assert cluster.bodies()[0] == [b"good"]
 
 
+def test_a_closed_producer_takes_nothing(client: Client) -> None:
+    """Neither before nor after its first record; a closed client opens new connections."""
+    with client.producer("orders") as producer:
+        producer.send(b"x")
+    for closed in (producer, client.producer("orders")):
+        closed.close()
+        with pytest.raises(UsageError, match="closed"):
+            closed.send(b"y")
+        closed.flush()
+    client.send("orders", b"z", queue=0)
+    client.close()
+    assert client.send("orders", b"z", queue=0).queue_offset >= 1
+
+
+def test_a_producer_waits_when_too_much_is_unanswered(client: Client, cluster: FakeCluster) -> None:
+    """The caller is held up instead of a growing queue, and goes on when answers come."""
+    node = cluster.nodes["n1"]
+
+    def keep(arrived: Arrived) -> bool:
+        if arrived.frame.type != Type.APPEND:
+            return False
+        node.kept.append(arrived)
+        if len(node.kept) == 5:
+            node.faults.clear()
+            for kept in node.kept:
+                kept.serve()
+        return True
+
+    with client.producer("orders", batch=1) as producer:
+        node.faults.append(keep)
+        for number in range(20):
+            producer.send(b"%02d" % number, queue=0)
+        with pytest.raises(Unavailable):
+            producer.flush(0.0)
+    assert cluster.bodies()[0] == [b"%02d" % number for number in range(20)]
+
+
 def test_nobody_there(cluster: FakeCluster) -> None:
     """No node answers before the deadline: not done, and the addresses are named."""
     address = cluster.nodes["n1"].address
