@@ -63,7 +63,7 @@ RETRY_CODES: Final = frozenset(
 _STORED, _DUPLICATE, _REFUSED, _UNKNOWN = range(4)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Request:
     """One APPEND: its fields, its payload in pieces, and until when an answer is of use."""
 
@@ -303,7 +303,7 @@ class ProducerCore:
         Its sections count as sent from here on; if it cannot be sent, call `on_lost`.
         """
         self.due = False
-        if now < self.retry_at or self.unrouted:
+        if not self._turn or now < self.retry_at or self.unrouted:
             return None
         sections: list[Section] = []
         size = 0
@@ -319,7 +319,10 @@ class ProducerCore:
             lane.sent.append(section)
             sections.append(section)
             size += section.size
-            self._turn.rotate(-1)
+            if lane.waiting:
+                self._turn.rotate(-1)
+            else:
+                self._turn.popleft()
         return self._request(sections, now) if sections else None
 
     def _request(self, sections: list[Section], now: float) -> Request:

@@ -55,6 +55,7 @@ class Field:
         row: For a list of rows: the kinds of each row's columns; longer rows are fine.
         plain: The Python type that needs no further look.
         columns: The Python types of ``row``.
+        quick: The Python types of ``items`` that need no look at each.
     """
 
     kind: Kind
@@ -64,13 +65,19 @@ class Field:
     row: tuple[Kind, ...] = ()
     plain: type | None = None
     columns: tuple[type, ...] = field(init=False)
+    quick: frozenset[type] = field(init=False)
 
     def __post_init__(self) -> None:
         """Look the types up once: enumerations hash slowly."""
+        quick = {str} if self.items is Kind.STR else set[type]()
         object.__setattr__(self, "columns", tuple(_PYTHON[kind] for kind in self.row))
+        object.__setattr__(self, "quick", frozenset(quick))
 
 
 Shape = Mapping[str, Field]
+
+_INT_MAX: Final = (1 << 63) - 1
+"""msgpack carries unsigned 64-bit numbers as well; the least it carries is ours."""
 
 _INT, _BOOL = Field(Kind.INT, plain=int), Field(Kind.BOOL)
 _STR = Field(Kind.STR, plain=str)
@@ -197,7 +204,7 @@ def check(frame: Frame) -> None:
         value = fields.get(name)
         if wanted.plain is type(value) and (type(value) is not int or value >> 63 in (0, -1)):
             continue
-        text = _mistake(wanted, fields.get(name), name in fields)
+        text = _mistake(wanted, value, name in fields)
         if text is not None:
             raise FrameError("fields", f"{type_name(frame.type)} {side}: {name} {text}")
 
@@ -212,7 +219,7 @@ def _mistake(wanted: Field, value: object, there: bool) -> str | None:
     if not isinstance(value, list):
         return None
     values: list[object] = value  # pyright: ignore[reportUnknownVariableType]
-    if wanted.items is not None:
+    if wanted.items is not None and frozenset(map(type, values)) != wanted.quick:
         for at, item in enumerate(values):
             if not _is(item, wanted.items):
                 return f"[{at}] must be {wanted.items.value}, not {type(item).__name__!r}"
@@ -228,10 +235,12 @@ def _row_mistake(wanted: Field, row: object) -> str | None:
     if not isinstance(row, list):
         return f" must be a list, not {type(row).__name__!r}"
     columns: list[object] = row  # pyright: ignore[reportUnknownVariableType]
-    if tuple(map(type, columns)) == wanted.columns and all(
-        type(column) is not int or column >> 63 in (0, -1) for column in columns
-    ):
-        return None
+    if tuple(map(type, columns)) == wanted.columns:
+        for column in columns:
+            if type(column) is int and column > _INT_MAX:
+                break
+        else:
+            return None
     kinds = wanted.row
     if len(columns) < len(kinds):
         return f" has {len(columns)} columns; it must have {len(kinds)}"

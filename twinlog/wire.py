@@ -307,16 +307,25 @@ def _parse_head(data: memoryview, fields_max: int, payload_max: int) -> _Head:
     return _Head(frame, fields, payload, fields_crc, payload_crc)
 
 
-def _depth_fits(values: Iterable[object], depth: int) -> bool:
-    for value in values:
-        if type(value) is dict:
-            if depth == 0 or not all(type(key) in (str, int) for key in value):  # pyright: ignore
-                return False
-            if not _depth_fits(value.values(), depth - 1):  # pyright: ignore
-                return False
-        elif type(value) is list and (depth == 0 or not _depth_fits(value, depth - 1)):  # pyright: ignore
-            return False
-    return True
+def _fit(fields: dict[str, object]) -> bool:
+    """Say whether the nesting is within `DEPTH_MAX` and every inner key text or a number."""
+    level: list[object] = [fields]
+    for _ in range(DEPTH_MAX + 1):
+        below: list[object] = []
+        for each in level:
+            values = cast("Iterable[object]", each)
+            if type(each) is dict:
+                values = cast("Iterable[object]", each.values())  # pyright: ignore
+                for key in each:  # pyright: ignore[reportUnknownVariableType]
+                    if type(key) is not str and (type(key) is not int or each is fields):  # pyright: ignore
+                        return False
+            for value in values:
+                if type(value) is list or type(value) is dict:
+                    below.append(value)  # pyright: ignore[reportUnknownArgumentType]
+        if not below:
+            return True
+        level = below
+    return False
 
 
 def unpack_fields(data: bytes | memoryview) -> dict[str, object]:
@@ -337,10 +346,10 @@ def unpack_fields(data: bytes | memoryview) -> dict[str, object]:
         )
     except Exception as error:  # msgpack raises six unrelated types, TypeError for a list as key
         raise FrameError("fields", f"the fields are no msgpack of ours: {error!r}") from error
-    if type(value) is not dict or not all(type(key) is str for key in value):  # pyright: ignore
-        raise FrameError("fields", "the fields are not a map with string keys")
+    if type(value) is not dict:
+        raise FrameError("fields", "the fields are not a map")
     fields: dict[str, object] = value  # pyright: ignore[reportUnknownVariableType]
-    if not _depth_fits(fields.values(), DEPTH_MAX):
+    if not _fit(fields):
         raise FrameError("fields", f"the fields nest deeper than {DEPTH_MAX} or have odd keys")
     return fields
 
