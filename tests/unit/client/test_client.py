@@ -392,3 +392,16 @@ def test_importing_is_cheap() -> None:
     )
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
     assert (run.stdout, run.stderr) == ("[]\n", "")
+
+
+def test_a_missing_extra_is_named() -> None:
+    """Without anyio the awaiting client says what to install; everything else works."""
+    script = (
+        "import sys; sys.modules['anyio'] = None; import twinlog; twinlog.Client; "
+        "twinlog.OutcomeUnknown; hasattr(twinlog, 'nothing')\n"
+        "try: twinlog.AsyncClient\n"
+        "except ImportError as error: print(error)"
+    )
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert run.stdout == "AsyncClient is part of an extra: pip install 'twinlog[async]'\n"
+    assert run.stderr == ""
