@@ -55,6 +55,9 @@ LAG_WAIT_MS: Final = 250
 NO_MASTER_SECONDS: Final = 3.0
 """How long a reader looks for a master that it could do without."""
 
+SLAVE_SECONDS: Final = 10.0
+"""How long a reader that wants a slave stays with the master before it looks for one again."""
+
 STALLS_MAX: Final = 3
 """Answers without progress from a node that is behind, before another node is asked."""
 
@@ -230,6 +233,7 @@ class ReaderCore:
     _left: int | None = None
     _why: TwinlogError | None = None
     _hashes: list[int] | None = None
+    _with_master: float | None = None
 
     def __post_init__(self) -> None:
         """Begin."""
@@ -270,7 +274,7 @@ class ReaderCore:
 
         What was asked over another connection will not be answered any more.
         """
-        self.unrouted, self._stalls = False, 0
+        self.unrouted, self._stalls, self._with_master = False, 0, None
         if fresh:
             self._forget()
 
@@ -357,6 +361,8 @@ class ReaderCore:
         fields = frame.fields
         node, role, age = str(fields["node"]), str(fields["role"]), _whole(fields, "age_ms")
         self.last = (node, role, age / 1000)
+        if role == MASTER and self.settings.read_from == SLAVE:
+            self._look_for_a_slave(now)
         match fields["status"]:
             case "found":
                 self._found(cursor, frame, now)
@@ -366,6 +372,14 @@ class ReaderCore:
                 self._progressed(now)
             case _:
                 self._without(cursor, fields, now, pause)
+
+    def _look_for_a_slave(self, now: float) -> None:
+        """Leave the master, which was only a stopgap, after some time: slaves come back."""
+        if self._with_master is None:
+            self._with_master = now
+        elif now - self._with_master >= SLAVE_SECONDS:
+            self.table.forgive()
+            self.unrouted = True
 
     def _found(self, cursor: Cursor, frame: Frame, now: float) -> None:
         following = _whole(frame.fields, "next")

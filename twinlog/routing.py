@@ -215,6 +215,10 @@ class RoutingTable:
         self._hinted = address
         return address not in self._suspects
 
+    def forgive(self) -> None:
+        """Forget who did not answer: everybody is worth another try."""
+        self._suspects.clear()
+
     @property
     def master(self) -> Address | None:
         """Where the master should be."""

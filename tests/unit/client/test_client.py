@@ -403,5 +403,7 @@ def test_a_missing_extra_is_named() -> None:
         "except ImportError as error: print(error)"
     )
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
-    assert run.stdout == "AsyncClient is part of an extra: pip install 'twinlog[async]'\n"
+    assert (
+        run.stdout == "AsyncClient needs anyio, which is an extra: pip install 'twinlog[async]'\n"
+    )
     assert run.stderr == ""

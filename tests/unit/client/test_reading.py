@@ -173,6 +173,27 @@ def test_a_dead_slave_is_replaced(filled: Client, cluster: FakeCluster) -> None:
     assert "n3" in reads(cluster)
 
 
+def test_a_reader_goes_back_to_a_slave(
+    filled: Client, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The master was a stopgap: after some time a slave is looked for again."""
+    monkeypatch.setattr("twinlog.reading.SLAVE_SECONDS", 0.0)
+    monkeypatch.setattr("twinlog.reading.ANSWER_RECORDS", 2)
+    for name in ("n2", "n3"):
+        met: list[int] = []
+
+        def once(arrived: Arrived, met: list[int] = met) -> bool:
+            if arrived.frame.type == Type.READ and not met:
+                met.append(1)
+                raise Drop
+            return False
+
+        cluster.nodes[name].faults.append(once)
+    assert numbers(filled.read("orders", read_from="slave")) == list(range(40))
+    assert cluster.nodes["n1"].count(Type.READ) in (1, 2, 3)
+    assert cluster.nodes["n2"].count(Type.READ) > 10
+
+
 def test_a_slave_that_is_behind(filled: Client, cluster: FakeCluster) -> None:
     """What the master knows of is waited for, then read elsewhere; never cut short silently."""
     cluster.nodes["n2"].behind = {2}
