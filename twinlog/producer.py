@@ -55,6 +55,9 @@ from twinlog.wire import Frame, FrameError
 FRAME_SIZE: Final = 256 * KiB
 """Small sections that wait at the same time share a frame up to this payload."""
 
+FAILURES_MAX: Final = 1000
+"""Sections without success that are kept for `collect`; the statistics count all of them."""
+
 RETRY_CODES: Final = frozenset(
     {"not-master", "not-enough-in-sync", "busy", "disk-full", "disk", "unavailable", "stopping"}
 )
@@ -456,7 +459,7 @@ class ProducerCore:
             self.statistics.refused += section.count
         elif state is State.UNKNOWN:
             self.statistics.unknown += section.count
-        if section.error is not None:
+        if section.error is not None and len(self.failures) < FAILURES_MAX:
             self.failures.append(section)
 
     def _break(self, lane: Lane, error: TwinlogError, now: float) -> None:

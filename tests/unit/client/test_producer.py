@@ -240,6 +240,12 @@ def test_a_whole_request_refused_for_good() -> None:
     bench.refuse(request, "unknown-topic")
     assert [section.state for section in sections] == [State.REFUSED] * 3
     assert bench.core.idle
+    for _ in range(1100):
+        bench.core.add(b"x")
+        for request in bench.requests():
+            bench.refuse(request, "unknown-topic")
+    assert len(bench.core.failures) == 1000, "an outage costs no more memory than this"
+    assert bench.core.statistics.refused == 1103
     bench.core.postpone(bench.now, Unavailable("no master"))
     assert bench.core.retry_at > bench.now
 
