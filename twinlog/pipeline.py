@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 ROUTE_SECONDS = 2.0
 """How long one search for the master lasts before the deadlines of sections are looked at."""
 
-IDLE_SECONDS = 0.05
+IDLE_SECONDS = 0.002
 """After so long without an answer the connection is looked at before it is used again."""
 
 PATIENCE_SECONDS = 1.0
