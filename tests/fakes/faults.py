@@ -11,6 +11,7 @@ Not here: what a power loss takes (`tests.fakes.disk`).
 from __future__ import annotations
 
 import errno
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 
@@ -23,6 +24,7 @@ class _Armed:
     prefix: str
     after: int
     error: int | None
+    allowed: Callable[[], bool] | None = None
 
 
 @dataclass(slots=True)
@@ -46,9 +48,19 @@ class Faults:
     io_errors: int = 0
     _armed: list[_Armed] = field(default_factory=list)
 
-    def fail(self, prefix: str, *, after: int = 0, error: int = errno.EIO) -> None:
-        """The call number ``after`` (0: the next) of operations ``prefix...`` meets ``error``."""
-        self._armed.append(_Armed(prefix, after, error))
+    def fail(
+        self,
+        prefix: str,
+        *,
+        after: int = 0,
+        error: int = errno.EIO,
+        allowed: Callable[[], bool] | None = None,
+    ) -> None:
+        """The call number ``after`` (0: the next) of operations ``prefix...`` meets ``error``.
+
+        ``allowed`` is asked when the call comes; the error is forgotten when it says no.
+        """
+        self._armed.append(_Armed(prefix, after, error, allowed))
 
     def crash(self, prefix: str = "", *, after: int = 0) -> None:
         """The process dies at call number ``after`` of operations ``prefix...``."""
@@ -91,6 +103,8 @@ class Faults:
         if due is None:
             return None
         self._armed.remove(due)
+        if due.allowed is not None and not due.allowed():
+            return None
         self.io_errors += due.error == errno.EIO
         if due.error is None:
             raise SimulatedCrash(f"{op} {path}")

@@ -216,7 +216,10 @@ class Faults:
         node = self._living()
         if node is None or not self.world.somebody_else_counts(node.name):
             return False
-        node.disk.faults.fail(self.rng.choice(_FLUSHES))
+        name = node.name
+        node.disk.faults.fail(
+            self.rng.choice(_FLUSHES), allowed=lambda: self.world.somebody_else_counts(name)
+        )
         return True
 
     def _wipe(self) -> bool:

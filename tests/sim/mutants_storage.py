@@ -273,7 +273,7 @@ MUTANTS = (
            bend(failover=0.4, partition=0.4, pause=0.3)),
     Mutant("no_dedupe", "a section is stored once", _no_dedupe, bend(failover=0.3, pause=0.3)),
     Mutant("split_producer_batch", "a section is one batch", _split_producer_batch,
-           bend(failover=0.4, partition=0.4, pause=0.3, stream_cut=0.4)),
+           bend(quality="durable", power=0.4, blackout=0.3, failover=0.2)),
     Mutant("queues_not_flushed", "a snapshot's queues are durable", _queues_not_flushed, _POWER),
     Mutant("snapshot_above_flushed", "a snapshot covers flushed bytes only",
            _snapshot_above_flushed, _POWER,
