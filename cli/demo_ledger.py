@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from cli.demo_input import Flight
-from cli.message_format import Shown
+from twinlog.messages import Message
 
 
 @dataclass
@@ -76,7 +76,7 @@ class Comparison:
 
 
 def compare(
-    acknowledged: Iterable[int], messages: Iterable[Shown], expected: Callable[[int], Flight]
+    acknowledged: Iterable[int], messages: Iterable[Message], expected: Callable[[int], Flight]
 ) -> Comparison:
     """Hold what was read against what was acknowledged and what was sent.
 

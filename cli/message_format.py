@@ -15,10 +15,10 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
 
 from cli.failures import Exit, Failure
 from cli.render import rfc3339
+from twinlog.messages import Message
 
 FIELD = re.compile(r"%(?:([%a-zA-Z])(?:\{([a-z0-9]*)\})?)?")
 
@@ -26,37 +26,12 @@ SYSTEM_PROPERTIES = frozenset({"KEYS", "TAGS", "UNIQ_KEY", "TL_SEQ", "WAIT", "__
 """Properties that have a place of their own and are no headers."""
 
 
-class Shown(Protocol):
-    """What a message must have to be shown."""
-
-    @property
-    def topic(self) -> str: ...
-    @property
-    def queue(self) -> int: ...
-    @property
-    def queue_offset(self) -> int: ...
-    @property
-    def log_offset(self) -> int: ...
-    @property
-    def key(self) -> str | None: ...
-    @property
-    def tag(self) -> str | None: ...
-    @property
-    def properties(self) -> Mapping[str, str]: ...
-    @property
-    def body(self) -> bytes: ...
-    @property
-    def born_timestamp(self) -> int: ...
-    @property
-    def store_timestamp(self) -> int: ...
-
-
-def headers(message: Shown) -> dict[str, str]:
+def headers(message: Message) -> dict[str, str]:
     """The properties a producer set besides key and tag."""
     return {k: v for k, v in message.properties.items() if k not in SYSTEM_PROPERTIES}
 
 
-def as_fields(message: Shown) -> dict[str, object]:
+def as_fields(message: Message) -> dict[str, object]:
     """A message as a JSON object; a body that is no UTF-8 comes as ``body_base64``."""
     fields: dict[str, object] = {
         "kind": "Message",
@@ -82,9 +57,9 @@ def as_fields(message: Shown) -> dict[str, object]:
 class Format:
     """A parsed ``--format``."""
 
-    parts: tuple[str | Callable[[Shown], str], ...]
+    parts: tuple[str | Callable[[Message], str], ...]
 
-    def __call__(self, message: Shown) -> str:
+    def __call__(self, message: Message) -> str:
         """The message as text; no line end is added."""
         return "".join(part if isinstance(part, str) else part(message) for part in self.parts)
 
@@ -96,7 +71,7 @@ def parse_format(text: str) -> Format:
         Failure: A letter or modifier that the grammar does not have (exit 64).
     """
     plain = text.replace("\\n", "\n").replace("\\t", "\t")
-    parts: list[str | Callable[[Shown], str]] = []
+    parts: list[str | Callable[[Message], str]] = []
     at = 0
     for match in FIELD.finditer(plain):
         if match.start() > at:
@@ -108,7 +83,7 @@ def parse_format(text: str) -> Format:
     return Format(tuple(parts))
 
 
-def _part(letter: str, modifier: str) -> str | Callable[[Shown], str]:
+def _part(letter: str, modifier: str) -> str | Callable[[Message], str]:
     if (letter, modifier) in _FIXED:
         return _FIXED[letter, modifier]
     found = _FIELDS.get((letter, modifier))
@@ -124,7 +99,7 @@ def _part(letter: str, modifier: str) -> str | Callable[[Shown], str]:
 
 
 _FIXED = {("n", ""): "\n", ("%", ""): "%"}
-_FIELDS: Mapping[tuple[str, str], Callable[[Shown], str]] = {
+_FIELDS: Mapping[tuple[str, str], Callable[[Message], str]] = {
     ("t", ""): lambda m: m.topic,
     ("q", ""): lambda m: str(m.queue),
     ("o", ""): lambda m: str(m.queue_offset),

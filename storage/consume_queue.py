@@ -267,9 +267,7 @@ class ConsumeQueues:
                 directory = f"{topic_path(topic)}/{name}"
                 queue = known.get(directory)
                 if queue is None:
-                    queue = ConsumeQueue(
-                        self._disk, topic, int(name), self._size, self.unflushed
-                    )
+                    queue = ConsumeQueue(self._disk, topic, int(name), self._size, self.unflushed)
                 queue.cut(queue.end, thorough=thorough)
 
     def reset(self) -> None:

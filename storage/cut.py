@@ -77,9 +77,7 @@ def read_intent(disk: Disk) -> Intent | None:
     return Intent(*(number(fields, name) for name in names))
 
 
-def carry_out(
-    disk: Disk, intent: Intent, segment_size: int, checkpoint: CheckpointFile
-) -> None:
+def carry_out(disk: Disk, intent: Intent, segment_size: int, checkpoint: CheckpointFile) -> None:
     """Do steps 2 to 6; see the module's text.
 
     Raises:

@@ -128,9 +128,7 @@ def derive(
     damage = _history_and_controls(log, EpochHistory(base.epochs), layers, base.offset)
     layers.confirm(confirm)
     damage = damage or _dispatch(dispatcher, min(confirm, log.end))
-    return Derived(
-        layers, queues, producers, dispatcher, snapshots, base.offset, rebuild, damage
-    )
+    return Derived(layers, queues, producers, dispatcher, snapshots, base.offset, rebuild, damage)
 
 
 def _history_and_controls(

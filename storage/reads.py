@@ -315,9 +315,7 @@ class Reader:
                 return
         raise self._wrong(queue, number, offset, size)
 
-    def _wrong(
-        self, queue: ConsumeQueue, number: int, offset: int, length: int
-    ) -> CorruptionError:
+    def _wrong(self, queue: ConsumeQueue, number: int, offset: int, length: int) -> CorruptionError:
         return CorruptionError(
             f"entry {number} of queue {queue.queue} of {queue.topic} leads to no such record",
             file=queue.directory,

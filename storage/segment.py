@@ -63,9 +63,7 @@ class Segment:
         self.index.flush(op + ".index")
 
 
-def create_segment(
-    disk: Disk, start: int, size: int, op: str, *, ahead: bool = False
-) -> Segment:
+def create_segment(disk: Disk, start: int, size: int, op: str, *, ahead: bool = False) -> Segment:
     """Make a segment of zeros; its names are not durable yet.
 
     With ``ahead`` it lies under the names of a file ahead; `adopt` gives it its own.

@@ -90,9 +90,7 @@ class Store:
         self._snapshot_at = derived.snapshot_at
 
     @classmethod
-    def open(
-        cls, disk: Disk, settings: StoreSettings, who: identity.Who, *, wall_ms: int
-    ) -> Store:
+    def open(cls, disk: Disk, settings: StoreSettings, who: identity.Who, *, wall_ms: int) -> Store:
         """Open or make the store in ``disk``; see `storage.opening` for what may be refused."""
         return cls(disk, settings, who, wall_ms)
 
@@ -254,9 +252,7 @@ class Store:
 
     # -- shared
 
-    def entries(
-        self, start: int, *, max_bytes: int, end: int | None = None
-    ) -> list[BatchEntry]:
+    def entries(self, start: int, *, max_bytes: int, end: int | None = None) -> list[BatchEntry]:
         """Return the entries of whole batches from border ``start`` on.
 
         Their bytes on the wire (a filler counts 8) stay within ``max_bytes``, but for a first one

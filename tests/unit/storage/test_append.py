@@ -104,9 +104,7 @@ def test_a_bad_record_is_named() -> None:
 def test_a_repeated_section_is_stored_once() -> None:
     """The answer of a duplicate is the original's place."""
     store = master(FakeDisk())
-    results = [
-        append(store, section(3, producer=9, sequence=3 * n, mark=n))[0] for n in range(8)
-    ]
+    results = [append(store, section(3, producer=9, sequence=3 * n, mark=n))[0] for n in range(8)]
     again = append(store, section(3, producer=9, sequence=21, mark=7))[0]
     assert (again.outcome, again.queue_offset, again.end) == (
         Outcome.DUPLICATE,
@@ -266,9 +264,7 @@ def test_a_file_made_ahead_too_late_goes() -> None:
 def test_pages_are_touched_a_little_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
     """Half a window before the writer arrives, once each, never behind it or beyond the file."""
     touched: list[tuple[int, int]] = []
-    monkeypatch.setattr(
-        FakeMapping, "touch", lambda self, start, end: touched.append((start, end))
-    )
+    monkeypatch.setattr(FakeMapping, "touch", lambda self, start, end: touched.append((start, end)))
     size = 8 << 20
     store = master(FakeDisk(), settings=StoreSettings(segment_size=size, flush="sync"))
     opened = store.end

@@ -60,9 +60,7 @@ class LogModel(RuleBasedStateMachine):
         """A section of a producer, whose sequences the model counts."""
         self.mark += 1
         sequence = self.next.get(queue, 0)
-        made = section(
-            count, queue=queue, size=size, producer=7, sequence=sequence, mark=self.mark
-        )
+        made = section(count, queue=queue, size=size, producer=7, sequence=sequence, mark=self.mark)
         result = append(self.store, made, epoch=self.epoch)[0]
         assert result.outcome is Outcome.STORED, result
         again = append(self.store, made, epoch=self.epoch)[0]

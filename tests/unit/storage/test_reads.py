@@ -101,9 +101,7 @@ def test_queue_offsets_of_times() -> None:
     timed(store, 3000, 3000, 4000, 6000)
     lower = [store.offset_at_time(TOPIC, 0, ms) for ms in (0, 3000, 3001, 4000, 6000, 6001)]
     assert lower == [0, 0, 2, 2, 3, 4]
-    upper = [
-        store.offset_at_time(TOPIC, 0, ms, upper=True) for ms in (0, 3000, 3001, 4000, 9000)
-    ]
+    upper = [store.offset_at_time(TOPIC, 0, ms, upper=True) for ms in (0, 3000, 3001, 4000, 9000)]
     assert upper == [0, 1, 1, 2, 3]
     assert store.offset_at_time(TOPIC, 3, 5000) == 0
 
@@ -147,9 +145,7 @@ def test_unknown_names() -> None:
 
 def test_cold_reads_are_marked() -> None:
     """Further behind the end than the hot window."""
-    store = master(
-        FakeDisk(), settings=StoreSettings(segment_size=64 * 1024, hot_bytes=8000)
-    )
+    store = master(FakeDisk(), settings=StoreSettings(segment_size=64 * 1024, hot_bytes=8000))
     fill(store, 20)
     settle(store)
     assert store.read(TOPIC, 0, 0, max_bytes=99, max_records=1).cold
