@@ -16,6 +16,7 @@ from replication.core import ReplicaCore
 from replication.driver import Driver
 from replication.following import FollowingMaster
 from replication.frames import Ack, Append, HelloOk
+from replication.group_state import GroupState
 from replication.in_sync import InSyncSet
 from replication.master_session import MasterSession
 from replication.mastership import Mastership
@@ -73,11 +74,15 @@ def _no_epoch_in_ack(patches: Patches) -> None:
     patches.set(MasterSession, "is_of_epoch", always(True))
 
 
-def _no_epoch_check(patches: Patches) -> None:
-    def promise_without_epoch(self: ReplicaCore, state: object) -> bool:
-        return True
+def _no_promise_first(patches: Patches) -> None:
+    real = ReplicaCore.__dict__["see"]
 
-    patches.set(ReplicaCore, "has_promised", promise_without_epoch)
+    def see(self: ReplicaCore, now: float, state: GroupState) -> None:
+        real(self, now, state)
+        self._act(now)
+
+    patches.set(ReplicaCore, "has_promised", always(True))
+    patches.set(ReplicaCore, "see", see)
 
 
 def _adopt_foreign_isr(patches: Patches) -> None:
@@ -205,11 +210,12 @@ MUTANTS = (
            _LOSSES),
     Mutant("unclean_elect", "only members of either set are elected", _unclean_elect, _LOSSES),
     Mutant("no_session_check", "proposals and acks name the incarnation", _no_session_check,
-           _LOSSES),
+           _LOSSES,
+           redundant="a registration is a new revision, and a proposal names the one it changes"),
     Mutant("no_epoch_in_ack", "acknowledgements count in their epoch", _no_epoch_in_ack, _DEPOSED,
            redundant="a link belongs to one reign and is closed with it"),
     Mutant("no_promise_first", "nothing is acted upon before its promise is on disk",
-           _no_epoch_check, _LOSSES),
+           _no_promise_first, _LOSSES),
     Mutant("adopt_foreign_isr", "another leader in the register ends the reign",
            _adopt_foreign_isr, _DEPOSED),
     Mutant("same_epoch_restart", "no second life in the same epoch", _same_epoch_restart,

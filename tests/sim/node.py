@@ -62,7 +62,7 @@ class SimNode:
         self.world = world
         self.name = name
         plan = world.plan
-        self.disk = FakeDisk(page_size=plan.page_size, seed=plan.seed * 16 + int(name[1:]))
+        self.disk = FakeDisk(page_size=plan.page_size, seed=f"{plan.seed} {name}")
         self.store: Store | None = None
         self.driver: Driver | None = None
         self.incarnation = 0
@@ -179,14 +179,14 @@ class SimNode:
         """Exchange the disk for an empty one; the process is gone already."""
         self.world.trace(self.name, "wipe")
         plan = self.world.plan
-        seed = plan.seed * 1024 + self.incarnation * 16 + int(self.name[1:])
+        seed = f"{plan.seed} {self.name} {self.incarnation} new"
         self.disk = FakeDisk(page_size=plan.page_size, seed=seed)
         self.died_cutting = self.lost_power = False
         self.world.wiped(self)
 
     def back_up(self) -> None:
         """Keep a copy of the data directory as it is now."""
-        self.copied = self.disk.copy(self.world.plan.seed * 512 + self.incarnation)
+        self.copied = self.disk.copy(f"{self.world.plan.seed} {self.name} {self.incarnation}")
 
     def restore(self) -> None:
         """Put the copy in the directory's place; the process is gone already."""
