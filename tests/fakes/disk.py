@@ -198,7 +198,9 @@ class FakeDisk:
         page_size: As given.
     """
 
-    def __init__(self, *, page_size: int = PAGE_SIZE, seed: str = "", total: int = 1 << 40) -> None:
+    def __init__(
+        self, *, page_size: int = PAGE_SIZE, seed: int | str = 0, total: int = 1 << 40
+    ) -> None:
         self.page_size = page_size
         self.faults = Faults()
         self._bytes = Random(seed)
@@ -425,7 +427,7 @@ class FakeDisk:
         self._now = names
         self._durable = names.copy()
 
-    def copy(self, seed: str) -> FakeDisk:
+    def copy(self, seed: int | str) -> FakeDisk:
         """Return the directory as a backup tool copies it: same bytes, other inodes, durable."""
         made = FakeDisk(page_size=self.page_size, seed=seed, total=self._total)
         made._boot = self._boot
