@@ -145,11 +145,12 @@ class EpochsRise(Invariant):
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
-        self._promised: dict[str, int] = {}
+        self._promised: dict[tuple[str, int], int] = {}  # by store and which copy of it
 
     def _promise(self, node: SimNode) -> int:
         assert node.store is not None
-        store, promised = node.store.boot.store_id, node.store.promise.epoch
+        store = node.store.boot.store_id, node.copies
+        promised = node.store.promise.epoch
         if promised < self._promised.get(store, 0):
             self.fail(f"{node.name} promised {self._promised[store]}, now {promised}")
         self._promised[store] = promised

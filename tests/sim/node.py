@@ -72,6 +72,7 @@ class SimNode:
         self.died_cutting = False
         self.unclean_pending = False
         self.copied: FakeDisk | None = None
+        self.copies = 0
         self.queues_checked: dict[tuple[str, int], int] = {}
         self.acted_before: int | None = None
         self.cut_before = False
@@ -181,6 +182,7 @@ class SimNode:
         plan = self.world.plan
         seed = f"{plan.seed} {self.name} {self.incarnation} new"
         self.disk = FakeDisk(page_size=plan.page_size, seed=seed)
+        self.copies += 1
         self.died_cutting = self.lost_power = False
         self.world.wiped(self)
 
@@ -193,6 +195,7 @@ class SimNode:
         assert self.copied is not None
         self.world.trace(self.name, "old disk")
         self.disk, self.copied = self.copied, None
+        self.copies += 1
         self.died_cutting = self.lost_power = False
         self.world.wiped(self)
 
