@@ -158,7 +158,7 @@ class World:
 
     def _end_moved(self, node: SimNode, shadow: Shadow, end: int) -> None:
         if end < shadow.end:
-            self._cut(node, shadow, end)
+            self._was_cut(node, shadow, end)
         if end > shadow.end:
             grown = self.ledger.grow(shadow, node.entries(shadow.end, end))
             if shadow.end != end:
