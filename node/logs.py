@@ -85,6 +85,7 @@ EVENTS: Mapping[str, str] = {
     "slave_left": "a slave's link ended",
     "slave_refused": "a slave's handshake was refused; code says why",
     "slave_streams": "a slave takes the log from this offset on",
+    "slept": "the process did not run for so many seconds; its slaves are not blamed for them",
     "stepped_down": "the node is no longer master of its epoch",
     "switchover": "the master hands over to a slave",
     "switchover_over": "a switchover was given up",
