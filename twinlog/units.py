@@ -100,6 +100,11 @@ def format_size(size: int) -> str:
     return f"{size} B"
 
 
+def _short(number: float) -> str:
+    """Digits of a number below 1000: two that count, or all before the point."""
+    return f"{number:.1f}".removesuffix(".0") if number < 9.95 else f"{number:.0f}"
+
+
 def format_duration(seconds: float) -> str:
     """Return ``seconds`` in at most two units: ``850 ms``, ``3.2 s``, ``4 m 10 s``, ``2 h 5 m``.
 
@@ -111,9 +116,9 @@ def format_duration(seconds: float) -> str:
     if seconds == 0:
         return "0 s"
     if seconds < 0.0009995:
-        return f"{seconds * 1e6:.0f} us"
+        return f"{_short(seconds * 1e6)} us"
     if seconds < 0.9995:
-        return f"{seconds * 1e3:.0f} ms"
+        return f"{_short(seconds * 1e3)} ms"
     if seconds < 59.95:
         return f"{seconds:.1f}".removesuffix(".0") + " s"
     whole = round(seconds)

