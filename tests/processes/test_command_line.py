@@ -202,6 +202,7 @@ def end_by_signals(
     node.send_signal(signal.SIGINT)
     _, err = node.communicate(timeout=WAIT_SECONDS)
     assert node.returncode == 130, err
+    # Seen once on a busy machine: the general sentence for Ctrl-C instead of the node's own.
     assert "nothing" in err and "running" in err, err
     assert not (tmp_path / "data" / "n1" / "twinlog" / "run.json").exists()
     coordinator.send_signal(signal.SIGTERM)
@@ -302,6 +303,7 @@ def test_a_cluster_in_the_foreground(tmp_path: Path) -> None:
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=WAIT_SECONDS)
     assert process.returncode == 130
+    # Seen once on a busy machine: the general sentence for Ctrl-C instead of the node's own.
     assert "nothing" in err and "running" in err, err
     shell.run("dev status", expect=1)
     shell.run("cluster status", expect=69)
