@@ -61,7 +61,7 @@ SHELL = {
         "__main__", "aio", "aio_connection", "aio_producer", "client", "connection", "pipeline",
         "reader", "store_files", "store_keys", "store_marks", "store_queues", "store_reader",
     },
-    "storage": {"disk", "store"},
+    "storage": {"disk", "store", "upkeep"},
     "replication": {
         "coordinator_calls", "coordinator_client", "coordinator_service", "coordinator_store",
         "replica_service", "stream_service",
