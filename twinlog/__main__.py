@@ -4,6 +4,7 @@ The command line and the server are an extra; without it this says so in one sen
 78. Nothing else of the application is imported by users of the library.
 """
 
+import signal
 import sys
 from importlib.resources import files
 from importlib.util import find_spec
@@ -16,8 +17,29 @@ CONFIG = 78
 """Exit code: a part is not installed (the table is in ``cli.failures``)."""
 
 
+INTERRUPTED = 130
+"""Exit code of Ctrl-C before there was a command to interrupt."""
+
+
 def main() -> int:
-    """Run the command line and return its exit code."""
+    """Run the command line and return its exit code.
+
+    Ctrl-C while modules are still loading is Ctrl-C like any other: exit 130 and no trace. Once the
+    outcome is decided a late Ctrl-C changes it no more: the interpreter, shutting down, would
+    otherwise die of the signal and the exit code be lost.
+    """
+    try:
+        code = _main()
+    except KeyboardInterrupt:
+        print(
+            "interrupted: stopped by Ctrl-C\n  this command left nothing running", file=sys.stderr
+        )
+        code = INTERRUPTED
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    return code
+
+
+def _main() -> int:
     missing = [name for name in NEEDED if find_spec(name) is None]
     if missing:
         print(
