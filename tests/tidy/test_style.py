@@ -22,8 +22,9 @@ FILE_LINES_MAX = 600
 PURE = {
     "twinlog": {
         "answers", "errors", "lane", "layout", "link", "messages", "outgoing", "producer",
-        "producer_settings", "ranges", "reading", "record", "routing", "session", "shapes", "units",
-        "wire", "kernels/codes", "kernels/fields", "kernels/plain",
+        "producer_settings", "ranges", "reading", "record", "routing", "session", "shapes", "sql92",
+        "sql92_lexer", "sql92_nodes", "sql92_values", "units", "wire",
+        "kernels/codes", "kernels/fields", "kernels/plain",
     },
     "storage": {
         "boot", "epoch_history", "errors", "flusher", "jobs", "packing", "producers", "recovery",
