@@ -46,6 +46,8 @@ class Mutant:
         apply: Replaces production functions.
         bend: Changes a drawn plan towards where the rule matters.
         redundant: Why other rules make up for this one, when they do: the mutant may survive.
+        alone: Only this invariant sits in court: several notice the same fault, and each of them
+            must be able to. Others that the judge's own memory checks do not count as a kill.
     """
 
     name: str
@@ -53,6 +55,7 @@ class Mutant:
     apply: Callable[[Patches], None]
     bend: Callable[[Plan], None] | None
     redundant: str = ""
+    alone: str = ""
 
 
 def always(value: object) -> Callable[..., object]:

@@ -33,8 +33,8 @@ def hunt(mutant: Mutant, *, seeds: int = SEEDS, seconds: float = 60.0) -> Verdic
             plan = draw(seed)
             if mutant.bend is not None:
                 mutant.bend(plan)
-            verdict = run_seed(seed, seconds=seconds, plan=plan)
-            if verdict.failed:
+            verdict = run_seed(seed, seconds=seconds, plan=plan, alone=mutant.alone)
+            if verdict.failed and mutant.alone in ("", verdict.invariant):
                 return verdict
     finally:
         patches.undo()

@@ -137,8 +137,17 @@ def _trunc_to_co(patches: Patches) -> None:
 
 
 def _cut_below_confirm(patches: Patches) -> None:
-    _trunc_hw(patches)
-    _trunc_to_co(patches)
+    _unclean_elect(patches)
+    patches.set(slave_session, "keeps_confirmed", always(True))
+
+
+def _confirm_own_end(patches: Patches) -> None:
+    real = FollowingMaster.__dict__["_follow_confirm"]
+
+    def follow(self: FollowingMaster, confirm: int) -> None:
+        real(self, self._context.log.end)
+
+    patches.set(FollowingMaster, "_follow_confirm", follow)
 
 
 def _ack_before_fsync(patches: Patches) -> None:
@@ -209,6 +218,12 @@ MUTANTS = (
     Mutant("no_unclean_exclusion", "an unclean store leaves both sets", _no_unclean_exclusion,
            _LOSSES),
     Mutant("unclean_elect", "only members of either set are elected", _unclean_elect, _LOSSES),
+    Mutant("unclean_master", "only members of either set are elected", _unclean_elect, _LOSSES,
+           alone="MasterComplete"),
+    Mutant("cut_below_confirm", "no cut below the own confirm offset", _cut_below_confirm,
+           _LOSSES, alone="TruncateOnlyUnconfirmed"),
+    Mutant("confirm_own_end", "a slave's confirm offset follows its master's", _confirm_own_end,
+           _DEPOSED, alone="ConfirmBehindEnd"),
     Mutant("no_session_check", "proposals and acks name the incarnation", _no_session_check,
            _LOSSES,
            redundant="a registration is a new revision, and a proposal names the one it changes"),

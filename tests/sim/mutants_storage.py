@@ -14,6 +14,7 @@ from dataclasses import replace
 from storage import cut, opening
 from storage.appender import Appender
 from storage.batch_index import BatchIndex
+from storage.checkpoint import CheckpointFile, Trusted
 from storage.commit_log import CommitLog
 from storage.consume_queue import Unflushed
 from storage.epoch_history import EpochRecord
@@ -26,7 +27,8 @@ from storage.store import Store
 from storage.token import Token
 from tests.fakes.disk import FakeDisk, FakeMapping
 from tests.sim.mutant import Mutant, Patches, always, bend
-from twinlog.layout import KIND_EPOCH, BatchEntry
+from twinlog.kernels import crc32c
+from twinlog.layout import KIND_EPOCH, KIND_RECORDS, BatchEntry
 
 _POWER = bend(power=0.3, failover=0.15, kill=0.1)
 
@@ -182,8 +184,6 @@ def _split_producer_batch(patches: Patches) -> None:
 
 def _split_last(log: CommitLog, size: int, room: int) -> None:
     """Replace the last batch by two, the first of which has ``size`` bytes."""
-    from twinlog.kernels import crc32c
-
     last = log.segments.last
     assert last is not None
     index = last.index
@@ -240,6 +240,40 @@ def _dispatch_beyond_confirm(patches: Patches) -> None:
     patches.set(Store, "dispatch", dispatch)
 
 
+def _checkpoint_leads(patches: Patches) -> None:
+    real = CheckpointFile.__dict__["write"]
+
+    def write(self: CheckpointFile, trusted: Trusted, op: str) -> None:
+        real(self, replace(trusted, confirm=trusted.flushed), op)
+
+    patches.set(CheckpointFile, "write", write)
+
+
+def _receiver_splits(patches: Patches) -> None:
+    real = Receiver.__dict__["_write"]
+
+    def write(self: Receiver, ready: list[BatchEntry]) -> None:
+        last = self._log.segments.last
+        assert last is not None
+        split: list[BatchEntry] = []
+        for entry in ready:
+            data = last.view(entry.start, entry.end)
+            size = int.from_bytes(bytes(data[:4]), "big")
+            if entry.kind != KIND_RECORDS or entry.count < 2 or size >= entry.length:
+                split.append(entry)
+                continue
+            first = replace(entry, length=size, count=1, crc=crc32c(data[:size]))
+            rest = replace(
+                entry, start=entry.start + size, length=entry.length - size,
+                count=entry.count - 1, crc=crc32c(data[size:]),
+            )  # fmt: skip
+            split += [first, rest]
+        ready[:] = split
+        real(self, ready)
+
+    patches.set(Receiver, "_write", write)
+
+
 MUTANTS = (
     Mutant("entry_before_bytes", "an entry is written after its bytes", _entry_before_bytes,
            bend(crash_in_call=0.6)),
@@ -280,6 +314,10 @@ MUTANTS = (
            redundant="a start takes the newest snapshot at or below the recovered end"),
     Mutant("filler_of_old_epoch", "a new master's filler is of its epoch", _filler_of_old_epoch,
            bend(failover=0.5, partition=0.3, pause=0.2)),
+    Mutant("checkpoint_leads", "the checkpointed confirm offset never leads", _checkpoint_leads,
+           bend(failover=0.4, kill=0.3, partition=0.3), alone="ConfirmNeverFalls"),
+    Mutant("receiver_splits", "batches have the same borders on every node", _receiver_splits,
+           bend(failover=0.2), alone="BatchesEqual"),
     Mutant("dispatch_beyond_confirm", "queues end at the confirm offset",
            _dispatch_beyond_confirm, bend(failover=0.3, partition=0.3)),
 )  # fmt: skip

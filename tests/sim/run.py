@@ -52,16 +52,21 @@ def replay_command(seed: int, seconds: float = SECONDS) -> str:
 
 
 def run_seed(
-    seed: int, *, seconds: float = SECONDS, printing: bool = False, plan: Plan | None = None
+    seed: int,
+    *,
+    seconds: float = SECONDS,
+    printing: bool = False,
+    plan: Plan | None = None,
+    alone: str = "",
 ) -> Verdict:
-    """Run one seed to its end or its first broken invariant."""
+    """Run one seed to its end or its first broken invariant; see `World` for ``alone``."""
     begin = time.process_time()
     collecting = gc.isenabled()
     gc.disable()  # worlds are small and die whole; the collector would cost a tenth
     invariant, text = "", ""
     world: World | None = None
     try:
-        world = World(plan or draw(seed), printing=printing)
+        world = World(plan or draw(seed), printing=printing, alone=alone)
         world.run(seconds)
     except Violation as violation:
         invariant, text = violation.name, str(violation)

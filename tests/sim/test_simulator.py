@@ -22,10 +22,15 @@ ROOT = Path(__file__).parents[2]
 QUICK = {
     "ack_before_entry": "AckedIsHeld",
     "always_clean": "CleanMeansComplete",
+    "checkpoint_leads": "ConfirmNeverFalls",
+    "confirm_own_end": "ConfirmBehindEnd",
+    "cut_below_confirm": "TruncateOnlyUnconfirmed",
     "flushed_without_index": "FlushedIsDurable",
     "never_clean": "CleanMeansComplete",
     "no_dedupe": "NoGapNoDouble",
     "no_zero_beyond_end": "OnlyZerosBeyond",
+    "receiver_splits": "BatchesEqual",
+    "unclean_master": "MasterComplete",
 }
 
 

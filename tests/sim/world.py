@@ -48,9 +48,10 @@ class World:
     Args:
         plan: Its circumstances.
         printing: Print the trace.
+        alone: The only invariant that is checked, see `Court`; all are when it is empty.
     """
 
-    def __init__(self, plan: Plan, *, printing: bool = False) -> None:
+    def __init__(self, plan: Plan, *, printing: bool = False, alone: str = "") -> None:
         self.plan = plan
         self.schedule = Schedule(plan.seed)
         self.log = Trace(printing=printing)
@@ -61,7 +62,7 @@ class World:
         self.topics: list[str] = []
         self.topic_queues: dict[str, int] = {}
         self.coordinator = SimCoordinator(self)
-        self.court = Court(self)
+        self.court = Court(self, alone)
         self.nodes = {name: SimNode(self, name) for name in plan.nodes}
         self.operator = Operator(self)
         self.readers = Readers(self)
