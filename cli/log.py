@@ -15,6 +15,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Annotated
 
+from cli import log_parts
 from cli.context import Context
 from cli.failures import Exit, Failure
 from cli.fields import table, text
@@ -32,13 +33,30 @@ LINES = 500
 """Lines of a dump that go out in one write."""
 
 
-def info(directory: Path, /, *, context: Annotated[Context, PRIVATE]) -> int:
+def info(
+    directory: Path,
+    /,
+    *,
+    queues: bool = False,
+    timers: bool = False,
+    metadata: bool = False,
+    context: Annotated[Context, PRIVATE],
+) -> int:
     """Show the segments of a store.
 
     Args:
         directory: The data directory of a node, or a store of RocketMQ.
+        queues: Every queue too, with its range.
+        timers: RocketMQ's timer wheel too: which records wait for which second.
+        metadata: The files below config too: topics, groups, consumer offsets.
     """
-    with _open(directory) as store:
+    with open_store(directory) as store:
+        wanted = (
+            (queues, log_parts.queues),
+            (timers, log_parts.timers),
+            (metadata, log_parts.metadata),
+        )
+        parts = [part(store) for asked, part in wanted if asked]
         rows = [_segment(store, at) for at in range(len(store.series.files))]
         kind = "twinlog" if store.ours else "RocketMQ"
         stop = "stopped cleanly" if store.clean else "not stopped cleanly"
@@ -52,6 +70,7 @@ def info(directory: Path, /, *, context: Annotated[Context, PRIVATE]) -> int:
             "end": store.end,
             "flushed": flushed,
             "segments": rows,
+            **{part.name: part.items for part in parts},
         }
         head = f"{directory} · {kind} · {stop} · log {store.start}..{store.end}"
         context.printer.answer(
@@ -63,7 +82,8 @@ def info(directory: Path, /, *, context: Annotated[Context, PRIVATE]) -> int:
                     Table(
                         columns("SEGMENT START> END> RECORDS> SIZE> OLDEST NEWEST FLUSHED CRC"),
                         [_segment_row(row) for row in rows],
-                    )
+                    ),
+                    *[part.table for part in parts],
                 ],
                 items=rows,
                 names=[str(row["segment"]) for row in rows],
@@ -118,7 +138,7 @@ def epochs(directory: Path, /, *, context: Annotated[Context, PRIVATE]) -> int:
     Args:
         directory: The data directory of a node, or a store of RocketMQ in controller mode.
     """
-    with _open(directory) as store:
+    with open_store(directory) as store:
         history, end = store.epochs(), store.end
     ends = [start for _, start in history[1:]] + [end]
     found: list[dict[str, object]] = []
@@ -156,7 +176,7 @@ def dump(
         bodies: Bodies too, as base64.
     """
     window = Window.parse(range_, context.wall_ms())
-    with _open(directory, raw=raw) as store:
+    with open_store(directory, raw=raw) as store:
         found = items(store, window, bodies=bodies)
         if context.options.output is Output.JSONL:
             some = _stream(found, context)
@@ -229,7 +249,7 @@ def verify(directory: Path, /, *, context: Annotated[Context, PRIVATE]) -> int:
     Args:
         directory: The data directory of a node, or a store of RocketMQ.
     """
-    with _open(directory) as store:
+    with open_store(directory) as store:
         verdict = verify_store(store)
     state = "damaged" if verdict.damaged else "unreadable" if verdict.unreadable else "sound"
     findings: list[dict[str, object]] = [
@@ -293,7 +313,7 @@ def compare(first: Path, second: Path, /, *, context: Annotated[Context, PRIVATE
         first: The data directory of a node, or a store of RocketMQ.
         second: The other one.
     """
-    with _open(first) as one, _open(second) as two:
+    with open_store(first) as one, open_store(second) as two:
         found = compare_stores(one, two)
     equal = found.difference is None
     at = found.equal_to
@@ -324,7 +344,7 @@ def compare(first: Path, second: Path, /, *, context: Annotated[Context, PRIVATE
     return Exit.OK if equal else Exit.NO
 
 
-def _open(directory: Path, *, raw: bool = False) -> StoreReader:
+def open_store(directory: Path, *, raw: bool = False) -> StoreReader:
     """Open a store for reading.
 
     Raises:

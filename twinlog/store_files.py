@@ -105,7 +105,7 @@ class FileSeries:
         view, found = self.view(file), offset
         if file.start in self.unreadable:
             return found
-        for start, end in _extents(file, offset - file.start):
+        for start, end in extents(file, offset - file.start):
             for at in range(start, end, _CHUNK):
                 used = bytes(view[at : min(at + _CHUNK, end)]).rstrip(b"\0")
                 if used:
@@ -117,8 +117,8 @@ class FileSeries:
         self._views.clear()
 
 
-def _extents(file: LogFile, at: int) -> list[tuple[int, int]]:
-    """Return the (start, end) stretches of ``file`` from ``at`` on that are not holes."""
+def extents(file: LogFile, at: int) -> list[tuple[int, int]]:
+    """Return the (start, end) stretches of ``file`` from byte ``at`` on that are not holes."""
     if not hasattr(os, "SEEK_DATA"):
         return [(at, file.size)]
     extents: list[tuple[int, int]] = []

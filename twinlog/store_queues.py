@@ -38,8 +38,9 @@ from twinlog.store_files import FileSeries
 
 _ENTRY = struct.Struct(">qiq")
 assert _ENTRY.size == 20
-_IN_MEMORY_BYTES = 262_144
-_IN_MEMORY_COUNT = 32
+IN_MEMORY_BYTES = 262_144
+IN_MEMORY_COUNT = 32
+"""RocketMQ's limits of one read of records that are in memory."""
 
 TimeOf = Callable[[int, int], int]
 """Store timestamp of the record at a log offset, of a size; -1 when it is gone."""
@@ -271,8 +272,8 @@ class Queue:
             entry = self._raw(20 * number)
             if entry is None or (number - offset) * 20 >= max(16000, max_records * 20):
                 break
-            full = len(found) >= min(max_records, _IN_MEMORY_COUNT)
-            if found and (full or total + entry[1] > _IN_MEMORY_BYTES):
+            full = len(found) >= min(max_records, IN_MEMORY_COUNT)
+            if found and (full or total + entry[1] > IN_MEMORY_BYTES):
                 break
             looked = number + 1
             skip = 0 if entry[0] >= skip else skip
@@ -459,8 +460,8 @@ class BatchQueue:
         found: list[Entry] = []
         messages, total, looked = 0, 0, offset
         for unit in self._file_from(offset):
-            full = messages + unit.count > min(max_records, _IN_MEMORY_COUNT)
-            if found and (full or total + unit.size > _IN_MEMORY_BYTES):
+            full = messages + unit.count > min(max_records, IN_MEMORY_COUNT)
+            if found and (full or total + unit.size > IN_MEMORY_BYTES):
                 break
             looked = unit.queue_offset + unit.count
             if not gone(unit.log_offset, unit.size):

@@ -23,7 +23,7 @@ Sources: RocketMQ 5.3 (``DefaultMessageStore.load``, ``recover``).
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
@@ -32,6 +32,8 @@ from twinlog import kernels
 from twinlog.errors import CorruptionError, UsageError
 from twinlog.layout import Checkpoint, epoch_file_unpack
 from twinlog.record import Record, decode
+from twinlog.store_compacted import CompactedQueue, compacted_queues
+from twinlog.store_config import read_config
 from twinlog.store_epochs import history
 from twinlog.store_files import FileSeries, LogFile
 from twinlog.store_keys import HITS_MAX, KeyIndex
@@ -114,6 +116,8 @@ class StoreReader:
         """Drop the mappings."""
         self.series.close()
         self.batches.close()
+        for queue in self.compacted.values():
+            queue.close()
 
     # -- the log ---------------------------------------------------------------------------------
 
@@ -121,6 +125,11 @@ class StoreReader:
     def stored_queues(self) -> dict[tuple[str, int], AnyQueue]:
         """The queues as their files have them; never changed."""
         return load_queues(self.root)
+
+    @cached_property
+    def compacted(self) -> dict[tuple[str, int], CompactedQueue]:
+        """RocketMQ's compacted copies of queues; none in most stores."""
+        return compacted_queues(self.root)
 
     @cached_property
     def log(self) -> RocketLog | TwinLog:
@@ -257,6 +266,14 @@ class StoreReader:
                     raise
         return []
 
+    def config(self) -> Mapping[str, dict[str, object]]:
+        """Return RocketMQ's config files by name.
+
+        Raises:
+            CorruptionError: A file and its backup are both damaged.
+        """
+        return read_config(self.root)
+
     # -- queues and keys -------------------------------------------------------------------------
 
     @cached_property
@@ -318,7 +335,14 @@ class StoreReader:
         return int.from_bytes(data[at : at + 8], "big", signed=True)
 
     def get(self, topic: str, queue: int, offset: int, max_records: int = 32) -> Pull:
-        """Read a queue from queue offset ``offset`` on, with RocketMQ's statuses."""
+        """Read a queue from queue offset ``offset`` on, with RocketMQ's statuses.
+
+        A compacted topic is read from its compacted copy, as RocketMQ does: log offsets are places
+        in that copy then.
+        """
+        compacted = self.compacted.get((topic, queue))
+        if compacted is not None:
+            return compacted.get(offset, max_records)
         found = self.queue(topic, queue)
         if found is None:
             return Pull(Status.NO_MATCHED_LOGIC_QUEUE, 0)

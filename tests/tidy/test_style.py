@@ -60,7 +60,8 @@ SEAM = {
 SHELL = {
     "twinlog": {
         "__main__", "aio", "aio_connection", "aio_producer", "client", "connection", "pipeline",
-        "reader", "store_files", "store_keys", "store_marks", "store_queues", "store_reader",
+        "reader", "store_compacted", "store_config", "store_files", "store_keys", "store_marks",
+        "store_queues", "store_reader", "store_timers",
     },
     "storage": {"disk", "store", "upkeep"},
     "replication": {

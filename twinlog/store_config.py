@@ -1,0 +1,80 @@
+r"""RocketMQ's files below ``config``: JSON in its own dialect, read only.
+
+RocketMQ writes them with fastjson, which leaves whole numbers without quotes as names of fields
+(``{0:33}``); here such names come back as texts. Each file has a ``.bak`` beside it, the version
+before: it is used where the file itself is missing, empty or no JSON, as RocketMQ does.
+
+Our own nodes write topics and consumer offsets in the same shapes, for RocketMQ to find.
+
+Not here: what the fields mean.
+
+>>> parse('{"offsetTable":{"t@g":{0:33,1:7}}, "text":"{1:2}"}')
+{'offsetTable': {'t@g': {'0': 33, '1': 7}}, 'text': '{1:2}'}
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import cast
+
+from twinlog.errors import CorruptionError
+
+DIRECTORY = "config"
+TIMER_CHECK = "timercheck"
+"""The one binary file among them; see `twinlog.store_timers`."""
+
+_BARE = re.compile(r'"(?:[^"\\]|\\.)*"|([{,]\s*)(-?\d+)(\s*:)')
+
+
+def parse(text: str) -> dict[str, object]:
+    """Return the object that ``text`` holds, whole-number names as texts.
+
+    Raises:
+        CorruptionError: It is no JSON object.
+    """
+    quoted = _BARE.sub(_quote, text)
+    try:
+        found = json.loads(quoted)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise CorruptionError("the file is no JSON object")
+    return cast("dict[str, object]", found)
+
+
+def _quote(match: re.Match[str]) -> str:
+    if match[2] is None:
+        return match[0]
+    return f'{match[1]}"{match[2]}"{match[3]}'
+
+
+def read_config(root: Path) -> Mapping[str, dict[str, object]]:
+    """Return every config file of the store at ``root`` by its name.
+
+    Raises:
+        CorruptionError: A file and its backup can both not be read as JSON; names the file.
+    """
+    folder = root / DIRECTORY
+    names = {path.name.removesuffix(".bak") for path in folder.glob("*")} if folder.is_dir() else ()
+    found = {name: _read(folder, name) for name in sorted(names) if name != TIMER_CHECK}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _read(folder: Path, name: str) -> dict[str, object] | None:
+    damaged: list[CorruptionError] = []
+    for path in (folder / name, folder / f"{name}.bak"):
+        data = path.read_bytes() if path.is_file() else b""
+        if not data.strip():
+            continue
+        try:
+            return parse(data.decode("utf-8"))
+        except (CorruptionError, UnicodeDecodeError) as error:
+            file = f"{DIRECTORY}/{path.name}"
+            text = f"{file} is damaged: {error}"
+            damaged.append(CorruptionError(text, file=file, offset=0))
+    if damaged:
+        raise damaged[0]
+    return None

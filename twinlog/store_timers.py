@@ -1,0 +1,144 @@
+"""RocketMQ's timer files, read only: which records wait for which second.
+
+Three files lie beside the log of a store with the timer wheel on:
+
+* ``timerwheel``: slots of 32 bytes, one for each second of two weeks: the second, positions of the
+  first and the newest unit in the timer log, how many messages wait (a cancellation counts -1), a
+  magic of 0;
+* ``timerlog``: 52-byte units, each naming the unit before it in the same slot;
+* ``config/timercheck``: how far the timer queue was read.
+
+A slot that was delivered stays in the wheel until its place is taken again, so what is shown here
+is what was entered, not what is still due.
+
+Units: times in milliseconds, positions in bytes of the timer log, offsets in bytes of the log.
+
+Not here: delivering anything, or deciding what is due.
+
+Sources: RocketMQ 5.3 (``TimerWheel``, ``TimerLog``, ``TimerCheckpoint``).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from twinlog.store_files import FileSeries, LogFile, extents
+
+PRECISION_MS = 1000
+"""RocketMQ's default ``timerPrecisionMs``; the wheel says seconds only when it is unchanged."""
+CHAIN_MAX = 10_000_000
+"""Units of one slot: a chain that is longer goes in a circle."""
+
+_SLOT = struct.Struct(">qqqii")
+assert _SLOT.size == 32
+_UNIT = struct.Struct(">iqiqiqiiq")
+assert _UNIT.size == 52
+_CHECK = struct.Struct(">qqqqqqq")
+assert _CHECK.size == 56
+
+
+@dataclass(frozen=True, slots=True)
+class TimerCheck:
+    """How far the timer was, by ``config/timercheck``."""
+
+    last_read_time_ms: int
+    last_flush_position: int
+    last_queue_offset: int
+    master_queue_offset: int
+    state_version: int
+    timestamp: int
+    counter: int
+
+
+@dataclass(frozen=True, slots=True)
+class TimerUnit:
+    """One record that waits, or, with bit 2 of ``magic``, one cancellation; bit 1: rolled on."""
+
+    position: int
+    size: int
+    before: int
+    magic: int
+    write_time_ms: int
+    delay_ms: int
+    log_offset: int
+    record_size: int
+    topic_hash: int
+    reserved: int
+
+
+@dataclass(frozen=True, slots=True)
+class TimerSlot:
+    """One second of the wheel that was used."""
+
+    index: int
+    time_ms: int
+    first: int
+    last: int
+    count: int
+    magic: int
+
+
+class Timers:
+    """The timer files below ``root``.
+
+    Raises:
+        OSError: A file is there and cannot be read.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self._log = FileSeries(root / "timerlog")
+        path = root / "timerwheel"
+        size = path.stat().st_size if path.is_file() else 0
+        self._wheel = LogFile(path, 0, size) if size else None
+        check = root / "config" / "timercheck"
+        data = check.read_bytes() if check.is_file() else b""
+        self.check = TimerCheck(*_check_fields(data)) if len(data) >= _CHECK.size else None
+
+    def slots(self) -> Iterator[TimerSlot]:
+        """Yield the slots in use in order of their time; holes of the file are not read."""
+        found: list[TimerSlot] = []
+        if self._wheel is None:
+            return
+        with self._wheel.path.open("rb") as opened:
+            for start, end in extents(self._wheel, 0):
+                first = start - start % _SLOT.size
+                opened.seek(first)
+                data = opened.read(-(-(end - first) // _SLOT.size) * _SLOT.size)
+                whole = data[: len(data) // _SLOT.size * _SLOT.size]
+                for i, fields in enumerate(_SLOT.iter_unpack(whole)):
+                    if fields[0] > 0:
+                        index = first // _SLOT.size + i
+                        found.append(TimerSlot(index, fields[0] * PRECISION_MS, *fields[1:]))
+        yield from sorted(found, key=lambda slot: slot.time_ms)
+
+    def chain(self, slot: TimerSlot) -> Iterator[TimerUnit]:
+        """Yield the units of a slot, newest first, as far as the timer log still holds them."""
+        position = slot.last
+        for _ in range(CHAIN_MAX):
+            unit = self._unit(position)
+            if unit is None:
+                return
+            yield unit
+            if unit.before >= position:  # positions only fall along a chain
+                return
+            position = unit.before
+
+    def _unit(self, position: int) -> TimerUnit | None:
+        data = self._log.read(position, _UNIT.size) if position >= 0 else b""
+        if len(data) < _UNIT.size:
+            return None
+        fields = _UNIT.unpack(data)
+        if fields[0] != _UNIT.size or fields[2] | 0xF != 0xF:
+            return None
+        return TimerUnit(position, *fields)
+
+    def close(self) -> None:
+        """Drop the mappings."""
+        self._log.close()
+
+
+def _check_fields(data: bytes) -> tuple[int, ...]:
+    return _CHECK.unpack_from(data)
