@@ -8,9 +8,8 @@ This one owns the sockets: who may connect, when a turn ends, who is closed.
   another wire version is told which versions are spoken, before it is closed.
 * Once a second `sweep` closes who did not greet, who stopped in the middle of a frame, and who
   does not take its answers.
-* Appends that arrived in one turn are appended together. With one busy connection its turn ends
-  with its own bytes; as soon as two connections append within `NEIGHBOURS_SECONDS`, small appends
-  wait for the next turn of the loop (some microseconds) and ride together.
+* Appends that arrived in one round of the sockets are appended together, whichever connections
+  they came from.
 
 Cancellation: a cancelled `run` closes every connection; appends that were under way are unknown to
 their clients, as after a crash.
@@ -36,12 +35,6 @@ from storage.reads import ReadResult
 from twinlog import wire
 from twinlog.errors import TwinlogError
 
-NEIGHBOURS_SECONDS = 0.0002
-"""Two connections that append within this time are served together from then on."""
-
-ALONE_TURNS = 64
-"""Turns with one appending connection after which it is served at once again."""
-
 SWEEP_SECONDS = 1.0
 EMPTY_SECONDS = 2.0
 """A stopping node waits this long for clients to take their last answers."""
@@ -62,6 +55,10 @@ class Turns(Protocol):
 
     def now(self) -> float:
         """Read the loop's time, seconds, and make it the time of this turn."""
+        ...
+
+    def turn_soon(self) -> None:
+        """End the turn with the round of the sockets."""
         ...
 
     def turn(self) -> None:
@@ -105,9 +102,6 @@ class ClientServer:
         self.cold = Budget(limits.cold_bytes_max)
         """Memory of cold answers that nobody has taken yet."""
         self._nursery: trio.Nursery | None = None
-        self._pump = Pump(self._append)
-        self._appended_last: tuple[ClientConnection | None, float] = (None, 0.0)
-        self._together = 0
 
     @property
     def connections(self) -> int:
@@ -135,7 +129,6 @@ class ClientServer:
         """Serve until cancelled; see the module for what a cancellation leaves."""
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
-            nursery.start_soon(self._pump.run)
             nursery.start_soon(self._sweep)
             nursery.start_soon(accept, listener, self._accepted)
             task_status.started()
@@ -165,14 +158,11 @@ class ClientServer:
         self._nursery.start_soon(self._serve, connection)
 
     async def _serve(self, connection: ClientConnection) -> None:
-        def end() -> None:
-            self._end(connection)
-
         try:
-            await connection.stream.serve(connection.on_frame, end)
+            await connection.stream.serve(connection.on_frame, self._end)
         except wire.FrameError as error:
             self._left_the_rules(connection, error)
-            end()
+            self._turns.outbox.readiness.turn(self._end)
         del self._connections[connection]
         self.reads.forget(connection)
 
@@ -222,27 +212,19 @@ class ClientServer:
 
     # ── turns ───────────────────────────────────────────────────────────────────────────────────
 
-    def _end(self, connection: ClientConnection) -> None:
-        """End the turn of one connection: append what it brought, now or with its neighbours."""
+    def _end(self) -> None:
+        """End the turn of one connection: what it brought is appended with its neighbours'."""
         if self._turns.crashed is not None:
             return
         if self.appends.pending:
-            now = self._turns.now()
-            last, at = self._appended_last
-            if last is not connection and now - at < NEIGHBOURS_SECONDS:
-                self._together = ALONE_TURNS
-            self._appended_last = (connection, now)
-            if self._together:
-                self._together -= 1
-                self._pump.wake()
-            else:
-                self.appends.run(now)
-        self._turns.turn()
+            self._turns.outbox.readiness.soon(self._append)
+        else:
+            self._turns.turn_soon()
 
     def _append(self) -> None:
         if self._turns.crashed is None:
-            self.appends.run(self._turns.now())
-            self._turns.turn()
+            self.appends.run(self._turns.outbox.now)
+            self._turns.turn_soon()
 
     def look(self, now: float) -> None:
         """Serve parked readers whose queue grew; called at the end of every turn."""
@@ -267,9 +249,10 @@ class ClientServer:
         size = sum(len(piece) for piece in cold.result.slices)
         await self.cold.take(size)
         try:
-            fetched = await trio.to_thread.run_sync(
-                self._fetch, cold.result, limiter=self._cold_threads
-            )
+            with self._turns.outbox.readiness.awaiting():
+                fetched = await trio.to_thread.run_sync(
+                    self._fetch, cold.result, limiter=self._cold_threads
+                )
             self.reads.finish(cold, fetched)
             self._turns.turn()
             await cold.request.asker.taken()
@@ -305,32 +288,3 @@ class Budget:
         """Give back what `take` took."""
         self.held -= size
         self._given.set()
-
-
-class Pump:
-    """One task that runs an action in the next turn of the loop, however often it was asked for."""
-
-    def __init__(self, action: Callable[[], None]) -> None:
-        self._action = action
-        self._task: trio.lowlevel.Task | None = None
-        self._asleep = False
-
-    def wake(self) -> None:
-        """Have the action run in the next turn; harmless when it is under way."""
-        if self._asleep and self._task is not None:
-            self._asleep = False
-            trio.lowlevel.reschedule(self._task)
-
-    async def run(self) -> None:
-        """Run until cancelled; a cancelled pump runs nothing more."""
-
-        def abort(_: Callable[[], None]) -> trio.lowlevel.Abort:
-            self._asleep = False
-            self._task = None
-            return trio.lowlevel.Abort.SUCCEEDED
-
-        self._task = trio.lowlevel.current_task()
-        while True:
-            self._asleep = True
-            await trio.lowlevel.wait_task_rescheduled(abort)
-            self._action()

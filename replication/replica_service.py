@@ -142,8 +142,7 @@ class ReplicaService:
 
     def now(self) -> float:
         """Read the loop's time, seconds, and make it the time of this turn."""
-        now = self.outbox.now = trio.current_time()
-        return now
+        return self.outbox.begin()
 
     def turn(self) -> None:
         """End a turn: write what was queued, let the node look at what moved, set the timer."""
@@ -154,6 +153,10 @@ class ReplicaService:
         outbox.flush()
         if self.crashed is None:
             self._set_timer()
+
+    def turn_soon(self) -> None:
+        """End the turn with the round: once, however many sockets were served in it."""
+        self.outbox.readiness.soon(self.turn)
 
     # ── Outside: what the driver asks for ───────────────────────────────────────────────────────
 
@@ -264,7 +267,7 @@ class ReplicaService:
                 driver.on_frame(outbox.now, conn, frame)
 
         try:
-            why = await stream.serve(on_frame, self.turn)
+            why = await stream.serve(on_frame, self.turn_soon)
         except wire.FrameError as error:
             why = f"{error.kind}: {error.text}"
             self.links_closed[error.kind] = self.links_closed.get(error.kind, 0) + 1
@@ -289,7 +292,8 @@ class ReplicaService:
         error: Exception | None = None
         started = trio.current_time()
         try:
-            await trio.to_thread.run_sync(job.run, limiter=self._limiter)
+            with self.outbox.readiness.awaiting():
+                await trio.to_thread.run_sync(job.run, limiter=self._limiter)
         except Exception as caught:  # the driver decides which error ends the node
             error = caught
         self.jobs_running -= 1

@@ -1,11 +1,10 @@
 """One socket of a node: frames in, gathers of buffers out, no task switch per frame.
 
-trio's own streams cost 5 to 10 us per call, so a `Stream` waits once per turn of its socket and
-then works with plain non-blocking calls:
+trio's own streams cost 5 to 10 us per call, so a `Stream` is called when its socket is readable
+(`readiness_service`) and works with plain non-blocking calls:
 
-* **in**: `Stream.serve` receives into its `FrameReader` until the socket has no more (at most
-  `TURN_BYTES`, so that no peer starves the others), hands out every whole frame and then ends the
-  turn;
+* **in**: a turn receives into the stream's `FrameReader` until the socket has no more (at most
+  `TURN_BYTES`, so that no peer starves the others), hands out every whole frame and then ends;
 * **out**: `Stream.send` queues buffers (views of the mapped log are never copied) and marks the
   stream; `Outbox.flush`, called at the end of each turn, writes every marked stream with one
   ``sendmsg`` each. Only a socket that is full costs a task, for as long as it is full.
@@ -32,6 +31,7 @@ from itertools import islice
 
 import trio
 
+from replication.readiness_service import Readiness
 from twinlog import wire
 
 GATHER_MAX = 64
@@ -49,8 +49,19 @@ class Outbox:
     def __init__(self, nursery: trio.Nursery) -> None:
         self._nursery = nursery
         self._marked: list[Stream] = []
-        self.now = trio.current_time()
+        self.readiness = Readiness()
+        """Calls the streams that have something to read, in a task of the nursery."""
+        nursery.start_soon(self.readiness.run)
+
+    @property
+    def now(self) -> float:
         """The loop's time when this turn began, seconds: read once, good for all of the turn."""
+        return self.readiness.now
+
+    def begin(self) -> float:
+        """Read the loop's time and make it the time of this turn."""
+        now = self.readiness.now = self.readiness.clock()
+        return now
 
     def mark(self, stream: Stream) -> None:
         """Have the stream written at the end of this turn."""
@@ -97,8 +108,14 @@ class Stream:
         self._marked = False
         self._full = False
         self._last: str | None = None
-        self._relaxed = trio.Event()
         self._empty = trio.Event()
+        self._over = trio.Event()
+        self._paused = False
+        self._frames = False
+        self._broken: wire.FrameError | None = None
+        self._on_frame: Callable[[wire.Frame], None] | None = None
+        self._end: Callable[[], None] | None = None
+        self._readiness = outbox.readiness
         self.closed: str | None = None
         """Why it was closed; None while it is open."""
         self.unsent = 0
@@ -180,12 +197,13 @@ class Stream:
         """Write a full socket until its queue is empty or it is closed. One task at a time."""
         try:
             while self._out and self.closed is None:
-                await trio.lowlevel.wait_writable(self._sock)
-                self._outbox.now = trio.current_time()
+                with self._readiness.awaiting():
+                    await trio.lowlevel.wait_writable(self._sock)
+                self._outbox.begin()
                 if self.closed is None:
                     self._write()
-                    if not self.congested:
-                        self._relaxed.set()
+                    if self._paused:
+                        self._readiness.turn(self._go_on)
         except trio.ClosedResourceError:
             return
         self._full = False
@@ -224,28 +242,69 @@ class Stream:
         Raises:
             FrameError: The peer left the rules of the wire; the caller counts and closes.
         """
+        self._on_frame, self._end = on_frame, end
         try:
-            while self.closed is None:
-                await trio.lowlevel.wait_readable(self._sock)
-                self._outbox.now = trio.current_time()
-                budget, frames = TURN_BYTES, False
-                while budget > 0 and self.closed is None:
-                    count, more = self._receive()
-                    budget -= count
-                    while self.closed is None and (frame := self._reader.next()) is not None:
-                        frames = True
-                        if self._last is None:
-                            on_frame(frame)
-                        if self.congested:
-                            end()
-                            await self._drained()
-                    if not more:
-                        break
-                if frames:  # a piece of a large frame is no turn
-                    end()
+            if self.closed is None:
+                await self._readiness.watch(self._sock.fileno(), self._turn, self._over)
         except trio.ClosedResourceError:
             pass
+        if self._broken is not None:
+            raise self._broken
         return self.closed or "closed"
+
+    def _turn(self) -> None:
+        """Take what the socket has and hand out what is whole."""
+        self._outbox.begin()
+        budget, more = TURN_BYTES, True
+        while more and budget > 0 and self.closed is None:
+            count, more = self._receive()
+            budget -= count
+            if not self._hand_out():
+                return
+        self._end_turn()
+
+    def _hand_out(self) -> bool:
+        """Hand out whole frames; False when that must stop before the peer's next byte."""
+        on_frame = self._on_frame
+        assert on_frame is not None, "serve runs"
+        try:
+            while self.closed is None and (frame := self._reader.next()) is not None:
+                self._frames = True
+                if self._last is None:
+                    on_frame(frame)
+                if self._congested is not None and self.unsent > self._congested:
+                    self._pause()
+                    return False
+        except wire.FrameError as error:
+            self._broken = error
+            self._readiness.forget(self._sock.fileno())
+            self._over.set()
+            return False
+        return True
+
+    def _end_turn(self) -> None:
+        """End a turn that handed out a frame; a piece of a large one is no turn."""
+        if self._frames:
+            self._frames = False
+            assert self._end is not None, "serve runs"
+            self._end()
+
+    def _pause(self) -> None:
+        """Take nothing from a peer until it has taken more of what is unsent."""
+        if not self._paused:
+            self._paused = True
+            self._readiness.forget(self._sock.fileno())
+        self._end_turn()
+        self._readiness.soon(self._go_on)  # writing at the end of the turn may be all it takes
+
+    def _go_on(self) -> None:
+        """Take up a paused peer again, once enough was taken."""
+        if not self._paused or self.closed is not None or self.congested:
+            return
+        if self._hand_out():
+            self._paused = False
+            self._readiness.add(self._sock.fileno(), self._turn)
+            self._end_turn()
 
     def _receive(self) -> tuple[int, bool]:
         """Receive once; return the bytes and whether the socket may have more."""
@@ -266,12 +325,6 @@ class Stream:
         self._reader.received(count)
         return count, more
 
-    async def _drained(self) -> None:
-        """Wait until the peer has taken enough of what is unsent, or the stream is closed."""
-        while self.congested and self.closed is None:
-            self._relaxed = trio.Event()
-            await self._relaxed.wait()
-
     async def emptied(self) -> None:
         """Wait until everything queued has been taken, or the stream is closed."""
         while self.unsent and self.closed is None:
@@ -288,8 +341,9 @@ class Stream:
         self.closed = why
         self._out.clear()
         self.unsent = 0
-        self._relaxed.set()
         self._empty.set()
+        self._over.set()
+        self._readiness.forget(self._sock.fileno())
         trio.lowlevel.notify_closing(self._sock)
         self._sock.close()
 

@@ -66,7 +66,7 @@ SHELL = {
     "storage": {"disk", "store", "upkeep"},
     "replication": {
         "coordinator_calls", "coordinator_client", "coordinator_service", "coordinator_store",
-        "replica_service", "stream_service",
+        "readiness_service", "replica_service", "stream_service",
     },
     "node": {
         "admin", "client_server", "config", "config_pages", "config_sources", "http_server", "logs",

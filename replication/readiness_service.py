@@ -1,0 +1,140 @@
+"""Which sockets have something to read: one epoll for all of a node's streams.
+
+trio's own wait arms a descriptor for one event, wakes a task for it and goes through its whole loop
+in between: 25 us of CPU each time on the machine of docs/performance.md, more than a small append
+costs the log. Here every socket is registered once. One task waits for all of them; what is
+readable is handed to plain calls, one *round* after the other, and only when nothing more comes
+does the loop turn.
+
+A round: every socket that is readable has its turn, then what was asked for with `soon` is done
+once, whoever asked. That is where appends of several clients meet and where bytes are written.
+
+The rest of the node lives in trio and must not starve. So rounds end after `ROUNDS_SECONDS`; a
+round waits for the next bytes `LINGER_MS` at most; and while anything is expected that only trio's
+loop brings (`awaiting`: a thread's result, a full socket's space) no round waits at all and the
+loop turns after each.
+
+Where there is no epoll (macOS) each socket has a wait of its own, as trio would do it.
+
+Cancellation: a cancelled `run` or `watch` leaves the sockets as they are.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import select
+from collections.abc import Callable, Generator
+
+import trio
+
+LINGER_MS = 1
+"""How long a round waits for more: epoll knows no shorter wait, and an answer takes a third."""
+
+ROUNDS_SECONDS = 0.005
+"""How long rounds may follow each other before the loop turns."""
+
+EVENTS_MAX = 256
+"""Sockets in one round; the others come with the next one."""
+
+
+FORGOTTEN_SECONDS = 0.01
+"""Without epoll: how often it is seen whether a forgotten socket is watched again."""
+
+
+class Readiness:
+    """See the module.
+
+    Attributes:
+        now: The loop's time when the present turn began, seconds; whoever begins one sets it.
+    """
+
+    def __init__(self) -> None:
+        self.clock = trio.lowlevel.current_clock().current_time
+        self.now = self.clock()
+        self._elsewhere = 0
+        self._epoll = select.epoll() if hasattr(select, "epoll") else None
+        self._readable: dict[int, Callable[[], None]] = {}
+        self._soon: list[Callable[[], None]] = []
+
+    async def watch(self, fd: int, readable: Callable[[], None], over: trio.Event) -> None:
+        """Call ``readable`` whenever the socket has something, until ``over``."""
+        if self._epoll is None:
+            await self._watch_alone(fd, readable, over)
+            return
+        self.add(fd, readable)
+        try:
+            await over.wait()
+        finally:
+            if self._readable.get(fd) == readable:  # else it is closed, its number another's
+                self.forget(fd)
+
+    async def _watch_alone(self, fd: int, readable: Callable[[], None], over: trio.Event) -> None:
+        self.add(fd, readable)
+        while not over.is_set():
+            if fd in self._readable:
+                await trio.lowlevel.wait_readable(fd)
+                self.turn(readable)
+            else:
+                await trio.sleep(FORGOTTEN_SECONDS)
+
+    def add(self, fd: int, readable: Callable[[], None]) -> None:
+        """Watch a socket, or watch it again; `watch` does it."""
+        self._readable[fd] = readable
+        if self._epoll is not None:
+            self._epoll.register(fd, select.EPOLLIN)
+
+    def forget(self, fd: int) -> None:
+        """Leave what a socket has in it; call this before it is closed. Harmless twice."""
+        if self._readable.pop(fd, None) is not None and self._epoll is not None:
+            self._epoll.unregister(fd)
+
+    @contextlib.contextmanager
+    def awaiting(self) -> Generator[None]:
+        """While the body waits, something is expected that only trio's loop brings."""
+        self._elsewhere += 1
+        try:
+            yield
+        finally:
+            self._elsewhere -= 1
+
+    def soon(self, action: Callable[[], None]) -> None:
+        """Do something at the end of this round, once, however often it is asked for."""
+        if action not in self._soon:
+            self._soon.append(action)
+
+    def turn(self, action: Callable[[], None]) -> None:
+        """Make a round of one action: for what a task brings, not a socket."""
+        self.now = self.clock()
+        action()
+        self._finish()
+
+    def _finish(self) -> None:
+        while self._soon:
+            self._soon.pop(0)()
+
+    async def run(self) -> None:
+        """Serve until cancelled."""
+        if self._epoll is None:
+            await trio.sleep_forever()
+            return
+        epoll = self._epoll
+        try:
+            while True:
+                await trio.lowlevel.wait_readable(epoll.fileno())
+                self._rounds(epoll)
+        finally:
+            epoll.close()
+            self._epoll = None
+
+    def _rounds(self, epoll: select.epoll) -> None:
+        clock, readable, linger = self.clock, self._readable, LINGER_MS / 1000
+        until = clock() + ROUNDS_SECONDS
+        while events := epoll.poll(0 if self._elsewhere else linger, EVENTS_MAX):
+            now = self.now = clock()
+            for fd, _ in events:
+                serve = readable.get(fd)  # None: closed by one that was served before it
+                if serve is not None:
+                    serve()
+            self._finish()
+            if self._elsewhere or now > until:
+                return
