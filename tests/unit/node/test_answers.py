@@ -1,0 +1,184 @@
+"""What a node answers at once: itself, the others, offsets, single records, refusals."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from node.answers import Answers, Identity, Leadership
+from node.counts import ClientCounts
+from node.presence import Presence
+from node.reads import Standing
+from twinlog.errors import (
+    Busy,
+    NotEnoughInSync,
+    NotMaster,
+    TwinlogError,
+    Unavailable,
+    UnknownTopic,
+    UsageError,
+)
+
+IDENTITY = Identity("c", "g1", "n1", 4, 1 << 20, 4 << 20, "confirmed")
+OTHERS: dict[str, Mapping[str, object]] = {
+    "n2": {"name": "n2", "host": "h2", "client_port": 72, "slave_port": 82, "http_port": 0},
+    "n3": {"name": "n3", "host": "h3", "client_port": "odd"},
+}
+
+
+class Shelf:
+    """Stands in for the store: topic t with queues 0 and 1, one record at log offset 100."""
+
+    confirm = 200
+    end = 300
+
+    def topics(self) -> Mapping[str, int]:
+        """Queues by topic."""
+        return {"t": 2, "u": 1}
+
+    def queue_range(self, topic: str, queue: int) -> tuple[int, int]:
+        """First and next queue offset."""
+        return queue, queue + 10
+
+    def offset_at_time(self, topic: str, queue: int, ms: int, *, upper: bool = False) -> int:
+        """The time itself, so that a test sees where it went."""
+        return ms + queue
+
+    def record_at(self, log_offset: int) -> memoryview | None:
+        """The record at 100."""
+        return memoryview(b"record") if log_offset == 100 else None
+
+
+def answers(leader: str | None = "n2") -> Answers:
+    """Answers of n1, a slave of ``leader``."""
+    return Answers(
+        IDENTITY,
+        Shelf(),
+        presence(),
+        leadership=lambda: Leadership(leader, 7, False),
+        standing=lambda: Standing("n1", "slave", 0.25, None),
+    )
+
+
+def presence() -> Presence:
+    """n1 among three nodes."""
+    found = Presence("n1", lambda: OTHERS)
+    found.own = {"name": "n1", "host": "h1", "client_port": 71}
+    return found
+
+
+def test_hello_says_what_an_encoder_must_know() -> None:
+    """Names, the length of store hosts, the size of a file."""
+    hello = answers().hello()
+    assert (hello["node"], hello["cluster"], hello["group"]) == ("n1", "c", "g1")
+    assert (hello["family"], hello["segment_size"]) == (4, 1 << 20)
+
+
+def test_metadata_of_all_topics_or_of_those_asked_for() -> None:
+    """A topic that does not exist is simply not there; every node is, in order."""
+    found = answers().metadata(None)
+    assert found["topics"] == {"t": 2, "u": 1}
+    assert (found["leader"], found["epoch"]) == ("n2", 7)
+    nodes = found["nodes"]
+    assert isinstance(nodes, list)
+    assert [entry["name"] for entry in nodes] == ["n1", "n2", "n3"]
+    assert answers().metadata({"u", "nobody"})["topics"] == {"u": 1}
+
+
+def test_offsets_of_all_queues_or_of_some() -> None:
+    """With a time, also the offset at that time."""
+    found = answers().offsets({"topic": "t"})
+    assert found["queues"] == {0: [0, 10, None], 1: [1, 11, None]}
+    assert (found["confirm"], found["age_ms"], found["role"]) == (200, 250, "slave")
+    some = answers().offsets({"topic": "t", "queues": [1], "at_ms": 5})
+    assert some["queues"] == {1: [1, 11, 6]}
+
+
+@pytest.mark.parametrize(
+    ("fields", "error", "text"),
+    [
+        ({}, UsageError, "names a topic"),
+        ({"topic": "t", "at_ms": "now"}, UsageError, "time in ms"),
+        ({"topic": "t", "queues": 1}, UsageError, "list of numbers"),
+        ({"topic": "t", "queues": ["1"]}, UsageError, "list of numbers"),
+        ({"topic": "v"}, UnknownTopic, "no topic v"),
+        ({"topic": "t", "queues": [2]}, UnknownTopic, "queues 0 to 1, not 2"),
+        ({"topic": "t", "queues": [-1]}, UnknownTopic, "queues 0 to 1, not -1"),
+    ],
+)
+def test_offsets_refused(
+    fields: Mapping[str, object], error: type[TwinlogError], text: str
+) -> None:
+    """Each odd question has its own answer."""
+    with pytest.raises(error, match=text):
+        answers().offsets(fields)
+
+
+@pytest.mark.parametrize(
+    ("offset", "status"), [(100, "found"), (101, "none"), (200, "above-confirm"), (300, "past-end")]
+)
+def test_a_record_by_log_offset(offset: int, status: str) -> None:
+    """Found, no record there, not confirmed yet, beyond the end: four answers."""
+    fields, slices = answers().get({"log_offset": offset})
+    assert fields["status"] == status
+    assert [bytes(one) for one in slices] == ([b"record"] if status == "found" else [])
+
+
+@pytest.mark.parametrize("offset", [None, -1, "100"])
+def test_a_record_without_a_log_offset(offset: object) -> None:
+    """There is nothing to look for."""
+    with pytest.raises(UsageError, match="names a log offset"):
+        answers().get({"log_offset": offset})
+
+
+@pytest.mark.parametrize(
+    ("code", "error", "text"),
+    [
+        ("not-enough-in-sync", NotEnoughInSync, "too few nodes in sync"),
+        ("busy", Busy, "reached a limit"),
+        ("disk-full", Unavailable, "disk of n1 is full"),
+        ("disk", Unavailable, "disk of n1 is full"),
+        ("unknown-topic", UnknownTopic, ""),
+        ("stopping", Unavailable, "n1 refuses: stopping"),
+    ],
+)
+def test_refusals_of_the_whole_node(code: str, error: type[TwinlogError], text: str) -> None:
+    """A code of the core becomes the error that helps its client on."""
+    found = answers().refusal(code, "")
+    assert isinstance(found, error)
+    assert text in found.text
+
+
+def test_not_master_names_the_master_and_where_it_listens() -> None:
+    """Or says that nobody is known; a node never sends a client to itself."""
+    found = answers().refusal("not-master", "")
+    assert isinstance(found, NotMaster)
+    assert (found.facts["leader"], found.facts["host"], found.facts["port"]) == ("n2", "h2", 72)
+    for leader in (None, "n1"):
+        nobody = answers(leader).refusal("not-master", "")
+        assert "none is known" in nobody.text
+        assert nobody.facts["leader"] is None
+        assert nobody.facts["host"] is None
+
+
+def test_addresses_of_others_and_of_oneself() -> None:
+    """No address without a host and a port that is served."""
+    known = presence()
+    assert known.address("n1", "client_port") == ("h1", 71)
+    assert known.slave_address("n2") == ("h2", 82)
+    assert known.address("n2", "http_port") is None
+    assert known.address("n3", "client_port") is None
+    assert known.address("n9", "client_port") is None
+    assert known.address(None, "client_port") is None
+
+
+def test_counts() -> None:
+    """Each kind by itself."""
+    counts = ClientCounts()
+    counts.answered("send", "stored")
+    counts.answered("send", "stored")
+    counts.closed("oversized")
+    counts.limit_reached("waiting")
+    assert counts.answers == {("send", "stored"): 2}
+    assert (counts.closings, counts.limits) == ({"oversized": 1}, {"waiting": 1})
