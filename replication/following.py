@@ -254,9 +254,15 @@ class FollowingMaster:
 
     def _on_hello_err(self, now: float, error: frames.HelloErr) -> None:
         context = self._context
+        if self.machine.state is not Following.HANDSHAKE:
+            self._leave(now, "odd", f"HELLO_ERR while {self.machine.state.value}")
+            return
         text = f"{self.leader} refuses: {error.code} {error.text}"
         pause = None
-        if error.code in ("FENCED", "NEWER_EPOCH", "NOT_MASTER", "UNKNOWN_REPLICA"):
+        # Words that condemn a log count in the epoch of the handshake alone: another epoch is
+        # another master's, whose log was never compared with ours.
+        foreign = error.epoch != self.epoch and error.code in ("DIVERGED", "RESEED")
+        if foreign or error.code in ("FENCED", "NEWER_EPOCH", "NOT_MASTER", "UNKNOWN_REPLICA"):
             context.want_read = True
         elif error.code == "DIVERGED":
             context.damage = text

@@ -142,7 +142,9 @@ class Mastership:
             self._drop(self.links[name], "removed from the group", now)
         role = self._context.role
         if role.state in (Role.ACTIVE, Role.TRANSFERRING) and not self.insync.enough:
-            self._give_up_handover("not-enough-in-sync", "too few members are in sync")
+            if self.handover is not None and not self.handover.asked:
+                self._give_up_handover("not-enough-in-sync", "too few members are in sync")
+            # Asked is asked: the register may hand over still, and only its answer settles that.
             role.move(RoleInput.TOO_FEW)
         elif role.state is Role.DEGRADED and self.insync.enough:
             role.move(RoleInput.ENOUGH)

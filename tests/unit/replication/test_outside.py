@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from replication.register_ops import AlterInSync, Failover, Transfer, UncleanElect
@@ -230,6 +232,24 @@ def test_a_switchover_without_an_answer_stays_closed_until_it_is_known(world: Wo
     world.watch = False
     world.lose = Transfer
     answers = transfer(world, "n2")
+    world.run(5.0)
+    assert answers[0][0] == "ok"
+    assert world.master() == "n2"
+
+
+def test_a_switchover_that_was_asked_is_settled_by_the_register_alone(world: World) -> None:
+    """Too few in sync meanwhile does not make it a no: the register may have done it."""
+    world.watch = False
+    world.lose = Transfer
+    answers = transfer(world, "n2")
+    world.run(0.01)
+    reign = world.nodes["n1"].driver.core.mastership
+    assert reign is not None
+    assert reign.handover is not None
+    assert reign.handover.asked
+    fewer = replace(reign.state, min_isr=4)
+    world.nodes["n1"].tell(lambda now: reign.adopt(fewer, now))
+    assert answers == []
     world.run(5.0)
     assert answers[0][0] == "ok"
     assert world.master() == "n2"

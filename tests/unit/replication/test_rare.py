@@ -48,6 +48,27 @@ def slave_in_handshake(world: World) -> Node:
     return node
 
 
+@pytest.mark.parametrize("code", ["DIVERGED", "RESEED"])
+def test_a_member_that_cannot_follow_is_quarantined(world: World, code: str) -> None:
+    """It holds what was confirmed; so one of the two logs is wrong."""
+    node = slave_in_handshake(world)
+    tell(node, "n1", frames.HelloErr(1, 1, code, "no"))
+    world.run(0.2)
+    assert node.driver.view().role == "quarantined"
+    assert node.driver.core.context.damage
+
+
+@pytest.mark.parametrize("code", ["DIVERGED", "RESEED"])
+def test_another_epochs_verdict_condemns_no_log(world: World, code: str) -> None:
+    """The slave leaves, reads the register and dials again."""
+    node = slave_in_handshake(world)
+    tell(node, "n1", frames.HelloErr(7, 1, code, "no"))
+    assert not node.driver.core.context.damage
+    world.resume("n1")
+    world.run(8.0)
+    assert node.driver.view().state == "streaming"
+
+
 def ok_for(node: Node, **changes: Any) -> frames.HelloOk:
     """A HELLO_OK that fits, but for the changes."""
     store, context = node.store, node.driver.core.context
