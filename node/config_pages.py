@@ -30,6 +30,11 @@ BASE_PORT = 7400
 """The coordinator's port; node n has this + 10 n for clients, + 1 slaves, + 2 http."""
 
 
+SHARED = (("hot_memory", '"256 MiB"'),)
+"""Keys of ``[storage]`` for nodes that share a machine: each keeps this much of its log in memory
+and gives the rest back."""
+
+
 @dataclass(frozen=True, slots=True)
 class Local:
     """A cluster on this machine, as `local_text` writes it."""

@@ -131,6 +131,24 @@ class StorageSection(Section):
     flush_interval: Seconds = Field(
         0.5, ge=0.01, le=60, description="async: how long bytes stay unflushed under load."
     )
+    hot_memory: Size | None = Field(
+        None,
+        ge=64 * MiB,
+        le=1024 * GiB,
+        description="Log behind its end that is taken to be in memory; what lies further back and "
+        "is flushed leaves memory, and a master sends its readers to a slave. The default is 40 % "
+        "of the machine's memory, as in RocketMQ; less when several nodes share a machine.",
+    )
+    warm: bool = Field(
+        False,
+        description="Make the whole next file present in memory, not only the pages that the "
+        "writer needs next: no page is fetched under load, a file of memory is taken early.",
+    )
+    lock_memory: bool = Field(
+        False,
+        description="Lock the pages ahead of the writer in memory. Beyond what RLIMIT_MEMLOCK "
+        "allows the node goes on without, warns once and counts the bytes.",
+    )
     message_size_max: Size = Field(
         4 * MiB, ge=1 * KiB, le=4 * MiB, description="Body of one message; RocketMQ's limit."
     )

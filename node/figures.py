@@ -33,6 +33,7 @@ class Counters:
         events: Log events by (name, level).
         accepted: Client connections since the start.
         connections, in_flight, long_polls: Now.
+        unlocked: Bytes of memory that should be locked and may not be.
     """
 
     answers: Mapping[tuple[str, str], int]
@@ -42,6 +43,7 @@ class Counters:
     connections: int
     in_flight: int
     long_polls: int
+    unlocked: int = 0
     events: Mapping[tuple[str, str], int] = field(default_factory=dict[tuple[str, str], int])
     appended: Mapping[str, int] = field(default_factory=_none)
     appended_bytes: Mapping[str, int] = field(default_factory=_none)
@@ -105,6 +107,7 @@ def _counted(counters: Counters) -> dict[str, float | Mapping[Labels, float]]:
         "twinlog_connections": counters.connections,
         "twinlog_requests_in_flight": counters.in_flight,
         "twinlog_long_polls_waiting": counters.long_polls,
+        "twinlog_memory_unlocked_bytes": counters.unlocked,
     }
 
 

@@ -64,6 +64,8 @@ EVENTS: Mapping[str, str] = {
     "leaves_in_sync": "a member is to leave the in-sync set; why says what it lacked",
     "log_cut": "bytes that were never confirmed were cut before following the new master",
     "master": "the node is master of a new epoch, which starts here",
+    "memory_not_locked": "memory that the settings want locked is not: raise RLIMIT_MEMLOCK, "
+    "or the kernel may move it out",
     "node_started": "the node serves; what it found on disk and where it listens",
     "node_stopped": "the node stopped in order; its store is closed",
     "node_stopping": "the node was told to stop: it refuses writes and answers what it owes",

@@ -80,6 +80,11 @@ METRICS: tuple[Figure, ...] = (
     Figure("twinlog_log_dispatch_behind_bytes", "gauge", "Confirmed and not yet in queues."),
     Figure("twinlog_log_size_bytes", "gauge", "From start to end of the log."),
     Figure("twinlog_log_flush_duration_seconds", "histogram", "One flush of log and batch index."),
+    Figure(
+        "twinlog_memory_unlocked_bytes",
+        "gauge",
+        "Memory that the settings want locked and RLIMIT_MEMLOCK does not allow.",
+    ),
     Figure("twinlog_records_appended", "counter", "Records stored by clients.", ("topic",)),
     Figure("twinlog_appended_bytes", "counter", "Their bytes as stored.", ("topic",)),
     Figure("twinlog_records_read", "counter", "Records served to readers.", ("topic",)),

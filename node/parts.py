@@ -35,7 +35,9 @@ def store_settings(node: NodeConfig, host: str, port: int) -> StoreSettings:
         batch_size_max=node.replication.batch_size_max,
         quality=node.replication.ack,
         store_host=(host, port),
-        hot_bytes=hot_bytes(),
+        hot_bytes=storage.hot_memory or hot_bytes(),
+        warm=storage.warm,
+        lock_memory=storage.lock_memory,
     )
 
 

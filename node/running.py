@@ -88,6 +88,7 @@ class Running:
         self._seen: tuple[object, ...] = ()
         self._dirty = True
         self._published: tuple[object, ...] = ()
+        self._unlocked = 0
         self._started_at = trio.current_time()
         self.store = store
         self.metrics = NodeMetrics(self._figures)
@@ -150,6 +151,9 @@ class Running:
 
     def _timed(self, kind: str, seconds: float) -> None:
         """Take the duration of a job: flushes are what acknowledgements wait for."""
+        if self.store.unlocked_bytes > self._unlocked:
+            self._unlocked = self.store.unlocked_bytes
+            self._log("memory_not_locked", "warning", bytes=self._unlocked)
         if kind == "flush":
             self.metrics.observe("twinlog_log_flush_duration_seconds", seconds)
 
@@ -281,6 +285,7 @@ class Running:
             "in_flight": clients.in_flight,
             "appends_waiting": clients.appends.waiting,
             "long_polls_waiting": reads.waiting,
+            "memory_unlocked_bytes": self.store.unlocked_bytes,
             "reads_cold": reads.counts.cold,
             "reads_stale": reads.counts.stale,
             "answers": {f"{kind}/{code}": n for (kind, code), n in counts.answers.items()},
@@ -307,6 +312,7 @@ class Running:
             read=reads.counts.records,
             read_bytes=reads.counts.size,
             links_closed=self.world.links_closed,
+            unlocked=self.store.unlocked_bytes,
         )
         return figures(self.status(), counters, python=platform.python_version())
 

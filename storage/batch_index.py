@@ -16,7 +16,7 @@ Not here: which entries are believed after a crash (`storage.recovery`), CRCs of
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from storage.disk import Disk
 from twinlog.errors import CorruptionError
@@ -125,9 +125,9 @@ class BatchIndex:
         del self._raw[self.find(end) * ENTRY_SIZE :]
         self._guess = 0
 
-    def flush(self, op: str) -> None:
-        """Return when all entries are on the disk."""
-        self._disk.fsync(self.path, op)
+    def flush_with(self, other: Callable[[], None], op: str) -> None:
+        """Return when all entries are on the disk and ``other``, done meanwhile, has ended too."""
+        self._disk.together(other, lambda: self._disk.fsync(self.path, op + ".index"))
 
     def entry(self, number: int) -> BatchEntry:
         """Return entry ``number``.

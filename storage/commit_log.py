@@ -22,6 +22,7 @@ from collections.abc import Callable, Sequence
 from storage.disk import Disk, Mapping
 from storage.epoch_history import EpochHistory
 from storage.errors import DiskError
+from storage.paging import Paging, Range
 from storage.segment import (
     Segment,
     adopt,
@@ -37,11 +38,6 @@ from twinlog.layout import BLANK, KIND_FILLER, BatchEntry
 from twinlog.record import MAGIC_BLANK
 
 PAGE = 4096
-TOUCH_ASYNC = 16 * 1024 * 1024
-TOUCH_SYNC = 2 * 1024 * 1024
-"""How far ahead of the writer pages are made present and writable: a page fault in a new file costs
-the event loop about 20 us. Touched pages are dirty, so a flush writes them as zeros first: little
-beside the data of an async flush, but a sync one is waited for."""
 
 
 class CommitLog:
@@ -73,8 +69,12 @@ class CommitLog:
         self.generation = 0
         self._ahead: Segment | None = None
         self._placed = end
-        self._touch = TOUCH_SYNC if settings.flush == "sync" else TOUCH_ASYNC
-        self._touched = end
+        self._paging = Paging(settings, end)
+        self._full: list[Mapping] = []
+        self.unlocked = 0
+        """Bytes that should be locked in memory and may not be."""
+        if segments.last is not None:
+            segments.last.mapping.expect_writes(settings.huge_pages)
 
     @property
     def start(self) -> int:
@@ -165,9 +165,12 @@ class CommitLog:
         ahead, self._ahead = self._ahead, None
         if ahead is None or ahead.start != self.end:
             ahead = create_segment(self._disk, self.end, self._settings.segment_size, op)
-            self._touched = self.end
+            ahead.mapping.expect_writes(self._settings.huge_pages)
+            self._paging.began(self.end, 0)
         else:
-            self._touched = self.end + min(self._touch, ahead.size)
+            self._paging.began(self.end, self._paging.first)
+        if self.segments.last is not None:
+            self._full.append(self.segments.last.mapping)
         self.segments.all.append(ahead)
         self._placed = self.end
 
@@ -184,23 +187,48 @@ class CommitLog:
         """Make the file that follows; runs in a worker thread and changes nothing here."""
         remove_ahead(self._disk, op + ".remove")
         made = create_segment(self._disk, start, self._settings.segment_size, op, ahead=True)
-        made.mapping.touch(0, min(made.size, self._touch))
+        made.mapping.expect_writes(self._settings.huge_pages)
+        self._make_present(made.mapping, 0, self._paging.first)
         return made
 
-    def touch_due(self) -> tuple[Mapping, int, int] | None:
-        """Return a file and the part of it that should be touched now; None when none is due.
+    def page_work(self) -> Callable[[], None] | None:
+        """Return what is to be done about pages, for a worker thread; None when nothing is due.
 
-        The part counts as touched from now on.
+        Old pages go before new ones are asked for. What is handed out counts as done.
         """
+        due = self._paging.due(self.end, self.flushed)
+        full, self._full = self._full, []
+        if due is None and not full:
+            return None
+        touch = self._place(due.touch) if due is not None else None
+        release = self._place(due.release) if due is not None else None
+
+        def work() -> None:
+            for mapping in full:
+                mapping.expect_writes(huge=False)
+                if self._settings.lock_memory:
+                    mapping.unlock(0, mapping.size)
+            if release is not None:
+                release[0].release(release[1], release[2])
+            if touch is not None:
+                self._make_present(*touch)
+
+        return work
+
+    def _place(self, part: Range | None) -> tuple[Mapping, int, int] | None:
+        """Return the file of a range and the range within it; None when the log has it no more."""
+        if part is None or not self.start <= part[0] < part[1]:
+            return None
         last = self.segments.last
-        if last is None or self._settings.segment_size < self._touch:
+        if last is None or part[1] > last.end:
             return None
-        start = max(self._touched, self.end, last.start)
-        end = min(self.end + self._touch, last.end)
-        if start >= end or start - self.end > self._touch // 2:
-            return None
-        self._touched = end
-        return last.mapping, start - last.start, end - last.start
+        segment = self.segments.at(part[0])
+        return segment.mapping, part[0] - segment.start, part[1] - segment.start
+
+    def _make_present(self, mapping: Mapping, start: int, end: int) -> None:
+        mapping.touch(start, end)
+        if self._settings.lock_memory and not mapping.lock(start, end):
+            self.unlocked += end - start
 
     def take_ahead(self, made: Segment, op: str) -> None:
         """Keep a file that `make_ahead` made; it goes when the log has gone another way."""
@@ -262,6 +290,6 @@ class CommitLog:
         self.history.cut(end)
         self.end = end
         self._placed = end
-        self._touched = end
+        self._paging.cut(end)
         self.flushed = min(self.flushed, end)
         self.segments.proven_from = min(self.segments.proven_from, end)

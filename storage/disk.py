@@ -28,55 +28,27 @@ Not here: what lies in which file.
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import fcntl
-import mmap
 import os
 import struct
 import threading
 from collections import OrderedDict
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Protocol
 
-from storage.errors import DirectoryInUse, DiskError, DiskFull
+from storage.errors import DirectoryInUse, disk_error
+from storage.mapping import PAGE, Mapping, Memory, RealMapping, RealMemory
 
-PAGE = 4096
-_ZERO_BY_HAND_MAX = 64 * 1024
-"""Shorter ranges are cheaper to overwrite than to hand to the file system."""
-_TOUCH_STEP = 4 * 1024 * 1024
-_MADV_POPULATE_WRITE = 23
-_FALLOC_FL_ZERO_RANGE = 0x10
+__all__ = ["PAGE", "Disk", "Mapping", "Memory", "RealDisk"]
+
+_ALLOCATE_STEP = 4 * 1024 * 1024
+_TOGETHER_MAX = 4
+"""Threads for the second of two; as many pairs may be under way as there are jobs."""
 _DESCRIPTORS_MAX = 512
 """Open descriptors of unmapped files; a node with more queues opens them again when needed."""
-
-
-class Mapping(Protocol):
-    """A file of fixed length in memory, readable and writable.
-
-    Attributes:
-        buffer: The file's bytes; a view of it stays valid after `close`.
-        size: Bytes.
-    """
-
-    buffer: memoryview
-    size: int
-
-    def flush_range(self, start: int, end: int, op: str) -> None:
-        """Return when bytes ``start..end`` as they were at the call are on the disk."""
-        ...
-
-    def touch(self, start: int, end: int) -> None:
-        """Make the pages of the range present and writable, without changing a byte."""
-        ...
-
-    def zero(self, start: int, end: int, op: str) -> None:
-        """Make the range zeros, in memory and, after a flush, on the disk."""
-        ...
-
-    def close(self) -> None:
-        """Let go of the file; views that are still held keep the memory alive."""
-        ...
 
 
 class Disk(Protocol):
@@ -84,6 +56,14 @@ class Disk(Protocol):
 
     def map(self, path: str, size: int, *, op: str, create: bool = False) -> Mapping:
         """Map ``size`` bytes; with ``create`` the file is made if needed, allocated and zero."""
+        ...
+
+    def memory(self, size: int) -> Memory:
+        """Return memory without a file, locked if this process may."""
+        ...
+
+    def together(self, first: Callable[[], None], second: Callable[[], None]) -> None:
+        """Do both at the same time; return when both have ended. An error of one is raised."""
         ...
 
     def create_sparse(self, path: str, size: int, op: str) -> None:
@@ -167,116 +147,6 @@ class Disk(Protocol):
         ...
 
 
-def _error(op: str, path: str, error: OSError) -> DiskError:
-    number = error.errno or errno.EIO
-    full = number in (errno.ENOSPC, errno.EDQUOT)
-    return DiskFull(op, path, number) if full else DiskError(op, path, number)
-
-
-def _libc() -> ctypes.CDLL | None:
-    try:
-        return ctypes.CDLL(None, use_errno=True)
-    except OSError:
-        return None
-
-
-_LIBC = _libc()
-
-
-def _zero_range(descriptor: int, start: int, length: int) -> bool:
-    """Ask the file system for zeros; False where it has no such call."""
-    call = getattr(_LIBC, "fallocate", None) if _LIBC is not None else None
-    if call is None:
-        return False
-    status = call(
-        ctypes.c_int(descriptor),
-        ctypes.c_int(_FALLOC_FL_ZERO_RANGE),
-        ctypes.c_longlong(start),
-        ctypes.c_longlong(length),
-    )
-    return bool(status == 0)
-
-
-class RealMapping:
-    """A mapped file and its descriptor, which outlives `close` until a running flush returns."""
-
-    def __init__(self, path: str, descriptor: int, size: int) -> None:
-        self.path = path
-        self.size = size
-        self._descriptor = descriptor
-        self._map = mmap.mmap(descriptor, size)
-        self.buffer = memoryview(self._map)
-        self._users = 1
-        self._guard = threading.Lock()
-
-    def _enter(self) -> int:
-        with self._guard:
-            if self._users == 0:
-                raise DiskError("mapping.use", self.path, errno.EBADF)
-            self._users += 1
-            return self._descriptor
-
-    def _leave(self) -> None:
-        with self._guard:
-            self._users -= 1
-            if self._users:
-                return
-        os.close(self._descriptor)
-
-    def flush_range(self, start: int, end: int, op: str) -> None:
-        """See `Mapping`. Flushes the whole file: there is no call for a part that also waits."""
-        if start >= end:
-            return
-        descriptor = self._enter()
-        try:
-            os.fdatasync(descriptor) if hasattr(os, "fdatasync") else os.fsync(descriptor)
-        except OSError as error:
-            raise _error(op, self.path, error) from None
-        finally:
-            self._leave()
-
-    def touch(self, start: int, end: int) -> None:
-        """See `Mapping`. Advice only: a kernel before 5.14 gets plain reads."""
-        buffer = self.buffer  # a cut may close us meanwhile: its pages stay
-        start -= start % PAGE
-        end = min(end, len(buffer))
-        for at in range(start, end, _TOUCH_STEP):
-            length = min(_TOUCH_STEP, end - at)
-            if not self._populate(at, length):
-                for page in range(at, at + length, PAGE):
-                    _ = buffer[page]
-
-    def _populate(self, start: int, length: int) -> bool:
-        call = getattr(_LIBC, "madvise", None) if _LIBC is not None else None
-        if call is None:
-            return False
-        first = ctypes.c_char.from_buffer(self._map, start)
-        address = ctypes.c_void_p(ctypes.addressof(first))
-        status = call(address, ctypes.c_size_t(length), ctypes.c_int(_MADV_POPULATE_WRITE))
-        return bool(status == 0)
-
-    def zero(self, start: int, end: int, op: str) -> None:
-        """See `Mapping`."""
-        if start >= end:
-            return
-        descriptor = self._enter()
-        try:
-            long = end - start > _ZERO_BY_HAND_MAX
-            if not long or not _zero_range(descriptor, start, end - start):
-                for at in range(start, end, _TOUCH_STEP):
-                    stop = min(at + _TOUCH_STEP, end)
-                    self.buffer[at:stop] = bytes(stop - at)
-        finally:
-            self._leave()
-
-    def close(self) -> None:
-        """See `Mapping`. Calling it twice does nothing."""
-        if self.buffer.nbytes == 0:
-            return
-        self.buffer = memoryview(b"")
-        self._leave()
-
-
 class RealDisk:
     """The data directory ``root`` of this machine.
 
@@ -291,10 +161,11 @@ class RealDisk:
         self._open: OrderedDict[str, int] = OrderedDict()
         self._guard = threading.Lock()
         self._lock = -1
+        self._helper: ThreadPoolExecutor | None = None
         try:
             root.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise _error("open.make-dir", str(root), error) from None
+            raise disk_error("open.make-dir", str(root), error) from None
 
     def _path(self, path: str) -> str:
         return os.path.join(self.root, path)
@@ -334,7 +205,24 @@ class RealDisk:
                 os.close(descriptor)
                 if made:
                     os.unlink(self._path(path))
-            raise _error(op, path, error) from None
+            raise disk_error(op, path, error) from None
+
+    def memory(self, size: int) -> RealMemory:
+        """See `Disk`."""
+        return RealMemory(size)
+
+    def together(self, first: Callable[[], None], second: Callable[[], None]) -> None:
+        """See `Disk`. The second runs in a thread that waits here for the next time."""
+        with self._guard:
+            if self._helper is None:
+                self._helper = ThreadPoolExecutor(_TOGETHER_MAX, "disk")
+            running = self._helper.submit(second)
+        try:
+            first()
+        finally:
+            failed = running.exception()
+        if failed is not None:
+            raise failed
 
     def create_sparse(self, path: str, size: int, op: str) -> None:
         """See `Disk`."""
@@ -346,14 +234,14 @@ class RealDisk:
             finally:
                 os.close(descriptor)
         except OSError as error:
-            raise _error(op, path, error) from None
+            raise disk_error(op, path, error) from None
 
     def read(self, path: str, op: str) -> bytes:
         """See `Disk`."""
         try:
             return Path(self._path(path)).read_bytes()
         except OSError as error:
-            raise _error(op, path, error) from None
+            raise disk_error(op, path, error) from None
 
     def read_at(self, path: str, offset: int, length: int, op: str) -> bytes:
         """See `Disk`."""
@@ -361,7 +249,7 @@ class RealDisk:
             try:
                 return os.pread(self._descriptor(path), length, offset)
             except OSError as error:
-                raise _error(op, path, error) from None
+                raise disk_error(op, path, error) from None
 
     def write_at(self, path: str, offset: int, data: bytes | memoryview, op: str) -> None:
         """See `Disk`."""
@@ -372,7 +260,7 @@ class RealDisk:
                 while done < len(data):
                     done += os.pwrite(descriptor, memoryview(data)[done:], offset + done)
             except OSError as error:
-                raise _error(op, path, error) from None
+                raise disk_error(op, path, error) from None
 
     def write_file(self, path: str, data: bytes, op: str) -> None:
         """See `Disk`."""
@@ -389,7 +277,7 @@ class RealDisk:
                 os.close(descriptor)
             os.rename(aside, self._path(path))
         except OSError as error:
-            raise _error(op, path, error) from None
+            raise disk_error(op, path, error) from None
         self._forget(path)
         self.fsync_dir(path.rpartition("/")[0] or ".", op + ".fsync_dir")
 
@@ -409,7 +297,7 @@ class RealDisk:
             finally:
                 os.close(descriptor)
         except OSError as error:
-            raise _error(op, path, error) from None
+            raise disk_error(op, path, error) from None
 
     def exists(self, path: str) -> bool:
         """See `Disk`."""
@@ -420,7 +308,7 @@ class RealDisk:
         try:
             return os.stat(self._path(path)).st_size
         except OSError as error:
-            raise _error("size", path, error) from None
+            raise disk_error("size", path, error) from None
 
     def list(self, path: str) -> list[str]:
         """See `Disk`."""
@@ -429,14 +317,14 @@ class RealDisk:
         except FileNotFoundError:
             return []
         except OSError as error:
-            raise _error("list", path, error) from None
+            raise disk_error("list", path, error) from None
 
     def make_dir(self, path: str, op: str) -> None:
         """See `Disk`."""
         try:
             os.makedirs(self._path(path), exist_ok=True)
         except OSError as error:
-            raise _error(op, path, error) from None
+            raise disk_error(op, path, error) from None
 
     def rename(self, path: str, target: str, op: str) -> None:
         """See `Disk`."""
@@ -445,7 +333,7 @@ class RealDisk:
         try:
             os.rename(self._path(path), self._path(target))
         except OSError as error:
-            raise _error(op, path, error) from None
+            raise disk_error(op, path, error) from None
 
     def remove(self, path: str, op: str) -> None:
         """See `Disk`."""
@@ -453,14 +341,14 @@ class RealDisk:
         try:
             os.unlink(self._path(path))
         except OSError as error:
-            raise _error(op, path, error) from None
+            raise disk_error(op, path, error) from None
 
     def free_bytes(self) -> tuple[int, int]:
         """See `Disk`."""
         try:
             found = os.statvfs(self.root)
         except OSError as error:
-            raise _error("free-bytes", ".", error) from None
+            raise disk_error("free-bytes", ".", error) from None
         return found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize
 
     def lock(self, op: str) -> None:
@@ -480,7 +368,7 @@ class RealDisk:
                     hint="stop that process, or use another data directory",
                     directory=str(self.root),
                 ) from None
-            raise _error(op, "lock", error) from None
+            raise disk_error(op, "lock", error) from None
         self._lock = descriptor
 
     def unlock(self) -> None:
@@ -488,6 +376,9 @@ class RealDisk:
         with self._guard:
             while self._open:
                 os.close(self._open.popitem()[1])
+            if self._helper is not None:
+                self._helper.shutdown(wait=False)
+                self._helper = None
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1
@@ -508,7 +399,7 @@ class RealDisk:
         try:
             return os.stat(self._path(path)).st_ino
         except OSError as error:
-            raise _error("inode", path, error) from None
+            raise disk_error("inode", path, error) from None
 
     def random_bytes(self, count: int) -> bytes:
         """See `Disk`."""
@@ -522,7 +413,7 @@ def _allocate(descriptor: int, size: int) -> None:
         return
     at = os.fstat(descriptor).st_size
     while at < size:
-        at += os.pwrite(descriptor, bytes(min(_TOUCH_STEP, size - at)), at)
+        at += os.pwrite(descriptor, bytes(min(_ALLOCATE_STEP, size - at)), at)
 
 
 def _take(descriptor: int) -> None:

@@ -8,7 +8,7 @@ Not here: refusals of single sections (`storage.sections`), which are results, n
 
 from __future__ import annotations
 
-from errno import errorcode
+from errno import EDQUOT, EIO, ENOSPC, errorcode
 from typing import ClassVar
 
 from twinlog.errors import CorruptionError, ProtocolError, UnavailableError, UsageError
@@ -40,6 +40,13 @@ class DiskFull(DiskError):
     """No space is left; nothing was written, and the same call may succeed later."""
 
     default_code: ClassVar[str] = "disk-full"
+
+
+def disk_error(op: str, path: str, error: OSError) -> DiskError:
+    """Return the operating system's error as one of ours; a full quota is a full disk."""
+    number = error.errno or EIO
+    kind = DiskFull if number in (ENOSPC, EDQUOT) else DiskError
+    return kind(op, path, number)
 
 
 class DirectoryInUse(UsageError):

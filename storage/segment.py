@@ -58,9 +58,12 @@ class Segment:
         return self.mapping.buffer[start - self.start : end - self.start]
 
     def flush(self, start: int, end: int, op: str) -> None:
-        """Return when the bytes between two log offsets and all entries are on the disk."""
-        self.mapping.flush_range(start - self.start, end - self.start, op + ".log")
-        self.index.flush(op + ".index")
+        """Return when the bytes between two log offsets and all entries are on the disk.
+
+        Log and index go to the disk at the same time: two calls, one round.
+        """
+        start, end = start - self.start, end - self.start
+        self.index.flush_with(lambda: self.mapping.flush_range(start, end, op + ".log"), op)
 
 
 def create_segment(disk: Disk, start: int, size: int, op: str, *, ahead: bool = False) -> Segment:

@@ -42,7 +42,10 @@ class StoreSettings:
         quality: What an acknowledgement rests on: ``received`` (page cache) or ``durable``.
         store_host: (IP address, port) stamped into records.
         queue_descriptors_max: Queue files that are open at the same time.
-        hot_bytes: Reads further behind the end than this count as cold; 40 % of memory.
+        hot_bytes: Reads further behind the end than this count as cold, and what is flushed
+            there leaves memory; 40 % of memory.
+        warm: Whole files are made present ahead of the writer, not only the pages it needs next.
+        lock_memory: Pages ahead of the writer are locked in memory.
     """
 
     segment_size: int = 1024 * MiB
@@ -59,6 +62,8 @@ class StoreSettings:
     store_host: tuple[str, int] = ("127.0.0.1", 0)
     queue_descriptors_max: int = 512
     hot_bytes: int = 1024 * MiB
+    warm: bool = False
+    lock_memory: bool = False
 
     def __post_init__(self) -> None:
         if self.segment_size < SEGMENT_SIZE_MIN or self.segment_size % 4096:
@@ -79,6 +84,11 @@ class StoreSettings:
             raise _refused("message_size_max", "1 byte to 4 MiB")
         if not 4096 <= self.batch_size_max <= BATCH_LENGTH_MAX:
             raise _refused("batch_size_max", f"4096 to {BATCH_LENGTH_MAX} bytes")
+
+    @property
+    def huge_pages(self) -> bool:
+        """Whether log files are filled in pages of 2 MiB: not where flushes are waited for."""
+        return self.flush != "sync" and self.quality != "durable"
 
     @property
     def batch_length_max(self) -> int:

@@ -77,6 +77,11 @@ class Store(Upkeep):
         return self._log.flushed
 
     @property
+    def unlocked_bytes(self) -> int:
+        """Bytes of memory that the settings want locked and that may not be."""
+        return self._log.unlocked
+
+    @property
     def dispatched(self) -> int:
         """Queues are built up to here."""
         return self._derived.dispatcher.position

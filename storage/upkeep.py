@@ -146,13 +146,13 @@ class Upkeep:
         return Job("checkpoint", work, apply)
 
     def prepare_job(self) -> Job | None:
-        """Return a job that makes the next log file or touches pages ahead; None when not due."""
+        """Return a job that makes the next log file or looks after pages; None when not due."""
         log, generation = self._log, self._generation
         if self._preparing or self._cutting or self.damage is not None:
             return None
         start = log.ahead_start()
         if start is None:
-            return self._touch_job()
+            return self._page_job()
         self._preparing = True
 
         def work() -> Segment:
@@ -169,16 +169,16 @@ class Upkeep:
 
         return Job("prepare", work, apply)
 
-    def _touch_job(self) -> Job | None:
-        due = self._log.touch_due()
-        if due is None:
+    def _page_job(self) -> Job | None:
+        work = self._log.page_work()
+        if work is None:
             return None
         self._preparing = True
 
         def apply(job: Job) -> None:
             self._preparing = False
 
-        return Job("prepare", lambda: due[0].touch(due[1], due[2]), apply)
+        return Job("prepare", work, apply)
 
     def snapshot_job(self, *, force: bool = False) -> Job | None:
         """Return a job that writes a state snapshot; None when none is due.

@@ -250,3 +250,49 @@ def _apply(disk: Disk, kind: int, name: str, other: str, *, at: int, size: int) 
     except DiskError as error:
         return error.errno
     return None
+
+
+def test_advice_about_pages_changes_no_byte(disk: Disk) -> None:
+    """Touched, locked, unlocked, let go (flushed or not) and read again: what was written."""
+    size = 8 * 1024 * 1024
+    mapping = disk.map("d/f", size, op="test.map", create=True)
+    mapping.expect_writes(huge=True)
+    mapping.touch(0, size)
+    mapping.buffer[4096:8192] = b"a" * 4096
+    mapping.flush_range(0, size, "test.flush")
+    mapping.buffer[8192:8200] = b"unsynced"
+    assert mapping.lock(100, 200) in (True, False)
+    mapping.unlock(100, 200)
+    mapping.unlock(0, size)
+    mapping.release(0, size)
+    mapping.release(10, 20)
+    mapping.expect_writes(huge=False)
+    assert bytes(mapping.buffer[4000:8200]) == bytes(96) + b"a" * 4096 + b"unsynced"
+    mapping.buffer[0:4] = b"more"
+    assert disk.read_at("d/f", 0, 4, "test.read") == b"more"
+    mapping.close()
+    mapping.release(0, size)
+
+
+def test_memory_is_zeros_and_keeps_what_is_written(disk: Disk) -> None:
+    memory = disk.memory(16384)
+    assert bytes(memory.buffer) == bytes(16384)
+    memory.buffer[5:8] = b"abc"
+    assert bytes(memory.buffer[4:9]) == b"\0abc\0"
+    assert memory.locked in (True, False)
+
+
+def test_both_of_two_happen_and_an_error_of_either_arrives(disk: Disk) -> None:
+    """The other one is waited for whatever happens to the first."""
+    done: list[str] = []
+
+    def bad() -> None:
+        raise DiskError("test", "d/f", errno.EIO)
+
+    disk.together(lambda: done.append("first"), lambda: done.append("second"))
+    assert sorted(done) == ["first", "second"]
+    with pytest.raises(DiskError):
+        disk.together(lambda: done.append("third"), bad)
+    with pytest.raises(DiskError):
+        disk.together(bad, lambda: None)
+    assert "third" in done

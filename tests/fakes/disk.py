@@ -25,6 +25,7 @@ fsync that lies. One thread at a time.
 from __future__ import annotations
 
 import errno
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
 
@@ -125,6 +126,19 @@ class FakeMapping:
     def touch(self, start: int, end: int) -> None:
         """Nothing is ever cold here."""
 
+    def release(self, start: int, end: int) -> None:
+        """Nothing leaves this memory."""
+
+    def lock(self, start: int, end: int) -> bool:
+        """Refuse where the disk was told that memory may not be locked."""
+        return self._disk.may_lock
+
+    def unlock(self, start: int, end: int) -> None:
+        """Nothing leaves this memory."""
+
+    def expect_writes(self, huge: bool) -> None:
+        """Pages are of one size here."""
+
     def zero(self, start: int, end: int, op: str) -> None:
         """Write zeros over ``start..end``."""
         if start >= end:
@@ -136,6 +150,16 @@ class FakeMapping:
         """Let the buffer go; slices that are still held keep it alive."""
         self._open = False
         self.buffer = memoryview(b"")
+
+
+class FakeMemory:
+    """Memory without a file."""
+
+    __slots__ = ("buffer", "locked")
+
+    def __init__(self, size: int, *, locked: bool) -> None:
+        self.buffer = memoryview(bytearray(size))
+        self.locked = locked
 
 
 @dataclass(slots=True)
@@ -196,6 +220,7 @@ class FakeDisk:
     Attributes:
         faults: What goes wrong, and the record of operations.
         page_size: As given.
+        may_lock: Whether memory may be locked.
     """
 
     def __init__(
@@ -203,6 +228,8 @@ class FakeDisk:
     ) -> None:
         self.page_size = page_size
         self.faults = Faults()
+        self.may_lock = True
+        self._turned = False
         self._bytes = Random(seed)
         self._total = total
         self._now = _Names(directories={"": None})
@@ -264,6 +291,16 @@ class FakeDisk:
         if len(file.content) < size:
             raise DiskError(op, path, errno.EINVAL)
         return FakeMapping(self, path, file, size)
+
+    def memory(self, size: int) -> FakeMemory:
+        """Return memory that a crash loses."""
+        return FakeMemory(size, locked=self.may_lock)
+
+    def together(self, first: Callable[[], None], second: Callable[[], None]) -> None:
+        """Do one after the other, in one order and the next time in the other: both happen."""
+        self._turned = not self._turned
+        for work in (second, first) if self._turned else (first, second):
+            work()
 
     def create_sparse(self, path: str, size: int, op: str) -> None:
         """Make a file of ``size`` zeros without allocating."""

@@ -27,8 +27,8 @@ PURE = {
         "kernels/codes", "kernels/fields", "kernels/plain",
     },
     "storage": {
-        "boot", "epoch_history", "errors", "flusher", "jobs", "packing", "producers", "recovery",
-        "sections", "settings", "state", "token",
+        "boot", "epoch_history", "errors", "flusher", "jobs", "packing", "paging", "producers",
+        "recovery", "sections", "settings", "state", "token",
     },
     "replication": {
         "calls", "commands", "consistency", "context", "core", "events", "following", "frames",
@@ -63,7 +63,7 @@ SHELL = {
         "reader", "store_compacted", "store_config", "store_files", "store_keys", "store_marks",
         "store_queues", "store_reader", "store_timers",
     },
-    "storage": {"disk", "store", "upkeep"},
+    "storage": {"disk", "mapping", "store", "upkeep"},
     "replication": {
         "coordinator_calls", "coordinator_client", "coordinator_service", "coordinator_store",
         "readiness_service", "replica_service", "stream_service",
