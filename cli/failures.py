@@ -26,6 +26,7 @@ from enum import IntEnum
 from pathlib import Path
 
 from twinlog import errors
+from twinlog.sql92 import FilterError
 from twinlog.units import UnitError
 
 
@@ -183,6 +184,9 @@ _TOLD = {"leader", "host", "port", "address", "text", "code"}
 
 
 def _of_twinlog(error: errors.TwinlogError) -> Failure:
+    if isinstance(error, FilterError):
+        hints = (error.hint,) if error.hint else ()
+        return Failure(Exit.USAGE, error.text, facts=error.lines, hints=hints)
     facts = [
         f"{name.replace('_', ' ')}: {value}"
         for name, value in error.facts.items()

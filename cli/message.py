@@ -29,6 +29,7 @@ from twinlog.client import Client
 from twinlog.errors import OutcomeUnknown
 from twinlog.messages import Message, Receipt
 from twinlog.outgoing import Section
+from twinlog.reading import parse_where
 
 FOLLOW_SECONDS = 365 * 86400.0
 """Deadline of a read that follows."""
@@ -244,6 +245,7 @@ def read(
     queue: int | None = None,
     key: str | None = None,
     tag: str | None = None,
+    where: str | None = None,
     from_: str = "any",
     count: Annotated[int | None, Parameter(name=["--count", "-n"])] = None,
     follow: bool = False,
@@ -264,19 +266,21 @@ def read(
         range_: Which part of each queue.
         queue: Only this queue.
         key: Only messages with this key.
-        tag: Only messages with this tag.
+        tag: Only messages with this tag; several as ``"a || b"``.
+        where: Only messages whose properties match, as in ``"price > 9 AND region IN ('EU')"``.
         from_: ``any``, ``master``, ``slave`` or a node's name.
         count: At most so many.
         follow: Go on with messages that come.
         format_: How each one is printed.
     """
     formatted = parse_format(format_) if format_ is not None else None
+    parse_where(where)  # a mistake in it is told before anybody is asked
     shown = 0
     with context.client(timeout=FOLLOW_SECONDS if follow else None) as client:
         require(client, topic)
         found = client.read(
-            topic, range_, queue=queue, tag=tag, read_from=from_, limit=_limit(count, key),
-            follow=follow,
+            topic, range_, queue=queue, tag=tag, where=where, read_from=from_,
+            limit=_limit(count, key), follow=follow,
         )  # fmt: skip
         for message in found:
             if key is not None and key not in (message.key or "").split(" "):
@@ -324,6 +328,8 @@ def tail(
     /,
     *,
     count: Annotated[int, Parameter(name=["--count", "-n"])] = 10,
+    tag: str | None = None,
+    where: str | None = None,
     from_: str = "any",
     format_: str | None = None,
     context: Annotated[Context, PRIVATE],
@@ -332,13 +338,16 @@ def tail(
 
     Args:
         topic: Which topic.
-        count: How many of each queue to begin with.
+        count: How many of each queue to begin with, before anything is filtered.
+        tag: Only messages with this tag; several as ``"a || b"``.
+        where: Only messages whose properties match; see message read.
         from_: ``any``, ``master``, ``slave`` or a node's name.
         format_: How each one is printed; see message read.
     """
     return read(
-        topic, range_=f"-{count}:", from_=from_, follow=True, format_=format_, context=context
-    )
+        topic, range_=f"-{count}:", tag=tag, where=where, from_=from_, follow=True,
+        format_=format_, context=context,
+    )  # fmt: skip
 
 
 ADDRESS = re.compile(r"(?P<topic>[^/@]+)/(?P<queue>\d+)@(?P<offset>\d+)|log@(?P<log>\d+)")

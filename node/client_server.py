@@ -80,7 +80,7 @@ class ClientServer:
         admin: Admin,
         status: Callable[[], Mapping[str, object]],
         counts: ClientCounts,
-        fetch: Callable[[ReadResult], list[memoryview]],
+        fetch: Callable[[ReadResult], ReadResult],
         debug: Callable[..., None],
     ) -> None:
         self.limits = limits

@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from node.limits import Limits, MiB
+from storage.filtering import Sieve, sieve
 from storage.reads import ReadResult, ReadStatus
 from twinlog.errors import TwinlogError, UnknownTopic, UsageError
 
@@ -33,6 +34,9 @@ AGE_UNKNOWN_MS = 1 << 40
 """An age beyond every limit: 34 years."""
 SKIPS_MAX = 64
 """Answers without a matching tag that one turn walks over before it lets others run."""
+SIFTS_MAX = 4
+"""The same for a filter over properties, which costs a hundred times as much for each record. Then
+the reader is answered without records: ``next`` and ``skipped`` say how far it came."""
 
 
 class ReadAsker(Protocol):
@@ -77,6 +81,7 @@ class ReadStore(Protocol):
         max_bytes: int,
         max_records: int,
         tag_hashes: frozenset[int] | None = None,
+        where: Sieve | None = None,
     ) -> ReadResult:
         """Records from a queue offset on, as slices of the log."""
         ...
@@ -111,8 +116,11 @@ class ReadRequest:
     max_bytes: int
     max_records: int
     tags: frozenset[int] | None
+    where: Sieve | None
     deadline: float
     """Until when it may be parked; at or before its arrival: not at all."""
+    skipped: int = 0
+    """Records that were looked at and left out so far."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +161,7 @@ def parse_read(
     """Return the read a client asks for, its wishes cut to the node's limits.
 
     Raises:
-        UsageError: A field is missing or not of its kind.
+        UsageError: A field is missing or not of its kind, or ``where`` is no filter.
     """
     topic, queue, offset = fields.get("topic"), fields.get("queue"), fields.get("offset")
     if not isinstance(topic, str) or not isinstance(queue, int) or not isinstance(offset, int):
@@ -169,6 +177,7 @@ def parse_read(
         max_bytes=max(size, 1),
         max_records=max(_whole(fields, "max_records", MAX_RECORDS_DEFAULT), 1),
         tags=_tags(fields.get("tags")),
+        where=_where(fields.get("where")),
         deadline=now + wait,
     )
 
@@ -193,6 +202,14 @@ def _tags(value: object) -> frozenset[int] | None:
             raise UsageError("tags is a list of hashes", code="fields")
         hashes.add(item)
     return frozenset(hashes) or None
+
+
+def _where(value: object) -> Sieve | None:
+    if value is None:
+        return None
+    if not isinstance(value, str):
+        raise UsageError("where is a filter as text", code="fields")
+    return sieve(value)
 
 
 _STATUS = {
@@ -236,10 +253,10 @@ class Reads:
             self._reply(request, standing, "stale", None, ())
             return None
         result = self._look(request)
-        for _ in range(SKIPS_MAX):
+        for _ in range((SKIPS_MAX if request.where is None else SIFTS_MAX) - 1):
             if result.status is not ReadStatus.FOUND or result.count:
                 break
-            request.offset = result.next
+            self._skip(request, result)
             result = self._look(request)
         if result.status is ReadStatus.NONE and request.deadline > now:
             self._park(request)
@@ -250,6 +267,11 @@ class Reads:
         self._reply(request, standing, _STATUS[result.status], result, result.slices)
         return None
 
+    def _skip(self, request: ReadRequest, result: ReadResult) -> None:
+        """Go on behind records that were all left out."""
+        request.skipped += result.next - request.offset
+        request.offset = result.next
+
     def _look(self, request: ReadRequest) -> ReadResult:
         return self._store.read(
             request.topic,
@@ -258,11 +280,12 @@ class Reads:
             max_bytes=request.max_bytes,
             max_records=request.max_records,
             tag_hashes=request.tags,
+            where=request.where,
         )
 
-    def finish(self, cold: Cold, slices: Sequence[memoryview]) -> None:
+    def finish(self, cold: Cold, fetched: ReadResult) -> None:
         """Answer a cold read with what the thread brought."""
-        self._reply(cold.request, self._standing(), "found", cold.result, slices)
+        self._reply(cold.request, self._standing(), "found", fetched, fetched.slices)
 
     def wake(self, now: float) -> list[Cold]:
         """Serve the parked readers whose queue grew; call after dispatch may have moved."""
@@ -341,6 +364,7 @@ class Reads:
             "start": 0 if result is None else result.start,
             "end": 0 if result is None else result.end,
             "count": count,
+            "skipped": request.skipped + _left_out(request, result),
             "confirm": self._store.confirm,
             "age_ms": standing.age_ms,
             "node": standing.node,
@@ -348,3 +372,10 @@ class Reads:
             "redirect": redirect,
         }
         request.asker.read_answered(request.request, ReadAnswer(fields, slices))
+
+
+def _left_out(request: ReadRequest, result: ReadResult | None) -> int:
+    """Return how many records of the last look were left out."""
+    if result is None or result.status is not ReadStatus.FOUND:
+        return 0
+    return result.next - request.offset - result.count

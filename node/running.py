@@ -15,6 +15,7 @@ import os
 import platform
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from importlib.metadata import version
@@ -328,14 +329,17 @@ class Running:
         )
 
 
-def fetch(result: ReadResult) -> list[memoryview]:
-    """Copy the slices of a cold read, proven first.
+def fetch(result: ReadResult) -> ReadResult:
+    """Return a cold read with its slices copied, proven and filtered first.
 
     Runs in a thread, because the pages may have to come from disk. Raises `CorruptionError`.
     """
-    if result.proof is not None:
+    if result.sift is not None:
+        result = result.sift()
+    elif result.proof is not None:
         result.proof()
-    return [memoryview(bytes(piece)) for piece in result.slices]
+    copied = [memoryview(bytes(piece)) for piece in result.slices]
+    return replace(result, slices=copied, cold=True)
 
 
 def wall_ms() -> int:

@@ -6,7 +6,7 @@ every entry with its record; scattered entries are joined by C loops and compare
 each slice. Bytes that this process has not written itself are compared with their batch's CRC
 before the first reader gets them. So damage is an error and never a wrong record.
 
-``next`` is the queue offset to go on with; records that a tag filter left out are behind it too.
+``next`` is the queue offset to go on with; records that a filter left out are behind it too.
 
 Not here: waiting for new records, choosing the node (``node.reads``).
 """
@@ -15,14 +15,15 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
-from itertools import accumulate, compress
+from itertools import accumulate, compress, groupby, repeat
 from operator import add, ne
 from typing import TypeVar
 
 from storage.commit_log import CommitLog
 from storage.consume_queue import ConsumeQueue, ConsumeQueues
+from storage.filtering import SIFT_BYTES, SIFT_RECORDS, Entries, Sieve, Wanted
 from storage.settings import StoreSettings
 from storage.state import Layers
 from twinlog.errors import CorruptionError, UnknownTopic
@@ -34,7 +35,6 @@ READ_ENTRIES = 4096
 NEAR_MIN = 16
 """Entries in one stretch of the log from which scanning it is cheaper than walking entries."""
 _HEAD = struct.Struct(">i16xq")
-_TAG_MASK = 0xFFFFFFFF
 T = TypeVar("T")
 
 
@@ -51,21 +51,11 @@ class ReadStatus(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class _Wanted:
-    """Limits and filter of one read."""
-
-    bytes: int
-    records: int
-    tag_hashes: frozenset[int] | None
-
-
-@dataclass(frozen=True, slots=True)
 class _Place:
     """Neighbouring records in the log; ``edges`` are number, offset, size of first and last."""
 
     start: int
     end: int
-    count: int
     edges: tuple[tuple[int, int, int], ...]
 
 
@@ -85,6 +75,8 @@ class ReadResult:
         proof: Of a cold answer: compares the bytes with CRCs and queue entries, and raises
             `CorruptionError`. To be called, in a worker thread, before anything of it is served.
             None when that is done already.
+        sift: Of a cold answer to a filter over properties: looks at them and returns what is left,
+            proven. ``slices`` and ``count`` are what there is to look at. To be called likewise.
     """
 
     status: ReadStatus
@@ -95,6 +87,7 @@ class ReadResult:
     end: int = 0
     cold: bool = False
     proof: Callable[[], None] | None = None
+    sift: Callable[[], ReadResult] | None = None
 
 
 class Reader:
@@ -154,6 +147,7 @@ class Reader:
         max_bytes: int,
         max_records: int,
         tag_hashes: frozenset[int] | None = None,
+        where: Sieve | None = None,
         unconfirmed: bool = False,
     ) -> ReadResult:
         """Return records from ``queue_offset`` on; at least one if there is one.
@@ -165,6 +159,8 @@ class Reader:
             max_bytes: Bytes of records, unless the first alone is larger.
             max_records: Records.
             tag_hashes: Only records whose tag has one of these Java hashes.
+            where: Only records whose properties match. An answer looks at a bounded number of
+                records; it may hold none of them and still get on.
             unconfirmed: The log has records that are not dispatched yet, so an offset past the
                 end may come to be.
 
@@ -185,69 +181,75 @@ class Reader:
             return ReadResult(status, next=queue_offset, start=start, end=end)
         if queue_offset == end or found is None:
             return ReadResult(ReadStatus.NONE, next=queue_offset, start=start, end=end)
-        wanted = _Wanted(max_bytes, max(max_records, 1), tag_hashes)
+        wanted = Wanted(max_bytes, max(max_records, 1), tag_hashes, where)
         return self._found(found, queue_offset, wanted)
 
-    def _found(self, queue: ConsumeQueue, first: int, wanted: _Wanted) -> ReadResult:
+    def _found(self, queue: ConsumeQueue, first: int, wanted: Wanted) -> ReadResult:
         """Return the records from queue offset ``first`` on, which exists."""
-        filtered = wanted.tag_hashes is not None
-        raw = queue.read(first, READ_ENTRIES if filtered else min(wanted.records, READ_ENTRIES))
+        most = READ_ENTRIES if wanted.filtered else min(wanted.records, READ_ENTRIES)
+        raw = queue.read(first, most)
         if len(raw) < QUEUE_ENTRY.size:
             raise self._wrong(queue, first, 0, 0)
         range_ = queue.start, queue.end
         cold = self._log.end - QUEUE_ENTRY.unpack_from(raw)[0] > self._settings.hot_bytes
-        if not filtered and not cold:
+        if not wanted.filtered and not cold:
             total = min(len(raw) // QUEUE_ENTRY.size, wanted.records)
             near = self._near(raw, total, wanted.bytes)
             if near >= NEAR_MIN or near == total:
                 part = raw[: near * QUEUE_ENTRY.size]
                 slices = self._guarded(lambda: self._stretch(queue, first, part))
                 return ReadResult(ReadStatus.FOUND, slices, near, first + near, *range_)
-        places, seen = self._places(first, raw, wanted)
-        count = sum(place.count for place in places)
+        entries, seen = _picked(first, raw, wanted)
+        if wanted.where is not None and not cold:
+            return self._guarded(lambda: self._sifted(queue, entries, first + seen, wanted))
+        places = _joined(entries)
         slices = self._guarded(lambda: [self._view(queue, first, one) for one in places])
 
         def proof() -> None:
             self._guarded(lambda: self._prove(queue, places))
 
+        def sift() -> ReadResult:
+            return self._guarded(lambda: self._sifted(queue, entries, first + seen, wanted))
+
         if not cold:
             proof()
-        later = proof if cold else None
-        return ReadResult(ReadStatus.FOUND, slices, count, first + seen, *range_, cold, later)
+        found = ReadResult(ReadStatus.FOUND, slices, len(entries), first + seen, *range_, cold)
+        if not cold:
+            return found
+        return replace(found, proof=proof) if wanted.where is None else replace(found, sift=sift)
 
-    def _places(
-        self,
-        first: int,
-        raw: bytes,
-        wanted: _Wanted,
-    ) -> tuple[list[_Place], int]:
-        """Return where the records lie, neighbours joined, and how many entries were looked at.
+    def _sifted(
+        self, queue: ConsumeQueue, entries: Entries, following: int, wanted: Wanted
+    ) -> ReadResult:
+        """Return the records among ``entries`` whose properties match, as far as they fit."""
+        assert wanted.where is not None
+        self._prove(queue, _joined(entries))
+        kept = entries.only(self._matching(queue, entries, wanted.where))
+        count = _fit(kept.sizes, wanted.bytes, wanted.records)
+        if count < len(kept):
+            following = kept.numbers[count]
+            kept = kept.first(count)
+        slices = [self._view(queue, place.edges[0][0], place) for place in _joined(kept)]
+        range_ = queue.start, queue.end
+        return ReadResult(ReadStatus.FOUND, slices, count, following, *range_)
 
-        Touches nothing of the log.
-        """
-        columns: tuple[tuple[int, ...], ...] = tuple(zip(*QUEUE_ENTRY.iter_unpack(raw)))
-        offsets, sizes, codes = columns
-        seen = len(offsets)
-        numbers: Sequence[int] = range(first, first + seen)
-        if wanted.tag_hashes is not None:
-            tags = frozenset(tag & _TAG_MASK for tag in wanted.tag_hashes)
-            keep = [code & _TAG_MASK in tags for code in codes]
-            offsets, sizes = tuple(compress(offsets, keep)), tuple(compress(sizes, keep))
-            numbers = tuple(compress(numbers, keep))
-        count = _fit(sizes, wanted.bytes, wanted.records)
-        if count < len(sizes):
-            seen = numbers[count] - first
-        if not count:
-            return [], seen
-        offsets, sizes = offsets[:count], sizes[:count]
-        ends = tuple(map(add, offsets, sizes))
-        places: list[_Place] = []
-        begin = 0
-        for stop in [*compress(range(1, count), map(ne, offsets[1:], ends)), count]:
-            edges = ((numbers[at], offsets[at], sizes[at]) for at in (begin, stop - 1))
-            places.append(_Place(offsets[begin], ends[stop - 1], stop - begin, tuple(edges)))
-            begin = stop
-        return places, seen
+    def _matching(self, queue: ConsumeQueue, entries: Entries, where: Sieve) -> list[bool]:
+        """Return for each entry whether its record matches: a kernel call for each log file."""
+        found: list[bool] = []
+        at = self._log.segments.at
+        for _, group in groupby(entries.offsets, lambda offset: at(offset).start):
+            begin, count = len(found), len(list(group))
+            offsets = entries.offsets[begin : begin + count]
+            sizes = entries.sizes[begin : begin + count]
+            first, end = min(offsets), max(map(add, offsets, sizes))
+            view = self._log.segments.view(first, end)
+            packed = b"".join(map(QUEUE_ENTRY.pack, offsets, sizes, repeat(0)))
+            kept = where.keep(view, first, packed)
+            if isinstance(kept, int):
+                number = entries.numbers[begin + kept]
+                raise self._wrong(queue, number, offsets[kept], sizes[kept])
+            found += kept
+        return found
 
     def _view(self, queue: ConsumeQueue, number: int, place: _Place) -> memoryview:
         log = self._log
@@ -371,6 +373,41 @@ class Reader:
                 if offset == log_offset:
                     return view[offset - entry.start : offset - entry.start + size]
         return None
+
+
+def _picked(first: int, raw: bytes, wanted: Wanted) -> tuple[Entries, int]:
+    """Return the entries to be served or looked at, and how many entries of ``raw`` are done."""
+    columns: tuple[tuple[int, ...], ...] = tuple(zip(*QUEUE_ENTRY.iter_unpack(raw)))
+    offsets, sizes, codes = columns
+    seen = len(offsets)
+    entries = Entries(range(first, first + seen), offsets, sizes)
+    tagged = wanted.tagged(codes)
+    if tagged is not None:
+        entries = entries.only(tagged)
+    if wanted.where is None:
+        count = _fit(entries.sizes, wanted.bytes, wanted.records)
+    else:
+        count = _fit(entries.sizes, SIFT_BYTES, SIFT_RECORDS)
+    if count < len(entries):
+        seen = entries.numbers[count] - first
+        entries = entries.first(count)
+    return entries, seen
+
+
+def _joined(entries: Entries) -> list[_Place]:
+    """Return where the records lie, neighbours joined; touches nothing of the log."""
+    count = len(entries)
+    if not count:
+        return []
+    offsets, sizes, numbers = entries.offsets, entries.sizes, entries.numbers
+    ends = tuple(map(add, offsets, sizes))
+    places: list[_Place] = []
+    begin = 0
+    for stop in [*compress(range(1, count), map(ne, offsets[1:], ends)), count]:
+        edges = ((numbers[at], offsets[at], sizes[at]) for at in (begin, stop - 1))
+        places.append(_Place(offsets[begin], ends[stop - 1], tuple(edges)))
+        begin = stop
+    return places
 
 
 def _fit(sizes: Sequence[int], max_bytes: int, max_records: int) -> int:

@@ -23,6 +23,7 @@ from storage.derived import damage_of, derive
 from storage.disk import Disk
 from storage.epoch_history import Epoch, EpochRecord
 from storage.errors import DiskError, DiskFull, StaleToken
+from storage.filtering import Sieve
 from storage.jobs import Job
 from storage.reads import ReadResult
 from storage.sections import Section, SectionResult
@@ -295,6 +296,7 @@ class Store(Upkeep):
         max_bytes: int,
         max_records: int,
         tag_hashes: frozenset[int] | None = None,
+        where: Sieve | None = None,
     ) -> ReadResult:
         """Return confirmed records; see `storage.reads.Reader.read`.
 
@@ -303,7 +305,7 @@ class Store(Upkeep):
         """
         return self._reader.read(
             topic, queue, queue_offset, max_bytes=max_bytes, max_records=max_records,
-            tag_hashes=tag_hashes, unconfirmed=self.dispatched < self.end,
+            tag_hashes=tag_hashes, where=where, unconfirmed=self.dispatched < self.end,
         )  # fmt: skip
 
     def offset_at_time(self, topic: str, queue: int, ms: int, *, upper: bool = False) -> int:

@@ -38,6 +38,7 @@ from twinlog.reading import (
     parse_address,
     parse_offsets,
     parse_tags,
+    parse_where,
     survey,
 )
 from twinlog.routing import Address, Route, parse_endpoints, parse_route
@@ -165,6 +166,7 @@ class AsyncClient:
         *,
         queue: int | None = None,
         tag: str | None = None,
+        where: str | None = None,
         read_from: str = ANY,
         limit: int | None = None,
         follow: bool = False,
@@ -179,6 +181,7 @@ class AsyncClient:
             topic=topic,
             read_from=read_from,
             tags=parse_tags(tag),
+            where=parse_where(where),
             limit=limit,
             follow=follow,
             timeout=self.timeout if timeout is None else seconds_of(timeout),
@@ -210,11 +213,14 @@ class AsyncClient:
         *,
         queue: int | None = None,
         tag: str | None = None,
+        where: str | None = None,
         read_from: str = ANY,
     ) -> AsyncGenerator[AsyncGenerator[Message, None], None]:
         """Give an iterator over what comes, from ``start`` on (a range); closed with the block."""
         wanted = start if ":" in start or start in ("start", "end") else f"{start}:"
-        messages = self.read(topic, wanted, queue=queue, tag=tag, read_from=read_from, follow=True)
+        messages = self.read(
+            topic, wanted, queue=queue, tag=tag, where=where, read_from=read_from, follow=True
+        )
         async with aclosing(messages):
             yield messages
 

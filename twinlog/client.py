@@ -36,6 +36,7 @@ from twinlog.reading import (
     parse_address,
     parse_offsets,
     parse_tags,
+    parse_where,
     survey,
 )
 from twinlog.routing import Address, Route, parse_endpoints, parse_route
@@ -192,6 +193,7 @@ class Client:
         *,
         queue: int | None = None,
         tag: str | None = None,
+        where: str | None = None,
         read_from: str = ANY,
         limit: int | None = None,
         follow: bool = False,
@@ -204,6 +206,7 @@ class Client:
             range: See ``twinlog.ranges``.
             queue: Only this queue.
             tag: Only messages with this tag; several as ``"a || b"``.
+            where: Only messages whose properties match this filter; see ``twinlog.sql92``.
             read_from: ``any``, ``master``, ``slave`` (the master only while no slave answers) or
                 a node's name (only that node).
             limit: At most so many messages in all.
@@ -211,7 +214,7 @@ class Client:
             timeout: Instead of the client's: how long there may be no progress.
 
         Raises:
-            RangeError: ``range`` is none; at once.
+            RangeError, FilterError: ``range`` or ``where`` is none; at once.
             OffsetGone, OffsetBeyond: Named offsets that are not there.
             NotYetConfirmed, Unavailable: Nobody could serve for ``timeout``.
             UnknownTopic, Corrupt: As they say.
@@ -221,6 +224,7 @@ class Client:
             topic=topic,
             read_from=read_from,
             tags=parse_tags(tag),
+            where=parse_where(where),
             limit=limit,
             follow=follow,
             timeout=self.timeout if timeout is None else seconds_of(timeout),

@@ -37,6 +37,7 @@ from twinlog.record import java_hash
 from twinlog.routing import Address, RoutingTable
 from twinlog.session import ANY, MASTER, SLAVE, Session, Step
 from twinlog.shapes import check
+from twinlog.sql92 import Filter, parse_filter
 from twinlog.units import MiB
 from twinlog.wire import Frame, FrameError, Type
 
@@ -70,6 +71,7 @@ class ReadSettings:
         topic: Name.
         read_from: ``any``, ``master``, ``slave`` or a node's name.
         tags: Only messages with one of these tags; empty: all.
+        where: Only messages whose properties match; None: all.
         limit: At most so many messages; None: no limit.
         follow: Go on at the end.
         timeout: Seconds without progress, where progress could be made.
@@ -78,9 +80,19 @@ class ReadSettings:
     topic: str
     read_from: str = ANY
     tags: frozenset[str] = frozenset()
+    where: Filter | None = None
     limit: int | None = None
     follow: bool = False
     timeout: float = 30.0
+
+
+def parse_where(text: str | None) -> Filter | None:
+    """Return the filter that ``text`` stands for; None and blanks mean all.
+
+    Raises:
+        FilterError: It is none.
+    """
+    return parse_filter(text) if text and not text.isspace() else None
 
 
 def parse_tags(text: str | None) -> frozenset[str]:
@@ -299,7 +311,7 @@ class ReaderCore:
         count = ANSWER_RECORDS
         if cursor.stop is not None:
             count = min(count, cursor.stop - cursor.next)
-        if self._left is not None and not self.settings.tags:
+        if self._left is not None and not self.settings.tags and not self.settings.where:
             count = min(count, self._left)
         return {
             "topic": self.settings.topic,
@@ -309,6 +321,7 @@ class ReaderCore:
             "max_records": count,
             "wait_ms": wait,
             "tags": self._hashes,
+            "where": self.settings.where.text if self.settings.where else None,
             "epoch": self.table.epoch,
         }
 
@@ -385,12 +398,17 @@ class ReaderCore:
         following = _whole(frame.fields, "next")
         if following <= cursor.next:
             raise FrameError("fields", "READ answer: next does not move on")
+        where = self.settings.where
+        if "skipped" in frame.fields:
+            where = None  # a node that does not say so is too old to have filtered
         for message in messages_of(frame.payload):
             if message.queue_offset < cursor.next or self._left == 0:
                 continue
             if cursor.stop is not None and message.queue_offset >= cursor.stop:
                 break
             if self.settings.tags and message.tag not in self.settings.tags:
+                continue
+            if where is not None and not where.matches(message.properties):
                 continue
             self.messages.append(message)
             if self._left is not None:

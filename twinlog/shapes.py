@@ -107,6 +107,7 @@ REQUESTS: Final[Mapping[Type, Shape]] = {
         "max_records": _INT,
         "wait_ms": _INT,
         "tags": _may(Kind.LIST, Kind.INT),
+        "where": _may(Kind.STR),
         "epoch": Field(Kind.INT, required=False),
     },
     Type.OFFSETS: {
@@ -153,6 +154,7 @@ ANSWERS: Final[Mapping[Type, Shape]] = {
         "start": _INT,
         "end": _INT,
         "count": _INT,
+        "skipped": Field(Kind.INT, required=False),
         "confirm": _INT,
         "age_ms": _INT,
         "node": _STR,

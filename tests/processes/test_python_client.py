@@ -63,6 +63,29 @@ def others(processes: Processes, master: str) -> list[str]:
     return [node.name for node in processes.config.nodes if node.name != master]
 
 
+def test_filters_on_a_node(processes: Processes, client: Client, topic: str) -> None:
+    """Tags and properties, on master and slaves, ranges that match nothing, a follower."""
+    with client.producer(topic) as producer:
+        for number in range(6000):
+            tag = ("Aa", "BB", "C")[number % 3]
+            price = {"price": str(number)}
+            producer.send(str(number).encode(), queue=1, tag=tag, properties=price)
+    processes.settled(3)
+    for node in ("master", "slave", "n2"):
+
+        def read(node: str = node, **wanted: str) -> list[int]:
+            return [int(m.body) for m in client.read(topic, read_from=node, **wanted)]
+
+        assert read(where="price >= 5995 and TAGS <> 'C'") == [5995, 5997, 5998]
+        assert read(where="price = 3", tag="Aa") == [3]
+        assert read(where="price < 0") == []
+        assert read(tag="BB || C", where="price between 10 and 13") == [10, 11, 13]
+    for number in (1, 6000, 2, 6001):
+        client.send(topic, str(number).encode(), queue=1, properties={"price": str(number)})
+    begun = client.read(topic, "6000:", queue=1, where="price > 5999", follow=True)
+    assert [int(next(begun).body) for _ in range(2)] == [6000, 6001]
+
+
 def test_everything_a_client_does(processes: Processes, client: Client, topic: str) -> None:
     """Send, read from each kind of node, get by each address, offsets, topics, errors."""
     receipt = client.send(topic, b"one", key="k", tag="a", queue=2, properties={"p": "q"})

@@ -493,3 +493,38 @@ def test_blanks_and_offsets_of_a_verified_file(kernel: ModuleType) -> None:
     assert kernel.verify_records(data, 0, end, 4000, check_offsets=False) == (1, -1, 0)
     assert kernel.store_timestamp_last(data, 0, len(whole)) == 0
     assert kernel.scan_queues(data, 0, end, 0)[0][3] == kernel.gather_queues(data, 0, end, 0)[0][3]
+
+
+@given(
+    damaged(),
+    st.integers(0, 2**40),
+    st.lists(st.sampled_from([b"TAGS", b"KEYS", b"a", b"\xc3\xa9", b"", b"TAG"]), max_size=3),
+    st.lists(st.tuples(st.integers(-3, 700), st.integers(-1, 3)), max_size=3),
+)
+@settings(max_examples=300, deadline=None)
+def test_twins_pick_alike(
+    case: tuple[bytes, int, int],
+    base: int,
+    names: list[bytes],
+    odd: list[tuple[int, int]],
+) -> None:
+    """A row for each entry, or the number of the first that leads to no record of its size."""
+    data, start, end = case
+    found, at = list[tuple[int, int]](), start
+    while at < end:
+        size = int.from_bytes(data[at : at + 4], "big")
+        found.append((at, size))
+        at += max(size, 91)
+    for place, more in odd:
+        at, size = found[place % len(found)] if found and place >= 0 else (abs(place), 100)
+        found.insert(place % (len(found) + 1), (at, max(size + more, 0)))
+    entries = b"".join(struct.pack(">QIq", base + at, size, 0) for at, size in found)
+    wanted = [name for name in names if name]
+    expected = plain.pick_properties(data, base, entries, wanted)
+    assert COMPILED.pick_properties(memoryview(data), base, entries, wanted) == expected
+    if isinstance(expected, list):
+        assert len(expected) == len(found)
+        for (at, _), row in zip(found, expected, strict=True):
+            split = plain.split_record(data, at, check_crc=False)
+            assert not isinstance(split, int)
+            assert row == tuple(split[5].get(name.decode()) for name in wanted)

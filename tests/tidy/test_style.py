@@ -27,8 +27,8 @@ PURE = {
         "kernels/codes", "kernels/fields", "kernels/plain",
     },
     "storage": {
-        "boot", "epoch_history", "errors", "flusher", "jobs", "packing", "paging", "producers",
-        "recovery", "sections", "settings", "state", "token",
+        "boot", "epoch_history", "errors", "filtering", "flusher", "jobs", "packing", "paging",
+        "producers", "recovery", "sections", "settings", "state", "token",
     },
     "replication": {
         "calls", "commands", "consistency", "context", "core", "events", "following", "frames",

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         java_hash,
         key_hash,
         patch_section,
+        pick_properties,
         scan_keys,
         scan_queues,
         split_properties,
@@ -60,6 +61,7 @@ __all__ = [
     "java_hash",
     "key_hash",
     "patch_section",
+    "pick_properties",
     "scan_keys",
     "scan_queues",
     "split_properties",
@@ -144,6 +146,7 @@ if not TYPE_CHECKING:
     java_hash = _chosen.java_hash
     key_hash = _chosen.key_hash
     patch_section = _chosen.patch_section
+    pick_properties = _chosen.pick_properties
     scan_keys = _chosen.scan_keys
     scan_queues = _chosen.scan_queues
     split_properties = _chosen.split_properties

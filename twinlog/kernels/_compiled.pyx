@@ -695,6 +695,58 @@ def find_property(data, Py_ssize_t start, Py_ssize_t end, bytes name not None):
     return found
 
 
+def pick_properties(data, int64_t base, entries, names not None):
+    """See `plain.pick_properties`."""
+    cdef Py_buffer view
+    cdef Py_buffer wanted
+    cdef Parts parts
+    cdef const uint8_t *entry
+    cdef const uint8_t *value
+    cdef int64_t length = 0
+    cdef int64_t at
+    cdef Py_ssize_t number, column
+    cdef tuple columns = tuple(names)
+    cdef Py_ssize_t width = len(columns)
+    cdef bytes name
+    cdef list rows = []
+    cdef list row
+    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+    try:
+        PyObject_GetBuffer(entries, &wanted, PyBUF_SIMPLE)
+        try:
+            if wanted.len % 20:
+                raise _plain.struct.error("queue entries of 20 bytes")
+            for number in range(wanted.len // 20):
+                entry = <const uint8_t *>wanted.buf + number * 20
+                at = _i64(entry)
+                if at < base or at - base > view.len:
+                    return number
+                at -= base
+                if (
+                    _parts(<const uint8_t *>view.buf + at, view.len - at, &parts)
+                    or _rest(&parts)
+                    or parts.size != <int64_t>_u32(entry + 8)
+                ):
+                    return number
+                row = []
+                for column in range(width):
+                    name = <bytes?>columns[column]
+                    value = _property(
+                        parts.text,
+                        parts.text_length,
+                        PyBytes_AS_STRING(name),
+                        PyBytes_GET_SIZE(name),
+                        &length,
+                    )
+                    row.append(None if value == NULL else _text(value, length))
+                rows.append(tuple(row))
+        finally:
+            PyBuffer_Release(&wanted)
+    finally:
+        PyBuffer_Release(&view)
+    return rows
+
+
 def bodies_digest(data, Py_ssize_t start, Py_ssize_t end):
     """See `plain.bodies_digest`."""
     cdef Py_buffer view

@@ -36,6 +36,7 @@ Sources: RocketMQ 5.3 (``CommitLog.checkMessageAndReturnSize``, ``MessageExtEnco
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 
 from twinlog.errors import RecordRefused
 from twinlog.kernels import codes
@@ -83,6 +84,7 @@ __all__ = [
     "java_hash",
     "key_hash",
     "patch_section",
+    "pick_properties",
     "scan_keys",
     "scan_queues",
     "split_properties",
@@ -459,6 +461,28 @@ def find_property(data: Buffer, start: int, end: int, name: bytes) -> list[tuple
             found.append((at, value))
         at += parts[0]
     return found
+
+
+def pick_properties(
+    data: Buffer, base: int, entries: Buffer, names: Sequence[bytes]
+) -> list[tuple[str | None, ...]] | int:
+    """Return the texts of ``names`` in the records that queue entries lead to, a row for each.
+
+    ``data`` begins at log offset ``base``. Only sizes and properties are looked at, never bodies.
+    Where an entry does not lead to a record of its size inside ``data``, its number is returned.
+    """
+    rows: list[tuple[str | None, ...]] = []
+    for number, (offset, size, _) in enumerate(_ENTRY.iter_unpack(entries)):
+        at = offset - base
+        if not 0 <= at <= len(data):
+            return number
+        parts = parts_of(data, at, len(data))
+        rest = None if isinstance(parts, int) else rest_of(data, at, parts[0], parts[4])
+        if isinstance(parts, int) or rest is None or parts[0] != size:
+            return number
+        found = split_properties(data[rest[2] : rest[2] + rest[3]])
+        rows.append(tuple([found.get(name.decode()) for name in names]))
+    return rows
 
 
 def bodies_digest(data: Buffer, start: int, end: int) -> int:

@@ -39,7 +39,8 @@ import org.apache.rocketmq.store.stats.BrokerStatsManager;
  * one JSON answer per line on standard output, one JVM for a whole test session.
  *
  * <p>Requests: open {dir, commit_log_size, queue_size}, dump, query {topic, key}, time {topic, queue,
- * timestamp}, put {messages: [{topic, queue, body (hex), properties}]}, close. Opening changes a
+ * timestamp}, put {messages: [{topic, queue, body (hex), properties}]}, close, filter {cases:
+ * [[expression, properties]]}. Opening changes a
  * directory, so callers hand over copies.
  */
 public final class Judge {
@@ -73,6 +74,7 @@ public final class Judge {
             case "query": return query(request);
             case "time": return time(request);
             case "put": return put(request);
+            case "filter": return Filters.judge(request);
             case "close": return close();
             default: throw new IllegalArgumentException(request.getString("op"));
         }

@@ -92,6 +92,20 @@ def test_a_call_ends_with_its_code(words: list[str], code: Exit, tmp_path: Path)
     assert "Traceback" not in err
 
 
+def test_a_wrong_filter_is_shown_with_a_caret(tmp_path: Path) -> None:
+    """Before anybody is asked: text, the place, and a hint."""
+    cluster = FakeCluster(tmp_path)
+    cluster.client = cluster_client()
+    got, _, err = cluster.run("message", "read", "orders", "--where", "price like 'x%'")
+    assert got == Exit.USAGE
+    assert err.splitlines() == [
+        'error: filter, character 7: expected AND, OR or the end, found "like"',
+        "  price like 'x%'",
+        "        ^",
+        "  hint: there is no LIKE: use CONTAINS, STARTSWITH or ENDSWITH",
+    ]
+
+
 def cluster_client() -> object:
     """A client that no refused call may come to use."""
 

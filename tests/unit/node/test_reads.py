@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 
 from node.limits import Limits
-from node.reads import Cold, ReadAnswer, ReadRequest, Reads, Standing, parse_read
+from node.reads import SIFTS_MAX, Cold, ReadAnswer, ReadRequest, Reads, Standing, parse_read
+from storage.filtering import Sieve
 from storage.reads import ReadResult, ReadStatus
 from twinlog.errors import CorruptionError, TwinlogError, UnknownTopic, UsageError
+from twinlog.sql92 import FilterError
 
 
 @dataclass
@@ -45,6 +47,7 @@ class Queue:
         max_bytes: int,
         max_records: int,
         tag_hashes: frozenset[int] | None = None,
+        where: Sieve | None = None,
     ) -> ReadResult:
         """Up to ``max_records`` from the offset on."""
         if self.broken:
@@ -58,7 +61,7 @@ class Queue:
             return ReadResult(ReadStatus.NONE, next=end, end=end)
         found = self.records[queue_offset : queue_offset + max_records]
         following = queue_offset + len(found)
-        if tag_hashes is not None and not self.matching:
+        if (tag_hashes or where) and not self.matching:
             return ReadResult(ReadStatus.FOUND, [], 0, following, 0, end)
         slices = [memoryview(b"".join(found))]
         return ReadResult(ReadStatus.FOUND, slices, len(found), following, 0, end, self.cold)
@@ -188,6 +191,31 @@ def test_records_of_other_tags_move_a_parked_read_on() -> None:
     assert reader.answers[0][2] == b"c"
 
 
+def test_a_filter_that_matches_nothing_gets_on_within_its_budget() -> None:
+    """After so many looks the reader is told how far it came, and asks again from there."""
+    queue, reader = Queue(matching=False), Reader()
+    queue.add(*[b"x"] * 100)
+    served, where = reads(queue), "a = 1"
+    served.serve(request(reader, 0, where=where, max_records=5), 0.0)
+    _, fields, data = reader.answers[0]
+    told = {"status": "found", "next": 5 * SIFTS_MAX, "count": 0, "skipped": 5 * SIFTS_MAX}
+    assert {name: fields[name] for name in told} == told
+    assert not data
+    queue.matching = True
+    served.serve(request(reader, 98, where=where), 0.0)
+    assert (reader.answers[1][1]["skipped"], reader.answers[1][1]["count"]) == (0, 2)
+    served.serve(request(reader, 100, where=where), 0.0)
+    assert (reader.answers[2][1]["status"], reader.answers[2][1]["skipped"]) == ("none", 0)
+
+
+def test_a_filter_that_is_none_is_refused() -> None:
+    """With the place, before anything is read."""
+    with pytest.raises(FilterError, match="character 5"):
+        request(Reader(), 0, where="a = ?")
+    with pytest.raises(UsageError, match="where is a filter"):
+        request(Reader(), 0, where=5)
+
+
 def test_a_slave_that_has_not_heard_its_master_says_stale() -> None:
     """Beyond staleness_max nothing is served, whatever lies there."""
     queue, reader = Queue(), Reader()
@@ -208,7 +236,7 @@ def test_cold_data_is_a_threads_work_and_names_a_slave() -> None:
     cold = served.serve(request(reader, 0), 0.0)
     assert isinstance(cold, Cold)
     assert not reader.answers
-    served.finish(cold, [memoryview(b"fetched")])
+    served.finish(cold, replace(cold.result, slices=[memoryview(b"fetched")]))
     assert reader.answers[0][2] == b"fetched"
     assert reader.answers[0][1]["redirect"] == {"node": "n2", "valid_ms": 30_000}
 
