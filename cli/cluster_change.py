@@ -17,15 +17,13 @@ import time
 from dataclasses import dataclass
 from typing import Annotated
 
-from cyclopts import Parameter
-
 from cli.cluster import status_answer
 from cli.cluster_view import ClusterView, NodeView, look
 from cli.context import Context, Fields
 from cli.coordinator import call, user
 from cli.failures import Exit, Failure, Interrupted
 from cli.fields import table, text, whole
-from cli.parsing import PRIVATE
+from cli.parsing import PRIVATE, Yes
 from cli.render import Answer, Table, columns
 from twinlog.errors import OutcomeUnknown, TwinlogError
 from twinlog.units import format_duration, format_size
@@ -33,8 +31,6 @@ from twinlog.wire import Type
 
 LOOK_SECONDS = 0.05
 """Pause between two looks while a change settles."""
-
-Yes = Annotated[bool, Parameter(name=["--yes", "-y"])]
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ import importlib
 import inspect
 import re
 from collections.abc import Callable, Sequence
-from typing import cast
+from typing import Annotated, cast
 
 from cyclopts import App, CycloptsError, Parameter
 from cyclopts.exceptions import (
@@ -32,6 +32,9 @@ from cli.tree import Command
 
 PRIVATE = Parameter(parse=False)
 """Marks a parameter that the words of a call do not set."""
+
+Yes = Annotated[bool, Parameter(name=["--yes", "-y"])]
+"""The option that answers a question in the call."""
 
 NEGATIVE = re.compile(r"-\d")
 

@@ -43,6 +43,7 @@ NOUNS = {
     "topic": "topics and their queues",
     "message": "send and read messages",
     "log": "look at the files of a store; needs no node",
+    "store": "take a store of RocketMQ's as one of ours",
     "bench": "measure this cluster",
     "config": "the cluster file",
     "dev": "a cluster on this machine for development",
@@ -185,6 +186,13 @@ COMMANDS = (
         "cli.log:compare",
         "where two stores part",
         "twinlog log compare data/n1 data/n2",
+    ),
+    _command(
+        "store adopt",
+        "cli.store:adopt",
+        "make what RocketMQ wrote the beginning of a store",
+        "twinlog store adopt store --cluster demo --node n1 --dry-run",
+        "twinlog store adopt store --cluster demo --node n1 --yes",
     ),
     _command(
         "bench send",

@@ -109,7 +109,7 @@ def open_store(disk: Disk, settings: StoreSettings, who: Who, *, wall_ms: int) -
     elif any(name.isdigit() for name in disk.list(segment.DIRECTORY)):
         raise ForeignStore(
             "the data directory holds a log that twinlog did not write",
-            hint="read it with twinlog log; a member of a group starts with an empty directory",
+            hint="read it with twinlog log; make it the beginning of a store: twinlog store adopt",
         )
     _lock(disk, found, who)
     start: _Start | None = None
@@ -182,7 +182,16 @@ def _traces_of_others(start: _Start) -> str:
         return "another program was running on the store after its clean stop"
     there = disk.exists(ROCKETMQ_CHECKPOINT)
     data = disk.read(ROCKETMQ_CHECKPOINT, "open.rocketmq-checkpoint") if there else b""
-    return "" if crc32c(data) == mark.checkpoint else "the checkpoint file is not as we left it"
+    if crc32c(data) != mark.checkpoint:
+        return "the checkpoint file is not as we left it"
+    return "bytes lie behind the end of the clean stop" if _bytes_at(start, mark.end) else ""
+
+
+def _bytes_at(start: _Start, end: int) -> bool:
+    """Whether something begins at log offset ``end``; a record or a blank begins with its size."""
+    base = end - end % start.settings.segment_size
+    path = log_path(base)
+    return start.disk.exists(path) and any(start.disk.read_at(path, end - base, 4, "open.tail"))
 
 
 def _open(start: _Start, wall_ms: int) -> Opened:
@@ -363,7 +372,8 @@ def _refuse_changed_log(start: _Start, planned: Plan) -> None:
     if not untouched:
         raise ForeignStore(
             f"another program changed the store: {start.changed_by_others}",
-            hint="a changed store is no member of its group; start the node with an empty one",
+            hint="it is no member of its group any more: start the node with an empty directory, "
+            "or go on outside the group with what was written: twinlog store adopt",
             log_end=planned.end,
         )
 

@@ -9,8 +9,8 @@ entry names, the entries behind that batch included. The batch begins at o:
 * o >= F: the *torn tail*: it was never promised to be on a disk, and is cut at o.
 
 A batch holds when its entry's CRC is right, it continues the batch before, its epoch is not lower,
-it stays in its file, a full file ends with a filler and a file begins with an epoch record, and its
-bytes match its CRC.
+it stays in its file, a full file ends with a filler and a file begins with an epoch record (one of
+epoch 0, which RocketMQ wrote, does not), and its bytes match its CRC.
 
 Units: log offsets in bytes. Not here: reading files and doing what the plan says
 (`storage.opening`); a lost index of a sealed file (it is asked from a peer).
@@ -160,7 +160,7 @@ class _Walk:
             return "epoch is lower than that of the batch before"
         if (entry.kind == KIND_FILLER) != (entry.end == stop):
             return "a file ends without a filler, or a filler ends before its file"
-        if entry.start == base and entry.kind != KIND_EPOCH:
+        if entry.start == base and entry.kind != KIND_EPOCH and entry.epoch:
             return "a file begins without an epoch record"
         return self._check(entry) if entry.end > self._prove_from else None
 

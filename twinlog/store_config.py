@@ -78,3 +78,21 @@ def _read(folder: Path, name: str) -> dict[str, object] | None:
     if damaged:
         raise damaged[0]
     return None
+
+
+def topic_queues(config: Mapping[str, dict[str, object]]) -> dict[str, int]:
+    """Return the topics of ``topics.json`` with how many queues they are read or written in.
+
+    >>> topic_queues({"topics.json": {"topicConfigTable": {"t": {"readQueueNums": 4}}}})
+    {'t': 4}
+    """
+    found: dict[str, int] = {}
+    table = config.get("topics.json", {}).get("topicConfigTable")
+    for name, row in _named(table).items():
+        counts = [_named(row).get(side) for side in ("readQueueNums", "writeQueueNums")]
+        found[name] = max((count for count in counts if isinstance(count, int)), default=0)
+    return found
+
+
+def _named(value: object) -> dict[str, object]:
+    return cast("dict[str, object]", value) if isinstance(value, dict) else {}

@@ -90,7 +90,10 @@ def broken_chains(
             before = None
             continue
         mark = head_mark(series, log, file)
-        if mark is None:
+        first = log.entries[file.start][0][1]
+        if mark is None and first is not None and first.epoch == 0:
+            pass  # RocketMQ wrote it: an adopted file
+        elif mark is None:
             yield file, "the file does not begin with an epoch record"
         elif before is not None and before.end == file.start:
             chained = _chain(batches, log, before)

@@ -241,6 +241,10 @@ class Queue:
             at += len(part)
         return bytes(out)
 
+    def file_sizes(self) -> set[int]:
+        """Return the lengths of its files, bytes."""
+        return {file.size for file in self._series.files}
+
     def unreadable(self) -> list[tuple[str, str]]:
         """Return (file name, why) of the files that could not be read."""
         return _unreadable(self._series)
@@ -438,6 +442,10 @@ class BatchQueue:
         for unit in self._units:
             if unit.queue_offset + unit.count > first and (end is None or unit.queue_offset < end):
                 yield unit
+
+    def file_sizes(self) -> set[int]:
+        """Return the lengths of its files, bytes."""
+        return {file.size for file in self._series.files}
 
     def unreadable(self) -> list[tuple[str, str]]:
         """Return (file name, why) of the files that could not be read."""

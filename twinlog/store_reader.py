@@ -81,12 +81,14 @@ class StoreReader:
     Args:
         root: The directory that holds ``commitlog``.
         raw: Show everything that parses, not only what recovery would keep.
+        rocketmq: Read it by RocketMQ's rules though it has a batch index of ours: what RocketMQ
+            appended behind our end is part of the log then.
 
     Raises:
         UsageError: There is no such directory, or it has no ``commitlog`` (code ``not-a-store``).
     """
 
-    def __init__(self, root: Path | str, *, raw: bool = False) -> None:
+    def __init__(self, root: Path | str, *, raw: bool = False, rocketmq: bool = False) -> None:
         self.root = Path(root)
         self.raw = raw
         if not (self.root / "commitlog").is_dir():
@@ -94,7 +96,7 @@ class StoreReader:
             raise UsageError(text, code="not-a-store", hint="name the data directory of a node")
         self.series = FileSeries(self.root / "commitlog")
         self.batches = FileSeries(self.root / "twinlog" / "batches")
-        self.ours = bool(self.batches.files)
+        self.ours = bool(self.batches.files) and not rocketmq
         self.clean = not (self.root / "abort").exists()
         self.checkpoint = Checkpoint.unpack(_read(self.root / "checkpoint"))
         self.marks: Marks = read_marks(self.root) if self.ours else Marks()

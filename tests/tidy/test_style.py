@@ -63,7 +63,7 @@ SHELL = {
         "reader", "store_compacted", "store_config", "store_files", "store_keys", "store_marks",
         "store_queues", "store_reader", "store_timers",
     },
-    "storage": {"disk", "mapping", "store", "upkeep"},
+    "storage": {"adoption", "disk", "mapping", "recover", "store", "upkeep"},
     "replication": {
         "coordinator_calls", "coordinator_client", "coordinator_service", "coordinator_store",
         "readiness_service", "replica_service", "stream_service",

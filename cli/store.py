@@ -1,0 +1,134 @@
+"""``twinlog store adopt``: what RocketMQ wrote becomes the beginning of a store of ours.
+
+The plan is shown first: how many bytes nobody of ours proves, where our first epoch will begin,
+which topics there will be. It is asked once. Nothing of the log is thrown away; what is written
+over is kept below ``cut``.
+
+Not here: how (``storage.adoption``).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from cli.context import Context, Fields
+from cli.failures import Exit, Failure
+from cli.log import open_store
+from cli.options import Output
+from cli.parsing import PRIVATE, Yes
+from cli.render import Answer, Table, columns
+from storage.adoption import Adoption, carry_out, plan_adoption
+from storage.disk import RealDisk
+from storage.identity import Who, read_identity
+from twinlog.store_reader import StoreReader
+from twinlog.units import format_size
+
+
+def adopt(
+    directory: Path,
+    /,
+    *,
+    cluster: str | None = None,
+    group: str | None = None,
+    node: str | None = None,
+    dry_run: bool = False,
+    yes: Yes = False,
+    context: Annotated[Context, PRIVATE],
+) -> int:
+    """Make a store that RocketMQ wrote, or went on with, a store of a new group.
+
+    All that is in its log becomes epoch 0; the group's first epoch begins in a new file. Copies
+    that are adopted on several nodes have equal logs.
+
+    Args:
+        directory: The store, stopped cleanly; nobody may be using it.
+        cluster: Name of the cluster; default that of the store, if it was ours.
+        group: Name of the group; default that of the store, else g1.
+        node: Name of the node; default that of the store, if it was ours.
+        dry_run: Only show the plan.
+        yes: Do not ask.
+    """
+    disk = RealDisk(_existing(directory))
+    before = read_identity(disk)
+    with open_store(directory) as ours, StoreReader(directory, rocketmq=True) as reader:
+        if ours.marks.live:
+            raise Failure(Exit.UNAVAILABLE, f"{directory} is in use", hints=("stop its node",))
+        value = plan_adoption(reader, ours)
+        named = before.who if before is not None else None
+        who = Who(
+            _name("cluster", cluster, named.cluster if named else None),
+            group or (named.group if named else "g1"),
+            _name("node", node, named.node if named else None),
+            value.family,
+        )
+        if named == who and not value.foreign and ours.clean:
+            context.printer.note(f"{directory} is the store of {who.node} already")
+            return _answer(directory, value, who, None, context)
+        if dry_run:
+            return _answer(directory, value, who, None, context)
+        if context.options.output is Output.TABLE:
+            for line in _plan(value, who):
+                context.printer.note(line)
+        if not context.confirm(f"Adopt {directory} as {who.node} of {who.cluster}?", yes=yes):
+            return Exit.NO
+        end = carry_out(disk, value, who, reader=reader, ours=ours)
+    return _answer(directory, value, who, end, context)
+
+
+def _existing(directory: Path) -> Path:
+    if not directory.is_dir():
+        raise Failure(Exit.MISSING, f"there is no directory {directory}")
+    return directory
+
+
+def _name(what: str, given: str | None, before: str | None) -> str:
+    found = given or before
+    if found is None:
+        text = f"the store has no {what} yet"
+        raise Failure(Exit.USAGE, text, hints=(f"name it: --{what} NAME",))
+    return found
+
+
+def _plan(value: Adoption, who: Who) -> list[str]:
+    foreign = format_size(value.foreign)
+    lines = [
+        f"log {value.start}..{value.end}, {value.records} records, {foreign} not written by us",
+        f"all of it becomes epoch 0; epoch {value.epoch} begins at {value.border}",
+        f"store of {who.node}, group {who.group} of {who.cluster}, {len(value.topics)} topics",
+    ]
+    lines += [f"no topic for {name}: {why}" for name, why in value.left_out]
+    return lines
+
+
+def _answer(directory: Path, value: Adoption, who: Who, end: int | None, context: Context) -> int:
+    topics: list[Fields] = [{"topic": name, "queues": queues} for name, queues in value.topics]
+    fields: Fields = {
+        "directory": str(directory),
+        "cluster": who.cluster,
+        "group": who.group,
+        "node": who.node,
+        "start": value.start,
+        "end": value.end,
+        "foreign_bytes": value.foreign,
+        "records": value.records,
+        "epoch": value.epoch,
+        "epoch_start": value.border,
+        "segment_size": value.segment_size,
+        "topics": topics,
+        "left_out": [{"topic": name, "why": why} for name, why in value.left_out],
+        "done": end is not None,
+        "log_end": end,
+    }
+    context.printer.answer(
+        Answer(
+            kind="StoreAdopt",
+            fields=fields,
+            head="\n".join(_plan(value, who)),
+            tables=[Table(columns("TOPIC QUEUES>"), [(n, q) for n, q in value.topics])],
+            items=topics,
+            names=[name for name, _ in value.topics],
+            tail="" if end is None else f"adopted; the log ends at {end}",
+        )
+    )
+    return Exit.OK

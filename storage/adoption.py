@@ -1,0 +1,387 @@
+"""Foreign bytes become the beginning of a history of ours: ``twinlog store adopt``.
+
+A directory that RocketMQ wrote, or one of ours with which RocketMQ went on, is no member of a
+group: nobody vouches for its bytes. The operator may. Then everything that is in the log becomes
+epoch 0, closed by a filler, and our first epoch starts in a new file:
+
+1. the log is read by RocketMQ's rules and must be sound to its end; a part that our batch index
+   proves must be as it says;
+2. what lies behind the end becomes zeros with a blank in front, files beyond it go aside;
+3. each file gets a batch index: entries that were ours keep borders and CRC, the rest is divided
+   into batches of whole records; all are of kind 2 (rebuilt) and epoch 0;
+4. identity, checkpoint and a state snapshot at the border are written, the identity last;
+5. the store is opened, its first epoch begins, each topic is created by a control record, and the
+   store is stopped cleanly.
+
+The same directory, adopted twice, gives the same bytes, whatever node it is for and whenever it is
+done: times and hosts come from its last record. So copies that are adopted on several nodes have
+equal logs. What was there of ``twinlog`` and of the files that are exported anew is kept in
+``cut/adopt-N``. A crash before step 4 leaves a foreign directory, a crash after it a store of ours
+without topics; adopting again does the rest.
+
+Units: log offsets in bytes, times in ms. Not here: who is asked (``cli``), noticing that a store is
+foreign (`storage.opening`), shipping epoch 0 to a slave (it goes with whole files only).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from storage.batch_index import DIRECTORY as INDEX_DIRECTORY
+from storage.batch_index import growth_for, index_path
+from storage.checkpoint import CheckpointFile, Promise, PromiseFile, Trusted
+from storage.config_export import TOPICS
+from storage.disk import Disk
+from storage.epoch_history import EPOCH_FILE, Epoch
+from storage.errors import ForeignStore
+from storage.identity import ABORT, CLEAN, Identity, RunFile, Who, write_identity
+from storage.recover import identity_of, settings_of
+from storage.segment import DIRECTORY as LOG_DIRECTORY
+from storage.segment import log_path
+from storage.settings import SEGMENT_SIZE_MIN
+from storage.snapshot import DIRECTORY as STATE_DIRECTORY
+from storage.snapshot import Snapshot, Snapshots
+from storage.state import CreateTopic, topic_refusal
+from storage.store import Store
+from storage.token import Token
+from twinlog.kernels import crc32c, walk
+from twinlog.layout import (
+    BLANK,
+    KIND_FILLER,
+    KIND_REBUILT,
+    QUEUE_FILE_SIZE_DEFAULT,
+    BatchEntry,
+)
+from twinlog.record import FLAG_STORE_V6, MAGIC_BLANK, Record
+from twinlog.store_check import Grade, verify
+from twinlog.store_config import topic_queues
+from twinlog.store_files import LogFile
+from twinlog.store_log import Harm, Run, TwinLog
+from twinlog.store_queues import Queue
+from twinlog.store_reader import StoreReader
+
+ASIDE = "cut"
+BATCH_MAX = 1024 * 1024
+"""Records are joined up to this many bytes, as an append of ours does."""
+_BLANK_MIN = BLANK.size
+_ABORT_WORDS = 3
+"""What our line in ``abort`` consists of; RocketMQ's is one number, or nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Adoption:
+    """What adopting a directory will do.
+
+    Attributes:
+        start: Log offset of the first byte.
+        end: End of the log by RocketMQ's rules.
+        border: Where our first epoch will begin.
+        proven: Bytes below were written by us and are as our batch index says; ``start`` if none.
+        epoch: The epoch that will begin; above every epoch the directory has known.
+        records: Records of the log.
+        segment_size: Bytes of a log file.
+        queue_file_size: Bytes of a queue file.
+        family: Address family of the last record's store host.
+        timestamp: Store time of the last record.
+        topics: (name, queues) that will be created.
+        left_out: (name, why) of topics whose records stay in the log without a topic.
+        queues: (topic, queue, start, end) of every queue.
+        beyond: Starts of log files behind the end.
+        before: Whose store it was; None for RocketMQ's.
+    """
+
+    start: int
+    end: int
+    border: int
+    proven: int
+    epoch: int
+    records: int
+    segment_size: int
+    queue_file_size: int
+    family: int
+    timestamp: int
+    topics: tuple[tuple[str, int], ...]
+    left_out: tuple[tuple[str, str], ...]
+    queues: tuple[tuple[str, int, int, int], ...]
+    beyond: tuple[int, ...]
+
+    @property
+    def foreign(self) -> int:
+        """Bytes that nothing of ours proves."""
+        return self.end - self.proven
+
+
+def plan_adoption(reader: StoreReader, ours: StoreReader) -> Adoption:
+    """Look at a directory and say what adopting it will do; nothing is written.
+
+    Args:
+        reader: The directory by RocketMQ's rules (``StoreReader(root, rocketmq=True)``).
+        ours: The same directory by the rules of its kind.
+
+    Raises:
+        ForeignStore: It cannot be adopted as it stands; says why and what to do first.
+    """
+    abort = reader.root / ABORT
+    if not reader.clean and len(abort.read_bytes().split()) != _ABORT_WORDS:
+        raise _refused("it was not stopped cleanly", "twinlog log repair DIR, or a clean stop")
+    size = _segment_size(reader)
+    _must_be_sound(reader, ours)
+    proven = ours.end if ours.ours else reader.start
+    if proven > reader.end:
+        raise _refused(
+            f"RocketMQ has cut the log at {reader.end}; it was ours up to {proven}",
+            "take the store of another node, or a copy from before",
+        )
+    last = _last_record(reader)
+    topics, left_out = _topics(reader)
+    end = reader.end
+    return Adoption(
+        start=reader.start,
+        end=end,
+        border=end if end % size == 0 else end - end % size + size,
+        proven=proven,
+        epoch=max((epoch for epoch, _ in ours.epochs()), default=0) + 1,
+        records=sum(piece.count for piece in reader.pieces() if isinstance(piece, Run)),
+        segment_size=size,
+        queue_file_size=_queue_file_size(reader),
+        family=6 if last is not None and last.sys_flag & FLAG_STORE_V6 else 4,
+        timestamp=last.store_timestamp if last is not None else 0,
+        topics=topics,
+        left_out=left_out,
+        queues=tuple((q.topic, q.queue, q.min, q.max) for q in reader.queues()),
+        beyond=tuple(file.start for file in reader.series.files if file.start >= end),
+    )
+
+
+def _refused(text: str, hint: str) -> ForeignStore:
+    return ForeignStore(f"the directory cannot be adopted: {text}", hint=hint)
+
+
+def _segment_size(reader: StoreReader) -> int:
+    sizes = {file.size for file in reader.series.files}
+    if len(sizes) != 1:
+        raise _refused(f"its log files have {len(sizes)} sizes", "twinlog log info DIR")
+    [size] = sizes
+    if size < SEGMENT_SIZE_MIN or size % 4096 or reader.start % size:
+        raise _refused(f"its log files have {size} bytes", "files of n x 4 KiB, from 16 KiB on")
+    if reader.start:
+        raise _refused(
+            f"its log begins at {reader.start}, not at 0", "a log that still has its beginning"
+        )
+    return size
+
+
+def _queue_file_size(reader: StoreReader) -> int:
+    sizes = {size for q in reader.stored_queues.values() for size in q.file_sizes()}
+    if not sizes:
+        return QUEUE_FILE_SIZE_DEFAULT
+    if len(sizes) != 1 or max(sizes) % 20:
+        raise _refused("its queue files differ in size", "twinlog log repair DIR")
+    return max(sizes)
+
+
+def _must_be_sound(reader: StoreReader, ours: StoreReader) -> None:
+    bad = [d for d in ours.damage if d.harm is not Harm.LEFTOVER] if ours.ours else []
+    if bad:
+        where = f"{bad[0].name} at {bad[0].offset}"
+        raise _refused(f"{where}: {bad[0].what}", "see: twinlog log verify DIR")
+    for queue in reader.queues():
+        if not isinstance(queue, Queue):
+            text = f"topic {queue.topic} is a batch queue, which has no place in a group yet"
+            raise _refused(text, "read it with twinlog log")
+        if any(True for _ in queue.extensions()):
+            text = f"queue {queue.topic}/{queue.queue} has an extension (consumequeue_ext)"
+            raise _refused(text, "twinlog log repair DIR builds the queue without it")
+    wrong = [f for f in verify(reader).findings if f.grade is not Grade.NOTE]
+    if wrong:
+        text = f"{wrong[0].file}: {wrong[0].what}"
+        raise _refused(text, "see: twinlog log verify DIR; then: twinlog log repair DIR")
+
+
+def _last_record(reader: StoreReader) -> Record | None:
+    runs = [piece for piece in reader.pieces() if isinstance(piece, Run)]
+    if not runs:
+        return None
+    run = runs[-1]
+    view, start = reader.series.view(run.file), run.file.start
+    *_, at = walk(view, run.offset - start, run.end - start, check_crc=False)
+    return reader.record_at(start + at)
+
+
+def _topics(
+    reader: StoreReader,
+) -> tuple[tuple[tuple[str, int], ...], tuple[tuple[str, str], ...]]:
+    """Return topics to create and those that cannot be; from the queues and topics.json."""
+    wanted = {name: max(numbers) + 1 for name, numbers in reader.topics().items()}
+    for name, queues in topic_queues(reader.config()).items():
+        wanted[name] = max(queues, wanted.get(name, 0))
+    refused = {name: topic_refusal(name) for name in wanted}
+    created = tuple((n, wanted[n]) for n in sorted(wanted) if refused[n] is None and wanted[n])
+    used = set(reader.topics())
+    left_out = tuple((n, why) for n, why in sorted(refused.items()) if why and n in used)
+    return created, left_out
+
+
+def carry_out(
+    disk: Disk, value: Adoption, who: Who, *, reader: StoreReader, ours: StoreReader
+) -> int:
+    """Adopt the directory; returns the end of its log. The readers are those of the plan.
+
+    Raises:
+        DirectoryInUse: Another process has it; nothing was changed.
+        DiskError: The directory is still foreign, or ours without topics; adopt again.
+    """
+    disk.lock("adopt.lock")
+    try:
+        _set_aside(disk, value)
+        files = [file for file in reader.series.files if file.start < value.end]
+        entries = {file.start: _entries(value, file, reader, ours) for file in files}
+        if ours.ours:
+            disk.rename("twinlog", f"{_aside(disk)}/twinlog", "adopt.aside")
+        for name in (INDEX_DIRECTORY, STATE_DIRECTORY):
+            disk.make_dir(name, "adopt.make-dir")
+        for file in files:
+            _close_file(disk, value, file)
+            packed = b"".join(entry.pack() for entry in entries[file.start])
+            growth = growth_for(value.segment_size)
+            padded = packed.ljust(-(-len(packed) // growth) * growth, b"\0")
+            disk.write_file(index_path(file.start), padded, "adopt.index")
+        disk.fsync_dir(LOG_DIRECTORY, "adopt.log-dir")
+        _write_marks(disk, value, who)
+    finally:
+        disk.unlock()
+    return _first_epoch(disk, value, who)
+
+
+def _aside(disk: Disk) -> str:
+    """Return the folder of this adoption: the newest one."""
+    taken = [int(name[6:]) for name in disk.list(ASIDE) if name[:6] == "adopt-"]
+    return f"{ASIDE}/adopt-{max(taken, default=0)}"
+
+
+def _set_aside(disk: Disk, value: Adoption) -> None:
+    """Make the folder of this adoption and keep in it what will be written over."""
+    number = int(_aside(disk).rsplit("-", 1)[1]) + 1
+    folder = f"{ASIDE}/adopt-{number}"
+    disk.make_dir(folder, "adopt.make-dir")
+    for path in (TOPICS, EPOCH_FILE, "checkpoint"):
+        if disk.exists(path):
+            name = path.rsplit("/", 1)[-1]
+            disk.write_file(f"{folder}/{name}", disk.read(path, "adopt.read"), "adopt.keep")
+    for start in value.beyond:
+        name = log_path(start).rsplit("/", 1)[-1]
+        disk.rename(log_path(start), f"{folder}/{name}", "adopt.beyond")
+    disk.fsync_dir(folder, "adopt.aside-dir")
+
+
+def _entries(
+    value: Adoption, file: LogFile, reader: StoreReader, ours: StoreReader
+) -> list[BatchEntry]:
+    """Return the batch index of one file: our own batches as they were, then scanned ones."""
+    view, found, at = reader.series.view(file), list[BatchEntry](), file.start
+    log = ours.log
+    known = log.entries.get(file.start, ()) if isinstance(log, TwinLog) else ()
+    for _, entry in known:
+        if entry is not None and entry.start == at and entry.kind != KIND_FILLER:
+            span = entry.start, entry.length, entry.count
+            found.append(_entry(*span, entry.crc, entry.store_timestamp))
+            at = entry.end
+    stop = _data_end(value, file, reader)
+    for start, end, count, stamp in _batches(view, at - file.start, stop - file.start):
+        crc = crc32c(view[start:end])
+        found.append(_entry(file.start + start, end - start, count, crc, stamp))
+    if stop < file.end:
+        head = BLANK.pack(file.end - stop, MAGIC_BLANK)
+        stamp = found[-1].store_timestamp if found else 0
+        filler = _entry(stop, file.end - stop, 0, crc32c(head), stamp, kind=KIND_FILLER)
+        found.append(filler)
+    return found
+
+
+def _entry(
+    start: int, length: int, count: int, crc: int, stamp: int, *, kind: int = KIND_REBUILT
+) -> BatchEntry:
+    return BatchEntry(start, length, count, 0, crc, stamp, kind, 0)
+
+
+def _data_end(value: Adoption, file: LogFile, reader: StoreReader) -> int:
+    """Return where the records of a file end and its blank begins."""
+    if file.end > value.end:
+        return value.end
+    blanks = [offset for offset, _ in reader.blanks() if file.start <= offset < file.end]
+    return blanks[0] if blanks else file.end
+
+
+def _batches(view: memoryview, at: int, end: int) -> Iterator[tuple[int, int, int, int]]:
+    """Divide records into (start, end, count, last store time) of at most `BATCH_MAX` bytes."""
+    while at < end:
+        count, stop, _, stamp, _ = walk(view, at, min(at + BATCH_MAX, end), check_crc=False)
+        if not count:
+            (size,) = struct.unpack_from(">i", view, at)
+            count, stop, _, stamp, _ = walk(view, at, at + size, check_crc=False)
+        yield at, stop, count, stamp
+        at = stop
+
+
+def _close_file(disk: Disk, value: Adoption, file: LogFile) -> None:
+    """Put the blank at the end of the last file, and zeros behind every blank."""
+    mapping = disk.map(log_path(file.start), file.size, op="adopt.map")
+    try:
+        if file.end > value.end:
+            at = value.end - file.start
+            mapping.zero(at, file.size, "adopt.zero")
+            mapping.buffer[at : at + _BLANK_MIN] = BLANK.pack(file.size - at, MAGIC_BLANK)
+        mapping.flush_range(0, file.size, "adopt.flush")
+    finally:
+        mapping.close()
+
+
+def _write_marks(disk: Disk, value: Adoption, who: Who) -> None:
+    """Write what makes the directory a store of ours, the identity last."""
+    RunFile(disk).create()
+    checkpoint, promises = CheckpointFile(disk), PromiseFile(disk)
+    checkpoint.create()
+    checkpoint.write(Trusted(value.border, value.border), "adopt.checkpoint")
+    promises.create()
+    promises.write(Promise(), "adopt.promise")
+    snapshot = Snapshot(
+        value.border,
+        (Epoch(0, value.start),),
+        (),
+        value.queues,
+        (),
+        value.timestamp,
+    )
+    Snapshots(disk).write(snapshot, "adopt.snapshot")
+    for name in (ABORT, CLEAN):
+        if disk.exists(name):
+            disk.remove(name, "adopt.mark.remove")
+    identity = Identity(
+        who, disk.random_bytes(8).hex(), value.segment_size, value.queue_file_size, value.timestamp
+    )
+    disk.fsync_dir(".", "adopt.dir")
+    write_identity(disk, identity, "adopt.identity")
+
+
+def _first_epoch(disk: Disk, value: Adoption, who: Who) -> int:
+    """Begin the first epoch of ours, create the topics, stop cleanly."""
+    settings = settings_of(identity_of(disk))
+    store = Store.open(disk, settings, who, wall_ms=value.timestamp)
+    token, clean = Token("master", value.epoch, 0), False
+    try:
+        store.take_token(token)
+        store.append_epoch(
+            token, epoch=value.epoch, node="-", session=0, wall_ms=value.timestamp,
+            reason="store adopt", by="-",
+        )  # fmt: skip
+        store.set_confirm(store.end)
+        for name, queues in value.topics:
+            change = CreateTopic(name, queues, value.timestamp)
+            store.append_control(token, change, wall_ms=value.timestamp)
+            store.set_confirm(store.end)
+        end, clean = store.end, True
+    finally:
+        store.close(clean=clean)
+    return end

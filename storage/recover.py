@@ -1,0 +1,83 @@
+"""Recovery without a node: what a start would do, followed by a clean stop.
+
+After it the log ends at a batch border with only zeros behind it, queues reach to the confirm
+offset, and RocketMQ may open the directory. It changes nothing that a node's own start would not
+have changed, and it is no registration: whatever hung over the store (an unclean start, a damage)
+hangs over it still.
+
+Records beyond the confirm offset stay in the log, because only their group may cut them. They have
+no queue entries yet; ``abort`` then stays, with our line, which makes RocketMQ enter them.
+
+Not here: repairing what recovery refuses (`storage.repair`), who asks (``cli``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from storage.boot import BootSummary
+from storage.disk import Disk
+from storage.errors import ForeignStore
+from storage.identity import Identity, read_identity
+from storage.settings import StoreSettings
+from storage.store import Store
+
+_HOSTS = {4: ("127.0.0.1", 0), 6: ("::1", 0)}
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    """What recovery found and left.
+
+    Attributes:
+        boot: What the start found.
+        end: End of the log.
+        confirm: Confirm offset; what lies beyond it may still be cut by the group.
+        clean: The store was stopped cleanly; not with damage.
+    """
+
+    boot: BootSummary
+    end: int
+    confirm: int
+    clean: bool
+
+
+def settings_of(identity: Identity) -> StoreSettings:
+    """Return settings with which the store of ``identity`` opens; for tools, not for a node."""
+    return StoreSettings(
+        segment_size=identity.segment_size,
+        queue_segment_entries=identity.queue_file_size // 20,
+        store_host=_HOSTS[identity.who.family],
+    )
+
+
+def identity_of(disk: Disk) -> Identity:
+    """Return the identity of a store of ours.
+
+    Raises:
+        ForeignStore: twinlog never made a store there.
+        NewerVersion, CorruptionError: Its identity cannot be read.
+    """
+    found = read_identity(disk)
+    if found is None:
+        raise ForeignStore(
+            "twinlog never made a store in this directory",
+            hint="a store of RocketMQ's is put right by: twinlog log repair DIR",
+        )
+    return found
+
+
+def recover(disk: Disk, *, wall_ms: int) -> Recovered:
+    """Recover the store in ``disk`` and stop it cleanly.
+
+    Raises:
+        DirectoryInUse: A node has it; nothing was changed.
+        ForeignStore: It is not ours, or others have written to it; nothing was changed.
+        DiskError: The stop is not clean; the same call may be made again.
+    """
+    identity = identity_of(disk)
+    store = Store.open(disk, settings_of(identity), identity.who, wall_ms=wall_ms)
+    clean = store.damage is None
+    end, confirm = store.end, store.confirm
+    store.close(clean=clean)
+    return Recovered(store.boot, end, confirm, clean and store.damage is None)

@@ -1,0 +1,51 @@
+"""``twinlog store adopt``: plan, question, document."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from cli.app import main
+from tests.golden.manifest import manifest, unpack
+
+
+def test_a_plan_changes_nothing(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """--dry-run says what would be done; without a name it says which option is missing."""
+    root = unpack("01-basic", tmp_path)
+    assert main(["store", "adopt", str(root), "--node", "n1", "--dry-run"], {}) == 64
+    assert "--cluster NAME" in capsys.readouterr().err
+    words = ["store", "adopt", str(root), "--cluster", "demo", "--node", "n1"]
+    assert main([*words, "--dry-run", "-o", "json"], {}) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["kind"], found["done"], found["log_end"]) == ("StoreAdopt", False, None)
+    assert found["end"] == manifest("01-basic")["log"]["max_offset"]
+    assert found["epoch_start"] == 262144
+    assert not (root / "twinlog").exists()
+    assert main(words, {"CI": "1"}) == 64
+    assert not (root / "twinlog").exists()
+
+
+def test_adopting(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """After --yes it is a store of ours; the same call again does nothing."""
+    root = unpack("02-rollover", tmp_path)
+    words = ["store", "adopt", str(root), "--cluster", "demo", "--node", "n1", "--yes"]
+    assert main([*words, "-o", "json"], {}) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["done"] is True
+    assert found["records"] == 1400
+    assert main(["log", "info", str(root), "-o", "json"], {}) == 0
+    assert json.loads(capsys.readouterr().out)["end"] == found["log_end"]
+    assert main(words, {}) == 0
+    assert "already" in capsys.readouterr().err
+    assert not (root / "cut" / "adopt-2").exists()
+
+
+def test_what_is_no_store(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """66 where nothing is; 78 with the reason where it is in no state to be adopted."""
+    assert main(["store", "adopt", str(tmp_path / "none")], {}) == 66
+    root = unpack("03-crash", tmp_path)
+    code = main(["store", "adopt", str(root), "--cluster", "c", "--node", "n", "--yes"], {})
+    assert code == 78
+    assert "not stopped cleanly" in capsys.readouterr().err
