@@ -127,6 +127,8 @@ _TAIL = """
 [storage]
 segment_size = "{segment_size}"           # one file of the log, allocated ahead
 flush = "async"                   # "sync": every acknowledgement waits for the disk
+key_index_slots = 100000          # small files of the key index, 8.4 MB; the default is 420 MB
+key_index_cells = 400000
 {storage}
 [replication]
 acknowledge = "confirmed"         # for producers that ask for nothing

@@ -114,7 +114,6 @@ class StorageSection(Section):
         "disk_force": "deleting the oldest files on a full disk",
         "disk_refuse": "refusing writes early on a full disk",
         "flush=async-buffered": "appending to locked memory first",
-        "key_index": "the key index",
     }
     segment_size: Size = Field(
         1 * GiB,
@@ -154,6 +153,23 @@ class StorageSection(Section):
     )
     queue_segment_entries: int = Field(
         300_000, ge=64, le=10_000_000, description="Entries of 20 bytes in one consume-queue file."
+    )
+    key_index: bool = Field(
+        True, description="Keep the index that finds messages by key or unique id."
+    )
+    key_index_slots: int = Field(
+        5_000_000,
+        ge=16,
+        le=50_000_000,
+        description="Hash slots of a new index file, RocketMQ's default; each takes 4 bytes of "
+        "memory.",
+    )
+    key_index_cells: int = Field(
+        20_000_000,
+        ge=64,
+        le=100_000_000,
+        description="Keys that fit into a new index file, 20 bytes of disk each; four for each "
+        "slot, so that any reader can tell both from the file's length.",
     )
 
 

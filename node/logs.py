@@ -57,6 +57,7 @@ EVENTS: Mapping[str, str] = {
     "crash": "the node cannot go on and stops; its store is left for recovery",
     "disk_full": "the disk took nothing more; writes are refused until it does",
     "dispatch_waits": "the disk takes no more queue entries; readers wait, nothing is lost",
+    "index_mended": "a file of the key index was damaged: made anew, or set aside and built again",
     "fenced": "the node follows nobody and writes nothing: it waits for the register",
     "following": "the node follows a master from this offset on",
     "handshake_refused": "the master refused the handshake",

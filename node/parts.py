@@ -38,6 +38,9 @@ def store_settings(node: NodeConfig, host: str, port: int) -> StoreSettings:
         hot_bytes=storage.hot_memory or hot_bytes(),
         warm=storage.warm,
         lock_memory=storage.lock_memory,
+        key_index=storage.key_index,
+        index_slots=storage.key_index_slots,
+        index_cells=storage.key_index_cells,
     )
 
 

@@ -289,8 +289,10 @@ class Driver:
         if not self._crashed:
             self._outside.push()
             self._upkeep.work(now)
-            if (full := self._upkeep.dispatch(now)) is not None:
+            if (full := self._upkeep.dispatch(now, self._wall_ms())) is not None:
                 self._outside.event("dispatch-waits", "alarm", what=full)
+            for note in self.store.index_notes():
+                self._outside.event("index-mended", "alarm", what=note)
 
     def _crash(self, why: str) -> None:
         self._crashed = True

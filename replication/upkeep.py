@@ -114,14 +114,14 @@ class Upkeep:
         self._under_way[kind] = job
         self._runner.run_job(job)
 
-    def dispatch(self, now: float) -> str | None:
-        """Enter confirmed records into the queues, one slice; return why it must wait."""
+    def dispatch(self, now: float, wall_ms: int) -> str | None:
+        """Enter confirmed records into queues and key index, one slice; return why it must wait."""
         store = self._store
         self._more = False
-        if store.dispatched >= store.confirm or now < self._full_until:
+        if not store.behind or now < self._full_until:
             return None
-        self._more = store.dispatch(self._dispatch_bytes)
-        if self._more or store.dispatched >= store.confirm:
+        self._more = store.dispatch(self._dispatch_bytes, wall_ms=wall_ms)
+        if self._more or not store.behind:
             return None
         self._full_until = now + FULL_SECONDS
         return f"queues end at {store.dispatched}, confirmed is {store.confirm}"

@@ -16,8 +16,12 @@ from twinlog.kernels import crc32c
 from twinlog.layout import Checkpoint
 
 
-def mark_clean(disk: Disk, log: CommitLog, run: Run | None, confirm: int) -> None:
+def mark_clean(
+    disk: Disk, log: CommitLog, run: Run | None, *, confirm: int, index_timestamp: int
+) -> None:
     """Write the marks of a clean stop; everything below ``confirm`` is in its queue.
+
+    ``index_timestamp`` is what RocketMQ's checkpoint says of full files of the key index.
 
     Records beyond it have no queue entries yet. RocketMQ's normal recovery would pass over the
     first of them, so ``abort`` stays then (with our line, which is ours to the next start): it
@@ -26,7 +30,8 @@ def mark_clean(disk: Disk, log: CommitLog, run: Run | None, confirm: int) -> Non
     Raises:
         DiskError: The stop is not clean.
     """
-    value = Checkpoint(log.timestamp, log.timestamp_before(confirm), 0, 0, confirm)
+    logics = log.timestamp_before(confirm)
+    value = Checkpoint(log.timestamp, logics, index_timestamp, 0, confirm)
     data = write_rocketmq_checkpoint(disk, value, "close.checkpoint")
     start_id = run.start_id if run is not None else ""
     write_clean_mark(disk, CleanMark(log.end, start_id, crc32c(data)))

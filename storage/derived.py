@@ -1,4 +1,4 @@
-"""State that is derived from the log: control layers, queues, producers, epochs.
+"""State that is derived from the log: control layers, queues, key index, producers, epochs.
 
 It is made from the newest snapshot at S and from the log behind S, the same way at a start and
 after a cut that went below the dispatcher. Nothing of it is trusted beyond S.
@@ -17,15 +17,18 @@ from storage.disk import Disk
 from storage.dispatcher import STRETCH_MAX, Dispatcher
 from storage.epoch_history import EpochHistory, decode_epoch
 from storage.errors import DiskFull
+from storage.key_index import IndexMark, KeyIndex
 from storage.producers import Producers
 from storage.recovery import Damage
 from storage.segment import log_path
+from storage.segments import Segments
 from storage.settings import StoreSettings
 from storage.snapshot import Snapshot, Snapshots
 from storage.state import Control, Layers, State, decode_control
 from twinlog import record
 from twinlog.errors import CorruptionError
 from twinlog.layout import KIND_EPOCH, KIND_FILLER, KIND_RECORDS, SYSTEM_TOPIC_META, BatchEntry
+from twinlog.record import FLAG_BORN_V6
 
 _META = SYSTEM_TOPIC_META.encode()
 
@@ -39,6 +42,8 @@ class Derived:
         queues: Consume queues up to the dispatcher.
         producers: Both layers; the confirmed one follows the dispatcher.
         dispatcher: Its position is the dispatched offset.
+        keys: The key index; None while it is turned off.
+        index_mark: How far an index was built that is turned off now.
         snapshots: Where it is kept.
         snapshot_at: S of the newest snapshot.
         rebuilt: Queue files were built anew from the start of the log.
@@ -49,6 +54,8 @@ class Derived:
     queues: ConsumeQueues
     producers: Producers
     dispatcher: Dispatcher
+    keys: KeyIndex | None
+    index_mark: IndexMark | None
     snapshots: Snapshots
     snapshot_at: int
     rebuilt: bool
@@ -72,7 +79,28 @@ class Derived:
             tuple((one.topic, one.queue, one.start, one.end) for one in self.queues),
             tuple(self.producers.confirmed()),
             log.timestamp,
+            self.keys.mark() if self.keys is not None else self.index_mark,
         )
+
+    @property
+    def full_index_timestamp(self) -> int:
+        """End timestamp of the newest full index file that is on the disk; 0 without one."""
+        return self.keys.full_timestamp if self.keys is not None else 0
+
+    def cut_keys(self, end: int, segments: Segments) -> None:
+        """Take what a cut to ``end`` loses out of the key index."""
+        if self.keys is not None:
+            self.keys.cut(end, lambda offset: stamp_at(segments, offset))
+
+
+def stamp_at(segments: Segments, offset: int) -> int:
+    """Return the store timestamp of the record that begins at ``offset``; 0 when it is dropped."""
+    if not segments.all or offset < segments.all[0].start:
+        return 0
+    segment = segments.at(offset)
+    view = segment.view(offset, min(offset + 80, segment.end))
+    at = 68 if view[39] & FLAG_BORN_V6 else 56
+    return int.from_bytes(view[at : at + 8], "big", signed=True)
 
 
 def find_control(log: CommitLog, entry: BatchEntry) -> Control | None:
@@ -95,6 +123,7 @@ def derive(
     rebuild: bool,
     tidy: bool,
     thorough: bool,
+    keys: KeyIndex | None = None,
 ) -> Derived:
     """Make the derived state up to ``confirm`` (or S, if that is higher) and the log's history.
 
@@ -106,10 +135,13 @@ def derive(
         rebuild: Build all queue files from the start of the log.
         tidy: Remove what lies behind the queues' ends in their files.
         thorough: Whether pages of queue files may have been lost (`ConsumeQueue.cut`).
+        keys: The key index, if it is in use already and has been cut; else it is taken up here,
+            and the rest of it follows while the store is in use.
     """
     snapshots = Snapshots(disk)
     base = snapshots.newest(log.end) or Snapshot(log.start)
     confirm = max(confirm, base.offset)
+    rebuild_keys = rebuild
     layers = Layers(State(base.topics))
     queues = ConsumeQueues(disk, settings.queue_file_size)
     for topic, queue, start, end in base.queues:
@@ -123,12 +155,19 @@ def derive(
         position = log.start
     elif tidy:
         queues.tidy(thorough=thorough)
+    if keys is None and settings.key_index:
+        keys = KeyIndex(disk, settings)
+        mark = None if rebuild_keys else base.index
+        keys.load(mark, log.segments, tidy=tidy or rebuild_keys, thorough=thorough)
     dispatcher = Dispatcher(log.segments, queues, producers, position)
     log.timestamp = max(log.timestamp, base.timestamp)
     damage = _history_and_controls(log, EpochHistory(base.epochs), layers, base.offset)
     layers.confirm(confirm)
     damage = damage or _dispatch(dispatcher, min(confirm, log.end))
-    return Derived(layers, queues, producers, dispatcher, snapshots, base.offset, rebuild, damage)
+    return Derived(
+        layers, queues, producers, dispatcher, keys, base.index, snapshots, base.offset, rebuild,
+        damage,
+    )  # fmt: skip
 
 
 def _history_and_controls(

@@ -7,7 +7,8 @@ idempotent producers for the confirmed layer.
 ``position`` is the dispatched offset: below it, every record has its entry. A stretch that met an
 error is done again from its beginning; queues skip what they have.
 
-Not here: how far it may go (the store passes the confirm offset), the key index.
+Not here: how far it may go (the store passes the confirm offset), the key index
+(`storage.key_index`, which goes over the log by itself).
 """
 
 from __future__ import annotations
@@ -27,6 +28,36 @@ def scan(segments: Segments, start: int, end: int) -> tuple[Gathered, memoryview
     """Scan the whole batches ``start..end`` of one segment; returns queue entries and bytes."""
     view = segments.view(start, end)
     return gather_queues(view, 0, end - start, start), view
+
+
+def stretch(segments: Segments, start: int, limit: int, max_bytes: int) -> tuple[int, int]:
+    """Choose whole batches of one segment from border ``start`` on, which is below ``limit``.
+
+    Args:
+        segments: The log.
+        start: Where to begin.
+        limit: Confirm offset.
+        max_bytes: About how many bytes; at least one batch.
+
+    Returns:
+        Where their records end, and where to go on: behind a filler, if one follows.
+
+    Raises:
+        CorruptionError: ``limit`` lies inside a batch.
+    """
+    segment = segments.at(start)
+    index = segment.index
+    number = index.find(start)
+    stop = min(limit, start + min(max(max_bytes, 1), STRETCH_MAX))
+    end = segments.border_at_or_below(min(stop, segment.end))
+    if end <= start:
+        end = index.span(number)[1]
+    if end > limit:
+        raise CorruptionError(f"confirm offset {limit} is no batch border", offset=limit)
+    if end == segment.end:
+        filler = index.entry(index.count - 1)
+        return (filler.start if filler.kind == KIND_FILLER else end), end
+    return end, end
 
 
 class Dispatcher:
@@ -56,20 +87,8 @@ class Dispatcher:
         """
         if self.position >= confirm:
             return False
-        segment = self._segments.at(self.position)
-        index = segment.index
-        number = index.find(self.position)
-        stop = min(confirm, self.position + min(max(max_bytes, 1), STRETCH_MAX))
-        end = self._segments.border_at_or_below(min(stop, segment.end))
-        if end <= self.position:
-            end = index.span(number)[1]
-        if end > confirm:
-            raise CorruptionError(f"confirm offset {confirm} is no batch border", offset=confirm)
         start = self.position
-        data_end = end
-        if end == segment.end:
-            filler = index.entry(index.count - 1)
-            data_end = filler.start if filler.kind == KIND_FILLER else end
+        data_end, end = stretch(self._segments, start, confirm, max_bytes)
         if data_end > start:
             self._segments.prove(start, data_end)
             self._enter(*scan(self._segments, start, data_end), start)

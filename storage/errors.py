@@ -73,6 +73,36 @@ class ForeignStore(UsageError):
     default_code: ClassVar[str] = "foreign-store"
 
 
+class IndexOff(UnavailableError):
+    """Records cannot be found by key: the key index is turned off."""
+
+    default_code: ClassVar[str] = "index-off"
+    default_retryable: ClassVar[bool] = False
+
+    @classmethod
+    def of_node(cls) -> IndexOff:
+        """Return the error with what helps."""
+        hint = "set key_index = true for the node, or read a range and look at each key"
+        return cls("the key index of this node is turned off", hint=hint)
+
+
+class IndexBehind(UnavailableError):
+    """The key index is being built; later it can be asked."""
+
+    default_code: ClassVar[str] = "index-behind"
+
+    @classmethod
+    def at(cls, position: int, confirm: int) -> IndexBehind:
+        """Return the error of an index that is built up to ``position`` of ``confirm``."""
+        share = 100 * position // max(confirm, 1)
+        return cls(
+            f"the key index is being built: {share} % of the log are in it",
+            hint="try again later, or read a range and look at each key",
+            position=position,
+            confirm=confirm,
+        )
+
+
 class StaleToken(UnavailableError):
     """The writer's token is not the current one: its role, epoch or session has ended."""
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from twinlog.errors import UsageError
-from twinlog.layout import BATCH_LENGTH_MAX
+from twinlog.layout import BATCH_LENGTH_MAX, INDEX_CELLS_DEFAULT, INDEX_SLOTS_DEFAULT
 
 KiB = 1024
 MiB = 1024 * KiB
@@ -21,6 +21,10 @@ SEGMENT_RESERVE = 1 * KiB
 
 RECORD_OVERHEAD_MAX = 64 * KiB
 """What RocketMQ allows a record beyond its body: header, topic, properties."""
+
+INDEX_SLOTS_MAX = 50_000_000
+INDEX_CELLS_MAX = 100_000_000
+"""An index file of at most 2.2 GB, as a signed number of 32 bits counts RocketMQ's cells."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +50,9 @@ class StoreSettings:
             there leaves memory; 40 % of memory.
         warm: Whole files are made present ahead of the writer, not only the pages it needs next.
         lock_memory: Pages ahead of the writer are locked in memory.
+        key_index: Whether records can be found by key.
+        index_slots: Slots of a new index file; 4 bytes of memory each for the newest file.
+        index_cells: Keys that fit into a new index file and one; the file has 20 bytes for each.
     """
 
     segment_size: int = 1024 * MiB
@@ -64,6 +71,9 @@ class StoreSettings:
     hot_bytes: int = 1024 * MiB
     warm: bool = False
     lock_memory: bool = False
+    key_index: bool = True
+    index_slots: int = INDEX_SLOTS_DEFAULT
+    index_cells: int = INDEX_CELLS_DEFAULT
 
     def __post_init__(self) -> None:
         if self.segment_size < SEGMENT_SIZE_MIN or self.segment_size % 4096:
@@ -78,6 +88,10 @@ class StoreSettings:
             )
         if self.flush not in ("sync", "async"):
             raise _refused("flush", '"sync" or "async"')
+        if not 1 <= self.index_slots <= INDEX_SLOTS_MAX:
+            raise _refused("index_slots", f"1 to {INDEX_SLOTS_MAX}")
+        if not 2 <= self.index_cells <= INDEX_CELLS_MAX:
+            raise _refused("index_cells", f"2 to {INDEX_CELLS_MAX}")
         if self.quality not in ("received", "durable"):
             raise _refused("quality", '"received" or "durable"')
         if not 1 <= self.message_size_max <= BATCH_LENGTH_MAX - RECORD_OVERHEAD_MAX:

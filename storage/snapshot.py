@@ -1,12 +1,13 @@
 """State snapshots: the confirmed layer as of one log offset.
 
 Path ``twinlog/state/{20 digits}``: the name is the log offset the snapshot covers, S. Content: a
-sealed map (`storage.packing`) of topics, epochs, queues with start and next queue offset, and
-producers. Written aside, fsynced, renamed; the two newest are kept.
+sealed map (`storage.packing`) of topics, epochs, queues with start and next queue offset,
+producers, and how far the key index is built. Written aside, fsynced, renamed; the two newest are
+kept.
 
-Rules: S <= min(confirm, flushed), and the queue files are durable up to S before the snapshot is
-written. So a start needs no look at queue files below S, builds them from S on, and a queue without
-a retained record still knows its next offset.
+Rules: S <= min(confirm, flushed), and before the snapshot is written the queue files are durable up
+to S, those of the key index as far as the snapshot says. So a start needs no look at queue files
+below S, builds them from S on, and a queue without a retained record still knows its next offset.
 
 Not here: when one is taken (`storage.store`), the export for RocketMQ (`storage.config_export`).
 """
@@ -19,17 +20,20 @@ from typing import cast
 
 from storage.disk import Disk
 from storage.epoch_history import Epoch
+from storage.key_index import IndexMark
+from storage.key_index_file import FileMark
 from storage.packing import number, seal, unseal
 from storage.producers import Done, Key, Line
 from storage.state import Topic
 from twinlog.errors import CorruptionError
-from twinlog.layout import file_name
+from twinlog.layout import IndexHeader, file_name
 
 DIRECTORY = "twinlog/state"
 KEPT = 2
 _VERSION = 1
 _TopicRow = tuple[str, int, int]
 _QueueRow = tuple[str, int, int, int]
+_IndexRow = tuple[str, int, int, bytes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +47,7 @@ class Snapshot:
         queues: (topic, queue, start, next queue offset).
         producers: Lines of idempotent producers.
         timestamp: Store timestamp of the newest record below it, ms.
+        index: How far the key index is durable; None where none was ever built.
     """
 
     offset: int
@@ -51,6 +56,7 @@ class Snapshot:
     queues: tuple[tuple[str, int, int, int], ...] = ()
     producers: tuple[tuple[Key, Line], ...] = ()
     timestamp: int = 0
+    index: IndexMark | None = None
 
 
 def encode_snapshot(value: Snapshot) -> bytes:
@@ -67,8 +73,16 @@ def encode_snapshot(value: Snapshot) -> bytes:
                 [*key, line.epoch, [_done_row(done) for done in line.done]]
                 for key, line in value.producers
             ],
+            "index": _index_row(value.index),
         }
     )
+
+
+def _index_row(mark: IndexMark | None) -> list[object] | None:
+    if mark is None:
+        return None
+    files = [[file.name, file.slots, file.cells, file.header.pack()] for file in mark.files]
+    return [mark.position, mark.ahead, files]
 
 
 def _done_row(done: Done) -> list[int]:
@@ -94,9 +108,21 @@ def decode_snapshot(data: bytes) -> Snapshot:
             tuple((a, b, c, d) for a, b, c, d in cast("Sequence[_QueueRow]", fields["queues"])),
             tuple(_line(row) for row in _rows(fields, "producers")),
             number(fields, "timestamp"),
+            _index_mark(fields.get("index")),
         )
     except (TypeError, KeyError, ValueError) as error:
         raise CorruptionError(f"a snapshot of another shape: {error}") from None
+
+
+def _index_mark(row: object) -> IndexMark | None:
+    if row is None:
+        return None
+    position, ahead, files = cast("tuple[int, int, Sequence[_IndexRow]]", row)
+    marks = (
+        FileMark(name, slots, cells, IndexHeader.unpack(header))
+        for name, slots, cells, header in files
+    )
+    return IndexMark(position, ahead, tuple(marks))
 
 
 def _rows(fields: Mapping[str, object], name: str) -> Sequence[Sequence[int]]:

@@ -21,10 +21,13 @@ from dataclasses import replace
 from storage import closing, cut, identity
 from storage.derived import damage_of, derive
 from storage.disk import Disk
+from storage.dispatcher import STRETCH_MAX
 from storage.epoch_history import Epoch, EpochRecord
-from storage.errors import DiskError, DiskFull, StaleToken
+from storage.errors import DiskError, DiskFull, IndexBehind, IndexOff, StaleToken
 from storage.filtering import Sieve
 from storage.jobs import Job
+from storage.key_index import CLOSE_MAX, LAZY_BYTES
+from storage.key_query import Found, KeyQuery, Lookup
 from storage.reads import ReadResult
 from storage.sections import Section, SectionResult
 from storage.segment import remove_ahead
@@ -32,7 +35,7 @@ from storage.settings import StoreSettings
 from storage.state import Control
 from storage.token import Token
 from storage.upkeep import Upkeep
-from twinlog.errors import CorruptionError, Unavailable
+from twinlog.errors import CorruptionError, UnknownTopic
 from twinlog.layout import BatchEntry
 
 
@@ -254,13 +257,33 @@ class Store(Upkeep):
             self.confirm = confirm
             self._derived.layers.confirm(confirm)
 
-    def dispatch(self, max_bytes: int) -> bool:
+    @property
+    def behind(self) -> bool:
+        """Whether `dispatch` has something to do: for queues, or enough for the key index."""
+        return self.dispatched < self.confirm or self._index_lag >= LAZY_BYTES
+
+    @property
+    def _index_lag(self) -> int:
+        keys = self._derived.keys
+        return self.confirm - keys.position if keys is not None else 0
+
+    def dispatch(self, max_bytes: int, *, wall_ms: int = 0) -> bool:
         """Enter records below confirm into queues; returns whether more is left to do now.
 
-        A full disk leaves the rest for a later call; damage quarantines the store.
+        The key index follows, some `LAZY_BYTES` behind. A full disk leaves the rest for a later
+        call; damage quarantines the store.
+
+        Args:
+            max_bytes: About how much, for queues and for the index.
+            wall_ms: The time; names a new file of the key index. 0: its first record's.
         """
         try:
             more = self._derived.dispatcher.step(self.confirm, max_bytes)
+            if self._index_lag >= LAZY_BYTES:
+                keys = self._derived.keys
+                assert keys is not None
+                keys.step(self._log.segments, self.confirm, max_bytes, wall_ms)
+            more = more or self._index_lag >= LAZY_BYTES
             self.disk_full = False
         except DiskFull:
             self.disk_full = True
@@ -316,13 +339,59 @@ class Store(Upkeep):
         """Return the confirmed record that begins at ``log_offset``; None when none does."""
         return self._reader.record_at(log_offset, self.confirm)
 
-    def find_key(self, topic: str, key: str) -> list[memoryview]:
-        """Refuse: the key index comes later.
+    def look_up(self, query: KeyQuery, *, wall_ms: int = 0) -> Lookup:
+        """Return a search for the confirmed records with a key; ``run`` it, then `looked_up`.
 
         Raises:
-            Unavailable: Always.
+            UnknownTopic: There is no such topic.
+            Unavailable: The index is turned off, or (retryable) is being built.
+            DiskError: The index could not be brought up to date.
         """
-        raise Unavailable(f"there is no key index yet: {topic}#{key} cannot be looked up")
+        keys, segments = self._derived.keys, self._log.segments
+        if self._derived.layers.confirmed.queues(query.topic) is None:
+            raise UnknownTopic(f"topic {query.topic} does not exist", topic=query.topic)
+        if keys is None:
+            raise IndexOff.of_node()
+        if not keys.catch_up(segments, self.confirm, wall_ms):
+            raise IndexBehind.at(keys.position, self.confirm)
+        return Lookup(self._disk, segments, query, self.confirm).over(keys.files, keys.current)
+
+    def looked_up(self, lookup: Lookup, error: CorruptionError | None) -> None:
+        """Take a search back after it ran.
+
+        With damage: a file of the index is set aside and built again, one of the log quarantines
+        the store.
+
+        Raises:
+            IndexBehind: A file of the index was damaged; to be tried again.
+            CorruptionError: The log is damaged; nothing wrong was found.
+        """
+        keys = self._derived.keys
+        if error is None:
+            return
+        if not lookup.bad_file or keys is None:
+            self.mark_quarantine(damage_of(error))
+            raise error
+        keys.give_up(lookup.bad_file, error.text, self._log.segments)
+        raise IndexBehind.at(keys.position, self.confirm)
+
+    def find_key(self, query: KeyQuery) -> Found:
+        """Return the confirmed records with a key, newest first; `look_up` in one call."""
+        lookup, error = self.look_up(query), None
+        try:
+            lookup.run()
+        except CorruptionError as damaged:
+            error = damaged
+        self.looked_up(lookup, error)
+        return lookup.found
+
+    def index_notes(self) -> list[str]:
+        """Return what was found damaged in the key index since the last call, and mended."""
+        keys = self._derived.keys
+        notes = list(keys.notes) if keys is not None else []
+        if keys is not None:
+            keys.notes.clear()
+        return notes
 
     # -- the way back
 
@@ -366,10 +435,11 @@ class Store(Upkeep):
         self._derived.layers.cut(intent.to)
         self.confirm = intent.confirm
         self.checkpointed = intent.flushed
+        self._derived.cut_keys(intent.to, self._log.segments)
         if intent.to < self.dispatched:
             derived = derive(
                 self._disk, self.settings, self._log, self.confirm, rebuild=False, tidy=True,
-                thorough=True,
+                thorough=True, keys=self._derived.keys,
             )  # fmt: skip
             self._wire(derived)
             self.damage = self.damage or derived.damage
@@ -397,11 +467,25 @@ class Store(Upkeep):
             self._token = None
             self._disk.unlock()
 
+    def _finish_index(self) -> None:
+        """Enter what the key index lacks, if it is not too much for a stop."""
+        keys = self._derived.keys
+        if keys is None or self.damage is not None or self._index_lag > CLOSE_MAX:
+            return
+        try:
+            while keys.step(self._log.segments, self.confirm, STRETCH_MAX, 0):
+                pass
+        except DiskFull:
+            pass  # the next start goes on
+        except CorruptionError as error:
+            self.mark_quarantine(damage_of(error))
+
     def _close_clean(self) -> None:
         log = self._log
         self.drop_token()
-        while self.dispatch(1 << 22):
+        while self.dispatched < self.confirm and self.dispatch(STRETCH_MAX):
             pass
+        self._finish_index()
         if self.damage is not None:
             return
         log.drop_ahead("close.ahead")
@@ -413,4 +497,7 @@ class Store(Upkeep):
             if job is not None:
                 job.run()
                 self.finish(job)
-        closing.mark_clean(self._disk, log, self._opened.run.value, self.dispatched)
+        closing.mark_clean(
+            self._disk, log, self._opened.run.value, confirm=self.dispatched,
+            index_timestamp=self._derived.full_index_timestamp,
+        )  # fmt: skip

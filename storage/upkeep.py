@@ -69,6 +69,7 @@ class Upkeep:
         self._appender = Appender(*parts, derived.producers)
         self._reader = Reader(*parts, lambda error: self.mark_quarantine(damage_of(error)))
         self._snapshot_at = derived.snapshot_at
+        self._indexed_at = derived.index_mark
 
     def mark_quarantine(self, damage: Damage) -> None:
         """Stop writing: something that was flushed is not as it was written."""
@@ -128,6 +129,7 @@ class Upkeep:
         cutting = self._cutting
         exports = self._exports.prepare(self._derived.layers.confirmed, self._log)
         physic = self._log.timestamp if self._log.flushed == self._log.end else 0
+        index = self._derived.full_index_timestamp
 
         def work() -> None:
             with self._guard:
@@ -135,7 +137,7 @@ class Upkeep:
                     return
                 self._opened.checkpoint.write(trusted, "checkpoint")
                 if physic:
-                    value = Checkpoint(physic, 0, 0, 0, trusted.confirm)
+                    value = Checkpoint(physic, 0, index, 0, trusted.confirm)
                     write_rocketmq_checkpoint(self._disk, value, "checkpoint.rocketmq")
                 self._exports.write(exports, "checkpoint")
 
@@ -188,17 +190,22 @@ class Upkeep:
         """
         at, size = self._derived.dispatcher.position, self.settings.segment_size
         due = at // size > self._snapshot_at // size or (force and at > self._snapshot_at)
+        if (keys := self._derived.keys) is not None and at == self._snapshot_at:
+            due |= force and (keys.unflushed or keys.mark() != self._indexed_at)
         busy = self._snapshotting or self._cutting or self.damage is not None
         if not due or busy or at != self.confirm:
             return None
         generation, log = self._generation, self._log
-        value = self._derived.snapshot(log)
+        value, keys = self._derived.snapshot(log), self._derived.keys
+        index = keys.flush() if keys is not None else None
         unflushed = self._derived.queues.unflushed.take()
         segments = log.segments.between(log.flushed, at)
         self._snapshotting = True
 
         def work() -> None:
             unflushed.flush(self._disk, "snapshot.queues")
+            if index is not None:
+                index.run("snapshot.index")
             log.flush_to(at, segments, "snapshot.log", lambda: generation != self._generation)
             with self._guard:
                 if generation == self._generation:
@@ -206,9 +213,12 @@ class Upkeep:
 
         def apply(job: Job) -> None:
             self._snapshotting = False
+            if keys is not None and index is not None:
+                keys.flushed(index, done=job.error is None)
             if job.error is not None:
                 self._derived.queues.unflushed.give_back(unflushed)
             elif generation == self._generation:
                 self._snapshot_at = at
+                self._indexed_at = index.mark if index is not None else None
 
         return Job("snapshot", work, apply)

@@ -20,9 +20,13 @@ from storage.segments import covered
 from tests.crash.workbench import (
     append,
     bodies,
+    examine_index,
+    index_files,
     lead,
+    log_records,
     master,
     open_store,
+    rocketmq_index,
     run,
     section,
     settle,
@@ -71,7 +75,10 @@ class History:
         store = self.store
         assert store is not None
         queue = number % 4
-        made = section(1 + number % 7, queue=queue, mark=number, size=40 + 13 * (number % 5))
+        made = section(
+            1 + number % 7, queue=queue, mark=number, size=40 + 13 * (number % 5),
+            key=f"k{number % 3}",
+        )  # fmt: skip
         append(store, made, section(2, queue=1, mark=number), epoch=self.epoch)
         self.note()
         if number % 2 == 0:
@@ -87,15 +94,16 @@ class History:
             run(store, store.checkpoint_job())
         if number % 6 == 0:
             settle(store)
+            examine_index(store)
             self.note()
             run(store, store.snapshot_job(force=number % 12 == 0))
             self.note()
 
-    def cut(self) -> None:
-        """Step down and lose what was not confirmed."""
+    def cut(self, *, back: int = 0) -> None:
+        """Step down and lose what was not confirmed, or ``back`` bytes more than that."""
         store = self.store
         assert store is not None
-        to = store.confirm
+        to = store.border_at_or_below(store.confirm - back)
         for number in range(40, 50):
             append(store, section(6, queue=3, mark=number), epoch=self.epoch)
             self.note()
@@ -133,6 +141,7 @@ class History:
         self.cut()
         for number in range(14, 20):
             self.step(number)
+        self.cut(back=6000)
         self.restart(clean=True)
         for number in range(20, 26):
             self.step(number)
@@ -166,6 +175,7 @@ def test_the_history_is_worth_it() -> None:
     ops = {op for op, _ in disk.faults.record}
     assert disk.faults.calls >= 400
     assert {"cut.log.zero", "log.roll.create", "prepare.create", "snapshot.write.rename"} <= ops
+    assert {"key-index.roll.slots", "key-index.cut.remove", "snapshot.index.slots"} <= ops
 
 
 def lose(disk: FakeDisk, kind: str, number: int) -> None:
@@ -219,6 +229,7 @@ def examine(disk: FakeDisk, history: History, kind: str) -> None:
     for one in store.entries(0, max_bytes=1 << 30):
         assert store.view(one.start, one.start + covered(one)) is not None
     store.verify(0, store.end)
+    examine_index(store)
     assert store.dispatched == store.confirm <= store.end
     assert store.flushed == store.end
     size = store.settings.segment_size
@@ -239,8 +250,11 @@ def go_on(disk: FakeDisk, store: Store, history: History) -> None:
         settle(store)
         assert len(bodies(store, 2)) == before + 2
     store.registered()
+    examine_index(store)
+    records = log_records(store)
     end, ranges = store.end, [store.queue_range(t, 0) for t in store.topics()]
     store.close(clean=True)
+    assert index_files(disk) == rocketmq_index(records)
     again = open_store(disk)
     assert (again.end, again.boot.clean, again.boot.cut_bytes) == (end, True, 0), again.boot
     assert [again.queue_range(t, 0) for t in again.topics()] == ranges

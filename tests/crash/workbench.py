@@ -5,6 +5,8 @@ Not here: the histories that are crashed (`tests.crash.test_every_operation`).
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from storage import (
     CreateTopic,
     Job,
@@ -16,12 +18,17 @@ from storage import (
     Token,
     Who,
 )
+from storage.key_query import KeyQuery
 from storage.sections import sequence_text
 from storage.segments import covered
 from tests.fakes.disk import FakeDisk
-from twinlog.record import RecordEncoder, decode, encode_properties
+from twinlog.kernels import key_hash
+from twinlog.layout import INDEX_CELL, KIND_FILLER, IndexHeader
+from twinlog.record import Record, RecordEncoder, decode, encode_properties
 
-SETTINGS = StoreSettings(segment_size=16 * 1024, queue_segment_entries=40)
+SETTINGS = StoreSettings(
+    segment_size=16 * 1024, queue_segment_entries=40, index_slots=7, index_cells=30
+)
 WHO = Who("cluster", "g1", "n1")
 MASTER = Token("master", 1, 1)
 SLAVE = Token("slave", 1, 1)
@@ -37,13 +44,20 @@ def section(
     producer: int = 0,
     sequence: int = 0,
     tag: str = "",
+    key: str = "",
     mark: int = 0,
 ) -> Section:
-    """A section of ``count`` records, idempotent when it has a producer."""
+    """A section of ``count`` records, idempotent when it has a producer.
+
+    With ``key`` each record has that key and ``key-number``, and the first a unique one as well.
+    """
     made = Section(topic, queue, count, b"", producer, 0, sequence)
     encoder = RecordEncoder(topic, queue)
     for number in range(count):
         properties = {"TAGS": tag} if tag else {}
+        if key:
+            properties["KEYS"] = f"{key} {key}-{number}"
+            properties |= {"UNIQ_KEY": f"U{key}"} if number == 0 else {}
         if producer and number == 0:
             properties["TL_SEQ"] = sequence_text(made).decode()
         body = f"{mark}/{number}/".encode().ljust(size, b".")
@@ -147,6 +161,76 @@ def queue_files(disk: FakeDisk) -> dict[str, bytes]:
         for name in disk.list(f"consumequeue/{topic}/{queue}")
         for path in [f"consumequeue/{topic}/{queue}/{name}"]
     }
+
+
+def index_files(disk: FakeDisk) -> list[bytes]:
+    """The files of the key index, oldest first; names are creation times and do not count."""
+    return [disk.read(f"index/{name}", "test") for name in disk.list("index")]
+
+
+def keys_of(found: Record) -> list[str]:
+    """The keys of a record in RocketMQ's order."""
+    return [*([found.unique_id] if found.unique_id else []), *found.keys]
+
+
+def rocketmq_index(found: Iterable[Record], *, slots: int = 7, cells: int = 30) -> list[bytes]:
+    """What RocketMQ's index files hold when it enters these records, one key after the other."""
+    files: list[bytearray] = []
+    for one in found:
+        for key in keys_of(one):
+            if not files or int.from_bytes(files[-1][36:40], "big") >= cells:
+                files.append(_index_file(files[-1] if files else None, slots, cells))
+            _put_key(files[-1], key_hash(f"{one.topic}#{key}".encode()), one, slots)
+    return [bytes(file) for file in files]
+
+
+def _index_file(before: bytearray | None, slots: int, cells: int) -> bytearray:
+    made = bytearray(40 + 4 * slots + 20 * cells)
+    head = IndexHeader.unpack(before) if before is not None else IndexHeader(0, 0, 0, 0, 0, 1)
+    stamp, offset = head.end_timestamp, head.end_offset
+    made[:40] = IndexHeader(stamp, stamp, offset, offset, 0, 1).pack()
+    return made
+
+
+def _put_key(file: bytearray, hashed: int, one: Record, slots: int) -> None:
+    head = IndexHeader.unpack(file)
+    slot = 40 + 4 * (hashed % slots)
+    before = int.from_bytes(file[slot : slot + 4], "big")
+    seconds = max(one.store_timestamp - head.begin_timestamp, 0) // 1000
+    seconds = seconds if head.begin_timestamp > 0 else 0
+    at = 40 + 4 * slots + 20 * head.next_cell
+    file[at : at + 20] = INDEX_CELL.pack(hashed, one.log_offset, seconds, before)
+    file[slot : slot + 4] = head.next_cell.to_bytes(4, "big")
+    first = head.next_cell <= 1
+    file[:40] = IndexHeader(
+        one.store_timestamp if first else head.begin_timestamp, one.store_timestamp,
+        one.log_offset if first else head.begin_offset, one.log_offset,
+        head.slots_used + (before == 0), head.next_cell + 1,
+    ).pack()  # fmt: skip
+
+
+def log_records(store: Store) -> list[Record]:
+    """All records of the log below confirm, in log order."""
+    found: list[Record] = []
+    for entry in store.entries(store.start, max_bytes=1 << 40):
+        view, at = store.view(entry.start, entry.start + covered(entry)), 0
+        while entry.kind != KIND_FILLER and entry.end <= store.confirm and at < len(view):
+            found.append(decode(view, at))
+            at += found[-1].size
+    return found
+
+
+def examine_index(store: Store) -> None:
+    """Every confirmed record is found by each of its keys, and nothing else is."""
+    if not store.topics():
+        return
+    records = [one for one in log_records(store) if one.topic == TOPIC]
+    for key in ("k0", "k1", "k2-1", "Uk2", "none"):
+        want = [one.log_offset for one in reversed(records) if key in keys_of(one)]
+        answer = store.find_key(KeyQuery(TOPIC, key, most=1000))
+        assert answer.complete
+        assert [decode(view).log_offset for view in answer.slices] == want, key
+    assert store.index_notes() == [], "a crash damages nothing"
 
 
 def flip(disk: FakeDisk, path: str, offset: int) -> None:

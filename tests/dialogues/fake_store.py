@@ -239,10 +239,19 @@ class FakeStore:
         assert self.confirm <= confirm <= self.end, (self.confirm, confirm, self.end)
         self.confirm = confirm
 
-    def dispatch(self, max_bytes: int) -> bool:
+    @property
+    def behind(self) -> bool:
+        """Whether there is something to dispatch."""
+        return self.dispatched < self.confirm
+
+    def dispatch(self, max_bytes: int, *, wall_ms: int = 0) -> bool:
         """All at once."""
         self.dispatched = self.confirm
         return False
+
+    def index_notes(self) -> list[str]:
+        """There is no key index."""
+        return []
 
     # -- jobs
 

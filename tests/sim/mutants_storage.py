@@ -234,7 +234,7 @@ def _no_take_back(patches: Patches) -> None:
 
 
 def _dispatch_beyond_confirm(patches: Patches) -> None:
-    def dispatch(self: Store, max_bytes: int) -> bool:
+    def dispatch(self: Store, max_bytes: int, *, wall_ms: int = 0) -> bool:
         return self._derived.dispatcher.step(self.end, max_bytes)
 
     patches.set(Store, "dispatch", dispatch)

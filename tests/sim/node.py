@@ -110,6 +110,8 @@ class SimNode:
         settings = StoreSettings(
             segment_size=plan.segment_size,
             queue_segment_entries=200,
+            index_slots=16,
+            index_cells=120,
             flush=plan.flush,
             quality=plan.quality,
         )

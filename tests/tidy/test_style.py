@@ -24,7 +24,7 @@ PURE = {
         "answers", "errors", "lane", "layout", "link", "messages", "outgoing", "producer",
         "producer_settings", "ranges", "reading", "record", "routing", "session", "shapes", "sql92",
         "sql92_lexer", "sql92_nodes", "sql92_values", "units", "wire",
-        "kernels/codes", "kernels/fields", "kernels/plain",
+        "kernels/codes", "kernels/fields", "kernels/key_cells", "kernels/plain",
     },
     "storage": {
         "boot", "epoch_history", "errors", "filtering", "flusher", "jobs", "packing", "paging",
@@ -48,7 +48,8 @@ SEAM = {
     "twinlog": {"store_check", "store_epochs", "store_log"},
     "storage": {
         "appender", "batch_index", "checkpoint", "closing", "commit_log", "config_export",
-        "consume_queue", "cut", "derived", "dispatcher", "identity", "opening", "reads", "receiver",
+        "consume_queue", "cut", "derived", "dispatcher", "identity", "key_index", "key_index_file",
+        "key_query", "opening", "reads", "receiver",
         "segment", "segments", "slots", "snapshot",
     },
     "replication": {"driver", "shipment", "upkeep"},

@@ -31,10 +31,12 @@ if TYPE_CHECKING:
         check_section,
         crc32,
         crc32c,
+        enter_keys,
         find_property,
         gather_queues,
         java_hash,
         key_hash,
+        link_cells,
         patch_section,
         pick_properties,
         scan_keys,
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
         split_record,
         store_timestamp_last,
         tags_code,
+        unlink_cells,
         verify_records,
         walk,
     )
@@ -56,10 +59,12 @@ __all__ = [
     "check_section",
     "crc32",
     "crc32c",
+    "enter_keys",
     "find_property",
     "gather_queues",
     "java_hash",
     "key_hash",
+    "link_cells",
     "patch_section",
     "pick_properties",
     "scan_keys",
@@ -68,6 +73,7 @@ __all__ = [
     "split_record",
     "store_timestamp_last",
     "tags_code",
+    "unlink_cells",
     "verify_records",
     "walk",
     "which",
@@ -141,10 +147,12 @@ if not TYPE_CHECKING:
     check_section = _chosen.check_section
     crc32 = _chosen.crc32
     crc32c = _chosen.crc32c
+    enter_keys = _chosen.enter_keys
     find_property = _chosen.find_property
     gather_queues = _chosen.gather_queues
     java_hash = _chosen.java_hash
     key_hash = _chosen.key_hash
+    link_cells = _chosen.link_cells
     patch_section = _chosen.patch_section
     pick_properties = _chosen.pick_properties
     scan_keys = _chosen.scan_keys
@@ -153,5 +161,6 @@ if not TYPE_CHECKING:
     split_record = _chosen.split_record
     store_timestamp_last = _chosen.store_timestamp_last
     tags_code = _chosen.tags_code
+    unlink_cells = _chosen.unlink_cells
     verify_records = _chosen.verify_records
     walk = _chosen.walk

@@ -1011,6 +1011,135 @@ def scan_keys(data, Py_ssize_t start, Py_ssize_t end, int64_t log_offset):
     return packed.take()
 
 
+cdef int64_t _slots_of(Py_buffer *slots, Py_buffer *dirty) except -1:
+    if slots.len < 4 or (dirty != NULL and dirty.len < (slots.len // 4 * 4 + 4095) // 4096):
+        raise ValueError("slots or their marks are too short")
+    return slots.len // 4
+
+
+def enter_keys(keys, Py_ssize_t start, slots, dirty, head):
+    """See `key_cells.enter_keys`."""
+    cdef Py_buffer source, table, marks
+    cdef int64_t number = head[0], room = head[1], began = head[2], stamp, seconds
+    cdef int64_t count, slot, used = 0, wanted
+    cdef int32_t hashed, before
+    cdef const uint8_t *p
+    cdef uint8_t *cell
+    cdef uint8_t *entry
+    cdef bytes out
+    PyObject_GetBuffer(keys, &source, PyBUF_SIMPLE)
+    try:
+        PyObject_GetBuffer(slots, &table, PyBUF_WRITABLE)
+        try:
+            PyObject_GetBuffer(dirty, &marks, PyBUF_WRITABLE)
+            try:
+                count = _slots_of(&table, &marks)
+                if start < 0 or start > source.len:
+                    raise ValueError(f"no bytes from {start} on in {source.len}")
+                wanted = (source.len - start) // 20
+                if wanted > room - number:
+                    wanted = room - number if room > number else 0
+                out = PyBytes_FromStringAndSize(NULL, wanted * 20)
+                cell = <uint8_t *>PyBytes_AS_STRING(out)
+                p = <const uint8_t *>source.buf + start
+                while wanted > 0:
+                    hashed = _i32(p)
+                    stamp = _i64(p + 12)
+                    slot = (hashed if hashed > 0 else 0) % count * 4
+                    entry = <uint8_t *>table.buf + slot
+                    before = _i32(entry)
+                    if before <= 0 or before > number:
+                        before = 0
+                    seconds = (stamp - began) // 1000 if began > 0 and stamp > began else 0
+                    if seconds > 0x7FFFFFFF:
+                        seconds = 0x7FFFFFFF
+                    memcpy(cell, p, 12)
+                    _put32(cell + 12, <uint32_t>seconds)
+                    _put32(cell + 16, <uint32_t>before)
+                    _put32(entry, <uint32_t>number)
+                    (<uint8_t *>marks.buf)[slot >> 12] = 1
+                    used += before == 0
+                    if number <= 1:
+                        began = stamp
+                    number += 1
+                    cell += 20
+                    p += 20
+                    wanted -= 1
+            finally:
+                PyBuffer_Release(&marks)
+        finally:
+            PyBuffer_Release(&table)
+    finally:
+        PyBuffer_Release(&source)
+    return out, used
+
+
+def link_cells(cells, int64_t number, slots):
+    """See `key_cells.link_cells`."""
+    cdef Py_buffer source, table
+    cdef int64_t count, used = 0, bad = -1
+    cdef Py_ssize_t at = 0
+    cdef int32_t hashed, before
+    cdef const uint8_t *p
+    cdef uint8_t *entry
+    PyObject_GetBuffer(cells, &source, PyBUF_SIMPLE)
+    try:
+        PyObject_GetBuffer(slots, &table, PyBUF_WRITABLE)
+        try:
+            count = _slots_of(&table, NULL)
+            with nogil:
+                while at + 20 <= source.len:
+                    p = <const uint8_t *>source.buf + at
+                    hashed = _i32(p)
+                    before = _i32(p + 16)
+                    entry = <uint8_t *>table.buf + (hashed if hashed > 0 else 0) % count * 4
+                    if hashed < 0 or _i32(entry) != before:
+                        bad = number
+                        break
+                    _put32(entry, <uint32_t>number)
+                    used += before == 0
+                    number += 1
+                    at += 20
+        finally:
+            PyBuffer_Release(&table)
+    finally:
+        PyBuffer_Release(&source)
+    return used, bad
+
+
+def unlink_cells(cells, slots, dirty):
+    """See `key_cells.unlink_cells`."""
+    cdef Py_buffer source, table, marks
+    cdef int64_t count, slot, freed = 0
+    cdef Py_ssize_t at
+    cdef int32_t hashed, before
+    cdef const uint8_t *p
+    PyObject_GetBuffer(cells, &source, PyBUF_SIMPLE)
+    try:
+        PyObject_GetBuffer(slots, &table, PyBUF_WRITABLE)
+        try:
+            PyObject_GetBuffer(dirty, &marks, PyBUF_WRITABLE)
+            try:
+                count = _slots_of(&table, &marks)
+                at = source.len - source.len % 20 - 20
+                while at >= 0:
+                    p = <const uint8_t *>source.buf + at
+                    hashed = _i32(p)
+                    before = _i32(p + 16)
+                    slot = (hashed if hashed > 0 else 0) % count * 4
+                    _put32(<uint8_t *>table.buf + slot, <uint32_t>before)
+                    (<uint8_t *>marks.buf)[slot >> 12] = 1
+                    freed += before == 0
+                    at -= 20
+            finally:
+                PyBuffer_Release(&marks)
+        finally:
+            PyBuffer_Release(&table)
+    finally:
+        PyBuffer_Release(&source)
+    return freed
+
+
 cdef inline str _text(const uint8_t *p, Py_ssize_t length):
     return PyUnicode_DecodeUTF8(<const char *>p, length, b"replace")
 

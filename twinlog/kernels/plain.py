@@ -68,6 +68,7 @@ from twinlog.kernels.fields import (
     split_record,
     tags_code,
 )
+from twinlog.kernels.key_cells import enter_keys, link_cells, unlink_cells
 
 __all__ = [
     "MAGIC_BLANK",
@@ -79,10 +80,12 @@ __all__ = [
     "check_section",
     "crc32",
     "crc32c",
+    "enter_keys",
     "find_property",
     "gather_queues",
     "java_hash",
     "key_hash",
+    "link_cells",
     "patch_section",
     "pick_properties",
     "scan_keys",
@@ -91,6 +94,7 @@ __all__ = [
     "split_record",
     "store_timestamp_last",
     "tags_code",
+    "unlink_cells",
     "verify_records",
     "walk",
 ]

@@ -358,7 +358,7 @@ def test_an_unknown_result_keeps_a_refusal() -> None:
 def test_queues_that_find_no_space_are_told_of(world: World) -> None:
     """Dispatch waits and is tried again."""
     store = world.nodes["n2"].store
-    store.dispatch = lambda max_bytes: False  # type: ignore[method-assign]
+    store.dispatch = lambda max_bytes, wall_ms=0: False  # type: ignore[method-assign]
     world.send("n1")
     world.run(0.1)
     assert world.nodes["n2"].has_event("dispatch-waits")

@@ -6,6 +6,7 @@ import pytest
 
 from storage import ReadStatus, Store, StoreSettings
 from storage.consume_queue import ConsumeQueues
+from storage.key_query import KeyQuery
 from tests.crash.workbench import (
     TOPIC,
     WHO,
@@ -19,7 +20,7 @@ from tests.crash.workbench import (
     token,
 )
 from tests.fakes.disk import FakeDisk
-from twinlog.errors import CorruptionError, UnavailableError, UnknownTopic
+from twinlog.errors import CorruptionError, UnknownTopic
 from twinlog.layout import QUEUE_ENTRY
 from twinlog.record import decode, java_hash
 
@@ -139,8 +140,8 @@ def test_unknown_names() -> None:
     assert caught.value.code == "unknown-queue"
     assert store.queue_range("rmq_sys_TWINLOG_EPOCH", 0) == (0, 1)
     assert list(store.topics()) == [TOPIC]
-    with pytest.raises(UnavailableError):
-        store.find_key(TOPIC, "k")
+    with pytest.raises(UnknownTopic):
+        store.find_key(KeyQuery("nowhere", "k"))
 
 
 def test_cold_reads_are_marked() -> None:

@@ -1,0 +1,215 @@
+"""Searching the key index: RocketMQ's walk, and proof that a record really has the key.
+
+A query goes over files from the newest to the oldest and in each along the chain of one slot, so
+hits come newest first. A cell is only a hint: it knows the key's hash, and its time in seconds; so
+every hit is looked up in the log, where topic, key and store time are compared. The first cell of a
+file tells no time at all (a quirk of RocketMQ's).
+
+`Lookup` is made by the store's owner, which is the only one to look at the table of the file that
+grows; its `Lookup.run` reads cells and records and may do so in a worker thread.
+
+Limits: `LOOKS_MAX` cells, ``max_bytes`` of records. A query that met one says that it is not
+complete; it may be asked again below the last record it found (``before``).
+
+Units: ms since 1970, log offsets in bytes. Not here: building (`storage.key_index`).
+
+Sources: RocketMQ 5.3 (``IndexService.queryOffset``, ``IndexFile.selectPhyOffset``).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from storage.disk import Disk
+from storage.key_index_file import FileMark, KeyFile, read_cells, read_slot
+from storage.segments import Segments
+from twinlog import record
+from twinlog.errors import CorruptionError
+from twinlog.kernels import key_hash, scan_keys
+from twinlog.layout import INDEX_CELL, INDEX_SLOT
+
+RESULTS_DEFAULT = 32
+"""RocketMQ's default of ``queryMessage``."""
+RESULTS_MAX = 64
+"""RocketMQ's ``maxMsgsNumBatch``."""
+LOOKS_MAX = 100_000
+"""Cells that one query looks at: some tenths of a second."""
+TIME_MAX = (1 << 63) - 1
+_SECOND = 1000
+_HIT = struct.Struct(">iq")
+
+
+@dataclass(frozen=True, slots=True)
+class KeyQuery:
+    """What is asked for.
+
+    Attributes:
+        topic: Topic name.
+        key: One word of ``KEYS``, or the ``UNIQ_KEY``.
+        most: So many records at most.
+        begin: Stored at or after, ms.
+        end: Stored at or before, ms.
+        before: Only records that begin below this log offset.
+        unique: Only ``UNIQ_KEY`` counts.
+        max_bytes: Bytes of records, unless the first alone is larger.
+    """
+
+    topic: str
+    key: str
+    most: int = RESULTS_DEFAULT
+    begin: int = 0
+    end: int = TIME_MAX
+    before: int = TIME_MAX
+    unique: bool = False
+    max_bytes: int = 1 << 20
+
+
+@dataclass(slots=True)
+class Found:
+    """What a query found.
+
+    Attributes:
+        slices: Records as they are stored, newest first.
+        complete: Nothing was left out but what ``most`` excludes.
+        looks: Cells that were looked at.
+    """
+
+    slices: list[memoryview] = field(default_factory=list[memoryview])
+    complete: bool = True
+    looks: int = 0
+
+
+class Lookup:
+    """One query under way.
+
+    Args:
+        disk: Where the index lies.
+        segments: The log.
+        query: What is asked for.
+        confirm: Confirm offset.
+    """
+
+    def __init__(self, disk: Disk, segments: Segments, query: KeyQuery, confirm: int) -> None:
+        self._disk = disk
+        self._segments = segments
+        self._confirm = confirm
+        self.query = query
+        self._hash = key_hash(f"{query.topic}#{query.key}".encode())
+        self._chains: list[tuple[FileMark, int]] = []
+        self._reading = ""
+        self.found = Found()
+        self.bad_file = ""
+        """Name of an index file that did not hold together, after `run` raised."""
+
+    def over(self, files: Sequence[FileMark], current: KeyFile | None) -> Lookup:
+        """Choose the files, newest first; to be called by the store's owner.
+
+        The newest cell is taken now, so cells that are written later are no part of the answer.
+        """
+        begin, end = self.query.begin, self.query.end
+        for mark in reversed(files):
+            header = mark.header
+            if header.next_cell <= 1 or header.begin_timestamp > end:
+                continue
+            if header.end_timestamp < begin:
+                break
+            first = -1
+            if current is not None and mark.name == current.mark.name:
+                (first,) = INDEX_SLOT.unpack_from(current.slots, self._hash % mark.slots * 4)
+            self._chains.append((mark, first))
+        return self
+
+    def run(self) -> Found:
+        """Walk and prove; may run in a worker thread.
+
+        Raises:
+            CorruptionError: A file of the index (`bad_file`), or the log, is damaged.
+            DiskError: A file could not be read, be it that a cut removed it meanwhile.
+        """
+        size = 0
+        for offset in self._hits():
+            view = self._proven(offset)
+            if view is None:
+                continue
+            if self.found.slices and size + len(view) > self.query.max_bytes:
+                self.found.complete = False
+                break
+            self.found.slices.append(view)
+            size += len(view)
+            if len(self.found.slices) >= self.query.most:
+                break
+        return self.found
+
+    def _hits(self) -> Iterator[int]:
+        """Yield log offsets of cells with the key's hash, newest first; each once."""
+        last = self._confirm
+        for mark, first in self._chains:
+            if not self.found.complete:
+                return
+            self._reading = mark.name
+            number = first if first >= 0 else read_slot(self._disk, mark, self._hash % mark.slots)
+            for offset in self._chain(mark, number):
+                if offset < last and offset < self.query.before:
+                    yield offset
+                    last = offset
+
+    def _chain(self, mark: FileMark, number: int) -> Iterator[int]:
+        """Walk one chain; a damaged one is an error."""
+        header, slot = mark.header, self._hash % mark.slots
+        if not 0 <= number < header.next_cell:
+            raise self._damaged(mark, f"slot {slot} leads to cell {number}")
+        while number > 0:
+            if self.found.looks >= LOOKS_MAX:
+                self.found.complete = False
+                return
+            self.found.looks += 1
+            cell = read_cells(self._disk, mark, number, number + 1)
+            hashed, offset, seconds, before = INDEX_CELL.unpack(cell)
+            if hashed < 0 or hashed % mark.slots != slot or not 0 <= before < number:
+                raise self._damaged(mark, f"cell {number} is of no chain of slot {slot}")
+            earliest = header.begin_timestamp + seconds * _SECOND
+            if number > 1 and earliest + _SECOND <= self.query.begin:
+                return
+            if hashed == self._hash and (number == 1 or earliest <= self.query.end):
+                yield offset
+            number = before
+
+    def _damaged(self, mark: FileMark, what: str) -> CorruptionError:
+        self.bad_file = mark.name
+        return mark.damaged(what)
+
+    def _proven(self, offset: int) -> memoryview | None:
+        """Return the record at ``offset`` if it is what is asked for."""
+        segments, query = self._segments, self.query
+        if not segments.all or offset < segments.all[0].start:
+            return None  # dropped meanwhile
+        index = segments.at(offset).index
+        number = index.find(offset)
+        entry = index.entry(number)
+        segments.prove(entry.start, entry.end)
+        view = segments.view(entry.start, entry.end)
+        keys = scan_keys(view, 0, len(view), entry.start)
+        hit = _HIT.pack(self._hash, offset)
+        at = keys.find(hit)
+        while at % 20 and at >= 0:
+            at = keys.find(hit, at + 1)
+        if at < 0:
+            self.bad_file = self._reading
+            raise CorruptionError(
+                f"index/{self._reading}: no record with such a key begins at {offset}",
+                file=f"index/{self._reading}", offset=offset,
+            )  # fmt: skip
+        found = record.decode(view, offset - entry.start, check_crc=False)
+        unique = found.unique_id == query.key
+        if found.topic != query.topic or not (unique or (query.key in _words(found, query))):
+            return None
+        if not query.begin <= found.store_timestamp <= query.end:
+            return None
+        start = offset - entry.start
+        return view[start : start + found.size]
+
+
+def _words(found: record.Record, query: KeyQuery) -> Sequence[str]:
+    return () if query.unique else found.keys
