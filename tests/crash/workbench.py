@@ -18,6 +18,7 @@ from storage import (
     Token,
     Who,
 )
+from storage.errors import DiskError
 from storage.key_query import KeyQuery
 from storage.sections import sequence_text
 from storage.segments import covered
@@ -67,11 +68,14 @@ def section(
 
 def run(store: Store, job: Job | None) -> None:
     """Run a job as a worker would and hand it back."""
-    if job is not None:
-        try:
-            job.run()
-        finally:
-            store.finish(job)
+    if job is None:
+        return
+    try:
+        job.run()
+    except DiskError:  # and not SimulatedCrash: a dead process finishes nothing
+        store.finish(job)
+        raise
+    store.finish(job)
 
 
 def open_store(
