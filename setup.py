@@ -12,7 +12,7 @@ from pathlib import Path
 from setuptools import Extension, setup
 
 FOLDER = Path("twinlog") / "kernels"
-SOURCES = [FOLDER / "_compiled.pyx", FOLDER / "crc.h"]
+SOURCES = [FOLDER / "_compiled.pyx", FOLDER / "columns.pxi", FOLDER / "crc.h"]
 
 
 def digest() -> str:
@@ -32,7 +32,7 @@ def extensions() -> list[Extension]:
     kernels = Extension(
         "twinlog.kernels._compiled",
         [str(SOURCES[0])],
-        depends=[str(SOURCES[1])],
+        depends=[str(source) for source in SOURCES[1:]],
         include_dirs=[str(FOLDER)],
         define_macros=[("TWINLOG_DIGEST", f'"{digest()}"')],
         extra_compile_args=[] if os.name == "nt" else ["-O3", "-g0"],

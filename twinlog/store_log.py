@@ -106,7 +106,7 @@ def batch_entries(view: memoryview) -> Iterator[tuple[int, BatchEntry | None]]:
             yield i, None
 
 
-def _first_stamp(view: memoryview) -> int | None:
+def first_stamp(view: memoryview) -> int | None:
     """Return the store timestamp of a file's first record; None when there is none."""
     if len(view) < 91 or int.from_bytes(view[4:8], "big", signed=True) not in (MAGIC_V1, MAGIC_V2):
         return None
@@ -152,7 +152,7 @@ class RocketLog:
     def _recovery_start(self, checkpoint: Checkpoint) -> int:
         """Return the start of the file from which recovery after a crash would read."""
         for file in reversed(self._series.files):
-            stamp = _first_stamp(self._series.view(file))
+            stamp = first_stamp(self._series.view(file))
             if stamp and stamp <= checkpoint.trusted_timestamp:
                 return file.start
         return self._series.start
@@ -207,7 +207,7 @@ class RocketLog:
         if covered is not None:
             return min(covered, file.end)
         later = any(
-            _first_stamp(self._series.view(f)) is not None
+            first_stamp(self._series.view(f)) is not None
             for f in self._series.files
             if f.start >= file.end
         )

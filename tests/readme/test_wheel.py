@@ -101,15 +101,16 @@ def server(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Environment
 
 
 def test_the_wheel_holds_every_module_and_no_other_name(wheel: Path) -> None:
-    """One top-level name; every source of the tree; the marker of types; the demo's data."""
+    """One top-level name and the one Spark looks for; every source; the marker; the demo data."""
     names = set(zipfile.ZipFile(wheel).namelist())
     tops = {name.split("/")[0] for name in names if ".dist-info/" not in name}
-    assert tops == {"twinlog"}
+    assert tops == {"twinlog", "pyspark_twinlog.py"}
     expected: set[str] = set()
     for path in (path for top in FOLDERS for path in (ROOT / top).rglob("*.py")):
         place = path.relative_to(ROOT).as_posix()
         expected.add(place if place.startswith("twinlog/") else f"twinlog/_app/{place}")
     expected |= {"twinlog/py.typed", "twinlog/_app/cli/data/flights-2013-01.csv.gz"}
+    expected.add("pyspark_twinlog.py")
     assert expected <= names
     assert {name for name in names if name.endswith(".py")} <= expected
 

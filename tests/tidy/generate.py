@@ -16,6 +16,7 @@ from cli import help as cli_help
 from cli.failures import EXITS
 from node import config_pages, logs, metrics
 from replication.roles import MASTER_SESSION, ROLES, SLAVE_SESSION, diagrams
+from twinlog.spark import columns, options
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -61,6 +62,8 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "exit-codes.md": exit_codes,
     "metrics.md": metrics.reference,
     "settings.md": config_pages.reference,
+    "spark/columns.md": columns.reference,
+    "spark/options.md": options.reference,
     "state-machines.md": state_machines,
 }
 """Every generated page: its name in ``docs/`` and what renders it."""

@@ -24,7 +24,9 @@ PURE = {
         "answers", "errors", "lane", "layout", "link", "messages", "outgoing", "producer",
         "producer_settings", "ranges", "reading", "record", "routing", "session", "shapes", "sql92",
         "sql92_lexer", "sql92_nodes", "sql92_values", "units", "wire",
-        "kernels/codes", "kernels/fields", "kernels/key_cells", "kernels/plain",
+        "kernels/codes", "kernels/columns", "kernels/fields", "kernels/key_cells", "kernels/plain",
+        "spark/columns", "spark/decoding", "spark/errors", "spark/foreign", "spark/options",
+        "spark/planning", "spark/selection",
     },
     "storage": {
         "boot", "epoch_history", "errors", "filtering", "flusher", "jobs", "packing", "paging",
@@ -63,6 +65,8 @@ SHELL = {
         "__main__", "aio", "aio_connection", "aio_producer", "client", "connection", "pipeline",
         "reader", "store_compacted", "store_config", "store_files", "store_keys", "store_marks",
         "store_queues", "store_reader", "store_timers",
+        "spark/batch", "spark/directory", "spark/log_bytes", "spark/queue_files", "spark/reading",
+        "spark/sessions", "spark/source",
     },
     "storage": {"adoption", "disk", "mapping", "recover", "store", "upkeep"},
     "replication": {

@@ -24,6 +24,7 @@ from twinlog.kernels import plain
 from twinlog.kernels.codes import EXPLANATIONS, REFUSALS
 
 if TYPE_CHECKING:
+    from twinlog.kernels.columns import decode_columns, record_starts
     from twinlog.kernels.plain import (
         Buffer,
         SectionEncoder,
@@ -59,6 +60,7 @@ __all__ = [
     "check_section",
     "crc32",
     "crc32c",
+    "decode_columns",
     "enter_keys",
     "find_property",
     "gather_queues",
@@ -67,6 +69,7 @@ __all__ = [
     "link_cells",
     "patch_section",
     "pick_properties",
+    "record_starts",
     "scan_keys",
     "scan_queues",
     "split_properties",
@@ -80,7 +83,7 @@ __all__ = [
     "why",
 ]
 
-_SOURCES = ("_compiled.pyx", "crc.h")
+_SOURCES = ("_compiled.pyx", "columns.pxi", "crc.h")
 REBUILD = "uv sync --reinstall-package twinlog"
 """The command that builds the compiled kernels again."""
 
@@ -147,6 +150,7 @@ if not TYPE_CHECKING:
     check_section = _chosen.check_section
     crc32 = _chosen.crc32
     crc32c = _chosen.crc32c
+    decode_columns = _chosen.decode_columns
     enter_keys = _chosen.enter_keys
     find_property = _chosen.find_property
     gather_queues = _chosen.gather_queues
@@ -155,6 +159,7 @@ if not TYPE_CHECKING:
     link_cells = _chosen.link_cells
     patch_section = _chosen.patch_section
     pick_properties = _chosen.pick_properties
+    record_starts = _chosen.record_starts
     scan_keys = _chosen.scan_keys
     scan_queues = _chosen.scan_queues
     split_properties = _chosen.split_properties

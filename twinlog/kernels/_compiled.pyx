@@ -1207,3 +1207,6 @@ def split_record(data, Py_ssize_t at, *, bint check_crc=True):
         )
     finally:
         PyBuffer_Release(&view)
+
+
+include "columns.pxi"

@@ -40,6 +40,8 @@ from collections.abc import Sequence
 
 from twinlog.errors import RecordRefused
 from twinlog.kernels import codes
+from twinlog.kernels.columns import decode_columns as decode_columns
+from twinlog.kernels.columns import record_starts as record_starts
 from twinlog.kernels.fields import (
     BLANK,
     BORN_V6,

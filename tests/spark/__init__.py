@@ -1,0 +1,1 @@
+"""Tests through Spark: one local session for all of them."""

