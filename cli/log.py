@@ -19,15 +19,16 @@ from cli import log_parts
 from cli.context import Context
 from cli.failures import Exit, Failure
 from cli.fields import table, text
-from cli.log_dump import Item, Window, items
+from cli.log_dump import Item, Window, hex_lines, items
 from cli.options import Output
 from cli.parsing import PRIVATE
 from cli.render import Answer, Cell, Size, Table, Time, columns
-from twinlog.store_check import Grade, Verdict
-from twinlog.store_check import compare as compare_stores
+from twinlog.store_check import JOBS_MAX, Checks, Grade, Verdict
 from twinlog.store_check import verify as verify_store
-from twinlog.store_log import Damage, Harm, Run
+from twinlog.store_compare import compare as compare_stores
+from twinlog.store_log import Damage, Harm, Run, Watch
 from twinlog.store_reader import StoreReader
+from twinlog.units import format_size
 
 LINES = 500
 """Lines of a dump that go out in one write."""
@@ -165,6 +166,7 @@ def dump(
     range_: str = "start:",
     raw: bool = False,
     bodies: bool = False,
+    hex_: bool = False,
     context: Annotated[Context, PRIVATE],
 ) -> int:
     """Show every record of a store, in log order, with blanks and damage.
@@ -174,14 +176,15 @@ def dump(
         range_: Which records: 4096:8192 (log offsets), -100: (the last hundred), +100, @-1h: .
         raw: Everything that parses, also what recovery would drop.
         bodies: Bodies too, as base64.
+        hex_: Every byte of each record too.
     """
     window = Window.parse(range_, context.wall_ms())
     with open_store(directory, raw=raw) as store:
-        found = items(store, window, bodies=bodies)
+        found = items(store, window, bodies=bodies, raw_bytes=hex_)
         if context.options.output is Output.JSONL:
             some = _stream(found, context)
         else:
-            some = _show(list(found), directory, context)
+            some = show(list(found), directory, context)
         if not some and _ruined(store):
             what = f"no record of {directory} can be read"
             raise Failure(Exit.DATA, what, hints=(f"see: twinlog log verify {directory}",))
@@ -203,11 +206,13 @@ def _stream(found: Iterator[Item], context: Context) -> bool:
     return some
 
 
-def _show(found: list[Item], directory: Path, context: Context) -> bool:
+def show(found: list[Item], directory: Path, context: Context, *, kind: str = "LogDump") -> bool:
+    """Print records, blanks and damage as one answer; whether there was a record."""
     records = [item for item in found if item["kind"] == "Record"]
+    dumped = [(item, text(item, "hex")) for item in found]
     context.printer.answer(
         Answer(
-            kind="LogDump",
+            kind=kind,
             fields={"directory": str(directory), "items": found},
             tables=[
                 Table(
@@ -217,6 +222,11 @@ def _show(found: list[Item], directory: Path, context: Context) -> bool:
             ],
             items=found,
             names=[f"log@{item['physical_offset']}" for item in records],
+            tail="\n\n".join(
+                "\n".join(hex_lines(held, _whole(item["physical_offset"])))
+                for item, held in dumped
+                if held
+            ),
         )
     )
     return bool(records)
@@ -241,16 +251,36 @@ def _dump_row(item: Item) -> tuple[Cell, ...]:
     )
 
 
-def verify(directory: Path, /, *, context: Annotated[Context, PRIVATE]) -> int:
+def verify(
+    directory: Path,
+    /,
+    *,
+    fast: bool = False,
+    jobs: int = 1,
+    context: Annotated[Context, PRIVATE],
+) -> int:
     """Check every byte of a store against its checksums, and its queues against its log.
 
     Exit 0: sound. 65: damaged. 2: something could not be read.
 
     Args:
         directory: The data directory of a node, or a store of RocketMQ.
+        fast: Leave out the checksums of bodies and batches.
+        jobs: How many log files are looked at at the same time.
     """
-    with open_store(directory) as store:
-        verdict = verify_store(store)
+    if not 1 <= jobs <= JOBS_MAX:
+        raise Failure(Exit.USAGE, f"--jobs is {jobs}; it can be 1 to {JOBS_MAX}")
+    size = _log_size(directory)
+
+    def walked(end: int) -> None:
+        context.printer.status(f"reading the log: {format_size(end)} of {format_size(size)}")
+
+    def looked(done: int) -> None:
+        context.printer.status(f"checking: {format_size(done)} of {format_size(size)}")
+
+    with open_store(directory, check_crc=not fast, watch=walked) as store:
+        verdict = verify_store(store, Checks(fast, jobs, looked))
+    context.printer.clear_status()
     state = "damaged" if verdict.damaged else "unreadable" if verdict.unreadable else "sound"
     findings: list[dict[str, object]] = [
         {
@@ -344,14 +374,21 @@ def compare(first: Path, second: Path, /, *, context: Annotated[Context, PRIVATE
     return Exit.OK if equal else Exit.NO
 
 
-def open_store(directory: Path, *, raw: bool = False) -> StoreReader:
+def _log_size(directory: Path) -> int:
+    folder = directory / "commitlog"
+    return sum(path.stat().st_size for path in folder.glob("*")) if folder.is_dir() else 0
+
+
+def open_store(
+    directory: Path, *, raw: bool = False, check_crc: bool = True, watch: Watch | None = None
+) -> StoreReader:
     """Open a store for reading.
 
     Raises:
         Failure: There is no such directory, or it is no store (exit 66).
     """
     if (directory / "commitlog").is_dir():
-        return StoreReader(directory, raw=raw)
+        return StoreReader(directory, raw=raw, check_crc=check_crc, watch=watch)
     what = f"there is no directory {directory}"
     if directory.is_dir():
         what = f"{directory} is no store: it has no directory commitlog"

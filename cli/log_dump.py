@@ -79,17 +79,33 @@ class Window:
                 return point.mark is Mark.START
 
 
-def items(store: StoreReader, window: Window, *, bodies: bool) -> Iterator[Item]:
+def items(
+    store: StoreReader, window: Window, *, bodies: bool, raw_bytes: bool = False
+) -> Iterator[Item]:
     """Yield the objects of a window of the log, in log order."""
+    queued = _queued(store)
+    for found in walk(store, window):
+        if isinstance(found, Record):
+            item = of_record(found, in_queue=_contains(queued, found.log_offset), bodies=bodies)
+            if raw_bytes:
+                item["hex"] = store.series.read(found.log_offset, found.size).hex()
+            yield item
+        elif isinstance(found, Blank):
+            yield of_blank(found)
+        else:
+            yield of_damage(found)
+
+
+def walk(store: StoreReader, window: Window) -> Iterator[Record | Blank | Damage]:
+    """Yield what lies in a window of the log, in log order, leftovers left out."""
     low, high = window.bounds(store)
     total = sum(piece.count for piece in store.pieces() if isinstance(piece, Run))
-    queued = _queued(store)
     count, begun = 0, window.wanted.first.mark in (Mark.START, Mark.OFFSET)
     left = total - sum(p.count for p in store.pieces(end=low) if isinstance(p, Run))
     for piece in store.pieces(low, high):
         if not isinstance(piece, Run):
             if begun and not (isinstance(piece, Damage) and piece.harm is Harm.LEFTOVER):
-                yield of_blank(piece) if isinstance(piece, Blank) else of_damage(piece)
+                yield piece
             continue
         for record in store.decode_run(piece):
             behind, left = left, left - 1
@@ -99,7 +115,23 @@ def items(store: StoreReader, window: Window, *, bodies: bool) -> Iterator[Item]
             if window.ends(record, behind) or count == window.wanted.count:
                 return
             count += 1
-            yield of_record(record, in_queue=_contains(queued, record.log_offset), bodies=bodies)
+            yield record
+
+
+HEX_WIDTH = 16
+
+
+def hex_lines(text: str, offset: int) -> Iterator[str]:
+    """Yield the lines of a hex dump: log offset, bytes, what of them is ASCII.
+
+    >>> list(hex_lines("0041ff", 4096))
+    ['       4096  00 41 ff                                          .A.']
+    """
+    data = bytes.fromhex(text)
+    for at in range(0, len(data), HEX_WIDTH):
+        part = data[at : at + HEX_WIDTH]
+        plain = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in part)
+        yield f"{offset + at:>11}  {part.hex(' '):<{3 * HEX_WIDTH}}  {plain}"
 
 
 def _queued(store: StoreReader) -> array[int]:

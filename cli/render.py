@@ -207,6 +207,13 @@ class Printer:
         self.out.write(text)
         self.out.flush()
 
+    def data(self, value: bytes) -> None:
+        """Print bytes of data as they stand."""
+        self.clear_status()
+        self.out.flush()
+        self.out.buffer.write(value)
+        self.out.buffer.flush()
+
     def item(self, value: Mapping[str, object]) -> None:
         """Print one JSON object of a stream on its own line."""
         self._line(dump(value))

@@ -176,6 +176,21 @@ COMMANDS = (
         "twinlog log dump data/n1 -o jsonl",
     ),
     _command(
+        "log find",
+        "cli.log_find:find",
+        "records by key, offset, id or time",
+        "twinlog log find data/n1 --topic orders --key 42",
+        "twinlog log find data/n1 --offset 4096",
+        "twinlog log find data/n1 --at -1h",
+    ),
+    _command(
+        "log cat",
+        "cli.log_find:cat",
+        "the bodies of a store's records",
+        "twinlog log cat data/n1 --topic orders",
+        "twinlog log cat data/n1 --range=-10: --format '%O %k %v%n'",
+    ),
+    _command(
         "log verify",
         "cli.log:verify",
         "check every byte of a store against its checksums",

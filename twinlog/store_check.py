@@ -1,4 +1,4 @@
-"""Is a store directory sound, and where do two of them part?
+"""Is a store directory sound?
 
 `verify` reads every byte of the log once, through the kernels, and compares what depends on it:
 
@@ -13,17 +13,19 @@ A finding says what is wrong, where, and what can still be read. Its ``grade``:
 * ``unreadable``: a file that could not be read, so nothing is known about it;
 * ``note``: not as after a clean stop, but recovery puts it right (or it hurts nobody).
 
-`compare` works on the bytes of two logs where both have them.
-
 Units: ``offset`` is a log offset, ``position`` a byte in the named file; ends are exclusive.
 
-Not here: repairing anything.
+Log files are looked at side by side when told so: the kernels let other threads run. `Checks.fast`
+leaves out what is per byte: bodies and batches are not compared with their CRCs.
+
+Not here: repairing anything, comparing two directories (`store_compare`).
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -38,7 +40,11 @@ from twinlog.store_reader import StoreReader
 FINDINGS_MAX = 1000
 """A directory with more findings is ruined; the rest is only counted."""
 
-_CHUNK = 1 << 20
+JOBS_MAX = 64
+"""Log files that are looked at at the same time, at most."""
+
+
+_Key = tuple[str, int]
 
 
 class Grade(Enum):
@@ -92,25 +98,85 @@ class Verdict:
             self.more += 1
 
 
-def verify(store: StoreReader) -> Verdict:
+@dataclass(frozen=True, slots=True)
+class Checks:
+    """How to verify.
+
+    Attributes:
+        fast: Leave out the CRCs of bodies and batches.
+        jobs: How many log files are looked at at the same time.
+        progress: Called with how many bytes of the log have been looked at.
+    """
+
+    fast: bool = False
+    jobs: int = 1
+    progress: Callable[[int], None] | None = None
+
+
+@dataclass(slots=True)
+class _Part:
+    """What one run of records says."""
+
+    records: int = 0
+    batches: int = 0
+    entries: int = 0
+    findings: list[Finding] = field(default_factory=list[Finding])
+    named: dict[_Key, int] = field(default_factory=dict[_Key, int])
+    missing: dict[_Key, int] = field(default_factory=dict[_Key, int])
+    odd: set[_Key] = field(default_factory=set[_Key])
+
+
+def verify(store: StoreReader, checks: Checks | None = None) -> Verdict:
     """Check everything in the directory that ``store`` shows."""
+    checks = checks or Checks()
     verdict = Verdict(store.start, store.end)
     _check_files(store, verdict)
     runs: list[Run] = []
     for piece in store.pieces():
-        match piece:
-            case Run():
-                runs.append(piece)
-                _check_run(store, piece, verdict)
-            case Damage():
-                verdict.add(_of_damage(store, piece))
-            case _:
-                pass
+        if isinstance(piece, Damage):
+            verdict.add(_of_damage(store, piece))
+        elif isinstance(piece, Run):
+            runs.append(piece)
+    whole, looked = _Part(), 0
+    for run, part in zip(runs, _parts(store, runs, checks), strict=True):
+        _join(whole, part, verdict)
+        looked += run.end - run.offset
+        if checks.progress is not None:
+            checks.progress(looked)
+    verdict.records, verdict.batches = whole.records, whole.batches
+    verdict.entries = whole.entries
     if isinstance(store.log, TwinLog):
-        _check_entries(store, store.log, verdict)
+        _check_epochs(store, store.log, verdict)
         _check_heads(store, store.log, verdict)
-    _check_queues(store, runs, verdict)
+    _check_queues(store, whole, verdict)
     return verdict
+
+
+def _parts(store: StoreReader, runs: list[Run], checks: Checks) -> Iterator[_Part]:
+    def look(run: Run) -> _Part:
+        part = _Part()
+        _check_run(store, run, part, check_crc=store.ours and not checks.fast)
+        _check_queued(store, run, part)
+        return part
+
+    queues = store.stored_queues  # made once, before threads ask for it
+    if checks.jobs <= 1 or len(runs) <= 1 or not queues:
+        yield from map(look, runs)
+        return
+    with ThreadPoolExecutor(min(checks.jobs, JOBS_MAX)) as pool:
+        yield from pool.map(look, runs)
+
+
+def _join(whole: _Part, part: _Part, verdict: Verdict) -> None:
+    whole.records += part.records
+    whole.batches += part.batches
+    whole.entries += part.entries
+    for finding in part.findings:
+        verdict.add(finding)
+    for to, of in ((whole.named, part.named), (whole.missing, part.missing)):
+        for key, count in of.items():
+            to[key] = to.get(key, 0) + count
+    whole.odd |= part.odd
 
 
 def _check_files(store: StoreReader, verdict: Verdict) -> None:
@@ -177,8 +243,26 @@ def _first_bad(store: StoreReader, damage: Damage) -> str:
     return f": at {bad} {kernels.EXPLANATIONS[code]}" if code else ""
 
 
-def _check_run(store: StoreReader, run: Run, verdict: Verdict) -> None:
-    """Check that the records of a run name their own offsets; bodies too where batches prove them.
+def _check_run(store: StoreReader, run: Run, part: _Part, *, check_crc: bool) -> None:
+    """Check the records of a run, of our log batch by batch: what is in the cache is cheap."""
+    log = store.log
+    if not isinstance(log, TwinLog):
+        _check_span(store, run, part, check_crc=check_crc)
+        return
+    for i, entry in log.entries.get(run.file.start, ()):
+        if entry is None or not run.offset <= entry.start < run.end:
+            continue
+        batch = Run(run.file, entry.start, entry.end, entry.count)
+        _check_span(store, batch, part, check_crc=check_crc)
+        part.batches += 1
+        if text := _entry_wrong(store, entry):
+            name = f"twinlog/batches/{run.file.path.name}"
+            span = (48 * i, entry.start, entry.length)
+            part.findings.append(Finding(Grade.DAMAGE, name, *span, text, "the records themselves"))
+
+
+def _check_span(store: StoreReader, run: Run, part: _Part, *, check_crc: bool) -> None:
+    """Check that records name their own offsets; bodies too where batches prove them.
 
     Walking a RocketMQ log has compared the bodies already.
     """
@@ -186,9 +270,9 @@ def _check_run(store: StoreReader, run: Run, verdict: Verdict) -> None:
     at, end = run.offset - start, run.end - start
     while at < end:
         count, bad, code = kernels.verify_records(
-            view, at, end, start + at, check_crc=store.ours, check_offsets=True
+            view, at, end, start + at, check_crc=check_crc, check_offsets=True
         )
-        verdict.records += count
+        part.records += count
         if not code:
             return
         what = kernels.EXPLANATIONS[code]
@@ -197,25 +281,25 @@ def _check_run(store: StoreReader, run: Run, verdict: Verdict) -> None:
         length = size if holds else run.end - bad
         readable = f"everything below {bad} and from {bad + length} on"
         name = f"commitlog/{run.file.path.name}"
-        verdict.add(Finding(Grade.DAMAGE, name, bad - start, bad, length, what, readable))
-        verdict.records += holds
+        part.findings.append(Finding(Grade.DAMAGE, name, bad - start, bad, length, what, readable))
+        part.records += holds
         at = bad - start + length
 
 
-def _check_entries(store: StoreReader, log: TwinLog, verdict: Verdict) -> None:
-    """Check what the batch index says beyond borders and batch CRCs."""
+def _check_epochs(store: StoreReader, log: TwinLog, verdict: Verdict) -> None:
+    """Check that epochs never fall from batch to batch."""
     epoch = 0
     for file in store.series.files:
         for i, entry in log.entries.get(file.start, ()):
             if entry is None:
                 continue
-            verdict.batches += 1
-            text = _entry_wrong(store, entry, epoch)
-            epoch = max(epoch, entry.epoch)
-            if text and not _in_damage(store, entry.start):
+            verdict.batches += entry.kind == KIND_FILLER
+            if entry.epoch < epoch and not _in_damage(store, entry.start):
                 name = f"twinlog/batches/{file.path.name}"
                 span = (48 * i, entry.start, entry.length)
+                text = f"epoch {entry.epoch} follows epoch {epoch}"
                 verdict.add(Finding(Grade.DAMAGE, name, *span, text, "the records themselves"))
+            epoch = max(epoch, entry.epoch)
 
 
 def _check_heads(store: StoreReader, log: TwinLog, verdict: Verdict) -> None:
@@ -231,11 +315,7 @@ def _in_damage(store: StoreReader, offset: int) -> bool:
     return any(d.offset <= offset < d.offset + d.length for d in store.damage)
 
 
-def _entry_wrong(store: StoreReader, entry: BatchEntry, epoch: int) -> str:
-    if entry.epoch < epoch:
-        return f"epoch {entry.epoch} follows epoch {epoch}"
-    if entry.kind == KIND_FILLER or entry.start >= store.end:
-        return ""
+def _entry_wrong(store: StoreReader, entry: BatchEntry) -> str:
     view = store.series.read(entry.start, entry.length)
     count, stop, _, stamp, _ = kernels.walk(view, 0, len(view), check_crc=False)
     if (count, stop) != (entry.count, entry.length):
@@ -243,31 +323,32 @@ def _entry_wrong(store: StoreReader, entry: BatchEntry, epoch: int) -> str:
     return "" if stamp == entry.store_timestamp else "the entry names another store time"
 
 
-def _check_queues(store: StoreReader, runs: list[Run], verdict: Verdict) -> None:
-    """Compare the queues' files with what the log says they must hold."""
+def _check_queued(store: StoreReader, run: Run, part: _Part) -> None:
+    """Compare what the queues' files hold for the records of a run with what they must hold."""
     queues = store.stored_queues
-    named: dict[tuple[str, int], int] = {}
-    odd: set[tuple[str, int]] = set()
-    missing: dict[tuple[str, int], int] = {}
-    for run in runs:
-        for key, first, entries in _expected(store, run):
-            queue = queues.get(key)
-            count = len(entries) // 20
-            if not isinstance(queue, Queue):
-                if queue is None:
-                    missing[key] = missing.get(key, 0) + count
-                continue
-            held = queue.stored(first, count)
-            verdict.entries += len(held) // 20
-            named[key] = named.get(key, 0) + len(held) // 20
-            if held != entries[: len(held)]:
-                odd.add(key)
-            if len(held) < len(entries):
-                missing[key] = missing.get(key, 0) + count - len(held) // 20
-    for key, queue in queues.items():
-        if key in odd or named.get(key, 0) != queue.max - queue.min or not isinstance(queue, Queue):
+    for key, first, entries in _expected(store, run):
+        queue = queues.get(key)
+        count = len(entries) // 20
+        if not isinstance(queue, Queue):
+            if queue is None:
+                part.missing[key] = part.missing.get(key, 0) + count
+            continue
+        held = queue.stored(first, count)
+        part.entries += len(held) // 20
+        part.named[key] = part.named.get(key, 0) + len(held) // 20
+        if held != entries[: len(held)]:
+            part.odd.add(key)
+        if len(held) < len(entries):
+            part.missing[key] = part.missing.get(key, 0) + count - len(held) // 20
+
+
+def _check_queues(store: StoreReader, whole: _Part, verdict: Verdict) -> None:
+    """Look at each entry of queues that hold something else than the log says, or more."""
+    for key, queue in store.stored_queues.items():
+        simple = isinstance(queue, Queue) and key not in whole.odd
+        if not simple or whole.named.get(key, 0) != queue.max - queue.min:
             _check_entry_by_entry(store, queue, verdict)
-    _report_missing(store, missing, verdict)
+    _report_missing(store, whole.missing, verdict)
 
 
 def _expected(store: StoreReader, run: Run) -> Iterator[tuple[tuple[str, int], int, bytes]]:
@@ -315,81 +396,3 @@ def _check_entry_by_entry(store: StoreReader, queue: AnyQueue, verdict: Verdict)
         path = f"{queue.folder}/{queue.topic}/{queue.queue}/{name}".rstrip("/")
         readable = "the records, through the log"
         verdict.add(Finding(grade, path, position, entry.log_offset, entry.size, text, readable))
-
-
-@dataclass(frozen=True, slots=True)
-class Comparison:
-    """Where two logs part.
-
-    ``difference`` is the log offset of the first byte that differs where both have bytes; None when
-    there is none. ``equal_to`` is the end of what is equal. ``consistent`` is what the two epoch
-    histories promise to be equal; None where a side has no history.
-    """
-
-    start: int
-    end_first: int
-    end_second: int
-    equal_to: int
-    difference: int | None
-    consistent: int | None
-
-
-def compare(first: StoreReader, second: StoreReader) -> Comparison:
-    """Compare the logs of two directories byte by byte, where both have them."""
-    start = max(first.start, second.start)
-    end = min(first.end, second.end)
-    difference = _first_difference(first, second, start, end)
-    return Comparison(
-        start=start,
-        end_first=first.end,
-        end_second=second.end,
-        equal_to=max(end, start) if difference is None else difference,
-        difference=difference,
-        consistent=consistent_point(first.epochs(), first.end, second.epochs(), second.end),
-    )
-
-
-def _first_difference(first: StoreReader, second: StoreReader, start: int, end: int) -> int | None:
-    at = start
-    while at < end:
-        size = min(_CHUNK, end - at)
-        one, two = first.series.read(at, size), second.series.read(at, size)
-        size = min(len(one), len(two))
-        if not size:
-            return at
-        if one[:size] != two[:size]:
-            return at + _differs(one[:size], two[:size])
-        at += size
-    return None
-
-
-def _differs(one: memoryview, two: memoryview) -> int:
-    """Return the index of the first byte that differs; there is one."""
-    low, high = 0, len(one)
-    while high - low > 1:
-        mid = (low + high) // 2
-        low, high = (mid, high) if one[low:mid] == two[low:mid] else (low, mid)
-    return low
-
-
-def consistent_point(
-    ours: list[tuple[int, int]], our_end: int, theirs: list[tuple[int, int]], their_end: int
-) -> int | None:
-    """Return up to where two epoch histories (epoch, start) promise equal bytes.
-
-    None when a side has no history. 0 when they share no epoch.
-
-    >>> consistent_point([(1, 0), (2, 80)], 140, [(1, 0), (2, 80), (3, 100)], 160)
-    100
-    """
-    if not ours or not theirs:
-        return None
-    ends = [
-        {
-            entry: (history[i + 1][1] if i + 1 < len(history) else end)
-            for i, entry in enumerate(history)
-        }
-        for history, end in ((ours, our_end), (theirs, their_end))
-    ]
-    shared = [entry for entry in ends[0] if entry in ends[1]]
-    return min(ends[0][shared[-1]], ends[1][shared[-1]]) if shared else 0

@@ -20,7 +20,6 @@ from pathlib import Path
 
 from twinlog.errors import CorruptionError
 from twinlog.layout import BATCH_QUEUE_UNIT
-from twinlog.record import Record, decode
 from twinlog.store_files import FileSeries
 from twinlog.store_queues import IN_MEMORY_BYTES, IN_MEMORY_COUNT, Entry, Pull, Status
 
@@ -90,18 +89,18 @@ class CompactedQueue:
                 yield from (unit for unit in units if unit.queue_offset >= offset)
                 return
 
-    def records(self) -> Iterator[Record]:
-        """Yield the records kept, oldest first.
+    def records(self) -> Iterator[memoryview]:
+        """Yield the bytes of the records kept, oldest first.
 
         Raises:
-            CorruptionError: A unit points at no such record.
+            CorruptionError: A unit points behind the compacted log.
         """
         for unit in self._units:
             data = self._log.read(unit.log_offset, unit.size)
             if len(data) < unit.size:
                 text = f"entry {unit.queue_offset} of {self.topic}/{self.queue} points at nothing"
                 raise CorruptionError(text, file=FOLDER, offset=unit.log_offset)
-            yield decode(data)
+            yield data
 
     def close(self) -> None:
         """Drop the mappings."""

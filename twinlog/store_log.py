@@ -89,6 +89,8 @@ class Damage:
 
 
 Piece = Run | Blank | Damage
+Watch = Callable[[int], None]
+"""Told the end of each log file that has been walked."""
 Trusted = Callable[[], Sequence[tuple[int, int]]]
 """Returns (log offset, size) of what queue entries point at, in order of offsets."""
 
@@ -123,6 +125,8 @@ class RocketLog:
         raw: Take everything that parses.
         checkpoint: RocketMQ's checkpoint, for the start of recovery after a crash.
         trusted: Asked once, and only when damage is met.
+        check_crc: Whether bodies are compared with their CRCs.
+        watch: Told how far the walk is.
     """
 
     def __init__(
@@ -133,8 +137,12 @@ class RocketLog:
         raw: bool,
         checkpoint: Checkpoint,
         trusted: Trusted,
+        check_crc: bool = True,
+        watch: Watch | None = None,
     ) -> None:
         self._series = series
+        self._check_crc = check_crc
+        self._watch = watch
         self._clean = clean
         self._raw = raw
         self._trusted_starts = trusted
@@ -147,6 +155,8 @@ class RocketLog:
         for file in self._series.files:
             if not self._file(file, found):
                 break
+            if self._watch is not None:
+                self._watch(file.end)
         return found
 
     def _recovery_start(self, checkpoint: Checkpoint) -> int:
@@ -164,7 +174,9 @@ class RocketLog:
             found.append(_unreadable(self._series, file))
             return True
         while at < file.end:
-            count, stop, code, _, _ = kernels.walk(view, at - file.start, file.size)
+            count, stop, code, _, _ = kernels.walk(
+                view, at - file.start, file.size, check_crc=self._check_crc
+            )
             if count:
                 found.append(Run(file, at, file.start + stop, count))
             at = file.start + stop
@@ -257,10 +269,22 @@ class TwinLog:
         series: Files of ``commitlog``.
         batches: Files of ``twinlog/batches``, one for each log file and of its name.
         flushed: Everything below was flushed, as far as the checkpoint says.
+        check_crc: Whether batches are compared with their CRCs.
+        watch: Told how far the walk is.
     """
 
-    def __init__(self, series: FileSeries, batches: FileSeries, *, flushed: int) -> None:
+    def __init__(
+        self,
+        series: FileSeries,
+        batches: FileSeries,
+        *,
+        flushed: int,
+        check_crc: bool = True,
+        watch: Watch | None = None,
+    ) -> None:
         self._series = series
+        self._check_crc = check_crc
+        self._watch = watch
         self.entries: dict[int, list[tuple[int, BatchEntry | None]]] = {
             file.start: list(batch_entries(batches.view(file))) for file in batches.files
         }
@@ -289,6 +313,8 @@ class TwinLog:
             last = not indexed or file.start >= indexed[-1]
             if not self._file(file, found, last=last):
                 break
+            if self._watch is not None:
+                self._watch(file.end)
         return found
 
     def _file(self, file: LogFile, found: list[Piece], *, last: bool) -> bool:
@@ -338,7 +364,8 @@ class TwinLog:
         view = self._series.view(file)
         at = entry.start - file.start
         covered = BLANK.size if entry.kind == KIND_FILLER else entry.length
-        if kernels.crc32c(view[at : at + covered]) != entry.crc:
+        checked = self._check_crc or entry.kind == KIND_FILLER
+        if checked and kernels.crc32c(view[at : at + covered]) != entry.crc:
             torn = entry.start >= self.flushed
             text = "the batch does not match its CRC"
             if torn:

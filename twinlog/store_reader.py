@@ -45,6 +45,7 @@ from twinlog.store_log import (
     RocketLog,
     Run,
     TwinLog,
+    Watch,
     log_end,
 )
 from twinlog.store_marks import Marks, read_marks
@@ -83,12 +84,25 @@ class StoreReader:
         raw: Show everything that parses, not only what recovery would keep.
         rocketmq: Read it by RocketMQ's rules though it has a batch index of ours: what RocketMQ
             appended behind our end is part of the log then.
+        check_crc: Compare bodies and batches with their CRCs; without it damage inside them is not
+            seen.
+        watch: Told the end of each log file that has been walked.
 
     Raises:
         UsageError: There is no such directory, or it has no ``commitlog`` (code ``not-a-store``).
     """
 
-    def __init__(self, root: Path | str, *, raw: bool = False, rocketmq: bool = False) -> None:
+    def __init__(
+        self,
+        root: Path | str,
+        *,
+        raw: bool = False,
+        rocketmq: bool = False,
+        check_crc: bool = True,
+        watch: Watch | None = None,
+    ) -> None:
+        self._check_crc = check_crc
+        self._watch = watch
         self.root = Path(root)
         self.raw = raw
         if not (self.root / "commitlog").is_dir():
@@ -137,13 +151,21 @@ class StoreReader:
     def log(self) -> RocketLog | TwinLog:
         """The log by the rules of its kind."""
         if self.ours and not self.raw:
-            return TwinLog(self.series, self.batches, flushed=self.marks.flushed)
+            return TwinLog(
+                self.series,
+                self.batches,
+                flushed=self.marks.flushed,
+                check_crc=self._check_crc,
+                watch=self._watch,
+            )
         return RocketLog(
             self.series,
             clean=self.clean,
             raw=self.raw,
             checkpoint=self.checkpoint,
             trusted=self._trusted_starts,
+            check_crc=self._check_crc,
+            watch=self._watch,
         )
 
     def _trusted_starts(self) -> list[tuple[int, int]]:

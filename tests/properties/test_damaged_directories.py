@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from tests.golden.manifest import unpack
 from tests.unit.twinlog.ours import sample
 from twinlog.errors import CorruptionError
-from twinlog.store_check import compare, verify
+from twinlog.store_check import verify
+from twinlog.store_compare import compare
 from twinlog.store_reader import Record, Run, StoreReader
 
 

@@ -22,7 +22,8 @@ from tests.crash.workbench import (
     token,
 )
 from twinlog.layout import SYSTEM_TOPIC_EPOCH, SYSTEM_TOPIC_META
-from twinlog.store_check import compare, verify
+from twinlog.store_check import verify
+from twinlog.store_compare import compare
 from twinlog.store_reader import StoreReader
 
 

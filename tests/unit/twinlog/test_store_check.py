@@ -11,7 +11,8 @@ from tests.golden.manifest import unpack
 from tests.unit.twinlog.ours import SEGMENT, Ours, flip, put, sample
 from twinlog.kernels import crc32c
 from twinlog.layout import KIND_EPOCH, SYSTEM_TOPIC_EPOCH, file_name
-from twinlog.store_check import Finding, Grade, compare, consistent_point, verify
+from twinlog.store_check import Finding, Grade, verify
+from twinlog.store_compare import compare, consistent_point
 from twinlog.store_reader import StoreReader
 
 

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from twinlog import errors, layout, record, store_check, units
+from twinlog import errors, layout, record, store_compare, units
 from twinlog.units import UnitError
 
 
-@pytest.mark.parametrize("module", [errors, layout, record, store_check, units])
+@pytest.mark.parametrize("module", [errors, layout, record, store_compare, units])
 def test_the_examples_in_the_text_are_true(module: ModuleType) -> None:
     """Doctests."""
     assert doctest.testmod(module).failed == 0

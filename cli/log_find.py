@@ -1,0 +1,184 @@
+"""``twinlog log find`` and ``cat``: records of a store directory, looked up or poured out.
+
+``find`` shows records as ``dump`` does, one way of looking at a time; exit 1 when nothing is found.
+``cat`` prints bodies: one a line, bare with ``--raw``, or by a format. Both work on RocketMQ's
+directories and on ours, live or copied, and write nothing.
+
+Not here: looking up (``twinlog.store_find``), records as rows (``log_dump``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Annotated
+
+from cli.context import Context
+from cli.failures import Exit, Failure
+from cli.log import open_store, show
+from cli.log_dump import Item, Window, of_record, walk
+from cli.message_format import parse_format
+from cli.parsing import PRIVATE
+from twinlog import store_find
+from twinlog.messages import messages_of
+from twinlog.ranges import Mark, parse_range
+from twinlog.record import Record, decode
+from twinlog.store_queues import Entry
+from twinlog.store_reader import StoreReader
+
+MOST = 64
+"""Records that find shows; as many as RocketMQ's own query."""
+LINES = 500
+"""Lines of a cat that go out in one write."""
+
+
+def find(
+    directory: Path,
+    /,
+    *,
+    topic: str | None = None,
+    queue: int | None = None,
+    key: str | None = None,
+    unique_id: str | None = None,
+    offset: int | None = None,
+    id_: str | None = None,
+    at: str | None = None,
+    bodies: bool = False,
+    context: Annotated[Context, PRIVATE],
+) -> int:
+    """Find records by key, unique id, log offset, message id or time.
+
+    Exit 0: found. 1: there is none.
+
+    Args:
+        directory: The data directory of a node, or a store of RocketMQ.
+        topic: Of this topic only; every topic is looked through without it.
+        queue: With --at and --topic: in this queue, by RocketMQ's search.
+        key: One of the record's index keys.
+        unique_id: The id that the producer gave it.
+        offset: The record that holds the byte at this log offset.
+        id_: RocketMQ's message id, 32 or 56 hexadecimal digits.
+        at: The first record stored at or after this time: 2026-11-21T10:00Z, -1h .
+        bodies: Bodies too, as base64.
+    """
+    asked = {"key": key, "unique-id": unique_id, "offset": offset, "id": id_, "at": at}
+    given = [name for name, value in asked.items() if value is not None]
+    if len(given) != 1:
+        text = f"find takes one of --{', --'.join(asked)}, not {len(given)} of them"
+        raise Failure(Exit.USAGE, text, hints=(f"twinlog log find {directory} --key KEY",))
+    with open_store(directory) as store:
+        found = _found(store, asked, (topic, queue), context)
+        records = [r for r in found if topic is None or r.topic == topic][:MOST]
+        queued = {e.log_offset for r in records for e in _entries(store, r)}
+        items: list[Item] = [
+            of_record(r, in_queue=r.log_offset in queued, bodies=bodies) for r in records
+        ]
+    show(items, directory, context, kind="LogFind")
+    return Exit.OK if items else Exit.NO
+
+
+def _entries(store: StoreReader, record: Record) -> Iterator[Entry]:
+    found = store.queue(record.topic, record.queue)
+    number = record.queue_offset
+    return iter(()) if found is None else found.entries(number, number + 1)
+
+
+def _found(
+    store: StoreReader,
+    asked: dict[str, str | int | None],
+    place: tuple[str | None, int | None],
+    context: Context,
+) -> list[Record]:
+    topic, queue = place
+    match asked:
+        case {"key": str(text)} | {"unique-id": str(text)}:
+            named = asked["unique-id"] is not None
+            some = (
+                store_find.by_key(store, topic, text)
+                if topic is not None
+                else store_find.by_key_anywhere(store, text)
+            )
+            return [r for r in some if (r.unique_id == text if named else text in r.keys)]
+        case {"offset": int(offset)}:
+            one = store_find.by_offset(store, offset)
+        case {"id": str(text)}:
+            one = store_find.by_id(store, text)
+        case _:
+            ms = _moment(str(asked["at"]), context)
+            if topic is not None and queue is not None:
+                one = store_find.by_queue_time(store, topic, queue, ms)
+            else:
+                one = store_find.by_time(store, ms)
+    return [one] if one is not None else []
+
+
+def _moment(text: str, context: Context) -> int:
+    """Return the time that ``text`` names, ms since 1970."""
+    point = parse_range(f"@{text.removeprefix('@')}:").first
+    ms = point.at_ms(context.wall_ms()) if point.mark in (Mark.TIME, Mark.AGO) else None
+    if ms is None:
+        raise Failure(Exit.USAGE, f'--at is "{text}", which is no time', hints=("--at -1h",))
+    return ms
+
+
+def cat(
+    directory: Path,
+    /,
+    *,
+    range_: str = "start:",
+    topic: str | None = None,
+    queue: int | None = None,
+    format_: str | None = None,
+    raw: bool = False,
+    compacted: bool = False,
+    context: Annotated[Context, PRIVATE],
+) -> int:
+    """Print the bodies of a store's records, decompressed, in log order.
+
+    Args:
+        directory: The data directory of a node, or a store of RocketMQ.
+        range_: Which records: 4096:8192 (log offsets), -100: (the last hundred), +100, @-1h: .
+        topic: Of this topic only.
+        queue: Of the queues of this number only.
+        format_: Instead of the body and a line end, for example '%O %k %v%n'.
+        raw: Bodies as they are stored, byte for byte, nothing between them.
+        compacted: What RocketMQ's compaction kept of a topic, instead of the log; needs --topic.
+    """
+    shown = parse_format(format_ if format_ is not None else "%v%n")
+    if raw and format_ is not None:
+        raise Failure(Exit.USAGE, "--raw and --format exclude each other")
+    if compacted and topic is None:
+        raise Failure(Exit.USAGE, "--compacted needs --topic", hints=("twinlog log info --queues",))
+    window = Window.parse(range_, context.wall_ms())
+    with open_store(directory) as store:
+        found = _kept(store, topic) if compacted else _stored(store, window)
+        wanted = (
+            data
+            for data in found
+            if (record := decode(data, check_crc=False)).topic == (topic or record.topic)
+            and queue in (None, record.queue)
+        )
+        if raw:
+            for data in wanted:
+                context.printer.data(decode(data, check_crc=False).body)
+            return Exit.OK
+        while block := list(islice(wanted, LINES)):
+            messages = [message for data in block for message in messages_of(data)]
+            context.printer.text("".join([shown(message) for message in messages]))
+    return Exit.OK
+
+
+def _stored(store: StoreReader, window: Window) -> Iterator[memoryview]:
+    for found in walk(store, window):
+        if isinstance(found, Record):
+            yield store.series.read(found.log_offset, found.size)
+
+
+def _kept(store: StoreReader, topic: str | None) -> Iterator[memoryview]:
+    queues = [queue for (name, _), queue in sorted(store.compacted.items()) if name == topic]
+    if not queues:
+        what = f"{store.root} has no compacted copy of topic {topic}"
+        raise Failure(Exit.MISSING, what, hints=("see: twinlog log info DIR --queues",))
+    for queue in queues:
+        yield from queue.records()

@@ -1,0 +1,138 @@
+"""``twinlog log find`` and ``cat``: records looked up and poured out, RocketMQ's and ours."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cli.app import main
+from tests.golden.manifest import manifest, unpack
+from tests.unit.twinlog.ours import sample
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return unpack("01-basic", tmp_path_factory.mktemp("basic"))
+
+
+def found(capsys: pytest.CaptureFixture[str], root: Path, *words: str) -> list[dict[str, Any]]:
+    assert main(["log", "find", str(root), "-o", "json", *words], {}) == 0
+    items: list[dict[str, Any]] = json.loads(capsys.readouterr().out)["items"]
+    return items
+
+
+def test_by_key(capsys: pytest.CaptureFixture[str], root: Path) -> None:
+    """The manifest's key queries, with the key's text compared; with and without a topic."""
+    messages = {m["physical_offset"]: m for m in manifest("01-basic")["messages"]}
+    asked = 0
+    for query in manifest("01-basic")["key_queries"]:
+        wanted = [
+            offset
+            for offset in query["physical_offsets"]
+            if query["key"] in messages[offset]["properties"].get("KEYS", "").split(" ")
+        ]
+        if not wanted:
+            continue
+        asked += 1
+        items = found(capsys, root, "--topic", query["topic"], "--key", query["key"])
+        assert [item["physical_offset"] for item in items] == wanted
+    assert asked > 3
+
+
+def test_by_every_id(capsys: pytest.CaptureFixture[str], root: Path) -> None:
+    """Unique id, message id, an offset in the middle: the same record with all its fields."""
+    message = next(m for m in manifest("01-basic")["messages"] if "UNIQ_KEY" in m["properties"])
+    ways = (
+        ("--unique-id", message["properties"]["UNIQ_KEY"]),
+        ("--id", message["msg_id"]),
+        ("--id", message["msg_id"].lower()),
+        ("--offset", str(message["physical_offset"])),
+        ("--offset", str(message["physical_offset"] + message["size"] - 1)),
+    )
+    for way in ways:
+        [item] = found(capsys, root, *way)
+        assert {name: item[name] for name in message} == message, way
+
+
+def test_by_time(capsys: pytest.CaptureFixture[str], root: Path) -> None:
+    """The first record at or after a moment; in a queue by RocketMQ's own search."""
+    messages = manifest("01-basic")["messages"]
+    last = messages[-1]["store_timestamp"]
+    first_of_last = next(m for m in messages if m["store_timestamp"] >= last)
+    [item] = found(capsys, root, "--at", "2026-11-21T00:00Z")
+    assert item["physical_offset"] == 0
+    query = next(
+        q
+        for q in manifest("01-basic")["time_queries"]
+        if q["lower"] and q["timestamp"] <= first_of_last["store_timestamp"]
+    )
+    stamp = f"2026-11-21T07:{query['timestamp'] // 60000 % 60:02d}:"
+    stamp += f"{query['timestamp'] / 1000 % 60:06.3f}Z"
+    place = ["--topic", query["topic"], "--queue", str(query["queue_id"])]
+    [item] = found(capsys, root, *place, "--at", stamp)
+    assert item["queue_offset"] == query["lower"]
+
+
+def test_what_is_not_there(capsys: pytest.CaptureFixture[str], root: Path) -> None:
+    """1 with an empty answer; 64 for a call that names no way, or two, or no id at all."""
+    for words in (["--key", "nobody"], ["--offset", "999999999"], ["--id", "0" * 32]):
+        assert main(["log", "find", str(root), *words, "-o", "json"], {}) == 1
+        assert json.loads(capsys.readouterr().out)["items"] == []
+    for words in ([], ["--key", "a", "--offset", "1"], ["--id", "xyz"], ["--at", "soon"]):
+        assert main(["log", "find", str(root), *words], {}) == 64
+        assert "hint:" in capsys.readouterr().err
+
+
+def test_cat(capsys: pytest.CaptureFixture[str], root: Path) -> None:
+    """Bodies in log order, of one topic or of all, by a format or bare."""
+    messages = manifest("01-basic")["messages"]
+    assert main(["log", "cat", str(root), "--format", "%O %t %q%n"], {}) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines == [f"{m['physical_offset']} {m['topic']} {m['queue_id']}" for m in messages]
+    topic = messages[0]["topic"]
+    assert main(["log", "cat", str(root), "--topic", topic, "--range=-5:", "--format", "%s%n"]) == 0
+    sizes = [str(m["body_len"]) for m in messages[-5:] if m["topic"] == topic]
+    assert capsys.readouterr().out.splitlines() == sizes
+    assert main(["log", "cat", str(root), "--raw", "--format", "%v"], {}) == 64
+
+
+def test_raw_bodies(capfdbinary: pytest.CaptureFixture[bytes], root: Path) -> None:
+    """Byte for byte what is stored, nothing between."""
+    assert main(["log", "cat", str(root), "--raw", "--range", "+1"], {}) == 0
+    data = capfdbinary.readouterr().out
+    wanted = manifest("01-basic")["messages"][0]
+    assert hashlib.sha256(data).hexdigest() == wanted["body_sha256"]
+
+
+def test_compacted_and_compressed(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """What compaction kept: each key once, but for what came later; bodies decompressed."""
+    root = unpack("14-compaction", tmp_path)
+    topic = manifest("14-compaction")["queues"][0]["topic"]
+    words = ["log", "cat", str(root), "--compacted", "--topic", topic, "--format", "%q %o %k%n"]
+    assert main(words, {}) == 0
+    kept = [line.split(" ", 2) for line in capsys.readouterr().out.splitlines()]
+    assert 50 <= len(kept) < 420
+    older = [key for queue, offset, key in kept if queue == "0" and int(offset) < 158]
+    assert len(older) == len(set(older))
+    assert main(["log", "cat", str(root), "--compacted"], {}) == 64
+    assert main(["log", "cat", str(root), "--compacted", "--topic", "none"], {}) == 66
+    capsys.readouterr()
+    packed = unpack("11-compressed", tmp_path / "11")
+    assert main(["log", "cat", str(packed), "--range", "+1", "--format", "%s"], {}) == 0
+    first = manifest("11-compressed")["messages"][0]
+    assert int(capsys.readouterr().out) == first.get("plain_body_len", first["body_len"])
+
+
+def test_dump_hex(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Every byte of a record, as JSON and as lines that people read."""
+    root = sample().write(tmp_path)
+    assert main(["log", "dump", str(root), "--hex", "--range", "+1", "-o", "jsonl"], {}) == 0
+    item = json.loads(capsys.readouterr().out.splitlines()[0])
+    data = (root / "commitlog" / f"{0:020d}").read_bytes()[: item["size"]]
+    assert bytes.fromhex(item["hex"]) == data
+    assert main(["log", "dump", str(root), "--hex", "--range", "+1"], {}) == 0
+    assert "rmq_sys_TWINLOG" in capsys.readouterr().out.replace("\n", "")

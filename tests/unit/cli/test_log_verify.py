@@ -1,0 +1,65 @@
+"""``twinlog log verify`` with ``--jobs`` and ``--fast``, and what it says while it works."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cli.app import main
+from tests.golden.manifest import manifest, unpack
+from tests.unit.twinlog.ours import flip, sample
+from twinlog.layout import file_name
+
+
+def verified(
+    capsys: pytest.CaptureFixture[str], root: Path, *words: str
+) -> tuple[int, dict[str, Any]]:
+    code = main(["log", "verify", str(root), "-o", "json", *words], {})
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return code, found
+
+
+def test_jobs_find_the_same(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Side by side or one after the other: the same counts and findings, damage included."""
+    root = unpack("02-rollover", tmp_path)
+    one = verified(capsys, root)
+    assert one == verified(capsys, root, "--jobs", "4")
+    assert one[1]["records"] == len(manifest("02-rollover")["messages"])
+    for name in (0, 65536):  # an offset in a record's own header, in two files
+        flip(root / "commitlog" / file_name(name), 35)
+    code, damaged = verified(capsys, root)
+    assert (code, len(damaged["findings"])) == (65, 2)
+    assert (code, damaged) == verified(capsys, root, "--jobs", "4")
+    assert main(["log", "verify", str(root), "--jobs", "0"], {}) == 64
+
+
+def test_fast_leaves_out_the_bodies(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """A flipped body is seen by all checks only; a flipped offset and a lost entry by both."""
+    ours = sample()
+    root = ours.write(tmp_path / "a", flushed=ours.end)
+    last = ours.entries[5]
+    flip(root / "commitlog" / file_name(0), last.end - 40)
+    assert verified(capsys, root)[0] == 65
+    assert verified(capsys, root, "--fast")[0] == 0
+    flip(root / "commitlog" / file_name(0), last.start + 35)
+    assert verified(capsys, root, "--fast")[0] == 65
+    theirs = unpack("03c-bad-body", tmp_path / "b")
+    (theirs / "abort").unlink()
+    assert verified(capsys, theirs)[0] == 65
+    shutil.rmtree(theirs / "consumequeue")
+    assert verified(capsys, theirs, "--fast")[0] == 65
+
+
+def test_progress_is_said_on_stderr(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """In a pipe one line every ten seconds: the first at once. --quiet says nothing."""
+    root = unpack("02-rollover", tmp_path)
+    assert main(["log", "verify", str(root)], {}) == 0
+    said = capsys.readouterr()
+    assert "reading the log" in said.err
+    assert "reading" not in said.out
+    assert main(["log", "verify", str(root), "--quiet"], {}) == 0
+    assert capsys.readouterr().err == ""

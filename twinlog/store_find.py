@@ -1,0 +1,87 @@
+"""Finding single records in a store directory: by key, by place, by id, by time.
+
+A key is looked up in the key index, which knows hashes; the record's own key or unique id decides.
+An offset finds the record that holds that byte, wherever in it the byte lies. RocketMQ's message id
+is the store host and the log offset in hexadecimal digits; the producer's unique id is a key.
+
+Units: log offsets in bytes, times in milliseconds. Nothing is written.
+
+Not here: what the caller types (``cli.log_find``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from twinlog.errors import UsageError
+from twinlog.layout import BATCH_LENGTH_MAX
+from twinlog.record import Record
+from twinlog.store_log import Run
+from twinlog.store_reader import StoreReader
+
+_ID_LENGTHS = (32, 56)
+"""Digits of a message id: host of 8 or 20 bytes, and 8 for the offset."""
+
+
+def by_key(store: StoreReader, topic: str, key: str) -> Iterator[Record]:
+    """Yield the records of ``topic`` with the key or unique id ``key``, newest first."""
+    for offset in store.find_key(topic, key):
+        record = store.record_at(offset)
+        if record is not None and record.topic == topic and key in (*record.keys, record.unique_id):
+            yield record
+
+
+def by_key_anywhere(store: StoreReader, key: str) -> Iterator[Record]:
+    """Yield the records with the key or unique id ``key`` of every topic, topic by topic."""
+    for topic in sorted(store.topics()):
+        yield from by_key(store, topic, key)
+
+
+def by_offset(store: StoreReader, offset: int) -> Record | None:
+    """Return the record that holds the byte at log offset ``offset``; None when none does."""
+    found = None
+    for piece in store.pieces(max(offset - BATCH_LENGTH_MAX, 0), offset + 1):
+        if isinstance(piece, Run):
+            for record in store.decode_run(piece):
+                if record.log_offset <= offset < record.log_offset + record.size:
+                    found = record
+    return found
+
+
+def by_id(store: StoreReader, text: str) -> Record | None:
+    """Return the record that RocketMQ calls ``text``; None when there is none of that id.
+
+    Raises:
+        UsageError: The text is no message id (code ``message-id``).
+    """
+    try:
+        data = bytes.fromhex(text)
+    except ValueError:
+        data = b""
+    if len(text) not in _ID_LENGTHS or not data:
+        raise UsageError(
+            f'"{text}" is no message id: it has 32 hexadecimal digits, 56 with an IPv6 host',
+            code="message-id",
+            hint="look for a producer's own id with --unique-id",
+        )
+    record = store.record_at(int.from_bytes(data[-8:], "big"))
+    return record if record is not None and record.message_id == text.upper() else None
+
+
+def by_time(store: StoreReader, ms: int) -> Record | None:
+    """Return the first record of the log that was stored at or after ``ms``; None when none was."""
+    for piece in store.pieces():
+        if isinstance(piece, Run) and store.last_timestamp(piece) >= ms:
+            return next(r for r in store.decode_run(piece) if r.store_timestamp >= ms)
+    return None
+
+
+def by_queue_time(store: StoreReader, topic: str, queue: int, ms: int) -> Record | None:
+    """Return the first record of a queue stored at or after ``ms``, by RocketMQ's search."""
+    found = store.queue(topic, queue)
+    if found is None:
+        return None
+    number = store.offset_by_time(topic, queue, ms)
+    entry = next(iter(found.entries(number, number + 1)), None)
+    record = store.record_at(entry.log_offset) if entry is not None else None
+    return record if record is not None and record.store_timestamp >= ms else None
