@@ -34,9 +34,10 @@ AGE_UNKNOWN_MS = 1 << 40
 """An age beyond every limit: 34 years."""
 SKIPS_MAX = 64
 """Answers without a matching tag that one turn walks over before it lets others run."""
-SIFTS_MAX = 4
-"""The same for a filter over properties, which costs a hundred times as much for each record. Then
-the reader is answered without records: ``next`` and ``skipped`` say how far it came."""
+SIFTS_MAX = 2
+"""The same for a filter over properties, which costs some microseconds for each record: together
+about ten milliseconds. Then the reader is answered without records: ``next`` and ``skipped`` say
+how far it came."""
 
 
 class ReadAsker(Protocol):

@@ -17,7 +17,7 @@ import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from itertools import accumulate, compress, groupby, repeat
+from itertools import accumulate, compress, repeat, takewhile
 from operator import add, ne
 from typing import TypeVar
 
@@ -186,7 +186,9 @@ class Reader:
 
     def _found(self, queue: ConsumeQueue, first: int, wanted: Wanted) -> ReadResult:
         """Return the records from queue offset ``first`` on, which exists."""
-        most = READ_ENTRIES if wanted.filtered else min(wanted.records, READ_ENTRIES)
+        most = min(wanted.records, READ_ENTRIES)
+        if wanted.filtered:
+            most = READ_ENTRIES if wanted.tag_hashes is not None else SIFT_RECORDS
         raw = queue.read(first, most)
         if len(raw) < QUEUE_ENTRY.size:
             raise self._wrong(queue, first, 0, 0)
@@ -236,18 +238,20 @@ class Reader:
     def _matching(self, queue: ConsumeQueue, entries: Entries, where: Sieve) -> list[bool]:
         """Return for each entry whether its record matches: a kernel call for each log file."""
         found: list[bool] = []
-        at = self._log.segments.at
-        for _, group in groupby(entries.offsets, lambda offset: at(offset).start):
-            begin, count = len(found), len(list(group))
-            offsets = entries.offsets[begin : begin + count]
-            sizes = entries.sizes[begin : begin + count]
-            first, end = min(offsets), max(map(add, offsets, sizes))
-            view = self._log.segments.view(first, end)
-            packed = b"".join(map(QUEUE_ENTRY.pack, offsets, sizes, repeat(0)))
-            kept = where.keep(view, first, packed)
+        offsets, sizes = entries.offsets, entries.sizes
+        while len(found) < len(entries):
+            begin = len(found)
+            segment = self._log.segments.at(offsets[begin])
+            stop = begin + sum(1 for _ in takewhile(segment.end.__gt__, offsets[begin:]))
+            part = slice(begin, stop)
+            first, end = min(offsets[part]), max(map(add, offsets[part], sizes[part]))
+            if first < segment.start:
+                raise self._wrong(queue, entries.numbers[begin], first, end - first)
+            packed = b"".join(map(QUEUE_ENTRY.pack, offsets[part], sizes[part], repeat(0)))
+            kept = where.keep(segment.view(first, end), first, packed)
             if isinstance(kept, int):
-                number = entries.numbers[begin + kept]
-                raise self._wrong(queue, number, offsets[kept], sizes[kept])
+                at = begin + kept
+                raise self._wrong(queue, entries.numbers[at], offsets[at], sizes[at])
             found += kept
         return found
 
