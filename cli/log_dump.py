@@ -20,8 +20,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Self
 
+from twinlog.compression import COMPRESSION_MASK, decompress
 from twinlog.errors import TwinlogError
-from twinlog.messages import COMPRESSION_MASK, decompress
 from twinlog.ranges import Mark, Point, Range, parse_range
 from twinlog.record import FLAG_COMPRESSED, Record
 from twinlog.store_log import Blank, Damage, Harm, Run

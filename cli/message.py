@@ -26,6 +26,7 @@ from cli.parsing import PRIVATE
 from cli.render import Answer, Cell, Table, Time, columns
 from cli.topic import require
 from twinlog.client import Client
+from twinlog.compression import parse_compression
 from twinlog.errors import OutcomeUnknown
 from twinlog.messages import Message, Receipt
 from twinlog.outgoing import Section
@@ -56,6 +57,7 @@ def send(
     header: Annotated[tuple[str, ...], Parameter(consume_multiple=False)] = (),
     queue: int | None = None,
     ack: Acknowledge = Acknowledge.CONFIRMED,
+    compress: str = "none",
     context: Annotated[Context, PRIVATE],
 ) -> int:
     """Store one message, or one for each line.
@@ -73,14 +75,18 @@ def send(
         header: A property as ``name=value``; repeatable.
         queue: Into this queue; default by turns.
         ack: When it counts as done: in the master's log, on its disk, on one slave, or confirmed.
+        compress: ``none``, ``zlib``, ``lz4`` or ``zstd``, perhaps with a level (``zlib:9``): what
+            is done to a body of 4 KiB or more; readers get it as it was.
     """
     bodies = _bodies(context, body, file, lines)
     properties = dict(_header(word) for word in header)
+    parse_compression(compress)  # a mistake in it is told before anybody is asked
     with context.client(timeout=_send_seconds(context)) as client:
         if lines:
             return _send_lines(
-                client, topic, bodies, context, key=key, tag=tag, properties=properties, ack=ack
-            )
+                client, topic, bodies, context, key=key, tag=tag, properties=properties, ack=ack,
+                compress=compress,
+            )  # fmt: skip
         started = time.monotonic()
         try:
             receipt = client.send(
@@ -91,6 +97,7 @@ def send(
                 properties=properties or None,
                 queue=queue,
                 acknowledge=ack.value,
+                compress=compress,
             )
         except OutcomeUnknown as error:
             raise _unknown(topic, key, error) from error
@@ -200,6 +207,7 @@ def _send_lines(
     tag: str | None,
     properties: dict[str, str],
     ack: Acknowledge,
+    compress: str,
 ) -> int:
     """Send each line through one producer; say what was stored even when it ends early."""
     count = 0
@@ -207,7 +215,7 @@ def _send_lines(
     output = context.options.output
     each = output in (Output.JSONL, Output.NAME)
     sent: list[tuple[Section, int]] = []
-    with client.producer(topic, acknowledge=ack.value) as producer:
+    with client.producer(topic, acknowledge=ack.value, compress=compress) as producer:
         try:
             for body in bodies:
                 section = producer.send(body, key=key, tag=tag, properties=properties or None)

@@ -20,9 +20,10 @@ from typing import Self, TypeVar
 import anyio
 
 from twinlog.aio_connection import AsyncConnection, close
-from twinlog.aio_producer import AsyncProducer
+from twinlog.aio_producer import AsyncProducer, packed
 from twinlog.answers import message_at, topic_created
 from twinlog.client import Duration, Size, bytes_of, seconds_of
+from twinlog.compression import parse_compression
 from twinlog.connection import CONNECT_SECONDS
 from twinlog.errors import OffsetBeyond, Unavailable
 from twinlog.messages import Message, Receipt
@@ -110,16 +111,19 @@ class AsyncClient:
         properties: Mapping[str, str] | None = None,
         queue: int | None = None,
         acknowledge: str = "confirmed",
+        compress: str | None = None,
         timeout: Duration | None = None,
     ) -> Receipt:
         """Send one message and return where it was stored; as `Client.send`.
 
         Cancelled, the message may or may not be stored.
         """
+        stored, flags = await packed(parse_compression(compress), body)
         sender = await self._sender(topic, acknowledge)
         seconds = self.timeout if timeout is None else seconds_of(timeout)
         section = await sender.one(
-            seconds, lambda core: core.add(body, key, tag, order_key, properties, queue)
+            seconds,
+            lambda core: core.add(stored, key, tag, order_key, properties, queue, flags=flags),
         )
         return section.receipt()
 
@@ -141,6 +145,7 @@ class AsyncClient:
         batch: Size = 256 * KiB,
         linger: Duration = 0.002,
         window: int = 5,
+        compress: str | None = None,
         timeout: Duration | None = None,
     ) -> AsyncProducer:
         """Return a producer for many messages to ``topic``, to be used by ``async with``.
@@ -153,6 +158,7 @@ class AsyncClient:
             batch=bytes_of(batch),
             linger=seconds_of(linger),
             window=window,
+            compression=parse_compression(compress),
             timeout=self.timeout if timeout is None else seconds_of(timeout),
         )
         return AsyncProducer(self, topic, settings)

@@ -11,12 +11,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Final, Self
 
 import anyio
 from anyio.abc import TaskGroup, TaskStatus
 
 from twinlog.aio_connection import AsyncConnection, close
+from twinlog.compression import Compression
 from twinlog.errors import TwinlogError, Unavailable, UsageError
 from twinlog.outgoing import Section
 from twinlog.pipeline import PATIENCE_SECONDS, ROUTE_SECONDS, wall_ms
@@ -25,10 +26,24 @@ from twinlog.producer_settings import ProducerSettings, Statistics, Target
 from twinlog.reading import unknown_topic
 from twinlog.routing import Address, parse_route
 from twinlog.session import MASTER, LinkDown
+from twinlog.units import KiB
 from twinlog.wire import Frame, FrameError, Type
 
 if TYPE_CHECKING:
     from twinlog.aio import AsyncClient
+
+
+THREAD_FROM: Final = 64 * KiB
+"""Bodies from so many bytes on are compressed in a thread: below, a thread costs as much."""
+
+
+async def packed(compression: Compression | None, body: bytes) -> tuple[bytes, int]:
+    """Return a body as it is to be sent, and its system flag; see `Compression.pack`."""
+    if compression is None:
+        return body, 0
+    if len(body) < THREAD_FROM:
+        return compression.pack(body)
+    return await anyio.to_thread.run_sync(compression.pack, body)
 
 
 class AsyncProducer:
@@ -99,13 +114,15 @@ class AsyncProducer:
     ) -> Section:
         """Take one record and return the section that carries it, shared by its neighbours.
 
-        Waits only while too much is unanswered; cancelled then, nothing was taken. Arguments and
+        Waits while too much is unanswered, or while a thread compresses a body of `THREAD_FROM`
+        bytes or more; cancelled then, nothing was taken. Arguments and
         errors as `pipeline.Producer.send`.
         """
         core = self._started
+        body, flags = await packed(self._settings.compression, body)
         while core.full:
             await self._moved.wait()
-        section = core.add(body, key, tag, order_key, properties, queue)
+        section = core.add(body, key, tag, order_key, properties, queue, flags=flags)
         if core.due or section.count == 1:
             self._wake.set()
         return section

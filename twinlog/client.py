@@ -23,6 +23,7 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 from twinlog.answers import message_at, topic_created
+from twinlog.compression import parse_compression
 from twinlog.connection import CONNECT_SECONDS, Connection
 from twinlog.errors import OffsetBeyond
 from twinlog.messages import Message, Receipt
@@ -128,6 +129,7 @@ class Client:
         properties: Mapping[str, str] | None = None,
         queue: int | None = None,
         acknowledge: str = "confirmed",
+        compress: str | None = None,
         timeout: Duration | None = None,
     ) -> Receipt:
         """Send one message and return where it was stored.
@@ -141,6 +143,8 @@ class Client:
             properties: Further properties.
             queue: The queue itself.
             acknowledge: ``written``, ``flushed``, ``replicated`` or ``confirmed``.
+            compress: ``none``, ``zlib``, ``lz4`` or ``zstd``, perhaps with a level (``zlib:9``):
+                what is done to a body of 4 KiB or more when that makes it smaller.
             timeout: Instead of the client's.
 
         Raises:
@@ -148,6 +152,8 @@ class Client:
             TwinlogError: It is not stored.
         """
         self._own_process()
+        compression = parse_compression(compress)
+        packed, flags = (body, 0) if compression is None else compression.pack(body)
         sender = self._senders.get((topic, acknowledge))
         if sender is None:
             settings = ProducerSettings(acknowledge=acknowledge, timeout=self.timeout, window=1)
@@ -155,7 +161,8 @@ class Client:
             self._senders[topic, acknowledge] = sender
         seconds = self.timeout if timeout is None else seconds_of(timeout)
         section = sender.one(
-            seconds, lambda core: core.add(body, key, tag, order_key, properties, queue)
+            seconds,
+            lambda core: core.add(packed, key, tag, order_key, properties, queue, flags=flags),
         )
         return section.receipt()
 
@@ -167,6 +174,7 @@ class Client:
         batch: Size = 256 * KiB,
         linger: Duration = 0.002,
         window: int = 5,
+        compress: str | None = None,
         timeout: Duration | None = None,
     ) -> Producer:
         """Return a producer for many messages to ``topic``; see `Producer` and `ProducerSettings`.
@@ -180,6 +188,7 @@ class Client:
             batch=bytes_of(batch),
             linger=seconds_of(linger),
             window=window,
+            compression=parse_compression(compress),
             timeout=self.timeout if timeout is None else seconds_of(timeout),
         )
         return Producer(self, topic, settings)

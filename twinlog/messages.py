@@ -3,26 +3,20 @@
 A `Message` shows one record as consumers want it: body decompressed, key and tag by name. Where to
 go on reading is in the message itself (`Message.next`); the caller keeps it wherever it likes.
 
-Bodies: RocketMQ producers compress above 4 KiB by default. zlib is always understood, lz4 and
-zstandard when their libraries are installed (extra ``compression``).
-
-Not here: the record's layout (``twinlog.record``).
-
-Sources: RocketMQ 5.3 (``MessageSysFlag``, ``CompressionType``).
+Not here: the record's layout (``twinlog.record``), compression (``twinlog.compression``).
 """
 
 from __future__ import annotations
 
-import importlib
 import struct
-import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final, cast
 
 from twinlog import kernels
-from twinlog.errors import Corrupt, CorruptionError, UsageError
+from twinlog.compression import COMPRESSION_MASK, decompress
+from twinlog.errors import CorruptionError
 from twinlog.record import (
     FLAG_BORN_V6,
     FLAG_COMPRESSED,
@@ -35,13 +29,6 @@ from twinlog.record import (
     decode_properties,
     unpack_host,
 )
-
-COMPRESSION_MASK: Final = 0x700
-_NAMES: Final[Mapping[int, str]] = {0: "zlib", 0x100: "lz4", 0x200: "zstd", 0x300: "zlib"}
-
-BODY_MAX: Final = 64 << 20
-"""Largest decompressed body, bytes: sixteen times the largest body a node takes by default. A
-record cannot make its reader allocate more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,51 +206,3 @@ def _message(topic: str, stored: Stored) -> Message:
         stored=stored,
     )
     return message
-
-
-def decompress(body: bytes, kind: int) -> bytes:
-    """Return the body that a record with compression bits ``kind`` stands for.
-
-    Raises:
-        UsageError: The library is not installed, or nobody knows that kind.
-        Corrupt: It does not decompress, or to more than `BODY_MAX`.
-    """
-    name = _NAMES.get(kind)
-    if name is None:
-        raise UsageError(f"the body is compressed in a way that is not known: 0x{kind:x}")
-    try:
-        found = _ways()[name](body)
-    except ImportError as error:
-        hint = "install the extra: pip install 'twinlog[compression]'"
-        raise UsageError(f"the body is compressed with {name}", hint=hint) from error
-    except Exception as error:  # each library has its own
-        raise Corrupt(f"a body compressed with {name} does not decompress: {error}") from error
-    if len(found) > BODY_MAX:
-        raise Corrupt(f"a body decompresses to more than {BODY_MAX} bytes")
-    return found
-
-
-def _ways() -> Mapping[str, Callable[[bytes], bytes]]:
-    return {"zlib": _zlib, "lz4": _lz4, "zstd": _zstd}
-
-
-def _zlib(body: bytes) -> bytes:
-    stream = zlib.decompressobj()
-    found = stream.decompress(body, BODY_MAX + 1)
-    if not stream.eof and len(found) <= BODY_MAX:
-        raise ValueError("the stream ends early")
-    return found
-
-
-def _lz4(body: bytes) -> bytes:
-    stream = importlib.import_module("lz4.frame").LZ4FrameDecompressor()
-    found = cast("bytes", stream.decompress(body, BODY_MAX + 1))
-    if not stream.eof and len(found) <= BODY_MAX:
-        raise ValueError("the stream ends early")
-    return found
-
-
-def _zstd(body: bytes) -> bytes:
-    library = importlib.import_module("zstandard")
-    with library.ZstdDecompressor().stream_reader(body) as stream:
-        return cast("bytes", stream.read(BODY_MAX + 1))

@@ -111,7 +111,8 @@ class Producer:
             UnknownTopic: It does not exist (first call only).
         """
         core = self._core if self._core and not self._closed else self._start()
-        section = core.add(body, key, tag, order_key, properties, queue)
+        body, flags = self._settings.pack(body)
+        section = core.add(body, key, tag, order_key, properties, queue, flags=flags)
         if core.due:
             self._work(core)
         return section

@@ -139,11 +139,14 @@ class ProducerCore:
         order_key: str | None = None,
         properties: Mapping[str, str] | None = None,
         queue: int | None = None,
+        *,
+        flags: int = 0,
     ) -> Section:
         """Put one record into the open section of its queue and return that section.
 
         ``queue`` chooses the queue, else ``order_key`` does, else sections take turns; ``key``
         never does. The record's number in the section is ``section.count - 1`` right after.
+        ``flags`` is the system flag of a body that is compressed already.
 
         Raises:
             RecordRefused: The record cannot be stored; nothing was added.
@@ -166,11 +169,11 @@ class ProducerCore:
         if section is None:
             section = self._begin(lane, now)
             text += section.mark
-            size = lane.encoder.add(body, properties=text, born_timestamp=now)
+            size = lane.encoder.add(body, properties=text, sys_flag=flags, born_timestamp=now)
             section.first(size, len(text))
             lane.open = section
         else:
-            size = lane.encoder.add(body, properties=text, born_timestamp=now)
+            size = lane.encoder.add(body, properties=text, sys_flag=flags, born_timestamp=now)
         section.count += 1
         section.size += size
         if section.size >= self._batch or now >= section.due:

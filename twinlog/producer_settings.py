@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from twinlog.compression import Compression
 from twinlog.errors import UsageError
 from twinlog.units import KiB, MiB
 
@@ -25,6 +26,7 @@ class ProducerSettings:
         linger: Or when its first record is so old, seconds.
         window: Sections of one queue under way; the node remembers 5.
         timeout: From closing to the final answer, seconds, retries and failover included.
+        compression: What is done to large bodies; None: they are sent as they are.
         bytes_in_flight: Sections that are not answered, all queues together; beyond it `full`.
     """
 
@@ -34,6 +36,11 @@ class ProducerSettings:
     window: int = 5
     timeout: float = 30.0
     bytes_in_flight: int = 8 * MiB
+    compression: Compression | None = None
+
+    def pack(self, body: bytes) -> tuple[bytes, int]:
+        """Return a body as it is to be sent, and its system flag; see `Compression.pack`."""
+        return (body, 0) if self.compression is None else self.compression.pack(body)
 
     def __post_init__(self) -> None:
         """Check the numbers; raises UsageError."""

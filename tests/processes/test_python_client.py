@@ -86,6 +86,19 @@ def test_filters_on_a_node(processes: Processes, client: Client, topic: str) -> 
     assert [int(next(begun).body) for _ in range(2)] == [6000, 6001]
 
 
+def test_compressed_bodies_through_a_node(client: Client, topic: str) -> None:
+    """Nodes take the flags, store what they got, and serve it to filters and readers alike."""
+    body = b"".join(b"line %d of a large body\n" % number for number in range(2000))
+    for kind in ("zlib", "lz4", "zstd"):
+        client.send(topic, body, tag=kind, queue=0, compress=kind)
+    client.send(topic, body, tag="none", queue=0)
+    found = list(client.read(topic, where="TAGS <> 'none'"))
+    assert [(m.tag, m.body) for m in found] == [(kind, body) for kind in ("zlib", "lz4", "zstd")]
+    assert [m.record.sys_flag for m in found] == [0x301, 0x101, 0x201]
+    assert client.get(found[0].address).body == body
+    assert client.get(f"log@{found[1].log_offset}").body == body
+
+
 def test_everything_a_client_does(processes: Processes, client: Client, topic: str) -> None:
     """Send, read from each kind of node, get by each address, offsets, topics, errors."""
     receipt = client.send(topic, b"one", key="k", tag="a", queue=2, properties={"p": "q"})

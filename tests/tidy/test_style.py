@@ -21,9 +21,9 @@ FILE_LINES_MAX = 600
 
 PURE = {
     "twinlog": {
-        "answers", "errors", "lane", "layout", "link", "messages", "outgoing", "producer",
-        "producer_settings", "ranges", "reading", "record", "routing", "session", "shapes", "sql92",
-        "sql92_lexer", "sql92_nodes", "sql92_values", "units", "wire",
+        "answers", "compression", "errors", "lane", "layout", "link", "messages", "outgoing",
+        "producer", "producer_settings", "ranges", "reading", "record", "routing", "session",
+        "shapes", "sql92", "sql92_lexer", "sql92_nodes", "sql92_values", "units", "wire",
         "kernels/codes", "kernels/columns", "kernels/fields", "kernels/key_cells", "kernels/plain",
         "spark/columns", "spark/decoding", "spark/errors", "spark/foreign", "spark/options",
         "spark/planning", "spark/selection",

@@ -40,7 +40,7 @@ import org.apache.rocketmq.store.stats.BrokerStatsManager;
  *
  * <p>Requests: open {dir, commit_log_size, queue_size}, dump, query {topic, key}, time {topic, queue,
  * timestamp}, put {messages: [{topic, queue, body (hex), properties}]}, close, filter {cases:
- * [[expression, properties]]}. Opening changes a
+ * [[expression, properties]]}, pack and unpack {rows: [[flag, level, hex]]}. Opening changes a
  * directory, so callers hand over copies.
  */
 public final class Judge {
@@ -75,6 +75,8 @@ public final class Judge {
             case "time": return time(request);
             case "put": return put(request);
             case "filter": return Filters.judge(request);
+            case "pack": return Bodies.judge(request, true);
+            case "unpack": return Bodies.judge(request, false);
             case "close": return close();
             default: throw new IllegalArgumentException(request.getString("op"));
         }

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from tests.unit.client.fake_node import Arrived, Drop, FakeCluster
 from twinlog import Client, record
+from twinlog.compression import decompress
 from twinlog.errors import (
     Corrupt,
     CorruptionError,
@@ -25,7 +26,7 @@ from twinlog.errors import (
     UnknownTopic,
     UsageError,
 )
-from twinlog.messages import Message, decompress, messages_of
+from twinlog.messages import Message, messages_of
 from twinlog.ranges import RangeError
 from twinlog.routing import parse_endpoints
 from twinlog.wire import FrameError, Type
@@ -469,7 +470,7 @@ def test_bodies_that_do_not_decompress(monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(Corrupt):
             decompress(body, kind)
     with monkeypatch.context() as small:
-        small.setattr("twinlog.messages.BODY_MAX", 1000)
+        small.setattr("twinlog.compression.BODY_MAX", 1000)
         for kind, body in enumerate((zlib.compress, lz4.frame.compress, zstandard.compress)):
             assert decompress(body(bytes(1000)), kind << 8) == bytes(1000)
             with pytest.raises(Corrupt, match="more than 1000"):
