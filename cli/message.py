@@ -176,7 +176,10 @@ def _show_receipt(receipt: Receipt, seconds: float, ack: Acknowledge, context: C
         "confirmed_by": by,
         "seconds": round(seconds, 6),
     }
+    if receipt.buffered:
+        fields["buffered"] = True
     who = f" by {', '.join(by)}" if by else ""
+    who = " in the master's memory only: buffered" if receipt.buffered else who
     context.printer.answer(
         Answer(
             kind="Receipt",

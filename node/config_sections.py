@@ -113,7 +113,6 @@ class StorageSection(Section):
         "disk_clean": "deleting expired files",
         "disk_force": "deleting the oldest files on a full disk",
         "disk_refuse": "refusing writes early on a full disk",
-        "flush=async-buffered": "appending to locked memory first",
     }
     segment_size: Size = Field(
         1 * GiB,
@@ -123,9 +122,18 @@ class StorageSection(Section):
         description="One file of the log; RocketMQ's default. A fact of the whole group, written "
         "when a store is created.",
     )
-    flush: Literal["sync", "async"] = Field(
+    flush: Literal["sync", "async", "async-buffered"] = Field(
         "async",
-        description="sync: every acknowledgement waits for the disk. async: the disk follows.",
+        description="sync: every acknowledgement waits for the disk. async: the disk follows. "
+        "async-buffered: a master appends to a memory pool first and the file follows; the least "
+        "durable: `written` answers from memory, says `buffered`, and a killed process loses it.",
+    )
+    flush_timeout: Seconds = Field(
+        5.0,
+        ge=0.1,
+        le=600,
+        description="How long a `flushed` send waits for the disk; then the answer is "
+        '"stored, not known flushed".',
     )
     flush_interval: Seconds = Field(
         0.5, ge=0.01, le=60, description="async: how long bytes stay unflushed under load."
@@ -147,6 +155,25 @@ class StorageSection(Section):
         False,
         description="Lock the pages ahead of the writer in memory. Beyond what RLIMIT_MEMLOCK "
         "allows the node goes on without, warns once and counts the bytes.",
+    )
+    flush_on_write: bool = Field(
+        False,
+        description="async: flush as soon as 4 pages are dirty, not at a fixed rate; RocketMQ's "
+        "`flushCommitLogTimed=false`.",
+    )
+    buffer_pool: Size = Field(
+        64 * MiB,
+        ge=1 * MiB,
+        le=16 * GiB,
+        multiple_of=4096,
+        description="async-buffered: memory for batches before they are in the file, locked if "
+        "RLIMIT_MEMLOCK allows it. When it is full, batches go straight into the file.",
+    )
+    commit_interval: Seconds = Field(
+        0.2,
+        ge=0.01,
+        le=60,
+        description="async-buffered: how long batches stay only in memory; 4 pages go at once.",
     )
     message_size_max: Size = Field(
         4 * MiB, ge=1 * KiB, le=4 * MiB, description="Body of one message; RocketMQ's limit."

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from node.append_path import AppendRequest, parse_sections, parse_terms
 from node.reads import ReadAnswer, parse_read
+from replication.outcomes import BUFFERED
 from storage.sections import SectionResult
 from twinlog import wire
 from twinlog.errors import Busy, ProtocolError, TwinlogError, UsageError
@@ -180,11 +181,13 @@ class ClientConnection:
             ]
             for each in results
         ]
-        fields = {
+        fields: dict[str, object] = {
             "results": listed,
-            "confirmed_by": by.split(",") if by else [],
+            "confirmed_by": by.split(",") if by and by != BUFFERED else [],
             "epoch": self._server.epoch,
         }
+        if by == BUFFERED:
+            fields["buffered"] = True
         self.answer(wire.Type.APPEND, request, fields)
 
     def refused(self, request: int, size: int, code: str, text: str) -> None:

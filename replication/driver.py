@@ -19,12 +19,13 @@ from there. Units: bytes, seconds. Not here: decisions (``core``), sockets, thre
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol, cast
+from typing import cast
 
 from replication import commands, frames
 from replication.core import ReplicaCore
 from replication.events import Later, Node
-from replication.outcomes import refusal, unknown
+from replication.outcomes import BUFFERED, NOT_KNOWN_FLUSHED, refusal, unknown
+from replication.outside import Done, Outside, Reply
 from replication.register_ops import to_wire
 from replication.settings import ReplicationSettings
 from replication.shipment import Shipment, Shipments
@@ -49,44 +50,7 @@ from twinlog.errors import CorruptionError, ProtocolError
 ACCEPTED_FROM = 1 << 20
 """Numbers of accepted links begin here; a process dials fewer than a million times between."""
 
-Reply = Callable[[list[SectionResult], str | None], None]
-"""Results of the sections, and who holds them (names, comma between); None when nobody does."""
-
-Done = Callable[[str, str], None]
-"""Code (``ok``, ``unknown`` or a reason) and text."""
-
 __all__ = ["ACCEPTED_FROM", "Driver", "Outside", "PeerView", "RoleView"]
-
-
-class Outside(Protocol):
-    """What the driver needs from the world. No method may call the driver before it returns."""
-
-    def send(self, conn: int, frame: wire.Frame) -> None:
-        """Queue a frame; its payload is good until the call returns or the log is cut."""
-
-    def dial(self, conn: int, peer: str) -> None:
-        """Connect to a node; answered by ``on_dialed`` or ``on_closed``."""
-
-    def close(self, conn: int, why: str) -> None:
-        """Close a link after what was queued; the driver hears nothing more of it."""
-
-    def coordinate(self, call_id: int, op: dict[str, object]) -> None:
-        """Ask the register; answered by ``on_answer``."""
-
-    def push(self) -> None:
-        """Let what was queued leave: what follows takes time and nobody waits for it."""
-
-    def run_job(self, job: Job) -> None:
-        """Run a job off the loop; answered by ``on_job``."""
-
-    def event(self, name: str, level: str, **facts: object) -> None:
-        """Log an event; level ``alarm`` is for a person."""
-
-    def changed(self) -> None:
-        """Role, epoch, in-sync set or confirm offset moved: look at ``view``."""
-
-    def crash(self, why: str) -> None:
-        """End the process; may raise."""
 
 
 class Driver:
@@ -146,7 +110,7 @@ class Driver:
         self._cutting: tuple[Job, int] | None = None
         self._again: dict[str, tuple[float, commands.Command]] = {}
         self._requests = 0
-        self._replies: dict[int, tuple[Reply, list[SectionResult]]] = {}
+        self._replies: dict[int, tuple[Reply, list[SectionResult], str]] = {}
         self._dones: dict[int, Done] = {}
         self._shipments = Shipments(store)
         self._running = False
@@ -280,9 +244,13 @@ class Driver:
         out, do = self.core.context.out, self._do
         self._running = True
         try:
-            while out and not self._crashed:
-                command = out.popleft()
-                do[type(command)](now, command)
+            while True:
+                while out and not self._crashed:
+                    command = out.popleft()
+                    do[type(command)](now, command)
+                if self._crashed or not self._upkeep.commit(now):
+                    break
+                self.core.on_appended(now)
         finally:
             self._running = False
             self._shipments.clear()
@@ -365,6 +333,7 @@ class Driver:
     def _control(self, now: float, change: Control, deadline: float, reply: Reply) -> None:
         assert self._token is not None
         result = self.store.append_control(self._token, change, wall_ms=self._wall_ms())
+        self._upkeep.commit(now, at_once=True)  # somebody waits, and there are few of them
         self._written(now, [result], CONFIRMED, deadline, 1024, reply)
 
     def _written(
@@ -386,10 +355,12 @@ class Driver:
         if not end or self._holds(ack, end):
             if stored:
                 self.core.on_appended(now)
-            reply(results, self._holders(ack) if end else None)
+            reply(results, self._where(ack, end) if end else None)
             return
+        if ack == FLUSHED:
+            deadline = min(deadline, now + self.store.settings.flush_timeout_seconds)
         self._requests += 1
-        self._replies[self._requests] = (reply, results)
+        self._replies[self._requests] = (reply, results, ack)
         self.core.waiters.add(self._requests, ack, end=end, size=size, deadline=deadline)
         if ack == FLUSHED:
             self._upkeep.wanted = max(self._upkeep.wanted, end)
@@ -410,9 +381,18 @@ class Driver:
         reign = self.core.mastership
         return reign.names if reign is not None and ack == CONFIRMED else self.node
 
+    def _where(self, ack: str, end: int) -> str:
+        """Return who holds everything below ``end``: nodes, or the memory of this process."""
+        return self._holders(ack) if end <= self.store.committed else BUFFERED
+
     def transfer(self, now: float, to: str, reply: Done, *, who: str = "") -> None:
         """Hand the mastership to ``to``; ``ok`` once the register has it."""
-        self._turn(now, self.core.transfer, self._done(reply), to, who)
+        self._turn(now, self._transfer, self._done(reply), to, who)
+
+    def _transfer(self, now: float, request: int, to: str, who: str) -> None:
+        if self._upkeep.commit(now, at_once=True):
+            self.core.on_appended(now)
+        self.core.transfer(now, request, to, who)
 
     def stop(self, now: float, reply: Done) -> None:
         """Take no new work, answer what is owed, then ``ok``: the store may be closed."""
@@ -453,7 +433,7 @@ class Driver:
         if reign is None or session is None:
             return
         shipment: Shipment = (b"", b"", command.start)
-        if command.start < self.store.end:
+        if command.start < self.store.committed:
             shipment = self._shipments.at(command.start)
         packed, payload, end = shipment
         message = reign.frame_at(
@@ -527,7 +507,7 @@ class Driver:
         reign.on_epoch_appended(now, end)
 
     def _do_flush(self, now: float, command: commands.Flush) -> None:
-        self._upkeep.wanted = max(self._upkeep.wanted, self.store.end)
+        self._upkeep.wanted = max(self._upkeep.wanted, self.store.committed)
 
     def _do_cut(self, now: float, command: commands.Cut) -> None:
         assert self._token is not None
@@ -587,13 +567,15 @@ class Driver:
         reign = self.core.mastership
         names = reign.names if reign is not None else self.node
         for request in command.requests:
-            reply, results = self._replies.pop(request)
+            reply, results, _ = self._replies.pop(request)
             reply(results, names)
 
     def _do_give_up(self, now: float, command: commands.GiveUp) -> None:
         for request in command.requests:
-            reply, results = self._replies.pop(request)
-            reply([unknown(result) for result in results], None)
+            reply, results, ack = self._replies.pop(request)
+            stored = ack == FLUSHED and self.core.mastership is not None
+            text = NOT_KNOWN_FLUSHED if stored else ""
+            reply([unknown(result, text) for result in results], None)
 
     def _do_answer(self, now: float, command: commands.Answer) -> None:
         self._dones.pop(command.request)(command.code, command.text)

@@ -167,7 +167,7 @@ class Mastership:
         insync = self.insync
         if self._context.role.state in (Role.STARTING, Role.TRANSFERRING):
             return None
-        add, remove = insync.change(now, self._context.log.end, self.confirm)
+        add, remove = insync.change(now, self._context.log.committed, self.confirm)
         if not add and not remove:
             return None
         proposal = insync.proposal_for(add, remove)
@@ -205,7 +205,7 @@ class Mastership:
             family=context.node.family,
             segment_size=context.node.segment_size,
             start=log.start,
-            end=log.end,
+            end=log.committed,
             epochs=log.epochs,
             state=self.state,
         )
@@ -290,7 +290,7 @@ class Mastership:
             return
         member.linked_at = now
         member.level_at = now
-        member.mark_end, member.mark_at = self._context.log.end, now
+        member.mark_end, member.mark_at = self._context.log.committed, now
         self.why_not.pop(session.node, None)
         self._context.tell("slave-streams", node=session.node, offset=ready.end)
         self._context.do(commands.Changed())
@@ -314,7 +314,7 @@ class Mastership:
         if ack.health != member.health:
             member.health = ack.health
             self._tick_at = now
-        member.progressed(now, self._context.log.end)
+        member.progressed(now, self._context.log.committed)
         self._ship(session)
         self.advance(now)
 
@@ -388,7 +388,7 @@ class Mastership:
         self.advance(now)
 
     def _ship(self, session: MasterSession) -> None:
-        start = session.next_ship(self._context.log.end)
+        start = session.next_ship(self._context.log.committed)
         if start is not None:
             self._context.do(commands.Ship(session.conn, start))
 
@@ -416,7 +416,7 @@ class Mastership:
             offset=offset,
             prev_epoch=epoch_before(log.epochs, offset),
             confirm=self.confirm,
-            end=log.end,
+            end=log.committed,
             time_ms=time_ms,
             revision=self.state.revision,
             tag=self.state.tag,
@@ -458,7 +458,7 @@ class Mastership:
         self._notice_at = None
         for session in list(self.sessions.values()):
             stale = session.told < self.confirm or session.shown < self.state.revision
-            if session.streaming and stale and session.next >= self._context.log.end:
+            if session.streaming and stale and session.next >= self._context.log.committed:
                 self._context.do(commands.Ship(session.conn, session.next))
 
     # -- switchover
@@ -484,7 +484,7 @@ class Mastership:
             return "not-in-sync", f"{to} is not a slave of the in-sync set: {self.names}"
         if self.insync.proposal is not None:
             return "busy", "the in-sync set is being changed"
-        behind = self._context.log.end - member.acked
+        behind = self._context.log.committed - member.acked
         if member.linked_at is None or behind > self._context.settings.transfer_lag_bytes_max:
             return "not-in-sync", f"{to} is {behind} bytes behind"
         return None
@@ -570,7 +570,7 @@ class Mastership:
                 ping = frames.Ping(self.epoch, session.session, self._nonce)
                 self._context.do(commands.Send(conn, ping))
         for member in self.insync.members.values():
-            member.progressed(now, self._context.log.end)
+            member.progressed(now, self._context.log.committed)
             if member.name in self.state.isr:
                 self.insync.forgive(member, now)
         self._look_at_handover(now)

@@ -15,8 +15,16 @@ def refusal(code: str, text: str) -> SectionResult:
     return SectionResult(Outcome.REFUSED, 0, 0, 0, code, text, 0)
 
 
-def unknown(result: SectionResult) -> SectionResult:
+BUFFERED = "*"
+"""In place of names: no node holds it, it lies only in the memory pool of the master's process."""
+
+NOT_KNOWN_FLUSHED = "stored, not known flushed"
+"""Of a send that waited for the disk longer than the flush may take."""
+
+
+def unknown(result: SectionResult, text: str = "") -> SectionResult:
     """Return a result that says: written here, and nobody knows whether it stays."""
     if result.outcome is Outcome.REFUSED:
         return result
-    return replace(result, outcome=Outcome.UNKNOWN, code="unknown", text="not confirmed in time")
+    said = text or "not confirmed in time"
+    return replace(result, outcome=Outcome.UNKNOWN, code="unknown", text=said)

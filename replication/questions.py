@@ -146,9 +146,9 @@ class Questions:
             start=node.start,
             known=node.known,
             clean=self.is_clean,
-            empty=log.end == log.start == 0,
+            empty=log.committed == log.start == 0,
             last_epoch=log.last_epoch,
-            end=log.end,
+            end=log.committed,
             promised=context.promise.epoch,
             seed=context.settings.seed,
         )

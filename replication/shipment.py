@@ -43,7 +43,7 @@ class Shipments:
     def at(self, start: int) -> Shipment:
         """Return what one frame carries from border ``start``, which is below the end."""
         store = self._store
-        end = store.end
+        end = store.committed
         held = self._held
         if held is not None and held[0] == start and held[1] == end:
             return held[2]
@@ -67,7 +67,7 @@ class Shipments:
     def damage_at(self, start: int) -> str | None:
         """Return what is wrong with our own batch at ``start``; None when it is good."""
         store = self._store
-        if store.border_at_or_below(start) != start or start >= store.end:
+        if store.border_at_or_below(start) != start or start >= store.committed:
             return "no batch begins there"
         entry = store.entries(start, max_bytes=1)[0]
         if kernels.crc32c(store.view(start, start + covered(entry))) == entry.crc:

@@ -1,4 +1,4 @@
-"""Work of a store that nobody asked for: flush, checkpoint, allocate ahead, snapshot, dispatch.
+"""Work of a store that nobody asked for: commit, flush, checkpoint, prepare, snapshot, dispatch.
 
 Decides when; every job runs off the loop, one of each kind at a time. Dispatch runs on the loop in
 bounded slices, after answers. A full disk postpones everything but the flush, which needs no space;
@@ -13,7 +13,7 @@ from typing import Protocol
 
 from storage import Job, Store
 from storage.errors import DiskFull
-from storage.flusher import Flush, FlushPolicy
+from storage.flusher import CommitPolicy, Flush, FlushPolicy
 
 PREPARE_BYTES = 256 * 1024
 """How much is appended between two looks at the next file."""
@@ -52,6 +52,7 @@ class Upkeep:
         self._eager = eager
         self._dispatch_bytes = dispatch_bytes
         self._policy = FlushPolicy(store.settings, now)
+        self._commits = CommitPolicy(store.settings)
         self._under_way: dict[str, Job] = {}
         self._checkpoint_at = now + store.settings.checkpoint_interval_seconds
         self._checkpointed = (store.flushed, store.confirm)
@@ -71,9 +72,28 @@ class Upkeep:
         if now >= self._checkpoint_at or self._is_far():
             self._checkpoint(now)
 
+    def commit(self, now: float, *, at_once: bool = False) -> bool:
+        """Move what waits in memory into the file when it is due; whether something was moved.
+
+        A full disk leaves it in memory; it is tried again after `FULL_SECONDS`.
+        """
+        store = self._store
+        if store.damage is not None or now < self._full_until:
+            return False
+        pooled = store.end - store.committed
+        if not self._commits.due(now, pooled) and not (at_once and pooled):
+            return False
+        try:
+            store.commit()
+        except DiskFull:
+            self._full_until = now + FULL_SECONDS
+            return False
+        self._commits.due(now, 0)
+        return True
+
     def _flush(self, now: float) -> None:
         store = self._store
-        flushed, end = store.flushed, store.end
+        flushed, end = store.flushed, store.committed
         if flushed >= end or "flush" in self._under_way:
             return
         wanted = end if self._eager else self.wanted
@@ -88,7 +108,7 @@ class Upkeep:
         self._run("flush", job)
 
     def _prepare(self, now: float) -> None:
-        end = self._store.end
+        end = self._store.committed
         due = end - self._prepared_end >= PREPARE_BYTES or now >= self._prepare_at
         if not due:
             return
@@ -138,7 +158,7 @@ class Upkeep:
             self._full_until = now + FULL_SECONDS
             error = None
         if kind == "flush":
-            self._policy.ended(now, flushed=store.flushed, end=store.end)
+            self._policy.ended(now, flushed=store.flushed, end=store.committed)
         if error is not None:
             raise error
         return True
@@ -151,5 +171,7 @@ class Upkeep:
         due = max(min(self._checkpoint_at, self._prepare_at), self._full_until)
         if store.dispatched < store.confirm:
             due = min(due, self._full_until)
-        flush = self._policy.deadline(flushed=store.flushed, end=store.end)
+        if (commit := self._commits.deadline()) is not None:
+            due = min(due, max(commit, self._full_until))
+        flush = self._policy.deadline(flushed=store.flushed, end=store.committed)
         return due if flush is None else min(due, max(flush, self._flush_from))

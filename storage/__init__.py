@@ -12,7 +12,8 @@ offsets* are something else: they count records of one queue.
 * ``checkpointed``: flushed, as the checkpoint file says it; each second, each 64 MiB.
 * ``flushed``: everything below is on this disk, log **and** batch index.
 * ``committed``: everything below is in the file and has its batch entry.
-* ``end``: first byte not yet written; equal to committed, for there is no memory pool yet.
+* ``end``: first byte not yet written; equal to committed but on a master that buffers
+  (``async-buffered``): there what lies between the two is in the memory pool only.
 * ``confirm``: everything below is on every in-sync member; never falls.
 * ``dispatched``: queues are built up to here.
 

@@ -143,6 +143,7 @@ class Appender:
     def _roll(self) -> None:
         """End the file, begin the next one; what an earlier attempt has done is not done again."""
         log = self._log
+        log.commit("log.roll.commit")
         if not log.file_is_new:
             assert self._opening is not None
             if log.room:
@@ -190,7 +191,7 @@ class Appender:
         """
         log = self._log
         log.timestamp = max(log.timestamp, wall_ms)
-        turn = _Turn([None] * len(sections), start=log.end, cursor=log.end)
+        turn = _Turn([None] * len(sections), start=log.tail, cursor=log.tail)
         for number, section in enumerate(sections):
             try:
                 turn.results[number] = self._one(turn, number, section, system)
@@ -241,7 +242,7 @@ class Appender:
             if repeated is not None:
                 return repeated
         at, first = turn.cursor, self.next_number(section.topic, section.queue)
-        view = self._log.window(at, length)
+        view = self._log.place(at, length)
         view[:] = section.data
         kernels.patch_section(
             view, 0, length, log_offset=at, queue_offset=first,
@@ -331,18 +332,21 @@ class Appender:
             self._close(turn)
         last = log.segments.last
         fits = last is not None and turn.cursor + length + BLANK_SIZE <= last.end
-        if fits and not log.file_is_new:
-            return
-        self._finish(turn)
-        self._roll()
-        turn.start = turn.cursor = log.end
+        if not fits or log.file_is_new:
+            self._finish(turn)
+            self._roll()
+            turn.start = turn.cursor = log.tail
+        if not log.has_place(turn.cursor + length):
+            self._finish(turn)
+            log.pass_pool("log.commit")
+            turn.start = turn.cursor = log.tail
 
     def _close(self, turn: _Turn) -> None:
         """Make an entry of what was placed since the last one."""
         if not turn.count:
             return
         log, length = self._log, turn.cursor - turn.start
-        crc = kernels.crc32c(log.window(turn.start, length))
+        crc = kernels.crc32c(log.place(turn.start, length))
         entry = BatchEntry(
             turn.start, length, turn.count, log.history.last, crc, log.timestamp, KIND_RECORDS,
             log.flushed,
@@ -354,7 +358,7 @@ class Appender:
         """Write the entries of the turn; from now on its sections are in the log."""
         self._close(turn)
         try:
-            self._log.add(turn.entries, "log.append")
+            self._log.enter(turn.entries, "log.append")
         except DiskFull:
             self._abandon(turn)
         turn.entries.clear()
@@ -378,11 +382,11 @@ class Appender:
         for number, result in enumerate(turn.results):
             if result is None or result.outcome is not Outcome.DUPLICATE:
                 continue
-            if result.end > self._log.end:  # it repeats what is taken back
+            if result.end > self._log.tail:  # it repeats what is taken back
                 turn.results[number] = refused("disk-full", DISK_FULL)
         turn.entries.clear()
         turn.members.clear()
         turn.undo.clear()
         turn.numbers.clear()
-        turn.start = turn.cursor = self._log.end
+        turn.start = turn.cursor = self._log.tail
         turn.count = 0

@@ -1,8 +1,14 @@
 """The commit log: one append-only sequence of batches for all topics, in files of one size.
 
-Writing is always the same three steps: bytes are placed beyond the end (`window`), then the entries
-of whole batches are written (`add`), then the end moves. Between the first and the last nothing
-exists; after a failure `wipe` zeroes what was placed, for beyond the end there are only zeros.
+Writing to the file is always the same three steps: bytes are placed beyond the end (`window`), then
+the entries of whole batches are written (`add`), then the end moves. Between the first and the last
+nothing exists; after a failure `wipe` zeroes what was placed, for beyond the end there are only
+zeros.
+
+A buffering master puts whole batches into a memory pool first (`place`, `enter`); `commit` takes
+the three steps for all of them. Until then they lie between the end and the `tail`, and nobody but
+the appender knows them. Where the pool has no place for a batch, it is emptied and the batch goes
+straight into the file.
 
 Positions are log offsets in bytes and batch borders; see the page in `storage`. ``flushed`` covers
 log and batch index and only `flushed_to` moves it.
@@ -18,11 +24,13 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from storage.disk import Disk, Mapping
 from storage.epoch_history import EpochHistory
 from storage.errors import DiskError
 from storage.paging import Paging, Range
+from storage.pool import Pool
 from storage.segment import (
     Segment,
     adopt,
@@ -48,7 +56,8 @@ class CommitLog:
         settings: Sizes.
         segments: What recovery found.
         history: Epochs of the bytes below ``end``.
-        end: End of the log; also the flushed offset, for recovery flushes.
+        end: End of the log in its files (the committed offset); also the flushed offset, for
+            recovery flushes.
     """
 
     def __init__(
@@ -71,10 +80,16 @@ class CommitLog:
         self._placed = end
         self._paging = Paging(settings, end)
         self._full: list[Mapping] = []
+        self._pool: Pool | None = None
+        self._buffering = self._direct = False
         self.unlocked = 0
         """Bytes that should be locked in memory and may not be."""
         if segments.last is not None:
             segments.last.mapping.expect_writes(settings.huge_pages)
+        if settings.flush == "async-buffered":
+            memory = disk.memory(settings.buffer_pool_bytes)
+            self._pool = Pool(memory.buffer)
+            self.unlocked += 0 if memory.locked else settings.buffer_pool_bytes
 
     @property
     def start(self) -> int:
@@ -138,13 +153,68 @@ class CommitLog:
         self.timestamp = max(self.timestamp, entries[-1].store_timestamp)
 
     def wipe(self, op: str) -> None:
-        """Zero everything that was placed beyond the end."""
+        """Zero everything that was placed in the file beyond the end."""
+        self._direct = False
         last = self.segments.last
         if last is None or self._placed <= self.end:
             return
         stop = min(self._placed, last.end)
         last.mapping.zero(self.end - last.start, stop - last.start, op + ".zero")
         self._placed = self.end
+
+    # -- the memory pool
+
+    @property
+    def tail(self) -> int:
+        """Where the next batch begins: beyond the end by what is only in memory."""
+        return self.end + (self._pool.length if self._pool is not None else 0)
+
+    def buffer(self, wanted: bool) -> None:
+        """Drop what is only in memory; from now on batches go through the pool, or do not."""
+        if self._pool is not None:
+            self._pool.clear()
+        self._buffering, self._direct = wanted and self._pool is not None, False
+
+    def has_place(self, until: int) -> bool:
+        """Whether bytes up to log offset ``until`` may be placed without emptying the pool."""
+        pool = self._pool
+        return not self._buffering or self._direct or pool is None or pool.fits(until - self.end)
+
+    def pass_pool(self, op: str) -> None:
+        """Empty the pool; the next batches go straight into the file, until they are entered.
+
+        Raises:
+            DiskError: As `commit`.
+        """
+        self.commit(op)
+        self._direct = True
+
+    def place(self, at: int, length: int) -> memoryview:
+        """Return ``length`` writable bytes at ``at`` of a batch that is being made."""
+        if self._buffering and not self._direct and self._pool is not None:
+            return self._pool.part(at - self.end, length)
+        return self.window(at, length)
+
+    def enter(self, entries: Sequence[BatchEntry], op: str) -> None:
+        """Take batches that were placed: into the pool, or as `add` does."""
+        if self._buffering and not self._direct and self._pool is not None:
+            self._pool.enter(entries)
+            return
+        self._direct = False
+        self.add(entries, op)
+
+    def commit(self, op: str) -> None:
+        """Move what is in the pool into the file: bytes, then entries, then the end.
+
+        Raises:
+            DiskError: All of it is still in the pool, and nothing of it in the file.
+        """
+        pool = self._pool
+        if pool is None or not pool.length:
+            return
+        self.window(self.end, pool.length)[:] = pool.part(0, pool.length)
+        self.add([replace(entry, flushed=self.flushed) for entry in pool.entries], op)
+        pool.clear()
 
     def filler(self, epoch: int) -> BatchEntry:
         """Place a blank that reaches to the end of the file; returns its entry, not written yet."""
@@ -281,6 +351,7 @@ class CommitLog:
 
     def cut(self, end: int) -> None:
         """Forget everything from ``end`` on; the files are `storage.cut`'s."""
+        self.buffer(False)
         for one in self.segments.all:
             if one.start >= end:
                 one.mapping.close()

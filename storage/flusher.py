@@ -3,13 +3,16 @@
 * ``sync``: as soon as somebody waits for bytes beyond the flushed offset, and no flush is under
   way. All who waited meanwhile are served by the next one: one fdatasync in flight, grouped commit.
 * ``async``: every ``flush_interval_seconds`` if at least ``flush_pages_min`` pages are dirty, and
-  every ``flush_thorough_seconds`` whatever is dirty.
+  every ``flush_thorough_seconds`` whatever is dirty. With ``flush_on_write`` a flush begins as soon
+  as so many pages are dirty and no other is under way (RocketMQ's ``flushCommitLogTimed=false``).
+* ``async-buffered``: batches leave the memory pool every ``commit_interval_seconds``, or as soon as
+  ``commit_pages_min`` pages are in it; what is in the file is flushed as with ``async``.
 
 Times are seconds of a monotonic clock, offsets bytes of the log.
 
 Not here: the flush itself (a job of `storage.store`), who waits (``replication.waiters``).
 
-Sources: RocketMQ 5.3 (``GroupCommitService``, ``FlushRealTimeService``).
+Sources: RocketMQ 5.3 (``GroupCommitService``, ``FlushRealTimeService``, ``CommitRealTimeService``).
 """
 
 from __future__ import annotations
@@ -58,11 +61,13 @@ class FlushPolicy:
             return Flush.THOROUGH
         if now >= self._thorough + self._settings.flush_thorough_seconds:
             return Flush.THOROUGH
+        enough = end // PAGE - flushed // PAGE >= self._settings.flush_pages_min
+        if enough and self._settings.flush_on_write:
+            return Flush.PAGES
         if now < self._looked + self._settings.flush_interval_seconds:  # as `deadline` says it
             return Flush.NOTHING
         self._looked = now
-        pages = end // PAGE - flushed // PAGE
-        return Flush.PAGES if pages >= self._settings.flush_pages_min else Flush.NOTHING
+        return Flush.PAGES if enough else Flush.NOTHING
 
     def deadline(self, *, flushed: int, end: int) -> float | None:
         """Return when to ask again; None while there is nothing to flush or a flush runs."""
@@ -81,3 +86,31 @@ class FlushPolicy:
         self._looked = now
         if flushed >= end:
             self._thorough = now
+
+
+class CommitPolicy:
+    """Decides when the memory pool goes into the file.
+
+    Args:
+        settings: Interval and pages.
+    """
+
+    def __init__(self, settings: StoreSettings) -> None:
+        self._settings = settings
+        self._since: float | None = None
+
+    def due(self, now: float, pooled: int) -> bool:
+        """Return whether to commit ``pooled`` bytes now; ask again after each append."""
+        if not pooled:
+            self._since = None
+            return False
+        if self._since is None:
+            self._since = now
+        if pooled >= self._settings.commit_pages_min * PAGE:
+            return True
+        return now >= self._since + self._settings.commit_interval_seconds
+
+    def deadline(self) -> float | None:
+        """Return when to ask again; None while nothing waits in memory."""
+        since = self._since
+        return None if since is None else since + self._settings.commit_interval_seconds

@@ -19,6 +19,7 @@ SEGMENT_SIZE_MIN = 16 * KiB
 SEGMENT_RESERVE = 1 * KiB
 """What a batch must leave of a file: its opening epoch record and the filler's 8 bytes."""
 
+FLUSH_MODES = ("sync", "async", "async-buffered")
 RECORD_OVERHEAD_MAX = 64 * KiB
 """What RocketMQ allows a record beyond its body: header, topic, properties."""
 
@@ -34,10 +35,17 @@ class StoreSettings:
     Attributes:
         segment_size: Bytes of a log file; a fact of the group, fixed when the store is made.
         queue_segment_entries: Entries of a queue file (20 bytes each); RocketMQ's 300,000.
-        flush: ``sync`` (a wait for the disk is grouped over all who wait) or ``async``.
+        flush: ``sync`` (a wait for the disk is grouped over all who wait), ``async``, or
+            ``async-buffered`` (a master appends to memory first).
+        flush_timeout_seconds: How long a send waits for the disk; then its outcome is unknown.
         flush_interval_seconds: How often an async flush looks for dirty pages.
         flush_pages_min: Dirty pages of 4 KiB that make an async flush worth its while.
         flush_thorough_seconds: After so long an async flush takes any dirty byte.
+        flush_on_write: An async flush begins as soon as enough pages are dirty, and does not wait
+            for the end of the interval.
+        buffer_pool_bytes: Memory of ``async-buffered``.
+        commit_interval_seconds: How long bytes stay only in that memory.
+        commit_pages_min: So many pages of 4 KiB there are committed at once.
         message_size_max: Largest body, bytes.
         batch_size_max: Sections of one turn are joined up to this many bytes; a larger section
             is a batch of its own.
@@ -58,9 +66,14 @@ class StoreSettings:
     segment_size: int = 1024 * MiB
     queue_segment_entries: int = 300_000
     flush: str = "async"
+    flush_timeout_seconds: float = 5.0
     flush_interval_seconds: float = 0.5
     flush_pages_min: int = 4
     flush_thorough_seconds: float = 10.0
+    flush_on_write: bool = False
+    buffer_pool_bytes: int = 64 * MiB
+    commit_interval_seconds: float = 0.2
+    commit_pages_min: int = 4
     message_size_max: int = 4 * MiB
     batch_size_max: int = 1 * MiB
     checkpoint_interval_seconds: float = 1.0
@@ -80,18 +93,14 @@ class StoreSettings:
             raise _refused("segment_size", "a multiple of 4 KiB, at least 16 KiB")
         if not 1 <= self.queue_segment_entries <= 100_000_000:
             raise _refused("queue_segment_entries", "1 to 100,000,000")
-        if self.flush == "async-buffered":
-            raise UsageError(
-                "flush = async-buffered comes with a later version",
-                code="setting",
-                hint='use "sync" or "async"',
-            )
-        if self.flush not in ("sync", "async"):
-            raise _refused("flush", '"sync" or "async"')
         if not 1 <= self.index_slots <= INDEX_SLOTS_MAX:
             raise _refused("index_slots", f"1 to {INDEX_SLOTS_MAX}")
         if not 2 <= self.index_cells <= INDEX_CELLS_MAX:
             raise _refused("index_cells", f"2 to {INDEX_CELLS_MAX}")
+        if self.flush not in FLUSH_MODES:
+            raise _refused("flush", '"sync", "async" or "async-buffered"')
+        if self.buffer_pool_bytes < 4096 or self.buffer_pool_bytes % 4096:
+            raise _refused("buffer_pool_bytes", "a multiple of 4 KiB")
         if self.quality not in ("received", "durable"):
             raise _refused("quality", '"received" or "durable"')
         if not 1 <= self.message_size_max <= BATCH_LENGTH_MAX - RECORD_OVERHEAD_MAX:

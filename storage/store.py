@@ -67,12 +67,12 @@ class Store(Upkeep):
 
     @property
     def end(self) -> int:
-        """End of the log."""
-        return self._log.end
+        """First byte not yet written, to the file or to the memory pool."""
+        return self._log.tail
 
     @property
     def committed(self) -> int:
-        """Everything below is in the file and has its entry; equal to `end`."""
+        """Everything below is in the file and has its entry; equal to `end` without a pool."""
         return self._log.end
 
     @property
@@ -111,13 +111,20 @@ class Store(Upkeep):
         """Make ``token`` the only writer; the one before ends here."""
         self.drop_token()
         self._token = token
+        self._log.buffer(token.role == "master")
 
     def drop_token(self) -> None:
         """End the present writer, if any."""
         self._token = None
         self._rebuilt = False
-        self._appender.forget()
+        self._discard()
         self._log.wipe("token")
+
+    def _discard(self) -> None:
+        """Drop what is only in memory: the pending layer, and batches that were not committed."""
+        self._appender.forget()
+        self._log.buffer(False)
+        self._derived.layers.cut(self._log.end)
 
     def _check(self, token: Token) -> None:
         if self.damage is not None:
@@ -166,11 +173,11 @@ class Store(Upkeep):
         # A second attempt finds the epoch opened by a filler.
         previous = next((one.epoch for one in reversed(self.epochs) if one.epoch != epoch), 0)
         value = EpochRecord(
-            epoch, self.end, node, session, wall_ms, previous, self.confirm, self.end,
+            epoch, self.committed, node, session, wall_ms, previous, self.confirm, self.committed,
             reason, by,
         )  # fmt: skip
         self._appender.open_epoch(value, wall_ms)
-        return self.end
+        return self.committed
 
     def append(
         self, token: Token, sections: Sequence[Section], *, wall_ms: int
@@ -180,6 +187,14 @@ class Store(Upkeep):
         results = self._appender.append(sections, wall_ms)
         self.disk_full = any(result.code == "disk-full" for result in results)
         return results
+
+    def commit(self) -> None:
+        """Move what is in the memory pool into the file; `committed` moves up to `end`.
+
+        Raises:
+            DiskFull: All of it is still in memory; may be tried again.
+        """
+        self._log.commit("log.commit")
 
     def append_control(self, token: Token, change: Control, *, wall_ms: int) -> SectionResult:
         """Append a control record, as a batch of its own.
@@ -227,7 +242,7 @@ class Store(Upkeep):
         Their bytes on the wire (a filler counts 8) stay within ``max_bytes``, but for a first one
         that is larger.
         """
-        last = self.end if end is None else end
+        last = self.committed if end is None else end
         return self._log.segments.whole_batches(start, last, max_bytes)
 
     def view(self, start: int, end: int) -> memoryview:
@@ -240,7 +255,7 @@ class Store(Upkeep):
         Raises:
             CorruptionError: Names file, offset and length of the first bad batch.
         """
-        self._log.segments.prove(start, min(end, self.end), again=True)
+        self._log.segments.prove(start, min(end, self.committed), again=True)
 
     def chain_crc(self, start: int, end: int) -> int:
         """Return crc32c over (start, length, count, epoch, crc) of the entries of a range."""
@@ -248,11 +263,11 @@ class Store(Upkeep):
 
     def border_at_or_below(self, offset: int) -> int:
         """Return the last batch border that is not beyond ``offset``."""
-        return self._log.segments.border_at_or_below(min(offset, self.end))
+        return self._log.segments.border_at_or_below(min(offset, self.committed))
 
     def set_confirm(self, confirm: int) -> None:
         """Move the confirm offset, never back; control records below it take effect."""
-        confirm = min(confirm, self.end)
+        confirm = min(confirm, self.committed)
         if confirm > self.confirm:
             self.confirm = confirm
             self._derived.layers.confirm(confirm)
@@ -405,15 +420,15 @@ class Store(Upkeep):
         """
         if self.damage is not None or token != self._token:
             self._check(token)
-        assert to <= self.end
+        assert to <= self.committed
         assert to == self.border_at_or_below(to)
         self._cutting = True
         self._generation += 1
-        self._appender.forget()
+        self._discard()
         self._rebuilt = False
         self._log.wipe("cut")
         intent = cut.Intent(
-            to, self.end, self.last_epoch, min(self.flushed, to), min(self.confirm, to)
+            to, self.committed, self.last_epoch, min(self.flushed, to), min(self.confirm, to)
         )
 
         def work() -> None:
@@ -482,6 +497,7 @@ class Store(Upkeep):
 
     def _close_clean(self) -> None:
         log = self._log
+        log.commit("close.commit")
         self.drop_token()
         while self.dispatched < self.confirm and self.dispatch(STRETCH_MAX):
             pass

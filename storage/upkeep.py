@@ -90,7 +90,7 @@ class Upkeep:
         if self._flushing or self._cutting or self.damage is not None or log.flushed >= log.end:
             return None
         few = log.dirty_pages < self.settings.flush_pages_min
-        if not thorough and self.settings.flush == "async" and few:
+        if not thorough and self.settings.flush != "sync" and few:
             return None
         target, generation = log.end, self._generation
         segments = log.segments.between(log.flushed, target)

@@ -40,6 +40,8 @@ class Receipt:
         log_offset: Bytes; -1 when not known: only the first record of a section tells it.
         epoch: Of the master that answered.
         confirmed_by: Names of the nodes that have it, as far as the master said.
+        buffered: It lies only in the master's memory (``flush = "async-buffered"``, acknowledged
+            ``written``): a kill of that process loses it.
     """
 
     topic: str
@@ -48,6 +50,7 @@ class Receipt:
     log_offset: int
     epoch: int
     confirmed_by: tuple[str, ...]
+    buffered: bool = False
 
     @property
     def address(self) -> str:

@@ -103,6 +103,7 @@ class Section:
         "_text_at",
         "answered",
         "attempts",
+        "buffered",
         "confirmed_by",
         "count",
         "data",
@@ -140,6 +141,7 @@ class Section:
         self.log_offset = -1
         self.master_epoch = 0
         self.confirmed_by: tuple[str, ...] = ()
+        self.buffered = False
         self.answered = 0.0
         self.deadline = 0.0
         self.attempts = 0
@@ -223,4 +225,5 @@ class Section:
             log_offset=self.log_offset if record == 0 else -1,
             epoch=self.master_epoch,
             confirmed_by=self.confirmed_by,
+            buffered=self.buffered,
         )

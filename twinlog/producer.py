@@ -374,6 +374,7 @@ class ProducerCore:
         names: list[object] = by if isinstance(by, list) else []  # pyright: ignore[reportUnknownVariableType]
         for section, row in zip(sections, results, strict=True):
             section.confirmed_by = tuple(str(name) for name in names)
+            section.buffered = frame.fields.get("buffered") is True
             section.master_epoch = _whole(frame.fields.get("epoch"))
             self._result(section, row, now)
 

@@ -146,6 +146,7 @@ ANSWERS: Final[Mapping[Type, Shape]] = {
     Type.APPEND: {
         "results": Field(Kind.LIST, row=_RESULT),
         "confirmed_by": _may(Kind.LIST, Kind.STR),
+        "buffered": _may(Kind.BOOL),
         "epoch": _INT,
     },
     Type.READ: {

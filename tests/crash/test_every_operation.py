@@ -18,6 +18,7 @@ import pytest
 from storage import Store
 from storage.segments import covered
 from tests.crash.workbench import (
+    SETTINGS,
     append,
     bodies,
     examine_index,
@@ -48,6 +49,8 @@ class History:
         confirm: Largest confirm offset set.
         cutting: Where to a cut is under way; None normally.
     """
+
+    settings = SETTINGS
 
     def __init__(self, disk: FakeDisk) -> None:
         self.disk = disk
@@ -128,13 +131,13 @@ class History:
         """Stop, start, lead."""
         assert self.store is not None
         self.store.close(clean=clean)
-        self.store = open_store(self.disk)
+        self.store = open_store(self.disk, settings=self.settings)
         self.note()
         self.promote()
 
     def play(self) -> None:
         """Run the whole history."""
-        self.store = master(self.disk)
+        self.store = master(self.disk, settings=self.settings)
         self.note()
         for number in range(14):
             self.step(number)

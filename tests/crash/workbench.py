@@ -92,6 +92,7 @@ def master(disk: FakeDisk, *, epoch: int = 1, settings: StoreSettings = SETTINGS
     if TOPIC not in store.topics():
         result = store.append_control(token(epoch), CreateTopic(TOPIC, 4, 1), wall_ms=1000)
         assert result.outcome is Outcome.STORED
+        store.commit()
         settle(store)
     return store
 

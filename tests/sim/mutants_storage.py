@@ -8,7 +8,7 @@ Not here: mutants of replication (`tests.sim.mutants_replication`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from storage import cut, opening
@@ -27,6 +27,7 @@ from storage.store import Store
 from storage.token import Token
 from tests.fakes.disk import FakeDisk, FakeMapping
 from tests.sim.mutant import Mutant, Patches, always, bend
+from tests.sim.swarm import Plan
 from twinlog.kernels import crc32c
 from twinlog.layout import KIND_EPOCH, KIND_RECORDS, BatchEntry
 
@@ -274,6 +275,23 @@ def _receiver_splits(patches: Patches) -> None:
     patches.set(Receiver, "_write", write)
 
 
+def _late_pool_commit(patches: Patches) -> None:
+    """The pool outlives the role that filled it, and is committed under the next one."""
+
+    def buffer(self: CommitLog, wanted: bool) -> None:
+        self._buffering, self._direct = wanted and self._pool is not None, False
+
+    patches.set(CommitLog, "buffer", buffer)
+
+
+def _buffering(change: Callable[[Plan], None]) -> Callable[[Plan], None]:
+    def bent(plan: Plan) -> None:
+        change(plan)
+        plan.flush = "async-buffered"
+
+    return bent
+
+
 MUTANTS = (
     Mutant("entry_before_bytes", "an entry is written after its bytes", _entry_before_bytes,
            bend(crash_in_call=0.6)),
@@ -297,6 +315,8 @@ MUTANTS = (
     Mutant("map_unverified", "received bytes are compared with their CRC", _map_unverified,
            bend(damage=0.05)),
     Mutant("always_clean", "a start after a loss of power is not clean", _always_clean, _POWER),
+    Mutant("late_pool_commit", "the end of a role discards its memory pool", _late_pool_commit,
+           _buffering(bend(failover=0.4, pause=0.2, partition=0.3))),
     Mutant("never_clean", "a start after a kill is clean", _never_clean, bend(kill=0.2)),
     Mutant("trust_entries", "recovery compares bytes with their CRC", _trust_entries, _POWER),
     Mutant("rebuild_from_confirm", "the pending layer is rebuilt from the dispatcher",

@@ -113,6 +113,7 @@ class SimNode:
             index_slots=16,
             index_cells=120,
             flush=plan.flush,
+            buffer_pool_bytes=16 * 1024,
             quality=plan.quality,
         )
         who = Who("sim", "g1", self.name, 4)

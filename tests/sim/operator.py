@@ -95,7 +95,7 @@ class Operator:
         for name in sorted({*state.isr, *state.elr}):
             node = world.nodes[name]
             if node.is_registered() and node.store is not None and not node.paused:
-                mine = (node.store.last_epoch, node.store.end)
+                mine = (node.store.last_epoch, node.store.committed)
                 if mine > rank:
                     best, rank = name, mine
         if best:

@@ -51,7 +51,7 @@ class Plan:
         first: The node configured as the first master, if any.
         in_sync_min: Least in-sync.
         quality: ``received`` or ``durable``.
-        flush: ``sync`` or ``async``.
+        flush: ``sync``, ``async`` or ``async-buffered``.
         segment_size: Bytes of a log file.
         page_size: Bytes of a disk page.
         rates: Fault to events a second; empty in a run without faults.
@@ -93,6 +93,8 @@ def draw(seed: int) -> Plan:
     plan.in_sync_min = rng.choices((1, 2, 3), (2, 7, 1 if count > 3 else 0))[0]
     plan.quality = rng.choice(("received", "durable"))
     plan.flush = rng.choice(("sync", "async"))
+    if plan.flush == "async" and Random(f"pool {seed}").random() < 0.4:
+        plan.flush = "async-buffered"  # drawn apart: other seeds keep their plans
     plan.segment_size = rng.choice((16, 32, 64)) * 1024
     plan.page_size = rng.choice((512, 4096))
     plan.producers = tuple(

@@ -26,6 +26,7 @@ QUICK = {
     "confirm_own_end": "ConfirmBehindEnd",
     "cut_below_confirm": "TruncateOnlyUnconfirmed",
     "flushed_without_index": "FlushedIsDurable",
+    "late_pool_commit": "NeverCrashes",
     "never_clean": "CleanMeansComplete",
     "no_dedupe": "NoGapNoDouble",
     "no_zero_beyond_end": "OnlyZerosBeyond",

@@ -119,7 +119,7 @@ class World:
         if store is None:
             return
         shadow = self.ledger.shadows[node.name]
-        end = store.end
+        end = store.committed
         if node.cut_before and not node.cutting:
             node.cut_before = False
             self._was_cut(node, shadow, end)

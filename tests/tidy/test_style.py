@@ -30,7 +30,7 @@ PURE = {
     },
     "storage": {
         "boot", "epoch_history", "errors", "filtering", "flusher", "jobs", "packing", "paging",
-        "producers", "recovery", "sections", "settings", "state", "token",
+        "pool", "producers", "recovery", "sections", "settings", "state", "token",
     },
     "replication": {
         "calls", "commands", "consistency", "context", "core", "events", "following", "frames",
@@ -54,7 +54,7 @@ SEAM = {
         "key_query", "opening", "reads", "receiver",
         "segment", "segments", "slots", "snapshot",
     },
-    "replication": {"driver", "shipment", "upkeep"},
+    "replication": {"driver", "outside", "shipment", "upkeep"},
     "node": {"connection"},
 }  # fmt: skip
 """Modules that reach the world only through an object they are given: a ``Disk``, a ``Store``, an

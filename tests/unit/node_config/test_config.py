@@ -148,10 +148,6 @@ def test_facts_of_the_group_may_not_differ(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("lines", "refused"),
     [
-        (
-            '[storage]\nflush = "async-buffered"',
-            'flush = "async-buffered" comes with a later version',
-        ),
         ('[storage]\ndisk_clean = "75 %"', "disk_clean comes with a later version"),
         ('[failover]\nmode = "automatic"', 'mode = "automatic" comes with a later version'),
         ('[failover]\nlease = "6 s"', "lease comes with a later version"),

@@ -115,7 +115,7 @@ def test_a_log_that_twinlog_did_not_write_is_refused() -> None:
 @pytest.mark.parametrize(
     "changes",
     [
-        {"flush": "async-buffered"}, {"flush": "never"}, {"segment_size": 1000},
+        {"buffer_pool_bytes": 5000}, {"flush": "never"}, {"segment_size": 1000},
         {"segment_size": 100_001}, {"quality": "hoped"}, {"message_size_max": 1 << 23},
         {"batch_size_max": 1}, {"queue_segment_entries": 0},
     ],
