@@ -26,7 +26,7 @@ PURE = {
         "shapes", "sql92", "sql92_lexer", "sql92_nodes", "sql92_values", "units", "wire",
         "kernels/codes", "kernels/columns", "kernels/fields", "kernels/key_cells", "kernels/plain",
         "spark/columns", "spark/decoding", "spark/errors", "spark/foreign", "spark/options",
-        "spark/planning", "spark/selection",
+        "spark/planning", "spark/selection", "spark/stream",
     },
     "storage": {
         "boot", "epoch_history", "errors", "filtering", "flusher", "jobs", "packing", "paging",
@@ -66,7 +66,7 @@ SHELL = {
         "reader", "store_compacted", "store_config", "store_files", "store_keys", "store_marks",
         "store_queues", "store_reader", "store_timers",
         "spark/batch", "spark/directory", "spark/log_bytes", "spark/queue_files", "spark/reading",
-        "spark/sessions", "spark/source",
+        "spark/sessions", "spark/source", "spark/stream_directory",
     },
     "storage": {"adoption", "disk", "mapping", "recover", "store", "upkeep"},
     "replication": {

@@ -18,7 +18,7 @@ from typing import Any, Final, cast
 from twinlog.errors import UsageError
 from twinlog.ranges import Point, Range, parse_range
 from twinlog.spark.errors import SourceError, listed, nearest
-from twinlog.units import MiB, UnitError, parse_size
+from twinlog.units import MiB, UnitError, parse_duration, parse_size
 
 EARLIEST, LATEST = -2, -1
 """Offsets that stand for a queue's start and end in JSON, as in Kafka's source."""
@@ -69,6 +69,13 @@ def _count(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise _Bad("a whole number from 1 on")
     return int(text)
+
+
+def _seconds(text: str) -> float:
+    try:
+        return parse_duration(text)
+    except UnitError as error:
+        raise _Bad(f"a duration: {error.hint}") from None
 
 
 def _names(text: str) -> tuple[str, ...]:
@@ -317,6 +324,31 @@ TABLE: tuple[Option, ...] = (
         "both",
         "Whether rows that are gone or damaged end the query; else they are counted.",
     ),
+    Option(
+        "maxOffsetsPerTrigger",
+        "max_offsets_per_trigger",
+        None,
+        _count,
+        "stream",
+        "Rows of one batch at most; all queues are cut at one place of the log.",
+    ),
+    Option(
+        "maxBytesPerTrigger",
+        "max_bytes_per_trigger",
+        None,
+        _size,
+        "stream",
+        "Log bytes that one batch reaches over at most.",
+    ),
+    Option(
+        "minOffsetsPerTrigger",
+        "min_offsets_per_trigger",
+        None,
+        _count,
+        "stream",
+        "Wait for so many rows, but not longer than maxTriggerDelay.",
+    ),
+    Option("maxTriggerDelay", "max_trigger_delay", "15m", _seconds, "stream", "See above."),
     Option("tags", "tags", None, _tags, "both", 'Only these tags: "a || b".'),
     Option("keys", "keys", None, _names, "both", "Only records with one of these index keys."),
     Option("columns", "columns", "default", str, "both", "default, full, or names of columns."),
@@ -363,6 +395,10 @@ class Options:
     batch_rows: int
     batch_bytes: int
     fail_on_data_loss: bool
+    max_offsets_per_trigger: int | None
+    max_bytes_per_trigger: int | None
+    min_offsets_per_trigger: int | None
+    max_trigger_delay: float
     tags: tuple[str, ...] | None
     keys: tuple[str, ...] | None
     columns: str
@@ -447,12 +483,12 @@ def _together(found: Options) -> None:
     if found.path is None:
         text = "nothing says where the records are"
         raise SourceError(text, code="option", hint="give load() a store directory")
-    if any(
+    if found.ending_offsets.word == EARLIEST or any(
         value == EARLIEST
         for queues in found.ending_offsets.queues.values()
         for value in queues.values()
     ):
-        text = "an end cannot be -2, the start"
+        text = "an end cannot be earliest or -2, the start"
         raise SourceError(text, code="option", hint="give -1 or a number")
     if found.split_mode == "log" and any(
         (
@@ -467,6 +503,9 @@ def _together(found: Options) -> None:
     ):
         text = "splitMode log reads the whole log, so starts and ends by queue mean nothing"
         raise SourceError(text, code="option", hint="use splitMode queue, or filter the rows")
+    if found.max_offsets_per_trigger and found.max_bytes_per_trigger:
+        text = "maxOffsetsPerTrigger and maxBytesPerTrigger are given"
+        raise SourceError(text, code="option", hint="one of them limits a batch")
     if found.include_headers and not found.kafka_columns:
         text = "includeHeaders belongs to kafkaColumns"
         raise SourceError(text, code="option", hint="set kafkaColumns to true")

@@ -16,14 +16,27 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from twinlog.spark.batch import DirectoryQuery
+    from twinlog.spark.stream_directory import DirectoryStream
 
     Base: Any = object
     BaseReader: Any = object
+    BaseStream: Any = object
     BasePartition: Any = object
+    AvailableNow: Any = object
+    ReadAllAvailable: Any = None
+    ReadMaxBytes: Any = None
+    ReadMaxRows: Any = None
 else:
     from pyspark.sql.datasource import DataSource as Base
     from pyspark.sql.datasource import DataSourceReader as BaseReader
+    from pyspark.sql.datasource import DataSourceStreamReader as BaseStream
     from pyspark.sql.datasource import InputPartition as BasePartition
+    from pyspark.sql.streaming.datasource import (
+        ReadAllAvailable,
+        ReadMaxBytes,
+        ReadMaxRows,
+    )
+    from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow as AvailableNow
 
 
 class Source(Base):  # type: ignore[misc]
@@ -47,6 +60,10 @@ class Source(Base):  # type: ignore[misc]
     def reader(self, schema: Any) -> BatchReader:
         """Return the reader of a batch query."""
         return BatchReader(self.options, fields_of(schema))
+
+    def streamReader(self, schema: Any) -> StreamReader:
+        """Return the reader of a streaming query."""
+        return StreamReader(self.options, fields_of(schema))
 
 
 class Partition(BasePartition):  # type: ignore[misc]
@@ -86,6 +103,84 @@ class BatchReader(BaseReader):  # type: ignore[misc]
 
         if isinstance(partition, Partition):  # Spark hands in an empty one when there is nothing
             yield from read_task(partition.task)
+
+
+class StreamReader(BaseStream, AvailableNow):  # type: ignore[misc]
+    """Reader of a streaming query; one lives on the driver as long as the query.
+
+    Spark pickles it for the tasks as well; what it learned since is not with them.
+
+    Args:
+        given: The options.
+        fields: (name, type) of the schema.
+    """
+
+    def __init__(self, given: Mapping[str, str], fields: Sequence[tuple[str, str]]) -> None:
+        self._given = dict(given)
+        self._fields = tuple(fields)
+        self._made: DirectoryStream | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave the driver's state behind."""
+        return {"_given": self._given, "_fields": self._fields, "_made": None}
+
+    @property
+    def _query(self) -> DirectoryStream:
+        if self._made is None:
+            from twinlog.spark.columns import of_schema
+            from twinlog.spark.options import parse
+            from twinlog.spark.stream_directory import DirectoryStream
+
+            options = parse(self._given, use="stream")
+            columns = of_schema(self._fields, kafka=options.kafka_columns)
+            self._made = DirectoryStream(options, columns)
+        return self._made
+
+    def initialOffset(self) -> dict[str, Any]:
+        """Return where the query begins."""
+        return self._query.stream.initial()
+
+    def getDefaultReadLimit(self) -> Any:
+        """Return the limit that the options set."""
+        options = self._query.options
+        if options.max_offsets_per_trigger is not None:
+            return ReadMaxRows(options.max_offsets_per_trigger)
+        if options.max_bytes_per_trigger is not None:
+            return ReadMaxBytes(options.max_bytes_per_trigger)
+        return ReadAllAvailable()
+
+    def latestOffset(self, start: dict[str, Any], limit: Any) -> dict[str, Any]:
+        """Return where the next batch ends, within Spark's limit."""
+        from twinlog.spark.stream import Limit
+
+        rows, size = getattr(limit, "max_rows", None), getattr(limit, "max_bytes", None)
+        return self._query.stream.latest(start, Limit(rows, size))
+
+    def reportLatestOffset(self) -> dict[str, Any]:
+        """Return the end of everything there is: the progress shows it beside the batch's."""
+        return self._query.stream.newest()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Pin the end of an AvailableNow query."""
+        self._query.stream.available_now()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[Partition]:
+        """Plan a batch; a function of its offsets."""
+        return [Partition(task) for task in self._query.tasks(start, end)]
+
+    def read(self, partition: Any) -> Iterator[Any]:
+        """Yield the batches of one task, on an executor."""
+        from twinlog.spark.batch import read_task
+
+        if isinstance(partition, Partition):
+            yield from read_task(partition.task)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Nothing to do: the checkpoint is Spark's."""
+
+    def stop(self) -> None:
+        """Let go of what was looked at."""
+        self._made = None
 
 
 def fields_of(schema: Any) -> list[tuple[str, str]]:
