@@ -38,6 +38,7 @@ from node.config_sections import (
     NodeSection,
     ReadSection,
     ReplicationSection,
+    RetentionSection,
     Section,
     StorageSection,
     explain,
@@ -72,6 +73,7 @@ class NodeConfig:
     priority: int
     listen: ListenSection
     storage: StorageSection
+    retention: RetentionSection
     replication: ReplicationSection
     read: ReadSection
     limits: Limits
@@ -282,15 +284,22 @@ class _Check:
         parts = (
             self._section("listen", ListenSection, number),
             self._section("storage", StorageSection, number),
+            self._section("retention", RetentionSection, number),
             self._section("replication", ReplicationSection, number),
             self._section("read", ReadSection, number),
             self._section("log", LogSection, number),
             self._section("metrics", MetricsSection, number),
         )
-        listen, storage, replication, read, log, metrics = parts
+        listen, storage, retention, replication, read, log, metrics = parts
         if node is None or limits is None or listen is None or storage is None:
             return None
-        if replication is None or read is None or log is None or metrics is None:
+        if (
+            retention is None
+            or replication is None
+            or read is None
+            or log is None
+            or metrics is None
+        ):
             return None
         self._record(node.name, node, given)
         return NodeConfig(
@@ -301,6 +310,7 @@ class _Check:
             priority=node.priority,
             listen=listen,
             storage=storage,
+            retention=retention,
             replication=replication,
             read=read,
             limits=_limits(limits, read),
@@ -359,6 +369,7 @@ class _Check:
                     what = f"port {port} at {node.address}"
                     self._once(taken, node, f"listen.{key}", (node.address, port), what)
             self._reach(node)
+            self._levels(node)
         masters = [node for node in nodes if node.role == "master"]
         for node in masters[1:]:
             text = f'role is "master" twice: {masters[0].name} and {node.name}'
@@ -387,6 +398,16 @@ class _Check:
         hint = "set insecure = true under [listen] if the network is trusted"
         key = "listen.bind" if node.listen.bind == "all" else "address"
         self.document.add(self._origin(node, key), text, hint)
+
+    def _levels(self, node: NodeConfig) -> None:
+        """The three levels of a full disk rise."""
+        storage = node.storage
+        if storage.disk_clean <= storage.disk_force <= storage.disk_refuse:
+            return
+        text = "disk_clean, disk_force and disk_refuse must rise in this order"
+        key = "disk_force" if storage.disk_clean > storage.disk_force else "disk_refuse"
+        hint = 'the defaults are "75 %", "85 %" and "90 %"'
+        self.document.add(self._origin(node, f"storage.{key}"), text, hint)
 
     def _origin(self, node: NodeConfig, key: str) -> Origin:
         """Return where a node's value was given: its own table, its section, or the cluster's."""

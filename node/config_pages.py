@@ -222,18 +222,20 @@ def _type_name(info: FieldInfo) -> str:
 def _default(info: FieldInfo) -> str:
     if info.default is PydanticUndefined:
         return "needed"
-    if info.default is None:
-        return "-"
     words = [word for word in info.metadata if isinstance(word, str)]
+    if info.default is None:
+        return "`none`" if words and words[0].endswith("or none") else "-"
     return f"`{shown(info.default, words[0] if words else '')}`"
 
 
 def shown(value: object, kind: str = "") -> str:
     """Return a value as the file writes it, without quotes; ``kind``: size, duration or other."""
-    if kind == "size" and isinstance(value, int):
+    if kind.startswith("size") and isinstance(value, int):
         return format_size(value)
-    if kind == "duration" and isinstance(value, (int, float)):
+    if kind.startswith("duration") and isinstance(value, (int, float)):
         return format_duration(float(value))
+    if kind.startswith("share") and isinstance(value, (int, float)):
+        return f"{value * 100:.0f} %"
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, tuple):

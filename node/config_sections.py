@@ -53,7 +53,42 @@ def _hint(error: UnitError) -> str:
     return error.hint
 
 
+def _size_or_none(value: object) -> object:
+    return None if value == "none" else _size(value)
+
+
+def _seconds_or_none(value: object) -> object:
+    return None if value == "none" else _seconds(value)
+
+
+def _share(value: object) -> object:
+    """Read ``75 %``; only so written, because 0.75 and 75 would both look right."""
+    number, _, rest = str(value).partition("%")
+    if isinstance(value, str) and "%" in value and not rest and number.strip().isdigit():
+        return int(number) / 100
+    text = f'"{value}", which is not a share of the disk'
+    hint = 'write it like "75 %"'
+    raise PydanticCustomError("unit", "{what}", {"what": text, "hint": hint})
+
+
+def _hours(value: object) -> object:
+    """Read ``any time`` or hours such as ``04:00`` or ``04:00;16:00``."""
+    if value == "any time":
+        return value
+    parts = [part.strip() for part in str(value).split(";")]
+    hours = [part[:2] for part in parts if len(part) == 5 and part[2:] == ":00"]
+    if len(hours) == len(parts) and all(hour.isdigit() and int(hour) < 24 for hour in hours):
+        return "; ".join(parts)
+    text = f'"{value}", which is not an hour of day'
+    hint = 'write it like "04:00", "04:00; 16:00" or "any time"'
+    raise PydanticCustomError("unit", "{what}", {"what": text, "hint": hint})
+
+
 Size = Annotated[int, BeforeValidator(_size), "size"]
+SizeOrNone = Annotated[int | None, BeforeValidator(_size_or_none), "size or none"]
+SecondsOrNone = Annotated[float | None, BeforeValidator(_seconds_or_none), "duration or none"]
+Share = Annotated[float, BeforeValidator(_share), "share of the disk"]
+Hours = Annotated[str, BeforeValidator(_hours), "full hours, or any time"]
 Seconds = Annotated[float, BeforeValidator(_seconds), "duration"]
 Port = Annotated[int, Field(ge=0, le=65535), "port, 0: the system chooses"]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$")]
@@ -109,11 +144,6 @@ class ListenSection(Section):
 class StorageSection(Section):
     """The log and its files."""
 
-    later = {
-        "disk_clean": "deleting expired files",
-        "disk_force": "deleting the oldest files on a full disk",
-        "disk_refuse": "refusing writes early on a full disk",
-    }
     segment_size: Size = Field(
         1 * GiB,
         ge=64 * KiB,
@@ -197,6 +227,61 @@ class StorageSection(Section):
         le=100_000_000,
         description="Keys that fit into a new index file, 20 bytes of disk each; four for each "
         "slot, so that any reader can tell both from the file's length.",
+    )
+    disk_clean: Share = Field(
+        0.75, ge=0.01, le=1, description="Used: files that are expired go at any hour."
+    )
+    disk_force: Share = Field(
+        0.85, ge=0.01, le=1, description="Used: the oldest files go whatever their age."
+    )
+    disk_refuse: Share = Field(
+        0.90, ge=0.01, le=1, description="Used: writes are refused, reads go on."
+    )
+
+
+class RetentionSection(Section):
+    """What goes, and when. Nothing above the older state snapshot ever does."""
+
+    keep: SecondsOrNone = Field(
+        72 * 3600.0,
+        ge=1,
+        description="A log file whose newest record is older may go; none: age is no reason.",
+    )
+    keep_bytes: SizeOrNone = Field(
+        None, ge=64 * KiB, description="The oldest files of a longer log may go; none: no limit."
+    )
+    delete_at: Hours = Field(
+        "04:00", description="The hours of day, by the node's clock, in which files go that may."
+    )
+    archive: bool = Field(
+        False,
+        description="Only what an archive has proven to have goes, a full disk notwithstanding.",
+    )
+    erase: bool = Field(
+        False,
+        description="Files are overwritten with zeros before they go. A solid-state disk, a file "
+        "system that copies on write, a snapshot or a backup may keep the old bytes all the same: "
+        "where that matters, encrypt the disk.",
+    )
+    pause: Seconds = Field(0.1, ge=0, le=3600, description="Between two files that go.")
+    hold: Seconds = Field(
+        120.0,
+        ge=0,
+        le=86400,
+        description="A file waits so long for readers that hold it; then its name goes, and they "
+        "keep its bytes until they let go.",
+    )
+    wait_for_slaves: Seconds = Field(
+        3600.0,
+        ge=0,
+        le=30 * 86400,
+        description="What a slave lacks is kept so long after it was last heard.",
+    )
+    keep_cut: Seconds = Field(
+        7 * 86400.0,
+        ge=0,
+        le=365 * 86400,
+        description="Unconfirmed bytes that a new master never had are kept aside so long.",
     )
 
 
@@ -318,6 +403,7 @@ SECTIONS: Mapping[str, type[Section]] = {
     "cluster": ClusterSection,
     "listen": ListenSection,
     "storage": StorageSection,
+    "retention": RetentionSection,
     "replication": ReplicationSection,
     "coordinator": CoordinatorSection,
     "failover": FailoverSection,
@@ -329,13 +415,14 @@ SECTIONS: Mapping[str, type[Section]] = {
 """Every section of the file but ``[[node]]``, in the file's order."""
 
 LATER_SECTIONS: Mapping[str, str] = {
-    "retention": "deleting old files",
     "tls": "encryption",
     "access": "tokens and rights",
     "dashboard": "the dashboard",
 }
 
-NODE_SECTIONS = ("listen", "storage", "replication", "read", "limits", "log", "metrics")
+NODE_SECTIONS = (
+    "listen", "storage", "retention", "replication", "read", "limits", "log", "metrics",
+)  # fmt: skip
 """Sections a ``[[node]]`` may repeat."""
 
 GROUP_FACTS = frozenset({"storage.segment_size", "replication.ack", "replication.in_sync_min"})
@@ -415,8 +502,11 @@ def _unit(model: type[Section], key: str, bound: object) -> str:
     """Return a limit as the file would write it."""
     info = model.model_fields.get(key)
     metadata = info.metadata if info is not None else []
-    if "size" in metadata and isinstance(bound, int):
+    words = " ".join(word for word in metadata if isinstance(word, str))
+    if words.startswith("size") and isinstance(bound, int):
         return format_size(bound)
-    if "duration" in metadata and isinstance(bound, (int, float)):
+    if words.startswith("duration") and isinstance(bound, (int, float)):
         return format_duration(float(bound))
+    if words.startswith("share") and isinstance(bound, (int, float)):
+        return f"{bound * 100:.0f} %"
     return str(bound)

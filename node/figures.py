@@ -74,6 +74,7 @@ def figures(
     }
     _put(found, "twinlog_disk_free_bytes", _of(document, "disk", "free_bytes"))
     _put(found, "twinlog_disk_size_bytes", _of(document, "disk", "size_bytes"))
+    found |= _retention(cast("Mapping[str, object]", document.get("retention") or {}))
     contact = _of(document, "coordinator", "contact_seconds")
     _put(found, "twinlog_coordinator_contact_age_seconds", contact)
     if role == "master":
@@ -89,6 +90,19 @@ def _offsets(offsets: Mapping[str, int]) -> dict[str, float | Mapping[Labels, fl
     found["twinlog_log_flush_behind_bytes"] = offsets["end"] - offsets["flushed"]
     found["twinlog_log_dispatch_behind_bytes"] = max(0, offsets["confirm"] - offsets["dispatched"])
     found["twinlog_log_size_bytes"] = offsets["end"] - offsets["start"]
+    return found
+
+
+def _retention(kept: Mapping[str, object]) -> dict[str, float | Mapping[Labels, float]]:
+    """Return what retention did; nothing of a document from before it."""
+    found: dict[str, float | Mapping[Labels, float]] = {}
+    if kept:
+        found["twinlog_retention_files"] = _by(cast("Mapping[str, int]", kept["deleted"]))
+        for name in ("leaving", "forced", "overtaken"):
+            metric = "leaving_files" if name == "leaving" else name
+            _put(found, f"twinlog_retention_{metric}", _number(kept[name]))
+        _put(found, "twinlog_disk_used_ratio", _number(kept["disk_used"]))
+        _put(found, "twinlog_disk_refuses", _number(kept["refuses"]))
     return found
 
 

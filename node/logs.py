@@ -58,11 +58,15 @@ EVENTS: Mapping[str, str] = {
     "disk_full": "the disk took nothing more; writes are refused until it does",
     "dispatch_waits": "the disk takes no more queue entries; readers wait, nothing is lost",
     "index_mended": "a file of the key index was damaged: made anew, or set aside and built again",
+    "cut_without_copy": "unconfirmed bytes were cut and not kept aside: there was no room for them",
+    "disk_accepts": "the disk has room again; writes are taken",
+    "disk_refuses": "the disk is fuller than disk_refuse; writes are refused, reads go on",
     "fenced": "the node follows nobody and writes nothing: it waits for the register",
     "following": "the node follows a master from this offset on",
     "handshake_refused": "the master refused the handshake",
     "in_sync_set": "the in-sync set changed; members count for the confirm offset",
     "leaves_in_sync": "a member is to leave the in-sync set; why says what it lacked",
+    "log_file_leaves": "retention: the log starts behind this file from now on",
     "log_cut": "bytes that were never confirmed were cut before following the new master",
     "master": "the node is master of a new epoch, which starts here",
     "memory_not_locked": "memory that the settings want locked is not: raise RLIMIT_MEMLOCK, "
@@ -85,6 +89,10 @@ EVENTS: Mapping[str, str] = {
     "registered_elsewhere": "another process registered under this node's name",
     "reseed_comes_later": "the master no longer has what this node lacks; copying files comes "
     "later",
+    "retention_waits": "the disk is fuller than disk_force and the oldest file may not go; why "
+    "says what holds it",
+    "slaves_overtaken": "the disk was too full to keep what these members lack; they must be made "
+    "anew",
     "slave_left": "a slave's link ended",
     "slave_refused": "a slave's handshake was refused; code says why",
     "slave_streams": "a slave takes the log from this offset on",

@@ -122,6 +122,12 @@ METRICS: tuple[Figure, ...] = (
     ),
     Figure("twinlog_disk_free_bytes", "gauge", "Free on the data folder's file system."),
     Figure("twinlog_disk_size_bytes", "gauge", "Size of that file system."),
+    Figure("twinlog_disk_used_ratio", "gauge", "Share of that file system in use."),
+    Figure("twinlog_disk_refuses", "gauge", "1 while writes are refused for lack of space."),
+    Figure("twinlog_retention_files", "counter", "Log files that left, by why.", ("reason",)),
+    Figure("twinlog_retention_leaving_files", "gauge", "Log files that left and are not removed."),
+    Figure("twinlog_retention_forced", "counter", "Log files removed while a reader held them."),
+    Figure("twinlog_retention_overtaken", "counter", "Slaves whose bytes went for lack of space."),
     Figure("twinlog_loop_delay_seconds", "histogram", "How long a ready task had to wait."),
 )
 """Every figure of a node. Counters get ``_total`` when they are written."""

@@ -7,10 +7,12 @@ Units are the layers' own: bytes and seconds.
 from __future__ import annotations
 
 import os
+import time
 
 from node.answers import Identity
 from node.config import ClusterConfig, NodeConfig
 from replication.settings import ReplicationSettings
+from storage.retention import RetentionSettings
 from storage.settings import StoreSettings
 
 HOT_SHARE = 0.4
@@ -45,6 +47,30 @@ def store_settings(node: NodeConfig, host: str, port: int) -> StoreSettings:
         key_index=storage.key_index,
         index_slots=storage.key_index_slots,
         index_cells=storage.key_index_cells,
+        retention=retention_settings(node),
+    )
+
+
+def retention_settings(node: NodeConfig) -> RetentionSettings:
+    """Return what a node keeps; hours of day are those of its own clock."""
+    given, storage = node.retention, node.storage
+    hours: tuple[int, ...] | None = None
+    if given.delete_at != "any time":
+        hours = tuple(int(part.strip()[:2]) for part in given.delete_at.split(";"))
+    return RetentionSettings(
+        keep_seconds=given.keep,
+        keep_bytes=given.keep_bytes,
+        hours=hours,
+        disk_clean=storage.disk_clean,
+        disk_force=storage.disk_force,
+        disk_refuse=storage.disk_refuse,
+        pause_seconds=given.pause,
+        hold_seconds=given.hold,
+        archive=given.archive,
+        erase=given.erase,
+        keep_cut_seconds=given.keep_cut,
+        absent_seconds=given.wait_for_slaves,
+        hour_of=lambda wall_ms: time.localtime(wall_ms / 1000).tm_hour,
     )
 
 

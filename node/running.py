@@ -274,6 +274,7 @@ class Running:
             },
             counters=self.counters(),
             staleness_max_seconds=self._settings.read.staleness_max,
+            retention=self.driver.keeping.document(),
         )
 
     def counters(self) -> dict[str, object]:

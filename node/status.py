@@ -16,7 +16,7 @@ Pure: what it needs arrives as arguments. Not here: asking nodes (``cli``), HTTP
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol, cast
 
 Document = dict[str, object]
@@ -124,6 +124,7 @@ class Facts:
         boot: How the store was found at the start (clean, why not, what was cut).
         counters: Plain numbers that only rise, by name.
         staleness_max_seconds: How old a slave's data may be for it to be ready.
+        retention: What is kept: limit, what waits and why, what went.
     """
 
     node: str
@@ -141,6 +142,7 @@ class Facts:
     boot: Mapping[str, object]
     counters: Mapping[str, object]
     staleness_max_seconds: float
+    retention: Mapping[str, object] = field(default_factory=dict[str, object])
 
 
 def node_status(view: View, positions: Positions, facts: Facts) -> Document:
@@ -184,6 +186,7 @@ def node_status(view: View, positions: Positions, facts: Facts) -> Document:
         },
         "peers": [_peer(peer) for peer in view.peers],
         "topics": dict(sorted(facts.topics.items())),
+        "retention": dict(facts.retention),
         "disk": {"free_bytes": facts.disk_free, "size_bytes": facts.disk_size},
         "coordinator": {
             "contact_seconds": _rounded(facts.coordinator_seconds),

@@ -24,6 +24,7 @@ from typing import cast
 from replication import commands, frames
 from replication.core import ReplicaCore
 from replication.events import Later, Node
+from replication.keeping import Keeping
 from replication.outcomes import BUFFERED, NOT_KNOWN_FLUSHED, refusal, unknown
 from replication.outside import Done, Outside, Reply
 from replication.register_ops import to_wire
@@ -105,6 +106,7 @@ class Driver:
         self._upkeep = Upkeep(
             store, outside, eager=eager, dispatch_bytes=settings.dispatch_bytes, now=now
         )
+        self.keeping = Keeping(store, self.core, outside, wall_ms=wall_ms, now=now)
         self._token: Token | None = None
         self._promising: tuple[Job, Promise] | None = None
         self._cutting: tuple[Job, int] | None = None
@@ -208,7 +210,7 @@ class Driver:
         """Return when `on_tick` is due; None for never."""
         if self._crashed:
             return None
-        due = self._upkeep.next_deadline(self._now)
+        due = min(self._upkeep.next_deadline(self._now), self.keeping.next_deadline())
         core = self.core.next_deadline()
         if core is not None and core < due:
             due = core
@@ -257,6 +259,7 @@ class Driver:
         if not self._crashed:
             self._outside.push()
             self._upkeep.work(now)
+            self.keeping.work(now)
             if (full := self._upkeep.dispatch(now, self._wall_ms())) is not None:
                 self._outside.event("dispatch-waits", "alarm", what=full)
             for note in self.store.index_notes():
@@ -300,6 +303,8 @@ class Driver:
             return "not-master", f"{self.node} ends"
         if self.store.damage is not None:
             return "not-master", f"{self.node} is quarantined: {self.store.damage.what}"
+        if self.keeping.refuses:
+            return "disk-full", f"the disk of {self.node} is too full for writes; reads go on"
         return None
 
     def _append(
@@ -405,7 +410,8 @@ class Driver:
 
     def view(self, now: float | None = None) -> RoleView:
         """Return what this node is; ``now`` makes the ages exact."""
-        return role_view(self.core, self._now if now is None else now, full=self._full)
+        full = self._full or self.keeping.refuses
+        return role_view(self.core, self._now if now is None else now, full=full)
 
     # -- commands: links
 
@@ -533,7 +539,8 @@ class Driver:
             self._finish_cut(now, error)
         else:
             flushed = self.store.flushed
-            self._upkeep.on_job(now, job, error)
+            if not self.keeping.on_job(now, job, error):
+                self._upkeep.on_job(now, job, error)
             if self.store.flushed > flushed:
                 self.core.on_flushed(now)
 
@@ -559,6 +566,8 @@ class Driver:
             # A cut that stopped half-way is finished by its intent at the next start.
             self._crash(f"the cut: {error}")
             return
+        if job.result is False:
+            self._outside.event("cut-without-copy", "alarm", to=to)
         self.core.on_cut(now)
 
     # -- commands: answers

@@ -1,7 +1,9 @@
 """What a start may trust: our checkpoint, RocketMQ's, and the newest promise.
 
-``twinlog/checkpoint`` (slots): flushed offset, confirm offset. Written each second and each 64 MiB,
-after the flush it names, so it never leads. ``checkpoint`` is RocketMQ's file of times.
+``twinlog/checkpoint`` (slots): flushed offset, confirm offset, start of the log. Written each
+second and each 64 MiB, after the flush it names, so it never leads. Its start is durable before a
+file below it goes, and a start removes what still lies below. ``checkpoint`` is RocketMQ's file of
+times.
 ``twinlog/promise`` (slots): the newest group state and epoch that this node has bound itself to;
 fsynced before the answer that promises it.
 
@@ -34,10 +36,18 @@ class Trusted:
 
 
 class CheckpointFile:
-    """``twinlog/checkpoint``."""
+    """``twinlog/checkpoint``.
+
+    Attributes:
+        start: First log offset that is kept, as every later `write` says too; never falls.
+        lost: Nothing in the file could be read.
+    """
 
     def __init__(self, disk: Disk) -> None:
         self._slots = Slots(disk, CHECKPOINT)
+        self._last = Trusted()
+        self.start = 0
+        self.lost = False
 
     def create(self) -> None:
         """Make the file anew, without a value."""
@@ -46,14 +56,29 @@ class CheckpointFile:
     def load(self) -> Trusted:
         """Return what it says; zeros when nothing in it can be read."""
         data = self._slots.load("open.checkpoint")
+        self.lost = data is None
         if data is None:
             return Trusted()
         fields = unpack(data)
-        return Trusted(number(fields, "flushed"), number(fields, "confirm"))
+        # A checkpoint from before retention has no start.
+        self.start = number(fields, "start") if "start" in fields else 0
+        self._last = Trusted(number(fields, "flushed"), number(fields, "confirm"))
+        return self._last
 
     def write(self, value: Trusted, op: str) -> None:
         """Write it durably."""
-        self._slots.store(pack({"flushed": value.flushed, "confirm": value.confirm}), op)
+        self._last = value
+        fields = {"flushed": value.flushed, "confirm": value.confirm, "start": self.start}
+        self._slots.store(pack(fields), op)
+
+    def advance(self, start: int, op: str) -> None:
+        """Make durable that the log starts at ``start``: files below it may go.
+
+        Raises:
+            DiskError: Whether it is durable is not known; nothing may go yet.
+        """
+        self.start = max(self.start, start)
+        self.write(self._last, op)
 
 
 def write_rocketmq_checkpoint(disk: Disk, value: Checkpoint, op: str) -> bytes:

@@ -94,7 +94,7 @@ class CommitLog:
     @property
     def start(self) -> int:
         """First byte still kept."""
-        return self.segments.all[0].start if self.segments.all else 0
+        return self.segments.all[0].start if self.segments.all else self.end
 
     @property
     def room(self) -> int:
@@ -346,6 +346,19 @@ class CommitLog:
         for segment in segments:
             segment.names_durable = True
         self.flushed = max(self.flushed, min(end, self.end))
+
+    # -- the front
+
+    def leave(self, to: int) -> list[Segment]:
+        """Let the files below ``to`` leave: the log starts there from now on.
+
+        Their bytes stay in memory for as long as a reader holds them.
+        """
+        gone = [one for one in self.segments.all if one.end <= to]
+        self.segments.all = self.segments.all[len(gone) :]
+        for one in gone:
+            one.mapping.close()
+        return gone
 
     # -- cutting, in memory
 

@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from storage.commit_log import CommitLog
 from storage.disk import Disk
 from storage.epoch_history import EPOCH_FILE, Epoch
+from storage.errors import DiskFull
 from storage.state import State, Topic
 from twinlog.layout import SYSTEM_TOPIC_EPOCH, SYSTEM_TOPIC_META
 
@@ -77,10 +78,16 @@ class Exports:
         return depends, topics, log.history.file()
 
     def write(self, prepared: Prepared | None, op: str) -> None:
-        """Write both files durably; may run in a worker thread."""
+        """Write both files durably; may run in a worker thread.
+
+        Nobody but RocketMQ reads them: on a full disk they wait for a later call.
+        """
         if prepared is None:
             return
         depends, topics, epochs = prepared
-        write_topics(self._disk, topics, op + ".topics")
-        self._disk.write_file(EPOCH_FILE, epochs, op + ".epochs")
+        try:
+            write_topics(self._disk, topics, op + ".topics")
+            self._disk.write_file(EPOCH_FILE, epochs, op + ".epochs")
+        except DiskFull:
+            return
         self._written = depends

@@ -12,8 +12,11 @@ Rebuilt files are byte for byte what RocketMQ builds from the same log:
 * a file is never left without an entry: RocketMQ takes an all-zero file for one entry.
 
 Queue offsets count records. ``start`` is the first one that may be read, ``end`` the one after the
-last. Not here: which records get an entry (`storage.dispatcher`), reading records
-(`storage.reads`).
+last. Entries that lead to before the start of the log are left out of the queue by `trim`; their
+files go once a snapshot has recorded the queue's new start, but for the last one, from which
+RocketMQ learns where the queue goes on.
+
+Not here: which records get an entry (`storage.dispatcher`), reading records (`storage.reads`).
 """
 
 from __future__ import annotations
@@ -78,6 +81,11 @@ class ConsumeQueue:
         unflushed: Where it notes what it wrote.
         start: First queue offset.
         end: Next queue offset.
+
+    Attributes:
+        noted: The start that was last put into a snapshot.
+        recorded: The start that the newest durable snapshot says.
+        removed: Bytes of the queue below which its files are known to be gone.
     """
 
     def __init__(
@@ -99,6 +107,9 @@ class ConsumeQueue:
         self.directory = f"{topic_path(topic)}/{queue}"
         self.start = start
         self.end = end
+        self.removed = 0
+        self.noted = self.recorded = start
+        self._low = -1
 
     def _path(self, at: int) -> str:
         return f"{self.directory}/{file_name(at - at % self._size)}"
@@ -111,7 +122,9 @@ class ConsumeQueue:
             DiskError: Some may be written; the same call may be made again.
         """
         skip = self.end - first
-        if self.end == 0 and first > 0:
+        if self.start == self.end:
+            self._low = QUEUE_ENTRY.unpack_from(entries)[0]
+        if self._is_absent(first):
             self._begin(first)
         elif skip < 0:
             raise CorruptionError(
@@ -130,6 +143,16 @@ class ConsumeQueue:
             at += len(part)
             self.end = at // ENTRY_SIZE
             view = view[len(part) :]
+
+    def _is_absent(self, first: int) -> bool:
+        """Whether the queue has no file yet into which entry ``first`` could be written.
+
+        So it is for a new queue, and for one whose files were built anew from a log that has none
+        of its records any more: it goes on where the log says.
+        """
+        if self.start != self.end:
+            return False
+        return self.end == 0 or not self._disk.exists(self._path(max(self.end - 1, 0) * ENTRY_SIZE))
 
     def _create(self, path: str) -> None:
         if not self._disk.exists(path):
@@ -151,6 +174,58 @@ class ConsumeQueue:
             at += length
         self._unflushed.files.add(path)
         self.start = self.end = first
+
+    def trim(self, log_start: int) -> None:
+        """Set the start to the first entry that leads to ``log_start`` or behind it."""
+        if self._low < log_start and self.start < self.end:
+            self.start, self._low = self.kept_from(log_start)
+
+    def kept_from(self, log_start: int) -> tuple[int, int]:
+        """Return the first queue offset whose record is kept, and where that record lies.
+
+        Changes nothing; entries below the start of the log never change, so a worker thread may ask
+        while the queue grows. Without such an entry it is the end, and ``log_start``.
+        """
+        low = self.start
+        high = end = self.end
+        if low < end and self.entry(low)[0] >= log_start:
+            return low, self.entry(low)[0]
+        if low < end and self.entry(end - 1)[0] < log_start:
+            return end, log_start
+        while low < high:
+            middle = (low + high) // 2
+            if self.entry(middle)[0] < log_start:
+                low = middle + 1
+            else:
+                high = middle
+        return low, self.entry(low)[0] if low < end else log_start
+
+    def move_start(self, start: int, low: int) -> None:
+        """Take what `kept_from` found, unless the queue has moved on."""
+        if self.start < start <= self.end:
+            self.start, self._low = start, low
+
+    def leads_below(self, log_start: int) -> bool:
+        """Whether entries may lead to before ``log_start``."""
+        return self._low < log_start and self.start < self.end
+
+    def removable(self) -> int:
+        """Return the byte below which files may go, for the newest snapshot records the start.
+
+        0 when there is nothing new to remove. The last file always stays.
+        """
+        most = min(self.recorded, max(self.end - 1, 0)) * ENTRY_SIZE
+        border = most - most % self._size
+        return border if border > self.removed else 0
+
+    def remove_below(self, border: int, op: str) -> bool:
+        """Remove the files below byte ``border``; returns whether there were any."""
+        names = [name for name in self._disk.list(self.directory) if int(name) < border]
+        for name in names:
+            path = f"{self.directory}/{name}"
+            if self._disk.exists(path):  # a cut may build all queues anew meanwhile
+                self._disk.remove(path, op)
+        return bool(names)
 
     def read(self, first: int, count: int) -> bytes:
         """Return up to ``count`` entries from queue offset ``first``, below `end`."""

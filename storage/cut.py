@@ -3,8 +3,10 @@
 Steps, each of which may be repeated after a crash:
 
 1. the intent (where to, and where the log ended) is written durably to ``twinlog/intent``;
-2. the bytes that will be lost are copied to ``twinlog/divergent-{epoch}-{P}`` and fsynced: evidence
-   for people, never read by us;
+2. the bytes that will be lost are copied to ``twinlog/divergent-{epoch}-{P}-{ms}`` and fsynced:
+   evidence for people, never read by us (``ms``: store timestamp of the newest record, its age).
+   They were never confirmed, and a member that cannot cut is no member: where the disk has no room
+   for them, they are given up after some attempts (`SIDE_ATTEMPTS`), and that is said;
 3. snapshots beyond P, queue entries of records from P on;
 4. batch index and log: zeros from P to the end of the file that holds it (file lengths never
    change), later files removed, the index file of each before its log file;
@@ -25,6 +27,7 @@ from storage.batch_index import DIRECTORY as INDEX_DIRECTORY
 from storage.batch_index import index_path
 from storage.checkpoint import CheckpointFile, Trusted
 from storage.disk import Disk
+from storage.errors import DiskFull
 from storage.packing import number, seal, unseal
 from storage.segment import DIRECTORY as LOG_DIRECTORY
 from storage.segment import flush_names, log_path, remove_segment
@@ -33,6 +36,9 @@ from twinlog.errors import CorruptionError
 from twinlog.layout import BatchEntry, file_name
 
 INTENT = "twinlog/intent"
+SIDE_ATTEMPTS = 3
+"""Attempts to find room for the side file before the bytes are given up."""
+_SIDE = "divergent"
 _PIECE = 1024 * 1024
 _ENTRY = 48
 
@@ -47,6 +53,7 @@ class Intent:
         epoch: Last epoch of the log before the cut; names the side file.
         flushed: Flushed offset after the cut.
         confirm: Confirm offset after the cut.
+        newest_ms: Store timestamp of the newest record before the cut.
     """
 
     to: int
@@ -54,13 +61,14 @@ class Intent:
     epoch: int
     flushed: int
     confirm: int
+    newest_ms: int = 0
 
 
 def write_intent(disk: Disk, value: Intent) -> None:
     """Write the intent durably."""
     fields = {
         "to": value.to, "end": value.end, "epoch": value.epoch, "flushed": value.flushed,
-        "confirm": value.confirm,
+        "confirm": value.confirm, "newest": value.newest_ms,
     }  # fmt: skip
     disk.write_file(INTENT, seal(fields), "cut.intent")
 
@@ -73,17 +81,56 @@ def read_intent(disk: Disk) -> Intent | None:
         fields = unseal(disk.read(INTENT, "cut.intent.read"))
     except CorruptionError:
         raise CorruptionError(f"{INTENT} is damaged", file=INTENT, offset=0) from None
-    names = ("to", "end", "epoch", "flushed", "confirm")
-    return Intent(*(number(fields, name) for name in names))
+    to, end, epoch, flushed, confirm = (
+        number(fields, name) for name in ("to", "end", "epoch", "flushed", "confirm")
+    )
+    newest = number(fields, "newest") if "newest" in fields else 0
+    return Intent(to, end, epoch, flushed, confirm, newest)
 
 
-def carry_out(disk: Disk, intent: Intent, segment_size: int, checkpoint: CheckpointFile) -> None:
+def side_files(disk: Disk) -> list[tuple[str, int]]:
+    """Return the side files and the ms of their newest record; 0 where the name has none."""
+    found: list[tuple[str, int]] = []
+    for name in disk.list("twinlog"):
+        parts = name.split("-")
+        if parts[0] == _SIDE and len(parts) in (3, 4):
+            ms = parts[3].partition(".")[0] if len(parts) == 4 else ""
+            found.append((f"twinlog/{name}", int(ms) if ms.isdigit() else 0))
+    return found
+
+
+def carry_out(
+    disk: Disk,
+    intent: Intent,
+    segment_size: int,
+    checkpoint: CheckpointFile,
+    *,
+    may_lose: bool = False,
+) -> bool:
     """Do steps 2 to 6; see the module's text.
 
+    Args:
+        disk: Where the log lies.
+        intent: What is written in the intent.
+        segment_size: Bytes of a log file.
+        checkpoint: Says the new flushed offset.
+        may_lose: On a full disk, go on without the side file.
+
+    Returns:
+        Whether the side file was kept.
+
     Raises:
+        DiskFull: Without ``may_lose``: there is no room for the side file.
         DiskError: The intent stays; the cut must be carried out again before the log is used.
     """
-    _keep_side_file(disk, intent, segment_size)
+    kept = True
+    try:
+        _keep_side_file(disk, intent, segment_size)
+    except DiskFull:
+        if not may_lose:
+            raise
+        kept = False
+        _remove_half(disk, intent)
     Snapshots(disk).cut(intent.to)
     base = intent.to - intent.to % segment_size
     if base < intent.to:
@@ -99,10 +146,21 @@ def carry_out(disk: Disk, intent: Intent, segment_size: int, checkpoint: Checkpo
     checkpoint.write(Trusted(intent.flushed, intent.confirm), "cut.checkpoint")
     disk.remove(INTENT, "cut.clear")
     disk.fsync_dir("twinlog", "cut.clear.dir")
+    return kept
+
+
+def _side_path(intent: Intent) -> str:
+    return f"twinlog/{_SIDE}-{intent.epoch}-{file_name(intent.to)}-{intent.newest_ms}"
+
+
+def _remove_half(disk: Disk, intent: Intent) -> None:
+    aside = _side_path(intent) + ".new"
+    if disk.exists(aside):
+        disk.remove(aside, "cut.side.remove")
 
 
 def _keep_side_file(disk: Disk, intent: Intent, segment_size: int) -> None:
-    path = f"twinlog/divergent-{intent.epoch}-{file_name(intent.to)}"
+    path = _side_path(intent)
     if intent.end <= intent.to or disk.exists(path):
         return
     aside = path + ".new"

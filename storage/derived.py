@@ -23,7 +23,7 @@ from storage.recovery import Damage
 from storage.segment import log_path
 from storage.segments import Segments
 from storage.settings import StoreSettings
-from storage.snapshot import Snapshot, Snapshots
+from storage.snapshot import DIRECTORY, Snapshot, Snapshots
 from storage.state import Control, Layers, State, decode_control
 from twinlog import record
 from twinlog.errors import CorruptionError
@@ -72,6 +72,8 @@ class Derived:
     def snapshot(self, log: CommitLog) -> Snapshot:
         """Return the confirmed layer as it stands at the dispatcher, which is at confirm."""
         at = self.dispatcher.position
+        for queue in self.queues:
+            queue.noted = queue.start
         return Snapshot(
             at,
             tuple(epoch for epoch in log.history.epochs if epoch.start < at),
@@ -80,6 +82,7 @@ class Derived:
             tuple(self.producers.confirmed()),
             log.timestamp,
             self.keys.mark() if self.keys is not None else self.index_mark,
+            log.start,
         )
 
     @property
@@ -139,7 +142,9 @@ def derive(
             and the rest of it follows while the store is in use.
     """
     snapshots = Snapshots(disk)
-    base = snapshots.newest(log.end) or Snapshot(log.start)
+    base = snapshots.newest(log.end)
+    lost = _without_state(log) if base is None and log.start else None
+    base = base or Snapshot(log.start)
     confirm = max(confirm, base.offset)
     rebuild_keys = rebuild
     layers = Layers(State(base.topics))
@@ -153,6 +158,9 @@ def derive(
     if rebuild:
         queues.reset()
         position = log.start
+        if log.start:  # a queue without a retained record goes on where it ended
+            for topic, queue, _, end in base.queues:
+                queues.load(topic, queue, end, end)
     elif tidy:
         queues.tidy(thorough=thorough)
     if keys is None and settings.key_index:
@@ -161,13 +169,20 @@ def derive(
         keys.load(mark, log.segments, tidy=tidy or rebuild_keys, thorough=thorough)
     dispatcher = Dispatcher(log.segments, queues, producers, position)
     log.timestamp = max(log.timestamp, base.timestamp)
-    damage = _history_and_controls(log, EpochHistory(base.epochs), layers, base.offset)
+    history = EpochHistory(base.epochs)
+    damage = lost or _history_and_controls(log, history, layers, max(base.offset, log.start))
     layers.confirm(confirm)
     damage = damage or _dispatch(dispatcher, min(confirm, log.end))
     return Derived(
         layers, queues, producers, dispatcher, keys, base.index, snapshots, base.offset, rebuild,
         damage,
     )  # fmt: skip
+
+
+def _without_state(log: CommitLog) -> Damage:
+    """Topics and queue ends of files that are gone stand nowhere but in a snapshot."""
+    what = "no state snapshot can be read, and the log that it was made from is not all kept"
+    return Damage(DIRECTORY, log.start, 0, what)
 
 
 def _history_and_controls(

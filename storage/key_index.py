@@ -304,6 +304,15 @@ class KeyIndex:
             self._full.append(before.mark)
         self._current = made
 
+    def leave(self, log_start: int) -> list[FileMark]:
+        """Forget full files whose records all lie before the start of the log; returns them.
+
+        The files stay until a snapshot without them is durable: its mark would miss them.
+        """
+        gone = [file for file in self._full if file.header.end_offset < log_start]
+        self._full = self._full[len(gone) :]
+        return gone
+
     # -- going back
 
     def cut(self, end: int, stamp_at: Callable[[int], int]) -> None:

@@ -85,6 +85,10 @@ class Mapping(Protocol):
         """Let go of the file; views that are still held keep the memory alive."""
         ...
 
+    def held(self) -> bool:
+        """Whether somebody still holds a view of a mapping that was closed."""
+        ...
+
 
 class Memory(Protocol):
     """Memory of its own, without a file.
@@ -125,7 +129,7 @@ def _zero_range(descriptor: int, start: int, length: int) -> bool:
 def _memory_call(name: str, area: mmap.mmap, start: int, length: int, *more: int) -> bool:
     """Call the C library on a part of a mapping; False when it is missing or says no."""
     call = getattr(_LIBC, name, None) if _LIBC is not None else None
-    if call is None:
+    if call is None or area.closed:
         return False
     first = ctypes.c_char.from_buffer(area, start)
     address = ctypes.c_void_p(ctypes.addressof(first))
@@ -250,3 +254,13 @@ class RealMapping:
             return
         self.buffer = memoryview(b"")
         self._leave()
+
+    def held(self) -> bool:
+        """See `Mapping`. What nobody holds is unmapped by this look."""
+        if self.buffer.nbytes or self._users:
+            return True
+        try:
+            self._map.close()
+        except BufferError:
+            return True
+        return False

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from storage import config_export, cut, segment, snapshot
+from storage import config_export, cut, reserve, segment, snapshot
 from storage.batch_index import DIRECTORY as INDEX_DIRECTORY
 from storage.batch_index import ENTRY_SIZE, BatchIndex, growth_for, index_path
 from storage.boot import BootSummary
@@ -57,6 +57,7 @@ from storage.settings import StoreSettings
 from twinlog.kernels import crc32c
 from twinlog.layout import BatchEntry, Checkpoint
 
+_EVERYTHING = 1 << 62
 PROVE_BACK = 1024 * 1024
 """How far before the checkpointed flushed offset bytes are compared with their CRC at a start."""
 
@@ -92,6 +93,7 @@ class _Start:
     new: bool = False
     copied: bool = False
     intent_replayed: bool = False
+    floor: int = 0
 
 
 def open_store(disk: Disk, settings: StoreSettings, who: Who, *, wall_ms: int) -> Opened:
@@ -160,6 +162,7 @@ def _begin(
         disk.fsync_dir(".", "create.dir")
         write_identity(disk, identity, "create.identity")
         return _Start(disk, settings, identity, run, checkpoint, promises, new=True)
+    reserve.give_up(disk, "open")
     start = _Start(disk, settings, found, run, checkpoint, promises)
     run.load()
     start.mark = read_clean_mark(disk)
@@ -199,7 +202,8 @@ def _open(start: _Start, wall_ms: int) -> Opened:
     promise = start.promises.load()
     intent = cut.read_intent(disk)
     if intent is not None:
-        cut.carry_out(disk, intent, settings.segment_size, start.checkpoint)
+        # Nobody would try again: without room for the side file there is no start.
+        cut.carry_out(disk, intent, settings.segment_size, start.checkpoint, may_lose=True)
         start.trusted = start.checkpoint.load()
         start.intent_replayed = True
     files, planned, old = _recover(start)
@@ -244,10 +248,11 @@ def _recover(start: _Start) -> tuple[list[int], Plan, list[Found]]:
     disk, size = start.disk, start.settings.segment_size
     names = {int(name) for name in disk.list(segment.DIRECTORY) if name.isdigit()}
     names |= {int(name) for name in disk.list(INDEX_DIRECTORY) if name.isdigit()}
-    starts = sorted(name for name in names if name % size == 0)
-    prove_from = max(start.trusted.flushed - PROVE_BACK, 0)
-    # Nothing drops files from the front yet, so the walk begins at 0 whatever file is the first
-    # one there: when the first file's name is lost, a later one is no log that begins later.
+    # The log begins where the checkpoint says, whatever file is the first one there: when the
+    # first file's name is lost, a later one is no log that begins later.
+    floor = start.floor = _floor(start)
+    starts = sorted(name for name in names if name % size == 0 and name >= floor)
+    prove_from = max(start.trusted.flushed - PROVE_BACK, floor)
     first = prove_from - prove_from % size
     walked = [_found(disk, at) for at in starts if at >= min(first, starts[-1])]
     if walked and walked[0].start > first:
@@ -268,10 +273,30 @@ def _recover(start: _Start) -> tuple[list[int], Plan, list[Found]]:
     )  # fmt: skip
     for mapping in mappings.values():
         mapping.close()
-    for at in range(0, first, size):
+    for at in range(floor, first, size):
         if planned.damage is None:
             planned = replace(planned, damage=_sealed_damage(disk, at, size))
     return starts, planned, walked
+
+
+def _floor(start: _Start) -> int:
+    """Return where the log begins: the checkpoint says so; when it is lost, the snapshot."""
+    if start.checkpoint.lost:
+        newest = snapshot.Snapshots(start.disk).newest(_EVERYTHING)
+        start.checkpoint.start = newest.start if newest is not None else 0
+    return start.checkpoint.start
+
+
+def _drop_below(start: _Start) -> None:
+    """Finish what a retention had begun: what lies below the log's start goes."""
+    disk = start.disk
+    names = {int(name) for name in disk.list(segment.DIRECTORY) if name.isdigit()}
+    names |= {int(name) for name in disk.list(INDEX_DIRECTORY) if name.isdigit()}
+    below = sorted(name for name in names if name < start.floor)
+    for name in below:
+        remove_segment(disk, name, "open.retention")
+    if below:
+        segment.flush_names(disk, "open.retention")
 
 
 def _found(disk: Disk, start: int) -> Found:
@@ -318,6 +343,7 @@ def _log(
         segments.append(Segment(at, mapping, index, durable=True))
     cut_bytes = 0
     if planned.damage is None:
+        _drop_below(start)
         cut_bytes = _drop_beyond(start, starts, segments, walked, end)
     log = CommitLog(disk, settings, Segments(size, segments, end), EpochHistory(), end)
     if segments and segments[-1].index.count:

@@ -26,7 +26,7 @@ from storage.consume_queue import ConsumeQueue, ConsumeQueues
 from storage.filtering import SIFT_BYTES, SIFT_RECORDS, Entries, Sieve, Wanted
 from storage.settings import StoreSettings
 from storage.state import Layers
-from twinlog.errors import CorruptionError, UnknownTopic
+from twinlog.errors import Busy, CorruptionError, UnknownTopic
 from twinlog.kernels import scan_queues
 from twinlog.layout import QUEUE_ENTRY
 
@@ -135,8 +135,15 @@ class Reader:
         if not 0 <= queue < queues:
             text = f"topic {topic} has queues 0 to {queues - 1}, not {queue}"
             raise UnknownTopic(text, code="unknown-queue", topic=topic, queue=queue)
-        found = self._queues.get(topic, queue)
+        found = self._kept(topic, queue)
         return (found.start, found.end) if found is not None else (0, 0)
+
+    def _kept(self, topic: str, queue: int) -> ConsumeQueue | None:
+        """Return a queue, without what retention has taken from it."""
+        found = self._queues.get(topic, queue)
+        if found is not None:
+            found.trim(self._log.start)
+        return found
 
     def read(
         self,
@@ -172,7 +179,7 @@ class Reader:
             return ReadResult(ReadStatus.UNKNOWN_TOPIC)
         if not 0 <= queue < queues:
             return ReadResult(ReadStatus.UNKNOWN_QUEUE)
-        found = self._queues.get(topic, queue)
+        found = self._kept(topic, queue)
         start, end = (found.start, found.end) if found is not None else (0, 0)
         if queue_offset < start:
             return ReadResult(ReadStatus.BEFORE_START, next=start, start=start, end=end)
@@ -208,7 +215,7 @@ class Reader:
         slices = self._guarded(lambda: [self._view(queue, first, one) for one in places])
 
         def proof() -> None:
-            self._guarded(lambda: self._prove(queue, places))
+            self._prove_kept(queue, places)
 
         def sift() -> ReadResult:
             return self._guarded(lambda: self._sifted(queue, entries, first + seen, wanted))
@@ -261,6 +268,18 @@ class Reader:
         if inside and place.end <= log.segments.at(place.start).end:
             return log.segments.view(place.start, place.end)
         raise self._wrong(queue, number, place.start, place.end - place.start)
+
+    def _prove_kept(self, queue: ConsumeQueue, places: Sequence[_Place]) -> None:
+        """Compare records with CRCs and entries; files may leave meanwhile, which is no damage."""
+        try:
+            self._prove(queue, places)
+        except (CorruptionError, IndexError, ValueError, struct.error) as error:
+            if any(place.start < self._log.start for place in places):
+                text = "retention took these records while they were read; read again"
+                raise Busy(text) from None
+            if isinstance(error, CorruptionError):
+                self._damaged(error)
+            raise
 
     def _prove(self, queue: ConsumeQueue, places: Sequence[_Place]) -> None:
         for place in places:

@@ -45,10 +45,11 @@ class Segments:
 
     def at(self, offset: int) -> Segment:
         """Return the segment that holds the byte at ``offset``, which must exist."""
-        number = (offset - self.all[0].start) // self.size if self.all else -1
-        if not 0 <= number < len(self.all):
+        found = self.all  # a cold read looks from its thread while files leave
+        number = (offset - found[0].start) // self.size if found else -1
+        if not 0 <= number < len(found):
             raise IndexError(f"no segment holds log offset {offset}")
-        return self.all[number]
+        return found[number]
 
     def between(self, start: int, end: int) -> list[Segment]:
         """Return the segments that hold a byte of ``start..end``."""

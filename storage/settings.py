@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from storage.retention import RetentionSettings
 from twinlog.errors import UsageError
 from twinlog.layout import BATCH_LENGTH_MAX, INDEX_CELLS_DEFAULT, INDEX_SLOTS_DEFAULT
 
@@ -61,6 +62,7 @@ class StoreSettings:
         key_index: Whether records can be found by key.
         index_slots: Slots of a new index file; 4 bytes of memory each for the newest file.
         index_cells: Keys that fit into a new index file and one; the file has 20 bytes for each.
+        retention: What is kept and for how long; None keeps everything.
     """
 
     segment_size: int = 1024 * MiB
@@ -87,6 +89,7 @@ class StoreSettings:
     key_index: bool = True
     index_slots: int = INDEX_SLOTS_DEFAULT
     index_cells: int = INDEX_CELLS_DEFAULT
+    retention: RetentionSettings | None = None
 
     def __post_init__(self) -> None:
         if self.segment_size < SEGMENT_SIZE_MIN or self.segment_size % 4096:

@@ -48,6 +48,7 @@ class Snapshot:
         producers: Lines of idempotent producers.
         timestamp: Store timestamp of the newest record below it, ms.
         index: How far the key index is durable; None where none was ever built.
+        start: First log offset that was kept.
     """
 
     offset: int
@@ -57,6 +58,7 @@ class Snapshot:
     producers: tuple[tuple[Key, Line], ...] = ()
     timestamp: int = 0
     index: IndexMark | None = None
+    start: int = 0
 
 
 def encode_snapshot(value: Snapshot) -> bytes:
@@ -66,6 +68,7 @@ def encode_snapshot(value: Snapshot) -> bytes:
             "version": _VERSION,
             "offset": value.offset,
             "timestamp": value.timestamp,
+            "start": value.start,
             "epochs": [[epoch.epoch, epoch.start] for epoch in value.epochs],
             "topics": [[topic.name, topic.queues, topic.created_ms] for topic in value.topics],
             "queues": [list(queue) for queue in value.queues],
@@ -109,6 +112,7 @@ def decode_snapshot(data: bytes) -> Snapshot:
             tuple(_line(row) for row in _rows(fields, "producers")),
             number(fields, "timestamp"),
             _index_mark(fields.get("index")),
+            number(fields, "start") if "start" in fields else 0,
         )
     except (TypeError, KeyError, ValueError) as error:
         raise CorruptionError(f"a snapshot of another shape: {error}") from None
@@ -141,10 +145,22 @@ class Snapshots:
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
+        self._older: int | None = None
 
     def offsets(self) -> list[int]:
         """Return the offsets of the snapshots that lie there, oldest first."""
         return [int(name) for name in self._disk.list(DIRECTORY) if name.isdigit()]
+
+    @property
+    def older(self) -> int:
+        """What the older of the two newest snapshots covers; 0 while there is only one.
+
+        The log from there on is what a start needs when the newest snapshot cannot be read.
+        """
+        if self._older is None:
+            offsets = self.offsets()
+            self._older = offsets[-KEPT] if len(offsets) >= KEPT else 0
+        return self._older
 
     def newest(self, most: int) -> Snapshot | None:
         """Return the newest readable snapshot at or below log offset ``most``; else None."""
@@ -158,12 +174,14 @@ class Snapshots:
 
     def write(self, value: Snapshot, op: str) -> None:
         """Write a snapshot durably and remove those before the last two."""
+        self._older = None
         self._disk.write_file(_path(value.offset), encode_snapshot(value), op)
         for offset in self.offsets()[:-KEPT]:
             self._disk.remove(_path(offset), op + ".remove")
 
     def cut(self, end: int) -> None:
         """Remove snapshots beyond ``end``."""
+        self._older = None
         beyond = [offset for offset in self.offsets() if offset > end]
         for offset in beyond:
             self._disk.remove(_path(offset), "cut.snapshot.remove")

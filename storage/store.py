@@ -16,9 +16,10 @@ Not here: the jobs that are due by themselves (`storage.upkeep`); roles, session
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 
-from storage import closing, cut, identity
+from storage import closing, cut, identity, reserve
 from storage.derived import damage_of, derive
 from storage.disk import Disk
 from storage.dispatcher import STRETCH_MAX
@@ -48,6 +49,7 @@ class Store(Upkeep):
         settings: As given.
         who: Whose store it is.
         confirm: Confirm offset; never falls but in a cut below it.
+        front: The front of the log: what may go, what has left.
         checkpointed: Flushed offset of the last checkpoint.
         damage: Why the store is quarantined; None normally.
         disk_full: The last write met a full disk.
@@ -413,7 +415,8 @@ class Store(Upkeep):
     def cut_job(self, token: Token, to: int) -> Job:
         """Return a job that cuts the log at border ``to``; until it is finished nobody writes.
 
-        Jobs under way before it do nothing more. A job that met an error is asked for again.
+        Jobs under way before it do nothing more. A job that met an error is asked for again. Its
+        result says whether the bytes that went were kept aside (`storage.cut`).
 
         Raises:
             StaleToken: Not the writer; nothing has changed.
@@ -428,20 +431,26 @@ class Store(Upkeep):
         self._rebuilt = False
         self._log.wipe("cut")
         intent = cut.Intent(
-            to, self.committed, self.last_epoch, min(self.flushed, to), min(self.confirm, to)
-        )
+            to, self.committed, self.last_epoch, min(self.flushed, to), min(self.confirm, to),
+            self._log.timestamp,
+        )  # fmt: skip
+        self._cut_attempts += 1
+        may_lose = self._cut_attempts > cut.SIDE_ATTEMPTS
 
-        def work() -> None:
+        def work() -> bool:
             with self._guard:
                 self._log.drop_ahead("cut.ahead")
+                reserve.give_up(self._disk, "cut")
                 cut.write_intent(self._disk, intent)
                 size = self.settings.segment_size
-                cut.carry_out(self._disk, intent, size, self._opened.checkpoint)
+                checkpoint = self._opened.checkpoint
+                return cut.carry_out(self._disk, intent, size, checkpoint, may_lose=may_lose)
 
         def apply(job: Job) -> None:
             if job.error is None:
                 self._cut_in_memory(intent)
                 self._cutting = False
+                self._cut_attempts = 0
 
         return Job("cut", work, apply)
 
@@ -461,26 +470,29 @@ class Store(Upkeep):
 
     # -- the end
 
-    def close(self, *, clean: bool) -> None:
-        """Let the data directory go.
+    def close(self, *, clean: bool) -> bool:
+        """Let the data directory go; return whether the stop is clean.
 
         With ``clean``: everything below confirm is dispatched, everything is flushed, a snapshot,
         both checkpoints and the exports are written, and the marks say so; RocketMQ may open the
-        store. Without, or with damage: only the lock goes, as after a kill.
+        store. Without, or with damage: only the lock goes, as after a kill. So it is when the disk
+        is too full for the marks: the next start finds everything, it only looks longer.
 
         Raises:
-            DiskError: The stop is not clean; the lock has gone all the same.
+            DiskError: Not a full disk; the stop is not clean, the lock has gone all the same.
         """
         try:
             if clean and self.damage is None and not self._cutting:
-                self._close_clean()
-        except DiskError as error:
-            if not isinstance(error, DiskFull):
-                self._opened.run.note_io_error()
+                return self._close_clean()
+        except DiskFull:
+            self.disk_full = True
+        except DiskError:
+            self._opened.run.note_io_error()
             raise
         finally:
             self._token = None
             self._disk.unlock()
+        return False
 
     def _finish_index(self) -> None:
         """Enter what the key index lacks, if it is not too much for a stop."""
@@ -495,7 +507,7 @@ class Store(Upkeep):
         except CorruptionError as error:
             self.mark_quarantine(damage_of(error))
 
-    def _close_clean(self) -> None:
+    def _close_clean(self) -> bool:
         log = self._log
         log.commit("close.commit")
         self.drop_token()
@@ -503,17 +515,20 @@ class Store(Upkeep):
             pass
         self._finish_index()
         if self.damage is not None:
-            return
+            return False
         log.drop_ahead("close.ahead")
         remove_ahead(self._disk, "close.ahead")
+        reserve.give_up(self._disk, "close")
         segments = log.segments.between(log.flushed, log.end)
         log.flush_to(log.end, segments, "close.log")
         log.flushed_to(log.end, segments)
         for job in (self.snapshot_job(force=True), self.checkpoint_job()):
             if job is not None:
-                job.run()
+                with suppress(DiskFull):  # a start makes both again, from the log
+                    job.run()
                 self.finish(job)
         closing.mark_clean(
             self._disk, log, self._opened.run.value, confirm=self.dispatched,
             index_timestamp=self._derived.full_index_timestamp,
         )  # fmt: skip
+        return True

@@ -22,6 +22,7 @@ from storage.config_export import Exports
 from storage.derived import Derived, damage_of
 from storage.disk import Disk
 from storage.errors import DiskFull
+from storage.front import Front
 from storage.jobs import Job
 from storage.opening import open_store
 from storage.reads import Reader
@@ -48,6 +49,7 @@ class Upkeep:
         self._generation = 0
         self._token: Token | None = None
         self._cutting = False
+        self._cut_attempts = 0
         self._flushing = False
         self._preparing = False
         self._snapshotting = False
@@ -61,6 +63,7 @@ class Upkeep:
         self.checkpointed = opened.log.end
         self.damage: Damage | None = opened.boot.damage
         self.disk_full = False
+        self.front = Front(disk, opened.log, opened.checkpoint, self._guard, lambda: self._derived)
         self._wire(opened.derived)
 
     def _wire(self, derived: Derived) -> None:
@@ -186,12 +189,14 @@ class Upkeep:
         """Return a job that writes a state snapshot; None when none is due.
 
         Due once the dispatcher has caught up with confirm in a log file behind that of the newest
-        snapshot; with ``force`` whenever there is anything new.
+        snapshot, or when retention has moved the starts of queues; with ``force`` whenever there is
+        anything new.
         """
         at, size = self._derived.dispatcher.position, self.settings.segment_size
         due = at // size > self._snapshot_at // size or (force and at > self._snapshot_at)
         if (keys := self._derived.keys) is not None and at == self._snapshot_at:
             due |= force and (keys.unflushed or keys.mark() != self._indexed_at)
+        due = due or self.front.unrecorded
         busy = self._snapshotting or self._cutting or self.damage is not None
         if not due or busy or at != self.confirm:
             return None
@@ -201,6 +206,7 @@ class Upkeep:
         unflushed = self._derived.queues.unflushed.take()
         segments = log.segments.between(log.flushed, at)
         self._snapshotting = True
+        self.front.noted()
 
         def work() -> None:
             unflushed.flush(self._disk, "snapshot.queues")
@@ -217,8 +223,10 @@ class Upkeep:
                 keys.flushed(index, done=job.error is None)
             if job.error is not None:
                 self._derived.queues.unflushed.give_back(unflushed)
+                self.front.unrecorded = True
             elif generation == self._generation:
                 self._snapshot_at = at
                 self._indexed_at = index.mark if index is not None else None
+                self.front.recorded()
 
         return Job("snapshot", work, apply)

@@ -57,6 +57,19 @@ def test_what_is_written_through_a_mapping_is_read_through_a_file(disk: Disk) ->
     assert mapping.buffer[0] == ord("x")
 
 
+def test_a_closed_mapping_is_held_by_its_views(disk: Disk) -> None:
+    """A reader's view keeps the bytes, and it shows; without one, nobody holds it."""
+    mapping = disk.map("d/f", 8192, op="test.map", create=True)
+    mapping.buffer[:5] = b"hello"
+    view = mapping.buffer[:5]
+    mapping.close()
+    assert mapping.held()
+    assert bytes(view) == b"hello"
+    view.release()
+    assert not mapping.held()
+    assert not mapping.held()
+
+
 def test_creating_what_exists_keeps_its_bytes(disk: Disk) -> None:
     """`map` with create and `create_sparse` lengthen a file and lose nothing of it."""
     disk.create_sparse("d/f", 10, "test.create")

@@ -151,6 +151,16 @@ class FakeMapping:
         self._open = False
         self.buffer = memoryview(b"")
 
+    def held(self) -> bool:
+        """Whether a slice of a closed mapping is alive: its bytes cannot be moved then."""
+        content = self._file.content
+        try:
+            content.append(0)
+        except BufferError:
+            return True
+        content.pop()
+        return False
+
 
 class FakeMemory:
     """Memory without a file."""
@@ -221,6 +231,8 @@ class FakeDisk:
         faults: What goes wrong, and the record of operations.
         page_size: As given.
         may_lock: Whether memory may be locked.
+        capacity: Bytes that files may have in all, None for no limit; pages of sparse files count
+            once they are written.
     """
 
     def __init__(
@@ -238,10 +250,23 @@ class FakeDisk:
         self._numbers = 1
         self._boot = 1
         self._locked = False
+        self.capacity: int | None = None
 
     # -- faults
 
-    def called(self, op: str, path: str, *, needs_space: bool = False) -> None:
+    def room(self) -> int:
+        """Return how many bytes still fit."""
+        if self.faults.full:
+            return 0
+        if self.capacity is None:
+            return self._total // 2
+        used = 0
+        for file in self._now.files.values():
+            sparse = file.written
+            used += len(file.content) if sparse is None else len(sparse) * PAGE_SIZE
+        return max(self.capacity - used, 0)
+
+    def called(self, op: str, path: str, *, needs_space: bool = False, more: int = 0) -> None:
         """Count one call and meet its fault, if one is due.
 
         Raises:
@@ -251,6 +276,8 @@ class FakeDisk:
         """
         number = self.faults.called(op, path)
         if number is None and needs_space and self.faults.full:
+            number = errno.ENOSPC
+        if number is None and needs_space and self.capacity is not None and self.room() < more:
             number = errno.ENOSPC
         if number is None:
             return
@@ -280,7 +307,7 @@ class FakeDisk:
 
     def map(self, path: str, size: int, *, op: str, create: bool = False) -> FakeMapping:
         """Map ``size`` bytes; with ``create`` the file is made, allocated and zero."""
-        self.called(op, path, needs_space=create)
+        self.called(op, path, needs_space=create, more=size)
         file = self._now.files.get(path)
         if file is None and create:
             file = self._create(path, op, size)
@@ -304,7 +331,7 @@ class FakeDisk:
 
     def create_sparse(self, path: str, size: int, op: str) -> None:
         """Make a file of ``size`` zeros without allocating."""
-        self.called(op, path, needs_space=True)
+        self.called(op, path, needs_space=True, more=1)
         file = self._now.files.get(path)
         if file is None:
             self._create(path, op, size).written = set()
@@ -328,7 +355,7 @@ class FakeDisk:
         """Write inside a file, growing it where needed."""
         file = self._file(path, op)
         end = offset + len(data)
-        self.called(op, path, needs_space=file.needs_space(offset, end))
+        self.called(op, path, needs_space=file.needs_space(offset, end), more=len(data))
         file.has_space(offset, end)
         file.grow(end)
         file.content[offset:end] = data
@@ -336,7 +363,7 @@ class FakeDisk:
     def write_file(self, path: str, data: bytes, op: str) -> None:
         """Replace a file durably: aside, fsync, rename, fsync of the directory."""
         aside = path + ".new"
-        self.called(op, path, needs_space=True)
+        self.called(op, path, needs_space=True, more=len(data))
         self._now.files.pop(aside, None)
         file = self._create(aside, op)
         file.content[:] = data
@@ -413,7 +440,7 @@ class FakeDisk:
 
     def free_bytes(self) -> tuple[int, int]:
         """Free and total bytes."""
-        return (0 if self.faults.full else self._total // 2), self._total
+        return self.room(), self._total if self.capacity is None else self.capacity
 
     def lock(self, op: str) -> None:
         """Take the data directory for this process."""

@@ -148,11 +148,9 @@ def test_facts_of_the_group_may_not_differ(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("lines", "refused"),
     [
-        ('[storage]\ndisk_clean = "75 %"', "disk_clean comes with a later version"),
         ('[failover]\nmode = "automatic"', 'mode = "automatic" comes with a later version'),
         ('[failover]\nlease = "6 s"', "lease comes with a later version"),
         ('[coordinator]\nkind = "etcd"', 'kind = "etcd" comes with a later version'),
-        ("[retention]\nkeep = 1", "[retention] comes with a later version"),
         ("[tls]\nenabled = true", "[tls] comes with a later version"),
         ("[metrics]\ntopics_max = 1", "topics_max comes with a later version"),
     ],

@@ -46,6 +46,8 @@ DOCUMENT: dict[str, object] = {
     ],
     "disk": {"free_bytes": 100, "size_bytes": 200},
     "coordinator": {"contact_seconds": 0.5},
+    "retention": {"deleted": {"age": 3}, "leaving": 1, "forced": 2, "overtaken": 0,
+                  "disk_used": 0.5, "refuses": False},
 }  # fmt: skip
 
 

@@ -1,0 +1,235 @@
+"""What a node keeps: runs the retention of its store, and says when the disk takes no more.
+
+`storage.retention` decides, `storage.front` does; this gathers what only a node knows: what linked
+and recently heard slaves still lack, whether a cut is under way, the wall clock. A slave decides
+for itself in the same way, within its own limits.
+
+Bytes that a slave lacks are kept while the slave was heard of within ``absent_seconds``; a member
+that this reign has not heard yet counts as heard when it began. Only a disk that is too full goes
+over that: the link ends, the slave is told that its log must be made anew, and it is recorded.
+
+Units: bytes, seconds of the loop's clock. Not here: threads, jobs of other kinds
+(`replication.upkeep`), what a client is answered (`replication.driver`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from replication.core import ReplicaCore
+from replication.outside import Outside
+from storage import Job, Store
+from storage.errors import DiskFull
+from storage.retention import Facts, Leave, Retention, RetentionSettings, Wait
+
+HELD_SECONDS = 1.0
+"""Pause between two looks at a file that a reader holds."""
+TIGHT_SECONDS = 1.0
+"""Pause between two looks at a disk that is too full."""
+ASIDE_SECONDS = 60.0
+"""Pause between two looks for side files that are old, and for room for the reserve."""
+EVERYTHING = 1 << 62
+
+
+class Keeping:
+    """See the module.
+
+    Args:
+        store: The store.
+        core: Who is linked, and what this node is.
+        around: Runs jobs, closes links, logs.
+        wall_ms: Wall clock in ms.
+        now: Clock.
+
+    Attributes:
+        refuses: The disk is so full that writes are refused.
+        used: Share of the disk in use at the last look; None: not known.
+        overtaken: Slaves whose bytes went because the disk was too full.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        core: ReplicaCore,
+        around: Outside,
+        *,
+        wall_ms: Callable[[], int],
+        now: float,
+    ) -> None:
+        self._store = store
+        self._core = core
+        self._around = around
+        self._wall_ms = wall_ms
+        self._settings = store.settings.retention
+        self._retention = Retention(self._settings or RetentionSettings(), now)
+        self._job: Job | None = None
+        self._remove_at = self._aside_at = now
+        self._ordered = False
+        self._reign_since = now
+        self._reign: object = None
+        self._told = Wait.NOTHING
+        self.refuses = False
+        self.used: float | None = None
+        self.overtaken = 0
+
+    # -- events
+
+    def work(self, now: float) -> None:
+        """Begin what is due; at most one job at a time."""
+        if self._settings is None or self._core.context.cutting or self._store.damage is not None:
+            return
+        self._note_reign(now)
+        if self._retention.due(now):
+            self._look(now, self._settings)
+        if self._job is None:
+            self._remove(now, self._settings)
+
+    def order(self, now: float) -> None:
+        """Expired files may go now, whatever the hour: a person says so."""
+        self._ordered = True
+        self._retention.hurry(now)
+
+    def on_job(self, now: float, job: Job, error: Exception | None) -> bool:
+        """Take the end of a job of ours; False when it is none. Raises what ends the process."""
+        if job is not self._job:
+            return False
+        self._job = None
+        self._store.finish(job)
+        if isinstance(error, DiskFull):
+            self._remove_at = now + TIGHT_SECONDS
+        elif error is not None:
+            raise error
+        return True
+
+    def next_deadline(self) -> float:
+        """Return when there is something to do."""
+        if self._settings is None or self._store.damage is not None:
+            return float("inf")
+        due = self._retention.next_look()
+        if self._job is None and self._store.front.leaving:
+            due = min(due, self._remove_at)
+        return due
+
+    def document(self) -> dict[str, object]:
+        """Return the ``retention`` part of a status document."""
+        retention = self._retention
+        return {
+            "enabled": self._settings is not None,
+            "limit": self._store.front.limit(self._store.confirm),
+            "waits": retention.waits.value,
+            "deleted": {reason.value: count for reason, count in retention.deleted.items()},
+            "forced": retention.forced,
+            "overtaken": self.overtaken,
+            "leaving": self._store.front.leaving,
+            "disk_used": self.used,
+            "refuses": self.refuses,
+        }
+
+    # -- leaving
+
+    def _note_reign(self, now: float) -> None:
+        if self._core.mastership is not self._reign:
+            self._reign, self._reign_since = self._core.mastership, now
+
+    def _look(self, now: float, settings: RetentionSettings) -> None:
+        store = self._store
+        self.used = store.front.used()
+        self._judge_disk()
+        facts = Facts(
+            files=store.front.oldest(),
+            limit=store.front.limit(store.confirm),
+            needed=self._needed(now, settings),
+            archived=store.front.archived,
+            used=self.used,
+            wall_ms=self._wall_ms(),
+            ordered=self._ordered,
+        )
+        leave = self._retention.decide(now, facts)
+        if leave is not None:
+            self._leave(now, leave)
+        else:
+            self._ordered = False
+        tight = self.used is not None and self.used >= settings.disk_force
+        self._tell_wait(tight=tight)
+        if tight:
+            self._retention.hurry(now + TIGHT_SECONDS)
+
+    def _leave(self, now: float, leave: Leave) -> None:
+        start = self._store.start
+        if leave.overtakes:
+            self._overtake(now, leave.to)
+        self._store.front.leave(leave.to, self._store.confirm, now)
+        self._around.event(
+            "log-file-leaves", "info", start=start, to=leave.to, reason=leave.reason.value
+        )
+
+    def _tell_wait(self, *, tight: bool) -> None:
+        """Say once that a file that should go for lack of space may not."""
+        waits = self._retention.waits
+        if waits is self._told:
+            return
+        self._told = waits
+        tight = (
+            self.used is not None
+            and self.used >= (self._settings or RetentionSettings()).disk_force
+        )
+        if tight and waits is not Wait.NOTHING:
+            self._around.event("retention-waits", "alarm", why=waits.value, start=self._store.start)
+
+    def _judge_disk(self) -> None:
+        refuses = self._retention.refuses(self.used)
+        if refuses != self.refuses:
+            self.refuses = refuses
+            name, level = ("disk-refuses", "alarm") if refuses else ("disk-accepts", "info")
+            self._around.event(name, level, used=self.used)
+
+    def _needed(self, now: float, settings: RetentionSettings) -> int:
+        """Return the log offset from which on slaves that count lack bytes."""
+        reign = self._core.mastership
+        if reign is None:
+            return EVERYTHING
+        needed = EVERYTHING
+        for session in reign.sessions.values():
+            needed = min(needed, session.acked if session.streaming else session.point)
+        for member in reign.insync.members.values():
+            heard = member.heard_at if member.heard_at is not None else self._reign_since
+            if now - heard < settings.absent_seconds:
+                needed = min(needed, member.received if member.session > 0 else 0)
+        return needed
+
+    def _overtake(self, now: float, start: int) -> None:
+        """End the links of slaves that lack bytes below ``start``, and record it."""
+        reign = self._core.mastership
+        if reign is None:
+            return
+        why = f"retention took what it lacks: the log begins at {start}"
+        for conn, session in list(reign.sessions.items()):
+            if (session.acked if session.streaming else session.point) < start:
+                self._around.close(conn, why)
+                self._core.on_closed(now, conn, why)
+        behind = [one.name for one in reign.insync.members.values() if one.received < start]
+        self.overtaken += len(behind)
+        self._around.event("slaves-overtaken", "alarm", start=start, members=",".join(behind))
+
+    # -- removing
+
+    def _remove(self, now: float, settings: RetentionSettings) -> None:
+        front = self._store.front
+        job = None
+        if front.leaving and now >= self._remove_at:
+            starts = self._retention.removable(now, front.left())
+            self._remove_at = now + HELD_SECONDS
+            if starts:
+                job = front.remove_job(starts, erase=settings.erase)
+        job = job or front.tidy_job() or self._aside(now, settings)
+        if job is not None:
+            self._job = job
+            self._around.run_job(job)
+
+    def _aside(self, now: float, settings: RetentionSettings) -> Job | None:
+        """Return what is due about once a minute: old side files, the reserve."""
+        if now < self._aside_at:
+            return None
+        self._aside_at = now + ASIDE_SECONDS
+        front = self._store.front
+        return front.side_job(self._wall_ms(), settings.keep_cut_seconds) or front.reserve_job()

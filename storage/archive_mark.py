@@ -1,0 +1,117 @@
+"""How far an archive has the log: the only thing that lets an archived log's files go.
+
+Path ``twinlog/archive`` (slots): one log offset. It rises only when the archive names sealed parts
+of the log, without a gap from the mark on, each with the SHA-256 of its bytes, and our own bytes
+have the same: what the archive cannot prove is kept (`storage.retention`, ``archive``).
+
+The hashing reads every byte once, in a worker thread, through the file and not through the mapping.
+
+Not here: the archive and its manifest (the Spark job ``archive``), who may give the order
+(``node.admin``).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from storage.disk import Disk
+from storage.packing import number, pack, unpack
+from storage.segment import log_path
+from storage.slots import Slots
+
+PATH = "twinlog/archive"
+PARTS_MAX = 1024
+"""Parts in one order."""
+_PIECE = 4 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class ArchivedPart:
+    """A part of the log that the archive has.
+
+    Attributes:
+        start: Log offset of its first byte.
+        end: Log offset after its last byte; in the same log file.
+        sha256: Of the bytes between, as 64 hexadecimal digits.
+    """
+
+    start: int
+    end: int
+    sha256: str
+
+
+def refusal(parts: Sequence[ArchivedPart], *, mark: int, start: int, limit: int, size: int) -> str:
+    """Return why ``parts`` cannot raise the mark, "" when their bytes may be compared.
+
+    Args:
+        parts: In order.
+        mark: The present mark.
+        start: First log offset still kept.
+        limit: Log offset up to which the log is confirmed and flushed.
+        size: Bytes of a log file.
+
+    >>> refusal([ArchivedPart(0, 10, "")], mark=0, start=0, limit=5, size=100)
+    'the archive names 10, the log is confirmed and flushed up to 5'
+    >>> refusal([ArchivedPart(20, 30, "")], mark=0, start=0, limit=50, size=100)
+    'the archive has nothing of 0..20'
+    """
+    at = max(mark, start)
+    for part in parts:
+        if part.end <= at:
+            continue
+        if part.start > at:
+            return f"the archive has nothing of {at}..{part.start}"
+        if part.end > limit:
+            return f"the archive names {part.end}, the log is confirmed and flushed up to {limit}"
+        if not part.start < part.end <= part.start - part.start % size + size:
+            return f"{part.start}..{part.end} is no part of one log file"
+        at = part.end
+    return ""
+
+
+class ArchiveMark:
+    """The mark of one store.
+
+    Attributes:
+        offset: Below it, the archive has everything.
+    """
+
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
+        self._slots = Slots(disk, PATH)
+        data = self._slots.load("open.archive")
+        self.offset = number(unpack(data), "end") if data is not None else 0
+
+    def compare(self, parts: Sequence[ArchivedPart], *, start: int, size: int) -> str:
+        """Return which part is not what our files hold, "" when all are.
+
+        Parts below the mark, or that begin before ``start``, are passed over.
+
+        Raises:
+            DiskError: Nothing is known.
+        """
+        for part in parts:
+            if part.start < start or part.end <= self.offset:
+                continue
+            digest = hashlib.sha256()
+            base = part.start - part.start % size
+            for at in range(part.start, part.end, _PIECE):
+                length = min(_PIECE, part.end - at)
+                digest.update(self._disk.read_at(log_path(base), at - base, length, "archive.read"))
+            if digest.hexdigest() != part.sha256.lower():
+                return f"{part.start}..{part.end} differs: our SHA-256 is {digest.hexdigest()}"
+        return ""
+
+    def raise_to(self, offset: int) -> None:
+        """Make a new mark durable; it never falls.
+
+        Raises:
+            DiskError: The old one counts.
+        """
+        if offset > self.offset:
+            if not self._disk.exists(PATH):
+                self._slots.create("archive.create")
+            self._slots.store(pack({"end": offset}), "archive.mark")
+            self.offset = offset

@@ -1,0 +1,277 @@
+"""The front of the log: what may go, what has left, and the removal of files.
+
+A file goes in two steps (`storage.retention` decides when). `Front.leave` moves the start of the
+log, on the loop and in memory only. `Front.remove_job` does the rest in a worker thread:
+
+1. the new start is written into the checkpoint, durably: from now on what lies below is rubbish,
+   and a start removes it;
+2. the file is overwritten, where that is wished;
+3. batch index and log file are removed, and the directories fsynced;
+4. queue files whose entries all lead to before the start that the newest snapshot *records* go,
+   and files of the key index that it names no more. A file that went before that was durable would
+   look like damage.
+
+A crash between any two leaves a store that starts where step 1 said, or where it was before.
+
+A new start of the log makes a snapshot due (`Front.snapshot_due`), so that step 4 follows.
+
+Overwriting is a best effort: it puts zeros where the file system says the file is. A solid-state
+disk, a copy-on-write file system, a snapshot or a backup may keep the old bytes.
+
+Units: log offsets in bytes. Not here: the decision, holding back for slaves (``replication``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+
+from storage import cut, reserve
+from storage.archive_mark import ArchivedPart, ArchiveMark, refusal
+from storage.checkpoint import CheckpointFile
+from storage.commit_log import CommitLog
+from storage.consume_queue import ConsumeQueue
+from storage.derived import Derived
+from storage.disk import Disk
+from storage.jobs import Job
+from storage.retention import File, Held
+from storage.segment import Segment, flush_names, log_path, remove_segment
+
+_PIECE = 4 * 1024 * 1024
+SIDE_FILES_MAX = 16
+"""Cuts whose bytes are kept aside."""
+
+
+@dataclass(slots=True)
+class _Left:
+    segment: Segment
+    at: float
+    removing: bool = False
+
+
+class Front:
+    """The front of one store's log.
+
+    Args:
+        disk: Where it lies.
+        log: The log.
+        checkpoint: What says durably where the log starts.
+        guard: Held while a job writes files that other jobs write too.
+        derived: The present derived state; a cut makes another one.
+    """
+
+    def __init__(
+        self,
+        disk: Disk,
+        log: CommitLog,
+        checkpoint: CheckpointFile,
+        guard: AbstractContextManager[object],
+        derived: Callable[[], Derived],
+    ) -> None:
+        self._disk = disk
+        self._log = log
+        self._checkpoint = checkpoint
+        self._guard = guard
+        self._derived = derived
+        self._archive = ArchiveMark(disk)
+        self._left: list[_Left] = []
+        self._tidying = False
+        self._old_index: list[str] = []
+        self._taken_index: list[str] = []
+        self._noted_index: list[str] = []
+        self.unrecorded = False
+        """Queues start elsewhere than the newest snapshot says: another one is due."""
+        self.untidy = False
+        """A snapshot has recorded new starts of queues: their files may go."""
+
+    # -- what may go
+
+    def limit(self, confirm: int) -> int:
+        """Return the log offset above which nothing may go, whatever the reason.
+
+        That is the least of confirm, dispatched, flushed and the older snapshot.
+        """
+        derived = self._derived()
+        older = derived.snapshots.older
+        return min(confirm, derived.dispatcher.position, self._log.flushed, older)
+
+    def files(self) -> list[File]:
+        """Return the log's files, oldest first, the one that is written included."""
+        found: list[File] = []
+        for one in self._log.segments.all:
+            newest = one.index.entry(one.index.count - 1).store_timestamp if one.index.count else 0
+            found.append(File(one.start, one.end, newest))
+        return found
+
+    def oldest(self) -> list[File]:
+        """Return the oldest file and the newest, which is all that a decision looks at."""
+        segments = self._log.segments.all
+        if len(segments) < 2:
+            return self.files()
+        first, last = segments[0], segments[-1]
+        newest = first.index.entry(first.index.count - 1).store_timestamp
+        return [File(first.start, first.end, newest), File(last.start, self._log.end, 0)]
+
+    def used(self) -> float | None:
+        """Return the share of the disk that is in use; None when nobody knows."""
+        free, total = self._disk.free_bytes()
+        return 1 - free / total if total else None
+
+    @property
+    def archived(self) -> int:
+        """Log offset below which the archive has everything."""
+        return self._archive.offset
+
+    def archive_job(self, parts: Sequence[ArchivedPart], confirm: int) -> Job:
+        """Return a job that compares what an archive says it has with our bytes.
+
+        Its result is "" when the mark was raised, else why not.
+        """
+        log, size = self._log, self._log.segments.size
+        start, limit = log.start, min(confirm, log.flushed)
+        known = self._archive.offset
+        wrong = refusal(parts, mark=known, start=start, limit=limit, size=size)
+
+        def work() -> str:
+            found = wrong or self._archive.compare(parts, start=start, size=size)
+            if not found and parts:
+                self._archive.raise_to(max(part.end for part in parts))
+            return found
+
+        return Job("archive", work, lambda job: None)
+
+    # -- what leaves
+
+    def leave(self, to: int, confirm: int, now: float) -> None:
+        """Move the start of the log to ``to``, the end of a file; readers are told so at once."""
+        assert to <= self.limit(confirm), (to, self.limit(confirm))
+        assert self._log.segments.all[-1].start >= to
+        for one in self._log.leave(to):
+            self._left.append(_Left(one, now))
+
+    def left(self) -> list[Held]:
+        """Return the files that have left and are not being removed."""
+        return [
+            Held(one.segment.start, one.at, one.segment.mapping.held())
+            for one in self._left
+            if not one.removing
+        ]
+
+    @property
+    def leaving(self) -> int:
+        """How many files have left and are still there."""
+        return len(self._left)
+
+    def remove_job(self, starts: Iterable[int], *, erase: bool) -> Job:
+        """Return a job that removes the files that left and begin at ``starts``."""
+        wanted = set(starts)
+        going = [one for one in self._left if one.segment.start in wanted]
+        for one in going:
+            one.removing = True
+        start, derived = self._log.start, self._derived()
+        queues = list(derived.queues)
+
+        moved: list[tuple[ConsumeQueue, int, int]] = []
+
+        def work() -> None:
+            with self._guard:
+                self._checkpoint.advance(start, "retention.mark")
+            for one in going:
+                if erase:
+                    self._erase(one.segment)
+                remove_segment(self._disk, one.segment.start, "retention.remove")
+            flush_names(self._disk, "retention")
+            moved.extend((one, *one.kept_from(start)) for one in queues if one.leads_below(start))
+
+        def apply(job: Job) -> None:
+            if job.error is not None:
+                for one in going:
+                    one.removing = False
+                return
+            self._left = [one for one in self._left if one not in going]
+            for queue, first, low in moved:
+                queue.move_start(first, low)
+            if (keys := derived.keys) is not None and derived is self._derived():
+                self._old_index += [file.path for file in keys.leave(start)]
+            self.unrecorded = self.unrecorded or bool(moved or self._old_index)
+
+        return Job("retention", work, apply)
+
+    def _erase(self, segment: Segment) -> None:
+        path = log_path(segment.start)
+        if not self._disk.exists(path):
+            return
+        for at in range(0, segment.size, _PIECE):
+            length = min(_PIECE, segment.size - at)
+            self._disk.write_at(path, at, bytes(length), "retention.erase")
+        self._disk.fsync(path, "retention.erase.fsync")
+
+    def tidy_job(self) -> Job | None:
+        """Return a job that removes queue files below their queues' recorded starts, if any may go.
+
+        And index files that the newest snapshot does not name any more. What a crash leaves of it
+        is removed by a later one, or by a start.
+        """
+        if not self.untidy or self._tidying:
+            return None
+        self.untidy = False
+        going = [(one, border) for one in self._derived().queues if (border := one.removable())]
+        index = [path for path in self._noted_index if self._disk.exists(path)]
+        self._noted_index = []
+        if not going and not index:
+            return None
+        self._tidying = True
+
+        def work() -> None:
+            for queue, border in going:
+                if queue.remove_below(border, "retention.queue.remove"):
+                    self._disk.fsync_dir(queue.directory, "retention.queue.dir")
+            for path in index:
+                self._disk.remove(path, "retention.index.remove")
+
+        def apply(job: Job) -> None:
+            self._tidying = False
+            if job.error is not None:
+                self.untidy = True
+                return
+            for queue, border in going:
+                queue.removed = border
+
+        return Job("tidy", work, apply)
+
+    def side_job(self, wall_ms: int, keep_seconds: float) -> Job | None:
+        """Return a job that removes what cuts have kept aside and nobody has asked for since.
+
+        Their age is that of the newest record at the cut; the newest `SIDE_FILES_MAX` stay so long.
+        """
+        found = sorted(cut.side_files(self._disk), key=lambda one: one[1])
+        old = [path for path, ms in found if wall_ms - ms >= keep_seconds * 1000]
+        old += [path for path, _ in found[:-SIDE_FILES_MAX] if path not in old]
+        if not old:
+            return None
+
+        def work() -> None:
+            for path in old:
+                self._disk.remove(path, "retention.side.remove")
+
+        return Job("side-files", work, lambda job: None)
+
+    def reserve_job(self) -> Job | None:
+        """Return a job that makes the reserve again; None while there is one, or no room for it."""
+        if self._disk.exists(reserve.PATH) or self._disk.free_bytes()[0] < reserve.NEEDED_BYTES:
+            return None
+        return Job("reserve", lambda: reserve.hold(self._disk, "retention"), lambda job: None)
+
+    def recorded(self) -> None:
+        """Take note that the starts of queues, as they were noted last, are durable."""
+        for queue in self._derived().queues:
+            queue.recorded = queue.noted
+        self._noted_index += self._taken_index
+        self._taken_index = []
+        self.untidy = True
+
+    def noted(self) -> None:
+        """Take note that a snapshot is being made."""
+        self.unrecorded = False
+        self._taken_index, self._old_index = [*self._taken_index, *self._old_index], []

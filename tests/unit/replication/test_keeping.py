@@ -1,0 +1,243 @@
+"""A node keeps what its settings, its slaves and its disk ask for; real store, fake disk.
+
+Not here: the decision itself (`tests.unit.storage.test_retention`), whole groups (`tests.sim`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from replication.core import ReplicaCore
+from replication.keeping import Keeping
+from replication.outside import Outside
+from storage import Job, Store
+from storage.errors import DiskError, DiskFull
+from storage.retention import RetentionSettings
+from tests.crash.workbench import SETTINGS, append, fill, master, run, section, settle
+from tests.fakes.disk import FakeDisk
+
+SIZE = SETTINGS.segment_size
+KEEP = RetentionSettings(keep_seconds=None, keep_bytes=3 * SIZE, hours=None, look_seconds=1.0)
+
+
+@dataclass
+class Around:
+    """An outside that runs jobs at once, or keeps them."""
+
+    events: list[tuple[str, dict[str, object]]] = field(default_factory=list)
+    jobs: list[Job] = field(default_factory=list)
+    closed: list[int] = field(default_factory=list)
+
+    def run_job(self, job: Job) -> None:
+        self.jobs.append(job)
+
+    def event(self, name: str, level: str, **facts: object) -> None:
+        self.events.append((name, facts))
+
+    def close(self, conn: int, why: str) -> None:
+        self.closed.append(conn)
+
+    def names(self) -> list[str]:
+        """Names of the events."""
+        return [name for name, _ in self.events]
+
+
+class Kept:
+    """A store of about eight files with its keeping."""
+
+    def __init__(self, keep: RetentionSettings = KEEP, reign: object = None) -> None:
+        self.disk = FakeDisk()
+        self.store: Store = master(self.disk, settings=replace(SETTINGS, retention=keep))
+        while self.store.end < 8 * SIZE:
+            fill(self.store, 4)
+            settle(self.store)
+            run(self.store, self.store.flush_job(thorough=True))
+            run(self.store, self.store.snapshot_job())
+        self.around = Around()
+        self.gone: list[int] = []
+        self.core = SimpleNamespace(
+            mastership=reign, context=SimpleNamespace(cutting=False),
+            on_closed=lambda now, conn, why: self.gone.append(conn),
+        )  # fmt: skip
+        self.wall = 3000
+        self.keeping = Keeping(
+            self.store, cast(ReplicaCore, self.core), cast(Outside, self.around),
+            wall_ms=lambda: self.wall, now=0.0,
+        )  # fmt: skip
+        self.now = 0.0
+
+    def pass_time(self, seconds: float) -> None:
+        """Look whenever it is due, run jobs at once."""
+        until = self.now + seconds
+        while self.now <= until:
+            self.keeping.work(self.now)
+            while self.around.jobs:
+                self.finish()
+                self.keeping.work(self.now)
+            self.now += 0.25
+
+    def finish(self) -> None:
+        """Run the oldest job."""
+        job, error = self.around.jobs.pop(0), None
+        try:
+            job.run()
+        except DiskError as caught:
+            error = caught
+        assert self.keeping.on_job(self.now, job, error)
+
+
+def reign(*, acked: int, heard: float | None = 0.0, streaming: bool = True) -> SimpleNamespace:
+    """A master with one slave, which has acknowledged so much."""
+    session = SimpleNamespace(acked=acked, point=acked, streaming=streaming)
+    member = SimpleNamespace(name="n2", session=1, received=acked, heard_at=heard)
+    return SimpleNamespace(
+        sessions={7: session} if streaming else {}, insync=SimpleNamespace(members={"n2": member})
+    )
+
+
+def test_a_log_is_kept_at_its_length() -> None:
+    """Files go one after the other, and the node says what it did."""
+    kept = Kept()
+    kept.pass_time(8)
+    assert kept.store.end - kept.store.start <= 3 * SIZE + SIZE
+    assert int(kept.disk.list("commitlog")[0]) == kept.store.start > 0
+    told = [facts for name, facts in kept.around.events if name == "log-file-leaves"]
+    assert told[0] == {"start": 0, "to": SIZE, "reason": "size"}
+    document = kept.keeping.document()
+    assert document["deleted"] == {"age": 0, "size": len(told), "disk": 0}
+    assert document["leaving"] == 0
+
+
+def test_nothing_goes_without_settings() -> None:
+    """``retention = None`` keeps everything."""
+    kept = Kept()
+    keeping = Keeping(
+        master(FakeDisk()), cast(ReplicaCore, kept.core), cast(Outside, kept.around),
+        wall_ms=lambda: 0, now=0.0,
+    )  # fmt: skip
+    assert keeping.next_deadline() == float("inf")
+    keeping.work(1e9)
+    assert kept.around.jobs == []
+
+
+def test_a_linked_slave_keeps_what_it_lacks() -> None:
+    """It is behind, but alive."""
+    kept = Kept(reign=reign(acked=2 * SIZE))
+    kept.pass_time(8)
+    assert kept.store.start == 2 * SIZE
+    assert kept.keeping.document()["waits"] == "slave"
+
+
+@pytest.mark.parametrize(("heard", "goes"), [(0.0, False), (-100.0, True)])
+def test_an_absent_slave_is_waited_for_so_long(heard: float, goes: bool) -> None:
+    """After that it must be made anew."""
+    kept = Kept(replace(KEEP, absent_seconds=60), reign(acked=SIZE, heard=heard, streaming=False))
+    kept.pass_time(8)
+    assert (kept.store.start > SIZE) is goes
+
+
+def test_a_member_that_was_never_heard_counts_from_the_beginning_of_the_reign() -> None:
+    """A new master does not know yet what it has."""
+    one = reign(acked=0, heard=None, streaming=False)
+    kept = Kept(replace(KEEP, absent_seconds=5), one)
+    kept.pass_time(4)
+    assert kept.store.start == 0
+    kept.pass_time(6)
+    assert kept.store.start > 0
+
+
+def test_a_disk_that_is_too_full_overtakes_a_slave() -> None:
+    """Its link ends, and it is recorded."""
+    kept = Kept(replace(KEEP, disk_clean=0.1, disk_force=0.4), reign(acked=SIZE))
+    kept.pass_time(3)
+    assert kept.store.start > SIZE
+    assert kept.around.closed[:1] == [7] == kept.gone[:1]
+    assert ("slaves-overtaken", {"start": 2 * SIZE, "members": "n2"}) in kept.around.events
+    assert cast("dict[str, Any]", kept.keeping.document())["overtaken"] > 0
+
+
+def test_a_full_disk_refuses_writes_until_it_has_room() -> None:
+    """Told once each."""
+    kept = Kept()
+    kept.disk.faults.full = True
+    kept.keeping.order(kept.now)
+    kept.pass_time(3)
+    assert kept.keeping.refuses
+    kept.disk.faults.full = False
+    kept.pass_time(3)
+    assert not kept.keeping.refuses
+    names = [name for name in kept.around.names() if name.startswith("disk-")]
+    assert names == ["disk-refuses", "disk-accepts"]
+
+
+def test_what_must_go_and_may_not_is_told_once() -> None:
+    """With what holds it."""
+    kept = Kept(replace(KEEP, disk_clean=0.1, disk_force=0.4, archive=True))
+    kept.pass_time(5)
+    told = [facts for name, facts in kept.around.events if name == "retention-waits"]
+    assert told == [{"why": "archive", "start": 0}]
+
+
+def test_a_reader_delays_the_removal_but_not_for_ever() -> None:
+    """The start has moved; the name goes after the limit."""
+    kept = Kept(replace(KEEP, hold_seconds=5))
+    answer = kept.store.read("flights", 0, 0, max_bytes=4096, max_records=5)
+    copy = [bytes(piece) for piece in answer.slices]
+    kept.pass_time(3)
+    assert kept.store.start > 0
+    assert kept.disk.exists(f"commitlog/{0:020}")
+    kept.pass_time(5)
+    assert not kept.disk.exists(f"commitlog/{0:020}")
+    assert kept.keeping.document()["forced"] == 1
+    assert [bytes(piece) for piece in answer.slices] == copy
+
+
+def test_nothing_goes_while_the_log_is_cut_or_damaged() -> None:
+    """Later, or never."""
+    kept = Kept()
+    kept.core.context.cutting = True
+    kept.pass_time(3)
+    assert kept.store.start == 0
+    kept.core.context.cutting = False
+    kept.store.damage = cast(Any, SimpleNamespace(what="test"))
+    kept.pass_time(3)
+    assert kept.store.start == 0
+    assert kept.keeping.next_deadline() == float("inf")
+
+
+def test_errors_of_the_disk_end_the_process_but_a_full_one() -> None:
+    """Nobody knows what is on a disk that met an error."""
+    kept = Kept()
+    kept.keeping.work(1.0)
+    kept.disk.faults.fail("retention.mark", error=28)
+    kept.now = 1.0
+    kept.finish()
+    assert kept.store.front.leaving == 1
+    kept.keeping.work(2.5)
+    kept.disk.faults.fail("retention.mark")
+    with pytest.raises(DiskError) as caught:
+        kept.finish()
+    assert not isinstance(caught.value, DiskFull)
+
+
+def test_a_job_of_somebody_else_is_not_ours() -> None:
+    """The driver asks in turn."""
+    kept = Kept()
+    other = Job("flush", lambda: None, lambda job: None)
+    assert not kept.keeping.on_job(0.0, other, None)
+
+
+def test_new_records_are_read_while_old_files_go() -> None:
+    """What is appended meanwhile is where it belongs."""
+    kept = Kept()
+    for number in range(6):
+        kept.pass_time(1)
+        append(kept.store, section(3, queue=number % 4, mark=number))
+        settle(kept.store)
+    for queue in range(4):
+        start, end = kept.store.queue_range("flights", queue)
+        assert 0 < start < end

@@ -1,0 +1,255 @@
+"""The front of a log: what may leave, what readers hear, what is removed, what a start finds.
+
+Not here: when a file leaves (`tests.unit.storage.test_retention`), a crash at each call
+(`tests.crash.test_every_operation`).
+"""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from storage import Store
+from storage.errors import DiskError
+from storage.reads import ReadStatus
+from tests.crash.workbench import (
+    SETTINGS,
+    TOPIC,
+    append,
+    bodies,
+    fill,
+    lead,
+    master,
+    open_store,
+    queue_files,
+    run,
+    section,
+    settle,
+)
+from tests.fakes.disk import FakeDisk
+
+SIZE = SETTINGS.segment_size
+
+
+def grown(disk: FakeDisk, files: int = 6) -> Store:
+    """A master whose log has several files, each with its snapshot."""
+    store = master(disk)
+    while store.end < files * SIZE:
+        fill(store, 4)
+        settle(store)
+        run(store, store.flush_job(thorough=True))
+        run(store, store.snapshot_job())
+    run(store, store.checkpoint_job())
+    return store
+
+
+def retain(store: Store, to: int, *, erase: bool = False) -> None:
+    """Have everything below ``to`` leave, and remove it."""
+    store.front.leave(to, store.confirm, 0.0)
+    run(store, store.front.remove_job([one.start for one in store.front.left()], erase=erase))
+    run(store, store.snapshot_job())
+    run(store, store.front.tidy_job())
+
+
+def test_nothing_may_go_above_the_older_snapshot() -> None:
+    """The limit is the least of confirm, dispatched, flushed and the older snapshot."""
+    store = grown(FakeDisk())
+    offsets = store._derived.snapshots.offsets()
+    assert store.front.limit(store.confirm) == offsets[0] < offsets[1] <= store.flushed
+    assert store.front.limit(3 * SIZE) == 3 * SIZE
+    fresh = master(FakeDisk())
+    settle(fresh)
+    run(fresh, fresh.snapshot_job(force=True))
+    assert fresh.front.limit(fresh.confirm) == 0
+
+
+def test_files_leave_and_are_removed() -> None:
+    """Log and index go; the start moves at once; what is kept reads as before."""
+    disk = FakeDisk()
+    store = grown(disk)
+    before = [bodies(store, queue) for queue in range(4)]
+    names = disk.list("commitlog")
+    store.front.leave(3 * SIZE, store.confirm, 0.0)
+    assert store.start == 3 * SIZE
+    assert disk.list("commitlog") == names
+    retain(store, 3 * SIZE)
+    assert disk.list("commitlog") == disk.list("twinlog/batches") == names[3:]
+    for queue in range(4):
+        start, end = store.queue_range(TOPIC, queue)
+        assert 0 < start < end == len(before[queue])
+        assert bodies(store, queue) == before[queue][start:]
+        gone = store.read(TOPIC, queue, start - 1, max_bytes=4096, max_records=9)
+        assert (gone.status, gone.next, gone.start) == (ReadStatus.BEFORE_START, start, start)
+        assert store.offset_at_time(TOPIC, queue, 0) == start
+    assert store.record_at(0) is None
+
+
+def test_queue_files_go_once_a_snapshot_has_the_new_start() -> None:
+    """Before, a start would take the gap for damage. The last file of a queue stays."""
+    disk = FakeDisk()
+    store = grown(disk, files=9)
+    before = queue_files(disk)
+    to = store.front.limit(store.confirm)
+    store.front.leave(to - to % SIZE, store.confirm, 0.0)
+    run(store, store.front.remove_job([one.start for one in store.front.left()], erase=False))
+    assert queue_files(disk).keys() == before.keys()
+    assert store.front.tidy_job() is None
+    run(store, store.snapshot_job())
+    run(store, store.front.tidy_job())
+    after = queue_files(disk)
+    assert len(after) < len(before)
+    for queue in range(4):
+        start, end = store.queue_range(TOPIC, queue)
+        names = [path for path in after if path.startswith(f"consumequeue/{TOPIC}/{queue}/")]
+        assert min(int(path.rpartition("/")[2]) for path in names) == start * 20 - start * 20 % 800
+        assert start < end
+
+
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("power", [True, False])
+def test_a_start_begins_where_the_log_was_left(clean: bool, power: bool) -> None:
+    """The same start, the same records, no rebuild, epochs from before the start kept."""
+    disk = FakeDisk()
+    store = grown(disk)
+    retain(store, 3 * SIZE)
+    ranges = [store.queue_range(TOPIC, queue) for queue in range(4)]
+    kept = [bodies(store, queue) for queue in range(4)]
+    run(store, store.flush_job(thorough=True))
+    epochs = store.epochs
+    store.close(clean=clean)
+    if power:
+        disk.crash(keep_page_cache=False, rng=Random(1))
+    again = open_store(disk)
+    assert again.damage is None
+    assert (again.start, again.boot.queues_rebuilt, again.epochs) == (3 * SIZE, False, epochs)
+    assert [again.queue_range(TOPIC, queue) for queue in range(4)] == ranges
+    assert [bodies(again, queue) for queue in range(4)] == kept
+    lead(again, epoch=2)
+    append(again, section(2, queue=3), epoch=2)
+    settle(again)
+    assert bodies(again, 3)[:-2] == kept[3]
+
+
+def test_a_lost_first_file_is_damage_and_no_later_start() -> None:
+    """Only what the checkpoint says was given up is given up."""
+    disk = FakeDisk()
+    store = grown(disk)
+    retain(store, 2 * SIZE)
+    store.close(clean=True)
+    disk.remove(f"commitlog/{2 * SIZE:020}", "test")
+    again = open_store(disk)
+    assert again.damage is not None
+    assert again.damage.offset == 2 * SIZE
+
+
+def test_a_lost_checkpoint_still_knows_the_start() -> None:
+    """A snapshot says it too."""
+    disk = FakeDisk()
+    store = grown(disk)
+    retain(store, 2 * SIZE)
+    store.close(clean=True)
+    size = disk.size("twinlog/checkpoint")
+    disk.write_at("twinlog/checkpoint", 0, bytes(size), "test")
+    again = open_store(disk)
+    assert (again.damage, again.start) == (None, 2 * SIZE)
+
+
+def test_without_a_snapshot_a_log_without_its_beginning_is_damaged() -> None:
+    """Topics and the ends of quiet queues stand nowhere else."""
+    disk = FakeDisk()
+    store = grown(disk)
+    retain(store, 2 * SIZE)
+    store.close(clean=True)
+    for name in disk.list("twinlog/state"):
+        disk.remove(f"twinlog/state/{name}", "test")
+    again = open_store(disk)
+    assert again.damage is not None
+    assert "snapshot" in again.damage.what
+
+
+def quiet_store(disk: FakeDisk) -> Store:
+    """Queue 3 has three records, long gone."""
+    store = master(disk)
+    append(store, section(3, queue=3))
+    while store.end < 6 * SIZE:
+        for queue in range(3):
+            append(store, section(10, queue=queue))
+        settle(store)
+        run(store, store.flush_job(thorough=True))
+        run(store, store.snapshot_job())
+    retain(store, 3 * SIZE)
+    return store
+
+
+@pytest.mark.parametrize("rebuild", [False, True])
+def test_a_quiet_queue_goes_on_at_its_old_offset(rebuild: bool) -> None:
+    """Even when its files are gone and all queues are built anew from what is kept."""
+    disk = FakeDisk()
+    store = quiet_store(disk)
+    assert store.queue_range(TOPIC, 3) == (3, 3)
+    store.close(clean=True)
+    if rebuild:
+        for path in queue_files(disk):
+            disk.remove(path, "test")
+    again = open_store(disk)
+    assert again.boot.queues_rebuilt is rebuild
+    assert again.queue_range(TOPIC, 3) == (3, 3)
+    lead(again, epoch=2)
+    result = append(again, section(2, queue=3), epoch=2)[0]
+    assert result.queue_offset == 3
+    settle(again)
+    assert again.queue_range(TOPIC, 3) == (3, 5)
+    assert len(bodies(again, 3)) == 2
+    again.close(clean=False)
+    last = open_store(disk)
+    settle(last)
+    assert last.queue_range(TOPIC, 3) == (3, 5)
+    assert last.damage is None
+
+
+def test_a_reader_holds_its_bytes() -> None:
+    """They stay what they were; the file counts as held until the reader lets go."""
+    disk = FakeDisk()
+    store = grown(disk)
+    answer = store.read(TOPIC, 0, 0, max_bytes=4096, max_records=9)
+    copy = [bytes(piece) for piece in answer.slices]
+    store.front.leave(2 * SIZE, store.confirm, 0.0)
+    assert [one.held for one in store.front.left()] == [True, False]
+    run(store, store.front.remove_job([0, SIZE], erase=False))
+    assert [bytes(piece) for piece in answer.slices] == copy
+    assert store.front.leaving == 0
+
+
+def test_a_held_file_is_free_once_its_reader_lets_go() -> None:
+    """Nothing but the reader's own views holds it."""
+    store = grown(FakeDisk())
+    answer = store.read(TOPIC, 0, 0, max_bytes=4096, max_records=9)
+    store.front.leave(SIZE, store.confirm, 0.0)
+    assert [one.held for one in store.front.left()] == [True]
+    answer.slices.clear()
+    assert [one.held for one in store.front.left()] == [False]
+
+
+def test_erased_files_held_zeros_before_they_went() -> None:
+    """The overwriting is durable before the name goes."""
+    disk = FakeDisk()
+    store = grown(disk)
+    disk.faults.recording = True
+    retain(store, SIZE, erase=True)
+    ops = [op for op, path in disk.faults.record if path.startswith(f"commitlog/{0:020}")]
+    assert ops[-3:] == ["retention.erase", "retention.erase.fsync", "retention.remove"]
+
+
+def test_an_error_of_the_disk_leaves_the_file_to_a_later_attempt() -> None:
+    """What could not be removed is still there to be removed."""
+    disk = FakeDisk()
+    store = grown(disk)
+    store.front.leave(SIZE, store.confirm, 0.0)
+    disk.faults.fail("retention.remove")
+    with pytest.raises(DiskError):
+        run(store, store.front.remove_job([0], erase=False))
+    assert [one.start for one in store.front.left()] == [0]
+    run(store, store.front.remove_job([0], erase=False))
+    assert store.front.leaving == 0
+    assert f"{0:020}" not in disk.list("commitlog")

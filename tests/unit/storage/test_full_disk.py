@@ -1,0 +1,193 @@
+"""A disk without room: a start, a cut and a stop all the same, and nothing is lost by them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from storage import Job, Outcome, Store, reserve
+from storage.cut import SIDE_ATTEMPTS, side_files
+from storage.errors import DiskFull
+from storage.retention import RetentionSettings
+from tests.crash.workbench import (
+    SETTINGS,
+    append,
+    bodies,
+    fill,
+    lead,
+    master,
+    open_store,
+    run,
+    section,
+    settle,
+    token,
+)
+from tests.fakes.disk import FakeDisk
+
+SIZE = SETTINGS.segment_size
+
+
+def filled(disk: FakeDisk) -> Store:
+    """A master with four files, its reserve made, everything confirmed and flushed."""
+    store = master(disk)
+    while store.end < 4 * SIZE:
+        fill(store, 4)
+    settle(store)
+    run(store, store.flush_job(thorough=True))
+    run(store, store.checkpoint_job())
+    run(store, store.front.reserve_job())
+    assert disk.exists(reserve.PATH)
+    return store
+
+
+def leave_no_room(disk: FakeDisk) -> None:
+    """From now on every byte is somebody's."""
+    disk.capacity = 1 << 40
+    disk.capacity -= disk.room()
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_node_starts_on_a_full_disk(clean: bool) -> None:
+    """The reserve gives it what it needs; records are read, writes are refused."""
+    disk = FakeDisk()
+    store = filled(disk)
+    before = [bodies(store, queue) for queue in range(4)]
+    store.close(clean=clean)
+    leave_no_room(disk)
+    again = open_store(disk)
+    assert again.damage is None
+    assert [bodies(again, queue) for queue in range(4)] == before
+    assert not disk.exists(reserve.PATH)
+
+
+def test_without_its_reserve_a_start_says_that_the_disk_is_full() -> None:
+    """And nothing has changed: with room it opens."""
+    disk = FakeDisk()
+    store = filled(disk)
+    store.close(clean=True)
+    disk.remove(reserve.PATH, "test")
+    leave_no_room(disk)
+    with pytest.raises(DiskFull):
+        open_store(disk)
+    disk.capacity = None
+    assert open_store(disk).damage is None
+
+
+def test_the_reserve_is_made_again_once_there_is_room() -> None:
+    """Not before: it would be gone at once."""
+    disk = FakeDisk()
+    store = filled(disk)
+    assert store.front.reserve_job() is None
+    disk.remove(reserve.PATH, "test")
+    leave_no_room(disk)
+    assert store.front.reserve_job() is None
+    disk.capacity = None
+    run(store, store.front.reserve_job())
+    assert disk.size(reserve.PATH) == reserve.RESERVE_BYTES
+
+
+@pytest.mark.parametrize("full", [True, False])
+def test_a_stop_on_a_full_disk_raises_nothing(full: bool) -> None:
+    """Without the marks it is as after a kill: the next start finds everything."""
+    disk = FakeDisk()
+    store = filled(disk)
+    append(store, section(2, queue=1))
+    settle(store)
+    before = bodies(store, 1)
+    disk.faults.full = full
+    assert store.close(clean=True) is not full
+    disk.faults.full = False
+    again = open_store(disk)
+    assert again.boot.clean
+    settle(again)
+    assert bodies(again, 1) == before
+
+
+def test_exports_that_found_no_room_follow_later() -> None:
+    """The checkpoint is durable all the same."""
+    disk = FakeDisk()
+    store = filled(disk)
+    append(store, section(2))
+    run(store, store.flush_job(thorough=True))
+    lead(store, epoch=2)
+    run(store, store.flush_job(thorough=True))
+    disk.faults.fail("checkpoint.epochs", error=28)
+    run(store, store.checkpoint_job())
+    assert store.checkpointed == store.flushed
+    run(store, store.checkpoint_job())
+    assert b"2-" in disk.read("epochFileCheckpoint", "test")
+
+
+def cut_job(store: Store, to: int) -> Job:
+    """Step down and cut."""
+    store.take_token(token(1))
+    return store.cut_job(token(1), to)
+
+
+def test_a_cut_gives_its_side_file_up_after_some_attempts() -> None:
+    """A member that cannot cut is no member; what it loses was never confirmed."""
+    disk = FakeDisk()
+    store = filled(disk)
+    to = store.end
+    fill(store, 3)
+    disk.faults.fail("cut.side.create", error=28)
+    for _ in range(SIDE_ATTEMPTS):
+        job = cut_job(store, to)
+        with pytest.raises(DiskFull):
+            run(store, job)
+        disk.faults.fail("cut.side.create", error=28)
+    job = cut_job(store, to)
+    run(store, job)
+    assert job.result is False
+    assert (store.end, side_files(disk)) == (to, [])
+    disk.faults.disarm()
+    assert open_store_after(store, disk).end == to
+
+
+def open_store_after(store: Store, disk: FakeDisk) -> Store:
+    """Stop as a kill does, start."""
+    store.close(clean=False)
+    return open_store(disk)
+
+
+def test_a_start_finishes_a_cut_without_its_side_file() -> None:
+    """Nobody would try again."""
+    disk = FakeDisk()
+    store = filled(disk)
+    to = store.end
+    fill(store, 3)
+    disk.faults.fail("cut.side.create", error=28)
+    with pytest.raises(DiskFull):
+        run(store, cut_job(store, to))
+    store.close(clean=False)
+    disk.faults.fail("cut.side.create", error=28)
+    again = open_store(disk)
+    assert (again.end, again.boot.intent_replayed, again.damage) == (to, True, None)
+
+
+def cut_once(store: Store, epoch: int, wall_ms: int) -> None:
+    """Append something at a time, and cut it away again."""
+    store.take_token(token(epoch))
+    lead(store, epoch=epoch)
+    settle(store)
+    to = store.end
+    result = store.append(token(epoch), [section(2)], wall_ms=wall_ms)[0]
+    assert result.outcome is Outcome.STORED
+    run(store, store.cut_job(token(epoch), to))
+
+
+def test_side_files_go_when_they_are_old_or_too_many() -> None:
+    """Their age is that of their newest record."""
+    disk = FakeDisk()
+    store = filled(disk)
+    for epoch in range(2, 22):
+        cut_once(store, epoch, 10_000 * epoch)
+    assert len(side_files(disk)) == 20
+    keep = replace(RetentionSettings(), keep_cut_seconds=1000)
+    run(store, store.front.side_job(220_000, keep.keep_cut_seconds))
+    kept = sorted(ms for _, ms in side_files(disk))
+    assert kept == [10_000 * epoch for epoch in range(6, 22)]
+    run(store, store.front.side_job(1_000_000 + 210_000, keep.keep_cut_seconds))
+    assert side_files(disk) == []
+    assert store.front.side_job(1 << 50, keep.keep_cut_seconds) is None
