@@ -30,6 +30,8 @@ from twinlog.store_log import Damage, Harm, Run, Watch
 from twinlog.store_reader import StoreReader
 from twinlog.units import format_size
 
+PROGRESS_MIN = 64 * 1024 * 1024
+"""Smaller logs are verified before anybody asks how far it is."""
 LINES = 500
 """Lines of a dump that go out in one write."""
 
@@ -271,6 +273,7 @@ def verify(
     if not 1 <= jobs <= JOBS_MAX:
         raise Failure(Exit.USAGE, f"--jobs is {jobs}; it can be 1 to {JOBS_MAX}")
     size = _log_size(directory)
+    told = size >= PROGRESS_MIN
 
     def walked(end: int) -> None:
         context.printer.status(f"reading the log: {format_size(end)} of {format_size(size)}")
@@ -278,8 +281,8 @@ def verify(
     def looked(done: int) -> None:
         context.printer.status(f"checking: {format_size(done)} of {format_size(size)}")
 
-    with open_store(directory, check_crc=not fast, watch=walked) as store:
-        verdict = verify_store(store, Checks(fast, jobs, looked))
+    with open_store(directory, check_crc=not fast, watch=walked if told else None) as store:
+        verdict = verify_store(store, Checks(fast, jobs, looked if told else None))
     context.printer.clear_status()
     state = "damaged" if verdict.damaged else "unreadable" if verdict.unreadable else "sound"
     findings: list[dict[str, object]] = [

@@ -197,6 +197,19 @@ COMMANDS = (
         "twinlog log verify data/n1",
     ),
     _command(
+        "log repair",
+        "cli.log_repair:repair",
+        "put a store right, keeping what is cut",
+        "twinlog log repair store --dry-run",
+        "twinlog log repair store --yes",
+    ),
+    _command(
+        "log recover",
+        "cli.log_repair:recover",
+        "stop a killed store cleanly, so that RocketMQ may open it",
+        "twinlog log recover data/n1",
+    ),
+    _command(
         "log compare",
         "cli.log:compare",
         "where two stores part",

@@ -273,6 +273,9 @@ def _set_aside(disk: Disk, value: Adoption) -> None:
     for start in value.beyond:
         name = log_path(start).rsplit("/", 1)[-1]
         disk.rename(log_path(start), f"{folder}/{name}", "adopt.beyond")
+    if disk.exists("index"):  # keys are entered anew
+        disk.rename("index", f"{folder}/index", "adopt.index.aside")
+    disk.make_dir("index", "adopt.make-dir")
     disk.fsync_dir(folder, "adopt.aside-dir")
 
 

@@ -27,7 +27,14 @@ from storage.snapshot import DIRECTORY, Snapshot, Snapshots
 from storage.state import Control, Layers, State, decode_control
 from twinlog import record
 from twinlog.errors import CorruptionError
-from twinlog.layout import KIND_EPOCH, KIND_FILLER, KIND_RECORDS, SYSTEM_TOPIC_META, BatchEntry
+from twinlog.layout import (
+    KIND_EPOCH,
+    KIND_FILLER,
+    KIND_REBUILT,
+    KIND_RECORDS,
+    SYSTEM_TOPIC_META,
+    BatchEntry,
+)
 from twinlog.record import FLAG_BORN_V6
 
 _META = SYSTEM_TOPIC_META.encode()
@@ -108,7 +115,8 @@ def stamp_at(segments: Segments, offset: int) -> int:
 
 def find_control(log: CommitLog, entry: BatchEntry) -> Control | None:
     """Return what a batch says if it is a control record: one record in the META topic."""
-    if entry.kind != KIND_RECORDS or entry.count != 1 or entry.length > 64 * 1024:
+    rebuilt = entry.kind == KIND_REBUILT and entry.epoch > 0  # epoch 0 is not ours to obey
+    if not (entry.kind == KIND_RECORDS or rebuilt) or entry.count != 1 or entry.length > 64 * 1024:
         return None
     data = bytes(log.segments.view(entry.start, entry.end))
     if _META not in data:

@@ -268,6 +268,15 @@ class KeyIndex:
             pass
         return True
 
+    def enter(self, keys: bytes, wall_ms: int) -> None:
+        """Enter keys (`scan_keys`) beyond all that is entered, of a log without a batch index.
+
+        Raises:
+            DiskError: Some may be entered; the index is to be built from its beginning.
+        """
+        self._ahead = 0
+        self._enter(keys, wall_ms)
+
     def _enter(self, keys: bytes, wall_ms: int) -> None:
         at = self._ahead * _KEY
         while at < len(keys):

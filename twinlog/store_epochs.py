@@ -19,7 +19,7 @@ import msgpack
 
 from twinlog.errors import CorruptionError
 from twinlog.kernels import crc32c
-from twinlog.layout import KIND_EPOCH, SYSTEM_TOPIC_EPOCH
+from twinlog.layout import KIND_EPOCH, KIND_REBUILT, SYSTEM_TOPIC_EPOCH
 from twinlog.record import decode
 from twinlog.store_files import FileSeries, LogFile
 from twinlog.store_log import TwinLog
@@ -82,7 +82,8 @@ def broken_chains(
 ) -> Iterator[tuple[LogFile, str]]:
     """Yield (log file, what is wrong) for heads and chains that do not hold.
 
-    A file after one whose index is damaged in plain sight is not judged by its chain.
+    A file after one whose index is damaged in plain sight, or was made anew by a scan, is not
+    judged by its chain. The chain of an adopted file counts: it was taken after the adoption.
     """
     before: LogFile | None = None
     for file in series.files:
@@ -106,7 +107,7 @@ def broken_chains(
 def _chain(batches: FileSeries, log: TwinLog, file: LogFile) -> int | None:
     entries = log.entries[file.start]
     index = batches.at(file.start)
-    if index is None or any(entry is None for _, entry in entries):
+    if index is None or any(entry is None or entry.kind == KIND_REBUILT for _, entry in entries):
         return None
     view = batches.view(index)
     parts = [view[48 * i : 48 * i + _CHAINED] for i, _ in entries]

@@ -68,7 +68,7 @@ SHELL = {
         "spark/batch", "spark/directory", "spark/log_bytes", "spark/queue_files", "spark/reading",
         "spark/sessions", "spark/source", "spark/stream_directory",
     },
-    "storage": {"adoption", "disk", "mapping", "recover", "store", "upkeep"},
+    "storage": {"adoption", "disk", "mapping", "recover", "reindex", "repair", "store", "upkeep"},
     "replication": {
         "coordinator_calls", "coordinator_client", "coordinator_service", "coordinator_store",
         "readiness_service", "replica_service", "stream_service",

@@ -1,0 +1,162 @@
+"""``twinlog log repair`` and ``recover``: the two commands of ``log`` that write.
+
+``repair`` shows its plan first, asks once, and keeps what it cuts below ``cut``. What nothing in
+the directory can bring back is listed and left as it is; the exit code is 65 then. ``recover`` does
+what a node's start would do, and stops the store cleanly. Both refuse a directory that is in use.
+
+Not here: what is repaired and how (``storage.repair``), recovery (``storage.recover``).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from cli.context import Context, Fields
+from cli.failures import Exit, Failure
+from cli.log import open_store
+from cli.options import Output
+from cli.parsing import PRIVATE, Yes
+from cli.render import Answer, Cell, Size, Table, columns
+from storage.disk import RealDisk
+from storage.recover import recover as recover_store
+from storage.repair import Action, Repair, carry_out, plan_repair
+from twinlog.store_marks import read_marks
+
+
+def repair(
+    directory: Path,
+    /,
+    *,
+    dry_run: bool = False,
+    yes: Yes = False,
+    context: Annotated[Context, PRIVATE],
+) -> int:
+    """Put right what follows from the log: queues, key index, batch index, marks, the torn tail.
+
+    Exit 0: done, or nothing to do. 65: something is lost, and was left as it is.
+
+    Args:
+        directory: The data directory of a node, or a store of RocketMQ; nobody may be using it.
+        dry_run: Only show the plan.
+        yes: Do not ask.
+    """
+    _free(directory)
+    with open_store(directory) as reader:
+        plan = plan_repair(reader)
+        if dry_run or not plan.actions:
+            return _answer(directory, plan, None, context)
+        if context.options.output is Output.TABLE:
+            for action in plan.actions:
+                context.printer.note(f"{action.kind}: {action.path}: {action.what}")
+        if not context.confirm(f"Repair {directory}?", yes=yes):
+            return Exit.NO
+        disk = RealDisk(directory)
+        folder = carry_out(disk, plan, reader=reader, wall_ms=context.wall_ms())
+    return _answer(directory, plan, folder, context)
+
+
+def _free(directory: Path) -> None:
+    """Refuse a directory that a node or a broker has locked."""
+    if (directory / "commitlog").is_dir() and read_marks(directory).live:
+        raise Failure(
+            Exit.UNAVAILABLE,
+            f"{directory} is in use",
+            hints=("stop its node or broker, or work on a copy",),
+        )
+
+
+def _answer(directory: Path, plan: Repair, folder: str | None, context: Context) -> int:
+    actions = [_fields(action) for action in plan.actions]
+    lost: list[Fields] = [
+        {"file": one.file, "offset": one.offset, "length": one.length, "what": one.what}
+        for one in plan.lost
+    ]
+    tables = [
+        Table(columns("ACTION PATH OFFSET> SIZE> WHY"), [_row(action) for action in plan.actions])
+    ]
+    if lost:
+        rows: list[tuple[Cell, ...]] = [(f.file, f.offset, f.length, f.what) for f in plan.lost]
+        tables.append(Table(columns("FILE OFFSET> LENGTH> WHAT"), rows, title="lost"))
+    done = folder is not None
+    head = f"{directory} · log ends at {plan.end} · {len(actions)} to do, {len(lost)} lost"
+    if done:
+        head = f"{directory} · log ends at {plan.end} · {len(actions)} done, {len(lost)} lost"
+    kept = f"what was cut is in {directory / folder}" if folder is not None else ""
+    context.printer.answer(
+        Answer(
+            kind="LogRepair",
+            fields={
+                "directory": str(directory),
+                "end": plan.end,
+                "done": done,
+                "actions": actions,
+                "lost": lost,
+                "kept_in": str(directory / folder) if folder is not None else None,
+            },
+            head=head,
+            tables=tables if actions or lost else (),
+            tail=kept,
+            items=[*actions, *lost],
+            names=[action.path for action in plan.actions],
+        )
+    )
+    return Exit.DATA if plan.lost else Exit.OK
+
+
+def _fields(action: Action) -> Fields:
+    return {
+        "action": action.kind.value,
+        "path": action.path,
+        "offset": action.offset,
+        "length": action.length,
+        "what": action.what,
+    }
+
+
+def _row(action: Action) -> tuple[Cell, ...]:
+    return (action.kind.value, action.path, action.offset, Size(action.length), action.what)
+
+
+def recover(directory: Path, /, *, context: Annotated[Context, PRIVATE]) -> int:
+    """Recover a store of ours without a node and stop it cleanly.
+
+    Then only zeros lie behind the end of the log, and RocketMQ may open the directory. Exit 65: the
+    store is damaged; nothing was changed.
+
+    Args:
+        directory: The data directory of a node that is not running.
+    """
+    _free(directory)
+    with open_store(directory):
+        pass
+    found = recover_store(RealDisk(directory), wall_ms=context.wall_ms())
+    boot, behind = found.boot, found.end - found.confirm
+    if boot.damage is not None and not found.clean:
+        raise Failure(
+            Exit.DATA,
+            f"{boot.damage.file} is damaged at {boot.damage.offset}: {boot.damage.what}",
+            facts=("nothing was changed",),
+            hints=(f"see what can be done: twinlog log repair {directory} --dry-run",),
+        )
+    head = f"{directory} · recovered · log ends at {found.end}, {boot.cut_bytes} B cut"
+    if behind:
+        head += f", {behind} B beyond the confirm offset"
+    context.printer.answer(
+        Answer(
+            kind="LogRecover",
+            fields={
+                "directory": str(directory),
+                "end": found.end,
+                "confirm": found.confirm,
+                "cut_bytes": boot.cut_bytes,
+                "cut_batches": boot.cut_batches,
+                "queues_rebuilt": boot.queues_rebuilt,
+                "was_clean": boot.clean,
+                "why_unclean": boot.why_unclean or None,
+            },
+            head=head,
+            names=[str(directory)],
+        )
+    )
+    return Exit.OK

@@ -1,0 +1,370 @@
+"""Putting a store directory right: first a plan that people read, then the plan carried out.
+
+What can be repaired is what is redundant. The log is the truth: queues, key index and marks follow
+from it, and the batch index of a sealed file of ours can be made again from its records. Nothing of
+the log that was flushed is ever cut: such damage is *lost* here and comes back from a copy or from
+a peer.
+
+For RocketMQ's directories the plan is what its own recovery would do, without its blind spots: it
+does not rebuild a lost queue after a clean stop, and leaves old bytes behind a cut. For ours it is
+what recovery cannot do by itself, followed by recovery (`storage.recover`).
+
+Nothing is thrown away: what is cut or replaced is kept in ``cut/repair-N``.
+
+Units: log offsets in bytes. Not here: finding what is wrong (`twinlog.store_check`), asking
+(``cli``).
+
+Sources: RocketMQ 5.3 (``DefaultMessageStore.recover``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from storage.batch_index import growth_for, index_path
+from storage.checkpoint import write_rocketmq_checkpoint
+from storage.consume_queue import ConsumeQueues
+from storage.disk import Disk
+from storage.identity import ABORT
+from storage.key_index import KeyIndex
+from storage.recover import recover
+from storage.reindex import rebuilt_index
+from storage.segment import log_path
+from storage.settings import StoreSettings
+from twinlog.kernels import gather_queues, scan_keys
+from twinlog.layout import QUEUE_FILE_SIZE_DEFAULT, BatchEntry, Checkpoint
+from twinlog.store_check import Finding, Grade, verify
+from twinlog.store_keys import KeyIndex as StoredKeys
+from twinlog.store_log import Damage, Harm, Run
+from twinlog.store_queues import Queue
+from twinlog.store_reader import StoreReader
+
+ASIDE = "cut"
+_PIECE = 1024 * 1024
+_BATCHES = "twinlog/batches/"
+Indexes = dict[int, tuple[BatchEntry, ...]]
+"""Batch indexes that will be written, by the start of their log file."""
+_DIRECTORIES = ("consumequeue", "batchconsumequeue")
+
+
+class Kind(StrEnum):
+    """What one action does."""
+
+    CUT = "cut"
+    """Bytes behind the end of the log are kept aside and become zeros."""
+    ASIDE = "aside"
+    """A file or folder goes aside whole."""
+    QUEUE = "queue"
+    """A queue is built again from the log."""
+    KEYS = "keys"
+    """The key index is built again from the log."""
+    BATCHES = "batches"
+    """The batch index of a sealed file is made again from its records."""
+    MARKS = "marks"
+    """The marks become those of a clean stop."""
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """One step of a repair: what happens to which path, and why."""
+
+    kind: Kind
+    path: str
+    offset: int | None
+    length: int
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class Repair:
+    """A plan.
+
+    Attributes:
+        ours: A store of ours; recovery follows the actions.
+        end: End of the log, before and after.
+        actions: In the order in which they are carried out; none: there is nothing to do.
+        lost: What nothing in this directory can bring back.
+    """
+
+    ours: bool
+    end: int
+    actions: tuple[Action, ...]
+    lost: tuple[Finding, ...]
+    indexes: dict[int, tuple[BatchEntry, ...]] = field(
+        default_factory=dict[int, tuple[BatchEntry, ...]]
+    )
+
+
+def plan_repair(reader: StoreReader) -> Repair:
+    """Look at a directory and say what a repair will do; nothing is written.
+
+    Raises:
+        CorruptionError: Files that recovery itself needs cannot be read.
+    """
+    verdict = verify(reader)
+    actions = [
+        Action(Kind.ASIDE, f"commitlog/{path.name}", None, path.stat().st_size,
+               "a file that is no part of a log; RocketMQ would not start")
+        for path in reader.series.strays
+    ]  # fmt: skip
+    actions += _cuts(reader)
+    indexes = dict(_lost_indexes(reader)) if reader.ours else {}
+    for start, entries in indexes.items():
+        what = f"the batch index is made again: {len(entries)} batches"
+        actions.append(Action(Kind.BATCHES, index_path(start), start, 48 * len(entries), what))
+    queues, beyond = _queues(reader, verdict.findings)
+    actions += queues
+    if not reader.ours:
+        actions += _keys(reader)
+        if not reader.clean or actions:
+            what = "the marks of a clean stop: checkpoint written, abort taken away"
+            actions.append(Action(Kind.MARKS, ABORT, None, 0, what))
+    elif not reader.clean or actions:
+        actions.append(Action(Kind.MARKS, ABORT, None, 0, "recovery, then a clean stop"))
+    mended = {f"{_BATCHES}{log_path(start)[-20:]}" for start in indexes}
+    lost = [
+        finding
+        for finding in verdict.findings
+        if finding.grade is not Grade.NOTE
+        and finding.file not in mended
+        and not finding.file.startswith(_DIRECTORIES)
+        and not _cut_away(finding, reader)
+    ]
+    return Repair(reader.ours, reader.end, tuple(actions), (*lost, *beyond), indexes)
+
+
+def _cut_away(finding: Finding, reader: StoreReader) -> bool:
+    """Whether a finding is about the torn tail, which the plan cuts."""
+    tails = [d.offset for d in reader.damage if d.harm is Harm.TAIL]
+    return finding.offset is not None and any(finding.offset >= offset for offset in tails)
+
+
+def _cuts(reader: StoreReader) -> list[Action]:
+    found: list[Action] = []
+    for piece in reader.damage:
+        if piece.harm in (Harm.TAIL, Harm.LEFTOVER) and piece.length:
+            path = f"commitlog/{log_path(piece.offset - _in_file(reader, piece))[-20:]}"
+            found.append(Action(Kind.CUT, path, piece.offset, piece.length, piece.what))
+    for file in reader.series.files:
+        if file.start >= reader.end and file.start > reader.start:
+            written = reader.series.last_written(file, file.start) - file.start
+            if written:
+                what = f"a file behind the end of the log, which is at {reader.end}"
+                found.append(
+                    Action(Kind.ASIDE, f"commitlog/{file.path.name}", file.start, written, what)
+                )
+    return found
+
+
+def _in_file(reader: StoreReader, piece: Damage) -> int:
+    file = reader.series.at(piece.offset)
+    return piece.offset - file.start if file is not None else 0
+
+
+def _queues(reader: StoreReader, findings: list[Finding]) -> tuple[list[Action], list[Finding]]:
+    """Return the queues to build again, and findings about queues that cannot be."""
+    built = _built(reader)
+    wrong: dict[tuple[str, int], str] = {}
+    lost: list[Finding] = []
+    for finding in findings:
+        parts = finding.file.split("/")
+        if parts[0] not in _DIRECTORIES or len(parts) < 3:
+            continue
+        key = (parts[1], int(parts[2]))
+        if parts[0] == "consumequeue" and key in built:
+            wrong.setdefault(key, finding.what)
+        else:
+            lost.append(finding)
+    for key, queue in reader.stored_queues.items():
+        if key in built and queue.max_log_offset > reader.end:
+            wrong.setdefault(key, "its last entries point behind the end of the log")
+    actions = [
+        Action(Kind.QUEUE, f"consumequeue/{topic}/{number}", None, 20 * built[topic, number], what)
+        for (topic, number), what in sorted(wrong.items())
+    ]
+    return actions, lost
+
+
+def _built(reader: StoreReader) -> dict[tuple[str, int], int]:
+    """Return how many entries each queue has that follows from the log alone."""
+    found: dict[tuple[str, int], int] = {}
+    for run in reader.pieces():
+        if isinstance(run, Run):
+            view, start = reader.series.view(run.file), run.file.start
+            gathered = gather_queues(view, run.offset - start, run.end - start, run.offset)
+            for name, number, _, entries in gathered:
+                key = (name.decode("utf-8", "replace"), number)
+                found[key] = found.get(key, 0) + len(entries) // 20
+    batch = {key for key, q in reader.stored_queues.items() if not isinstance(q, Queue)}
+    return {key: count for key, count in found.items() if key not in batch}
+
+
+def _keys(reader: StoreReader) -> list[Action]:
+    """RocketMQ's index is built again when part of it cannot be read, or after a crash."""
+    folder = reader.root / "index"
+    stored = StoredKeys(folder, None)
+    if stored.unreadable:
+        what = f"index file {stored.unreadable[0]} cannot be read"
+    elif not reader.clean:
+        what = "its newest file was never flushed; RocketMQ would delete it"
+    elif not stored.files and _has_keys(reader):
+        what = "there is none, though records have keys"
+    else:
+        return []
+    return [Action(Kind.KEYS, "index", None, 0, what)]
+
+
+def _has_keys(reader: StoreReader) -> bool:
+    for run in reader.pieces():
+        if isinstance(run, Run):
+            view, start = reader.series.view(run.file), run.file.start
+            if scan_keys(view, run.offset - start, run.end - start, run.offset):
+                return True
+    return False
+
+
+def _lost_indexes(reader: StoreReader) -> list[tuple[int, tuple[BatchEntry, ...]]]:
+    """Return the batch index of each sealed file whose own is damaged and can be made again."""
+    damaged = {
+        file.start
+        for piece in reader.damage
+        if piece.harm is Harm.DAMAGE
+        and piece.name.startswith(_BATCHES)
+        and (file := reader.series.at(piece.offset)) is not None
+    }
+    found: list[tuple[int, tuple[BatchEntry, ...]]] = []
+    for start in sorted(damaged):
+        entries = rebuilt_index(reader, start)
+        if entries is not None:
+            found.append((start, entries))
+    return found
+
+
+# -- carrying it out
+
+
+def carry_out(disk: Disk, repair: Repair, *, reader: StoreReader, wall_ms: int) -> str:
+    """Do what the plan says; returns the folder in which everything that was cut is kept.
+
+    Args:
+        disk: The directory.
+        repair: Its plan.
+        reader: What the plan was made from.
+        wall_ms: Wall time, for recovery and for the names of new index files.
+
+    Raises:
+        DirectoryInUse: Another process has it; nothing was changed.
+        DiskError: Some of it is done; a new plan shows what is left.
+    """
+    disk.lock("repair.lock")
+    try:
+        folder = _folder(disk)
+        for action in repair.actions:
+            match action.kind:
+                case Kind.CUT if action.offset is not None:
+                    _cut(disk, action, folder, zero=not repair.ours)
+                case Kind.ASIDE:
+                    _aside(disk, action.path, folder)
+                case Kind.BATCHES if action.offset is not None:
+                    _aside(disk, action.path, folder)
+                    packed = b"".join(entry.pack() for entry in repair.indexes[action.offset])
+                    growth = growth_for(_segment_size(reader))
+                    padded = packed.ljust(-(-len(packed) // growth) * growth, b"\0")
+                    disk.write_file(action.path, padded, "repair.batches")
+                case _:
+                    pass
+        _rebuild_queues(disk, repair, reader, folder)
+        if any(action.kind is Kind.KEYS for action in repair.actions):
+            _rebuild_keys(disk, reader, folder, wall_ms)
+        if not repair.ours and repair.actions:
+            _clean_marks(disk, reader, folder)
+    finally:
+        disk.unlock()
+    if repair.ours and repair.actions:
+        recover(disk, wall_ms=wall_ms)
+    return folder
+
+
+def _segment_size(reader: StoreReader) -> int:
+    return reader.series.files[0].size
+
+
+def _folder(disk: Disk) -> str:
+    taken = [int(name[7:]) for name in disk.list(ASIDE) if name[:7] == "repair-"]
+    folder = f"{ASIDE}/repair-{max(taken, default=0) + 1}"
+    disk.make_dir(folder, "repair.make-dir")
+    return folder
+
+
+def _aside(disk: Disk, path: str, folder: str) -> None:
+    if disk.exists(path):
+        above = path.rpartition("/")[0]
+        disk.make_dir(f"{folder}/{above}", "repair.make-dir")
+        disk.rename(path, f"{folder}/{path}", "repair.aside")
+        disk.fsync_dir(f"{folder}/{above}", "repair.aside.dir")
+        disk.fsync_dir(above or ".", "repair.aside.dir")
+
+
+def _cut(disk: Disk, action: Action, folder: str, *, zero: bool) -> None:
+    """Keep the bytes aside; RocketMQ's files get their zeros here, ours in recovery."""
+    assert action.offset is not None
+    kept, base = f"{folder}/log-{action.offset:020d}", int(action.path[-20:])
+    disk.create_sparse(kept, action.length, "repair.keep.create")
+    for at in range(0, action.length, _PIECE):
+        length = min(_PIECE, action.length - at)
+        data = disk.read_at(action.path, action.offset - base + at, length, "repair.keep.read")
+        disk.write_at(kept, at, data, "repair.keep.write")
+    disk.fsync(kept, "repair.keep.fsync")
+    disk.fsync_dir(folder, "repair.keep.dir")
+    if zero:
+        for at in range(0, action.length, _PIECE):
+            length = min(_PIECE, action.length - at)
+            disk.write_at(action.path, action.offset - base + at, bytes(length), "repair.zero")
+        disk.fsync(action.path, "repair.zero.fsync")
+
+
+def _rebuild_queues(disk: Disk, repair: Repair, reader: StoreReader, folder: str) -> None:
+    """Take bad queues aside; RocketMQ's are written anew here, ours in recovery."""
+    wanted = {action.path for action in repair.actions if action.kind is Kind.QUEUE}
+    for path in sorted(wanted):
+        _aside(disk, path, folder)
+    if repair.ours or not wanted:
+        return
+    sizes = {size for q in reader.stored_queues.values() for size in q.file_sizes()}
+    queues = ConsumeQueues(disk, max(sizes, default=QUEUE_FILE_SIZE_DEFAULT))
+    for run in reader.pieces():
+        if not isinstance(run, Run):
+            continue
+        view, start = reader.series.view(run.file), run.file.start
+        gathered = gather_queues(view, run.offset - start, run.end - start, run.offset)
+        for name, number, first, entries in gathered:
+            topic = name.decode("utf-8", "replace")
+            if f"consumequeue/{topic}/{number}" in wanted:
+                queues.write(topic, number, first, entries)
+    queues.unflushed.flush(disk, "repair.queue")
+
+
+def _rebuild_keys(disk: Disk, reader: StoreReader, folder: str, wall_ms: int) -> None:
+    stored = StoredKeys(reader.root / "index", None).files
+    slots = next((file.slots for file in stored if file.slots), 0)
+    settings = StoreSettings(index_slots=slots, index_cells=4 * slots) if slots else StoreSettings()
+    _aside(disk, "index", folder)
+    disk.make_dir("index", "repair.make-dir")
+    index = KeyIndex(disk, settings)
+    for run in reader.pieces():
+        if isinstance(run, Run):
+            view, start = reader.series.view(run.file), run.file.start
+            keys = scan_keys(view, run.offset - start, run.end - start, run.offset)
+            index.enter(keys, wall_ms)
+    index.flush().run("repair.index")
+
+
+def _clean_marks(disk: Disk, reader: StoreReader, folder: str) -> None:
+    """Write the checkpoint of a clean stop and take ``abort`` away, in this order."""
+    runs = [piece for piece in reader.pieces() if isinstance(piece, Run)]
+    stamp = reader.last_timestamp(runs[-1]) if runs else 0
+    old = reader.checkpoint
+    value = Checkpoint(stamp, stamp, old.index_timestamp, old.master_flushed, reader.end)
+    write_rocketmq_checkpoint(disk, value, "repair.checkpoint")
+    _aside(disk, ABORT, folder)

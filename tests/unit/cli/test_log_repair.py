@@ -1,0 +1,73 @@
+"""``twinlog log repair`` and ``recover``: plan, question, document, exit codes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from cli.app import main
+from storage import Store, StoreSettings, Token, Who
+from storage.disk import RealDisk
+from tests.golden.manifest import unpack
+
+WHO = Who("c", "g1", "n1", 4)
+SETTINGS = StoreSettings(segment_size=16384, queue_segment_entries=50)
+
+
+def killed(root: Path) -> Store:
+    """A store of ours with an epoch, not stopped."""
+    store = Store.open(RealDisk(root), SETTINGS, WHO, wall_ms=1)
+    token = Token("master", 1, 1)
+    store.take_token(token)
+    store.append_epoch(token, epoch=1, node="n1", session=1, wall_ms=1, reason="t", by="t")
+    return store
+
+
+def test_the_plan_comes_first(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """--dry-run changes nothing; without --yes nobody is asked in a script; then it is done."""
+    root = unpack("03d-queues-behind", tmp_path)
+    words = ["log", "repair", str(root)]
+    assert main([*words, "--dry-run", "-o", "json"], {}) == 0
+    plan = json.loads(capsys.readouterr().out)
+    assert (plan["kind"], plan["done"], plan["kept_in"]) == ("LogRepair", False, None)
+    assert [one["action"] for one in plan["actions"]] == ["queue"] * 4 + ["keys", "marks"]
+    assert main(words, {"CI": "1"}) == 64
+    said = capsys.readouterr().err
+    assert said.index("records of the log have no entry") < said.index("--yes")
+    assert (root / "abort").exists()
+    assert main([*words, "--yes", "-o", "json"], {}) == 0
+    done = json.loads(capsys.readouterr().out)
+    assert done["actions"] == plan["actions"]
+    assert (Path(done["kept_in"]) / "abort").exists()
+    assert main(["log", "verify", str(root)], {}) == 0
+    assert main([*words, "--yes"], {}) == 0
+    assert "0 to do" in capsys.readouterr().out
+
+
+def test_what_is_lost_ends_with_65(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """A flipped byte in the middle of a log that was stopped cleanly."""
+    root = unpack("02-rollover", tmp_path)
+    path = root / "commitlog" / f"{65536:020d}"
+    data = bytearray(path.read_bytes())
+    data[90] ^= 1
+    path.write_bytes(data)
+    assert main(["log", "repair", str(root), "--dry-run", "-o", "json"], {}) == 65
+    [lost] = json.loads(capsys.readouterr().out)["lost"]
+    assert lost["file"] == f"commitlog/{65536:020d}"
+
+
+def test_recover(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """A killed store is stopped cleanly; one that runs, and RocketMQ's, are refused."""
+    root = tmp_path / "store"
+    store = killed(root)
+    store.close(clean=False)
+    assert main(["log", "recover", str(root), "-o", "json"], {}) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["kind"], found["end"], found["cut_bytes"]) == ("LogRecover", store.end, 0)
+    assert (root / "twinlog" / "clean").exists()
+    theirs = unpack("01-basic", tmp_path / "theirs")
+    assert main(["log", "recover", str(theirs)], {}) == 78
+    assert "log repair" in capsys.readouterr().err
+    assert main(["log", "recover", str(tmp_path / "none")], {}) == 66

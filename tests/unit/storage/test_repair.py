@@ -1,0 +1,223 @@
+"""Repairs: what follows from the log is made again, what was flushed is never cut."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from storage import CreateTopic, Section, Store, StoreSettings, Token, Who
+from storage.disk import RealDisk
+from storage.errors import DirectoryInUse
+from storage.recover import recover
+from storage.repair import Kind, Repair, carry_out, plan_repair
+from tests.golden.manifest import manifest, unpack
+from twinlog.layout import KIND_REBUILT
+from twinlog.record import RecordEncoder
+from twinlog.store_check import verify
+from twinlog.store_reader import StoreReader
+
+WHO = Who("repaired", "g1", "n1", 4)
+SETTINGS = StoreSettings(segment_size=16384, queue_segment_entries=50)
+CRASHED = ["03-crash", "03b-torn-tail", "03c-bad-body", "03d-queues-behind", "03e-queue-lost"]
+REBUILT = ["01-basic", "02-rollover", "04-delay", "06-transaction", "07-consuming", "10-ipv6"]
+
+
+def repair(root: Path) -> tuple[Repair, str]:
+    """Repair the directory; return the plan and where things were kept."""
+    with StoreReader(root) as reader:
+        plan = plan_repair(reader)
+        folder = carry_out(RealDisk(root), plan, reader=reader, wall_ms=1_795_000_000_000)
+    return plan, folder
+
+
+def files(root: Path, folder: str) -> dict[str, bytes]:
+    """Files below a folder by name."""
+    top = root / folder
+    return {p.relative_to(top).as_posix(): p.read_bytes() for p in top.rglob("*") if p.is_file()}
+
+
+@pytest.mark.parametrize("case", [*CRASHED, "17-lost-queue-clean"])
+def test_rocketmqs_stores_become_what_its_recovery_would_leave(tmp_path: Path, case: str) -> None:
+    """The manifest is the state after RocketMQ's recovery; 17 shows that we rebuild more."""
+    root, wanted = unpack(case, tmp_path), manifest(case)
+    before = files(root, ".")
+    plan, folder = repair(root)
+    assert plan.lost == ()
+    with StoreReader(root) as reader:
+        assert reader.clean
+        assert (reader.end, reader.damage) == (wanted["log"]["max_offset"], [])
+        assert verify(reader).findings == []
+        assert [r.log_offset for r in reader.records()] == [
+            m["physical_offset"] for m in wanted["messages"]
+        ]
+        for queue in wanted["queues"]:
+            held = reader.queue(queue["topic"], queue["queue_id"])
+            assert held is not None
+            stored = [[e.queue_offset, e.log_offset, e.size, e.tags_code] for e in held.entries()]
+            assert stored == queue["entries"]
+            assert reader.stored_queues[held.topic, held.queue].max == held.max
+        for query in wanted["key_queries"]:
+            found = reader.find_key(query["topic"], query["key"])
+            assert set(query["physical_offsets"]) <= set(found)
+        if case.startswith("17"):
+            lost = [q for q in reader.queues() if q.queue == 1]
+            assert [q.max for q in lost] == [30]
+    with StoreReader(root) as reader:
+        assert plan_repair(reader).actions == ()
+    kept = files(root, folder)
+    for action in plan.actions:
+        if action.kind is Kind.CUT and action.offset is not None:
+            name = action.path.removeprefix("commitlog/")
+            at = action.offset - int(name)
+            data = before[action.path][at : at + action.length]
+            assert kept[f"log-{action.offset:020d}"] == data
+
+
+@pytest.mark.parametrize("case", REBUILT)
+def test_queues_are_rebuilt_byte_for_byte(tmp_path: Path, case: str) -> None:
+    """Given only the log, the queue files are those that RocketMQ wrote."""
+    root = unpack(case, tmp_path)
+    theirs = files(root, "consumequeue")
+    shutil.rmtree(root / "consumequeue")
+    wanted = {f"{q['topic']}/{q['queue_id']}" for q in manifest(case)["queues"] if q["entries"]}
+    # a queue file size stands in no file that is left, so one queue stays
+    keep = sorted(wanted)[0]
+    for name, data in theirs.items():
+        if name.startswith(f"{keep}/"):
+            path = root / "consumequeue" / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(data)
+    repair(root)
+    ours = files(root, "consumequeue")
+    assert {n: d for n, d in theirs.items() if n.rsplit("/", 1)[0] in wanted} == ours
+
+
+@pytest.mark.parametrize("case", REBUILT)
+def test_the_key_index_is_rebuilt_alike(tmp_path: Path, case: str) -> None:
+    """The same cells and chains: every key query answers as before."""
+    root = unpack(case, tmp_path)
+    (next((root / "index").iterdir())).write_bytes(b"torn")
+    repair(root)
+    with StoreReader(root) as reader:
+        for query in manifest(case)["key_queries"]:
+            found = reader.find_key(query["topic"], query["key"])
+            assert found == query["physical_offsets"], query
+
+
+def write(root: Path, *, batches: int = 60) -> list[int]:
+    """A store of ours over several files, flushed and killed; return where batches begin."""
+    store = Store.open(RealDisk(root), SETTINGS, WHO, wall_ms=1)
+    token = Token("master", 1, 1)
+    store.take_token(token)
+    store.append_epoch(token, epoch=1, node="n1", session=1, wall_ms=1, reason="t", by="t")
+    store.append_control(token, CreateTopic("t", 1, 1), wall_ms=2)
+    store.set_confirm(store.end)
+    for number in range(batches):
+        encoder = RecordEncoder("t", 0)
+        for _ in range(3):
+            encoder.add(b"b" * 300, properties=b"", born_timestamp=number)
+        store.append(token, [Section("t", 0, 3, encoder.take())], wall_ms=3)
+        store.set_confirm(store.end)
+    starts = [entry.start for entry in store.entries(0, max_bytes=1 << 24)]
+    flush = store.flush_job(thorough=True)
+    assert flush is not None
+    for job in (flush, store.checkpoint_job()):
+        job.run()
+        store.finish(job)
+    while store.dispatch(1 << 20):
+        pass
+    store.close(clean=False)
+    return starts
+
+
+def test_one_lost_entry_of_a_batch_index_is_proven_again(tmp_path: Path) -> None:
+    """The next file's head names the index: one entry that is made anew is the old one."""
+    root = tmp_path / "store"
+    write(root)
+    recover(RealDisk(root), wall_ms=2)
+    path = root / "twinlog" / "batches" / f"{0:020d}"
+    whole = path.read_bytes()
+    path.write_bytes(whole[:96] + bytes(48) + whole[144:])
+    plan, _ = repair(root)
+    assert [action.kind for action in plan.actions] == [Kind.BATCHES, Kind.MARKS]
+    assert plan.lost == ()
+    ours, theirs = path.read_bytes(), whole
+    for at in range(0, len(theirs.rstrip(b"\0")), 48):  # flushed and the CRC over it may differ
+        assert ours[at : at + 36] == theirs[at : at + 36]
+    with StoreReader(root) as reader:
+        assert [f for f in verify(reader).findings if f.grade.value != "note"] == []
+
+
+def test_a_lost_batch_index_is_made_from_the_records(tmp_path: Path) -> None:
+    """Unproven, so of kind 2; topics come back even if every snapshot is gone."""
+    root = tmp_path / "store"
+    write(root)
+    recover(RealDisk(root), wall_ms=2)
+    (root / "twinlog" / "batches" / f"{0:020d}").unlink()
+    for snapshot in (root / "twinlog" / "state").iterdir():
+        snapshot.unlink()
+    plan, _ = repair(root)
+    assert plan.lost == ()
+    with StoreReader(root) as reader:
+        assert [f for f in verify(reader).findings if f.grade.value != "note"] == []
+    store = Store.open(RealDisk(root), SETTINGS, WHO, wall_ms=3)
+    assert store.damage is None
+    assert store.topics() == {"t": 1}
+    assert store.queue_range("t", 0) == (0, 180)
+    assert KIND_REBUILT in {e.kind for e in store.entries(0, max_bytes=1 << 24)}
+    store.close(clean=False)
+
+
+def test_a_torn_tail_is_kept_and_cut(tmp_path: Path) -> None:
+    """Ours, killed, with a batch that was never flushed and is torn."""
+    root = tmp_path / "store"
+    write(root)
+    store = Store.open(RealDisk(root), SETTINGS, WHO, wall_ms=2)
+    token = Token("master", 2, 1)
+    store.take_token(token)
+    store.append_epoch(token, epoch=2, node="n1", session=1, wall_ms=1, reason="t", by="t")
+    start, end = store.border_at_or_below(store.end - 1), store.end
+    store.close(clean=False)
+    path = root / "commitlog" / f"{start - start % 16384:020d}"
+    data = bytearray(path.read_bytes())
+    data[start % 16384 + 20] ^= 1
+    path.write_bytes(data)
+    plan, folder = repair(root)
+    assert (plan.end, plan.lost) == (start, ())
+    kept = files(root, folder)[f"log-{start:020d}"]
+    assert kept == bytes(data[start % 16384 : start % 16384 + end - start])
+    with StoreReader(root) as reader:
+        assert (reader.end, reader.damage, reader.clean) == (start, [], True)
+
+
+def test_damage_of_what_was_flushed_is_lost_and_left(tmp_path: Path) -> None:
+    """Nothing is cut; the plan names it; a queue beside it is still put right."""
+    root = tmp_path / "store"
+    starts = write(root)
+    recover(RealDisk(root), wall_ms=2)
+    path = root / "commitlog" / f"{0:020d}"
+    data = bytearray(path.read_bytes())
+    data[starts[3] + 120] ^= 1
+    path.write_bytes(data)
+    shutil.rmtree(root / "consumequeue" / "t")
+    with StoreReader(root) as reader:
+        plan = plan_repair(reader)
+    assert [finding.offset for finding in plan.lost] == [starts[3]]
+    assert Kind.CUT not in {action.kind for action in plan.actions}
+    assert path.read_bytes() == bytes(data)
+
+
+def test_a_directory_in_use_is_refused(tmp_path: Path) -> None:
+    """Nothing is touched while somebody holds the lock."""
+    root = unpack("03d-queues-behind", tmp_path)
+    holder = RealDisk(root)
+    holder.lock("test")
+    before = files(root, ".")
+    with StoreReader(root) as reader:
+        plan = plan_repair(reader)
+        with pytest.raises(DirectoryInUse):
+            carry_out(RealDisk(root), plan, reader=reader, wall_ms=1)
+    holder.unlock()
+    assert files(root, ".") == before
