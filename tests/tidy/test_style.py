@@ -20,6 +20,8 @@ FUNCTION_LINES_MAX = 60
 FILE_LINES_MAX = 600
 
 PURE = {
+    "twinlog/spark/archive": {"manifest"},
+    "twinlog/spark/jobs": {"index_files", "plain", "queries", "report"},
     "twinlog": {
         "answers", "compression", "errors", "lane", "layout", "link", "messages", "outgoing",
         "producer", "producer_settings", "ranges", "reading", "record", "routing", "session",
@@ -61,6 +63,11 @@ SEAM = {
 ``Outside``. The simulator runs them as they are; they import nothing of the world either."""
 
 SHELL = {
+    "twinlog/spark/archive": {"job", "place", "rows", "writing"},
+    "twinlog/spark/jobs": {
+        "compare", "engine", "index_check", "rebuild", "session", "splits", "tables",
+        "verify",
+    },
     "twinlog": {
         "__main__", "aio", "aio_connection", "aio_producer", "client", "connection", "pipeline",
         "reader", "store_compacted", "store_config", "store_files", "store_keys", "store_marks",

@@ -1,0 +1,112 @@
+"""``twinlog spark``: jobs over whole stores, run by Spark.
+
+With no ``--master`` a Spark of this machine starts for the command, on all cores; inside
+``spark-submit`` the one there is runs the job. Progress goes to stderr, one report to stdout, the
+same report as JSON to ``--report``. Ctrl-C cancels the tasks and leaves no half result.
+
+Not here: the jobs (``twinlog.spark.jobs``), sessions (``spark_run``).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from cli.context import Context
+from cli.failures import Exit, Failure, nearest
+from cli.parsing import PRIVATE
+from cli.spark_run import Run, store_at
+from twinlog.units import parse_size
+
+
+def verify(
+    *,
+    path: Path,
+    level: str = "full",
+    split_bytes: str = "64 MiB",
+    master: str = "",
+    report: Path | None = None,
+    context: Annotated[Context, PRIVATE],
+) -> int:
+    """Check every byte of a store, its queues and its index, in parallel.
+
+    Exit 0: sound. 65: damaged. 2: something could not be read.
+
+    Args:
+        path: Directory of the store, ours or RocketMQ's; every task must see it.
+        level: structure (no CRCs), crc (no queues and index), full.
+        split_bytes: Bytes of the log in one piece of work.
+        master: Spark master, as spark://host:port; without it a local one.
+        report: File for the report as JSON.
+    """
+    from twinlog.spark.jobs import verify as job
+
+    levels = {level.value: level for level in job.Level}
+    if level not in levels:
+        text = f'there is no level "{level}"'
+        raise Failure(Exit.USAGE, text, hints=nearest(level, levels))
+    settings = job.VerifySettings(store_at(path), levels[level], parse_size(split_bytes))
+    with Run(context, master, report) as run:
+        return run.finish(job.run(run.engine, settings))
+
+
+def rebuild(
+    *,
+    path: Path,
+    what: str = "queues,index",
+    to: Path | None = None,
+    check: bool = False,
+    split_bytes: str = "64 MiB",
+    master: str = "",
+    report: Path | None = None,
+    context: Annotated[Context, PRIVATE],
+) -> int:
+    """Make queue files and key index anew from the log.
+
+    Exit 0: done, or with --check nothing differs. 1: with --check something does.
+
+    Args:
+        path: Directory of the store; no node may run on it unless --to or --check is given.
+        what: queues, index or both.
+        to: New directory for the result, instead of the store itself.
+        check: Compare with what is there and change nothing.
+        split_bytes: Bytes of the log in one piece of work.
+        master: Spark master, as spark://host:port; without it a local one.
+        report: File for the report as JSON.
+    """
+    from twinlog.spark.jobs import rebuild as job
+
+    parts = {part.strip() for part in what.split(",")}
+    for part in sorted(parts - {"queues", "index"}):
+        text = f'nothing to rebuild is called "{part}"'
+        raise Failure(Exit.USAGE, text, hints=nearest(part, ("queues", "index")))
+    settings = job.RebuildSettings(
+        store_at(path), "queues" in parts, "index" in parts, to, check, parse_size(split_bytes)
+    )
+    with Run(context, master, report) as run:
+        return run.finish(job.run(run.engine, settings))
+
+
+def compare(
+    *,
+    path: list[Path],
+    split_bytes: str = "64 MiB",
+    master: str = "",
+    report: Path | None = None,
+    context: Annotated[Context, PRIVATE],
+) -> int:
+    """Show whether stores hold the same bytes, and the first record that differs.
+
+    Exit 0: no byte differs where both have bytes. 1: one does.
+
+    Args:
+        path: Directory of a store; once for each, the first is compared with the others.
+        split_bytes: Bytes of the log in one piece of work.
+        master: Spark master, as spark://host:port; without it a local one.
+        report: File for the report as JSON.
+    """
+    from twinlog.spark.jobs import compare as job
+
+    settings = job.CompareSettings([store_at(one) for one in path], parse_size(split_bytes))
+    with Run(context, master, report) as run:
+        return run.finish(job.run(run.engine, settings))

@@ -1,0 +1,198 @@
+"""One run of a Spark job from the command line: a session, progress, a report, an exit code.
+
+    with Run(context, master, report) as run:
+        return run.finish(job.run(run.engine, settings))
+
+A session that was started for the command is stopped with it; one that was there before stays. What
+Spark itself prints goes to stderr. `TWINLOG_SPARK_ENGINE=plain` runs the same job in this process
+without Spark: for small stores and for machines without Java.
+
+Not here: what the jobs do (``twinlog.spark.jobs``).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from cli.context import Context
+from cli.failures import Exit, Failure
+from cli.render import Answer, Cell, Table, Time, columns, dump
+from twinlog.errors import UsageError
+
+if TYPE_CHECKING:
+    from twinlog.spark.jobs.engine import Engine
+    from twinlog.spark.jobs.report import Report, Value
+    from twinlog.spark.jobs.session import Session
+    from twinlog.spark.jobs.tables import Origin
+
+ENGINE_VARIABLE = "TWINLOG_SPARK_ENGINE"
+"""``spark`` (the default) or ``plain``."""
+
+
+class Run:
+    """A session for one command; see the module.
+
+    Args:
+        context: Of the command.
+        master: Spark's address; empty: the active session, else a local one.
+        report: File for the report as JSON.
+    """
+
+    def __init__(self, context: Context, master: str, report: Path | None) -> None:
+        self._context = context
+        self._master = master
+        self._report = report
+        self._session: Session | None = None
+        self._own = False
+
+    def __enter__(self) -> Self:
+        """Return the run; nothing is started before `engine` or `session` is asked for."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Stop a session of our own."""
+        if self._session is not None and self._own:
+            self._session.stop()
+
+    @property
+    def plain(self) -> bool:
+        """Whether the job runs without Spark."""
+        return self._context.environment.get(ENGINE_VARIABLE, "spark") == "plain"
+
+    @property
+    def session(self) -> Session:
+        """The Spark session.
+
+        Raises:
+            Failure: Spark or Java is not installed (exit 78).
+        """
+        if self.plain:
+            text = f"this needs Spark, and {ENGINE_VARIABLE} is plain"
+            raise Failure(Exit.USAGE, text)
+        if self._session is None:
+            from twinlog.spark.jobs.session import session, submitted
+
+            self._own = not submitted(os.environ)
+            if self._own:
+                self._context.printer.detail(f"starting Spark ({self._master or 'local'})")
+            try:
+                self._session = session(self._master)
+            except UsageError as error:
+                if error.code not in ("no-pyspark", "no-java"):
+                    raise
+                hints = (error.hint,) if error.hint else ()
+                raise Failure(Exit.CONFIG, error.text, hints=hints) from None
+        return self._session
+
+    @property
+    def session_or_none(self) -> Session | None:
+        """The Spark session; None when the job runs without Spark."""
+        return None if self.plain else self.session
+
+    @property
+    def engine(self) -> Engine:
+        """What spreads the work."""
+        from twinlog.spark.jobs.engine import PlainEngine, SparkEngine
+
+        if self.plain:
+            return PlainEngine()
+        return SparkEngine(self.session.sparkContext, self._progress)
+
+    def _progress(self, done: int, tasks: int) -> None:
+        self._context.printer.status(f"{done} of {tasks} tasks done")
+
+    def finish(self, found: Report) -> int:
+        """Print a report, write it to its file, and return the exit code of its verdict."""
+        shown = answer(found)
+        self._context.printer.answer(shown)
+        if self._report is not None:
+            aside = self._report.with_name(f".{self._report.name}.{os.getpid()}")
+            aside.write_text(dump(shown.document()) + "\n", encoding="utf-8")
+            aside.replace(self._report)
+        return exit_of(found)
+
+
+def store_at(path: Path) -> Path:
+    """Return the absolute path of a store.
+
+    Raises:
+        Failure: It is none (exit 66).
+    """
+    if (path / "commitlog").is_dir():
+        return path.resolve()
+    text = f"there is no directory {path}"
+    if path.is_dir():
+        text = f"{path} is no store: it has no directory commitlog"
+    raise Failure(Exit.MISSING, text, hints=("name the data directory of a node",))
+
+
+def origin_of(path: Path | None, servers: str, topic: str = "") -> Origin:
+    """Return where a report reads from.
+
+    Raises:
+        Failure: Neither or both are named (exit 64), or there is no store (exit 66).
+    """
+    from twinlog.spark.jobs.tables import Origin
+
+    if (path is None) == (not servers):
+        text = "a report needs a directory or a cluster, one of them"
+        raise Failure(Exit.USAGE, text, hints=("name it: --path data/n1, or --servers HOST:PORT",))
+    return Origin(store_at(path) if path is not None else None, servers, topic)
+
+
+def exit_of(found: Report) -> Exit:
+    """Return the exit code for a report's verdict."""
+    from twinlog.spark.jobs.report import Verdict
+
+    match found.verdict:
+        case Verdict.FINE:
+            return Exit.OK
+        case Verdict.NO:
+            return Exit.NO
+        case Verdict.UNDECIDED:
+            return Exit.UNDECIDED
+        case Verdict.DAMAGED:
+            return Exit.DATA
+
+
+def answer(found: Report) -> Answer:
+    """Return a report as an answer of the command line."""
+    tables = [
+        Table(columns(rows.headers), [cells(rows.headers, row) for row in rows.rows], rows.title)
+        for rows in found.tables.values()
+        if rows.rows
+    ]
+    items: list[Mapping[str, object]] = []
+    for rows in found.tables.values():
+        items += rows.items()
+    names = [str(row[0]) for rows in found.tables.values() for row in rows.rows]
+    return Answer(
+        kind=found.kind,
+        fields=found.document(),
+        head=found.head,
+        tables=tables,
+        items=items,
+        names=names,
+    )
+
+
+def cells(headers: str, row: Sequence[Value]) -> tuple[Cell, ...]:
+    """Return a row for people: what a header ending in ``-MS`` holds is a moment.
+
+    >>> cells("TOPIC STORED-MS>", ("t", 1_700_000_000_123))
+    ('t', Time(ms=1700000000123))
+    """
+    found: list[Cell] = []
+    for header, value in zip(headers.split(), row, strict=True):
+        moment = header.strip("+>").endswith("-MS") and isinstance(value, int)
+        found.append(Time(value) if moment and isinstance(value, int) else value)
+    return tuple(found)

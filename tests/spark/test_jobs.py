@@ -1,0 +1,46 @@
+"""Jobs in Spark's tasks: the reports of the plain engine, and errors of tasks in one line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from twinlog.spark.archive.job import ArchiveSettings, RestoreSettings, archive, restore
+from twinlog.spark.jobs import compare, rebuild, verify
+from twinlog.spark.jobs.engine import PlainEngine, SparkEngine, TaskError
+
+
+def test_jobs_in_tasks_say_what_the_plain_engine_says(
+    spark: Any, golden: Path, tmp_path: Path
+) -> None:
+    """verify, rebuild, compare, archive and restore, cut into many ranges."""
+    engine, plain = SparkEngine(spark.sparkContext), PlainEngine()
+    checked = verify.VerifySettings(golden, split_bytes=20_000)
+    assert verify.run(engine, checked) == verify.run(plain, checked)
+    again = rebuild.RebuildSettings(golden, check=True, split_bytes=20_000)
+    assert rebuild.run(engine, again) == rebuild.run(plain, again)
+    archive(engine, ArchiveSettings(golden, tmp_path / "archive"))
+    restore(engine, RestoreSettings(tmp_path / "archive", tmp_path / "back"))
+    pair = compare.CompareSettings([golden, tmp_path / "back"], 20_000)
+    found = compare.run(engine, pair)
+    assert found == compare.run(plain, pair)
+    assert found.fields["equal"] and found.tables["sides"].rows[0][3] == 589_824
+
+
+def broken(item: int) -> int:
+    """A task that cannot be done."""
+    if item == 3:
+        raise OSError(28, "No space left on device")
+    return item
+
+
+def test_a_task_that_dies_is_told_in_one_line(spark: Any) -> None:
+    """The last words of the last attempt; progress was told on the way."""
+    seen: list[tuple[int, int]] = []
+    engine = SparkEngine(spark.sparkContext, lambda done, tasks: seen.append((done, tasks)))
+    assert engine.spread(abs, [1, 2, 3]) == [1, 2, 3]
+    assert engine.spread(abs, []) == []
+    with pytest.raises(TaskError, match="No space left on device"):
+        engine.spread(broken, list(range(5)))

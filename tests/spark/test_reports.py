@@ -1,0 +1,53 @@
+"""Reports as SQL: the same rows as plain Python on stores that RocketMQ wrote."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.golden.manifest import unpack
+from twinlog.spark.jobs import tables
+from twinlog.spark.jobs.queries import QUERIES
+
+
+@pytest.mark.parametrize(
+    ("case", "names"),
+    [
+        ("07-consuming", ("rates", "hot-keys", "skew", "lag")),
+        ("05-timer", ("timeline",)),
+        ("04-delay", ("timeline", "trace", "sizes", "latency")),
+        ("12-controller-b", ("failovers",)),
+    ],
+)
+def test_sql_and_plain_python_agree(
+    case: str, names: tuple[str, ...], spark: Any, tmp_path: Path
+) -> None:
+    """Row for row, in the same order."""
+    origin = tables.Origin(unpack(case, tmp_path))
+    key = next((r.unique_id or "" for r in tables.records_of(origin) if r.unique_id), "")
+    facts = tables.facts_of(origin, now=1_800_000_000_000, top=3, key=key)
+    for name in names:
+        wanted = tables.report_on(None, QUERIES[name], origin, facts)
+        found = tables.report_on(spark, QUERIES[name], origin, facts)
+        assert found.tables["rows"].rows == wanted.tables["rows"].rows, name
+        assert wanted.tables["rows"].rows, name
+
+
+def test_a_query_of_ones_own(spark: Any, golden: Path) -> None:
+    """Views are joined, bytes become text, and names of columns become headers."""
+    found = tables.free_sql(
+        spark,
+        "SELECT m.topic, count(*) AS n, max(q.end) AS end FROM messages m "
+        "JOIN queues q ON q.topic = m.topic AND q.queue_id = m.queue_id GROUP BY 1 ORDER BY 1",
+        tables.Origin(golden),
+        "topic,queue_id",
+    )
+    origin = tables.Origin(golden)
+    counts: dict[str, int] = {}
+    for record in tables.records_of(origin):
+        counts[record.topic] = counts.get(record.topic, 0) + record.queued
+    rows = found.tables["rows"]
+    assert rows.headers == "TOPIC N END"
+    assert [row[:2] for row in rows.rows] == sorted((t, n) for t, n in counts.items())

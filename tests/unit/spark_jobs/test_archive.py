@@ -1,0 +1,297 @@
+"""The archive: what comes back is what went in, and a commit is there or not."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+from cli.app import main
+from tests.golden.manifest import unpack
+from tests.unit.twinlog.ours import Ours
+from twinlog.errors import CorruptionError, TwinlogError, UsageError
+from twinlog.spark.archive import place as places
+from twinlog.spark.archive import rows
+from twinlog.spark.archive.job import ArchiveSettings, RestoreSettings, archive, restore
+from twinlog.spark.archive.manifest import MIXED, Manifest, Segment, digest, parse
+from twinlog.spark.archive.place import Place
+from twinlog.spark.jobs.engine import PlainEngine
+from twinlog.spark.jobs.report import Verdict
+from twinlog.store_log import Run
+from twinlog.store_reader import StoreReader
+
+pq = pytest.importorskip("pyarrow.parquet", reason="needs the extra spark")
+
+T = TypeVar("T")
+R = TypeVar("R")
+PLAIN = {"TWINLOG_SPARK_ENGINE": "plain"}
+
+
+def ours(root: Path) -> Path:
+    """A store of ours over several files."""
+    made = Ours()
+    for epoch in (1, 2):
+        made.open_epoch(epoch)
+        for number in range(40):
+            made.batch(b"x" * 100, b"%d" % number, topic=f"t{number % 3}", queue=number % 2)
+    made.write(root)
+    return root
+
+
+@pytest.mark.parametrize("case", ["01-basic", "09-batch", "10-ipv6", "11-compressed", "15b-v2-pop"])
+def test_rows_are_records_bit_for_bit(case: str, tmp_path: Path) -> None:
+    """V1 and V2, both address families, inner batches, compressed bodies."""
+    with StoreReader(unpack(case, tmp_path)) as store:
+        for run in store.pieces():
+            if isinstance(run, Run):
+                data = bytes(store.run_bytes(run))
+                starts = rows.starts_of(data, 0, len(data), 1 << 30)
+                table = rows.table_of(data, starts, len(data), [(3, 0)])
+                assert b"".join(part for _, part in rows.records_of(table)) == data
+                keys = [record.key for record in store.decode_run(run)]
+                assert table.column("key").to_pylist() == keys
+                assert set(table.column("epoch").to_pylist()) == {3}
+
+
+@pytest.mark.parametrize("make", [ours, lambda root: unpack("02-rollover", root)])
+def test_a_round_trip(make: Callable[[Path], Path], tmp_path: Path) -> None:
+    """archive, drop, restore: every sealed segment has the same bytes, batch index included."""
+    root, to, back = make(tmp_path / "s"), tmp_path / "archive", tmp_path / "back"
+    found = archive(PlainEngine(), ArchiveSettings(root, to))
+    sealed = sorted((root / "commitlog").iterdir())[:-1]
+    assert found.fields["segments_added"] == len(sealed) > 0
+    held = {path.name: path.read_bytes() for path in sealed}
+    shutil.rmtree(root / "commitlog")
+    restore(PlainEngine(), RestoreSettings(to, back))
+    assert {path.name: path.read_bytes() for path in (back / "commitlog").iterdir()} == held
+    for path in (root / "twinlog" / "batches").glob("*"):
+        if path.name in held:
+            assert (back / "twinlog" / "batches" / path.name).read_bytes() == path.read_bytes()
+    again = restore(PlainEngine(), RestoreSettings(to, back))
+    assert again.verdict is Verdict.FINE
+
+
+def test_a_second_run_adds_what_is_new(tmp_path: Path) -> None:
+    """Nothing twice: manifest 1 stays the newest when nothing was sealed since."""
+    root, to = ours(tmp_path / "s"), tmp_path / "archive"
+    archive(PlainEngine(), ArchiveSettings(root, to))
+    found = archive(PlainEngine(), ArchiveSettings(root, to))
+    assert (found.fields["segments_added"], found.fields["manifest"]) == (0, 1)
+
+
+def test_small_topics_share_files(tmp_path: Path) -> None:
+    """Three small topics in a segment: one data file for the day."""
+    root, to = ours(tmp_path / "s"), tmp_path / "archive"
+    archive(PlainEngine(), ArchiveSettings(root, to))
+    segment = Place(to).newest().segments[0]
+    assert len(segment.data) == 1
+    assert f"topic={MIXED}/" in segment.data[0].path
+    assert {name.split("/")[0] for name in segment.data[0].queues} >= {"t0", "t1", "t2"}
+
+
+def test_statistics_prune(tmp_path: Path) -> None:
+    """Row groups say which offsets, times and keys they hold; keys lie sorted in their own file."""
+    root, to = unpack("01-basic", tmp_path / "s"), tmp_path / "archive"
+    shutil.copy(root / "commitlog" / "00000000000000000000", tmp_path / "first")
+    follower = root / "commitlog" / f"{(tmp_path / 'first').stat().st_size:020d}"
+    follower.write_bytes(bytes(100))
+    archive(PlainEngine(), ArchiveSettings(root, to))
+    segment = Place(to).newest().segments[0]
+    data = next(file for file in segment.files if file.kind == "data")
+    group = pq.ParquetFile(to / data.path).metadata.row_group(0)
+    held = {group.column(i).path_in_schema: group.column(i) for i in range(group.num_columns)}
+    assert held["physical_offset"].statistics.min == data.first
+    assert held["body"].statistics is None
+    keys = next(file for file in segment.files if file.kind == "keys")
+    listed = pq.read_table(to / keys.path).column("key").to_pylist()
+    assert listed == sorted(listed) and listed
+
+
+# ── faults ──────────────────────────────────────────────────────────────────────────────────────
+
+
+class Stopping(PlainEngine):
+    """Raises in the n-th spread, before or after its work."""
+
+    def __init__(self, at: int, *, after: bool, error: BaseException) -> None:
+        self._at, self._after, self._error = at, after, error
+
+    def spread(self, work: Callable[[T], R], items: Sequence[T]) -> list[R]:
+        """See `PlainEngine`."""
+        self._at -= 1
+        if self._at == 0 and not self._after:
+            raise self._error
+        found = super().spread(work, items)
+        if self._at == 0:
+            raise self._error
+        return found
+
+
+@pytest.mark.parametrize("at", [1, 2])
+@pytest.mark.parametrize("after", [False, True])
+def test_a_run_that_is_stopped_leaves_the_archive_as_it_was(
+    at: int, after: bool, tmp_path: Path
+) -> None:
+    """Ctrl-C before, between and behind the steps: no manifest, no file."""
+    root, to = ours(tmp_path / "s"), tmp_path / "archive"
+    engine = Stopping(at, after=after, error=KeyboardInterrupt())
+    with pytest.raises(KeyboardInterrupt):
+        archive(engine, ArchiveSettings(root, to))
+    assert Place(to).newest() == Manifest()
+    assert not [path for path in to.rglob("*") if path.is_file()]
+
+
+@pytest.mark.parametrize("step", ["link", "after"])
+@pytest.mark.parametrize("killed", [True, False])
+def test_a_death_in_the_commit_leaves_the_old_or_the_new(
+    step: str, killed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SIGKILL or Ctrl-C before the link: the old manifest; behind it: the new one and files."""
+
+    class Killed(BaseException):
+        pass
+
+    real = places.os.link
+
+    def link(source: Path, target: Path) -> None:
+        if step == "after":
+            real(source, target)
+        raise Killed
+
+    root, to = ours(tmp_path / "s"), tmp_path / "archive"
+    monkeypatch.setattr(places.os, "link", link)
+    if killed:
+        monkeypatch.setattr("twinlog.spark.archive.job.discard", lambda place, run: None)
+    with pytest.raises(Killed):
+        archive(PlainEngine(), ArchiveSettings(root, to))
+    monkeypatch.undo()
+    assert Place(to).newest().number == (1 if step == "after" else 0)
+    found = archive(PlainEngine(), ArchiveSettings(root, to))
+    assert found.fields["manifest"] == 1
+    assert restore(PlainEngine(), RestoreSettings(to, None, check=True)).verdict is Verdict.FINE
+
+
+def test_two_archivers_at_once(tmp_path: Path) -> None:
+    """One wins, the other sees it: no segment twice, the loser's files are orphans."""
+    root, to = ours(tmp_path / "s"), tmp_path / "archive"
+
+    class Racing(PlainEngine):
+        raced = False
+
+        def spread(self, work: Callable[[T], R], items: Sequence[T]) -> list[R]:
+            found = super().spread(work, items)
+            if not Racing.raced:
+                Racing.raced = True
+                archive(PlainEngine(), ArchiveSettings(root, to))
+            return found
+
+    found = archive(Racing(), ArchiveSettings(root, to))
+    assert found.fields["segments_added"] == 0
+    bases = [segment.base for segment in Place(to).newest().segments]
+    assert len(bases) == len(set(bases)) > 0
+    orphans = Place(to).orphans(older_than=-60)
+    assert orphans and not {path.relative_to(to).as_posix() for path in orphans} & (
+        Place(to).newest().files()
+    )
+    archive(PlainEngine(), ArchiveSettings(root, to, orphans_after=-60))
+    assert Place(to).orphans(older_than=-60) == []
+
+
+def test_two_commits_of_different_segments_are_both_kept(tmp_path: Path) -> None:
+    """The loser of a number takes the next one."""
+    place = Place(tmp_path)
+    one, two = (Segment("g1", base, base + 10, "", 0, base, "", [], []) for base in (0, 10))
+    other = Place(tmp_path)
+    newest = place.newest
+    calls = [lambda: (newest(), other.commit([one]))[0]]
+    place.newest = lambda: calls.pop()() if calls else newest()  # type: ignore[method-assign]
+    assert place.commit([two]).number == 2
+    assert [segment.base for segment in newest().segments] == [0, 10]
+
+
+def test_a_flipped_bit_in_parquet_is_found(tmp_path: Path) -> None:
+    """check names the file and ends with damage; restore leaves nothing behind."""
+    root, to = ours(tmp_path / "s"), tmp_path / "archive"
+    archive(PlainEngine(), ArchiveSettings(root, to))
+    path = to / Place(to).newest().segments[1].data[0].path
+    group = pq.ParquetFile(path).metadata.row_group(0)
+    body = next(i for i in range(group.num_columns) if group.column(i).path_in_schema == "body")
+    data = bytearray(path.read_bytes())
+    data[group.column(body).data_page_offset + 40] ^= 8
+    path.write_bytes(data)
+    found = restore(PlainEngine(), RestoreSettings(to, None, check=True))
+    assert found.verdict is Verdict.DAMAGED
+    assert path.name in str(found.tables["restored"].rows[1][3])
+    with pytest.raises(TwinlogError):
+        restore(PlainEngine(), RestoreSettings(to, tmp_path / "back", start=4096, end=4097))
+    assert not list((tmp_path / "back" / "commitlog").iterdir())
+
+
+def test_damage_in_the_log_is_not_archived(tmp_path: Path) -> None:
+    """A segment that holds something that is no record: an error that says where."""
+    root, to = ours(tmp_path / "s"), tmp_path / "archive"
+    path = root / "commitlog" / "00000000000000004096"
+    data = bytearray(path.read_bytes())
+    data[4:8] = b"\0\0\0\1"
+    path.write_bytes(data)
+    with pytest.raises(CorruptionError, match="at 4096"):
+        archive(PlainEngine(), ArchiveSettings(root, to))
+    assert Place(to).newest().number == 0
+
+
+def test_a_full_disk_leaves_no_half_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No space while a file is made durable: no manifest and no file."""
+    root, to = ours(tmp_path / "s"), tmp_path / "archive"
+
+    def full(path: Path) -> None:
+        raise OSError(28, "No space left on device", str(path))
+
+    monkeypatch.setattr("twinlog.spark.archive.writing.sync_file", full)
+    with pytest.raises(OSError, match="No space"):
+        archive(PlainEngine(), ArchiveSettings(root, to))
+    assert not [path for path in to.rglob("*") if path.is_file()]
+
+
+def test_a_changed_manifest_is_noticed(tmp_path: Path) -> None:
+    """Each names the one before; text that is none is damage."""
+    place = Place(tmp_path)
+    for base in (0, 10):
+        place.commit([Segment("g1", base, base + 10, "", 0, base, "", [], [])])
+    first = place.path_of(1)
+    text = first.read_text()
+    assert digest(text) == place.newest().previous
+    first.write_text(text.replace('"base": 0', '"base": 1'))
+    with pytest.raises(CorruptionError, match="does not follow"):
+        place.newest()
+    with pytest.raises(CorruptionError, match="no manifest"):
+        parse("{}", "x")
+
+
+def test_nothing_unconfirmed_is_sealed(tmp_path: Path) -> None:
+    """The last file is never archived, and a batch index that is not whole keeps its file out."""
+    root, to = ours(tmp_path / "s"), tmp_path / "archive"
+    index = root / "twinlog" / "batches" / "00000000000000004096"
+    index.write_bytes(index.read_bytes()[:48])
+    archive(PlainEngine(), ArchiveSettings(root, to))
+    names = {segment.base for segment in Place(to).newest().segments}
+    assert 4096 not in names
+    assert max(names) < max(int(path.name) for path in (root / "commitlog").iterdir())
+
+
+def test_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """archive, check, restore; an empty range and a missing archive say so."""
+    root, to = ours(tmp_path / "s"), tmp_path / "archive"
+    said = ["spark", "archive", "--path", str(root), "--to", str(to), "-o", "json"]
+    assert main(said, PLAIN) == 0
+    assert json.loads(capsys.readouterr().out)["manifest"] == 1
+    assert main(["spark", "restore", "--archive", str(to), "--check"], PLAIN) == 0
+    assert main(["spark", "restore", "--archive", str(to)], PLAIN) == 64
+    assert main(["spark", "restore", "--archive", f"{to}x", "--check"], PLAIN) == 66
+    assert main([*said[:-2], "--codec", "lzma"], PLAIN) == 64
+    assert "write one of zstd" in capsys.readouterr().err
+    with pytest.raises(UsageError, match="has nothing of g9"):
+        restore(PlainEngine(), RestoreSettings(to, None, group="g9", check=True))

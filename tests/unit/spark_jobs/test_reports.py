@@ -1,0 +1,99 @@
+"""The reports without Spark, on stores of RocketMQ and by hand."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from cli.app import main
+from tests.golden.manifest import unpack
+from twinlog.record import Record, decode, encode
+from twinlog.spark.jobs import plain, tables
+from twinlog.spark.jobs.plain import Facts
+from twinlog.spark.jobs.queries import STATS
+
+PLAIN = {"TWINLOG_SPARK_ENGINE": "plain"}
+
+
+def record(topic: str, body: bytes, stored: int, **properties: str) -> Record:
+    """A record stored at ``stored``, made 5 ms before."""
+    data = encode(
+        topic, 0, body, properties=properties, store_timestamp=stored, born_timestamp=stored - 5
+    )
+    return decode(data)
+
+
+def test_rates_sizes_and_latency_by_hand() -> None:
+    """Two minutes, two topics, a system topic that does not count."""
+    held = [
+        record("a", b"12", 60_000),
+        record("a", b"1234", 119_999),
+        record("b", b"", 120_000),
+        record("%RETRY%g", b"", 120_000),
+    ]
+    sizes = [item.size for item in held]
+    assert plain.rates(held, Facts()) == [
+        ("a", 60_000, 2, sizes[0] + sizes[1]),
+        ("b", 120_000, 1, sizes[2]),
+    ]
+    assert plain.sizes(held, Facts())[0] == ("a", 2, sum(sizes[:2]), sizes[0], sizes[1], sizes[1])
+    assert plain.latency(held, Facts())[0] == ("a", 60_000, 2, 5, 5, 5)
+
+
+def test_hot_keys_by_hand() -> None:
+    """Several keys in one record count one by one; ties by name."""
+    held = [record("a", b"", 1, KEYS="x y"), record("a", b"", 2, KEYS="y"), record("a", b"", 3)]
+    assert plain.hot_keys(held, Facts(top=1)) == [("a", 1, "y", 2)]
+    assert plain.hot_keys(held, Facts(top=5)) == [("a", 1, "y", 2), ("a", 2, "x", 1)]
+
+
+def test_lag_reads_the_brokers_offsets(tmp_path: Path) -> None:
+    """Groups, ends and backlog of the golden store whose groups had consumed."""
+    origin = tables.Origin(unpack("07-consuming", tmp_path))
+    facts = tables.facts_of(origin, now=2_000_000_000_000)
+    rows = plain.lag(tables.records_of(origin), facts)
+    assert ("PopA_978ac007", "Pop_978ac007", 0, 12) in [row[:4] for row in rows]
+    assert all(row[5] == max(int(str(row[4])) - int(str(row[3])), 0) for row in rows)
+    behind = [row for row in rows if row[5]]
+    assert all(isinstance(row[6], int) and row[6] > 0 for row in behind)
+
+
+@pytest.mark.parametrize("case", ["04-delay", "05-timer"])
+def test_the_timeline_of_delayed_messages(case: str, tmp_path: Path) -> None:
+    """Delivered ones were not early, and every state is one of three."""
+    origin = tables.Origin(unpack(case, tmp_path))
+    rows = plain.timeline(tables.records_of(origin), Facts())
+    assert rows
+    states = {row[3] for row in rows}
+    assert states <= {"pending", "delivered", "rolled"} and "delivered" in states
+    assert all(int(str(row[5])) >= -1000 for row in rows if row[3] == "delivered")
+
+
+def test_a_trace_by_index_and_by_scan(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Both find the same record of a key; an unknown key is exit 1."""
+    root = unpack("01-basic", tmp_path)
+    origin = tables.Origin(root)
+    key = next(r.keys[0] for r in tables.records_of(origin) if r.keys)
+    words = ["spark", "trace", key, "--path", str(root), "-o", "json"]
+    assert main(words, PLAIN) == 0
+    first = json.loads(capsys.readouterr().out)["rows"]
+    assert main([*words, "--scan"], PLAIN) == 0
+    assert json.loads(capsys.readouterr().out)["rows"] == first
+    assert key in first[0]["key"]
+    assert main(["spark", "trace", "nobody", "--path", str(root)], PLAIN) == 1
+
+
+def test_calls_of_reports(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Every name works; a wrong one gets the nearest; a source is needed."""
+    root = str(unpack("01-basic", tmp_path))
+    for name in STATS:
+        assert main(["spark", "stats", name, "--path", root], PLAIN) == 0
+    assert main(["spark", "lag", "--path", root], PLAIN) == 0
+    assert main(["spark", "timeline", "--path", root], PLAIN) == 0
+    assert main(["spark", "stats", "rate", "--path", root], PLAIN) == 64
+    assert 'the nearest is "rates"' in capsys.readouterr().err
+    assert main(["spark", "lag"], PLAIN) == 64
+    assert main(["spark", "lag", "--path", root, "--servers", "x:1"], PLAIN) == 64
+    assert main(["spark", "sql", "SELECT 1", "--path", root], PLAIN) == 64

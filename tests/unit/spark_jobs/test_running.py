@@ -1,0 +1,69 @@
+"""Running jobs: engines, errors of tasks, Java, and the commands without Spark."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from cli.app import main
+from tests.golden.manifest import unpack
+from twinlog.spark.jobs.engine import last_words
+
+PLAIN = {"TWINLOG_SPARK_ENGINE": "plain"}
+
+
+def test_verify_as_a_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """JSON on stdout, the same in the report file, exit 0."""
+    root, report = unpack("01-basic", tmp_path), tmp_path / "report.json"
+    words = ["spark", "verify", "--path", str(root), "--report", str(report), "-o", "json"]
+    assert main(words, PLAIN) == 0
+    out = capsys.readouterr().out
+    assert json.loads(out) == json.loads(report.read_text())
+    assert json.loads(out)["state"] == "sound"
+
+
+def test_damage_is_65(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Damage found has the exit code of damage; the finding stands in the table."""
+    root = unpack("03c-bad-body", tmp_path)
+    assert main(["spark", "verify", "--path", str(root)], PLAIN) == 65
+    assert "torn tail" in capsys.readouterr().out
+
+
+def test_a_difference_is_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Asked and the answer is no."""
+    one, two = unpack("01-basic", tmp_path / "a"), unpack("02-rollover", tmp_path / "b")
+    assert main(["spark", "compare", "--path", str(one), "--path", str(two)], PLAIN) == 1
+    assert "first divergent record" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "text"),
+    [
+        (["verify", "--path", "{}/none"], 66, "there is no directory"),
+        (["verify", "--path", "{}"], 66, "is no store"),
+        (["verify", "--path", "{}/store", "--level", "ful"], 64, 'the nearest is "full"'),
+        (["rebuild", "--path", "{}/store", "--what", "indx"], 64, 'the nearest is "index"'),
+        (["compare", "--path", "{}/store"], 64, "two directories"),
+        (["verify", "--path", "{}/store", "--split-bytes", "1 MBB"], 64, "MBB"),
+    ],
+)
+def test_wrong_calls_say_what_to_do(
+    words: list[str], code: int, text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One line of what, a hint, the exit code of usage or of what is missing."""
+    (tmp_path / "store" / "commitlog").mkdir(parents=True)
+    said = ["spark", *(word.format(tmp_path) for word in words)]
+    assert main(said, PLAIN) == code
+    assert text in capsys.readouterr().err
+
+
+def test_the_last_words_of_a_task() -> None:
+    """The text of a failed job holds a Python traceback; its last line is what is told."""
+    text = (
+        "An error occurred while calling o1.collect.\n: org.apache.spark.SparkException: Job"
+        " aborted\nTraceback (most recent call last):\n  File x, line 3\n"
+        "twinlog.errors.CorruptionError: at 4096: the size is wrong\n\n\tat org.apache.spark.Y\n"
+    )
+    assert last_words(text) == "at 4096: the size is wrong"

@@ -1,0 +1,132 @@
+"""verify: proven in parts or judged as a whole, the answer is the one of ``twinlog log verify``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.golden.manifest import cases, unpack
+from tests.unit.twinlog.ours import Ours
+from twinlog.spark.jobs.engine import PlainEngine
+from twinlog.spark.jobs.report import Report, Verdict
+from twinlog.spark.jobs.verify import Level, VerifySettings, run
+from twinlog.store_check import verify
+from twinlog.store_reader import StoreReader
+
+LOST_BY_ROCKETMQ = {"12-controller-a"}
+"""The broker itself did not index one record when it became a slave."""
+
+PROVEN = {"01-basic", "02-rollover", "04-delay", "06-transaction", "10-ipv6", "16-defaults"}
+
+
+def verified(root: Path, split_bytes: int = 20_000, level: Level = Level.FULL) -> Report:
+    """The report on a store, cut small."""
+    return run(PlainEngine(), VerifySettings(root, level, split_bytes))
+
+
+@pytest.mark.parametrize("case", cases())
+def test_a_store_of_rocketmq_is_judged_as_by_the_reference(case: str, tmp_path: Path) -> None:
+    """Counts, ends and findings equal those of the plain reader, whatever the cut."""
+    root = unpack(case, tmp_path)
+    with StoreReader(root) as store:
+        wanted = verify(store)
+    found = verified(root)
+    assert found.fields["start"] == wanted.start
+    assert found.fields["end"] == wanted.end
+    assert found.fields["records"] == wanted.records
+    assert found.fields["queue_entries"] == wanted.entries
+    rows = [row for row in found.tables["findings"].rows if not str(row[1]).startswith("index")]
+    assert [(row[0], row[1], row[3]) for row in rows] == [
+        (f.grade.value, f.file, f.offset) for f in wanted.findings
+    ][: len(rows)]
+    if case not in LOST_BY_ROCKETMQ:
+        assert (found.verdict is Verdict.DAMAGED) == wanted.damaged
+    if case in PROVEN:
+        assert found.fields["proven_in_parts"]
+
+
+def ours(root: Path) -> Path:
+    """A store of ours with three epochs over several files."""
+    made = Ours()
+    for epoch in (1, 2, 3):
+        made.open_epoch(epoch)
+        for number in range(20):
+            made.batch(b"x" * 100, b"y" * (50 + number), queue=number % 2)
+    made.write(root)
+    return root
+
+
+@pytest.mark.parametrize("split_bytes", [1, 3000, 1 << 20])
+def test_a_store_of_ours_is_proven_in_parts(split_bytes: int, tmp_path: Path) -> None:
+    """Batches, chains and queues hold; nothing had to be read twice."""
+    root = ours(tmp_path)
+    with StoreReader(root) as store:
+        wanted = verify(store)
+    found = verified(root, split_bytes)
+    assert found.verdict is Verdict.FINE
+    assert found.fields["proven_in_parts"]
+    assert (found.fields["records"], found.fields["batches"]) == (wanted.records, wanted.batches)
+    assert found.fields["end"] == wanted.end
+
+
+def flip(path: Path, at: int) -> None:
+    """Turn one bit of a file."""
+    data = bytearray(path.read_bytes())
+    data[at] ^= 1
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize(
+    ("name", "at"),
+    [
+        ("commitlog/00000000000000004096", 700),
+        ("twinlog/batches/00000000000000004096", 48 + 20),
+        ("consumequeue/t/0/00000000000000000000", 45),
+    ],
+)
+def test_a_planted_fault_is_found_where_it_is(name: str, at: int, tmp_path: Path) -> None:
+    """One flipped bit: the same findings as the reference, and exit 65."""
+    root = ours(tmp_path)
+    flip(root / name, at)
+    with StoreReader(root) as store:
+        wanted = verify(store)
+    found = verified(root, 3000)
+    assert wanted.damaged
+    assert found.verdict is Verdict.DAMAGED
+    assert [row[1:4] for row in found.tables["findings"].rows] == [
+        (f.file, f.position, f.offset) for f in wanted.findings
+    ]
+
+
+def test_levels_look_at_less(tmp_path: Path) -> None:
+    """A wrong body is no matter of structure; a wrong queue is no matter of CRCs."""
+    root = unpack("01-basic", tmp_path)
+    flip(next((root / "consumequeue").glob("Payments*/0/*")), 30)
+    assert verified(root, level=Level.CRC).verdict is Verdict.FINE
+    assert verified(root).verdict is Verdict.DAMAGED
+
+
+@pytest.mark.parametrize("part", ["slot", "cell"])
+def test_a_fault_of_the_key_index_is_found(part: str, tmp_path: Path) -> None:
+    """A flipped bit in a slot or a cell is named with its place."""
+    root = unpack("01-basic", tmp_path)
+    path = next((root / "index").iterdir())
+    data = path.read_bytes()
+    slots = (len(data) - 40) // 84
+    used = next(at for at in range(40, 40 + 4 * slots, 4) if any(data[at : at + 4]))
+    at = used + 3 if part == "slot" else 40 + 4 * slots + 20 * 3 + 3
+    flip(path, at)
+    found = verified(root)
+    assert found.verdict is Verdict.DAMAGED
+    rows = found.tables["findings"].rows
+    assert all(str(row[1]).startswith("index/") for row in rows)
+    assert rows[0][2] in range(at - 20, at + 21)
+
+
+def test_an_empty_store_is_sound(tmp_path: Path) -> None:
+    """A log without a file holds nothing wrong."""
+    (tmp_path / "commitlog").mkdir()
+    found = verified(tmp_path)
+    assert found.verdict is Verdict.FINE
+    assert found.fields["records"] == 0

@@ -1,0 +1,12 @@
+"""The archive tier: sealed parts of a log as Parquet files, proven before they count.
+
+    DIRECTORY/_twinlog/manifest-00000000000000000042.json     one per commit; the newest counts
+    DIRECTORY/_twinlog/batches/<group>-<base>-<attempt>       batch index of a segment of ours
+    DIRECTORY/data/topic=orders/date=2026-11-21/part-<group>-<base>-<attempt>.parquet
+    DIRECTORY/keys/part-<group>-<base>-<attempt>.parquet      keys of a segment, sorted
+
+A file exists for readers when the newest manifest names it. Writers give files unique names and
+commit by creating the next manifest, which only one of two writers can do.
+
+Not here: when the node may drop what is archived (``storage.retention``).
+"""

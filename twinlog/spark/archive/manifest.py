@@ -1,0 +1,170 @@
+"""The manifest: what an archive holds, which files hold it, and its history; pure.
+
+A manifest lists segments, oldest first for each group. A segment is one whole log file: its bytes
+can be made again from its files, and their SHA-256 is ``sha256``. Manifests are numbered from 1 and
+each names the SHA-256 of the one before, so a rewritten one is noticed.
+
+Offsets are log offsets in bytes, ends exclusive; times are milliseconds since 1970.
+
+Not here: reading and committing (`archive.place`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+
+from twinlog.errors import CorruptionError
+
+VERSION = 1
+MIXED = "__mixed__"
+"""Stands for a topic in the path of a file that holds several small ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class ArchivedFile:
+    """One Parquet file.
+
+    Attributes:
+        path: Relative to the archive, with slashes.
+        kind: ``data``, ``keys`` or ``batches``.
+        rows: Rows in it; 0 for a batch index.
+        bytes: Its length.
+        sha256: Of its bytes.
+        first: Log offset of its first record.
+        last: Log offset of its last record.
+        queues: First and last queue offset of each ``topic/queue`` in it.
+        oldest_ms: Store time of its oldest record.
+        newest_ms: Of its newest.
+    """
+
+    path: str
+    kind: str
+    rows: int
+    bytes: int
+    sha256: str
+    first: int = -1
+    last: int = -1
+    queues: Mapping[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]])
+    oldest_ms: int = 0
+    newest_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """One archived log file.
+
+    Attributes:
+        group: Group it belongs to.
+        base: Log offset of its first byte.
+        end: Log offset after its last byte.
+        sha256: Of its bytes.
+        records: Records in it.
+        records_end: Log offset after the last record; behind it lies ``rest``, then zeros.
+        rest: What follows the records, hexadecimal, zeros at its end left out: the blank.
+        epochs: (epoch, start) of the masterships that wrote it.
+        files: What holds it.
+    """
+
+    group: str
+    base: int
+    end: int
+    sha256: str
+    records: int
+    records_end: int
+    rest: str
+    epochs: Sequence[tuple[int, int]]
+    files: Sequence[ArchivedFile]
+
+    @property
+    def data(self) -> list[ArchivedFile]:
+        """The files that hold its records."""
+        return [file for file in self.files if file.kind == "data"]
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """What an archive holds after commit ``number``; number 0 is the empty archive."""
+
+    number: int = 0
+    previous: str = ""
+    segments: Sequence[Segment] = ()
+    tool: str = "twinlog"
+
+    def of_group(self, group: str) -> list[Segment]:
+        """Return a group's segments, oldest first."""
+        return sorted((s for s in self.segments if s.group == group), key=lambda s: s.base)
+
+    def covered(self, group: str) -> tuple[int, int] | None:
+        """Return (start, end) of the newest stretch without a gap; None without a segment."""
+        found: tuple[int, int] | None = None
+        for segment in self.of_group(group):
+            if found is not None and found[1] == segment.base:
+                found = found[0], segment.end
+            else:
+                found = segment.base, segment.end
+        return found
+
+    def files(self) -> set[str]:
+        """Return the paths of all files it names."""
+        return {file.path for segment in self.segments for file in segment.files}
+
+    def after(self, added: Sequence[Segment], digest: str) -> Manifest:
+        """Return the next manifest: this one and segments that it does not have yet.
+
+        Args:
+            added: New segments.
+            digest: SHA-256 of this manifest's text; empty for number 0.
+        """
+        have = {(segment.group, segment.base) for segment in self.segments}
+        new = [segment for segment in added if (segment.group, segment.base) not in have]
+        every = sorted([*self.segments, *new], key=lambda s: (s.group, s.base))
+        return replace(self, number=self.number + 1, previous=digest, segments=every)
+
+    def text(self) -> str:
+        """Return its JSON text, the same for the same content."""
+        fields: dict[str, object] = {"version": VERSION, **asdict(self)}
+        return json.dumps(fields, sort_keys=True, indent=1) + "\n"
+
+
+def digest(text: str) -> str:
+    """Return the SHA-256 of a manifest's text."""
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def parse(text: str, name: str) -> Manifest:
+    """Return the manifest in ``text``.
+
+    Raises:
+        CorruptionError: It is none, or of a later version.
+    """
+    try:
+        fields = json.loads(text)
+        if fields.pop("version") != VERSION:
+            raise CorruptionError(f"{name} is of another version of twinlog", file=name)
+        segments = [_segment(item) for item in fields.pop("segments")]
+        return Manifest(**fields, segments=segments)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CorruptionError(f"{name} is no manifest: {error}", file=name) from None
+
+
+def _segment(fields: dict[str, object]) -> Segment:
+    files = fields.pop("files")
+    epochs = fields.pop("epochs")
+    if not isinstance(files, list) or not isinstance(epochs, list):
+        raise TypeError("files and epochs are lists")
+    return Segment(
+        **fields,  # type: ignore[arg-type]  # pyright: ignore
+        epochs=[(int(epoch), int(start)) for epoch, start in epochs],  # pyright: ignore
+        files=[_file(item) for item in files],  # pyright: ignore
+    )
+
+
+def _file(fields: dict[str, object]) -> ArchivedFile:
+    queues = fields.pop("queues")
+    if not isinstance(queues, dict):
+        raise TypeError("queues is an object")
+    spans = {str(name): (int(a), int(b)) for name, (a, b) in queues.items()}  # pyright: ignore
+    return ArchivedFile(**fields, queues=spans)  # type: ignore[arg-type]  # pyright: ignore

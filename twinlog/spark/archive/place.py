@@ -1,0 +1,144 @@
+"""An archive's directory: reading the newest manifest, committing the next one, orphans.
+
+A manifest is created under a name that no other writer can take: it is written aside, flushed, and
+linked to its number, which fails when the number exists. So of two writers one commits; the other
+reads what is there now and tries again with the next number.
+
+The directory must be a file system with hard links. Times are seconds since 1970.
+
+Not here: what a manifest says (`archive.manifest`), Parquet (`archive.rows`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+
+from twinlog.errors import CorruptionError, UnavailableError
+from twinlog.spark.archive.manifest import Manifest, Segment, digest, parse
+
+META = "_twinlog"
+ORPHAN_SECONDS = 24 * 3600.0
+"""Younger files may belong to a writer that has not committed yet."""
+
+TRIES = 10
+"""Commits tried against other writers before giving up."""
+
+
+class Place:
+    """The directory of an archive; it need not exist yet."""
+
+    def __init__(self, root: Path | str) -> None:
+        self.root = Path(root)
+
+    def path_of(self, number: int) -> Path:
+        """Return the path of manifest ``number``."""
+        return self.root / META / f"manifest-{number:020d}.json"
+
+    def newest(self) -> Manifest:
+        """Return the newest manifest; the empty one when there is none.
+
+        Raises:
+            CorruptionError: It cannot be read, or does not follow the one before.
+        """
+        numbers = self._numbers()
+        if not numbers:
+            return Manifest()
+        path = self.path_of(numbers[-1])
+        found = parse(path.read_text(encoding="utf-8"), str(path))
+        if found.number != numbers[-1]:
+            raise CorruptionError(f"{path} says it is number {found.number}", file=str(path))
+        before = self.path_of(found.number - 1)
+        if before.is_file() and digest(before.read_text(encoding="utf-8")) != found.previous:
+            text = f"{path} does not follow the manifest before it: one of them was changed"
+            raise CorruptionError(text, file=str(path))
+        return found
+
+    def _numbers(self) -> list[int]:
+        folder = self.root / META
+        names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
+        found = [name[9:-5] for name in names if name.startswith("manifest-")]
+        return sorted(int(number) for number in found if number.isdigit())
+
+    def commit(self, added: Sequence[Segment]) -> Manifest:
+        """Add segments to the archive and return the manifest that has them.
+
+        Segments that another writer has added meanwhile are left out; their files become orphans.
+
+        Raises:
+            UnavailableError: Other writers were quicker `TRIES` times.
+        """
+        for _ in range(TRIES):
+            now = self.newest()
+            path = self.path_of(now.number)
+            text = path.read_text(encoding="utf-8") if now.number else ""
+            following = now.after(added, digest(text) if text else "")
+            if len(following.segments) == len(now.segments):
+                return now
+            if self._create(following):
+                return following
+        raise UnavailableError(f"other writers keep committing to {self.root}", code="busy")
+
+    def _create(self, manifest: Manifest) -> bool:
+        """Create the file of a manifest; False when its number is taken."""
+        target = self.path_of(manifest.number)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        aside = target.with_name(f".{target.name}.{uuid.uuid4().hex}")
+        try:
+            write_durably(aside, manifest.text().encode())
+            os.link(aside, target)
+        except FileExistsError:
+            return False
+        finally:
+            aside.unlink(missing_ok=True)
+        sync_directory(target.parent)
+        return True
+
+    def orphans(self, now: float | None = None, older_than: float = ORPHAN_SECONDS) -> list[Path]:
+        """Return files that no manifest names and that are older than ``older_than`` seconds."""
+        named = self.newest().files()
+        limit = (time.time() if now is None else now) - older_than
+        found: list[Path] = []
+        for folder in ("data", "keys", f"{META}/batches"):
+            for path in sorted((self.root / folder).rglob("*")):
+                if not path.is_file() or path.relative_to(self.root).as_posix() in named:
+                    continue
+                if path.stat().st_mtime <= limit:
+                    found.append(path)
+        return found
+
+
+def write_durably(path: Path, data: bytes) -> None:
+    """Write a file that must not exist, and flush it."""
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+    try:
+        view = memoryview(data)
+        while view:
+            view = view[os.write(fd, view) :]
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def sync_file(path: Path) -> None:
+    """Flush a file that was written by other means."""
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def sync_directory(path: Path) -> None:
+    """Make the names in a directory durable."""
+    sync_file(path)
+
+
+def sha256_of(path: Path) -> str:
+    """Return the SHA-256 of a file."""
+    with path.open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()

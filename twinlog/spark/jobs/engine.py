@@ -1,0 +1,189 @@
+"""Who runs the parts of a job: Spark, or this process.
+
+`Engine.spread` applies a function to items and returns the results in order. The function must be
+defined in a module (Spark sends it by name) and must not keep anything between two items.
+
+Items are bundled into a few tasks for each core: an empty task alone costs 25 ms of CPU. A task
+that dies with its executor is run again by Spark, so the function must bear being applied twice.
+
+Not here: starting a session (`jobs.session`).
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from typing import Protocol, TypeVar
+
+from twinlog.errors import TwinlogError
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+TASKS_PER_CORE = 3
+"""Bundles for each core: enough to balance uneven items, few enough to cost nothing."""
+
+PROGRESS_SECONDS = 0.5
+"""How often Spark is asked how many tasks are done."""
+
+Progress = Callable[[int, int], None]
+"""Takes (tasks done, all tasks)."""
+
+
+class TaskError(TwinlogError):
+    """A task ended with an error, on every attempt; the text is the last one's."""
+
+    default_code = "task"
+
+
+class Engine(Protocol):
+    """What runs a function over many items."""
+
+    def spread(self, work: Callable[[T], R], items: Sequence[T]) -> list[R]:
+        """Return ``work(item)`` for every item, in order.
+
+        Raises:
+            TaskError: One could not be done.
+        """
+        ...
+
+
+class PlainEngine:
+    """Runs everything here, one item after the other: the reference, and small stores."""
+
+    def spread(self, work: Callable[[T], R], items: Sequence[T]) -> list[R]:
+        """See `Engine`."""
+        return [work(item) for item in items]
+
+
+class Rdd(Protocol):
+    """What is used of Spark's RDD."""
+
+    def mapPartitions(self, f: Callable[[Iterator[object]], Iterable[object]]) -> Rdd:
+        """See Spark."""
+        ...
+
+    def collect(self) -> list[object]:
+        """See Spark."""
+        ...
+
+
+class StageInfo(Protocol):
+    """What is used of Spark's stage information."""
+
+    numTasks: int
+    numCompletedTasks: int
+
+
+class StatusTracker(Protocol):
+    """What is used of Spark's status tracker."""
+
+    def getActiveStageIds(self) -> Sequence[int]:
+        """See Spark."""
+        ...
+
+    def getStageInfo(self, stageId: int) -> StageInfo | None:
+        """See Spark."""
+        ...
+
+
+class SparkContext(Protocol):
+    """What is used of Spark's context."""
+
+    defaultParallelism: int
+
+    def parallelize(self, c: Iterable[object], numSlices: int) -> Rdd:
+        """See Spark."""
+        ...
+
+    def statusTracker(self) -> StatusTracker:
+        """See Spark."""
+        ...
+
+    def cancelAllJobs(self) -> None:
+        """See Spark."""
+        ...
+
+
+class SparkEngine:
+    """Runs items as tasks of a Spark context.
+
+    Args:
+        context: Of a classic session; Spark Connect has none.
+        progress: Told about tasks while they run.
+    """
+
+    def __init__(self, context: SparkContext, progress: Progress | None = None) -> None:
+        self._context = context
+        self._progress = progress
+
+    def spread(self, work: Callable[[T], R], items: Sequence[T]) -> list[R]:
+        """See `Engine`; Ctrl-C cancels the tasks."""
+        if not items:
+            return []
+        tasks = min(len(items), TASKS_PER_CORE * max(1, self._context.defaultParallelism))
+        # Item i goes to task i % tasks: neighbours, which are alike, are shared out evenly.
+        bundles = [[(i, items[i]) for i in range(at, len(items), tasks)] for at in range(tasks)]
+        rdd = self._context.parallelize(bundles, tasks).mapPartitions(partial(_bundle, work))
+        stop = threading.Event()
+        watcher = threading.Thread(
+            target=self._watch, args=(stop,), name="twinlog spark progress", daemon=True
+        )
+        if self._progress is not None:
+            watcher.start()
+        try:
+            found = _collected(rdd)
+        except KeyboardInterrupt:
+            self._context.cancelAllJobs()
+            raise
+        finally:
+            stop.set()
+            if watcher.is_alive():
+                watcher.join()
+        results: dict[int, R] = dict(found)  # type: ignore[arg-type]  # pyright: ignore
+        return [results[i] for i in range(len(items))]
+
+    def _watch(self, stop: threading.Event) -> None:
+        tracker, progress = self._context.statusTracker(), self._progress
+        while progress is not None and not stop.wait(PROGRESS_SECONDS):
+            stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
+            running = [stage for stage in stages if stage is not None]
+            if running:
+                done = sum(stage.numCompletedTasks for stage in running)
+                progress(done, sum(stage.numTasks for stage in running))
+
+
+def _bundle(work: Callable[[T], R], bundles: Iterator[object]) -> Iterator[tuple[int, R]]:
+    """Do the items of one task."""
+    for bundle in bundles:
+        items: list[tuple[int, T]] = bundle  # type: ignore[assignment]  # pyright: ignore
+        for number, item in items:
+            yield number, work(item)
+
+
+def _collected(rdd: Rdd) -> list[object]:
+    try:
+        return rdd.collect()
+    except KeyboardInterrupt:
+        raise
+    except Exception as error:  # py4j's errors have no common type that is importable without it
+        raise TaskError(last_words(str(error)), hint="the log of the executors has more") from None
+
+
+_LINE = re.compile(r"^(?:[\w.]+\.)?(\w*(?:Error|Exception|Corrupt|Full|Exit))(?:: (.*))?$")
+
+
+def last_words(text: str) -> str:
+    r"""Return the last Python error line in the text of a failed Spark job.
+
+    >>> last_words("Job aborted\nTraceback\n  x\nOSError: no space\n\n\tat org.apache.Spark")
+    'no space'
+    """
+    found = ""
+    for line in text.splitlines():
+        match = _LINE.match(line.strip())
+        if match and not line.startswith(("\tat", "Caused by")) and "org.apache" not in line:
+            found = match.group(2) or match.group(1)
+    return found or (text.strip().splitlines() or ["a task ended without a word"])[0][:500]

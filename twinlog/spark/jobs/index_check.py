@@ -1,0 +1,147 @@
+"""Does the key index of a store say what the log says?
+
+Two questions, each spread over tasks. Of every index file: does every slot chain hold, are the
+counts right? Of every range of the log: is each key of each record in a cell, and does each cell of
+the range belong to a record's key? A cell that is there twice is legal: RocketMQ enters the last
+record again after a restart.
+
+Records newer than the newest cell are no fault in a store of ours, or one that was not stopped
+cleanly: recovery enters them. Records older than the oldest file have outlived their index.
+
+Offsets are log offsets in bytes, positions bytes in an index file. Nothing is written.
+
+Not here: building an index (`jobs.index_files`, `jobs.rebuild`).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from twinlog import kernels
+from twinlog.layout import INDEX_CELL, INDEX_HEADER, INDEX_SLOT, IndexHeader
+from twinlog.spark.jobs.engine import Engine
+from twinlog.spark.jobs.index_files import KEY, chain_fault
+from twinlog.spark.jobs.splits import Split, pread
+from twinlog.store_keys import KeyIndex
+from twinlog.store_reader import StoreReader
+
+FAULTS_MAX = 20
+"""Faults of one range or file that are told; the rest would say the same."""
+
+
+@dataclass(frozen=True, slots=True)
+class IndexFault:
+    """One thing in an index file that is not as it should be."""
+
+    file: str
+    position: int
+    offset: int | None
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class IndexPart:
+    """What a task must know of one index file; ``header`` is what the file says of itself."""
+
+    path: str
+    slots: int
+    header: IndexHeader
+
+    @property
+    def name(self) -> str:
+        """The file's name."""
+        return Path(self.path).name
+
+    @property
+    def cells(self) -> int:
+        """Place of cell 0, bytes."""
+        return INDEX_HEADER.size + INDEX_SLOT.size * self.slots
+
+    def cell(self, number: int) -> tuple[int, int]:
+        """Return (hash, log offset) of a cell."""
+        data = pread(Path(self.path), self.cells + INDEX_CELL.size * number, INDEX_CELL.size)
+        hashed, offset, _, _ = INDEX_CELL.unpack(data)
+        return int(hashed), int(offset)
+
+    def span(self, start: int, end: int) -> Iterator[tuple[int, int, int]]:
+        """Yield (number, hash, log offset) of the cells with offsets in ``start..end``."""
+        numbers = range(1, self.header.next_cell)
+        first = bisect_left(numbers, start, key=lambda n: self.cell(n)[1])
+        last = bisect_left(numbers, end, key=lambda n: self.cell(n)[1])
+        at, length = self.cells + INDEX_CELL.size * (first + 1), INDEX_CELL.size * (last - first)
+        data = pread(Path(self.path), at, length)
+        for number, (hashed, offset, _, _) in enumerate(INDEX_CELL.iter_unpack(data), first + 1):
+            yield number, hashed, offset
+
+
+def check_index(engine: Engine, root: Path, splits: Sequence[Split]) -> list[IndexFault]:
+    """Return what is wrong with the key index of a store whose log is sound."""
+    with StoreReader(root) as store:
+        # After a crash RocketMQ throws away what is newer than its checkpoint; so does this view.
+        trusted = None if store.clean or store.ours else store.checkpoint.index_timestamp
+        index = KeyIndex(store.root / "index", trusted)
+        faults = [
+            IndexFault(name, 0, None, "the file is no index file") for name in index.unreadable
+        ]
+        parts = [
+            IndexPart(str(store.root / "index" / file.name), file.slots, file.header)
+            for file in index.files
+            if file.slots and file.header.next_cell > 1
+        ]
+        complete = store.clean and not store.ours
+    chains = [fault for found in engine.spread(_check_chains, parts) for fault in found]
+    if not parts:
+        return faults
+    work = partial(_check_range, parts=tuple(parts), complete=complete)
+    for found in engine.spread(work, splits):
+        faults += found
+    # A cell with another hash breaks its chain further on: the cell is the fault.
+    named = {fault.file for fault in faults}
+    return faults + [fault for fault in chains if fault.file not in named]
+
+
+def _check_chains(part: IndexPart) -> list[IndexFault]:
+    path = Path(part.path)
+    table = pread(path, INDEX_HEADER.size, INDEX_SLOT.size * part.slots)
+    cells = pread(path, part.cells, INDEX_CELL.size * part.header.next_cell)
+    at, what = chain_fault(part.slots, part.header, table, cells)
+    return [IndexFault(part.name, at, None, what)] if what else []
+
+
+def _check_range(split: Split, parts: tuple[IndexPart, ...], *, complete: bool) -> list[IndexFault]:
+    data = split.read()
+    length = kernels.walk(data, 0, len(data), check_crc=False)[1]
+    expected = {
+        (offset, hashed)
+        for hashed, offset, _ in KEY.iter_unpack(kernels.scan_keys(data, 0, length, split.start))
+    }
+    held: dict[tuple[int, int], tuple[str, int]] = {}
+    for part in parts:
+        if part.header.begin_offset < split.end and part.header.end_offset >= split.start:
+            for number, hashed, offset in part.span(split.start, split.end):
+                held[offset, hashed] = part.name, part.cells + INDEX_CELL.size * number
+    oldest, newest = parts[0].header.begin_offset, parts[-1].header.end_offset
+    faults: list[IndexFault] = []
+    strange = sorted(held.keys() - expected)
+    for offset, hashed in strange:
+        name, position = held[offset, hashed]
+        text = f"a cell names hash {hashed}, which no key of the record at {offset} has"
+        faults.append(IndexFault(name, position, offset, text))
+    told = {offset for offset, _ in strange}
+    for offset, hashed in sorted(expected - held.keys()):
+        # A file is full in the middle of a record's keys, too: its neighbour may be gone.
+        if offset > oldest and offset not in told and (complete or offset < newest):
+            text = f"no cell for a key (hash {hashed}) of the record at {offset}"
+            faults.append(IndexFault(_file_for(parts, offset), 0, offset, text))
+    return faults[:FAULTS_MAX]
+
+
+def _file_for(parts: Sequence[IndexPart], offset: int) -> str:
+    for part in parts:
+        if part.header.begin_offset <= offset <= part.header.end_offset:
+            return part.name
+    return parts[-1].name

@@ -1,0 +1,264 @@
+"""The reports in plain Python: what their SQL must answer, and what runs without Spark; pure.
+
+Each function takes the records of a store in log order and returns the rows of its report, sorted
+as the SQL sorts them. Records of system topics are among them; the functions leave them out where
+the report does.
+
+Times are milliseconds since 1970, sizes bytes.
+
+Not here: the SQL (`jobs.queries`), reading (`jobs.tables`).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from twinlog.record import Record
+from twinlog.spark.jobs.report import Value
+
+Row = tuple[Value, ...]
+
+DELAY_TOPIC = "SCHEDULE_TOPIC_XXXX"
+TIMER_TOPIC = "rmq_sys_wheel_timer"
+HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
+OP_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
+MINUTE = 60_000
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What a report needs besides records.
+
+    Attributes:
+        epochs: (epoch, log offset where it begins), oldest first.
+        queues: (start, end) of each queue, queue offsets.
+        committed: Next queue offset of (group, topic, queue).
+        now: The present, ms.
+        top: Rows of a ranking.
+        key: Key or id that is looked for.
+    """
+
+    epochs: Sequence[tuple[int, int]] = ()
+    queues: Mapping[tuple[str, int], tuple[int, int]] = field(
+        default_factory=dict[tuple[str, int], tuple[int, int]]
+    )
+    committed: Mapping[tuple[str, str, int], int] = field(
+        default_factory=dict[tuple[str, str, int], int]
+    )
+    now: int = 0
+    top: int = 10
+    key: str = ""
+
+
+def is_system(topic: str) -> bool:
+    """Whether a topic is not one of users': retries, dead letters, delays, the store's own.
+
+    >>> is_system("%RETRY%g"), is_system("rmq_sys_TWINLOG_EPOCH"), is_system("orders")
+    (True, True, False)
+    """
+    known = topic in (DELAY_TOPIC, "TBW102")
+    return known or topic.startswith(("%RETRY%", "%DLQ%", "rmq_sys_", "RMQ_SYS_", "%LMQ%"))
+
+
+def users(records: Iterable[Record]) -> Iterable[Record]:
+    """The records of users' topics that have a place in a queue."""
+    return (r for r in records if r.queued and not is_system(r.topic))
+
+
+def rank(values: Sequence[int], share: float) -> int:
+    """Return the least value that ``share`` of all values do not exceed.
+
+    >>> rank([5, 1, 9, 7], 0.5), rank([5], 0.99)
+    (5, 5)
+    """
+    ordered = sorted(values)
+    need = share * len(ordered)
+    return next(value for i, value in enumerate(ordered, 1) if i >= need - 1e-9)
+
+
+def rates(records: Iterable[Record], facts: Facts) -> list[Row]:
+    """Messages and bytes of each topic and minute."""
+    found: dict[tuple[int, str], list[int]] = defaultdict(lambda: [0, 0])
+    for record in users(records):
+        cell = found[record.store_timestamp // MINUTE * MINUTE, record.topic]
+        cell[0] += 1
+        cell[1] += record.size
+    return [(topic, minute, *cell) for (minute, topic), cell in sorted(found.items())]
+
+
+def sizes(records: Iterable[Record], facts: Facts) -> list[Row]:
+    """How large the records of each topic are."""
+    found: dict[str, list[int]] = defaultdict(list)
+    for record in users(records):
+        found[record.topic].append(record.size)
+    return [
+        (topic, len(held), sum(held), rank(held, 0.5), rank(held, 0.99), max(held))
+        for topic, held in sorted(found.items())
+    ]
+
+
+def hot_keys(records: Iterable[Record], facts: Facts) -> list[Row]:
+    """The keys with the most messages, for each topic."""
+    found: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
+    for record in users(records):
+        for key in record.keys:
+            found[record.topic][key] += 1
+    rows: list[Row] = []
+    for topic, counts in sorted(found.items()):
+        ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+        rows += [(topic, i, key, count) for i, (key, count) in enumerate(ordered[: facts.top], 1)]
+    return rows
+
+
+def skew(records: Iterable[Record], facts: Facts) -> list[Row]:
+    """How evenly each topic's messages lie in its queues: the fullest against the mean."""
+    found: dict[str, dict[int, int]] = defaultdict(lambda: defaultdict(int))
+    for record in users(records):
+        found[record.topic][record.queue] += 1
+    return [
+        (
+            topic,
+            len(counts),
+            sum(counts.values()),
+            max(counts.values()),
+            round(max(counts.values()) * len(counts) / sum(counts.values()), 3),
+        )
+        for topic, counts in sorted(found.items())
+    ]
+
+
+def latency(records: Iterable[Record], facts: Facts) -> list[Row]:
+    """From made to stored, by topic and minute."""
+    found: dict[tuple[int, str], list[int]] = defaultdict(list)
+    for record in users(records):
+        minute = record.store_timestamp // MINUTE * MINUTE
+        found[minute, record.topic].append(record.store_timestamp - record.born_timestamp)
+    return [
+        (topic, minute, len(held), rank(held, 0.5), rank(held, 0.99), max(held))
+        for (minute, topic), held in sorted(found.items())
+    ]
+
+
+def failovers(records: Iterable[Record], facts: Facts) -> list[Row]:
+    """Each epoch: its first and last record, and how long nothing was stored before it."""
+    spans: dict[int, list[int]] = {}
+    for record in records:
+        past = [epoch for epoch, start in facts.epochs if start <= record.log_offset]
+        if past and not record.topic.startswith("rmq_sys_TWINLOG_"):
+            held = spans.setdefault(past[-1], [record.store_timestamp, 0, 0])
+            held[1] = record.store_timestamp
+            held[2] += 1
+    rows: list[Row] = []
+    before: int | None = None
+    for epoch, start in facts.epochs:
+        if epoch in spans:
+            first, last, count = spans[epoch]
+            rows.append((epoch, start, first, last, count, first - before if before else None))
+            before = last
+    return rows
+
+
+def lag(records: Iterable[Record], facts: Facts) -> list[Row]:
+    """How far each group is behind, in messages and in the age of what it reads next."""
+    wanted = {(topic, queue, offset) for (_, topic, queue), offset in facts.committed.items()}
+    times = {
+        (r.topic, r.queue, r.queue_offset): r.store_timestamp
+        for r in records
+        if r.queued and (r.topic, r.queue, r.queue_offset) in wanted
+    }
+    rows: list[Row] = []
+    for (group, topic, queue), offset in sorted(facts.committed.items()):
+        end = facts.queues.get((topic, queue), (0, 0))[1]
+        stored = times.get((topic, queue, offset))
+        age = facts.now - stored if stored is not None else None
+        rows.append((group, topic, queue, offset, end, max(end - offset, 0), age))
+    return rows
+
+
+def timeline(records: Iterable[Record], facts: Facts) -> list[Row]:
+    """Delayed messages: when each was due, and whether and when it was delivered."""
+    held = list(records)
+    delivered: dict[tuple[str, str], int] = {}
+    for record in held:
+        if record.unique_id and record.queued and not is_waiting(record.topic):
+            delivered.setdefault((record.topic, record.unique_id), record.store_timestamp)
+    waiting = [r for r in held if is_waiting(r.topic) and r.queued]
+    newest = {(r.topic, r.unique_id): r.log_offset for r in waiting}
+    rows: list[Row] = []
+    for record in waiting:
+        topic = record.properties.get("REAL_TOPIC")
+        due = due_of(record)
+        done = delivered.get((topic or "", record.unique_id or ""))
+        state = "pending" if done is None else "delivered"
+        if newest[record.topic, record.unique_id] != record.log_offset:
+            state = "rolled"
+        level = record.queue + 1 if record.topic == DELAY_TOPIC else None
+        late = done - due if state == "delivered" and done is not None and due is not None else None
+        rows.append((due, topic, level, state, done, late, record.unique_id, record.log_offset))
+    return sorted(rows, key=lambda row: (row[0] is not None, row[0] or 0, row[7]))
+
+
+def is_waiting(topic: str) -> bool:
+    """Whether records of a topic wait for their time."""
+    return topic in (DELAY_TOPIC, TIMER_TOPIC)
+
+
+def due_of(record: Record) -> int | None:
+    """Return when a delayed record is due; None when it does not say."""
+    if record.topic == DELAY_TOPIC:
+        return record.tags_code
+    text = record.properties.get("TIMER_OUT_MS", "")
+    return int(text) if text.isdecimal() else None
+
+
+def trace(records: Iterable[Record], facts: Facts) -> list[Row]:
+    """Everything that carries a key or an id, over all topics, in time order."""
+    found = [record for record in records if carries(record, facts.key)]
+    found.sort(key=lambda record: (record.store_timestamp, record.log_offset))
+    return [
+        (
+            r.store_timestamp,
+            kind_of(r.topic, r.sys_flag),
+            r.topic,
+            r.queue,
+            r.queue_offset,
+            r.log_offset,
+            r.unique_id,
+            r.key,
+            r.tag,
+            r.reconsume_times,
+        )
+        for r in found
+    ]
+
+
+ID_PROPERTIES = ("UNIQ_KEY", "ORIGIN_MESSAGE_ID", "DLQ_ORIGIN_MESSAGE_ID")
+"""Where the id of a message stands in it, in its retries and in its dead letter."""
+
+
+def carries(record: Record, key: str) -> bool:
+    """Whether a record has ``key`` among its keys, or as its id or the id it came from."""
+    if key in record.keys:
+        return True
+    return any(record.properties.get(name) == key for name in ID_PROPERTIES)
+
+
+def kind_of(topic: str, sys_flag: int) -> str:
+    """Return what a record is in the life of a message.
+
+    >>> kind_of("%DLQ%g", 0), kind_of("orders", 8), kind_of("orders", 0)
+    ('dead letter', 'committed', 'message')
+    """
+    if topic.startswith("%RETRY%"):
+        return "retry"
+    if topic.startswith("%DLQ%"):
+        return "dead letter"
+    if topic == HALF_TOPIC:
+        return "half"
+    if topic == OP_TOPIC:
+        return "op"
+    if is_waiting(topic):
+        return "waiting"
+    return {4: "prepared", 8: "committed", 12: "rolled back"}.get(sys_flag & 12, "message")

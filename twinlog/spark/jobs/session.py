@@ -1,0 +1,121 @@
+"""The session that a job runs in: the one there is, or a local one started for it.
+
+Spark's objects are seen here through protocols that name what is used of them.
+
+Not here: Java and the settings of a local session (`twinlog.spark.sessions`).
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+from collections.abc import Mapping
+from typing import Protocol, cast
+
+from twinlog.spark.jobs.engine import SparkContext
+from twinlog.spark.sessions import start
+
+QUIET: Mapping[str, str] = {
+    "spark.log.level": "ERROR",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.shuffle.partitions": "8",
+}
+"""Of sessions that a command starts for itself: stderr is for its own words."""
+
+Row = tuple[object, ...]
+"""Spark's row is a tuple with names."""
+
+
+class Frame(Protocol):
+    """What is used of Spark's DataFrame."""
+
+    columns: list[str]
+
+    def collect(self) -> list[Row]:
+        """See Spark."""
+        ...
+
+    def limit(self, num: int) -> Frame:
+        """See Spark."""
+        ...
+
+    def createOrReplaceTempView(self, name: str) -> None:
+        """See Spark."""
+        ...
+
+
+class Reader(Protocol):
+    """What is used of Spark's DataFrameReader."""
+
+    def format(self, source: str) -> Reader:
+        """See Spark."""
+        ...
+
+    def option(self, key: str, value: object) -> Reader:
+        """See Spark."""
+        ...
+
+    def schema(self, schema: str) -> Reader:
+        """See Spark."""
+        ...
+
+    def load(self) -> Frame:
+        """See Spark."""
+        ...
+
+
+class Sources(Protocol):
+    """What is used of Spark's registration of sources."""
+
+    def register(self, dataSource: type[object]) -> None:
+        """See Spark."""
+        ...
+
+
+class Session(Protocol):
+    """What is used of Spark's session."""
+
+    sparkContext: SparkContext
+    read: Reader
+    dataSource: Sources
+
+    def sql(self, sqlQuery: str, args: Mapping[str, object] | None = None) -> Frame:
+        """See Spark."""
+        ...
+
+    def createDataFrame(self, data: object, schema: object) -> Frame:
+        """See Spark."""
+        ...
+
+    def stop(self) -> None:
+        """See Spark."""
+        ...
+
+
+def session(master: str = "") -> Session:
+    """Return the active session (``spark-submit``, a notebook), else start one.
+
+    Args:
+        master: ``spark://host:port``, ``local[4]``; empty: the active one, else ``local[*]``.
+
+    Raises:
+        SourceError: Spark is not installed (``no-pyspark``), or no Java for it (``no-java``).
+    """
+    if importlib.util.find_spec("pyspark") is not None and not master:
+        known = importlib.import_module("pyspark.sql").SparkSession
+        if submitted(os.environ):
+            return cast("Session", known.builder.getOrCreate())
+        active = known.getActiveSession()
+        if active is not None:
+            return cast("Session", active)
+    return cast("Session", start(master or "local[*]", QUIET))
+
+
+def submitted(environment: Mapping[str, str]) -> bool:
+    """Whether this process was started by ``spark-submit``, which has decided everything.
+
+    >>> submitted({"PYSPARK_GATEWAY_PORT": "4711"}), submitted({})
+    (True, False)
+    """
+    return "PYSPARK_GATEWAY_PORT" in environment

@@ -1,0 +1,213 @@
+"""Reports and free SQL: views over a store, and the reports run on them.
+
+`report_on` answers a `jobs.queries.Query` by Spark, or in this process without it; both give the
+same rows. `free_sql` runs a user's own query. Views beside ``messages`` are small and made here.
+
+Times are milliseconds since 1970. Nothing is written.
+
+Not here: the queries; the source behind ``messages`` (`twinlog.spark.source`).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+from twinlog.record import Record
+from twinlog.spark import register
+from twinlog.spark.jobs.plain import Facts, Row
+from twinlog.spark.jobs.queries import TRACE, Query
+from twinlog.spark.jobs.report import Report, Rows, Value
+from twinlog.spark.jobs.session import Frame, Session
+from twinlog.store_reader import StoreReader
+
+ROWS_MAX = 10_000
+"""Rows of a free query that are brought here; more belong into a file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where records come from.
+
+    Attributes:
+        path: A store directory; None with ``servers``.
+        servers: Addresses of a cluster; empty with ``path``.
+        topic: Only this topic, with its retries left out; empty: all.
+        options: Further options of the source.
+    """
+
+    path: Path | None = None
+    servers: str = ""
+    topic: str = ""
+    options: Mapping[str, str] | None = None
+
+    @property
+    def name(self) -> str:
+        """What it is, for a heading."""
+        return str(self.path) if self.path is not None else self.servers
+
+
+def facts_of(origin: Origin, *, now: int = 0, top: int = 10, key: str = "") -> Facts:
+    """Return what a store's directory says besides its records; little for a cluster."""
+    if origin.path is None:
+        return Facts(now=now, top=top, key=key)
+    with StoreReader(origin.path) as store:
+        queues = {(q.topic, q.queue): (q.min, q.max) for q in store.queues()}
+        epochs = store.epochs()
+    return Facts(
+        epochs=epochs,
+        queues=queues,
+        committed=consumer_offsets(origin.path),
+        now=now,
+        top=top,
+        key=key,
+    )
+
+
+_BARE_KEY = re.compile(r"([{,]\s*)(\d+)(\s*:)")
+
+
+def consumer_offsets(root: Path) -> dict[tuple[str, str, int], int]:
+    """Return the next offset of (group, topic, queue) as the broker's file has it; empty without.
+
+    The file is JSON but for its queue numbers, which have no quotes.
+    """
+    path = root / "config" / "consumerOffset.json"
+    if not path.is_file():
+        return {}
+    text = _BARE_KEY.sub(r'\1"\2"\3', path.read_text(encoding="utf-8"))
+    table = cast("dict[str, dict[str, int]]", json.loads(text).get("offsetTable", {}))
+    found: dict[tuple[str, str, int], int] = {}
+    for name, queues in table.items():
+        topic, _, group = name.partition("@")
+        for queue, offset in queues.items():
+            found[group, topic, int(queue)] = offset
+    return found
+
+
+def records_of(origin: Origin) -> Iterator[Record]:
+    """Yield the records of a store directory in log order."""
+    assert origin.path is not None, "without Spark only directories are read"
+    with StoreReader(origin.path) as store:
+        for record in store.records():
+            if not origin.topic or record.topic == origin.topic:
+                yield record
+
+
+def report_on(session: Session | None, query: Query, origin: Origin, facts: Facts) -> Report:
+    """Answer a query over a store.
+
+    Args:
+        session: The Spark session; None: in this process.
+        query: The question.
+        origin: The store.
+        facts: Parameters, and what the directory says.
+    """
+    if session is None:
+        rows = query.plain(records_of(origin), facts)
+    else:
+        make_views(session, origin, facts, columns=query.columns)
+        known = {"now": facts.now, "top": facts.top, "key": facts.key}
+        used = {name: value for name, value in known.items() if f":{name}" in query.sql}
+        rows = rows_of(session.sql(query.sql, args=used))
+    return _report(query, origin, rows)
+
+
+def _report(query: Query, origin: Origin, rows: Sequence[Row]) -> Report:
+    fields: dict[str, Value | Sequence[Value] | Mapping[str, Value]] = {
+        "source": origin.name,
+        "report": query.name,
+        "rows_found": len(rows),
+    }
+    head = f"{origin.name} · {query.summary}"
+    title = "".join(word.capitalize() for word in query.name.split("-"))
+    return Report(f"Spark{title}", head, fields, {"rows": Rows(query.headers, rows)})
+
+
+def free_sql(session: Session, text: str, origin: Origin, columns: str) -> Report:
+    """Run a user's query over the views and return its rows, at most `ROWS_MAX`."""
+    make_views(session, origin, facts_of(origin), columns=columns)
+    frame = session.sql(text)
+    rows = rows_of(frame.limit(ROWS_MAX))
+    headers = " ".join(re.sub(r"\s+", "_", name).upper().strip("+>") for name in frame.columns)
+    fields: dict[str, Value | Sequence[Value] | Mapping[str, Value]] = {
+        "source": origin.name,
+        "query": text,
+        "rows_found": len(rows),
+    }
+    return Report("SparkSql", f"{len(rows)} rows", fields, {"rows": Rows(headers, rows)})
+
+
+def rows_of(frame: Frame) -> list[tuple[Value, ...]]:
+    """Bring the rows of a frame here, as plain values."""
+    return [tuple(plain_value(value) for value in row) for row in frame.collect()]
+
+
+def plain_value(value: object) -> Value:
+    """Return a value of Spark as one that a report can show.
+
+    >>> plain_value(b"ab"), plain_value({"a": 1}), plain_value(None)
+    ('ab', '{"a": 1}', None)
+    """
+    match value:
+        case None | bool() | int() | float() | str():
+            return value
+        case bytes() | bytearray():
+            return bytes(value).decode("utf-8", "replace")
+        case dict() | list():
+            return json.dumps(value, default=str, ensure_ascii=False)  # pyright: ignore
+        case _:
+            text = str(value)
+            return float(text) if re.fullmatch(r"-?\d+\.\d+", text) else text
+
+
+def make_views(session: Session, origin: Origin, facts: Facts, *, columns: str) -> None:
+    """Register the views of a store in a session; old ones of the same names are replaced."""
+    register(session)
+    reader = session.read.format("twinlog").option("columns", columns)
+    reader = reader.option("includeSystem", str(not origin.topic).lower())
+    place = ("path", str(origin.path)) if origin.path is not None else ("servers", origin.servers)
+    reader = reader.option(*place)
+    if origin.topic:
+        reader = reader.option("subscribe", origin.topic)
+    for name, value in (origin.options or {}).items():
+        reader = reader.option(name, value)
+    reader.load().createOrReplaceTempView("messages")
+    small = _small_views(origin, facts)
+    for name, (schema, rows) in small.items():
+        session.createDataFrame(rows, schema).createOrReplaceTempView(name)
+
+
+def _small_views(origin: Origin, facts: Facts) -> dict[str, tuple[str, list[tuple[object, ...]]]]:
+    segments: list[tuple[object, ...]] = []
+    if origin.path is not None:
+        with StoreReader(origin.path) as store:
+            segments = [(file.start, file.end, file.size) for file in store.series.files]
+    queues = [(*key, *span) for key, span in sorted(facts.queues.items())]
+    offsets = [(*key, offset) for key, offset in sorted(facts.committed.items())]
+    return {
+        "queues": ("topic STRING, queue_id INT, start BIGINT, end BIGINT", list(queues)),
+        "epochs": ("epoch INT, start BIGINT", [tuple(entry) for entry in facts.epochs]),
+        "segments": ("start BIGINT, end BIGINT, bytes BIGINT", segments),
+        "offsets": (
+            "consumer_group STRING, topic STRING, queue_id INT, committed BIGINT",
+            list(offsets),
+        ),
+    }
+
+
+def trace_by_index(origin: Origin, key: str) -> Report:
+    """Answer `queries.TRACE` by the key index of a store directory, without reading the log."""
+    assert origin.path is not None, "only a directory has an index that can be read"
+    found: dict[int, Record] = {}
+    with StoreReader(origin.path) as store:
+        for topic in [origin.topic] if origin.topic else sorted(store.topics()):
+            for offset in store.find_key(topic, key):
+                record = store.record_at(offset)
+                if record is not None and record.topic == topic:
+                    found[offset] = record
+    return _report(TRACE, origin, TRACE.plain(found.values(), Facts(key=key)))
