@@ -11,7 +11,7 @@ from twinlog.errors import UsageError
 from twinlog.spark.jobs.compare import CompareSettings, run
 from twinlog.spark.jobs.engine import PlainEngine
 from twinlog.spark.jobs.report import Report, Verdict
-from twinlog.store_check import compare
+from twinlog.store_compare import compare
 from twinlog.store_reader import StoreReader
 
 

@@ -24,7 +24,7 @@ from twinlog.record import Record, body_crc, decode
 from twinlog.spark.jobs.engine import Engine
 from twinlog.spark.jobs.report import Report, Rows, Value, Verdict
 from twinlog.spark.jobs.splits import SPLIT_BYTES, first_start, pread
-from twinlog.store_check import consistent_point
+from twinlog.store_compare import consistent_point
 from twinlog.store_files import FileSeries
 from twinlog.store_log import TwinLog
 from twinlog.store_reader import StoreReader
