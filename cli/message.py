@@ -4,7 +4,8 @@ A send ends as stored (0), not stored (69 and others) or unknown (75), and says 
 read ends at the end of each queue unless it follows; Ctrl-C while following is the ordinary end of
 it (exit 130).
 
-Not here: the grammar of ``--range`` (``twinlog.ranges``), of ``--format`` (``message_format``).
+Not here: finding by key (`cli.message_find`), the grammar of ``--range`` (``twinlog.ranges``), of
+``--format`` (``message_format``).
 """
 
 from __future__ import annotations
@@ -109,13 +110,13 @@ def send(
 
 def _unknown(topic: str, key: str | None, error: OutcomeUnknown) -> Failure:
     """The third outcome: it was sent, and nobody answered in time."""
-    named = f" --key {key}" if key else ""
+    look = f"find {topic} --key {key} --since=-5m" if key else f"read {topic} --range=@-5m:"
     return Failure(
         Exit.UNKNOWN,
         "the message may or may not be stored",
         facts=(error.text,),
         hints=(
-            f"look for it: twinlog message read {topic} --range=@-5m:{named}",
+            f"look for it: twinlog message {look}",
             "sending again is safe when consumers can bear a duplicate",
         ),
     )
@@ -299,7 +300,7 @@ def read(
             if formatted is not None:
                 context.printer.text(formatted(message))
             else:
-                _show(message, context, first=not shown)
+                show_line(message, context, first=not shown)
             shown += 1
             if count is not None and shown >= count:
                 break
@@ -311,7 +312,8 @@ def _limit(count: int | None, key: str | None) -> int | None:
     return count if key is None else None
 
 
-def _show(message: Message, context: Context, *, first: bool) -> None:
+def show_line(message: Message, context: Context, *, first: bool) -> None:
+    """Print one message of several; ``first`` may be preceded by a heading."""
     printer = context.printer
     match context.options.output:
         case Output.JSON | Output.JSONL:
@@ -362,22 +364,26 @@ def tail(
 
 
 ADDRESS = re.compile(r"(?P<topic>[^/@]+)/(?P<queue>\d+)@(?P<offset>\d+)|log@(?P<log>\d+)")
+MESSAGE_ID = re.compile(r"[0-9A-Fa-f]{32}|[0-9A-Fa-f]{56}")
 
 
-def get(address: str, /, *, context: Annotated[Context, PRIVATE]) -> int:
+def get(address: str, /, *, from_: str = "master", context: Annotated[Context, PRIVATE]) -> int:
     """Show one message with all its addresses.
 
     Args:
         address: ``topic/queue@offset``, ``log@offset``, or a message id.
+        from_: ``master``, ``any`` or a node's name.
     """
     wanted = normal_address(address)
     with context.client() as client:
-        message = client.get(wanted)
+        message = client.get(wanted, read_from=from_)
     rows: list[tuple[Cell, ...]] = [
         ("topic", message.topic),
         ("queue", message.queue),
         ("queue offset", message.queue_offset),
         ("log offset", message.log_offset),
+        ("message id", message.record.message_id),
+        ("unique id", message.record.unique_id),
         ("key", message.key),
         ("tag", message.tag),
         *((f"header {name}", value) for name, value in sorted(headers(message).items())),
@@ -388,7 +394,11 @@ def get(address: str, /, *, context: Annotated[Context, PRIVATE]) -> int:
     context.printer.answer(
         Answer(
             kind="Message",
-            fields={k: v for k, v in as_fields(message).items() if k not in ("kind", "version")},
+            fields={
+                **{k: v for k, v in as_fields(message).items() if k not in ("kind", "version")},
+                "message_id": message.record.message_id,
+                "unique_id": message.record.unique_id,
+            },
             tables=[Table(columns("FACT VALUE"), rows)],
             tail="" if context.printer.machine else message.body.decode("utf-8", "replace"),
             names=[f"{message.topic}/{message.queue}@{message.queue_offset}"],
@@ -398,20 +408,20 @@ def get(address: str, /, *, context: Annotated[Context, PRIVATE]) -> int:
 
 
 def normal_address(address: str) -> str:
-    """An address in the form the client takes; a message id becomes ``log@offset``.
+    """Return an address that the client takes; other texts are refused.
 
-    An id made by a broker is 16 bytes in hex: host, port and, in the last eight, the log offset.
+    A message id is RocketMQ's: host and port (8 or 20 bytes) and the log offset (8), in hex.
 
     Raises:
         Failure: It is none of the three forms (exit 64).
 
-    >>> normal_address("7F00000100002A9F0000000000001000")
-    'log@4096'
+    >>> normal_address("7f00000100002a9f0000000000001000")
+    '7F00000100002A9F0000000000001000'
     """
     if ADDRESS.fullmatch(address):
         return address
-    if re.fullmatch(r"[0-9A-Fa-f]{32}|[0-9A-Fa-f]{56}", address):
-        return f"log@{int(address[-16:], 16)}"
+    if MESSAGE_ID.fullmatch(address):
+        return address.upper()
     raise Failure(
         Exit.USAGE,
         f'"{address}" is no address of a message',
@@ -419,4 +429,13 @@ def normal_address(address: str) -> str:
     )
 
 
-__all__ = ["Acknowledge", "get", "normal_address", "read", "send", "tail"]
+__all__ = [
+    "MESSAGE_ID",
+    "Acknowledge",
+    "get",
+    "normal_address",
+    "read",
+    "send",
+    "show_line",
+    "tail",
+]

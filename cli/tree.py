@@ -166,6 +166,13 @@ COMMANDS = (
         "twinlog message get orders/3@0",
         "twinlog message get log@4096",
     ),
+    _command(
+        "message find",
+        "cli.message_find:find",
+        "messages by key or id, newest first",
+        "twinlog message find orders --key 42",
+        "twinlog message find orders --key 42 --since=-1h --max 5",
+    ),
     _command("log info", "cli.log:info", "the segments of a store", "twinlog log info data/n1"),
     _command(
         "log epochs", "cli.log:epochs", "the epochs a store knows", "twinlog log epochs data/n1"

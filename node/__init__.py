@@ -8,7 +8,7 @@ From start to stop (`node.node` is that list as code):
 
 Who does what for a client's request:
 
-    connection         one client: types 32-41, limits, answers
+    connection         one client: types 32-42, limits, answers
     client_server      sockets, turns of the loop, who is closed
     append_path        many requests become one append
     reads              slices of the log, parked readers, cold data

@@ -24,6 +24,7 @@ from twinlog.errors import (
     UnknownTopic,
     UsageError,
 )
+from twinlog.record import FLAG_BORN_V6, FLAG_STORE_V6, unpack_host
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +161,7 @@ class Answers:
         }
 
     def get(self, fields: Mapping[str, object]) -> tuple[dict[str, object], Sequence[memoryview]]:
-        """One record by its log offset.
+        """One record by its log offset; with ``host``, only if that host has stored it.
 
         Raises:
             UsageError: No log offset is named.
@@ -174,6 +175,9 @@ class Answers:
         record = self._store.record_at(offset)
         if record is None:
             return {"status": "none"}, ()
+        wanted = fields.get("host")
+        if isinstance(wanted, bytes) and (host := _store_host(record)) != wanted:
+            return {"status": "other-host", "stored_by": unpack_host(host)}, ()
         return {"status": "found"}, (record,)
 
     def refusal(self, code: str, text: str) -> TwinlogError:
@@ -211,6 +215,12 @@ class Answers:
 def unknown_topic(topic: str) -> UnknownTopic:
     """The error for a topic that does not exist, with the command that creates it."""
     return UnknownTopic(f"there is no topic {topic}", hint=create_hint(topic))
+
+
+def _store_host(record: memoryview) -> bytes:
+    """Return the address that a stored record says it was stored at, 8 or 20 bytes."""
+    at = 56 + (12 if record[39] & FLAG_BORN_V6 else 0) + 8
+    return bytes(record[at : at + (20 if record[39] & FLAG_STORE_V6 else 8)])
 
 
 def _numbers(value: object) -> list[int]:

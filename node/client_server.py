@@ -1,4 +1,4 @@
-"""The client port of a node: accepts, greets, serves types 32 to 41 of the wire, refuses the rest.
+"""The client port of a node: accepts, greets, serves types 32 to 42 of the wire, refuses the rest.
 
 What one request does stands in `connection`; appends, reads and orders have modules of their own.
 This one owns the sockets: who may connect, when a turn ends, who is closed.
@@ -26,11 +26,13 @@ import trio
 from node.admin import Admin
 from node.answers import Answers
 from node.append_path import AppendPath
-from node.connection import ClientConnection
+from node.connection import ClientConnection, Later
 from node.counts import ClientCounts
+from node.finds import Finds, search
 from node.limits import Limits, connections_that_fit
 from node.reads import Cold, ReadRequest, Reads
 from replication.stream_service import Outbox, Stream, accept
+from storage.key_query import KeyQuery, Lookup
 from storage.reads import ReadResult
 from twinlog import wire
 from twinlog.errors import TwinlogError
@@ -76,6 +78,7 @@ class ClientServer:
         limits: Limits,
         appends: AppendPath,
         reads: Reads,
+        finds: Finds,
         answers: Answers,
         admin: Admin,
         status: Callable[[], Mapping[str, object]],
@@ -86,6 +89,7 @@ class ClientServer:
         self.limits = limits
         self.appends = appends
         self.reads = reads
+        self.finds = finds
         self.answers = answers
         self.admin = admin
         self.status = status
@@ -236,6 +240,28 @@ class ClientServer:
         cold = self.reads.serve(request, now)
         if cold is not None:
             self._start(cold)
+
+    def find(self, query: KeyQuery, done: Later) -> None:
+        """Have a thread search for a key; ``done`` takes the answer.
+
+        Raises:
+            TwinlogError: It is refused at once; ``done`` is not called.
+        """
+        assert self._nursery is not None, "the server does not run"
+        self._nursery.start_soon(self._find, self.finds.begin(query), done)
+
+    async def _find(self, lookup: Lookup, done: Later) -> None:
+        """Search in a thread; what is found counts as memory like a cold read's."""
+        size = lookup.query.max_bytes
+        await self.cold.take(size)
+        try:
+            error = await trio.to_thread.run_sync(search, lookup, limiter=self._cold_threads)
+            done(*self.finds.finish(lookup, error))
+        except TwinlogError as refused:
+            done(refused)
+        finally:
+            self.cold.give(size)
+        self._turns.turn()
 
     def _start(self, cold: Cold) -> None:
         assert self._nursery is not None, "the server does not run"

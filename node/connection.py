@@ -14,10 +14,11 @@ the answer is ``busy``. Sources: protocol.md 9, replication.md G.16.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Protocol
 
 from node.append_path import AppendRequest, parse_sections, parse_terms
+from node.finds import parse_find
 from node.reads import ReadAnswer, parse_read
 from replication.outcomes import BUFFERED
 from storage.sections import SectionResult
@@ -31,6 +32,16 @@ if TYPE_CHECKING:
 
 KINDS: Mapping[int, str] = {kind: kind.name.lower() for kind in wire.CLIENT_TYPES}
 """Request types by their name in metrics."""
+
+
+class Later(Protocol):
+    """Answers a request when its outcome is known; a connection that is gone swallows it."""
+
+    def __call__(
+        self, outcome: Mapping[str, object] | TwinlogError, payload: Sequence[memoryview] = ()
+    ) -> None:
+        """Answer with fields and payload, or with an error."""
+        ...
 
 
 class ClientConnection:
@@ -82,6 +93,8 @@ class ClientConnection:
                 self._server.admin.topic(frame.fields, self.stream.moved_at, self._later(frame))
             case wire.Type.GET:
                 self._get(frame)
+            case wire.Type.FIND:
+                self._server.find(parse_find(frame.fields, self._server.limits), self._later(frame))
             case wire.Type.STATUS:
                 self.answer(frame.type, frame.request, self._server.status())
             case wire.Type.ADMIN:
@@ -148,14 +161,16 @@ class ClientConnection:
         fields, record = self._server.answers.get(frame.fields)
         self.answer(frame.type, frame.request, fields, record)
 
-    def _later(self, frame: wire.Frame) -> Callable[[Mapping[str, object] | TwinlogError], None]:
+    def _later(self, frame: wire.Frame) -> Later:
         kind, request = frame.type, frame.request
 
-        def done(outcome: Mapping[str, object] | TwinlogError) -> None:
+        def done(
+            outcome: Mapping[str, object] | TwinlogError, payload: Sequence[memoryview] = ()
+        ) -> None:
             if isinstance(outcome, TwinlogError):
                 self.error(kind, request, outcome)
             else:
-                self.answer(kind, request, outcome)
+                self.answer(kind, request, outcome, payload)
 
         return done
 

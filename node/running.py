@@ -31,6 +31,7 @@ from node.client_server import ClientServer
 from node.config import ClusterConfig
 from node.counts import ClientCounts
 from node.figures import Counters, figures
+from node.finds import Finds
 from node.logs import NodeLog
 from node.metrics import NodeMetrics
 from node.presence import Presence
@@ -131,6 +132,12 @@ class Running:
         admin = Admin(self.driver, self.store, refusal=answers.refusal, stop=stop, wall_ms=wall_ms)
         counts = ClientCounts()
         reads = Reads(self.store, self.standing, staleness_max=self._settings.read.staleness_max)
+        finds = Finds(
+            self.store,
+            self.standing,
+            staleness_max=self._settings.read.staleness_max,
+            wall_ms=wall_ms,
+        )
         return ClientServer(
             self.world,
             limits=limits,
@@ -142,6 +149,7 @@ class Running:
                 waited=partial(self.metrics.observe, "twinlog_confirm_wait_seconds"),
             ),
             reads=reads,
+            finds=finds,
             answers=answers,
             admin=admin,
             status=self.status,

@@ -8,8 +8,8 @@ file tells no time at all (a quirk of RocketMQ's).
 `Lookup` is made by the store's owner, which is the only one to look at the table of the file that
 grows; its `Lookup.run` reads cells and records and may do so in a worker thread.
 
-Limits: `LOOKS_MAX` cells, ``max_bytes`` of records. A query that met one says that it is not
-complete; it may be asked again below the last record it found (``before``).
+Limits: ``most`` and ``max_bytes`` of records, behind which the query may be asked again below the
+last record it found (``before``); `LOOKS_MAX` cells, which end it for good.
 
 Units: ms since 1970, log offsets in bytes. Not here: building (`storage.key_index`).
 
@@ -72,11 +72,13 @@ class Found:
 
     Attributes:
         slices: Records as they are stored, newest first.
-        complete: Nothing was left out but what ``most`` excludes.
+        more: It ended because of ``most`` or ``max_bytes``: ask again below the last record.
+        complete: It did not end because of `LOOKS_MAX`.
         looks: Cells that were looked at.
     """
 
     slices: list[memoryview] = field(default_factory=list[memoryview])
+    more: bool = False
     complete: bool = True
     looks: int = 0
 
@@ -100,6 +102,8 @@ class Lookup:
         self._chains: list[tuple[FileMark, int]] = []
         self._reading = ""
         self.found = Found()
+        self.generation = 0
+        """The store's, when the search began: a cut raises it."""
         self.bad_file = ""
         """Name of an index file that did not hold together, after `run` raised."""
 
@@ -134,11 +138,12 @@ class Lookup:
             if view is None:
                 continue
             if self.found.slices and size + len(view) > self.query.max_bytes:
-                self.found.complete = False
+                self.found.more = True
                 break
             self.found.slices.append(view)
             size += len(view)
             if len(self.found.slices) >= self.query.most:
+                self.found.more = True
                 break
         return self.found
 

@@ -36,7 +36,7 @@ from storage.settings import StoreSettings
 from storage.state import Control
 from storage.token import Token
 from storage.upkeep import Upkeep
-from twinlog.errors import CorruptionError, UnknownTopic
+from twinlog.errors import Busy, CorruptionError, UnknownTopic
 from twinlog.layout import BatchEntry
 
 
@@ -363,15 +363,22 @@ class Store(Upkeep):
             UnknownTopic: There is no such topic.
             Unavailable: The index is turned off, or (retryable) is being built.
             DiskError: The index could not be brought up to date.
+            CorruptionError: The log is damaged; the store is quarantined.
         """
         keys, segments = self._derived.keys, self._log.segments
         if self._derived.layers.confirmed.queues(query.topic) is None:
             raise UnknownTopic(f"topic {query.topic} does not exist", topic=query.topic)
         if keys is None:
             raise IndexOff.of_node()
-        if not keys.catch_up(segments, self.confirm, wall_ms):
-            raise IndexBehind.at(keys.position, self.confirm)
-        return Lookup(self._disk, segments, query, self.confirm).over(keys.files, keys.current)
+        try:
+            if not keys.catch_up(segments, self.confirm, wall_ms):
+                raise IndexBehind.at(keys.position, self.confirm)
+        except CorruptionError as error:
+            self.mark_quarantine(damage_of(error))
+            raise
+        lookup = Lookup(self._disk, segments, query, self.confirm)
+        lookup.generation = self._generation
+        return lookup.over(keys.files, keys.current)
 
     def looked_up(self, lookup: Lookup, error: CorruptionError | None) -> None:
         """Take a search back after it ran.
@@ -380,10 +387,13 @@ class Store(Upkeep):
         the store.
 
         Raises:
+            Busy: The log was cut meanwhile; what was found says nothing.
             IndexBehind: A file of the index was damaged; to be tried again.
             CorruptionError: The log is damaged; nothing wrong was found.
         """
         keys = self._derived.keys
+        if lookup.generation != self._generation:
+            raise Busy("the log was cut during the search", hint="ask again")
         if error is None:
             return
         if not lookup.bad_file or keys is None:

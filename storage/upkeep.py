@@ -46,7 +46,7 @@ class Upkeep:
         self._log = opened.log
         self._receiver = Receiver(opened.log, settings)
         self._guard = threading.Lock()
-        self._generation = 0
+        self._generation: int = 0
         self._token: Token | None = None
         self._cutting = False
         self._cut_attempts = 0

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
         UnknownTopic,
         UsageError,
     )
+    from twinlog.finding import Finding
     from twinlog.messages import Message, Receipt
     from twinlog.pipeline import Producer
 
@@ -49,6 +50,7 @@ __all__ = [
     "Corrupt",
     "CorruptionError",
     "Denied",
+    "Finding",
     "Message",
     "NotEnoughInSync",
     "NotMaster",
@@ -71,6 +73,7 @@ __all__ = [
 _ELSEWHERE = {
     "AsyncClient": "twinlog.aio",
     "Client": "twinlog.client",
+    "Finding": "twinlog.finding",
     "Message": "twinlog.messages",
     "Producer": "twinlog.pipeline",
     "Receipt": "twinlog.messages",

@@ -26,6 +26,7 @@ from twinlog.client import Duration, Size, bytes_of, seconds_of
 from twinlog.compression import parse_compression
 from twinlog.connection import CONNECT_SECONDS
 from twinlog.errors import OffsetBeyond, Unavailable
+from twinlog.finding import FOUND_DEFAULT, Finding, Search, find
 from twinlog.messages import Message, Receipt
 from twinlog.pipeline import wall_ms
 from twinlog.producer_settings import ProducerSettings
@@ -36,6 +37,7 @@ from twinlog.reading import (
     Cursor,
     ReaderCore,
     ReadSettings,
+    id_fields,
     parse_address,
     parse_offsets,
     parse_tags,
@@ -230,18 +232,39 @@ class AsyncClient:
         async with aclosing(messages):
             yield messages
 
-    async def get(self, address: str, *, timeout: Duration | None = None) -> Message:
+    async def get(
+        self, address: str, *, read_from: str = MASTER, timeout: Duration | None = None
+    ) -> Message:
         """Return the message at an address; as `Client.get`."""
         topic, queue, offset = parse_address(address)
         if topic:
             wanted = f"{offset}:{offset + 1}"
-            found = self.read(topic, wanted, queue=queue, timeout=timeout)
+            found = self.read(topic, wanted, queue=queue, read_from=read_from, timeout=timeout)
             async with aclosing(found):
                 async for message in found:
                     return message
             raise OffsetBeyond(f"nothing is stored at {address} yet", end=offset)
-        answer = await self._ask(Type.GET, {"log_offset": offset}, MASTER, timeout)
-        return message_at(answer, offset)
+        fields = {"log_offset": offset, **id_fields(address)}
+        return message_at(await self._ask(Type.GET, fields, read_from, timeout), offset)
+
+    async def find(
+        self,
+        topic: str,
+        key: str,
+        *,
+        begin: int = 0,
+        end: int | None = None,
+        most: int = FOUND_DEFAULT,
+        unique: bool = False,
+        read_from: str = MASTER,
+        timeout: Duration | None = None,
+    ) -> Finding:
+        """Return the messages with a key, newest first; as `Client.find`."""
+        seconds = self.timeout if timeout is None else seconds_of(timeout)
+        search = Search(topic, key, begin, end, most, unique)
+        deadline = anyio.current_time() + seconds
+        steps = find(self.session, search, read_from=read_from, deadline=deadline)
+        return await self.run(steps)
 
     # ── asking ──────────────────────────────────────────────────────────────────────────────────
 

@@ -36,6 +36,17 @@ def message_at(answer: Frame, log_offset: int) -> Message:
             return messages_of(answer.payload)[0]
         case "above-confirm":
             raise NotYetConfirmed(f"log offset {log_offset} is not confirmed yet")
+        case "other-host":
+            stored_by = answer.fields.get("stored_by")
+            text = f"the record at log offset {log_offset} was stored by {stored_by}, "
+            raise UsageError(
+                text + "and the id names another node",
+                code="other-host",
+                hint="the id is of another store; a unique id is found with: "
+                "twinlog message find TOPIC --id ID",
+                stored_by=stored_by,
+                log_offset=log_offset,
+            )
         case _:
             hint = "log offsets are printed by: twinlog message send"
             text = f"no record begins at log offset {log_offset}"

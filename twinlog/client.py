@@ -26,6 +26,7 @@ from twinlog.answers import message_at, topic_created
 from twinlog.compression import parse_compression
 from twinlog.connection import CONNECT_SECONDS, Connection
 from twinlog.errors import OffsetBeyond
+from twinlog.finding import FOUND_DEFAULT, Finding, Search, find
 from twinlog.messages import Message, Receipt
 from twinlog.pipeline import Producer, wall_ms
 from twinlog.producer_settings import ProducerSettings
@@ -34,6 +35,7 @@ from twinlog.reader import read_messages
 from twinlog.reading import (
     Offsets,
     ReadSettings,
+    id_fields,
     parse_address,
     parse_offsets,
     parse_tags,
@@ -256,21 +258,63 @@ class Client:
 
         return begin()
 
-    def get(self, address: str, *, timeout: Duration | None = None) -> Message:
+    def get(
+        self, address: str, *, read_from: str = MASTER, timeout: Duration | None = None
+    ) -> Message:
         """Return the message at ``topic/queue@offset``, ``log@offset`` or a message id.
 
+        Args:
+            address: A message id is RocketMQ's: store host and log offset in hex.
+            read_from: ``master``, ``any`` or a node's name; for the first form ``slave`` as well.
+            timeout: Instead of the client's.
+
         Raises:
-            UsageError: It is no address, or nothing begins there.
+            UsageError: It is no address, nothing begins there, or the id is of another store.
             NotYetConfirmed: It is stored but not confirmed.
         """
         topic, queue, offset = parse_address(address)
         if topic:
             wanted = f"{offset}:{offset + 1}"
-            for message in self.read(topic, wanted, queue=queue, timeout=timeout):
+            found = self.read(topic, wanted, queue=queue, read_from=read_from, timeout=timeout)
+            for message in found:
                 return message
             raise OffsetBeyond(f"nothing is stored at {address} yet", end=offset)
-        answer = self._ask(Type.GET, {"log_offset": offset}, MASTER, timeout)
-        return message_at(answer, offset)
+        fields = {"log_offset": offset, **id_fields(address)}
+        return message_at(self._ask(Type.GET, fields, read_from, timeout), offset)
+
+    def find(
+        self,
+        topic: str,
+        key: str,
+        *,
+        begin: int = 0,
+        end: int | None = None,
+        most: int = FOUND_DEFAULT,
+        unique: bool = False,
+        read_from: str = MASTER,
+        timeout: Duration | None = None,
+    ) -> Finding:
+        """Return the messages with a key, newest first.
+
+        Args:
+            topic: Name.
+            key: One of a message's keys, or its unique id.
+            begin: Stored at or after, ms since 1970.
+            end: Stored at or before, ms since 1970.
+            most: So many messages at most.
+            unique: Look for the unique id alone.
+            read_from: ``master``, ``any``, ``slave`` or a node's name.
+            timeout: Instead of the client's.
+
+        Raises:
+            UnknownTopic: There is no such topic.
+            Unavailable: Nobody could answer; code ``index-off``: the node keeps no key index.
+            UsageError: It is no key, or a number is out of its limits.
+        """
+        seconds = self.timeout if timeout is None else seconds_of(timeout)
+        search = Search(topic, key, begin, end, most, unique)
+        deadline = time.monotonic() + seconds
+        return self.run(find(self.session, search, read_from=read_from, deadline=deadline))
 
     # ── asking ──────────────────────────────────────────────────────────────────────────────────
 

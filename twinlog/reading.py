@@ -497,6 +497,15 @@ def parse_address(text: str) -> tuple[str, int, int]:
     raise UsageError(f"{text!r} is no address of a message", hint=hint)
 
 
+def id_fields(address: str) -> dict[str, object]:
+    """Return what a question for a message id adds: whose store the id speaks of.
+
+    >>> id_fields("7F00000100002A9F0000000000001000")
+    {'host': b'\x7f\x00\x00\x01\x00\x00*\x9f'}
+    """
+    return {} if "@" in address else {"host": bytes.fromhex(address[:-16])}
+
+
 def _whole(fields: Mapping[str, object], name: str) -> int:
     value = fields.get(name)
     return value if isinstance(value, int) else 0

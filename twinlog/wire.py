@@ -101,6 +101,7 @@ class Type(IntEnum):
     STATUS = 39
     ADMIN = 40
     PRODUCER = 41
+    FIND = 42
     CO_HELLO = 64
     CO_READ = 65
     CO_CALL = 66

@@ -16,6 +16,7 @@ from cli.context import Context, Fields
 from cli.options import split
 from cli.render import Printer
 from twinlog.errors import TwinlogError, Unavailable
+from twinlog.finding import Finding
 from twinlog.messages import Message, Receipt
 from twinlog.outgoing import Section, State
 from twinlog.record import encode_properties, pack_host
@@ -188,9 +189,14 @@ class FakeClient:
         """Three messages, whatever was asked."""
         return (message(number) for number in range_of(3))
 
-    def get(self, address: str) -> Message:
+    def get(self, address: str, **_: object) -> Message:
         """One message."""
         return message(1)
+
+    def find(self, topic: str, key: str, *, unique: bool, **_: object) -> Finding:
+        """The messages of key k1: two."""
+        found = (message(2), message(1)) if key == "k1" and not unique else ()
+        return Finding(found, key != "many", "n1", 0)
 
 
 def range_of(count: int) -> list[int]:

@@ -335,7 +335,8 @@ GOOD: dict[wire.Type, dict[str, object]] = {
     },
     wire.Type.OFFSETS: {"topic": "t", "queues": None, "at_ms": None},
     wire.Type.TOPIC: {"op": "create", "name": "odd", "queues": 1},
-    wire.Type.GET: {"log_offset": 0},
+    wire.Type.GET: {"log_offset": 0, "host": None},
+    wire.Type.FIND: {"topic": "t", "key": "k", "max": 1, "begin": 0, "end": 9, "before": None},
     wire.Type.ADMIN: {"op": "transfer", "to": "n1", "timeout_ms": 10},
 }
 

@@ -12,7 +12,7 @@ import pytest
 
 from tests.fixtures.processes import Processes
 from twinlog import AsyncClient, Client
-from twinlog.errors import NotMaster, Unavailable, UnknownTopic
+from twinlog.errors import NotMaster, Unavailable, UnknownTopic, UsageError
 from twinlog.outgoing import Section
 from twinlog.wire import Type
 
@@ -97,6 +97,41 @@ def test_compressed_bodies_through_a_node(client: Client, topic: str) -> None:
     assert [m.record.sys_flag for m in found] == [0x301, 0x101, 0x201]
     assert client.get(found[0].address).body == body
     assert client.get(f"log@{found[1].log_offset}").body == body
+
+
+def test_messages_are_found_by_key_on_every_node(
+    processes: Processes, client: Client, topic: str
+) -> None:
+    """By key, by unique id, by message id; on master and slaves; after a failover too."""
+    ids = {"UNIQ_KEY": "U-17"}
+    with client.producer(topic) as producer:
+        for number in range(3000):
+            key = f"order-{number} shared-{number % 100}"
+            more = ids if number == 17 else None
+            producer.send(b"%d" % number, key=key, properties=more)
+    processes.settled(3)
+
+    def look(where: str) -> None:
+        (one,) = client.find(topic, "order-1234", read_from=where)
+        assert (one.body, one.key) == (b"1234", "order-1234 shared-34")
+        shared = client.find(topic, "shared-7", most=100, read_from=where)
+        assert [int(m.body) for m in shared] == list(range(2907, 0, -100))
+        assert [m.body for m in client.find(topic, "U-17", unique=True, read_from=where)] == [b"17"]
+        assert client.find(topic, "order", read_from=where).messages == ()
+        assert client.find(topic, "order-1234", end=1000, read_from=where).messages == ()
+        node = "master" if where == "slave" else where
+        assert client.get(one.record.message_id, read_from=node).body == b"1234"
+
+    for where in ("master", "slave", "any", "n1", "n2", "n3"):
+        look(where)
+    with pytest.raises(UnknownTopic):
+        client.find("nowhere", "k")
+    with pytest.raises(UsageError, match="was stored by"):
+        client.get("0A00000100002A9F" + f"{client.send(topic, b'x').log_offset:016X}")
+    master = processes.settled()
+    processes.kill(master)
+    processes.failover(others(processes, master)[0])
+    look("master")
 
 
 def test_everything_a_client_does(processes: Processes, client: Client, topic: str) -> None:

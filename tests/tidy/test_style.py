@@ -23,9 +23,9 @@ PURE = {
     "twinlog/spark/archive": {"manifest"},
     "twinlog/spark/jobs": {"index_files", "plain", "queries", "report"},
     "twinlog": {
-        "answers", "compression", "errors", "lane", "layout", "link", "messages", "outgoing",
-        "producer", "producer_settings", "ranges", "reading", "record", "routing", "session",
-        "shapes", "sql92", "sql92_lexer", "sql92_nodes", "sql92_values", "units", "wire",
+        "answers", "compression", "errors", "finding", "lane", "layout", "link", "messages",
+        "outgoing", "producer", "producer_settings", "ranges", "reading", "record", "routing",
+        "session", "shapes", "sql92", "sql92_lexer", "sql92_nodes", "sql92_values", "units", "wire",
         "kernels/codes", "kernels/columns", "kernels/fields", "kernels/key_cells", "kernels/plain",
         "spark/columns", "spark/decoding", "spark/errors", "spark/foreign", "spark/options",
         "spark/planning", "spark/selection", "spark/stream",
@@ -57,7 +57,7 @@ SEAM = {
         "segment", "segments", "slots", "snapshot",
     },
     "replication": {"driver", "keeping", "outside", "shipment", "upkeep"},
-    "node": {"connection"},
+    "node": {"connection", "finds"},
 }  # fmt: skip
 """Modules that reach the world only through an object they are given: a ``Disk``, a ``Store``, an
 ``Outside``. The simulator runs them as they are; they import nothing of the world either."""

@@ -43,6 +43,13 @@ CASES = {
     "message-read": ["message", "read", "orders"],
     "message-read-key": ["message", "read", "orders", "--key", "k1", "--range", "-5:"],
     "message-get": ["message", "get", "orders/0@1"],
+    "message-find": ["message", "find", "orders", "--key", "k1", "--since=-1h"],
+    "message-find-none": ["message", "find", "orders", "--key", "none"],
+    "message-find-id": ["message", "find", "orders", "--id", "7F00000100001CF200000000000010C8"],
+    "message-find-no-id": ["message", "find", "orders", "--id", "U-1"],
+    "message-find-many": ["message", "find", "orders", "--key", "many"],
+    "message-find-both": ["message", "find", "orders", "--key", "a", "--id", "b"],
+    "message-find-time": ["message", "find", "orders", "--key", "a", "--until", "soon"],
     "dev-status": ["dev", "status", "--data", "/nowhere"],
     "dev-down": ["dev", "down", "--data", "/nowhere"],
 }

@@ -267,6 +267,7 @@ class FakeNode:
                 Type.OFFSETS: self._offsets,
                 Type.TOPIC: self._topic,
                 Type.GET: self._get,
+                Type.FIND: self._find,
                 Type.PRODUCER: self._producer,
             }
             handlers[arrived.frame.type](arrived)
@@ -411,10 +412,36 @@ class FakeNode:
         wanted, at = arrived.frame.fields["log_offset"], 0
         for data in self.cluster.log:
             if at == wanted:
+                host = arrived.frame.fields.get("host")
+                stored_by = record.decode(data).store_host
+                if host not in (None, record.pack_host(("127.0.0.1", 7410))):
+                    arrived.answer({"status": "other-host", "stored_by": stored_by})
+                    return
                 arrived.answer({"status": "found"}, data)
                 return
             at += len(data)
         arrived.answer({"status": "none"})
+
+    def _find(self, arrived: Arrived) -> None:
+        """Two records at most, by key alone: the client has to ask again for more."""
+        fields = arrived.frame.fields
+        if fields["topic"] not in self.cluster.topics:
+            arrived.refuse("unknown-topic", f"there is no topic {fields['topic']}")
+            return
+        found: list[bytes] = []
+        for data in reversed(self.cluster.log):
+            one = record.decode(data)
+            fits = fields["begin"] <= one.store_timestamp <= (fields["end"] or 1 << 62)
+            below = fields["before"] is None or one.log_offset < fields["before"]
+            if one.topic == fields["topic"] and fits and below and fields["key"] in one.keys:
+                found.append(data)
+        most = min(fields["max"], 2)
+        arrived.answer(
+            {"count": len(found[:most]), "more": len(found) > most, "complete": True,
+             "confirm": self.cluster.end, "age_ms": 5, "node": self.name,
+             "role": "master" if self.master else "slave"},
+            b"".join(found[:most]),
+        )  # fmt: skip
 
     def _producer(self, arrived: Arrived) -> None:
         self.cluster.producers += 1

@@ -52,6 +52,7 @@ def test_send_read_get(run: Callable[[Body], None]) -> None:
         assert [m.body async for m in client.read("orders", "1:", queue=2)] == [b"two"]
         assert (await client.get(receipt.address)).key == "1"
         assert (await client.get("log@0")).body == b"one"
+        assert [m.body for m in await client.find("orders", "1")] == [b"one"]
         assert await client.offsets("orders") == {0: (0, 0), 1: (0, 0), 2: (0, 2), 3: (0, 0)}
         assert (await client.metadata()).leader == "n1"
         assert await client.create_topic("events", 2)

@@ -40,6 +40,34 @@ def test_a_send_tells_where_the_record_is(client: Client, cluster: FakeCluster) 
     assert client.get(message.record.message_id).body == message.body
 
 
+def test_messages_are_found_by_key(client: Client, cluster: FakeCluster) -> None:
+    """Newest first, page after page, as many as wanted, from the node that was asked for."""
+    for number in range(7):
+        client.send("orders", b"%d" % number, key=f"k even{number % 2}", queue=number % 4)
+    found = client.find("orders", "k")
+    assert [message.body for message in found] == [b"%d" % n for n in reversed(range(7))]
+    assert (len(found), found.complete, found.node, found.age_ms) == (7, True, "n1", 5)
+    assert [m.body for m in client.find("orders", "even1", most=2)] == [b"5", b"3"]
+    assert client.find("orders", "K").messages == ()
+    assert client.find("orders", "k", read_from="slave").node in ("n2", "n3")
+    assert client.find("orders", "k", read_from="n3", end=1).messages == ()
+    with pytest.raises(UnknownTopic):
+        client.find("nowhere", "k")
+    for odd in ({"key": ""}, {"key": "a b"}, {"key": "k", "most": 0}, {"key": "k", "end": -1}):
+        with pytest.raises(UsageError):
+            client.find("orders", **odd)  # type: ignore[arg-type]
+
+
+def test_an_id_of_another_store_is_no_address(client: Client, cluster: FakeCluster) -> None:
+    """The log offset fits, the host does not: refused, with whom the record is from."""
+    client.send("orders", b"x")
+    with pytest.raises(UsageError) as caught:
+        client.get("0A00000100002A9F" + "0" * 16)
+    assert caught.value.code == "other-host"
+    assert "127.0.0.1:7410" in caught.value.text
+    assert caught.value.hint is not None
+
+
 def test_queue_choice(client: Client, cluster: FakeCluster) -> None:
     """Without order_key sections take turns; with it one queue has them all; key never chooses."""
     turns = [client.send("orders", b"x", key="same").queue for _ in range(4)]

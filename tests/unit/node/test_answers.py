@@ -10,6 +10,7 @@ from node.answers import Answers, Identity, Leadership
 from node.counts import ClientCounts
 from node.presence import Presence
 from node.reads import Standing
+from twinlog import record
 from twinlog.errors import (
     Busy,
     NotEnoughInSync,
@@ -123,6 +124,20 @@ def test_a_record_by_log_offset(offset: int, status: str) -> None:
     fields, slices = answers().get({"log_offset": offset})
     assert fields["status"] == status
     assert [bytes(one) for one in slices] == ([b"record"] if status == "found" else [])
+
+
+@pytest.mark.parametrize("host", ["10.1.2.3", "2001:db8::1"])
+def test_a_record_by_message_id(monkeypatch: pytest.MonkeyPatch, host: str) -> None:
+    """An id names the host that stored the record; another one's is told apart."""
+    encoded = record.encode(
+        "t", 0, b"x", born_timestamp=1, born_host=(host, 9), store_host=(host, 7410)
+    )
+    monkeypatch.setattr(Shelf, "record_at", lambda self, at: memoryview(encoded))
+    good, other = record.pack_host((host, 7410)), record.pack_host((host, 7411))
+    assert answers().get({"log_offset": 100, "host": good})[0] == {"status": "found"}
+    stored_by = record.decode(encoded).store_host
+    expected = {"status": "other-host", "stored_by": stored_by}
+    assert answers().get({"log_offset": 100, "host": other}) == (expected, ())
 
 
 @pytest.mark.parametrize("offset", [None, -1, "100"])

@@ -136,7 +136,7 @@ def test_queries_as_rocketmq_bounds_them() -> None:
     assert offsets(store, "Uk1", unique=True) == wanted(store, "Uk1")[:32]
     assert offsets(store, "k1", unique=True) == []
     few = store.find_key(KeyQuery(TOPIC, "k1", max_bytes=1))
-    assert (len(few.slices), few.complete) == (1, False)
+    assert (len(few.slices), few.more, few.complete) == (1, True, True)
 
 
 def test_confirm_bounds_every_query() -> None:

@@ -1,0 +1,127 @@
+"""What a node makes of a FIND, before and after the search."""
+
+from __future__ import annotations
+
+import pytest
+
+from node.finds import Finds, parse_find, search
+from node.limits import Limits
+from node.reads import Standing
+from storage import Store
+from storage.errors import IndexBehind
+from storage.key_query import RESULTS_MAX, TIME_MAX, KeyQuery, Lookup
+from tests.crash.workbench import MASTER, TOPIC, append, flip, master, run, section, settle
+from tests.fakes.disk import FakeDisk
+from twinlog.errors import Busy, CorruptionError, TwinlogError, UnknownTopic, UsageError
+
+
+def finds(store: Store, *, role: str = "master", age: float = 0.0) -> Finds:
+    """The searches of a node on a store."""
+    return Finds(
+        store, lambda: Standing("n1", role, age, None), staleness_max=3.0, wall_ms=lambda: 5000
+    )
+
+
+def keyed() -> tuple[FakeDisk, Store]:
+    """A store with forty records of key k, in several index files."""
+    disk = FakeDisk()
+    store = master(disk)
+    for number in range(20):
+        append(store, section(2, queue=number % 4, key="k", mark=number))
+    settle(store)
+    return disk, store
+
+
+def test_a_search_is_answered_with_where_it_was_done() -> None:
+    """Newest first; more while there is more; who says so and how fresh it is."""
+    _, store = keyed()
+    parts = finds(store, role="slave", age=1.5)
+    lookup = parts.begin(KeyQuery(TOPIC, "k", most=30))
+    assert search(lookup) is None
+    fields, slices = parts.finish(lookup, None)
+    assert fields == {
+        "count": 30, "more": True, "complete": True, "confirm": store.confirm, "age_ms": 1500,
+        "node": "n1", "role": "slave",
+    }  # fmt: skip
+    offsets = [int.from_bytes(view[28:36], "big") for view in slices]
+    assert offsets == sorted(offsets, reverse=True)
+    lookup = parts.begin(KeyQuery(TOPIC, "k", most=30, before=offsets[-1]))
+    assert search(lookup) is None
+    fields, slices = parts.finish(lookup, None)
+    assert (fields["count"], fields["more"]) == (10, False)
+
+
+def test_a_slave_that_has_not_heard_for_long_refuses() -> None:
+    """As for reads; the client may ask another node."""
+    _, store = keyed()
+    with pytest.raises(TwinlogError) as caught:
+        finds(store, role="slave", age=3.5).begin(KeyQuery(TOPIC, "k"))
+    assert (caught.value.code, caught.value.retryable) == ("stale", True)
+    with pytest.raises(UnknownTopic):
+        finds(store).begin(KeyQuery("nowhere", "k"))
+
+
+def test_damage_is_told_and_the_next_search_finds() -> None:
+    """A file of the index turns out damaged in the thread."""
+    disk, store = keyed()
+    parts = finds(store)
+    name = disk.list("index")
+    lookup = parts.begin(KeyQuery(TOPIC, "k", most=64))
+    name = disk.list("index")[0]
+    for cell in range(1, 30):
+        flip(disk, f"index/{name}", 40 + 28 + 20 * cell)
+    error = search(lookup)
+    assert isinstance(error, CorruptionError)
+    with pytest.raises(IndexBehind):
+        parts.finish(lookup, error)
+    lookup = parts.begin(KeyQuery(TOPIC, "k", most=64))
+    assert search(lookup) is None
+    assert parts.finish(lookup, None)[0]["count"] == 40
+
+
+def test_a_cut_during_a_search_is_no_answer() -> None:
+    """Files and bytes go away under it: the client is told to ask again."""
+    _, store = keyed()
+    to = store.end
+    for number in range(20):
+        append(store, section(3, queue=number % 4, key="k", mark=number, size=200))
+    settle(store)
+    parts = finds(store)
+    lookup = parts.begin(KeyQuery(TOPIC, "k", most=64))
+    run(store, store.cut_job(MASTER, to))
+    error = search(lookup)
+    assert isinstance(error, Busy)
+    with pytest.raises(Busy) as caught:
+        parts.finish(lookup, error)
+    assert caught.value.retryable
+    with pytest.raises(Busy):  # zeros where a record was are no damage then
+        parts.finish(lookup, CorruptionError("zeros"))
+    with pytest.raises(Busy):  # and what was found may be what nobody has confirmed
+        parts.finish(lookup, None)
+    assert store.damage is None
+
+
+def test_what_is_asked_is_checked() -> None:
+    """Fields of another kind, negative numbers, more than anybody gets."""
+    limits = Limits()
+    found = parse_find({"topic": "t", "key": "k", "max": 10_000, "unique": True}, limits)
+    assert (found.most, found.unique, found.end) == (RESULTS_MAX, True, TIME_MAX)
+    assert parse_find({"topic": "t", "key": "k", "max": 0}, limits).most == 1
+    for fields in (
+        {"topic": "t"}, {"key": "k"}, {"topic": 1, "key": "k"}, {"topic": "t", "key": ""},
+        {"topic": "t", "key": "k", "begin": -1}, {"topic": "t", "key": "k", "end": "now"},
+    ):  # fmt: skip
+        with pytest.raises(UsageError):
+            parse_find(fields, limits)
+
+
+def test_a_lookup_reads_nothing_before_it_runs() -> None:
+    """The loop only chooses: every read of a file is the thread's."""
+    disk, store = keyed()
+    store.find_key(KeyQuery(TOPIC, "k"))
+    disk.faults.recording = True
+    lookup = finds(store).begin(KeyQuery(TOPIC, "k"))
+    assert isinstance(lookup, Lookup)
+    assert disk.faults.record == []
+    search(lookup)
+    assert disk.faults.record
