@@ -63,6 +63,14 @@ class Turns(Protocol):
         """End the turn with the round of the sockets."""
         ...
 
+    def enter(self) -> None:
+        """Have what is confirmed in its queues: somebody looks."""
+        ...
+
+    def watched(self, *, by_readers: bool) -> None:
+        """Say whether readers wait for records."""
+        ...
+
     def turn(self) -> None:
         """Write what was queued and look at what moved."""
         ...
@@ -232,8 +240,16 @@ class ClientServer:
 
     def look(self, now: float) -> None:
         """Serve parked readers whose queue grew; called at the end of every turn."""
-        for cold in self.reads.wake(now):
-            self._start(cold)
+        waiting = self.reads.waiting > 0
+        self._turns.watched(by_readers=waiting)
+        if waiting:
+            for cold in self.reads.wake(now):
+                self._start(cold)
+
+    def enter(self) -> None:
+        """Let what is about to be answered show every record that is confirmed."""
+        if self._turns.crashed is None:
+            self._turns.enter()
 
     def read(self, request: ReadRequest, now: float) -> None:
         """Answer a read, park it, or have a thread fetch it."""

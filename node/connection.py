@@ -78,9 +78,11 @@ class ClientConnection:
             self.error(frame.type, frame.request, error)
 
     def _carry_out(self, frame: wire.Frame) -> None:
+        if frame.type == wire.Type.APPEND:
+            self._append(frame)
+            return
+        self._server.enter()
         match frame.type:
-            case wire.Type.APPEND:
-                self._append(frame)
             case wire.Type.READ:
                 self._read(frame)
             case wire.Type.HELLO:

@@ -206,6 +206,24 @@ class Driver:
         """A job left its thread."""
         self._turn(now, self._finish, job, error)
 
+    def enter(self, now: float) -> None:
+        """Somebody looks into the queues: what is confirmed is entered now, not a little later."""
+        if self.store.dispatched < self.store.confirm:
+            self._upkeep.patient = False
+            self._turn(now, self._nothing)
+
+    def _nothing(self, now: float) -> None:
+        """No event: only what the store needs is done."""
+
+    def watched(self, *, by_readers: bool) -> None:
+        """Say whether readers wait for records: then none waits for its entry in a queue."""
+        self._upkeep.patient = not by_readers
+
+    @property
+    def hurries(self) -> bool:
+        """Whether `on_tick` is due at once."""
+        return self._upkeep.more
+
     def next_deadline(self) -> float | None:
         """Return when `on_tick` is due; None for never."""
         if self._crashed:

@@ -395,9 +395,12 @@ class Mastership:
     def on_shipped(self, now: float, conn: int, end: int) -> None:
         """One frame went out; more may follow."""
         session = self.sessions.get(conn)
-        if session is not None:
-            session.shipped(end, self.confirm, self.state.revision, now)
-            self._ship(session)
+        if session is None:
+            return
+        session.shipped(end, self.confirm, self.state.revision, now)
+        self._ship(session)
+        if self._notice_at is not None and not any(map(self._is_stale, self.sessions.values())):
+            self._notice_at = None  # the batches have told it
 
     def frame_at(
         self,
@@ -454,11 +457,14 @@ class Mastership:
         if self._context.role.state is not Role.STARTING:
             self.advance(now)
 
+    def _is_stale(self, session: MasterSession) -> bool:
+        return session.told < self.confirm or session.shown < self.state.revision
+
     def _send_notices(self) -> None:
         self._notice_at = None
         for session in list(self.sessions.values()):
-            stale = session.told < self.confirm or session.shown < self.state.revision
-            if session.streaming and stale and session.next >= self._context.log.committed:
+            caught_up = session.next >= self._context.log.committed
+            if session.streaming and self._is_stale(session) and caught_up:
                 self._context.do(commands.Ship(session.conn, session.next))
 
     # -- switchover

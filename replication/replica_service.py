@@ -46,6 +46,10 @@ DIAL_SECONDS = 2.0
 TIMER_SLACK = 0.0005
 """A deadline this near is due: the timer never wakes for less."""
 
+TIMER_SECONDS = 0.005
+"""Between two looks at the driver's deadlines: turns come faster than anything it waits for, and
+asking all of its parts costs as much as an acknowledgement. So late may a new deadline be found."""
+
 
 class NodeCrashed(RuntimeError):
     """The node cannot go on; the text says why. Its store is left as it is, for recovery."""
@@ -78,6 +82,7 @@ class ReplicaService:
         self._nursery: trio.Nursery | None = None
         self._outbox: Outbox | None = None
         self._timer = trio.CancelScope()
+        self._looked_until = 0.0
         self.after_turn: list[Callable[[float], None]] = []
         """What the node looks at when a turn's bytes are written."""
         self.crashed: str | None = None
@@ -148,11 +153,22 @@ class ReplicaService:
         """End a turn: write what was queued, let the node look at what moved, set the timer."""
         outbox = self.outbox
         outbox.flush()
+        now = outbox.now
         for look in self.after_turn:
-            look(outbox.now)
+            look(now)
         outbox.flush()
-        if self.crashed is None:
-            self._set_timer()
+        if now >= self._looked_until or self.driver.hurries:
+            self._set_timer(now)
+        elif self._timer.deadline > self._looked_until:
+            self._timer.deadline = self._looked_until
+
+    def enter(self) -> None:
+        """Have what is confirmed in its queues: somebody looks."""
+        self.driver.enter(self.outbox.now)
+
+    def watched(self, *, by_readers: bool) -> None:
+        """Say whether readers wait for records."""
+        self.driver.watched(by_readers=by_readers)
 
     def turn_soon(self) -> None:
         """End the turn with the round: once, however many sockets were served in it."""
@@ -317,8 +333,14 @@ class ReplicaService:
         deadline = self.driver.next_deadline()
         return math.inf if deadline is None else deadline
 
-    def _set_timer(self) -> None:
-        """Wake earlier when a new deadline is earlier; a later one is found when it wakes."""
+    def _set_timer(self, now: float) -> None:
+        """Wake earlier when a new deadline is earlier; a later one is found when it wakes.
+
+        What turns within `TIMER_SECONDS` from now bring is looked at when they are over.
+        """
+        if self.crashed is not None:
+            return
         deadline = self._next()
         if deadline < self._timer.deadline:
             self._timer.deadline = deadline
+        self._looked_until = now + TIMER_SECONDS

@@ -19,6 +19,12 @@ PREPARE_BYTES = 256 * 1024
 """How much is appended between two looks at the next file."""
 
 PREPARE_SECONDS = 0.5
+PATIENT_BYTES = 64 * 1024
+"""So much may wait for its entries in the queues while nobody reads them."""
+
+PATIENT_SECONDS = 0.005
+"""And so long: entering many small batches costs hardly more than entering one."""
+
 FULL_SECONDS = 1.0
 """Pause after a full disk before space is asked for again."""
 
@@ -42,6 +48,8 @@ class Upkeep:
 
     Attributes:
         wanted: Largest offset that somebody waits for to be flushed.
+        patient: Nobody looks into the queues: a little may wait and be entered together.
+        more: A slice of dispatching ended with work left.
     """
 
     def __init__(
@@ -60,7 +68,9 @@ class Upkeep:
         self._prepare_at = now
         self._full_until = now
         self._flush_from = now
-        self._more = False
+        self._enter_at = now
+        self.more = False
+        self.patient = False
         self.wanted = 0
 
     def work(self, now: float) -> None:
@@ -127,6 +137,8 @@ class Upkeep:
         if at != self._checkpointed and "checkpoint" not in self._under_way:
             self._checkpointed = at
             self._run("checkpoint", store.checkpoint_job())
+        if self.patient:
+            store.dispatch(self._dispatch_bytes)  # a snapshot is of queues that lack nothing
         if "snapshot" not in self._under_way and (job := store.snapshot_job()) is not None:
             self._run("snapshot", job)
 
@@ -137,11 +149,15 @@ class Upkeep:
     def dispatch(self, now: float, wall_ms: int) -> str | None:
         """Enter confirmed records into queues and key index, one slice; return why it must wait."""
         store = self._store
-        self._more = False
+        self.more = False
         if not store.behind or now < self._full_until:
             return None
-        self._more = store.dispatch(self._dispatch_bytes, wall_ms=wall_ms)
-        if self._more or not store.behind:
+        little = store.confirm - store.dispatched < PATIENT_BYTES
+        if self.patient and little and now < self._enter_at:
+            return None
+        self._enter_at = now + PATIENT_SECONDS
+        self.more = store.dispatch(self._dispatch_bytes, wall_ms=wall_ms)
+        if self.more or not store.behind:
             return None
         self._full_until = now + FULL_SECONDS
         return f"queues end at {store.dispatched}, confirmed is {store.confirm}"
@@ -166,11 +182,11 @@ class Upkeep:
     def next_deadline(self, now: float) -> float:
         """Return when there is something to do."""
         store = self._store
-        if self._more:
+        if self.more:
             return now
         due = max(min(self._checkpoint_at, self._prepare_at), self._full_until)
         if store.dispatched < store.confirm:
-            due = min(due, self._full_until)
+            due = min(due, max(self._full_until, self._enter_at if self.patient else 0.0))
         if (commit := self._commits.deadline()) is not None:
             due = min(due, max(commit, self._full_until))
         flush = self._policy.deadline(flushed=store.flushed, end=store.committed)
