@@ -363,31 +363,27 @@ def _append(frame: wire.Frame, take: Fields) -> Append:
         raise ProtocolError("an APPEND has entries and a payload, or neither", code="fields")
     if entries and not frame.flags & wire.BATCH_CRC:
         raise ProtocolError("an APPEND with batches is covered by their CRCs", code="fields")
+    offset, prev_epoch, confirm, end, time_ms = take.integers(*_APPEND[:5], most=OFFSET_MAX)
+    revision, tag = take.integers("revision", "tag")
     return Append(
-        epoch=frame.epoch,
-        session=frame.request,
-        offset=_offset(take, "offset"),
-        prev_epoch=_offset(take, "prev_epoch"),
-        confirm=_offset(take, "confirm"),
-        end=_offset(take, "end"),
-        time_ms=_offset(take, "time_ms"),
-        revision=take.number("revision"),
-        tag=take.number("tag"),
-        entries=entries,
-        payload=frame.payload,
+        frame.epoch,
+        frame.request,
+        offset,
+        prev_epoch,
+        confirm,
+        end,
+        time_ms,
+        revision,
+        tag,
+        entries,
+        frame.payload,
     )
 
 
 def _ack(frame: wire.Frame, take: Fields) -> Ack:
-    return Ack(
-        frame.epoch,
-        frame.request,
-        _offset(take, "end"),
-        _offset(take, "flushed"),
-        _offset(take, "confirm"),
-        take.number("revision"),
-        take.text("health"),
-    )
+    end, flushed, confirm = take.integers(*_ACK[:3], most=OFFSET_MAX)
+    revision = take.number("revision")
+    return Ack(frame.epoch, frame.request, end, flushed, confirm, revision, take.text("health"))
 
 
 _READERS: Mapping[int, Callable[[wire.Frame, Fields], Message]] = {

@@ -253,6 +253,16 @@ class Fields:
             return value
         raise self._odd(key, f"a number from {least} to {most}")
 
+    def integers(self, *keys: str, most: int = (1 << 64) - 1) -> list[int]:
+        """Return the integers of several keys, each from 0 to ``most``."""
+        value, found = self._value, list[int]()
+        for key in keys:
+            one = value.get(key)
+            if type(one) is not int or not 0 <= one <= most:
+                raise self._odd(key, f"a number from 0 to {most}")
+            found.append(one)
+        return found
+
     def optional(self, key: str) -> int | None:
         """Return a number, or None when the value is null or absent."""
         return None if self._value.get(key) is None else self.number(key)

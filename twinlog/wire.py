@@ -53,8 +53,9 @@ BATCH_CRC: Final = 4
 
 HEADER: Final = struct.Struct(">4sBBHIIQQIII")
 _CRC: Final = struct.Struct(">I")
+_WHOLE: Final = struct.Struct(HEADER.format + "I")
 HEADER_SIZE: Final = 48
-assert HEADER.size + _CRC.size == HEADER_SIZE
+assert HEADER.size + _CRC.size == _WHOLE.size == HEADER_SIZE
 
 FIELDS_MAX: Final = 1 << 20
 """Largest fields map, bytes: METADATA of a cluster with ten thousand topics is a tenth of it."""
@@ -114,7 +115,7 @@ class Type(IntEnum):
 HA_TYPES: Final = frozenset(t for t in Type if t < 32)
 CLIENT_TYPES: Final = frozenset(t for t in Type if 32 <= t < 64)
 COORDINATOR_TYPES: Final = frozenset(t for t in Type if t >= 64)
-_KNOWN: Final = frozenset(int(t) for t in Type)
+_NAMES: Final = {int(t): t.name for t in Type}
 
 KINDS: Final = (
     "not-ours",
@@ -186,7 +187,7 @@ class Frame:
 
 def type_name(number: int) -> str:
     """Return the type's name for texts and metrics: ``APPEND``; an unknown one as ``type 50``."""
-    return Type(number).name if number in _KNOWN else f"type {number}"
+    return _NAMES.get(number) or f"type {number}"
 
 
 def names_crc(cluster: str, group: str) -> int:
@@ -265,51 +266,40 @@ def encode_whole(frame: Frame) -> bytes:
     return head + bytes(payload) if payload else head
 
 
-def _foreign(data: memoryview) -> FrameError | None:
-    """Return what ``data`` (the first bytes of a frame) is when it does not begin as ours does.
+def _refuse_foreign(data: memoryview) -> None:
+    """Raise when ``data`` (the first bytes of a frame) does not begin as ours does.
 
     The first byte that differs decides, so the answer is the same however the bytes arrive.
     """
-    if bytes(data[:4]) == MAGIC:
-        return None
     for at, (got, wanted) in enumerate(zip(data, MAGIC, strict=False)):
         if got == wanted:
             continue
         if (at == 0 and got in b"GPHODC") or (at == 1 and got == ord("R")):
-            return FrameError("http", "the peer speaks HTTP")
+            raise FrameError("http", "the peer speaks HTTP")
         if at == 0 and got in (0x16, 0x80):
-            return FrameError("tls", "the peer speaks TLS")
-        return FrameError("not-ours", f"byte {at} is 0x{got:02x}; a frame begins with TWL1")
-    return None
+            raise FrameError("tls", "the peer speaks TLS")
+        raise FrameError("not-ours", f"byte {at} is 0x{got:02x}; a frame begins with TWL1")
+    if len(data) > 4 and data[4] != VERSION:
+        text = f"the peer speaks wire version {data[4]}, we speak {VERSION}"
+        raise FrameError("version", text, version=data[4], supported=VERSION)
 
 
 @dataclass(frozen=True, slots=True)
 class _Head:
+    """A frame whose payload is still arriving."""
+
     frame: Frame
-    fields: int
     payload: int
-    fields_crc: int
     payload_crc: int
-
-
-def _parse_head(data: memoryview, fields_max: int, payload_max: int) -> _Head:
-    """Return the header in the first 48 bytes of ``data``, proven; raise FrameError otherwise."""
-    if _CRC.unpack_from(data, 44)[0] != crc32c(data[:44]):
-        raise FrameError("crc", "the CRC of a frame header differs")
-    _, _, kind, flags, fields, payload, epoch, request, names, fields_crc, payload_crc = (
-        HEADER.unpack_from(data)
-    )
-    if kind not in _KNOWN:
-        raise FrameError("type", f"frame type {kind} is not known", type=kind)
-    if fields > fields_max or payload > payload_max:
-        text = f"{type_name(kind)} announces {fields} bytes of fields and {payload} of payload"
-        raise FrameError("oversized", text, fields=fields, payload=payload)
-    frame = Frame(kind, flags, epoch, request, names)
-    return _Head(frame, fields, payload, fields_crc, payload_crc)
 
 
 def _fit(fields: dict[str, object]) -> bool:
     """Say whether the nesting is within `DEPTH_MAX` and every inner key text or a number."""
+    for key, value in fields.items():
+        if type(key) is not str or type(value) is list or type(value) is dict:
+            break
+    else:
+        return True
     level: list[object] = [fields]
     for _ in range(DEPTH_MAX + 1):
         below: list[object] = []
@@ -490,46 +480,54 @@ class FrameReader:
         at, need = 0, 0
         with memoryview(self._stage) as stage:
             while self._head is None and at < self._end:
-                step = self._step(stage[at : self._end])
+                step = self._step(stage, at)
                 if step <= 0:
                     need = -step
                     break
                 at += step
         self._compact(at, need)
 
-    def _step(self, data: memoryview) -> int:
-        """Take one frame, or its beginning, from ``data``; return the bytes used.
+    def _step(self, stage: memoryview, at: int) -> int:
+        """Take one frame, or its beginning, that begins at ``at``; return the bytes used.
 
         When header and fields are not complete: minus the bytes they need.
         """
-        foreign = _foreign(data)
-        if foreign is not None:
-            raise foreign
-        if len(data) > 4 and data[4] != VERSION:
-            text = f"the peer speaks wire version {data[4]}, we speak {VERSION}"
-            raise FrameError("version", text, version=data[4], supported=VERSION)
-        if len(data) < HEADER_SIZE:
+        if self._end - at < HEADER_SIZE:
+            _refuse_foreign(stage[at : self._end])
             return -HEADER_SIZE
-        head = _parse_head(data, self.fields_max, self.payload_max)
-        total = HEADER_SIZE + head.fields
-        if len(data) < total:
-            return -total
-        fields = data[HEADER_SIZE:total]
-        if crc32c(fields) != head.fields_crc:
-            name = type_name(head.frame.type)
-            raise FrameError("crc", f"the CRC of the fields of {name} differs")
-        head.frame.fields = unpack_fields(fields)
-        if not head.payload:
-            self._done(head, b"")
-            return total
-        return total + self._begin(head, data[total : total + head.payload])
+        (
+            magic, version, kind, flags, size, payload, epoch, request, names, crc, payload_crc,
+            head_crc,
+        ) = _WHOLE.unpack_from(stage, at)  # fmt: skip
+        if magic != MAGIC or version != VERSION:
+            _refuse_foreign(stage[at : self._end])
+        if head_crc != crc32c(stage[at : at + HEADER.size]):
+            raise FrameError("crc", "the CRC of a frame header differs")
+        if kind not in _NAMES:
+            raise FrameError("type", f"frame type {kind} is not known", type=kind)
+        if size > self.fields_max or payload > self.payload_max:
+            text = f"{type_name(kind)} announces {size} bytes of fields and {payload} of payload"
+            raise FrameError("oversized", text, fields=size, payload=payload)
+        begin = at + HEADER_SIZE
+        end = begin + size
+        if self._end < end:
+            return at - end
+        data = stage[begin:end]
+        if crc32c(data) != crc:
+            raise FrameError("crc", f"the CRC of the fields of {type_name(kind)} differs")
+        frame = Frame(kind, flags, epoch, request, names, unpack_fields(data))
+        if not payload:
+            self._done(frame, b"", payload_crc)
+            return end - at
+        there = stage[end : min(end + payload, self._end)]
+        return end - at + self._begin(_Head(frame, payload, payload_crc), there)
 
     def _begin(self, head: _Head, there: memoryview) -> int:
         """Make room for a payload of which ``there`` has arrived; return the bytes used."""
         room = self._place(head.frame, head.payload) if self._place is not None else None
         if room is None:
             if len(there) == head.payload:
-                self._done(head, bytes(there))
+                self._done(head.frame, bytes(there), head.payload_crc)
                 return len(there)
             room = memoryview(bytearray(min(head.payload, max(_FIRST_ROOM, len(there)))))
         room[: len(there)] = there
@@ -544,19 +542,20 @@ class FrameReader:
         if self._filled == head.payload:
             room = self._room
             self._head, self._room, self._filled = None, memoryview(b""), 0
-            self._done(head, room)
+            self._done(head.frame, room, head.payload_crc)
         elif self._filled == len(self._room):
             larger = bytearray(min(head.payload, 4 * self._filled))
             larger[: self._filled] = self._room
             self._room = memoryview(larger)
 
-    def _done(self, head: _Head, payload: memoryview | bytes) -> None:
-        covered = head.frame.flags & BATCH_CRC or not head.payload
-        if (0 if covered else crc32c(payload)) != head.payload_crc:
-            name = type_name(head.frame.type)
+    def _done(self, frame: Frame, payload: memoryview | bytes, crc: int) -> None:
+        """Hand out a frame whose payload is whole; ``crc`` is what its header says of it."""
+        covered = frame.flags & BATCH_CRC or not payload
+        if (0 if covered else crc32c(payload)) != crc:
+            name = type_name(frame.type)
             raise FrameError("crc", f"the CRC of the payload of {name} differs")
-        head.frame.payload = payload
-        self._frames.append(head.frame)
+        frame.payload = payload
+        self._frames.append(frame)
 
     def _compact(self, at: int, need: int) -> None:
         """Move what is left of the stage, from ``at`` on, to its front and fit its size."""
