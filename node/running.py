@@ -146,7 +146,7 @@ class Running:
                 limits,
                 counts,
                 clock=trio.current_time,
-                waited=partial(self.metrics.observe, "twinlog_confirm_wait_seconds"),
+                waited=self.metrics.observe_often("twinlog_confirm_wait_seconds"),
             ),
             reads=reads,
             finds=finds,

@@ -139,7 +139,7 @@ class Stream:
             out.append(piece)
             size += len(piece)
         if not self.unsent:
-            self.moved_at = self._outbox.now
+            self.moved_at = self._readiness.now
         self.unsent += size
         if not self._marked and not self._full:
             self._marked = True
@@ -181,8 +181,12 @@ class Stream:
     def _taken(self, count: int) -> None:
         self.unsent -= count
         self.sent += count
-        self.moved_at = self._outbox.now
+        self.moved_at = self._readiness.now
         out = self._out
+        if not self.unsent:
+            out.clear()
+            self._empty.set()
+            return
         while count:
             first = out[0]
             if count < len(first):
@@ -190,8 +194,6 @@ class Stream:
                 break
             count -= len(first)
             out.popleft()
-        if not out:
-            self._empty.set()
 
     async def write_on(self) -> None:
         """Write a full socket until its queue is empty or it is closed. One task at a time."""
@@ -321,7 +323,7 @@ class Stream:
             return 0, False
         more = count == len(room)
         self.received += count
-        self.moved_at = self._outbox.now
+        self.moved_at = self._readiness.now
         self._reader.received(count)
         return count, more
 

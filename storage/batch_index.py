@@ -159,8 +159,8 @@ class BatchIndex:
         """Return the number of the batch that holds ``offset``; `count` when none does."""
         count = self.count
         guess = self._guess
-        for at in (guess, guess + 1):
-            if at < count:
+        for at in (count - 1, guess, guess + 1):  # what was just written, or what comes next
+            if 0 <= at < count:
                 start, end = self.span(at)
                 if start <= offset < end:
                     self._guess = at

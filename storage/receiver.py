@@ -17,7 +17,6 @@ Not here: sessions and acknowledgements (``replication.slave_session``), control
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from storage.commit_log import CommitLog
 from storage.epoch_history import EpochRecord, decode_epoch
@@ -63,7 +62,7 @@ class Receiver:
                 data = payload[taken : taken + size]
                 value = self._place(entry, data)
                 taken += size
-                ready.append(replace(entry, flushed=log.flushed))
+                ready.append(_own(entry, log.flushed))
                 if value is not None:
                     self._write(ready)
                     log.history.add(value)
@@ -134,6 +133,14 @@ class Receiver:
 
     def _bad(self, entry: BatchEntry, reason: str) -> BadBatch:
         return BadBatch(entry.start, entry.length, reason)
+
+
+def _own(entry: BatchEntry, flushed: int) -> BatchEntry:
+    """Return a master's entry with the flushed offset of this node."""
+    return BatchEntry(
+        entry.start, entry.length, entry.count, entry.epoch, entry.crc, entry.store_timestamp,
+        entry.kind, flushed,
+    )  # fmt: skip
 
 
 def _check_order(entries: Sequence[BatchEntry], end: int, size: int) -> None:

@@ -12,7 +12,15 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as classic
 
 from node.figures import Counters, figures
-from node.metrics import BY_NAME, METRICS, TOPICS_MAX, NodeMetrics, UnknownFigure, reference
+from node.metrics import (
+    BY_NAME,
+    METRICS,
+    OFTEN_MAX,
+    TOPICS_MAX,
+    NodeMetrics,
+    UnknownFigure,
+    reference,
+)
 
 NODE = Path(__file__).parents[3] / "node"
 
@@ -124,6 +132,19 @@ def test_durations_are_told_when_they_happen() -> None:
     found = scrape(metrics)
     assert found[("twinlog_log_flush_duration_seconds_count", ())] == 1
     assert found[("twinlog_confirm_wait_seconds_sum", ())] == 0.1
+
+
+def test_frequent_durations_are_all_there_when_somebody_asks() -> None:
+    metrics = NodeMetrics(present)
+    take = metrics.observe_often("twinlog_confirm_wait_seconds")
+    for _ in range(OFTEN_MAX + 3):
+        take(0.25)
+    for _ in range(2):  # asking twice counts nothing twice
+        found = scrape(metrics)
+        assert found[("twinlog_confirm_wait_seconds_count", ())] == OFTEN_MAX + 3
+    assert found[("twinlog_confirm_wait_seconds_sum", ())] == (OFTEN_MAX + 3) / 4
+    with pytest.raises(UnknownFigure):
+        metrics.observe_often("twinlog_nonsense")
 
 
 def test_a_name_outside_the_table_is_refused() -> None:
