@@ -19,11 +19,16 @@ class Queues:
     dispatched: int = 0
     calls: int = 0
 
+    @property
+    def behind(self) -> bool:
+        """Whether anything is left to enter."""
+        return self.dispatched < self.confirm
+
     def prepare_job(self) -> Job | None:
         """Nothing to prepare."""
         return None
 
-    def dispatch(self, max_bytes: int) -> bool:
+    def dispatch(self, max_bytes: int, *, wall_ms: int) -> bool:
         """Enter everything."""
         self.calls += 1
         self.dispatched = self.confirm
@@ -51,11 +56,11 @@ def test_small_records_are_entered_together() -> None:
     made = upkeep(store)
     for step in range(5):
         store.confirm += 200
-        made.dispatch(10.0 + step * PATIENT_SECONDS / 8)
+        made.dispatch(10.0 + step * PATIENT_SECONDS / 8, 0)
     assert (store.calls, store.dispatched) == (1, 200)
     due = made.next_deadline(10.003)
     assert due == 10.0 + PATIENT_SECONDS
-    made.dispatch(due)
+    made.dispatch(due, 0)
     assert (store.calls, store.dispatched) == (2, 1000)
 
 
@@ -63,9 +68,9 @@ def test_much_does_not_wait() -> None:
     """More than a little is entered whatever the time."""
     store = Queues(confirm=100)
     made = upkeep(store)
-    made.dispatch(10.0)
+    made.dispatch(10.0, 0)
     store.confirm += PATIENT_BYTES
-    made.dispatch(10.0)
+    made.dispatch(10.0, 0)
     assert store.dispatched == store.confirm
 
 
@@ -73,9 +78,9 @@ def test_who_looks_does_not_wait() -> None:
     """While readers wait nothing is postponed, and the deadline is now."""
     store = Queues(confirm=100)
     made = upkeep(store)
-    made.dispatch(10.0)
+    made.dispatch(10.0, 0)
     made.patient = False
     store.confirm += 1
     assert made.next_deadline(10.0) <= 10.0
-    made.dispatch(10.0)
+    made.dispatch(10.0, 0)
     assert store.dispatched == store.confirm
