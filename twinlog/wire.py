@@ -495,6 +495,8 @@ class FrameReader:
         if self._end - at < HEADER_SIZE:
             _refuse_foreign(stage[at : self._end])
             return -HEADER_SIZE
+        size: int
+        payload: int
         (
             magic, version, kind, flags, size, payload, epoch, request, names, crc, payload_crc,
             head_crc,
