@@ -14,6 +14,7 @@ class Queues:
 
     settings: StoreSettings = field(default_factory=StoreSettings)
     flushed: int = 0
+    committed: int = 0
     end: int = 0
     confirm: int = 0
     dispatched: int = 0
