@@ -65,6 +65,9 @@ class Driver:
         wall_ms: Wall clock in ms, for records and for people.
         seed: Of the jitter of pauses.
         now: Clock at the start.
+
+    Attributes:
+        upkeep: The work that nobody asked for.
     """
 
     def __init__(
@@ -103,7 +106,7 @@ class Driver:
         )
         self.core = ReplicaCore(who, settings, store, store.promise, seed=seed, now=now)
         eager = settings.ack == "durable" or store.settings.flush == "sync"
-        self._upkeep = Upkeep(
+        self.upkeep = Upkeep(
             store, outside, eager=eager, dispatch_bytes=settings.dispatch_bytes, now=now
         )
         self.keeping = Keeping(store, self.core, outside, wall_ms=wall_ms, now=now)
@@ -209,26 +212,14 @@ class Driver:
     def enter(self, now: float) -> None:
         """Somebody looks into the queues: what is confirmed is entered now, not a little later."""
         if self.store.dispatched < self.store.confirm:
-            self._upkeep.patient = False
-            self._turn(now, self._nothing)
-
-    def _nothing(self, now: float) -> None:
-        """No event: only what the store needs is done."""
-
-    def watched(self, *, by_readers: bool) -> None:
-        """Say whether readers wait for records: then none waits for its entry in a queue."""
-        self._upkeep.patient = not by_readers
-
-    @property
-    def hurries(self) -> bool:
-        """Whether `on_tick` is due at once."""
-        return self._upkeep.more
+            self.upkeep.patient = False
+            self._turn(now, lambda _: None)  # no event: the store has work
 
     def next_deadline(self) -> float | None:
         """Return when `on_tick` is due; None for never."""
         if self._crashed:
             return None
-        due = min(self._upkeep.next_deadline(self._now), self.keeping.next_deadline())
+        due = min(self.upkeep.next_deadline(self._now), self.keeping.next_deadline())
         core = self.core.next_deadline()
         if core is not None and core < due:
             due = core
@@ -268,7 +259,7 @@ class Driver:
                 while out and not self._crashed:
                     command = out.popleft()
                     do[type(command)](now, command)
-                if self._crashed or not self._upkeep.commit(now):
+                if self._crashed or not self.upkeep.commit(now):
                     break
                 self.core.on_appended(now)
         finally:
@@ -276,9 +267,9 @@ class Driver:
             self._shipments.clear()
         if not self._crashed:
             self._outside.push()
-            self._upkeep.work(now)
+            self.upkeep.work(now)
             self.keeping.work(now)
-            if (full := self._upkeep.dispatch(now, self._wall_ms())) is not None:
+            if (full := self.upkeep.dispatch(now, self._wall_ms())) is not None:
                 self._outside.event("dispatch-waits", "alarm", what=full)
             for note in self.store.index_notes():
                 self._outside.event("index-mended", "alarm", what=note)
@@ -356,7 +347,7 @@ class Driver:
     def _control(self, now: float, change: Control, deadline: float, reply: Reply) -> None:
         assert self._token is not None
         result = self.store.append_control(self._token, change, wall_ms=self._wall_ms())
-        self._upkeep.commit(now, at_once=True)  # somebody waits, and there are few of them
+        self.upkeep.commit(now, at_once=True)  # somebody waits, and there are few of them
         self._written(now, [result], CONFIRMED, deadline, 1024, reply)
 
     def _written(
@@ -386,7 +377,7 @@ class Driver:
         self._replies[self._requests] = (reply, results, ack)
         self.core.waiters.add(self._requests, ack, end=end, size=size, deadline=deadline)
         if ack == FLUSHED:
-            self._upkeep.wanted = max(self._upkeep.wanted, end)
+            self.upkeep.wanted = max(self.upkeep.wanted, end)
         self.core.on_appended(now)
 
     def _holds(self, ack: str, end: int) -> bool:
@@ -413,7 +404,7 @@ class Driver:
         self._turn(now, self._transfer, self._done(reply), to, who)
 
     def _transfer(self, now: float, request: int, to: str, who: str) -> None:
-        if self._upkeep.commit(now, at_once=True):
+        if self.upkeep.commit(now, at_once=True):
             self.core.on_appended(now)
         self.core.transfer(now, request, to, who)
 
@@ -526,12 +517,12 @@ class Driver:
         except DiskFull as error:
             self._outside.event("disk-full", "alarm", what=str(error))
         else:
-            self._upkeep.wanted = max(self._upkeep.wanted, end)
+            self.upkeep.wanted = max(self.upkeep.wanted, end)
         self._full = end is None
         reign.on_epoch_appended(now, end)
 
     def _do_flush(self, now: float, command: commands.Flush) -> None:
-        self._upkeep.wanted = max(self._upkeep.wanted, self.store.committed)
+        self.upkeep.wanted = max(self.upkeep.wanted, self.store.committed)
 
     def _do_cut(self, now: float, command: commands.Cut) -> None:
         assert self._token is not None
@@ -558,7 +549,7 @@ class Driver:
         else:
             flushed = self.store.flushed
             if not self.keeping.on_job(now, job, error):
-                self._upkeep.on_job(now, job, error)
+                self.upkeep.on_job(now, job, error)
             if self.store.flushed > flushed:
                 self.core.on_flushed(now)
 

@@ -157,7 +157,7 @@ class ReplicaService:
         for look in self.after_turn:
             look(now)
         outbox.flush()
-        if now >= self._looked_until or self.driver.hurries:
+        if now >= self._looked_until or self.driver.upkeep.more:
             self._set_timer(now)
         elif self._timer.deadline > self._looked_until:
             self._timer.deadline = self._looked_until
@@ -167,8 +167,8 @@ class ReplicaService:
         self.driver.enter(self.outbox.now)
 
     def watched(self, *, by_readers: bool) -> None:
-        """Say whether readers wait for records."""
-        self.driver.watched(by_readers=by_readers)
+        """Say whether readers wait for records: then none waits for its entry in a queue."""
+        self.driver.upkeep.patient = not by_readers
 
     def turn_soon(self) -> None:
         """End the turn with the round: once, however many sockets were served in it."""
