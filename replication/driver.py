@@ -213,7 +213,7 @@ class Driver:
         """Somebody looks into the queues: what is confirmed is entered now, not a little later."""
         if self.store.dispatched < self.store.confirm:
             self.upkeep.patient = False
-            self._turn(now, lambda _: None)  # no event: the store has work
+            self._turn(now, self._drain)
 
     def next_deadline(self) -> float | None:
         """Return when `on_tick` is due; None for never."""
