@@ -14,6 +14,7 @@ from typing import Protocol
 from node.admin import create_hint
 from node.presence import Presence
 from node.reads import Standing
+from storage.epoch_history import Epoch
 from twinlog import wire
 from twinlog.errors import (
     Busy,
@@ -55,6 +56,11 @@ class AnswerStore(Protocol):
         """The end offset."""
         ...
 
+    @property
+    def epochs(self) -> Sequence[Epoch]:
+        """The epochs of the log, oldest first."""
+        ...
+
     def topics(self) -> Mapping[str, int]:
         """Queues by topic."""
         ...
@@ -70,6 +76,10 @@ class AnswerStore(Protocol):
     def record_at(self, log_offset: int) -> memoryview | None:
         """The record that starts there, below confirm."""
         ...
+
+
+EPOCHS_MAX = 1024
+"""Epochs that one METADATA answer lists."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +136,14 @@ class Answers:
             "topics": dict(wanted),
             "family": identity.family,
             "message_size_max": identity.message_size_max,
+            "epochs": self._epochs(),
         }
+
+    def _epochs(self) -> list[list[int]]:
+        """Epoch and start of the newest epochs that hold a confirmed byte, oldest first."""
+        confirm = self._store.confirm
+        found = [[one.epoch, one.start] for one in self._store.epochs if one.start < confirm]
+        return found[-EPOCHS_MAX:]
 
     def offsets(self, fields: Mapping[str, object]) -> dict[str, object]:
         """First and next offset of a topic's queues, and the offset at a time where asked.

@@ -151,6 +151,7 @@ ANSWERS: Final[Mapping[Type, Shape]] = {
         "topics": _MAP,
         "family": _INT,
         "message_size_max": _INT,
+        "epochs": Field(Kind.LIST, required=False, row=(Kind.INT, Kind.INT)),
     },
     Type.APPEND: {
         "results": Field(Kind.LIST, row=_RESULT),

@@ -158,5 +158,5 @@ def log_splits(directory: Directory, sizing: Sizing) -> list[Split]:
 
 
 def read_task(task: Task) -> Iterator[Any]:
-    """Yield the Arrow batches of a task."""
+    """Yield the Arrow batches of a task; see `read_split`."""
     return read_split(task.root, task.split, task.reading, topics=task.topics)

@@ -17,6 +17,7 @@ from typing import Any, Final, cast
 
 from twinlog.errors import UsageError
 from twinlog.ranges import Point, Range, parse_range
+from twinlog.routing import parse_endpoints
 from twinlog.spark.errors import SourceError, listed, nearest
 from twinlog.units import MiB, UnitError, parse_duration, parse_size
 
@@ -83,6 +84,13 @@ def _names(text: str) -> tuple[str, ...]:
     if not found:
         raise _Bad("at least one name")
     return found
+
+
+def _servers(text: str) -> tuple[str, ...]:
+    try:
+        return tuple(str(address) for address in parse_endpoints(text))
+    except UsageError as error:
+        raise _Bad(f"addresses such as n1:7410,n2:7410: {error.text}") from None
 
 
 def _tags(text: str) -> tuple[str, ...]:
@@ -227,6 +235,31 @@ class Option:
 
 TABLE: tuple[Option, ...] = (
     Option("path", "path", None, _names, "both", "Store directories; the argument of load()."),
+    Option(
+        "servers",
+        "servers",
+        None,
+        _servers,
+        "both",
+        "Addresses of any nodes, host:port, separated by commas. Either servers or path.",
+        ("endpoints",),
+    ),
+    Option(
+        "readFrom",
+        "read_from",
+        "slave",
+        str,
+        "both",
+        "Whom tasks ask: slave (then the master), any, master, or a node's name.",
+    ),
+    Option(
+        "maxStaleness",
+        "max_staleness",
+        "30 s",
+        _seconds,
+        "both",
+        "How long to wait for a node that has what the plan pinned; 0: each node is asked once.",
+    ),
     Option(
         "subscribe",
         "subscribe",
@@ -377,6 +410,9 @@ class Options:
     """The values of a query; fields are named and described in `TABLE`."""
 
     path: tuple[str, ...] | None
+    servers: tuple[str, ...] | None
+    read_from: str
+    max_staleness: float
     subscribe: tuple[str, ...] | None
     pattern: str | None
     assign: Mapping[str, tuple[int, ...]] | None
@@ -480,9 +516,16 @@ def _together(found: Options) -> None:
     if len(given) > 1:
         text = f"{listed(given, 'and')} are given"
         raise SourceError(text, code="option", hint="name the topics in one way")
-    if found.path is None:
+    if found.path is None and found.servers is None:
         text = "nothing says where the records are"
-        raise SourceError(text, code="option", hint="give load() a store directory")
+        hint = "set servers, or give load() a store directory"
+        raise SourceError(text, code="option", hint=hint)
+    if found.path is not None and found.servers is not None:
+        text = "servers and path are given"
+        raise SourceError(text, code="option", hint="read a cluster or directories")
+    if found.servers is not None and found.split_mode == "log":
+        text = "splitMode log reads directories"
+        raise SourceError(text, code="option", hint="leave it out: nodes serve queues")
     if found.ending_offsets.word == EARLIEST or any(
         value == EARLIEST
         for queues in found.ending_offsets.queues.values()

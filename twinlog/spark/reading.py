@@ -161,7 +161,7 @@ def read_split(
     try:
         for found in _located(root, log, split, losses):
             wanted = _tagged(found, reading.tags)
-            yield from _Batches(log, split, reading, losses, topics).of(wanted)
+            yield from Batches(log, split, reading, losses, topics).of(wanted)
         losses.report()
     finally:
         log.close()
@@ -328,16 +328,41 @@ def _tagged(found: Located, tags: Sequence[str] | None) -> Located:
 # -- rows -----------------------------------------------------------------------------------------
 
 
-class _Batches:
-    """Turns located records into batches."""
+class Stored(Protocol):
+    """Where records are fetched from."""
+
+    @property
+    def buffer(self) -> Any:
+        """Where `gather` puts them."""
+        ...
+
+    def gather(self, offsets: Any, sizes: Any) -> tuple[int, Any]:
+        """Fetch as many as fit; return how many, and the index of each in the buffer."""
+        ...
+
+    def name(self, offset: int) -> str:
+        """Return where a record lies, for messages."""
+        ...
+
+
+class Batches:
+    """Turns located records into batches.
+
+    Args:
+        log: Where they are fetched from.
+        split: What is read, for messages.
+        reading: How.
+        losses: Is told what cannot be handed out.
+        topics: Only these, where a split has no pieces; None: all.
+    """
 
     def __init__(
         self,
-        log: LogBytes,
+        log: Stored,
         split: Split,
         reading: Reading,
         losses: Losses,
-        topics: Sequence[str] | None,
+        topics: Sequence[str] | None = None,
     ) -> None:
         self._log = log
         self._topics = topics

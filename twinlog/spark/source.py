@@ -15,8 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from twinlog.spark.batch import DirectoryQuery
-    from twinlog.spark.stream_directory import DirectoryStream
+    from twinlog.spark.queries import BatchQuery, StreamQuery
 
     Base: Any = object
     BaseReader: Any = object
@@ -85,13 +84,13 @@ class BatchReader(BaseReader):  # type: ignore[misc]
         self._given = dict(given)
         self._fields = tuple(fields)
 
-    def _query(self) -> DirectoryQuery:
-        from twinlog.spark.batch import DirectoryQuery
+    def _query(self) -> BatchQuery:
         from twinlog.spark.columns import of_schema
         from twinlog.spark.options import parse
+        from twinlog.spark.queries import batch_query
 
-        options = parse(self._given, use="batch")
-        return DirectoryQuery(options, of_schema(self._fields, kafka=options.kafka_columns))
+        kafka = parse(self._given, use="batch").kafka_columns
+        return batch_query(self._given, of_schema(self._fields, kafka=kafka))
 
     def partitions(self) -> list[Partition]:
         """Pin the view and plan the query, on the driver."""
@@ -99,10 +98,10 @@ class BatchReader(BaseReader):  # type: ignore[misc]
 
     def read(self, partition: Any) -> Iterator[Any]:
         """Yield the batches of one task, on an executor."""
-        from twinlog.spark.batch import read_task
+        from twinlog.spark.queries import read_any
 
         if isinstance(partition, Partition):  # Spark hands in an empty one when there is nothing
-            yield from read_task(partition.task)
+            yield from read_any(partition.task)
 
 
 class StreamReader(BaseStream, AvailableNow):  # type: ignore[misc]
@@ -118,22 +117,21 @@ class StreamReader(BaseStream, AvailableNow):  # type: ignore[misc]
     def __init__(self, given: Mapping[str, str], fields: Sequence[tuple[str, str]]) -> None:
         self._given = dict(given)
         self._fields = tuple(fields)
-        self._made: DirectoryStream | None = None
+        self._made: StreamQuery | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave the driver's state behind."""
         return {"_given": self._given, "_fields": self._fields, "_made": None}
 
     @property
-    def _query(self) -> DirectoryStream:
+    def _query(self) -> StreamQuery:
         if self._made is None:
             from twinlog.spark.columns import of_schema
             from twinlog.spark.options import parse
-            from twinlog.spark.stream_directory import DirectoryStream
+            from twinlog.spark.queries import stream_query
 
-            options = parse(self._given, use="stream")
-            columns = of_schema(self._fields, kafka=options.kafka_columns)
-            self._made = DirectoryStream(options, columns)
+            kafka = parse(self._given, use="stream").kafka_columns
+            self._made = stream_query(self._given, of_schema(self._fields, kafka=kafka))
         return self._made
 
     def initialOffset(self) -> dict[str, Any]:
@@ -170,17 +168,19 @@ class StreamReader(BaseStream, AvailableNow):  # type: ignore[misc]
 
     def read(self, partition: Any) -> Iterator[Any]:
         """Yield the batches of one task, on an executor."""
-        from twinlog.spark.batch import read_task
+        from twinlog.spark.queries import read_any
 
         if isinstance(partition, Partition):
-            yield from read_task(partition.task)
+            yield from read_any(partition.task)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Nothing to do: the checkpoint is Spark's."""
 
     def stop(self) -> None:
-        """Let go of what was looked at."""
-        self._made = None
+        """Let go of connections."""
+        if self._made is not None:
+            self._made.close()
+            self._made = None
 
 
 def fields_of(schema: Any) -> list[tuple[str, str]]:

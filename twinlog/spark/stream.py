@@ -53,8 +53,12 @@ class StreamView(Protocol):
         """The queues that the options mean."""
         ...
 
-    def epoch_at(self, offset: int) -> int | None:
-        """Epoch of the byte at a log offset; None where none are kept."""
+    def mark(self, ends: Ends, moved: Sequence[Key]) -> tuple[int | None, int]:
+        """Epoch and place: the newest record below ``ends`` lies before it; ``moved`` grew."""
+        ...
+
+    def cut(self, found: Mapping[Key, tuple[int, int]], limit: Limit) -> Ends:
+        """Where each queue ends in a batch that begins and could end as ``found`` says."""
         ...
 
     def cut_of(self, epoch: int) -> int | None:
@@ -173,7 +177,7 @@ class Stream:
         for view in views:
             before, found = old.get(view.group, _Group()), spans[view.group]
             share = _share(limit, found, total)
-            ends = _cut(view.queues, found, share)
+            ends = view.cut(found, share)
             groups[view.group] = self._group(view, ends, before)
             fresh = {
                 k: first for k, (first, _) in found.items() if k not in before.queues and first
@@ -301,15 +305,15 @@ class Stream:
 
     def _group(self, view: StreamView, ends: Ends, before: _Group) -> _Group:
         """Return the offset of a group; its place is that of the newest record below the ends."""
-        places = [
-            view.queues[key].place(stop - 1)
+        moved = [
+            key
             for key, stop in ends.items()
             if stop > max(before.queues.get(key, 0), view.queues[key].start)
         ]
-        newest = max(places, default=-1)
-        if newest < before.end:
+        epoch, end = view.mark(ends, moved) if moved else (None, 0)
+        if end <= before.end:
             return _Group(ends, before.epoch, before.end)
-        return _Group(ends, view.epoch_at(newest), newest + 1)
+        return _Group(ends, epoch, end)
 
 
 def _share(limit: Limit, found: Mapping[Key, tuple[int, int]], total: int) -> Limit:
@@ -321,7 +325,7 @@ def _share(limit: Limit, found: Mapping[Key, tuple[int, int]], total: int) -> Li
     return Limit(rows, None if limit.size is None else max(1, limit.size * mine // total))
 
 
-def _cut(
+def aligned(
     queues: Mapping[Key, StreamQueue], found: Mapping[Key, tuple[int, int]], limit: Limit
 ) -> Ends:
     """Return where each queue ends, all of them at one place of the log.
@@ -343,6 +347,21 @@ def _cut(
     point = np.array([max(high, least)])
     for key, (first, stop) in waiting.items():
         ends[key] = int(queues[key].cuts(first, stop, point)[0])
+    return ends
+
+
+def proportional(found: Mapping[Key, tuple[int, int]], rows: int | None) -> Ends:
+    """Return ends that share ``rows`` by what each queue has left; at least one row of each.
+
+    For stores that do not tell where in the log a queue is.
+    """
+    total = sum(stop - first for first, stop in found.values())
+    if rows is None or rows >= total:
+        return {key: stop for key, (_, stop) in found.items()}
+    ends: Ends = {}
+    for key, (first, stop) in found.items():
+        mine = max(1, rows * (stop - first) // total)
+        ends[key] = min(stop, first + mine)
     return ends
 
 

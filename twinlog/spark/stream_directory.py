@@ -21,7 +21,7 @@ from twinlog.spark.errors import SourceError
 from twinlog.spark.options import Options, parse
 from twinlog.spark.planning import Sizing, clipped, splits_of
 from twinlog.spark.selection import selected
-from twinlog.spark.stream import Json, Stream
+from twinlog.spark.stream import Ends, Json, Key, Limit, Stream, aligned
 
 LOOK_SECONDS = 0.1
 _log = logging.getLogger("twinlog.spark")
@@ -46,10 +46,15 @@ class DirectoryView:
         """The queues that the options mean."""
         return self._queues
 
-    def epoch_at(self, offset: int) -> int | None:
-        """Return the epoch of a byte; None where the store keeps none."""
-        held = [epoch for start, epoch in self.directory.epochs if start <= offset]
-        return held[-1] if held else None
+    def mark(self, ends: Ends, moved: Sequence[Key]) -> tuple[int | None, int]:
+        """Return epoch and end of the newest record below ``ends``."""
+        newest = max(self._queues[key].place(ends[key] - 1) for key in moved)
+        held = [epoch for start, epoch in self.directory.epochs if start <= newest]
+        return held[-1] if held else None, newest + 1
+
+    def cut(self, found: Mapping[Key, tuple[int, int]], limit: Limit) -> Ends:
+        """Return where each queue ends in the next batch: all at one place of the log."""
+        return aligned(self._queues, found, limit)
 
     def cut_of(self, epoch: int) -> int | None:
         """Return where the next epoch begins; None while there is no newer one."""
@@ -97,6 +102,10 @@ class DirectoryStream:
             self._views = [DirectoryView(root, self.options) for root in self.options.path or ()]
             self._looked = now
         return self._views
+
+    def close(self) -> None:
+        """Let go of what was looked at."""
+        self._views, self._looked = [], float("-inf")
 
     def tasks(self, start: Json, end: Json) -> list[Task]:
         """Return the tasks of the batch between two offsets.

@@ -10,6 +10,7 @@ from node.answers import Answers, Identity, Leadership
 from node.counts import ClientCounts
 from node.presence import Presence
 from node.reads import Standing
+from storage.epoch_history import Epoch
 from twinlog import record
 from twinlog.errors import (
     Busy,
@@ -33,6 +34,7 @@ class Shelf:
 
     confirm = 200
     end = 300
+    epochs = (Epoch(3, 0), Epoch(7, 150), Epoch(8, 200))
 
     def topics(self) -> Mapping[str, int]:
         """Queues by topic."""
@@ -197,3 +199,8 @@ def test_counts() -> None:
     counts.limit_reached("waiting")
     assert counts.answers == {("send", "stored"): 2}
     assert (counts.closings, counts.limits) == ({"oversized": 1}, {"waiting": 1})
+
+
+def test_metadata_lists_epochs_that_hold_a_confirmed_byte() -> None:
+    """An epoch whose first byte is not confirmed may still be cut."""
+    assert answers().metadata(None)["epochs"] == [[3, 0], [7, 150]]

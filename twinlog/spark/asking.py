@@ -1,0 +1,164 @@
+"""Whom a task asks: slaves first, in turn, until one has what the plan pinned.
+
+A node that cannot be reached, lags behind the plan, or knows an older epoch is passed over; when
+all were, they are asked again until ``maxStaleness`` is over. Smaller epochs are never believed.
+
+Units: seconds, on a clock that never goes back.
+
+Not here: what is asked (`twinlog.spark.cluster`), the wire (`twinlog.client`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final, cast
+
+from twinlog.client import Client
+from twinlog.errors import TwinlogError
+from twinlog.routing import Route
+from twinlog.session import backoff
+from twinlog.spark.errors import SourceError, SourceUnavailable, nearest
+from twinlog.wire import Frame, Type
+
+ATTEMPT_SECONDS: Final = 5.0
+"""How long one node has to answer: a paused one must not use up the whole wait."""
+ROUTE_SECONDS: Final = 10.0
+"""How long to look for any node at all, before a query and between rounds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asking:
+    """How nodes are chosen.
+
+    Attributes:
+        servers: Addresses of any nodes.
+        read_from: ``slave`` (then the master), ``any``, ``master``, or a node's name.
+        max_staleness: How long to wait for a node that has what was pinned.
+        epoch: The pinned epoch.
+        turn: Rotates the slaves, so that not all tasks ask the same one.
+    """
+
+    servers: tuple[str, ...]
+    read_from: str
+    max_staleness: float
+    epoch: int = 0
+    turn: int = 0
+
+
+class Nodes:
+    """The nodes of one cluster, for one task or plan; close it."""
+
+    def __init__(self, asking: Asking) -> None:
+        self._asking = asking
+        self._client = Client(asking.servers, timeout=ROUTE_SECONDS, name="twinlog-spark")
+        try:
+            self.route: Route = self._client.metadata()
+        except TwinlogError as error:
+            self._client.close()
+            text = f"no node of {', '.join(asking.servers)} answered: {error.text}"
+            raise SourceUnavailable(text, hint=error.hint) from None
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._client.close()
+
+    def epochs(self) -> tuple[tuple[int, int], ...]:
+        """Return (start, epoch) of the confirmed history, oldest first; () where nodes are older.
+
+        Raises:
+            SourceUnavailable: No node that knows the pinned epoch answered.
+        """
+        answer = self.ask(Type.METADATA, {"topics": []}, "the epochs", lambda _: None)
+        rows = answer.fields.get("epochs")
+        if not isinstance(rows, list):
+            return ()
+        pairs = cast("list[list[int]]", rows)
+        return tuple((start, epoch) for epoch, start in pairs)
+
+    def order(self) -> list[str]:
+        """Return the names of the nodes to ask, in this order.
+
+        Raises:
+            SourceError: ``readFrom`` names a node that the cluster does not have.
+        """
+        serving = [node.name for node in self.route.nodes if node.address is not None]
+        leader, wanted = self.route.leader, self._asking.read_from
+        masters = [name for name in serving if name == leader]
+        slaves = [name for name in serving if name != leader]
+        if slaves:
+            turn = self._asking.turn % len(slaves)
+            slaves = slaves[turn:] + slaves[:turn]
+        match wanted:
+            case "slave":
+                return slaves + masters
+            case "any":
+                every = masters + slaves
+                turn = self._asking.turn % max(len(every), 1)
+                return every[turn:] + every[:turn]
+            case "master":
+                return masters
+            case _:
+                names = [node.name for node in self.route.nodes]
+                if wanted not in names:
+                    hint = nearest(wanted, names) or f"there are {', '.join(names)}"
+                    text = f"readFrom is {wanted!r}, which is no node"
+                    raise SourceError(text, code="option", hint=hint)
+                return [wanted]
+
+    def ask(
+        self,
+        kind: Type,
+        fields: Mapping[str, object],
+        what: str,
+        usable: Callable[[Frame], str | None],
+    ) -> Frame:
+        """Ask the nodes in turn until the answer of one is usable.
+
+        Args:
+            kind: Type of the request.
+            fields: Its fields.
+            what: Names it in the error.
+            usable: Why an answer is not, or None.
+
+        Raises:
+            SourceUnavailable: None was within ``max_staleness``.
+            TwinlogError: What ``usable`` raises, or a refusal that another node would repeat.
+        """
+        began, attempt = time.monotonic(), 0
+        while True:
+            why = self._round(kind, fields, usable)
+            if isinstance(why, Frame):
+                return why
+            left = self._asking.max_staleness - (time.monotonic() - began)
+            if left <= 0:
+                each = "; ".join(f"{name} {reason}" for name, reason in why.items()) or "no node"
+                text = f"{what}: no node served it within {self._asking.max_staleness:g} s ({each})"
+                hint = "see twinlog cluster status, raise maxStaleness, or set readFrom=any"
+                raise SourceUnavailable(text, code="offset-not-available", hint=hint)
+            time.sleep(min(backoff(attempt, 1.0), left))
+            attempt += 1
+            with contextlib.suppress(TwinlogError):
+                self.route = self._client.metadata(timeout=min(ROUTE_SECONDS, max(left, 1.0)))
+
+    def _round(
+        self, kind: Type, fields: Mapping[str, object], usable: Callable[[Frame], str | None]
+    ) -> Frame | dict[str, str]:
+        """Ask each node once; return the first usable answer, or why each was not."""
+        why: dict[str, str] = {}
+        for name in self.order():
+            try:
+                answer = self._client.call(name, kind, fields, timeout=ATTEMPT_SECONDS)
+            except TwinlogError as error:
+                why[name] = error.text.removeprefix(f"{name} ")
+                continue
+            if 0 < answer.epoch < self._asking.epoch:
+                why[name] = f"knows only epoch {answer.epoch}, not {self._asking.epoch}"
+                continue
+            reason = usable(answer)
+            if reason is None:
+                return answer
+            why[name] = reason
+        return why

@@ -1,0 +1,359 @@
+"""A live cluster as the source sees it: a pinned view, and the records of its queues.
+
+The view is what one node says in one round of questions: the master where there is one, else
+another. Its ends are confirmed: no task ever sees a record above them. Tasks ask slaves first, and
+a slave that has not got so far is waited for or passed over (`twinlog.spark.asking`).
+
+Splits hold the same share of every queue: queues of one topic fill side by side, so a split is
+about one stretch of the log. Rows of one queue keep their order inside a split.
+
+Units: queue offsets count records, log offsets are bytes, times are milliseconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from twinlog import kernels
+from twinlog.reading import parse_offsets
+from twinlog.record import java_hash
+from twinlog.spark.asking import Asking, Nodes
+from twinlog.spark.batch import reading_of
+from twinlog.spark.columns import Column
+from twinlog.spark.decoding import Context
+from twinlog.spark.errors import DataLossError
+from twinlog.spark.foreign import np
+from twinlog.spark.options import Options
+from twinlog.spark.planning import Piece, Split
+from twinlog.spark.queue_files import ENTRY
+from twinlog.spark.reading import Batches, Located, Losses, Reading
+from twinlog.spark.selection import selected
+from twinlog.spark.stream import Ends, Key, Limit, proportional
+from twinlog.units import MiB
+from twinlog.wire import Frame, Type
+
+READ_BYTES = 4 * MiB
+READ_RECORDS = 65_536
+SAMPLE_RECORDS = 64
+"""Records that tell how large records are, for the size of splits."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterTask:
+    """What one task reads from a cluster.
+
+    Attributes:
+        asking: Whom it asks.
+        pieces: What of which queue.
+        reading: How.
+    """
+
+    asking: Asking
+    pieces: tuple[Piece, ...]
+    reading: Reading
+
+
+class LiveQueue:
+    """One queue of a pinned view."""
+
+    def __init__(self, view: ClusterView, key: Key, extent: tuple[int, int]) -> None:
+        self.topic, self.queue = key
+        self.start, self.end = extent
+        self._view = view
+
+    def at_time(self, ms: int) -> int:
+        """Return the first queue offset stored at or after ``ms``, else the end."""
+        found = self._view.offsets(self.topic, at_ms=ms).get(self.queue)
+        at = None if found is None else found[2]
+        return self.end if at is None else min(at, self.end)
+
+    def place(self, number: int) -> int:
+        """Return the log offset of a record; -1 when it cannot be told."""
+        data = self._view.read(self.topic, self.queue, number, 1)
+        return int.from_bytes(data[28:36], "big", signed=True) if len(data) >= 91 else -1
+
+    def cuts(self, first: int, stop: int, points: Any) -> Any:
+        """Return for each log offset of ``points`` the first of ``first..stop`` not before it."""
+        out: list[int] = []
+        for point in points.tolist():
+            low, high = first, stop
+            while low < high:
+                middle = (low + high) // 2
+                if 0 <= self.place(middle) < point:
+                    low = middle + 1
+                else:
+                    high = middle
+            out.append(low)
+        return np.array(out, np.int64)
+
+
+class ClusterView:
+    """A cluster, pinned; close it.
+
+    Args:
+        options: What is asked for; ``servers`` is set.
+
+    Raises:
+        SourceUnavailable: No node answered.
+        SourceError: What is named does not exist.
+    """
+
+    def __init__(self, options: Options) -> None:
+        assert options.servers is not None, "a cluster is named by its servers"
+        # turn 0 of "any" is the master: whoever just sent a record wants to see it
+        pinned_by = "any" if options.read_from == "slave" else options.read_from
+        self._nodes = Nodes(Asking(options.servers, pinned_by, options.max_staleness))
+        self.route = self._nodes.route
+        self._options = options
+        self.confirm = 0
+        self._mean: int | None = None
+        try:
+            self._queues = self._pin()
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._nodes.close()
+
+    def _pin(self) -> dict[Key, LiveQueue]:
+        topics = self.route.topics
+        keys = [(topic, queue) for topic, count in topics.items() for queue in range(count)]
+        chosen = selected(keys, self._options)
+        found: dict[Key, LiveQueue] = {}
+        for topic in sorted({topic for topic, _ in chosen}):
+            extents = self.offsets(topic)
+            for key in chosen:
+                if key[0] == topic and key[1] in extents:
+                    found[key] = LiveQueue(self, key, extents[key[1]][:2])
+        return found
+
+    @property
+    def group(self) -> str:
+        """Cluster and group: the name in offsets."""
+        return f"{self.route.cluster}/{self.route.group}"
+
+    @property
+    def queues(self) -> Mapping[Key, LiveQueue]:
+        """The queues that the options mean."""
+        return self._queues
+
+    def offsets(self, topic: str, at_ms: int | None = None) -> dict[int, Any]:
+        """Return (start, end, offset at the time) by queue."""
+        fields = {"topic": topic, "queues": None, "at_ms": at_ms}
+        answer = self._nodes.ask(Type.OFFSETS, fields, f"offsets of {topic}", lambda _: None)
+        confirm = answer.fields.get("confirm")
+        self.confirm = max(self.confirm, confirm if isinstance(confirm, int) else 0)
+        return dict(parse_offsets(answer.fields))
+
+    def read(self, topic: str, queue: int, offset: int, records: int) -> bytes:
+        """Return the bytes of up to ``records`` records; empty where there are none."""
+        what = f"topic {topic}, queue {queue}, offset {offset}"
+        fields = read_fields(topic, queue, offset, records)
+        answer = self._nodes.ask(Type.READ, fields, what, lambda _: None)
+        return bytes(answer.payload)
+
+    # -- how much and how far --------------------------------------------------------------------
+
+    def mean(self) -> int:
+        """Return about how many bytes a record has, from the first ones of the first queue."""
+        if self._mean is None:
+            held = [queue for queue in self._queues.values() if queue.start < queue.end]
+            data = b""
+            if held:
+                one = held[0]
+                data = self.read(one.topic, one.queue, one.start, SAMPLE_RECORDS)
+            count = len(kernels.record_starts(data, 0, len(data))[0]) // 8
+            self._mean = max(1, len(data) // count) if count else 1
+        return self._mean
+
+    def cut(self, found: Mapping[Key, tuple[int, int]], limit: Limit) -> Ends:
+        """Return where each queue ends in the next batch; see `proportional`."""
+        rows = limit.rows
+        if limit.size is not None:
+            rows = max(1, limit.size // self.mean())
+        return proportional(found, rows)
+
+    def mark(self, ends: Ends, moved: Sequence[Key]) -> tuple[int | None, int]:
+        """Return epoch and place of what is confirmed: everything read lies below it."""
+        del ends, moved
+        return self.route.epoch, self.confirm
+
+    def cut_of(self, epoch: int) -> int | None:
+        """Return where the next epoch after ``epoch`` begins; None where there is none."""
+        if self.route.epoch <= epoch:
+            return None
+        later = [start for start, number in self._nodes.epochs() if number > epoch]
+        return min(later, default=None)
+
+    # -- tasks -----------------------------------------------------------------------------------
+
+    def tasks(
+        self, pieces: Sequence[Piece], columns: Sequence[Column], split_bytes: int
+    ) -> list[ClusterTask]:
+        """Return the tasks that read ``pieces``; a function of them and of the bytes stored."""
+        options, total = self._options, sum(p.stop - p.first for p in pieces)
+        if not total:
+            return []
+        wanted = max(round(total * self.mean() / split_bytes), options.min_partitions or 1, 1)
+        count = min(wanted, total)
+        context = Context(self.route.group, self.epochs(columns))
+        reading = reading_of(options, columns, context)
+        reading = replace(reading, check_crc=options.check_crc == "record")
+        assert options.servers is not None, "a cluster is named by its servers"
+        made: list[ClusterTask] = []
+        for i in range(count):
+            part = tuple(one for one in (share(p, i, count) for p in pieces) if one)
+            if part:
+                asking = Asking(
+                    options.servers, options.read_from, options.max_staleness, self.route.epoch, i
+                )
+                made.append(ClusterTask(asking, part, reading))
+        return made
+
+    def epochs(self, columns: Sequence[Column]) -> tuple[tuple[int, int], ...]:
+        """Return (start, epoch), oldest first, where a column wants them."""
+        if not any(column.name == "epoch" for column in columns):
+            return ()
+        return self._nodes.epochs()
+
+
+def share(piece: Piece, i: int, count: int) -> Piece | None:
+    """Return part ``i`` of ``count`` of a piece; None when nothing falls into it."""
+    rows = piece.stop - piece.first
+    first = piece.first + rows * i // count
+    stop = piece.first + rows * (i + 1) // count
+    return replace(piece, first=first, stop=stop) if first < stop else None
+
+
+def read_fields(topic: str, queue: int, offset: int, records: int) -> dict[str, object]:
+    """Return the fields of a READ."""
+    return {
+        "topic": topic,
+        "queue": queue,
+        "offset": offset,
+        "max_bytes": READ_BYTES if records > 1 else 1,
+        "max_records": records,
+        "wait_ms": 0,
+        "tags": None,
+    }
+
+
+class _Payload:
+    """An answer's records, for `Batches`."""
+
+    def __init__(self, data: Any, name: str, offsets: Any, starts: Any) -> None:
+        self.buffer = np.frombuffer(data, np.uint8)
+        self._name = name
+        self._offsets = offsets
+        self._starts = starts
+
+    def name(self, offset: int) -> str:
+        """Return where the record came from, for messages."""
+        return f"{self._name}, log offset {offset}"
+
+    def gather(self, offsets: Any, sizes: Any) -> tuple[int, Any]:
+        """Return all of them: they are here."""
+        del sizes
+        found = self._starts[np.searchsorted(self._offsets, offsets)]
+        return len(found), np.ascontiguousarray(found)
+
+
+def read_cluster(task: ClusterTask) -> Iterator[Any]:
+    """Yield the Arrow batches of a task.
+
+    Raises:
+        DataLossError: Rows are gone or damaged, and that is not allowed.
+        SourceUnavailable: No node served them in time.
+    """
+    nodes = Nodes(task.asking)
+    split = Split(0, 0, task.pieces)
+    losses = Losses(split, task.reading.fail)
+    try:
+        for i, piece in enumerate(task.pieces):
+            for first, answer in _answers(nodes, piece, task.reading, losses):
+                yield from _batches(answer, (i, first), split, task.reading, losses)
+        losses.report()
+    finally:
+        nodes.close()
+
+
+def _answers(
+    nodes: Nodes, piece: Piece, reading: Reading, losses: Losses
+) -> Iterator[tuple[int, Frame]]:
+    at, tags = piece.first, reading.tags
+    while at < piece.stop:
+        what = f"topic {piece.topic}, queue {piece.queue}: rows {at}–{piece.stop - 1}"
+        fields = read_fields(piece.topic, piece.queue, at, min(piece.stop - at, READ_RECORDS))
+        fields["max_bytes"] = READ_BYTES
+        fields["tags"] = None if tags is None else [java_hash(tag) for tag in tags]
+        answer = nodes.ask(Type.READ, fields, what, _usable)
+        follow, start = _whole(answer, "next"), _whole(answer, "start")
+        if answer.fields["status"] == "before-start":
+            gone = min(start, piece.stop)
+            text = f"topic {piece.topic}, queue {piece.queue}: rows {at}–{gone - 1} are gone "
+            text += f"(first kept {start} on {answer.fields['node']})"
+            hint = "start at earliest, read the archive"
+            losses.lost(gone - at, "gone", text, hint)
+            at = gone
+            continue
+        if len(answer.payload):
+            yield at, answer
+        if follow <= at:
+            text = f"{what}: a node answered with nothing and no place to go on"
+            raise DataLossError(text, hint="see its log")
+        at = follow
+
+
+def _usable(answer: Frame) -> str | None:
+    """Return why an answer does not serve, or None."""
+    status = answer.fields["status"]
+    if status in ("found", "before-start"):
+        return None
+    if status in ("none", "past-end", "above-confirm"):
+        return f"lags: it ends at {answer.fields['end']}"
+    return f"answers {status}"
+
+
+def _whole(answer: Frame, name: str) -> int:
+    value = answer.fields[name]
+    assert isinstance(value, int), "the shape was checked"
+    return value
+
+
+def _batches(
+    answer: Frame, at: tuple[int, int], split: Split, reading: Reading, losses: Losses
+) -> Iterator[Any]:
+    """Yield the batches of one answer; ``at``: index of the piece, queue offset of the read."""
+    index, first = at
+    piece, data = split.pieces[index], answer.payload
+    rows: list[Any] = []
+    for _, queue, number, raw in kernels.gather_queues(data, 0, len(data), 0):
+        entries = np.frombuffer(raw, ENTRY)
+        part = np.empty((len(entries), 5), np.int64)
+        part[:, 0], part[:, 1] = entries["offset"], entries["size"]
+        part[:, 2] = entries["tags"]
+        part[:, 3] = np.arange(number, number + len(entries))
+        part[:, 4] = queue
+        rows.append(part)
+    table = np.concatenate(rows) if rows else np.empty((0, 5), np.int64)
+    table = table[np.argsort(table[:, 0], kind="stable")]
+    table = table[(table[:, 3] >= first) & (table[:, 3] < piece.stop)]
+    if not len(table):
+        return
+    starts = np.ascontiguousarray(table[:, 0])
+    _, _, raw_places = kernels.decode_columns(data, starts, {"log_offset"})
+    places = np.frombuffer(raw_places["log_offset"], np.int64)
+    found = Located(
+        places,
+        table[:, 1],
+        table[:, 2],
+        table[:, 3],
+        np.full(len(table), piece.queue),
+        np.full(len(table), index),
+    )
+    payload = _Payload(data, str(answer.fields["node"]), places, starts)
+    yield from Batches(payload, split, reading, losses).of(found)
