@@ -21,6 +21,7 @@ from cli.render import Answer, Cell, Size, Table, columns
 from storage.disk import RealDisk
 from storage.recover import recover as recover_store
 from storage.repair import Action, Repair, carry_out, plan_repair
+from storage.settings import INDEX_SLOTS_MAX
 from twinlog.store_marks import read_marks
 
 
@@ -28,6 +29,7 @@ def repair(
     directory: Path,
     /,
     *,
+    index_slots: int | None = None,
     dry_run: bool = False,
     yes: Yes = False,
     context: Annotated[Context, PRIVATE],
@@ -38,12 +40,17 @@ def repair(
 
     Args:
         directory: The data directory of a node, or a store of RocketMQ; nobody may be using it.
+        index_slots: Slots of a key index that is built again, RocketMQ's maxHashSlotNum; default
+            those of the index that is there, else 5000000.
         dry_run: Only show the plan.
         yes: Do not ask.
     """
+    if index_slots is not None and not 1 <= index_slots <= INDEX_SLOTS_MAX:
+        text = f"--index-slots is {index_slots}; it can be 1 to {INDEX_SLOTS_MAX}"
+        raise Failure(Exit.USAGE, text)
     _free(directory)
     with open_store(directory) as reader:
-        plan = plan_repair(reader)
+        plan = plan_repair(reader, index_slots=index_slots)
         if dry_run or not plan.actions:
             return _answer(directory, plan, None, context)
         if context.options.output is Output.TABLE:

@@ -66,6 +66,14 @@ ASIDE = "cut"
 BATCH_MAX = 1024 * 1024
 """Records are joined up to this many bytes, as an append of ours does."""
 _BLANK_MIN = BLANK.size
+_BROKERS_OWN = frozenset(
+    {
+        "TBW102", "BenchmarkTest", "SELF_TEST_TOPIC", "OFFSET_MOVED_EVENT", "SCHEDULE_TOPIC_XXXX",
+        "RMQ_SYS_TRACE_TOPIC", "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC",
+        "TRANS_CHECK_MAX_TIME_TOPIC", "rmq_sys_wheel_timer",
+    }
+)  # fmt: skip
+"""Topics that every broker makes for itself: without a record they are not taken over."""
 _ABORT_WORDS = 3
 """What our line in ``abort`` consists of; RocketMQ's is one number, or nothing."""
 
@@ -216,7 +224,8 @@ def _topics(
     """Return topics to create and those that cannot be; from the queues and topics.json."""
     wanted = {name: max(numbers) + 1 for name, numbers in reader.topics().items()}
     for name, queues in topic_queues(reader.config()).items():
-        wanted[name] = max(queues, wanted.get(name, 0))
+        if name in wanted or name not in _BROKERS_OWN:
+            wanted[name] = max(queues, wanted.get(name, 0))
     refused = {name: topic_refusal(name) for name in wanted}
     created = tuple((n, wanted[n]) for n in sorted(wanted) if refused[n] is None and wanted[n])
     used = set(reader.topics())

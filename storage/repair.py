@@ -33,7 +33,7 @@ from storage.reindex import rebuilt_index
 from storage.segment import log_path
 from storage.settings import StoreSettings
 from twinlog.kernels import gather_queues, scan_keys
-from twinlog.layout import QUEUE_FILE_SIZE_DEFAULT, BatchEntry, Checkpoint
+from twinlog.layout import INDEX_SLOTS_DEFAULT, QUEUE_FILE_SIZE_DEFAULT, BatchEntry, Checkpoint
 from twinlog.store_check import Finding, Grade, verify
 from twinlog.store_keys import KeyIndex as StoredKeys
 from twinlog.store_log import Damage, Harm, Run
@@ -85,19 +85,25 @@ class Repair:
         end: End of the log, before and after.
         actions: In the order in which they are carried out; none: there is nothing to do.
         lost: What nothing in this directory can bring back.
+        indexes: Batch indexes that are made again.
+        index_slots: As given to the plan; 0 for none.
     """
 
     ours: bool
     end: int
     actions: tuple[Action, ...]
     lost: tuple[Finding, ...]
-    indexes: dict[int, tuple[BatchEntry, ...]] = field(
-        default_factory=dict[int, tuple[BatchEntry, ...]]
-    )
+    indexes: Indexes = field(default_factory=dict[int, tuple[BatchEntry, ...]])
+    index_slots: int = 0
 
 
-def plan_repair(reader: StoreReader) -> Repair:
+def plan_repair(reader: StoreReader, *, index_slots: int | None = None) -> Repair:
     """Look at a directory and say what a repair will do; nothing is written.
+
+    Args:
+        reader: The directory, by the rules of its kind.
+        index_slots: Slots of a key index that is built again (RocketMQ's ``maxHashSlotNum``; it has
+            four cells for each); None: as those that are there, else RocketMQ's default.
 
     Raises:
         CorruptionError: Files that recovery itself needs cannot be read.
@@ -116,7 +122,8 @@ def plan_repair(reader: StoreReader) -> Repair:
     queues, beyond = _queues(reader, verdict.findings)
     actions += queues
     if not reader.ours:
-        actions += _keys(reader)
+        slots = index_slots or _stored_slots(reader) or INDEX_SLOTS_DEFAULT
+        actions += _keys(reader, slots)
         if not reader.clean or actions:
             what = "the marks of a clean stop: checkpoint written, abort taken away"
             actions.append(Action(Kind.MARKS, ABORT, None, 0, what))
@@ -131,7 +138,9 @@ def plan_repair(reader: StoreReader) -> Repair:
         and not finding.file.startswith(_DIRECTORIES)
         and not _cut_away(finding, reader)
     ]
-    return Repair(reader.ours, reader.end, tuple(actions), (*lost, *beyond), indexes)
+    return Repair(
+        reader.ours, reader.end, tuple(actions), (*lost, *beyond), indexes, index_slots or 0
+    )
 
 
 def _cut_away(finding: Finding, reader: StoreReader) -> bool:
@@ -200,7 +209,13 @@ def _built(reader: StoreReader) -> dict[tuple[str, int], int]:
     return {key: count for key, count in found.items() if key not in batch}
 
 
-def _keys(reader: StoreReader) -> list[Action]:
+def _stored_slots(reader: StoreReader) -> int:
+    """Return the slots of the index files that are there; 0 when none tells."""
+    files = StoredKeys(reader.root / "index", None).files
+    return next((file.slots for file in files if file.slots), 0)
+
+
+def _keys(reader: StoreReader, slots: int) -> list[Action]:
     """RocketMQ's index is built again when part of it cannot be read, or after a crash."""
     folder = reader.root / "index"
     stored = StoredKeys(folder, None)
@@ -212,7 +227,7 @@ def _keys(reader: StoreReader) -> list[Action]:
         what = "there is none, though records have keys"
     else:
         return []
-    return [Action(Kind.KEYS, "index", None, 0, what)]
+    return [Action(Kind.KEYS, "index", None, 0, f"{what}; built with {slots} slots")]
 
 
 def _has_keys(reader: StoreReader) -> bool:
@@ -276,7 +291,8 @@ def carry_out(disk: Disk, repair: Repair, *, reader: StoreReader, wall_ms: int) 
                     pass
         _rebuild_queues(disk, repair, reader, folder)
         if any(action.kind is Kind.KEYS for action in repair.actions):
-            _rebuild_keys(disk, reader, folder, wall_ms)
+            slots = repair.index_slots or _stored_slots(reader) or INDEX_SLOTS_DEFAULT
+            _rebuild_keys(disk, reader, folder, slots=slots, wall_ms=wall_ms)
         if not repair.ours and repair.actions:
             _clean_marks(disk, reader, folder)
     finally:
@@ -345,10 +361,10 @@ def _rebuild_queues(disk: Disk, repair: Repair, reader: StoreReader, folder: str
     queues.unflushed.flush(disk, "repair.queue")
 
 
-def _rebuild_keys(disk: Disk, reader: StoreReader, folder: str, wall_ms: int) -> None:
-    stored = StoredKeys(reader.root / "index", None).files
-    slots = next((file.slots for file in stored if file.slots), 0)
-    settings = StoreSettings(index_slots=slots, index_cells=4 * slots) if slots else StoreSettings()
+def _rebuild_keys(
+    disk: Disk, reader: StoreReader, folder: str, *, slots: int, wall_ms: int
+) -> None:
+    settings = StoreSettings(index_slots=slots, index_cells=4 * slots)
     _aside(disk, "index", folder)
     disk.make_dir("index", "repair.make-dir")
     index = KeyIndex(disk, settings)
