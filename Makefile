@@ -3,7 +3,7 @@
 RUN = uv run
 SEED ?= 1
 
-.PHONY: verify fix test sim bench dev processes interop types docs
+.PHONY: verify fix test sim bench dev processes interop types docs fuzz
 
 verify: types           ## format, lint, types, imports, style, quick tests; writes nothing
 	$(RUN) ruff format --check .
@@ -31,6 +31,9 @@ processes:              ## real node processes, faults and kills
 
 interop:                ## the real RocketMQ opens our stores (Java 17, Maven)
 	$(RUN) pytest -q -m interop
+
+fuzz:                   ## a minute of coverage-guided fuzzing (uv sync --group fuzz)
+	$(RUN) python -m tests.fuzz --seconds 60
 
 bench:                  ## the key cells against Redis Streams, in one run
 	$(RUN) python benchmarks/key_cells.py
