@@ -39,6 +39,7 @@ class Keeping:
         core: Who is linked, and what this node is.
         around: Runs jobs, closes links, logs.
         wall_ms: Wall clock in ms.
+        forget: Has the master write that producers below a log offset are forgotten.
         now: Clock.
 
     Attributes:
@@ -54,12 +55,14 @@ class Keeping:
         around: Outside,
         *,
         wall_ms: Callable[[], int],
+        forget: Callable[[float, int], None],
         now: float,
     ) -> None:
         self._store = store
         self._core = core
         self._around = around
         self._wall_ms = wall_ms
+        self._forget = forget
         self._settings = store.settings.retention
         self._retention = Retention(self._settings or RetentionSettings(), now)
         self._job: Job | None = None
@@ -227,9 +230,13 @@ class Keeping:
             self._around.run_job(job)
 
     def _aside(self, now: float, settings: RetentionSettings) -> Job | None:
-        """Return what is due about once a minute: old side files, the reserve."""
+        """Return what is due about once a minute: old side files, the reserve; and producers."""
         if now < self._aside_at:
             return None
         self._aside_at = now + ASIDE_SECONDS
+        if self._core.mastership is not None and (
+            below := self._store.stale_producers(self._wall_ms())
+        ):
+            self._forget(now, below)
         front = self._store.front
         return front.side_job(self._wall_ms(), settings.keep_cut_seconds) or front.reserve_job()

@@ -41,7 +41,7 @@ from storage.reads import ReadResult, ReadStatus
 from storage.recovery import Damage
 from storage.sections import Outcome, Section, SectionResult
 from storage.settings import StoreSettings
-from storage.state import Control, CreateTopic
+from storage.state import Control, CreateTopic, ForgetProducers
 from storage.store import Store
 from storage.token import Token
 
@@ -51,6 +51,7 @@ __all__ = [
     "CreateTopic",
     "Damage",
     "Epoch",
+    "ForgetProducers",
     "Job",
     "Outcome",
     "Promise",

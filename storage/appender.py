@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 
 from storage.commit_log import CommitLog
 from storage.consume_queue import ConsumeQueues
-from storage.dispatcher import STRETCH_MAX, scan
+from storage.dispatcher import STRETCH_MAX, enter_sections, scan
 from storage.epoch_history import EpochRecord, encode_epoch
 from storage.errors import DiskFull
 from storage.producers import Done, Key, Line, Producers, Verdict, judge
@@ -31,12 +31,18 @@ from storage.sections import (
     SectionResult,
     digest_of,
     first_sequence,
-    idempotent_sections,
     refused,
     sequence_text,
 )
 from storage.settings import SEGMENT_RESERVE, StoreSettings
-from storage.state import Control, CreateTopic, Layers, encode_control, topic_refusal
+from storage.state import (
+    Control,
+    CreateTopic,
+    ForgetProducers,
+    Layers,
+    encode_control,
+    topic_refusal,
+)
 from twinlog import kernels, record
 from twinlog.layout import (
     KIND_EPOCH,
@@ -112,8 +118,7 @@ class Appender:
             gathered, view = scan(segments, at, end)
             for name, queue, first, entries in gathered:
                 self._numbers[name.decode(), queue] = first + len(entries) // 20
-            for producer, topic, queue, epoch, done in idempotent_sections(view, at, gathered):
-                self._producers.rebuild((producer, topic, queue), epoch, done, confirmed=False)
+            enter_sections(self._producers, view, at, gathered, confirmed=False)
             at = end
 
     def next_number(self, topic: str, queue: int) -> int:
@@ -218,6 +223,8 @@ class Appender:
         result = self.append([section], wall_ms, system=True)[0]
         if result.outcome is Outcome.STORED:
             self._layers.append(result.end, change)
+            if isinstance(change, ForgetProducers):
+                self._producers.forget(min(change.below, result.log_offset), confirmed=False)
         return result
 
     def _one(

@@ -13,15 +13,20 @@ Not here: how far it may go (the store passes the confirm offset), the key index
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from storage.consume_queue import ConsumeQueues
 from storage.producers import Producers
 from storage.sections import Gathered, idempotent_sections
 from storage.segments import Segments
+from storage.state import ForgetProducers, decode_control
+from twinlog import record
 from twinlog.errors import CorruptionError
 from twinlog.kernels import gather_queues
-from twinlog.layout import KIND_FILLER
+from twinlog.layout import KIND_FILLER, QUEUE_ENTRY, SYSTEM_TOPIC_META
 
 STRETCH_MAX = 4 * 1024 * 1024
+_META = SYSTEM_TOPIC_META.encode()
 
 
 def scan(segments: Segments, start: int, end: int) -> tuple[Gathered, memoryview]:
@@ -77,6 +82,8 @@ class Dispatcher:
         self._queues = queues
         self._producers = producers
         self.position = position
+        self.control_bytes = 0
+        """Bytes of control records entered since it was set to 0: a snapshot is due by them."""
 
     def step(self, confirm: int, max_bytes: int) -> bool:
         """Dispatch about ``max_bytes``, at least one batch; returns whether more is left.
@@ -98,5 +105,41 @@ class Dispatcher:
     def _enter(self, gathered: Gathered, view: memoryview, base: int) -> None:
         for name, queue, first, entries in gathered:
             self._queues.write(name.decode(), queue, first, entries)
-        for producer, topic, queue, epoch, done in idempotent_sections(view, base, gathered):
-            self._producers.rebuild((producer, topic, queue), epoch, done, confirmed=True)
+            if name == _META:
+                self.control_bytes += sum(size for _, size, _ in QUEUE_ENTRY.iter_unpack(entries))
+        enter_sections(self._producers, view, base, gathered, confirmed=True)
+
+
+def enter_sections(
+    producers: Producers, view: memoryview, base: int, gathered: Gathered, *, confirmed: bool
+) -> None:
+    """Give whole batches to a layer of producers: their sections, and what forgets producers.
+
+    In log order, for a section behind such a record belongs to a producer that begins anew.
+
+    Args:
+        producers: What is changed.
+        view: Bytes of the batches.
+        base: Log offset of its first byte.
+        gathered: Queue entries of their records.
+        confirmed: Which layer.
+    """
+    forgets = list(_forgets(view, base, gathered))
+    for producer, topic, queue, epoch, done in idempotent_sections(view, base, gathered):
+        while forgets and forgets[0][0] < done.log_offset:
+            producers.forget(forgets.pop(0)[1], confirmed=confirmed)
+        producers.rebuild((producer, topic, queue), epoch, done, confirmed=confirmed)
+    for _, below in forgets:
+        producers.forget(below, confirmed=confirmed)
+
+
+def _forgets(view: memoryview, base: int, gathered: Gathered) -> Iterator[tuple[int, int]]:
+    """Yield (log offset, below) of the records that forget producers."""
+    for name, _, _, entries in gathered:
+        if name != _META:
+            continue
+        for offset, size, _ in QUEUE_ENTRY.iter_unpack(entries):
+            found = record.decode(bytes(view[offset - base : offset - base + size]))
+            change = decode_control(found.body)
+            if isinstance(change, ForgetProducers):
+                yield offset, min(change.below, offset)

@@ -14,6 +14,12 @@ Two layers. *Confirmed* holds what the dispatcher has passed, on every node; *pe
 between that and the end, on the master. A rebuild from the log takes a section only when it is that
 producer's next: a copy of a record with its old property changes nothing.
 
+Nothing expires by clock. The master writes a control record that names a log offset
+(`storage.state.ForgetProducers`): lines whose last section ends at or below it are forgotten, on
+the master from the append on, on every node when the dispatcher passes the record. `stale_below` says
+when: more than `LINES_KEPT` lines, of those that nobody used for `KEEP_SECONDS`; and beyond
+`LINES_MAX` all but the newest. A producer that comes back later begins anew with a new id.
+
 Sequences count records, per producer and queue, from 0.
 
 Not here: where the sequence stands in a record (`storage.sections`).
@@ -28,6 +34,12 @@ from dataclasses import dataclass
 from enum import Enum
 
 KEPT = 5
+LINES_KEPT = 10_000
+"""Lines that are never forgotten, however old."""
+LINES_MAX = 100_000
+"""Lines beyond which the oldest are forgotten however young; about 1 KiB of memory each."""
+KEEP_SECONDS = 7 * 24 * 3600.0
+"""How long a producer may pause."""
 Key = tuple[int, str, int]
 """(producer, topic, queue)."""
 
@@ -64,6 +76,11 @@ class Line:
     def next(self) -> int:
         """The sequence that is accepted next."""
         return self.done[-1].sequence + self.done[-1].count if self.done else 0
+
+    @property
+    def end(self) -> int:
+        """Log offset after the last section."""
+        return self.done[-1].end if self.done else 0
 
     def with_done(self, epoch: int, done: Done) -> Line:
         """Return the line after one more section."""
@@ -116,15 +133,51 @@ class Producers:
     def __init__(self) -> None:
         self._confirmed: dict[Key, Line] = {}
         self._pending: dict[Key, Line] = {}
+        self._forgotten = 0
+
+    def __len__(self) -> int:
+        """Lines of the confirmed layer."""
+        return len(self._confirmed)
 
     def line(self, key: Key) -> Line | None:
         """Return what the master goes by: the pending line, else the confirmed one."""
-        return self._pending.get(key) or self._confirmed.get(key)
+        line = self._pending.get(key)
+        if line is None:
+            line = self._confirmed.get(key)
+            if line is not None and line.end <= self._forgotten:
+                return None
+        return line
+
+    def forget(self, below: int, *, confirmed: bool) -> None:
+        """Forget lines whose last section ends at or below a log offset.
+
+        In the pending layer it lasts until a cut or a new role; in the confirmed one for good.
+        """
+        if not confirmed:
+            self._forgotten = max(self._forgotten, below)
+        layer = self._confirmed if confirmed else self._pending
+        for key in [key for key, line in layer.items() if line.end <= below]:
+            del layer[key]
+
+    def stale_below(self, old: int) -> int:
+        """Return the log offset that a `ForgetProducers` should name now; 0 for none.
+
+        Args:
+            old: Log offset below which everything is older than `KEEP_SECONDS`.
+        """
+        count = len(self._confirmed)
+        if count <= LINES_KEPT:
+            return 0
+        ends = sorted(line.end for line in self._confirmed.values())
+        if count > LINES_MAX:
+            return ends[count - LINES_KEPT - 1]
+        below = min(old, ends[count - LINES_KEPT - 1])
+        return below if ends[0] <= below else 0
 
     def append(self, key: Key, epoch: int, done: Done) -> Line | None:
         """Note a section in the pending layer; returns the line before, for `restore`."""
         before = self._pending.get(key)
-        line = before or self._confirmed.get(key) or Line(epoch, ())
+        line = self.line(key) or Line(epoch, ())
         self._pending[key] = line.with_done(epoch, done)
         return before
 
@@ -162,6 +215,7 @@ class Producers:
     def forget_pending(self) -> None:
         """Drop the pending layer: a cut, a new role."""
         self._pending.clear()
+        self._forgotten = 0
 
     def confirmed(self) -> Iterator[tuple[Key, Line]]:
         """Yield the confirmed layer, for a snapshot."""

@@ -52,6 +52,8 @@ class StoreSettings:
             is a batch of its own.
         checkpoint_interval_seconds: How far a restart may have to look back, in time.
         checkpoint_bytes: How far a restart may have to look back, in bytes.
+        control_bytes: Control records behind the newest state snapshot, about so many bytes at
+            most: what a start has to apply again.
         quality: What an acknowledgement rests on: ``received`` (page cache) or ``durable``.
         store_host: (IP address, port) stamped into records.
         queue_descriptors_max: Queue files that are open at the same time.
@@ -80,6 +82,7 @@ class StoreSettings:
     batch_size_max: int = 1 * MiB
     checkpoint_interval_seconds: float = 1.0
     checkpoint_bytes: int = 64 * MiB
+    control_bytes: int = 64 * MiB
     quality: str = "received"
     store_host: tuple[str, int] = ("127.0.0.1", 0)
     queue_descriptors_max: int = 512

@@ -8,7 +8,7 @@ kept in the log for one that does.
 
 Two layers: *confirmed* is what `State` holds; *pending* are control records between confirm and
 end, in log order (`Layers`). A cut drops what lay beyond it. A permission (a created topic) binds
-from its confirm; a restriction will bind the master from its append.
+from its confirm; a restriction binds the master from its append.
 
 Not here: producers (`storage.producers`), next queue offsets (`storage.consume_queue`), where the
 state is kept (`storage.snapshot`).
@@ -47,13 +47,24 @@ class CreateTopic:
 
 
 @dataclass(frozen=True, slots=True)
+class ForgetProducers:
+    """Idempotent producers whose last section ends at or below a log offset are forgotten.
+
+    Attributes:
+        below: The log offset; not above that of the record that says so.
+    """
+
+    below: int
+
+
+@dataclass(frozen=True, slots=True)
 class UnknownControl:
     """A control record of a later version."""
 
     kind: str
 
 
-Control = CreateTopic | UnknownControl
+Control = CreateTopic | ForgetProducers | UnknownControl
 """What a control record can say."""
 
 
@@ -74,6 +85,8 @@ def encode_control(change: Control) -> bytes:
     """
     if isinstance(change, UnknownControl):
         return pack({"kind": change.kind})
+    if isinstance(change, ForgetProducers):
+        return pack({"kind": "forget-producers", "below": change.below})
     fields: dict[str, object] = {
         "kind": "create-topic",
         "name": change.name,
@@ -89,7 +102,9 @@ def decode_control(body: bytes) -> Control:
         fields = unpack(body)
     except CorruptionError:
         return UnknownControl("unreadable")
-    kind = fields.get("kind")
+    kind, below = fields.get("kind"), fields.get("below")
+    if kind == "forget-producers" and isinstance(below, int):
+        return ForgetProducers(below)
     match kind, fields.get("name"), fields.get("queues"), fields.get("at"):
         case "create-topic", str(name), int(queues), int(created):
             return CreateTopic(name, queues, created)
@@ -125,7 +140,7 @@ class State:
 
     def apply(self, change: Control) -> bool:
         """Apply one control record; returns whether anything changed. Never raises."""
-        if isinstance(change, UnknownControl) or change.name in self.topics:
+        if not isinstance(change, CreateTopic) or change.name in self.topics:
             return False
         if topic_refusal(change.name) is not None or not 1 <= change.queues <= QUEUES_MAX:
             return False
@@ -169,6 +184,8 @@ class Layers:
 
     def refusal(self, change: Control) -> tuple[str, str] | None:
         """Return (code, text) when the master must not append ``change``; None when it may."""
+        if isinstance(change, ForgetProducers):
+            return None
         if not isinstance(change, CreateTopic):
             return "control", "a change that this version does not know"
         reason = topic_refusal(change.name)

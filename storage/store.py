@@ -29,6 +29,7 @@ from storage.filtering import Sieve
 from storage.jobs import Job
 from storage.key_index import CLOSE_MAX, LAZY_BYTES
 from storage.key_query import Found, KeyQuery, Lookup
+from storage.producers import KEEP_SECONDS, LINES_KEPT
 from storage.reads import ReadResult
 from storage.sections import Section, SectionResult
 from storage.segment import remove_ahead
@@ -207,6 +208,17 @@ class Store(Upkeep):
         result = self._appender.append_control(change, wall_ms)
         self.disk_full = result.code == "disk-full"
         return result
+
+    def stale_producers(self, wall_ms: int) -> int:
+        """Return the log offset below which idempotent producers may be forgotten; 0 for none.
+
+        A master says so with a `storage.state.ForgetProducers`.
+        """
+        if len(self._derived.producers) <= LINES_KEPT:
+            return 0
+        old_ms = wall_ms - int(KEEP_SECONDS * 1000)
+        old = max((one.end for one in self.front.files() if one.newest_ms < old_ms), default=0)
+        return self._derived.producers.stale_below(old)
 
     # -- slave
 

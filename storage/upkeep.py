@@ -189,14 +189,15 @@ class Upkeep:
         """Return a job that writes a state snapshot; None when none is due.
 
         Due once the dispatcher has caught up with confirm in a log file behind that of the newest
-        snapshot, or when retention has moved the starts of queues; with ``force`` whenever there is
-        anything new.
+        snapshot, when retention has moved the starts of queues, or behind so many bytes of control
+        records; with ``force`` whenever there is anything new.
         """
         at, size = self._derived.dispatcher.position, self.settings.segment_size
         due = at // size > self._snapshot_at // size or (force and at > self._snapshot_at)
         if (keys := self._derived.keys) is not None and at == self._snapshot_at:
             due |= force and (keys.unflushed or keys.mark() != self._indexed_at)
-        due = due or self.front.unrecorded
+        controls = self._derived.dispatcher.control_bytes >= self.settings.control_bytes
+        due = due or self.front.unrecorded or controls
         busy = self._snapshotting or self._cutting or self.damage is not None
         if not due or busy or at != self.confirm:
             return None
@@ -226,6 +227,7 @@ class Upkeep:
                 self.front.unrecorded = True
             elif generation == self._generation:
                 self._snapshot_at = at
+                self._derived.dispatcher.control_bytes = 0
                 self._indexed_at = index.mark if index is not None else None
                 self.front.recorded()
 

@@ -257,7 +257,7 @@ class FakeDisk:
     def room(self) -> int:
         """Return how many bytes still fit."""
         if self.faults.full:
-            return 0
+            return 1
         if self.capacity is None:
             return self._total // 2
         used = 0

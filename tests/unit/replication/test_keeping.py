@@ -64,9 +64,11 @@ class Kept:
             on_closed=lambda now, conn, why: self.gone.append(conn),
         )  # fmt: skip
         self.wall = 3000
+        self.forgotten: list[int] = []
         self.keeping = Keeping(
             self.store, cast(ReplicaCore, self.core), cast(Outside, self.around),
-            wall_ms=lambda: self.wall, now=0.0,
+            wall_ms=lambda: self.wall, forget=lambda now, below: self.forgotten.append(below),
+            now=0.0,
         )  # fmt: skip
         self.now = 0.0
 
@@ -117,7 +119,7 @@ def test_nothing_goes_without_settings() -> None:
     kept = Kept()
     keeping = Keeping(
         master(FakeDisk()), cast(ReplicaCore, kept.core), cast(Outside, kept.around),
-        wall_ms=lambda: 0, now=0.0,
+        wall_ms=lambda: 0, forget=lambda now, below: None, now=0.0,
     )  # fmt: skip
     assert keeping.next_deadline() == float("inf")
     keeping.work(1e9)
@@ -222,6 +224,15 @@ def test_errors_of_the_disk_end_the_process_but_a_full_one() -> None:
     with pytest.raises(DiskError) as caught:
         kept.finish()
     assert not isinstance(caught.value, DiskFull)
+
+
+@pytest.mark.parametrize("leads", [True, False])
+def test_a_master_has_stale_producers_forgotten(leads: bool) -> None:
+    """About once a minute it asks which; a slave waits for the record."""
+    kept = Kept(reign=reign(acked=1 << 40) if leads else None)
+    kept.store.stale_producers = lambda wall_ms: 77  # type: ignore[method-assign]
+    kept.pass_time(61)
+    assert kept.forgotten == ([77, 77] if leads else [])
 
 
 def test_a_job_of_somebody_else_is_not_ours() -> None:
