@@ -40,13 +40,14 @@ class CheckpointFile:
 
     Attributes:
         start: First log offset that is kept, as every later `write` says too; never falls.
+        durable: The start as it is on the disk for sure.
         lost: Nothing in the file could be read.
     """
 
     def __init__(self, disk: Disk) -> None:
         self._slots = Slots(disk, CHECKPOINT)
         self._last = Trusted()
-        self.start = 0
+        self.start = self.durable = 0
         self.lost = False
 
     def create(self) -> None:
@@ -61,15 +62,17 @@ class CheckpointFile:
             return Trusted()
         fields = unpack(data)
         # A checkpoint from before retention has no start.
-        self.start = number(fields, "start") if "start" in fields else 0
+        self.start = self.durable = number(fields, "start") if "start" in fields else 0
         self._last = Trusted(number(fields, "flushed"), number(fields, "confirm"))
         return self._last
 
     def write(self, value: Trusted, op: str) -> None:
         """Write it durably."""
         self._last = value
-        fields = {"flushed": value.flushed, "confirm": value.confirm, "start": self.start}
+        start = self.start
+        fields = {"flushed": value.flushed, "confirm": value.confirm, "start": start}
         self._slots.store(pack(fields), op)
+        self.durable = max(self.durable, start)
 
     def advance(self, start: int, op: str) -> None:
         """Make durable that the log starts at ``start``: files below it may go.

@@ -16,8 +16,8 @@ producer's next: a copy of a record with its old property changes nothing.
 
 Nothing expires by clock. The master writes a control record that names a log offset
 (`storage.state.ForgetProducers`): lines whose last section ends at or below it are forgotten, on
-the master from the append on, on every node when the dispatcher passes the record. `stale_below` says
-when: more than `LINES_KEPT` lines, of those that nobody used for `KEEP_SECONDS`; and beyond
+the master from the append on, on every node when the dispatcher passes the record. `stale_below`
+says when: more than `LINES_KEPT` lines, of those that nobody used for `KEEP_SECONDS`; and beyond
 `LINES_MAX` all but the newest. A producer that comes back later begins anew with a new id.
 
 Sequences count records, per producer and queue, from 0.

@@ -216,6 +216,9 @@ class Upkeep:
             log.flush_to(at, segments, "snapshot.log", lambda: generation != self._generation)
             with self._guard:
                 if generation == self._generation:
+                    if value.start > self._opened.checkpoint.durable:
+                        # its queues begin there: the log must not begin earlier after a crash
+                        self._opened.checkpoint.advance(value.start, "snapshot.mark")
                     self._derived.snapshots.write(value, "snapshot.write")
 
         def apply(job: Job) -> None:

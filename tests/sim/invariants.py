@@ -50,6 +50,9 @@ class Invariant:
     def confirmed(self, node: SimNode, shadow: Shadow, confirm: int) -> None:
         """A store's confirm offset moved; the shadow has the old value."""
 
+    def started(self, node: SimNode, start: int) -> None:
+        """A store's log begins later than it did."""
+
     def canon_grew(self) -> None:
         """A master confirmed more than anybody before."""
 
@@ -359,6 +362,21 @@ class AckedIsFound(Invariant):
                         self.fail(f"{line!r} {epoch}.{sequence + number} acknowledged and gone")
 
 
+class KeepsWhatIsNeeded(Invariant):
+    """Retention drops nothing above confirm, dispatched, flushed or the older snapshot."""
+
+    numbers = "section 4"
+
+    def started(self, node: SimNode, start: int) -> None:
+        store = node.store
+        assert store is not None
+        names = sorted(int(name) for name in node.disk.list("twinlog/state") if name.isdigit())
+        older = names[-2] if len(names) > 1 else 0
+        limit = min(store.confirm, store.dispatched, store.flushed, older)
+        if start > limit:
+            self.fail(f"{node.name}: the log begins at {start}, {limit} is needed")
+
+
 ALL: tuple[type[Invariant], ...] = (
     CandidatesComplete,
     MasterComplete,
@@ -376,6 +394,7 @@ ALL: tuple[type[Invariant], ...] = (
     OnlyZerosBeyond,
     QueueFollowsLog,
     AckedIsFound,
+    KeepsWhatIsNeeded,
 )
 
 
@@ -394,6 +413,7 @@ class Court:
         self.cut = self._having("cut")
         self.flushed = self._having("flushed")
         self.confirmed = self._having("confirmed")
+        self.started = self._having("started")
         self.canon_grew = self._having("canon_grew")
         self.register_changed = self._having("register_changed")
         self.acked = self._having("acked")

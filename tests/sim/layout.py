@@ -50,11 +50,13 @@ class Layout:
         """Return what is not as it must be in log and index, or None."""
         size = self._segment_size
         by_file: dict[int, list[Batch]] = {}
+        kept = node.store.start if node.store is not None else 0
         for batch in shadow.batches:
-            by_file.setdefault(batch.start - batch.start % size, []).append(batch)
+            if batch.start >= kept:
+                by_file.setdefault(batch.start - batch.start % size, []).append(batch)
         last = max(by_file, default=0)
         for name in node.disk.list("commitlog"):
-            if name.isdigit():
+            if name.isdigit() and int(name) >= kept:
                 by_file.setdefault(int(name), [])
         for base, batches in by_file.items():
             wrong = self._wrong_file(node, base, batches)

@@ -63,11 +63,14 @@ def always(value: object) -> Callable[..., object]:
     return lambda *args, **names: value
 
 
-def bend(*, quality: str = "", damage: float = 0.0, **rates: float) -> Callable[[Plan], None]:
+def bend(
+    *, quality: str = "", damage: float = 0.0, keep_files: int = 0, **rates: float
+) -> Callable[[Plan], None]:
     """Return a change of a plan: exactly these faults, in a world that is otherwise kind."""
 
     def change(plan: Plan) -> None:
         plan.rates = dict(rates)
+        plan.keep_files = keep_files
         plan.quality = quality or plan.quality
         plan.weather.damage_share = damage
 

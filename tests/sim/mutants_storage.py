@@ -18,6 +18,7 @@ from storage.checkpoint import CheckpointFile, Trusted
 from storage.commit_log import CommitLog
 from storage.consume_queue import Unflushed
 from storage.epoch_history import EpochRecord
+from storage.front import Front
 from storage.producers import Producers
 from storage.receiver import Receiver
 from storage.recovery import Plan as RecoveryPlan
@@ -292,6 +293,17 @@ def _buffering(change: Callable[[Plan], None]) -> Callable[[Plan], None]:
     return bent
 
 
+def _retention_below_snapshot(patches: Patches) -> None:
+    def limit(self: Front, confirm: int) -> int:
+        return min(confirm, self._log.flushed)
+
+    patches.set(Front, "limit", limit)
+
+
+def _retention_without_mark(patches: Patches) -> None:
+    patches.set(CheckpointFile, "advance", always(None))
+
+
 MUTANTS = (
     Mutant("entry_before_bytes", "an entry is written after its bytes", _entry_before_bytes,
            bend(crash_in_call=0.6)),
@@ -338,6 +350,10 @@ MUTANTS = (
            bend(failover=0.4, kill=0.3, partition=0.3), alone="ConfirmNeverFalls"),
     Mutant("receiver_splits", "batches have the same borders on every node", _receiver_splits,
            bend(failover=0.2), alone="BatchesEqual"),
+    Mutant("retention_below_snapshot", "what the older snapshot needs is kept",
+           _retention_below_snapshot, bend(keep_files=1)),
+    Mutant("retention_without_mark", "the start is durable before a file goes",
+           _retention_without_mark, bend(keep_files=1, kill=0.2)),
     Mutant("dispatch_beyond_confirm", "queues end at the confirm offset",
            _dispatch_beyond_confirm, bend(failover=0.3, partition=0.3)),
 )  # fmt: skip

@@ -21,6 +21,7 @@ from replication.driver import Driver
 from replication.settings import ReplicationSettings
 from storage import Job, SectionResult, Store, StoreSettings, Who
 from storage.errors import DiskError
+from storage.retention import RetentionSettings
 from storage.state import CreateTopic
 from tests.fakes.disk import FakeDisk
 from tests.fakes.faults import SimulatedCrash
@@ -30,9 +31,21 @@ from twinlog.layout import BatchEntry
 
 if TYPE_CHECKING:
     from tests.sim.clients import Request
+    from tests.sim.swarm import Plan
     from tests.sim.world import World
 
 TICKS_MAX = 2000  # a second; a busy master has some hundreds
+
+
+def retention_of(plan: Plan) -> RetentionSettings | None:
+    """Return what a node keeps: so many files, whatever the disk, and whatever a slave lacks."""
+    if not plan.keep_files:
+        return None
+    return RetentionSettings(
+        keep_seconds=None, keep_bytes=plan.keep_files * plan.segment_size, hours=None,
+        disk_clean=1.0, disk_force=1.0, disk_refuse=1.0, look_seconds=0.5, hold_seconds=5.0,
+        absent_seconds=float("inf"),
+    )  # fmt: skip
 
 
 class ProcessEnded(BaseException):
@@ -115,6 +128,7 @@ class SimNode:
             flush=plan.flush,
             buffer_pool_bytes=16 * 1024,
             quality=plan.quality,
+            retention=retention_of(plan),
         )
         who = Who("sim", "g1", self.name, 4)
         self.store = Store.open(self.disk, settings, who, wall_ms=world.wall_ms())

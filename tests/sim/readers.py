@@ -92,15 +92,16 @@ class Readers:
                     raise Violation("QueueFollowsLog", f"{node.name} does not know {topic}")
                 continue
             start, end = node.store.queue_range(topic, queue)
+            gone = min(sum(1 for row in rows if row.log_offset < node.store.start), end)
             below = sum(1 for row in rows if row.log_offset + row.size <= node.store.confirm)
-            if start != 0 or end > below or (complete and end != len(rows)):
+            if start != gone or end > below or (complete and end != len(rows)):
                 raise Violation(
                     "QueueFollowsLog",
                     f"{node.name} {topic}/{queue} is {start}..{end}, confirmed log has {below}"
                     f" of {len(rows)}",
                 )
             checked = {} if complete else node.queues_checked
-            at = checked.get((topic, queue), 0)
+            at = max(checked.get((topic, queue), 0), start)
             checked[topic, queue] = end
             while at < end:
                 after = self._read(node, topic, queue, at)

@@ -63,6 +63,7 @@ class Plan:
         disk_delay: Usual duration of a disk job, seconds.
         disk_slow: Longest duration of a disk job, seconds.
         wire: Frames go through the wire encoding.
+        keep_files: Files of the log that are kept; 0 keeps all.
     """
 
     seed: int
@@ -82,6 +83,7 @@ class Plan:
     disk_delay: float = 0.0005
     disk_slow: float = 0.0005
     wire: bool = False
+    keep_files: int = 0
 
 
 def draw(seed: int) -> Plan:
@@ -104,12 +106,19 @@ def draw(seed: int) -> Plan:
     plan.records_max = rng.choice((1, 3, 6))
     plan.body_max = rng.choice((40, 300, 1500))
     plan.wire = rng.random() < 0.2
+    retention = Random(f"retention {seed}")
+    if retention.random() < 0.3:
+        plan.keep_files = retention.choice((1, 2, 4))
+        plan.segment_size = 16 * 1024
     if rng.random() < 0.25:
         return plan
     wanted = rng.choice((0.15, 0.3, 0.6))
     for name, (low, high) in FAULTS.items():
         if rng.random() < wanted:
             plan.rates[name] = low * (high / low) ** rng.random()
+    if plan.keep_files:  # an empty node cannot catch up with a log that lacks its beginning
+        for name in ("wipe", "old_disk"):
+            plan.rates.pop(name, None)
     plan.weather = Weather(
         delay=rng.choice((0.0003, 0.002, 0.02)),
         slow_share=rng.choice((0.0, 0.0, 0.02, 0.1)),

@@ -31,6 +31,7 @@ QUICK = {
     "no_dedupe": "NoGapNoDouble",
     "no_zero_beyond_end": "OnlyZerosBeyond",
     "receiver_splits": "BatchesEqual",
+    "retention_below_snapshot": "KeepsWhatIsNeeded",
     "unclean_master": "MasterComplete",
 }
 
@@ -45,7 +46,7 @@ def test_every_invariant_holds(verdicts: list[Verdict]) -> None:
     """No seed of the short run breaks anything, and the run meets what it wants to test."""
     failed = [f"seed {one.seed}: {one.text}" for one in verdicts if one.failed]
     assert not failed
-    for fact in ("answers", "epochs", "cuts", "starts", "reads", "faults"):
+    for fact in ("answers", "epochs", "cuts", "starts", "reads", "faults", "retained"):
         assert sum(one.facts[fact] for one in verdicts) > 0, f"no {fact} in twenty seeds"
 
 

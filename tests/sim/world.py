@@ -59,6 +59,8 @@ class World:
         self.ledger = Ledger(plan.nodes)
         self.contents = Contents()
         self.layout = Layout(plan.segment_size)
+        self.starts: dict[str, int] = {}
+        self.retained = 0
         self.topics: list[str] = []
         self.topic_queues: dict[str, int] = {}
         self.coordinator = SimCoordinator(self)
@@ -125,6 +127,8 @@ class World:
             self._was_cut(node, shadow, end)
         if end != shadow.end:
             self._end_moved(node, shadow, end)
+        if store.start != self.starts.get(node.name, 0):
+            self._start_moved(node, store.start)
         flushed = store.flushed
         if flushed != shadow.flushed:
             if flushed > shadow.flushed:
@@ -134,6 +138,16 @@ class World:
         confirm = store.confirm
         if confirm != shadow.confirm:
             self._confirm_moved(node, shadow, confirm)
+
+    def _start_moved(self, node: SimNode, start: int) -> None:
+        """Retention, or a start: a crash may bring back what had left and was not removed."""
+        before = self.starts.get(node.name, 0)
+        self.starts[node.name] = start
+        self.trace(node.name, "start", f"{before} -> {start}")
+        if start > before:
+            self.retained += 1
+            for one in self.court.started:
+                one.started(node, start)
 
     def _was_cut(self, node: SimNode, shadow: Shadow, end: int) -> None:
         """A cut is done; in the same step the log may have grown again, as a new master's does."""
@@ -233,7 +247,11 @@ class World:
 
     def _compare_whole(self, node: SimNode, shadow: Shadow) -> None:
         previous: Batch | None = None
-        for entry, batch in zip(node.entries(0, shadow.end), shadow.batches, strict=True):
+        assert node.store is not None
+        start = node.store.start
+        known = [batch for batch in shadow.batches if batch.start >= start]
+        previous = known[0].previous if known else None
+        for entry, batch in zip(node.entries(start, shadow.end), known, strict=True):
             previous = self.ledger.intern(entry, previous)
             if previous is not batch:
                 raise Violation("RestartLosesNothing", f"{node.name}: {batch} became {previous}")
@@ -342,6 +360,7 @@ class World:
             "reads": self.readers.records,
             "starts": sum(node.incarnation for node in self.nodes.values()),
             "cuts": self.cuts,
+            "retained": self.retained,
             "faults": sum(self.faults.counts.values()) if self.faults else 0,
         }
 

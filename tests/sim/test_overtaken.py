@@ -1,0 +1,60 @@
+"""A slave that was away too long: its log ends below the master's start, and everybody says so."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from storage.retention import RetentionSettings
+from tests.sim import node as sim_node
+from tests.sim.swarm import Plan
+from tests.sim.world import START_SECONDS, World
+
+pytestmark = pytest.mark.sim
+
+
+def running(plan: Plan) -> World:
+    """A world that has begun, without faults."""
+    world = World(plan)
+    world.coordinator.start()
+    for node in world.nodes.values():
+        node.boot()
+    world.operator.create_until_known("topic0", 2)
+    world.schedule.run_until(START_SECONDS)
+    for producer in world.producers:
+        producer.start()
+    world.readers.start()
+    return world
+
+
+def test_a_slave_that_was_overtaken_is_told_to_be_made_anew(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is refused with RESEED, waits, is not taken for damaged, and the others go on."""
+    real = sim_node.retention_of
+
+    def impatient(plan: Plan) -> RetentionSettings | None:
+        settings = real(plan)
+        return replace(settings, absent_seconds=1.0) if settings is not None else None
+
+    monkeypatch.setattr(sim_node, "retention_of", impatient)
+    plan = Plan(7, segment_size=16 * 1024, keep_files=1, pause_between_sends=0.1, body_max=1500)
+    world = running(plan)
+    world.nodes["n3"].kill(power=False)
+    world.schedule.run_until(world.schedule.now + 25)
+    master = world.newest_master()
+    assert master is not None
+    assert master.store is not None
+    away = world.nodes["n3"]
+    away.boot()
+    assert away.store is not None
+    end = away.store.end
+    assert end < master.store.start
+    confirm = master.store.confirm
+    world.schedule.run_until(world.schedule.now + 10)
+    assert world.events["slave-refused"]
+    assert world.events["reseed-comes-later"]
+    assert "RESEED" in away.describe()
+    assert (away.store.end, away.store.damage) == (end, None)
+    assert master.store.confirm > confirm
