@@ -36,7 +36,6 @@ from replication.waiters import CONFIRMED, FLUSHED, REPLICATED
 from storage import (
     Control,
     Damage,
-    ForgetProducers,
     Job,
     Outcome,
     Promise,
@@ -48,9 +47,6 @@ from storage import (
 from storage.errors import BadBatch, DiskError, DiskFull, StaleToken
 from twinlog import wire
 from twinlog.errors import CorruptionError, ProtocolError
-
-FORGET_SECONDS = 10.0
-"""How long a record that forgets producers may wait for its confirmation."""
 
 ACCEPTED_FROM = 1 << 20
 """Numbers of accepted links begin here; a process dials fewer than a million times between."""
@@ -114,7 +110,7 @@ class Driver:
             store, outside, eager=eager, dispatch_bytes=settings.dispatch_bytes, now=now
         )
         self.keeping = Keeping(
-            store, self.core, outside, wall_ms=wall_ms, forget=self._forget_producers, now=now
+            store, self.core, outside, wall_ms=wall_ms, control=self.control, now=now
         )
         self._token: Token | None = None
         self._promising: tuple[Job, Promise] | None = None
@@ -349,11 +345,6 @@ class Driver:
             reply([refusal(*refused)], None)
             return
         self._turn(now, self._control, change, deadline, reply)
-
-    def _forget_producers(self, now: float, below: int) -> None:
-        """Nobody waits for it: it is asked for again when it did not come about."""
-        change = ForgetProducers(below)
-        self.control(now, change, deadline=now + FORGET_SECONDS, reply=lambda results, by: None)
 
     def _control(self, now: float, change: Control, deadline: float, reply: Reply) -> None:
         assert self._token is not None

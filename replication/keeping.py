@@ -18,7 +18,7 @@ from collections.abc import Callable
 
 from replication.core import ReplicaCore
 from replication.outside import Outside
-from storage import Job, Store
+from storage import ForgetProducers, Job, Store
 from storage.errors import DiskFull
 from storage.retention import Facts, Leave, Retention, RetentionSettings, Wait
 
@@ -28,6 +28,8 @@ TIGHT_SECONDS = 1.0
 """Pause between two looks at a disk that is too full."""
 ASIDE_SECONDS = 60.0
 """Pause between two looks for side files that are old, and for room for the reserve."""
+FORGET_SECONDS = 10.0
+"""How long a record that forgets producers may wait for its confirmation."""
 EVERYTHING = 1 << 62
 
 
@@ -39,7 +41,7 @@ class Keeping:
         core: Who is linked, and what this node is.
         around: Runs jobs, closes links, logs.
         wall_ms: Wall clock in ms.
-        forget: Has the master write that producers below a log offset are forgotten.
+        control: ``Driver.control``: appends a control record.
         now: Clock.
 
     Attributes:
@@ -55,14 +57,14 @@ class Keeping:
         around: Outside,
         *,
         wall_ms: Callable[[], int],
-        forget: Callable[[float, int], None],
+        control: Callable[..., None],
         now: float,
     ) -> None:
         self._store = store
         self._core = core
         self._around = around
         self._wall_ms = wall_ms
-        self._forget = forget
+        self._control = control
         self._settings = store.settings.retention
         self._retention = Retention(self._settings or RetentionSettings(), now)
         self._job: Job | None = None
@@ -237,6 +239,8 @@ class Keeping:
         if self._core.mastership is not None and (
             below := self._store.stale_producers(self._wall_ms())
         ):
-            self._forget(now, below)
+            # Nobody waits for it: it is asked for again when it did not come about.
+            change, until = ForgetProducers(below), now + FORGET_SECONDS
+            self._control(now, change, deadline=until, reply=lambda results, by: None)
         front = self._store.front
         return front.side_job(self._wall_ms(), settings.keep_cut_seconds) or front.reserve_job()

@@ -14,7 +14,7 @@ import pytest
 from replication.core import ReplicaCore
 from replication.keeping import Keeping
 from replication.outside import Outside
-from storage import Job, Store
+from storage import ForgetProducers, Job, Store
 from storage.errors import DiskError, DiskFull
 from storage.retention import RetentionSettings
 from tests.crash.workbench import SETTINGS, append, fill, master, run, section, settle
@@ -67,10 +67,14 @@ class Kept:
         self.forgotten: list[int] = []
         self.keeping = Keeping(
             self.store, cast(ReplicaCore, self.core), cast(Outside, self.around),
-            wall_ms=lambda: self.wall, forget=lambda now, below: self.forgotten.append(below),
+            wall_ms=lambda: self.wall, control=self.control,
             now=0.0,
         )  # fmt: skip
         self.now = 0.0
+
+    def control(self, now: float, change: ForgetProducers, **terms: object) -> None:
+        """What the driver would append."""
+        self.forgotten.append(change.below)
 
     def pass_time(self, seconds: float) -> None:
         """Look whenever it is due, run jobs at once."""
@@ -119,7 +123,7 @@ def test_nothing_goes_without_settings() -> None:
     kept = Kept()
     keeping = Keeping(
         master(FakeDisk()), cast(ReplicaCore, kept.core), cast(Outside, kept.around),
-        wall_ms=lambda: 0, forget=lambda now, below: None, now=0.0,
+        wall_ms=lambda: 0, control=kept.control, now=0.0,
     )  # fmt: skip
     assert keeping.next_deadline() == float("inf")
     keeping.work(1e9)
