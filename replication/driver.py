@@ -89,21 +89,10 @@ class Driver:
         self._wall_ms = wall_ms
         self._now = now
         self.node = node
-        boot = store.boot
         names_crc = wire.names_crc(cluster or store.who.cluster, group)
         self._names_crc = names_crc
-        who = Node(
-            name=node,
-            names_crc=names_crc,
-            family=store.who.family,
-            segment_size=store.settings.segment_size,
-            store=boot.store_id,
-            start=boot.start_id,
-            known=(*boot.unseen, boot.start_id),
-            clean=boot.clean,
-            why=boot.why_unclean,
-            damage=boot.damage.what if boot.damage is not None else None,
-        )
+        family, size = store.who.family, store.settings.segment_size
+        who = Node.started(store.boot, node, names_crc, family=family, segment_size=size)
         self.core = ReplicaCore(who, settings, store, store.promise, seed=seed, now=now)
         eager = settings.ack == "durable" or store.settings.flush == "sync"
         self.upkeep = Upkeep(
@@ -421,8 +410,8 @@ class Driver:
 
     def view(self, now: float | None = None) -> RoleView:
         """Return what this node is; ``now`` makes the ages exact."""
-        full = self._full or self.keeping.refuses
-        return role_view(self.core, self._now if now is None else now, full=full)
+        at, full = self._now if now is None else now, self._full or self.keeping.refuses
+        return role_view(self.core, at, full=full)
 
     # -- commands: links
 

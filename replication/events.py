@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from storage import Epoch
+from storage import BootSummary, Epoch
 
 
 class Log(Protocol):
@@ -88,6 +88,24 @@ class Node:
     clean: bool
     why: str = ""
     damage: str | None = None
+
+    @classmethod
+    def started(
+        cls, boot: BootSummary, name: str, names_crc: int, *, family: int, segment_size: int
+    ) -> Node:
+        """Return who this node is by what its start found."""
+        return cls(
+            name=name,
+            names_crc=names_crc,
+            family=family,
+            segment_size=segment_size,
+            store=boot.store_id,
+            start=boot.start_id,
+            known=(*boot.unseen, boot.start_id),
+            clean=boot.clean,
+            why=boot.why_unclean,
+            damage=boot.damage.what if boot.damage is not None else None,
+        )
 
 
 @dataclass(frozen=True, slots=True)
