@@ -18,7 +18,7 @@ from collections.abc import Callable
 
 from replication.core import ReplicaCore
 from replication.outside import Outside
-from storage import ForgetProducers, Job, Store
+from storage import ForgetProducers, Job, SectionResult, Store
 from storage.errors import DiskFull
 from storage.retention import Facts, Leave, Retention, RetentionSettings, Wait
 
@@ -31,6 +31,10 @@ ASIDE_SECONDS = 60.0
 FORGET_SECONDS = 10.0
 """How long a record that forgets producers may wait for its confirmation."""
 EVERYTHING = 1 << 62
+
+
+def _nobody(results: list[SectionResult], by: str | None) -> None:
+    """Take an answer that nobody waits for."""
 
 
 class Keeping:
@@ -241,6 +245,6 @@ class Keeping:
         ):
             # Nobody waits for it: it is asked for again when it did not come about.
             change, until = ForgetProducers(below), now + FORGET_SECONDS
-            self._control(now, change, deadline=until, reply=lambda results, by: None)
+            self._control(now, change, deadline=until, reply=_nobody)
         front = self._store.front
         return front.side_job(self._wall_ms(), settings.keep_cut_seconds) or front.reserve_job()
