@@ -46,7 +46,7 @@ class Lane:
         "waiting",
     )
 
-    def __init__(self, queue: int, encoder: RecordEncoder) -> None:
+    def __init__(self, queue: int, encoder: RecordEncoder, epoch: int = 0) -> None:
         self.queue = queue
         self.encoder = encoder
         self.open: Section | None = None
@@ -56,7 +56,7 @@ class Lane:
         self.ahead: list[int] = []
         self.held = False
         self.gap: int | None = None
-        self.epoch = 0
+        self.epoch = epoch
         self.sequence = 0
 
     def unanswered(self) -> list[Section]:

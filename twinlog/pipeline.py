@@ -48,12 +48,22 @@ def wall_ms() -> int:
 class Producer:
     """Sends many records to one topic; made by `Client.producer`.
 
+    ``identity`` is a (producer id, producer epoch) from outside, for a writer that begins again as
+    the one it was (`producer_settings.Target.epoch`); None: a node gives one.
+
     Use it in a ``with`` block: its end waits until everything has its answer and raises the first
     error. Not for two threads at once, and not across a fork.
     """
 
-    def __init__(self, client: Client, topic: str, settings: ProducerSettings) -> None:
+    def __init__(
+        self,
+        client: Client,
+        topic: str,
+        settings: ProducerSettings,
+        identity: tuple[int, int] | None = None,
+    ) -> None:
         self._client = client
+        self._identity = identity
         self._topic = topic
         self._settings = settings
         self._core: ProducerCore | None = None
@@ -173,9 +183,12 @@ class Producer:
         queues = route.topics.get(self._topic)
         if queues is None:
             raise unknown_topic(self._topic)
-        given = client.run(session.call(Type.PRODUCER, {}, deadline=deadline, to=MASTER))
-        producer = given.fields["producer"]
-        assert isinstance(producer, int), "shapes.check"
+        producer, epoch = self._identity or (0, None)
+        if epoch is None:
+            given = client.run(session.call(Type.PRODUCER, {}, deadline=deadline, to=MASTER))
+            told = given.fields["producer"]
+            assert isinstance(told, int), "shapes.check"
+            producer = told
         connection = self._connect(deadline)
         target = Target(
             topic=self._topic,
@@ -185,6 +198,7 @@ class Producer:
             message_size_max=route.message_size_max,
             segment_size=connection.peer.segment_size,
             born_host=connection.local,
+            epoch=epoch,
         )
         self._core = ProducerCore(
             target,

@@ -120,6 +120,7 @@ class ProducerCore:
         self._attempt = 0
         self._bytes = 0
         self._crowded: Lane | None = None
+        self._ended: TwinlogError | None = None
         self._earliest = math.inf
 
     def _lane(self, queue: int) -> Lane:
@@ -127,7 +128,7 @@ class ProducerCore:
         encoder = RecordEncoder(
             target.topic, queue, family=target.family, born_host=target.born_host
         )
-        return Lane(queue, encoder)
+        return Lane(queue, encoder, target.epoch or 0)
 
     # ── records in ──────────────────────────────────────────────────────────────────────────────
 
@@ -150,7 +151,10 @@ class ProducerCore:
 
         Raises:
             RecordRefused: The record cannot be stored; nothing was added.
+            TwinlogError: A section before it had no success, and the epoch was given.
         """
+        if self._ended is not None:
+            raise self._ended
         if queue is None and order_key is None:
             lane = self._current
         else:
@@ -456,6 +460,8 @@ class ProducerCore:
         self._release(lane)
 
     def _settle(self, section: Section, state: State, now: float) -> None:
+        if section.error is not None and self.target.epoch is not None:
+            self._ended = self._ended or section.error
         self._bytes -= section.size
         section.state, section.answered = state, now
         section.data = bytearray()

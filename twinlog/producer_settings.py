@@ -66,6 +66,9 @@ class Target:
         message_size_max: Largest body, bytes.
         segment_size: Bytes of one log file; a section must fit well into one.
         born_host: The producer's own (IP address, port).
+        epoch: A producer epoch that was given from outside and is never renewed: after a section
+            without success nothing more is taken, and whoever gave it begins again with the same
+            records. None: from 0, renewed when needed.
     """
 
     topic: str
@@ -75,6 +78,7 @@ class Target:
     message_size_max: int
     segment_size: int
     born_host: tuple[str, int] = ("127.0.0.1", 0)
+    epoch: int | None = None
 
 
 @dataclass(slots=True)

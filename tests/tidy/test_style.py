@@ -22,6 +22,7 @@ FILE_LINES_MAX = 600
 PURE = {
     "twinlog/spark/archive": {"manifest"},
     "twinlog/spark/jobs": {"index_files", "plain", "queries", "report"},
+    "twinlog/spark/sink": {"settings"},
     "twinlog": {
         "answers", "compression", "errors", "finding", "lane", "layout", "link", "messages",
         "outgoing", "producer", "producer_settings", "ranges", "reading", "record", "routing",
@@ -68,6 +69,7 @@ SHELL = {
         "compare", "engine", "index_check", "rebuild", "session", "splits", "tables",
         "verify",
     },
+    "twinlog/spark/sink": {"writer"},
     "twinlog": {
         "__main__", "aio", "aio_connection", "aio_producer", "client", "connection", "pipeline",
         "reader", "store_compacted", "store_config", "store_files", "store_keys", "store_marks",

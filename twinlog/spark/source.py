@@ -64,6 +64,20 @@ class Source(Base):  # type: ignore[misc]
         """Return the reader of a streaming query."""
         return StreamReader(self.options, fields_of(schema))
 
+    def writer(self, schema: Any, overwrite: bool) -> Any:
+        """Return the writer of ``df.write``; rows are added, nothing is ever overwritten."""
+        from twinlog.spark.sink.writer import BatchWriter, refuse_overwrite
+
+        refuse_overwrite(overwrite=overwrite)
+        return BatchWriter(self.options, fields_of(schema))
+
+    def streamWriter(self, schema: Any, overwrite: bool) -> Any:
+        """Return the writer of ``df.writeStream``."""
+        from twinlog.spark.sink.writer import StreamWriter, refuse_overwrite
+
+        refuse_overwrite(overwrite=overwrite)
+        return StreamWriter(self.options, fields_of(schema))
+
 
 class Partition(BasePartition):  # type: ignore[misc]
     """What one Spark task reads."""

@@ -1,0 +1,103 @@
+"""The sink through Spark: batch writes, streams that are replayed, errors before a task starts."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.fixtures.processes import Processes
+from twinlog import Client
+from twinlog.spark.sink.settings import SOURCE_PROPERTY
+
+
+@pytest.fixture(scope="module")
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A cluster of one node with the topics of these tests."""
+    found = Processes(tmp_path_factory.mktemp("sink"), nodes=1)
+    try:
+        found.start_all()
+        address = "{}:{}".format(*found.address("n1"))
+        with Client(address) as client:
+            for topic in ("batch", "stream", "commits"):
+                client.create_topic(topic, 4)
+        yield address
+    finally:
+        found.close()
+
+
+def source(spark: Any, golden: Path) -> Any:
+    """The rows of a golden store, with the columns that the sink takes."""
+    frame = spark.read.format("twinlog").load(str(golden))
+    return frame.select("key", "tags", "body")
+
+
+def test_a_batch_write(spark: Any, golden: Path, servers: str) -> None:
+    """Every row with key, tag, properties and body; several tasks at once."""
+    frame = source(spark, golden)
+    wanted = Counter((row.key, row.tags, bytes(row.body)) for row in frame.collect())
+    write = frame.repartition(3).write.format("twinlog").mode("append")
+    write.option("servers", servers).option("topic", "batch").save()
+    with Client(servers) as client:
+        found = list(client.read("batch"))
+    assert Counter((m.key, m.tag, m.body) for m in found) == wanted
+    assert len({m.properties[SOURCE_PROPERTY] for m in found}) == len(found)
+
+
+def test_a_replayed_batch_is_stored_once(
+    spark: Any, golden: Path, servers: str, tmp_path: Path
+) -> None:
+    """A driver that dies between the sink's commit and the source's: the batch comes again."""
+    checkpoint = tmp_path / "checkpoint"
+
+    def run() -> int:
+        stream = spark.readStream.format("twinlog").option("startingOffsets", "earliest")
+        stream = stream.option("maxOffsetsPerTrigger", "500").load(str(golden))
+        query = (
+            stream.select("key", "body")
+            .writeStream.format("twinlog")
+            .option("servers", servers)
+            .option("topic", "stream")
+            .option("writeId", "copy")
+            .option("commitTopic", "commits")
+            .option("checkpointLocation", str(checkpoint))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination(120)
+        assert query.exception() is None
+        return int(query.lastProgress["batchId"])
+
+    last = run()
+    assert last >= 1
+    for path in (checkpoint / "commits").glob(f"*{last}*"):
+        path.unlink()  # what a death before the source's commit leaves behind
+    assert run() == last
+    with Client(servers) as client:
+        names = [m.properties[SOURCE_PROPERTY] for m in client.read("stream")]
+        commits = list(client.read("commits"))
+    rows = spark.read.format("twinlog").load(str(golden)).count()
+    assert len(names) == len(set(names)) == rows
+    assert len(commits) == last + 1
+
+
+@pytest.mark.parametrize(
+    ("options", "mode", "words"),
+    [
+        ({"topic": "batch"}, "append", "writes to a cluster"),
+        ({"topic": "batch", "servers": "{}", "acks": "all"}, "append", "no option 'acks'"),
+        ({"topic": "batch", "servers": "{}"}, "overwrite", "never overwritten"),
+    ],
+)
+def test_wrong_writes(
+    options: dict[str, str], mode: str, words: str, spark: Any, golden: Path, servers: str
+) -> None:
+    """The last line says what is wrong."""
+    write = source(spark, golden).limit(1).write.format("twinlog").mode(mode)
+    for name, value in options.items():
+        write = write.option(name, value.format(servers))
+    with pytest.raises(Exception, match=words):
+        write.save()

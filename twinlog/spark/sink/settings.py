@@ -1,0 +1,221 @@
+"""What may be written, and how: options and columns of the sink, each in one table; pure.
+
+A row's place is decided by the row and by its number in the task, never by how fast a node answers:
+a replay must make the same sections.
+
+Not here: sending (`sink.writer`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, cast
+
+from twinlog.record import java_hash
+from twinlog.spark.errors import SourceError, listed, nearest
+
+TURN: Final = 1024
+"""Rows without an order key that go to one queue before the next takes over."""
+
+SECTION_BYTES: Final = 256 * 1024
+"""A section closes at this size and at nothing else: never an option, for a replay must make the
+same sections as the batch it repeats."""
+
+SOURCE_PROPERTY: Final = "TL_SRC"
+"""writeId/batch/task/number: names a row for readers that remove duplicates themselves."""
+
+COLUMNS: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
+    "body": (("binary", "string"), "The message; required."),
+    "topic": (("string",), "Topic, where the option topic does not say it for all."),
+    "key": (("string",), "Index keys, with spaces between; never chooses the queue."),
+    "tags": (("string",), "The tag readers filter by."),
+    "order_key": (("string",), "Rows of the same order key go to the same queue, in order."),
+    "properties": (("map<string,string>",), "Further properties."),
+    "queue_id": (("int", "bigint"), "The queue itself; wins over order_key."),
+}
+"""Columns of the sink: accepted types, meaning."""
+
+ACKNOWLEDGE: Final = ("written", "flushed", "replicated", "confirmed")
+
+
+def _flag(text: str) -> object:
+    return {"true": True, "false": False}[text.lower()]
+
+
+def _seconds(text: str) -> object:
+    from twinlog.units import parse_duration
+
+    return parse_duration(text)
+
+
+def _word(text: str) -> object:
+    return ACKNOWLEDGE[ACKNOWLEDGE.index(text.lower())]
+
+
+def _rows(text: str) -> object:
+    number = float(text)
+    if number <= 0:
+        raise ValueError
+    return number
+
+
+OPTIONS: Final[tuple[tuple[str, Callable[[str], object], str | None, str], ...]] = (
+    ("servers", str, None, "Addresses of any nodes, host:port, with commas between; required."),
+    ("topic", str, None, "Topic for all rows; without it the column topic names it."),
+    ("ack", _word, "confirmed", "When a row counts: written, flushed, replicated, confirmed."),
+    ("exactlyOnce", _flag, "true", "Streams: whether a replay is recognised by its sequences."),
+    ("writeId", str, "", "Streams: names the writer instead of the query's checkpoint."),
+    ("commitTopic", str, "", "Streams: topic for a record of each committed batch; needs writeId."),
+    ("rate", _rows, None, "Rows per second of each task, at most."),
+    ("timeout", _seconds, "60 s", "How long a section may wait for its answer, failover included."),
+)
+"""Options of the sink: name, parser, default as text, meaning."""
+
+
+@dataclass(frozen=True, slots=True)
+class SinkSettings:
+    """The options of one write; see `OPTIONS`."""
+
+    servers: str
+    topic: str | None
+    ack: str
+    exactly_once: bool
+    write_id: str
+    commit_topic: str
+    rate: float | None
+    timeout: float
+
+
+def parse(given: Mapping[str, str]) -> SinkSettings:
+    """Return the settings that options make.
+
+    Raises:
+        SourceError: A name or a value is none, or ``servers`` is missing.
+    """
+    known = {name.lower(): (name, parser) for name, parser, _, _ in OPTIONS}
+    values: dict[str, object] = {
+        name.lower(): None if default is None else parser(default)
+        for name, parser, default, _ in OPTIONS
+    }
+    for said, text in given.items():
+        lower = said.lower()
+        if lower in ("checkpointlocation", "path", "provider", "owner") or "." in lower:
+            continue
+        if lower not in known:
+            hint = nearest(said, [name for name, _, _, _ in OPTIONS])
+            raise SourceError(f"the sink has no option {said!r}", code="option", hint=hint)
+        name, parser = known[lower]
+        try:
+            values[lower] = parser(text)
+        except (ValueError, KeyError):
+            meaning = next(row[3] for row in OPTIONS if row[0] == name)
+            raise SourceError(f"{name} is {text!r}", code="option", hint=meaning) from None
+    if not values["servers"]:
+        hint = 'name the cluster: .option("servers", "n1:7410,n2:7410")'
+        raise SourceError("the sink writes to a cluster, never to files", code="option", hint=hint)
+    if values["committopic"] and not values["writeid"]:
+        hint = 'name the writer too: .option("writeId", "copy-of-orders")'
+        raise SourceError("commitTopic needs writeId", code="option", hint=hint)
+    return SinkSettings(
+        servers=str(values["servers"]),
+        topic=cast("str | None", values["topic"]),
+        ack=str(values["ack"]),
+        exactly_once=bool(values["exactlyonce"]),
+        write_id=str(values["writeid"]),
+        commit_topic=str(values["committopic"]),
+        rate=cast("float | None", values["rate"]),
+        timeout=cast("float", values["timeout"]),
+    )
+
+
+def check_columns(fields: Sequence[tuple[str, str]], settings: SinkSettings) -> None:
+    """Check the schema of what is written.
+
+    Raises:
+        SourceError: A column that is none, of another type, or one that is missing.
+    """
+    names = [name for name, _ in fields]
+    for name, kind in fields:
+        if name not in COLUMNS:
+            hint = nearest(name, list(COLUMNS)) or f"the sink takes {listed(tuple(COLUMNS))}"
+            raise SourceError(f"the sink takes no column {name!r}", code="column", hint=hint)
+        if kind not in COLUMNS[name][0]:
+            text = f"column {name} is {kind}, the sink takes {listed(COLUMNS[name][0])}"
+            raise SourceError(text, code="column", hint="cast it before the write")
+    if "body" not in names:
+        hint = 'make one: .selectExpr("... AS body")'
+        raise SourceError("there is no column body", code="column", hint=hint)
+    if settings.topic is None and "topic" not in names:
+        hint = 'name it: .option("topic", "orders"), or select a column topic'
+        raise SourceError("no topic is named", code="column", hint=hint)
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who writes: the same again after a replay, another one for every other batch.
+
+    Attributes:
+        writer: Of the query: its checkpoint's id, the option writeId, or the run of a batch write.
+        batch: Number of the micro-batch; 0 for a batch write.
+        task: Number of the task in it.
+    """
+
+    writer: str
+    batch: int
+    task: int
+
+    @property
+    def producer(self) -> int:
+        """The producer id for the store's sequences; above 0.
+
+        >>> Identity("w", 3, 1).producer == Identity("w", 4, 1).producer
+        True
+        """
+        data = hashlib.sha256(f"{self.writer}/{self.task}".encode()).digest()
+        return int.from_bytes(data[:8], "big") >> 1 | 1
+
+    @property
+    def epoch(self) -> int:
+        """The producer epoch: a task of an older batch that still lives is refused."""
+        return self.batch
+
+    def row(self, number: int) -> str:
+        """Return the name of the task's row ``number``."""
+        return f"{self.writer}/{self.batch}/{self.task}/{number}"
+
+
+def queue_for(order_key: str | None, queue: int | None, number: int, queues: int) -> int:
+    """Return the queue of a task's row ``number``; the same whenever it is asked.
+
+    >>> queue_for(None, 3, 0, 4), queue_for("a", None, 0, 4), queue_for(None, None, 1024, 4)
+    (3, 1, 1)
+    """
+    if queue is not None:
+        return queue
+    if order_key:
+        return abs(java_hash(order_key)) % queues
+    return number // TURN % queues
+
+
+@dataclass(slots=True)
+class Pace:
+    """Spreads rows over time: at most ``rate`` per second, none of it saved up for later.
+
+    Times are seconds of one monotonic clock, handed in.
+    """
+
+    rate: float
+    due: float = 0.0
+
+    def wait(self, rows: int, now: float) -> float:
+        """Return how long to wait before ``rows`` more rows go.
+
+        >>> pace = Pace(100.0)
+        >>> pace.wait(50, 10.0), pace.wait(50, 10.0), pace.wait(50, 30.0)
+        (0.0, 0.5, 0.0)
+        """
+        left = max(0.0, self.due - now)
+        self.due = max(self.due, now) + rows / self.rate
+        return left
