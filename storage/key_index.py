@@ -307,6 +307,7 @@ class KeyIndex:
                 raise
         settings = self._settings
         mark = FileMark(name, settings.index_slots, settings.index_cells, first)
+        self._disk.make_dir(DIRECTORY, "key-index.make-dir")  # somebody may have removed it
         made = KeyFile.create(self._disk, mark)
         self._unflushed.directories.add(DIRECTORY)
         if before is not None:
