@@ -45,6 +45,8 @@ def find(
     id_: str | None = None,
     at: str | None = None,
     bodies: bool = False,
+    index_slots: int | None = None,
+    index_cells: int | None = None,
     context: Annotated[Context, PRIVATE],
 ) -> int:
     """Find records by key, unique id, log offset, message id or time.
@@ -61,13 +63,19 @@ def find(
         id_: RocketMQ's message id, 32 or 56 hexadecimal digits.
         at: The first record stored at or after this time: 2026-11-21T10:00Z, -1h .
         bodies: Bodies too, as base64.
+        index_slots: Hash slots of the key index files, where cells are not four for each.
+        index_cells: Cells of the key index files; goes with --index-slots.
     """
     asked = {"key": key, "unique-id": unique_id, "offset": offset, "id": id_, "at": at}
     given = [name for name, value in asked.items() if value is not None]
     if len(given) != 1:
         text = f"find takes one of --{', --'.join(asked)}, not {len(given)} of them"
         raise Failure(Exit.USAGE, text, hints=(f"twinlog log find {directory} --key KEY",))
+    if (index_slots is None) != (index_cells is None):
+        raise Failure(Exit.USAGE, "--index-slots and --index-cells go together")
     with open_store(directory) as store:
+        if index_slots is not None and index_cells is not None:
+            store.index_capacity = (index_slots, index_cells)
         found = _found(store, asked, (topic, queue), context)
         records = [r for r in found if topic is None or r.topic == topic][:MOST]
         queued = {e.log_offset for r in records for e in _entries(store, r)}

@@ -24,8 +24,13 @@ _ID_LENGTHS = (32, 56)
 
 
 def by_key(store: StoreReader, topic: str, key: str) -> Iterator[Record]:
-    """Yield the records of ``topic`` with the key or unique id ``key``, newest first."""
-    for offset in store.find_key(topic, key):
+    """Yield the records of ``topic`` with the key or unique id ``key``, newest first.
+
+    Raises:
+        UsageError: An index file's capacity cannot be told (code ``index-capacity``).
+    """
+    store.keys.refuse()
+    for offset in dict.fromkeys(store.find_key(topic, key)):  # RocketMQ enters some twice
         record = store.record_at(offset)
         if record is not None and record.topic == topic and key in (*record.keys, record.unique_id):
             yield record

@@ -21,9 +21,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from twinlog.errors import UsageError
 from twinlog.kernels import key_hash
 from twinlog.layout import INDEX_CELL, INDEX_HEADER, INDEX_SLOT, IndexHeader
 
+TIME_MAX = (1 << 63) - 1
 HITS_MAX = 64
 """RocketMQ's ``maxMsgsNumBatch``."""
 
@@ -40,8 +42,12 @@ class IndexFile:
     header: IndexHeader
     slots: int
 
-    def hits(self, wanted: int) -> Iterator[int]:
-        """Yield the log offsets under the hash ``wanted``, newest first."""
+    def hits(self, wanted: int, begin: int = 0, end: int = TIME_MAX) -> Iterator[int]:
+        """Yield the log offsets under the hash ``wanted``, newest first.
+
+        Between two store times (ms) by RocketMQ's rule: a cell's time is the file's begin and whole
+        seconds, so a record less than a second after ``begin`` may be missed.
+        """
         if not self.slots:
             return
         cells = INDEX_HEADER.size + INDEX_SLOT.size * self.slots
@@ -55,18 +61,25 @@ class IndexFile:
             found, offset, seconds, before = INDEX_CELL.unpack_from(self.view, at)
             if seconds < 0:
                 return
-            if found == wanted:
+            stamp = self.header.begin_timestamp + 1000 * seconds
+            if found == wanted and begin <= stamp <= end:
                 yield offset
-            if before == cell:
+            if before == cell or stamp < begin:
                 return
             cell, seen = before, seen + 1
 
 
-def _slots(view: memoryview, header: IndexHeader) -> int:
-    """Return the number of slots that the file's size and contents agree on; 0 for none."""
+def _slots(view: memoryview, header: IndexHeader, capacity: tuple[int, int] | None) -> int:
+    """Return the number of slots that the file's size and contents agree on; 0 for none.
+
+    ``capacity`` counts where the size is that of so many slots and cells.
+    """
     rest = len(view) - INDEX_HEADER.size
     count = rest // (INDEX_SLOT.size + 4 * INDEX_CELL.size)
-    if count * (INDEX_SLOT.size + 4 * INDEX_CELL.size) != rest or count <= 0:
+    cells = 4 * count
+    if capacity and rest == INDEX_SLOT.size * capacity[0] + INDEX_CELL.size * capacity[1]:
+        count, cells = capacity
+    if INDEX_SLOT.size * count + INDEX_CELL.size * cells != rest or count <= 0:
         return 0
     cells = INDEX_HEADER.size + INDEX_SLOT.size * count
     for cell in range(1, min(header.next_cell, 5)):
@@ -83,9 +96,14 @@ class KeyIndex:
         folder: The directory ``index``.
         trusted: After a crash: files whose last entry is newer than this time (ms) are thrown
             away. None for a clean stop: all count.
+        capacity: Slots and cells of the files, where they are not RocketMQ's four cells for each
+            slot.
     """
 
-    def __init__(self, folder: Path, trusted: int | None) -> None:
+    def __init__(
+        self, folder: Path, trusted: int | None, *, capacity: tuple[int, int] | None = None
+    ) -> None:
+        self._capacity = capacity
         self.files: list[IndexFile] = []
         self.unreadable: list[str] = []
         for path in sorted(folder.iterdir()) if folder.is_dir() else ():
@@ -103,7 +121,7 @@ class KeyIndex:
         header = IndexHeader.unpack(view)
         if trusted is not None and header.end_timestamp > trusted:
             return
-        slots = _slots(view, header)
+        slots = _slots(view, header, self._capacity)
         if not slots:
             self.unreadable.append(path.name)
         self.files.append(IndexFile(path.name, view, header, slots))
@@ -117,15 +135,50 @@ class KeyIndex:
                 end = max(end, offset)
         self._end = end
 
-    def find(self, topic: str, key: str, *, most: int = HITS_MAX) -> list[int]:
-        """Return up to ``most`` log offsets of records that may carry ``key``, newest first."""
+    @property
+    def end(self) -> int:
+        """Log offset of the last record that is entered; 0 for none."""
+        return self._end
+
+    def refuse(self) -> None:
+        """Raise when a file could not be read: then nobody knows what it holds.
+
+        Raises:
+            UsageError: Code ``index-capacity``; names the file and its size.
+        """
+        if self.unreadable:
+            raise UsageError(
+                f"index/{self.unreadable[0]} is no index file with four cells for each slot",
+                code="index-capacity",
+                hint="say how many it has: --index-slots N --index-cells M",
+                files=self.unreadable,
+            )
+
+    def find(
+        self,
+        topic: str,
+        key: str,
+        *,
+        most: int = HITS_MAX,
+        begin: int = 0,
+        end: int = TIME_MAX,
+    ) -> list[int]:
+        """Return up to ``most`` log offsets of records that may carry ``key``, newest first.
+
+        Between two store times (ms) by RocketMQ's rule, which ends with the first file that begins
+        before ``begin``. Times of records that `add` entered do not count.
+        """
         wanted = key_hash(f"{topic}#{key}".encode())
         found = [offset for hashed, offset in reversed(self._added) if hashed == wanted][:most]
         for file in reversed(self.files):
-            for offset in file.hits(wanted):
-                if len(found) >= most:
-                    return found
-                found.append(offset)
+            first, last = file.header.begin_timestamp, file.header.end_timestamp
+            if first <= end and last >= begin:
+                for offset in file.hits(wanted, begin, end):
+                    if len(found) >= most:
+                        return found
+                    found.append(offset)
+            if first < begin:
+                break
         return found
 
 

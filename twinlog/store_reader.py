@@ -36,7 +36,7 @@ from twinlog.store_compacted import CompactedQueue, compacted_queues
 from twinlog.store_config import read_config
 from twinlog.store_epochs import history
 from twinlog.store_files import FileSeries, LogFile
-from twinlog.store_keys import HITS_MAX, KeyIndex
+from twinlog.store_keys import HITS_MAX, TIME_MAX, KeyIndex
 from twinlog.store_log import (
     Blank,
     Damage,
@@ -87,6 +87,7 @@ class StoreReader:
         check_crc: Compare bodies and batches with their CRCs; without it damage inside them is not
             seen.
         watch: Told the end of each log file that has been walked.
+        index_capacity: Slots and cells of key index files that are not RocketMQ's four to one.
 
     Raises:
         UsageError: There is no such directory, or it has no ``commitlog`` (code ``not-a-store``).
@@ -100,7 +101,9 @@ class StoreReader:
         rocketmq: bool = False,
         check_crc: bool = True,
         watch: Watch | None = None,
+        index_capacity: tuple[int, int] | None = None,
     ) -> None:
+        self.index_capacity = index_capacity
         self._check_crc = check_crc
         self._watch = watch
         self.root = Path(root)
@@ -305,7 +308,7 @@ class StoreReader:
         """Queues and keys with what recovery drops and adds."""
         queues = load_queues(self.root)
         trusted = None if self.clean else self.checkpoint.index_timestamp
-        keys = KeyIndex(self.root / "index", trusted)
+        keys = KeyIndex(self.root / "index", trusted, capacity=self.index_capacity)
         everything = self.ours or not self.clean
         low = self.log.recovery_start if everything else dispatch_from(queues) + 1
         for run in self.pieces(low):
@@ -328,7 +331,12 @@ class StoreReader:
                 queue = queues[topic, number] = Queue(topic, number, FileSeries(), FileSeries())
             if isinstance(queue, Queue):
                 queue.dispatch(first, entries)
-        keys.add(kernels.scan_keys(view, at, end, run.offset))
+        if not self.ours:
+            self._enter(run, keys)
+
+    def _enter(self, run: Run, keys: KeyIndex) -> None:
+        view, at = self.series.view(run.file), run.offset - run.file.start
+        keys.add(kernels.scan_keys(view, at, run.end - run.file.start, run.offset))
 
     def queues(self) -> list[AnyQueue]:
         """Return all queues, by topic and number."""
@@ -379,9 +387,36 @@ class StoreReader:
             return 0
         return found.offset_by_time(ms, self._time_of, self.start, upper=upper)
 
-    def find_key(self, topic: str, key: str, *, most: int = HITS_MAX) -> list[int]:
-        """Return log offsets of records that may carry ``key``, newest first; hashes only."""
-        return self._recovered[1].find(topic, key, most=most)
+    @cached_property
+    def keys(self) -> KeyIndex:
+        """The key index, with what recovery drops and adds.
+
+        In a store of ours that is every record behind the last full file: the one that grows is
+        half in memory while a node runs.
+        """
+        if not self.ours:
+            return self._recovered[1]
+        trusted = None if self.clean else self.checkpoint.index_timestamp
+        keys = KeyIndex(self.root / "index", trusted, capacity=self.index_capacity)
+        for run in self.pieces(max(keys.end, self.start)):
+            if isinstance(run, Run):
+                self._enter(run, keys)
+        return keys
+
+    def find_key(
+        self,
+        topic: str,
+        key: str,
+        *,
+        most: int = HITS_MAX,
+        begin: int = 0,
+        end: int = TIME_MAX,
+    ) -> list[int]:
+        """Return log offsets of records that may carry ``key``, newest first; hashes only.
+
+        ``begin`` and ``end``: store times, ms, by RocketMQ's rule (`KeyIndex.find`).
+        """
+        return self.keys.find(topic, key, most=most, begin=begin, end=end)
 
 
 def _read(path: Path) -> bytes:
