@@ -24,6 +24,7 @@ from twinlog.spark.decoding import Context
 from twinlog.spark.directory import Directory
 from twinlog.spark.options import Options, parse
 from twinlog.spark.planning import Sizing, Split, bounds_of, cut_points, splits_of
+from twinlog.spark.pushdown import Narrowed
 from twinlog.spark.reading import Reading, read_split
 from twinlog.spark.selection import selected
 
@@ -53,11 +54,15 @@ class DirectoryQuery:
     Args:
         options: What is asked for.
         columns: The schema.
+        narrowed: What Spark's filters leave.
     """
 
-    def __init__(self, options: Options, columns: Sequence[Column]) -> None:
+    def __init__(
+        self, options: Options, columns: Sequence[Column], narrowed: Narrowed | None = None
+    ) -> None:
         self.options = options
         self.columns = tuple(columns)
+        self._narrowed = narrowed or Narrowed()
 
     @classmethod
     def make(
@@ -94,7 +99,7 @@ class DirectoryQuery:
             reading = self._reading(directory)
             return [Task(root, split, reading, None if every else topics) for split in splits]
         queues = [directory.queues[key] for key in selected(directory.queues, options)]
-        bounds = bounds_of(queues, options, now_ms)
+        bounds = self._narrowed.bounds(bounds_of(queues, options, now_ms))
         for text in bounds.warnings:
             _log.warning("%s", text)
         spans = [
@@ -108,7 +113,8 @@ class DirectoryQuery:
         return [Task(root, split, reading) for split in splits_of(spans, directory.files, sizing)]
 
     def _reading(self, directory: Directory) -> Reading:
-        return reading_of(self.options, self.columns, context_of(directory, self.columns))
+        context = context_of(directory, self.columns)
+        return self._narrowed.reading(reading_of(self.options, self.columns, context))
 
     def read(self, task: Task) -> Iterator[Any]:
         """Yield the Arrow batches of a task; see `read_split`."""

@@ -22,6 +22,7 @@ from twinlog.spark.columns import Column
 from twinlog.spark.errors import SourceError
 from twinlog.spark.options import Options, parse
 from twinlog.spark.planning import Piece, bounds_of, clipped
+from twinlog.spark.pushdown import Narrowed, narrow
 from twinlog.spark.stream import Json, Stream
 from twinlog.spark.stream_directory import DirectoryStream
 
@@ -68,11 +69,15 @@ class ClusterQuery:
     Args:
         options: What is asked for.
         columns: The schema.
+        narrowed: What Spark's filters leave.
     """
 
-    def __init__(self, options: Options, columns: Sequence[Column]) -> None:
+    def __init__(
+        self, options: Options, columns: Sequence[Column], narrowed: Narrowed | None = None
+    ) -> None:
         self.options = options
         self.columns = tuple(columns)
+        self._narrowed = narrowed or Narrowed()
 
     def tasks(self, now_ms: int) -> list[ClusterTask]:
         """Pin the cluster and return the tasks.
@@ -83,7 +88,8 @@ class ClusterQuery:
         """
         view = ClusterView(self.options)
         try:
-            bounds = bounds_of(view.queues.values(), self.options, now_ms)
+            found = bounds_of(view.queues.values(), self.options, now_ms)
+            bounds = self._narrowed.bounds(found)
             for text in bounds.warnings:
                 _log.warning("%s", text)
             made = view.tasks(bounds.pieces, self.columns, self.options.split_bytes)
@@ -91,7 +97,12 @@ class ClusterQuery:
             view.close()
         since, until = bounds.since_ms, bounds.until_ms
         return [
-            replace(task, reading=replace(task.reading, since_ms=since, until_ms=until))
+            replace(
+                task,
+                reading=replace(
+                    self._narrowed.reading(task.reading), since_ms=since, until_ms=until
+                ),
+            )
             for task in made
         ]
 
@@ -156,20 +167,24 @@ class ClusterStream:
 
 
 def batch_query(
-    given: Mapping[str, str], columns: Sequence[Column] | None = None
+    given: Mapping[str, str],
+    columns: Sequence[Column] | None = None,
+    filters: Sequence[Any] = (),
 ) -> DirectoryQuery | ClusterQuery:
     """Return the batch query that Spark's options describe.
 
     Args:
         given: The options.
         columns: The schema; None: what the options ask for.
+        filters: What Spark will keep of the rows; see `twinlog.spark.pushdown`.
 
     Raises:
         SourceError: An option is wrong.
     """
     options = parse(given, use="batch")
     wanted = columns if columns is not None else columns_of(options)
-    return (DirectoryQuery if options.path else ClusterQuery)(options, wanted)
+    narrowed = narrow(filters)
+    return (DirectoryQuery if options.path else ClusterQuery)(options, wanted, narrowed)
 
 
 def stream_query(

@@ -473,7 +473,9 @@ class Batches:
             keep = pa.compute.is_in(topics, value_set=pa.array(list(self._topics), pa.string()))
         if reading.tags is not None:
             tags = rows.text("tags", pa.string())
-            keep = _and(keep, pa.compute.is_in(tags, value_set=pa.array(list(reading.tags))))
+            keep = _and(
+                keep, pa.compute.is_in(tags, value_set=pa.array(list(reading.tags), pa.string()))
+            )
         if reading.keys is not None:
             held = rows.text("key", pa.string())
             keep = _and(keep, has_key(held, reading.keys))

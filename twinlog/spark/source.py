@@ -10,6 +10,7 @@ Sources: PySpark 4.3 (``pyspark.sql.datasource``).
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -57,8 +58,18 @@ class Source(Base):  # type: ignore[misc]
         return ddl(columns_of(schema_options(self.options)))
 
     def reader(self, schema: Any) -> BatchReader:
-        """Return the reader of a batch query."""
-        return BatchReader(self.options, fields_of(schema))
+        """Return the reader of a batch query.
+
+        A reader that defines ``pushFilters`` is refused while Spark's setting for it is off, and
+        the source is not told whether it is. But only a process that pushes filters asks for the
+        reader in order to: so it is known by its module. Should that be named differently one day,
+        filters are not pushed, which is slower and never wrong.
+        """
+        caller = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
+        name = f"{caller.f_globals.get('__name__', '')} {caller.f_code.co_filename}"
+        pushing = "data_source_pushdown_filters" in name
+        kind = PushingReader if pushing else BatchReader
+        return kind(self.options, fields_of(schema))
 
     def streamReader(self, schema: Any) -> StreamReader:
         """Return the reader of a streaming query."""
@@ -97,6 +108,7 @@ class BatchReader(BaseReader):  # type: ignore[misc]
     def __init__(self, given: Mapping[str, str], fields: Sequence[tuple[str, str]]) -> None:
         self._given = dict(given)
         self._fields = tuple(fields)
+        self._filters: tuple[Any, ...] = ()
 
     def _query(self) -> BatchQuery:
         from twinlog.spark.columns import of_schema
@@ -104,7 +116,8 @@ class BatchReader(BaseReader):  # type: ignore[misc]
         from twinlog.spark.queries import batch_query
 
         kafka = parse(self._given, use="batch").kafka_columns
-        return batch_query(self._given, of_schema(self._fields, kafka=kafka))
+        columns = of_schema(self._fields, kafka=kafka)
+        return batch_query(self._given, columns, self._filters)
 
     def partitions(self) -> list[Partition]:
         """Pin the view and plan the query, on the driver."""
@@ -116,6 +129,15 @@ class BatchReader(BaseReader):  # type: ignore[misc]
 
         if isinstance(partition, Partition):  # Spark hands in an empty one when there is nothing
             yield from read_any(partition.task)
+
+
+class PushingReader(BatchReader):
+    """Reader of a batch query whose filters narrow the plan; Spark checks them again."""
+
+    def pushFilters(self, filters: list[Any]) -> Iterator[Any]:
+        """Take the filters, and leave all of them to Spark as well."""
+        self._filters = tuple(filters)
+        yield from filters
 
 
 class StreamReader(BaseStream, AvailableNow):  # type: ignore[misc]

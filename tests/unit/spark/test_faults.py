@@ -110,8 +110,7 @@ def test_splits_of_any_size_hold_the_same_rows(tmp_path: Path) -> None:
             assert places(read(root, splitBytes=str(size), batchBytes=rows)) == whole
 
 
-def test_ten_thousand_small_topics(tmp_path: Path) -> None:
-    """Planned in seconds, few tasks."""
+def test_many_small_topics_share_tasks(tmp_path: Path) -> None:
     ours = Ours()
     for number in range(300):
         ours.batch(b"only", topic=f"topic{number}")
@@ -119,6 +118,37 @@ def test_ten_thousand_small_topics(tmp_path: Path) -> None:
     query = DirectoryQuery.make({"path": str(root)})
     assert len(query.tasks(0)) <= len(list((root / "commitlog").iterdir()))
     assert len(read(root)) == 300
+
+
+def test_queues_of_ten_thousand_topics_are_planned_in_seconds(tmp_path: Path) -> None:
+    """One record each; as many splits as the log asks for, not as there are queues."""
+    body, log = record.encode("t", 0, b"x" * 20), bytearray()
+    entry = len(body)
+    for number in range(10_000):
+        data = bytearray(record.encode("t", 0, b"x" * 20, log_offset=len(log)))
+        put(
+            tmp_path / "consumequeue" / f"topic{number}" / "0" / layout.file_name(0),
+            layout.QUEUE_ENTRY.pack(len(log), entry, 0) + bytes(20),
+        )
+        log += data
+    put(tmp_path / "commitlog" / layout.file_name(0), log + bytes(100))
+    query = DirectoryQuery.make({"path": str(tmp_path), "splitBytes": "400 KiB"})
+    tasks = query.tasks(0)
+    assert len(tasks) == 3
+    assert sum(len(task.split.pieces) for task in tasks) == 10_000
+    assert sum(batch.num_rows for task in tasks for batch in read_task(task)) == 10_000
+
+
+def test_one_queue_with_everything_is_shared_by_many_tasks(tmp_path: Path) -> None:
+    ours = Ours()
+    for number in range(60):
+        ours.batch(bytes([number]) * 200)
+    root = ours.write(tmp_path)
+    tasks = DirectoryQuery.make({"path": str(root), "splitBytes": "1 KiB"}).tasks(0)
+    assert len(tasks) > 10
+    sizes = [piece.stop - piece.first for task in tasks for piece in task.split.pieces]
+    assert max(sizes) <= 2 * sum(sizes) // len(sizes)
+    assert len(read(root, splitBytes="1 KiB")) == 60
 
 
 def test_retention_between_plan_and_read(tmp_path: Path) -> None:
