@@ -297,6 +297,19 @@ COMMANDS = (
         "twinlog spark sql 'SELECT topic, count(*) AS n FROM messages GROUP BY 1' --path data/n2",
     ),
     _command(
+        "spark replay",
+        "cli.spark_flow:replay",
+        "the records of a topic into a topic again",
+        "twinlog spark replay --path data/n2 --topic flights --to-topic again --dry-run",
+        "twinlog spark replay --path data/n2 --topic flights --to-topic again --resume state",
+    ),
+    _command(
+        "spark compact",
+        "cli.spark_flow:compact",
+        "the newest record of each key of a topic",
+        "twinlog spark compact --path data/n2 --topic flights --to newest",
+    ),
+    _command(
         "bench send",
         "cli.bench:send",
         "how fast a producer gets its acknowledgements",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,9 @@ import pytest
 
 from tests.fixtures.processes import Processes
 from twinlog import Client
+from twinlog.spark.jobs.replay import ReplaySettings, run
 from twinlog.spark.sink.settings import SOURCE_PROPERTY
+from twinlog.store_reader import StoreReader
 
 
 @pytest.fixture(scope="module")
@@ -22,7 +25,7 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         found.start_all()
         address = "{}:{}".format(*found.address("n1"))
         with Client(address) as client:
-            for topic in ("batch", "stream", "commits"):
+            for topic in ("batch", "stream", "commits", "again"):
                 client.create_topic(topic, 4)
         yield address
     finally:
@@ -53,7 +56,7 @@ def test_a_replayed_batch_is_stored_once(
     """A driver that dies between the sink's commit and the source's: the batch comes again."""
     checkpoint = tmp_path / "checkpoint"
 
-    def run() -> int:
+    def copy() -> int:
         stream = spark.readStream.format("twinlog").option("startingOffsets", "earliest")
         stream = stream.option("maxOffsetsPerTrigger", "500").load(str(golden))
         query = (
@@ -71,17 +74,37 @@ def test_a_replayed_batch_is_stored_once(
         assert query.exception() is None
         return int(query.lastProgress["batchId"])
 
-    last = run()
+    last = copy()
     assert last >= 1
     for path in (checkpoint / "commits").glob(f"*{last}*"):
         path.unlink()  # what a death before the source's commit leaves behind
-    assert run() == last
+    assert copy() == last
     with Client(servers) as client:
         names = [m.properties[SOURCE_PROPERTY] for m in client.read("stream")]
         commits = list(client.read("commits"))
     rows = spark.read.format("twinlog").load(str(golden)).count()
     assert len(names) == len(set(names)) == rows
     assert len(commits) == last + 1
+
+
+def test_a_replay_can_be_resumed(spark: Any, golden: Path, servers: str, tmp_path: Path) -> None:
+    """Counts first; sent once, then again with the same memory: nothing new; origins are named."""
+    with StoreReader(golden) as store:
+        topics = Counter(record.topic for record in store.records() if record.queued)
+    topic, count = topics.most_common(1)[0]
+    settings = ReplaySettings(golden, topic, servers, "again", dry_run=True)
+    assert run(spark, settings).fields["rows"] == count
+    with Client(servers) as client:
+        assert not list(client.read("again"))
+        settings = replace(settings, dry_run=False, resume=tmp_path / "state")
+        run(spark, settings)
+        first = list(client.read("again"))
+        run(spark, settings)
+        assert [m.log_offset for m in client.read("again")] == [m.log_offset for m in first]
+    origins = {m.properties["TL_ORIGIN"].rpartition("/")[2] for m in first}
+    with StoreReader(golden) as store:
+        wanted = {str(r.log_offset) for r in store.records() if r.topic == topic and r.queued}
+    assert origins == wanted and len(first) == count
 
 
 @pytest.mark.parametrize(

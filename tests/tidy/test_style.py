@@ -66,8 +66,8 @@ SEAM = {
 SHELL = {
     "twinlog/spark/archive": {"job", "place", "rows", "writing"},
     "twinlog/spark/jobs": {
-        "compare", "engine", "index_check", "rebuild", "session", "splits", "tables",
-        "verify",
+        "compact", "compare", "engine", "index_check", "rebuild", "replay", "session",
+        "splits", "tables", "verify",
     },
     "twinlog/spark/sink": {"writer"},
     "twinlog": {

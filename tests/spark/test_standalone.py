@@ -1,0 +1,147 @@
+"""Jobs on a real cluster: a standalone master and two workers of the installed PySpark.
+
+One cluster for the tests of this file. Drivers are processes of their own, as users start them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from tests.golden.manifest import unpack
+
+pyspark = pytest.importorskip("pyspark", reason="the extra spark is not installed")
+
+SECONDS = 90.0
+ROOT = Path(__file__).parents[2]
+HOME = Path(pyspark.__file__).parent
+DEPLOY = "org.apache.spark.deploy"
+
+
+class Standalone:
+    """A Spark master and workers as processes of ours."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.running: list[subprocess.Popen[bytes]] = []
+        self.address = ""
+
+    def environment(self) -> Mapping[str, str]:
+        """Of every process: this Python, loopback, small heaps."""
+        return {
+            **os.environ,
+            "SPARK_HOME": str(HOME),
+            "SPARK_NO_DAEMONIZE": "1",
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            "SPARK_LOCAL_DIRS": str(self.folder),
+            "SPARK_WORKER_DIR": str(self.folder / "work"),
+            "SPARK_DAEMON_MEMORY": "256m",
+            "PYSPARK_PYTHON": sys.executable,
+            "PYTHONPATH": str(ROOT),
+        }
+
+    def spawn(self, name: str, *words: str) -> Path:
+        """Start one of Spark's daemons; returns the file of what it says."""
+        log = self.folder / f"{name}.log"
+        with log.open("wb") as out:
+            command = [str(HOME / "bin" / "spark-class"), *words]
+            self.running.append(
+                subprocess.Popen(
+                    command, env=dict(self.environment()), stdout=out, stderr=out, cwd=self.folder
+                )
+            )
+        return log
+
+    def start(self) -> None:
+        """Start a master and two workers of one core, and wait until they are registered."""
+        host = ("--host", "127.0.0.1", "--webui-port", "0", "--port", "0")
+        log = self.spawn("master", f"{DEPLOY}.master.Master", *host)
+        self.address = self.said(log, r"Starting Spark master at (spark://[\d.:]+)")
+        for number in (1, 2):
+            words = (*host, "--cores", "1", "--memory", "2g", self.address)
+            worker = self.spawn(f"worker{number}", f"{DEPLOY}.worker.Worker", *words)
+            self.said(worker, r"(Successfully registered) with master")
+
+    def said(self, log: Path, pattern: str) -> str:
+        """Wait until a process has said something."""
+        end = time.monotonic() + SECONDS
+        while time.monotonic() < end:
+            found = re.search(pattern, log.read_text(errors="replace"))
+            if found:
+                return found[1]
+            time.sleep(0.05)
+        raise AssertionError(f"never said: {log.read_text(errors='replace')[-2000:]}")
+
+    def run(self, *command: str) -> subprocess.CompletedProcess[str]:
+        """Run a driver to its end."""
+        return subprocess.run(
+            command,
+            env=dict(self.environment()),
+            cwd=self.folder,
+            capture_output=True,
+            text=True,
+            timeout=2 * SECONDS,
+            check=False,
+        )
+
+    def close(self) -> None:
+        """End what was started, workers first."""
+        for process in reversed(self.running):
+            process.terminate()
+        for process in self.running:
+            process.wait(SECONDS)
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
+    """The cluster of this file."""
+    if shutil.which("java") is None and "JAVA_HOME" not in os.environ:
+        pytest.skip("no Java is installed")
+    found = Standalone(tmp_path_factory.mktemp("standalone"))
+    try:
+        found.start()
+        yield found
+    finally:
+        found.close()
+
+
+def test_a_command_with_master(cluster: Standalone, tmp_path: Path) -> None:
+    """Executors of two workers prove the store: the report is the plain engine's."""
+    root = unpack("02-rollover", tmp_path)
+    words = [sys.executable, "-m", "twinlog", "spark", "verify", "--path", str(root), "-o", "json"]
+    words += ["--split-bytes", "20000"]
+    plain = subprocess.run(
+        words,
+        env={**os.environ, "TWINLOG_SPARK_ENGINE": "plain"},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=True,
+    )
+    done = cluster.run(*words, "--master", cluster.address)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert json.loads(done.stdout) == json.loads(plain.stdout)
+    apps = list((cluster.folder / "work").glob("app-*"))
+    assert len(list(apps[0].iterdir())) == 2, "both workers ran executors"
+
+
+def test_spark_submit_with_damage(cluster: Standalone, tmp_path: Path) -> None:
+    """spark-submit runs the file of ``deploy/``, and its exit code is the job's."""
+    root = unpack("03c-bad-body", tmp_path)
+    job = ROOT / "deploy" / "spark" / "twinlog_job.py"
+    submit = [str(HOME / "bin" / "spark-submit"), "--master", cluster.address]
+    words = ["spark", "verify", "--path", str(root), "-o", "json"]
+    done = cluster.run(*submit, str(job), *words)
+    assert done.returncode == 65, done.stderr[-3000:]
+    report = json.loads(done.stdout[done.stdout.index("{") :])
+    assert report["findings"][0]["likely_cause"] == "torn tail"

@@ -1,0 +1,78 @@
+"""compact: what a dict over the log holds, written as Parquet."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.golden.manifest import unpack
+from twinlog import layout, record
+from twinlog.errors import UsageError
+from twinlog.spark.jobs.compact import CompactSettings, run
+from twinlog.spark.jobs.engine import PlainEngine
+from twinlog.store_reader import StoreReader
+
+pq = pytest.importorskip("pyarrow.parquet", reason="needs the extra spark")
+
+
+def reference(root: Path, topic: str) -> dict[tuple[int, str], bytes]:
+    """The newest body of each key, by the plain reader."""
+    held: dict[tuple[int, str], bytes] = {}
+    with StoreReader(root) as store:
+        for found in store.records():
+            if found.topic == topic and found.queued and found.key is not None:
+                held[found.queue, found.key] = found.body
+    return {key: body for key, body in held.items() if body}
+
+
+def small(root: Path) -> Path:
+    """A log by hand: two queues, keys written again, a deleted key, a record without a key."""
+    log, counts = bytearray(), dict[int, int]()
+    items = [(0, "a", b"1"), (1, "a", b"2"), (0, "b", b"3"), (0, "a", b"4"), (0, "b", b"")]
+    for queue, key, body in [*items, (0, "a b", b"5"), (0, "", b"6")]:
+        number = counts[queue] = counts.get(queue, -1) + 1
+        log += record.encode(
+            "kv",
+            queue,
+            body,
+            properties={"KEYS": key} if key else {},
+            queue_offset=number,
+            log_offset=len(log),
+            store_timestamp=1_700_000_000_000 + len(log),
+        )
+    (root / "commitlog").mkdir(parents=True)
+    (root / "commitlog" / layout.file_name(0)).write_bytes(bytes(log).ljust(65_536, b"\0"))
+    return root
+
+
+def written(to: Path) -> dict[tuple[int, str], bytes]:
+    """What the Parquet files hold."""
+    rows = pq.read_table(to).to_pylist()
+    return {(row["queue_id"], row["key"]): row["body"] for row in rows}
+
+
+def test_tombstones_queues_and_several_keys(tmp_path: Path) -> None:
+    """By hand: newest wins in its queue, an empty body deletes, KEYS counts as a whole."""
+    root, to = small(tmp_path / "s"), tmp_path / "kv"
+    found = run(PlainEngine(), CompactSettings(root, "kv", to))
+    assert written(to) == {(0, "a"): b"4", (1, "a"): b"2", (0, "a b"): b"5"}
+    assert written(to) == reference(root, "kv")
+    fields = found.fields
+    assert (fields["records"], fields["kept"], fields["without_key"]) == (7, 3, 1)
+    with pytest.raises(UsageError, match="exists already"):
+        run(PlainEngine(), CompactSettings(root, "kv", to))
+    with pytest.raises(UsageError, match="no record of nothing"):
+        run(PlainEngine(), CompactSettings(root, "nothing"))
+
+
+def test_a_store_of_rocketmq(tmp_path: Path) -> None:
+    """The dict over a golden store, whatever the cut."""
+    root = unpack("14-compaction", tmp_path / "s")
+    with StoreReader(root) as store:
+        topics = {found.topic for found in store.records() if found.key}
+    for topic in sorted(topics):
+        to = tmp_path / topic.replace("%", "_")
+        run(PlainEngine(), CompactSettings(root, topic, to, 3000))
+        assert written(to) == reference(root, topic)
+        assert reference(root, topic)
