@@ -45,7 +45,7 @@ _PIECE = 1024 * 1024
 _BATCHES = "twinlog/batches/"
 Indexes = dict[int, tuple[BatchEntry, ...]]
 """Batch indexes that will be written, by the start of their log file."""
-_DIRECTORIES = ("consumequeue", "batchconsumequeue")
+_DIRECTORIES = ("consumequeue", "batchconsumequeue", "index")
 
 
 class Kind(StrEnum):
@@ -123,12 +123,16 @@ def plan_repair(reader: StoreReader, *, index_slots: int | None = None) -> Repai
     actions += queues
     if not reader.ours:
         slots = index_slots or _stored_slots(reader) or INDEX_SLOTS_DEFAULT
-        actions += _keys(reader, slots)
+        actions += _keys(reader, slots, verdict.findings)
         if not reader.clean or actions:
             what = "the marks of a clean stop: checkpoint written, abort taken away"
             actions.append(Action(Kind.MARKS, ABORT, None, 0, what))
-    elif not reader.clean or actions:
-        actions.append(Action(Kind.MARKS, ABORT, None, 0, "recovery, then a clean stop"))
+    else:
+        broken = [f for f in verdict.findings if f.file.startswith("index/")][:1]
+        for one in broken:
+            actions.append(Action(Kind.KEYS, "index", None, 0, f"{one.file}: {one.what}"))
+        if not reader.clean or actions:
+            actions.append(Action(Kind.MARKS, ABORT, None, 0, "recovery, then a clean stop"))
     mended = {f"{_BATCHES}{log_path(start)[-20:]}" for start in indexes}
     lost = [
         finding
@@ -178,7 +182,7 @@ def _queues(reader: StoreReader, findings: list[Finding]) -> tuple[list[Action],
     lost: list[Finding] = []
     for finding in findings:
         parts = finding.file.split("/")
-        if parts[0] not in _DIRECTORIES or len(parts) < 3:
+        if parts[0] not in _DIRECTORIES or len(parts) < 3:  # findings of the index have two
             continue
         key = (parts[1], int(parts[2]))
         if parts[0] == "consumequeue" and key in built:
@@ -215,12 +219,13 @@ def _stored_slots(reader: StoreReader) -> int:
     return next((file.slots for file in files if file.slots), 0)
 
 
-def _keys(reader: StoreReader, slots: int) -> list[Action]:
+def _keys(reader: StoreReader, slots: int, findings: list[Finding]) -> list[Action]:
     """RocketMQ's index is built again when part of it cannot be read, or after a crash."""
     folder = reader.root / "index"
     stored = StoredKeys(folder, None)
-    if stored.unreadable:
-        what = f"index file {stored.unreadable[0]} cannot be read"
+    broken = next((f for f in findings if f.file.startswith("index/")), None)
+    if broken is not None:
+        what = f"{broken.file}: {broken.what}"
     elif not reader.clean:
         what = "its newest file was never flushed; RocketMQ would delete it"
     elif not stored.files and _has_keys(reader):
@@ -290,9 +295,7 @@ def carry_out(disk: Disk, repair: Repair, *, reader: StoreReader, wall_ms: int) 
                 case _:
                     pass
         _rebuild_queues(disk, repair, reader, folder)
-        if any(action.kind is Kind.KEYS for action in repair.actions):
-            slots = repair.index_slots or _stored_slots(reader) or INDEX_SLOTS_DEFAULT
-            _rebuild_keys(disk, reader, folder, slots=slots, wall_ms=wall_ms)
+        _rebuild_keys(disk, repair, reader, folder, wall_ms=wall_ms)
         if not repair.ours and repair.actions:
             _clean_marks(disk, reader, folder)
     finally:
@@ -362,11 +365,17 @@ def _rebuild_queues(disk: Disk, repair: Repair, reader: StoreReader, folder: str
 
 
 def _rebuild_keys(
-    disk: Disk, reader: StoreReader, folder: str, *, slots: int, wall_ms: int
+    disk: Disk, repair: Repair, reader: StoreReader, folder: str, *, wall_ms: int
 ) -> None:
-    settings = StoreSettings(index_slots=slots, index_cells=4 * slots)
+    """Take a bad key index aside; RocketMQ's is written anew here, ours in recovery."""
+    if not any(action.kind is Kind.KEYS for action in repair.actions):
+        return
+    slots = repair.index_slots or _stored_slots(reader) or INDEX_SLOTS_DEFAULT
     _aside(disk, "index", folder)
     disk.make_dir("index", "repair.make-dir")
+    if repair.ours:
+        return
+    settings = StoreSettings(index_slots=slots, index_cells=4 * slots)
     index = KeyIndex(disk, settings)
     for run in reader.pieces():
         if isinstance(run, Run):

@@ -5,7 +5,8 @@
 * records: sizes, magic, body CRC, and that each names its own log offset;
 * our batch index: each entry's CRC, borders, batch CRC, record count, epochs that never fall, and
   the chain from each file's head to the index before it;
-* queues: each record's entry, each entry's record.
+* queues: each record's entry, each entry's record;
+* the key index: every chain, slot and header (`store_key_check`).
 
 A finding says what is wrong, where, and what can still be read. Its ``grade``:
 
@@ -33,6 +34,7 @@ from twinlog import kernels
 from twinlog.kernels import codes
 from twinlog.layout import KIND_FILLER, BatchEntry
 from twinlog.store_epochs import broken_chains
+from twinlog.store_key_check import broken_indexes
 from twinlog.store_log import Damage, Harm, Run, TwinLog
 from twinlog.store_queues import AnyQueue, Queue
 from twinlog.store_reader import StoreReader
@@ -149,6 +151,10 @@ def verify(store: StoreReader, checks: Checks | None = None) -> Verdict:
         _check_epochs(store, store.log, verdict)
         _check_heads(store, store.log, verdict)
     _check_queues(store, whole, verdict)
+    for name, position, text, damage in broken_indexes(store):
+        grade = Grade.DAMAGE if damage else Grade.NOTE
+        readable = "the records, through the log; repair builds the index again"
+        verdict.add(Finding(grade, name, position, None, 0, text, readable))
     return verdict
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from storage.recover import recover
 from storage.repair import Kind, Repair, carry_out, plan_repair
 from tests.golden.manifest import manifest, unpack
 from twinlog.layout import KIND_REBUILT
-from twinlog.record import RecordEncoder
+from twinlog.record import RecordEncoder, encode_properties
 from twinlog.store_check import verify
 from twinlog.store_reader import StoreReader
 
@@ -207,6 +208,36 @@ def test_damage_of_what_was_flushed_is_lost_and_left(tmp_path: Path) -> None:
     assert [finding.offset for finding in plan.lost] == [starts[3]]
     assert Kind.CUT not in {action.kind for action in plan.actions}
     assert path.read_bytes() == bytes(data)
+
+
+def test_a_broken_key_index_of_ours_is_built_again(tmp_path: Path) -> None:
+    """A cell that is no link of its chain: the files go aside and recovery builds new ones."""
+    root = tmp_path / "store"
+    settings = replace(SETTINGS, index_slots=100, index_cells=400)
+    store = Store.open(RealDisk(root), settings, WHO, wall_ms=1)
+    token = Token("master", 1, 1)
+    store.take_token(token)
+    store.append_epoch(token, epoch=1, node="n1", session=1, wall_ms=1, reason="t", by="t")
+    store.append_control(token, CreateTopic("t", 1, 1), wall_ms=2)
+    store.set_confirm(store.end)
+    encoder = RecordEncoder("t", 0)
+    for number in range(5):
+        keys = encode_properties({"KEYS": f"key{number}"})
+        encoder.add(b"b", properties=keys, born_timestamp=number)
+    [result] = store.append(token, [Section("t", 0, 5, encoder.take())], wall_ms=1_700_000_000_000)
+    store.set_confirm(store.end)
+    store.close(clean=True)
+    [path] = (root / "index").iterdir()
+    data = bytearray(path.read_bytes())
+    data[440 + 20 * 3 + 16 : 440 + 20 * 3 + 20] = b"\0\0\0\x01"
+    path.write_bytes(data)
+    plan, folder = repair(root)
+    assert [action.kind for action in plan.actions] == [Kind.KEYS, Kind.MARKS]
+    assert files(root, folder)[f"index/{path.name}"] == bytes(data)
+    with StoreReader(root) as reader:
+        assert [f for f in verify(reader).findings if f.grade.value != "note"] == []
+        [found] = reader.find_key("t", "key0")
+    assert found == result.log_offset
 
 
 def test_a_directory_in_use_is_refused(tmp_path: Path) -> None:

@@ -1,0 +1,57 @@
+"""Are the chains of the key index whole?
+
+The slot table of an index file follows from its cells: cell n names the cell that its slot named
+before, and the slot then names n. So all cells are linked again, from the first to the last, and
+must give the table and the count in the header. A cell that is no link of its chain, a slot that
+names another cell and a header that counts otherwise are found; which keys a record has is not
+asked, for RocketMQ leaves cells of records that it has cut.
+
+Of a store that was not stopped cleanly, or that is live, the newest file is not judged: its slots
+and header are written later than its cells.
+
+Not here: the other checks (`store_check`), searching (`store_keys`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from twinlog.kernels import link_cells
+from twinlog.layout import INDEX_CELL, INDEX_HEADER, INDEX_SLOT
+from twinlog.store_keys import IndexFile, KeyIndex
+from twinlog.store_reader import StoreReader
+
+
+def broken_indexes(store: StoreReader) -> Iterator[tuple[str, int, str, bool]]:
+    """Yield (file, byte in it, what is wrong, whether that is damage) for what does not hold."""
+    index = KeyIndex(store.root / "index", None)
+    for name in index.unreadable:
+        text = "its size and cells do not tell how many slots it has"
+        yield f"index/{name}", 0, text, not store.ours
+    growing = store.marks.live or not store.clean
+    for file in index.files[: -1 if growing else None]:
+        if file.slots:
+            found = _wrong(file)
+            if found is not None:
+                yield f"index/{file.name}", found[0], found[1], True
+
+
+def _wrong(file: IndexFile) -> tuple[int, str] | None:
+    """Return (byte, what) of the first thing that is wrong with a file; None when nothing is."""
+    table_end = INDEX_HEADER.size + INDEX_SLOT.size * file.slots
+    first = table_end + INDEX_CELL.size
+    end = table_end + INDEX_CELL.size * file.header.next_cell
+    if end > len(file.view):
+        return 32, f"the header names cell {file.header.next_cell}, which does not fit"
+    table = memoryview(bytearray(INDEX_SLOT.size * file.slots))
+    used, bad = link_cells(file.view[first:end], 1, table)
+    if bad >= 0:
+        return table_end + INDEX_CELL.size * bad, f"cell {bad} does not continue its chain"
+    held = file.view[INDEX_HEADER.size : table_end]
+    if held != table:
+        slot = next(i for i in range(0, len(table), 4) if held[i : i + 4] != table[i : i + 4])
+        text = f"slot {slot // 4} does not name the newest cell of its chain"
+        return INDEX_HEADER.size + slot, text
+    if used != file.header.slots_used:
+        return 32, f"the header counts {file.header.slots_used} used slots, there are {used}"
+    return None
