@@ -70,6 +70,7 @@ class BatchIndex:
         self._size = size
         self._growth = growth
         self._guess = 0
+        self._chained = self._chain_crc = 0
         self.start = start
         self.path = path or index_path(start)
 
@@ -108,6 +109,8 @@ class BatchIndex:
             self._size += more
         self._disk.write_at(self.path, at, packed, op)
         self._raw += packed
+        if self._chained == at:
+            self._chain_on(len(self._raw))
 
     def take_back(self, op: str) -> None:
         """Zero what a failed `append` may have written."""
@@ -123,7 +126,7 @@ class BatchIndex:
     def forget(self, end: int) -> None:
         """Forget the entries from log offset ``end`` on; `storage.cut` has zeroed them."""
         del self._raw[self.find(end) * ENTRY_SIZE :]
-        self._guess = 0
+        self._guess = self._chained = self._chain_crc = 0
 
     def flush_with(self, other: Callable[[], None], op: str) -> None:
         """Return when all entries are on the disk and ``other``, done meanwhile, has ended too."""
@@ -189,5 +192,18 @@ class BatchIndex:
         """Return crc32c, on from ``crc``, over what nodes share of the entries in a range."""
         raw, last = self._raw, self.find(end) * ENTRY_SIZE
         first = self.find(start) * ENTRY_SIZE
+        if first == 0 and crc == 0 and self._chained <= last:
+            self._chain_on(last)
+            return self._chain_crc
         parts = [raw[at : at + _CHAIN] for at in range(first, last, ENTRY_SIZE)]
         return crc32c(b"".join(parts), crc)
+
+    def _chain_on(self, last: int) -> None:
+        """Take the entries up to byte ``last`` into the chain from the file's start.
+
+        A file change wants it over the whole file: with each append a little, not all at once then.
+        """
+        raw = self._raw
+        parts = [raw[at : at + _CHAIN] for at in range(self._chained, last, ENTRY_SIZE)]
+        self._chain_crc = crc32c(b"".join(parts), self._chain_crc)
+        self._chained = last

@@ -122,27 +122,11 @@ def parse_sequence(value: bytes) -> tuple[int, int, int, int] | None:
 def first_sequence(data: memoryview | bytes | bytearray, start: int = 0) -> bytes | None:
     """Return TL_SEQ of the record that begins at ``start``, whose sizes are checked already.
 
-    The properties are a record's last part, so the record is read from its end: a body that looks
-    like a property is not one.
+    Only the properties are looked at: a body that looks like one is not.
     """
-    view = memoryview(data)
-    size = int.from_bytes(view[start : start + 4], "big")
-    flag = int.from_bytes(view[start + 36 : start + 40], "big")
-    tail = 72 + (20 if flag & 0x10 else 8) + (20 if flag & 0x20 else 8)
-    body = int.from_bytes(view[start + tail - 4 : start + tail], "big")
-    at = start + tail + (body if body < 1 << 31 else 0)
-    wide = view[start + 7] != 0xA7
-    length = int.from_bytes(view[at : at + 2], "big") if wide else view[at]
-    at += length + (4 if wide else 3)
-    text = bytes(view[at : start + size])
-    if SEQUENCE_PROPERTY not in text:
-        return None
-    found = None
-    for item in text.split(b"\x02"):
-        name, _, value = item.partition(b"\x01")
-        if name == SEQUENCE_PROPERTY and value:
-            found = value
-    return found
+    size = int.from_bytes(data[start : start + 4], "big")
+    found = kernels.find_property(data, start, start + size, SEQUENCE_PROPERTY)
+    return found[0][1] if found else None
 
 
 def digest_of(data: memoryview | bytes | bytearray, start: int, end: int) -> int:

@@ -579,7 +579,10 @@ def patch_section(
                 _put64(p + 20, <uint64_t>(queue_offset + number))
                 _put64(p + 28, <uint64_t>(log_offset + (p - base)))
                 _put64(<uint8_t *>parts.stamp, <uint64_t>store_timestamp)
-                memcpy(<uint8_t *>parts.stamp + 8, host, host_length)
+                if host_length == 8:  # of a known length it is one store, not a call
+                    memcpy(<uint8_t *>parts.stamp + 8, host, 8)
+                else:
+                    memcpy(<uint8_t *>parts.stamp + 8, host, host_length)
                 number += 1
                 p += parts.size
     finally:

@@ -277,3 +277,23 @@ def test_pages_are_touched_a_little_ahead(monkeypatch: pytest.MonkeyPatch) -> No
     assert all(end - start <= 2 << 20 for start, end in touched)
     assert (0, 2 << 20) in touched, "the file ahead"
     assert max(end for _, end in in_first) == size
+
+
+def test_the_chain_of_a_file_is_the_same_however_it_was_taken() -> None:
+    """Along with the appends, at once after a restart, from the middle, and after a cut."""
+    disk = FakeDisk()
+    store = master(disk)
+    fill(store, 7)
+    along, border = store.chain_crc(0, store.end), store.border_at_or_below(store.end // 2)
+    part = store.chain_crc(0, border)
+    assert part != along
+    settle(store)
+    store.close(clean=True)
+    again = open_store(disk)
+    assert again.chain_crc(0, border) == part
+    assert again.chain_crc(0, again.end) == along
+    lead(again, epoch=2)
+    assert again.chain_crc(0, again.end) != along
+    again.take_token(token(3))
+    run(again, again.cut_job(token(3), border))
+    assert again.chain_crc(0, border) == part
