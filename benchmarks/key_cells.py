@@ -1,6 +1,6 @@
 """The key cells: twinlog against Redis 7 Streams, in one run on one machine.
 
-    python benchmarks/key_cells.py [--rounds 3] [--seconds 5] [--json FILE]
+    python benchmarks/key_cells.py [--rounds 3] [--seconds 5] [--only TEXT] [--json FILE]
 
 Both have one master and one slave on loopback; a record counts when the slave has it. Redis is
 driven by `redis_streams.c` (compiled here, 4 connections, pipelines of 64 XADD and one WAIT),
@@ -174,6 +174,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rounds", type=int, default=3, choices=range(1, 21))
     parser.add_argument("--seconds", type=float, default=5.0)
+    parser.add_argument("--only", default="", help="cells whose name ends so, such as '1 KiB'")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="twinlog-bench-"))
@@ -183,6 +184,7 @@ def main() -> int:
         subprocess.run(["cc", "-O2", "-o", str(generator), str(source)], check=True)
         with redis(folder) as port, twinlog(folder) as command:
             cells = key_cells(generator, port, command)
+            cells = [cell for cell in cells if cell[0].endswith(options.only)]
             found = measure(cells, options.rounds, options.seconds)
             print(table(cells, found))
         if options.json:

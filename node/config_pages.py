@@ -30,7 +30,7 @@ BASE_PORT = 7400
 """The coordinator's port; node n has this + 10 n for clients, + 1 slaves, + 2 http."""
 
 
-SHARED = (("hot_memory", '"256 MiB"'),)
+SHARED = (("hot_memory", '"128 MiB"'),)
 """Keys of ``[storage]`` for nodes that share a machine: each keeps this much of its log in memory
 and gives the rest back."""
 
