@@ -13,6 +13,7 @@ Sources: PySpark 4.3 (``pyspark.sql.datasource``).
 
 from __future__ import annotations
 
+import importlib
 import json
 import time
 import uuid
@@ -148,17 +149,13 @@ def refuse_overwrite(*, overwrite: bool) -> None:
 
 def task_number() -> int:
     """Return the number of the task that runs here."""
-    from pyspark import TaskContext
-
-    context = TaskContext.get()
-    return context.partitionId() if context is not None else 0
+    context: Any = importlib.import_module("pyspark").TaskContext.get()
+    return int(context.partitionId()) if context is not None else 0
 
 
 def stream_place() -> tuple[int, str]:
     """Return (number of the micro-batch, id of the query) of the task that runs here."""
-    from pyspark import TaskContext
-
-    context = TaskContext.get()
+    context: Any = importlib.import_module("pyspark").TaskContext.get()
     assert context is not None, "called in a task"
     batch = context.getLocalProperty("streaming.sql.batchId")
     query = context.getLocalProperty("sql.streaming.queryId")
