@@ -57,6 +57,7 @@ def send(
     tag: str | None = None,
     header: Annotated[tuple[str, ...], Parameter(consume_multiple=False)] = (),
     queue: int | None = None,
+    light: Annotated[tuple[str, ...], Parameter(consume_multiple=False)] = (),
     ack: Acknowledge = Acknowledge.CONFIRMED,
     compress: str = "none",
     context: Annotated[Context, PRIVATE],
@@ -75,6 +76,7 @@ def send(
         tag: Tag to filter by.
         header: A property as ``name=value``; repeatable.
         queue: Into this queue; default by turns.
+        light: A light queue, ``%LMQ%name``, that it is entered in besides its own; repeatable.
         ack: When it counts as done: in the master's log, on its disk, on one slave, or confirmed.
         compress: ``none``, ``zlib``, ``lz4`` or ``zstd``, perhaps with a level (``zlib:9``): what
             is done to a body of 4 KiB or more; readers get it as it was.
@@ -86,20 +88,14 @@ def send(
         if lines:
             return _send_lines(
                 client, topic, bodies, context, key=key, tag=tag, properties=properties, ack=ack,
-                compress=compress,
+                compress=compress, light=light,
             )  # fmt: skip
         started = time.monotonic()
         try:
             receipt = client.send(
-                topic,
-                next(iter(bodies)),
-                key=key,
-                tag=tag,
-                properties=properties or None,
-                queue=queue,
-                acknowledge=ack.value,
-                compress=compress,
-            )
+                topic, next(iter(bodies)), key=key, tag=tag, properties=properties or None,
+                queue=queue, light=light, acknowledge=ack.value, compress=compress,
+            )  # fmt: skip
         except OutcomeUnknown as error:
             raise _unknown(topic, key, error) from error
         except KeyboardInterrupt:
@@ -212,6 +208,7 @@ def _send_lines(
     properties: dict[str, str],
     ack: Acknowledge,
     compress: str,
+    light: tuple[str, ...],
 ) -> int:
     """Send each line through one producer; say what was stored even when it ends early."""
     count = 0
@@ -222,7 +219,9 @@ def _send_lines(
     with client.producer(topic, acknowledge=ack.value, compress=compress) as producer:
         try:
             for body in bodies:
-                section = producer.send(body, key=key, tag=tag, properties=properties or None)
+                section = producer.send(
+                    body, key=key, tag=tag, properties=properties or None, light=light
+                )
                 count += 1
                 if each:
                     sent.append((section, section.count - 1))

@@ -15,6 +15,7 @@ from cli.failures import Exit, Failure, nearest
 from cli.parsing import PRIVATE
 from cli.render import Answer, Cell, Table, columns
 from twinlog.client import Client
+from twinlog.layout import LIGHT_PREFIX
 
 
 def create(
@@ -120,7 +121,12 @@ def offsets(client: Client, name: str) -> dict[int, tuple[int, int]]:
 
 
 def require(client: Client, name: str) -> None:
-    """Raise when there is no such topic (exit 66), with the nearest name."""
+    """Raise when there is no such topic (exit 66), with the nearest name.
+
+    A light queue is read whether a message has named it yet or not.
+    """
+    if name.startswith(LIGHT_PREFIX):
+        return
     known = client.topics()
     if name not in known:
         raise Failure(

@@ -25,6 +25,7 @@ from twinlog.errors import (
     UnknownTopic,
     UsageError,
 )
+from twinlog.layout import LIGHT_PREFIX
 from twinlog.record import FLAG_BORN_V6, FLAG_STORE_V6, unpack_host
 
 
@@ -157,7 +158,8 @@ class Answers:
             raise UsageError("offsets names a topic", code="fields")
         if at_ms is not None and not isinstance(at_ms, int):
             raise UsageError("at_ms is a time in ms", code="fields")
-        count = self._store.topics().get(topic)
+        light = topic.startswith(LIGHT_PREFIX)
+        count = 1 if light else self._store.topics().get(topic)
         if count is None:
             raise unknown_topic(topic)
         found: dict[int, list[int | None]] = {}

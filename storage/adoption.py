@@ -51,6 +51,7 @@ from twinlog.layout import (
     BLANK,
     KIND_FILLER,
     KIND_REBUILT,
+    LIGHT_PREFIX,
     QUEUE_FILE_SIZE_DEFAULT,
     BatchEntry,
 )
@@ -226,6 +227,8 @@ def _topics(
     for name, queues in topic_queues(reader.config()).items():
         if name in wanted or name not in _BROKERS_OWN:
             wanted[name] = max(queues, wanted.get(name, 0))
+    for name in [name for name in wanted if name.startswith(LIGHT_PREFIX)]:
+        del wanted[name]  # a light queue needs no topic
     refused = {name: topic_refusal(name) for name in wanted}
     created = tuple((n, wanted[n]) for n in sorted(wanted) if refused[n] is None and wanted[n])
     used = set(reader.topics())

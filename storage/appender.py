@@ -24,6 +24,7 @@ from storage.consume_queue import ConsumeQueues
 from storage.dispatcher import STRETCH_MAX, enter_sections, scan
 from storage.epoch_history import EpochRecord, encode_epoch
 from storage.errors import DiskFull
+from storage.light import QUEUES_MAX, LightRefused, Share, light_runs, shares, write_offset
 from storage.producers import Done, Key, Line, Producers, Verdict, judge
 from storage.sections import (
     Outcome,
@@ -31,6 +32,7 @@ from storage.sections import (
     SectionResult,
     digest_of,
     first_sequence,
+    marks_of,
     refused,
     sequence_text,
 )
@@ -44,6 +46,7 @@ from storage.state import (
     topic_refusal,
 )
 from twinlog import kernels, record
+from twinlog.kernels.codes import LIGHT
 from twinlog.layout import (
     KIND_EPOCH,
     KIND_RECORDS,
@@ -118,7 +121,10 @@ class Appender:
             gathered, view = scan(segments, at, end)
             for name, queue, first, entries in gathered:
                 self._numbers[name.decode(), queue] = first + len(entries) // 20
-            enter_sections(self._producers, view, at, gathered, confirmed=False)
+            sequences, lights = marks_of(view)
+            for light, first, entries in light_runs(view, at, lights):
+                self._numbers[light, 0] = first + len(entries) // 20
+            enter_sections(self._producers, view, at, gathered, marks=sequences, confirmed=False)
             at = end
 
     def next_number(self, topic: str, queue: int) -> int:
@@ -231,9 +237,12 @@ class Appender:
         self, turn: _Turn, number: int, section: Section, system: bool
     ) -> SectionResult | None:
         """Place one section; returns its result, or a first one that may still be taken back."""
+        shared: Sequence[Share] = ()
         refusal = self._refusal(section, system)
-        if refusal is not None:
+        if isinstance(refusal, SectionResult):
             return refusal
+        if refusal is not None:
+            shared = refusal
         length = len(section.data)
         key = (section.producer, section.topic, section.queue)
         digest = 0
@@ -260,6 +269,8 @@ class Appender:
         place = (section.topic, section.queue)
         turn.numbers.append((place, self._numbers.get(place, -1)))
         self._numbers[place] = first + section.count
+        for share in shared:
+            self._number_light(turn, view, share)
         if section.producer:
             done = Done(section.sequence, section.count, first, at, at + length, digest)
             before = self._producers.append(key, section.producer_epoch, done)
@@ -267,7 +278,27 @@ class Appender:
         turn.members.append(number)
         return SectionResult(Outcome.STORED, first, at, at + length)
 
-    def _refusal(self, section: Section, system: bool) -> SectionResult | None:
+    def _number_light(self, turn: _Turn, view: memoryview, share: Share) -> None:
+        """Give a record its offset in each of its light queues, and write it into the record."""
+        for name, place in zip(share.names, share.places, strict=True):
+            number = self.next_number(name, 0)
+            write_offset(view, place, number)
+            turn.numbers.append(((name, 0), self._numbers.get((name, 0), -1)))
+            self._numbers[name, 0] = number + 1
+
+    def _shares(self, section: Section, first: int) -> SectionResult | list[Share]:
+        """Return the light queues of a section's records, or why it may not go there."""
+        try:
+            found = shares(memoryview(section.data), first)
+        except LightRefused as error:
+            return refused("light-queues", str(error))
+        fresh = {n for share in found for n in share.names if not self.next_number(n, 0)}
+        if fresh and self._queues.light + len(fresh) > QUEUES_MAX:
+            return refused("light-queues", f"a store has at most {QUEUES_MAX} light queues")
+        return found
+
+    def _refusal(self, section: Section, system: bool) -> SectionResult | list[Share] | None:
+        """Return why a section is refused, or the light queues it goes to besides, if any."""
         topic = self._layers.confirmed.topics.get(section.topic)
         queues = topic.queues if topic is not None else 1
         if topic is None and not system:
@@ -284,14 +315,15 @@ class Appender:
             section.data, 0, length, section.count, section.topic.encode(), section.queue,
             body_max=self._settings.message_size_max, family=self._family,
         )  # fmt: skip
-        if found is not None:
+        light = found[0] if found is not None and found[1] == LIGHT else -1
+        if found is not None and light < 0:
             record, code = found
             text = f"record {record}: {kernels.EXPLANATIONS[code]}"
             return refused(kernels.REFUSALS[code], text, record)
         named = first_sequence(section.data)
         if named != (sequence_text(section) if section.producer else None):
             return refused("sequence", "TL_SEQ of the first record is not the request's", 0)
-        return None
+        return self._shares(section, light) if light >= 0 else None
 
     def _no_topic(self, name: str) -> SectionResult:
         reason = topic_refusal(name)

@@ -25,7 +25,7 @@ from collections.abc import Iterator
 
 from storage.disk import Disk
 from twinlog.errors import CorruptionError
-from twinlog.layout import QUEUE_ENTRY, file_name
+from twinlog.layout import LIGHT_PREFIX, QUEUE_ENTRY, file_name
 
 DIRECTORY = "consumequeue"
 ENTRY_SIZE = 20
@@ -105,6 +105,7 @@ class ConsumeQueue:
         self.topic = topic
         self.queue = queue
         self.directory = f"{topic_path(topic)}/{queue}"
+        self.light = topic.startswith(LIGHT_PREFIX)
         self.start = start
         self.end = end
         self.removed = 0
@@ -153,6 +154,20 @@ class ConsumeQueue:
         if self.start != self.end:
             return False
         return self.end == 0 or not self._disk.exists(self._path(max(self.end - 1, 0) * ENTRY_SIZE))
+
+    def write_light(self, first: int, entries: bytes) -> None:
+        """Write entries of a light queue; those up to the last entered record are there already.
+
+        The log offset decides what is new, as in RocketMQ, whose records may name an offset that
+        is not their entry's (golden case 08b). ``first`` counts only where the queue begins.
+        """
+        if self.start == self.end:
+            self.write(max(first, self.end), entries)
+            return
+        last = self.entry(self.end - 1)[0]
+        new = [entry for entry in QUEUE_ENTRY.iter_unpack(entries) if entry[0] > last]
+        if new:
+            self.write(self.end, b"".join([QUEUE_ENTRY.pack(*entry) for entry in new]))
 
     def _create(self, path: str) -> None:
         if not self._disk.exists(path):
@@ -301,6 +316,8 @@ class ConsumeQueues:
         self._disk = disk
         self._size = file_size
         self._all: dict[tuple[str, int], ConsumeQueue] = {}
+        self.light = 0
+        """How many light queues there are."""
         self.unflushed = Unflushed()
 
     def __iter__(self) -> Iterator[ConsumeQueue]:
@@ -315,17 +332,32 @@ class ConsumeQueues:
         made = ConsumeQueue(
             self._disk, topic, queue, self._size, self.unflushed, start=start, end=end
         )
-        self._all[topic, queue] = made
+        self._keep(made)
         return made
 
     def write(self, topic: str, queue: int, first: int, entries: bytes) -> None:
         """See `ConsumeQueue.write`; the queue is made when it is new."""
-        key = (topic, queue)
-        found = self._all.get(key)
+        found = self._found(topic, queue)
+        found.write(first, entries)
+        self._keep(found)
+
+    def write_light(self, topic: str, first: int, entries: bytes) -> None:
+        """See `ConsumeQueue.write_light`; the queue is made when it is new."""
+        found = self._found(topic, 0)
+        found.write_light(first, entries)
+        self._keep(found)
+
+    def _keep(self, queue: ConsumeQueue) -> None:
+        key = (queue.topic, queue.queue)
+        if key not in self._all:
+            self._all[key] = queue
+            self.light += queue.light
+
+    def _found(self, topic: str, queue: int) -> ConsumeQueue:
+        found = self._all.get((topic, queue))
         if found is None:
             found = ConsumeQueue(self._disk, topic, queue, self._size, self.unflushed)
-        found.write(first, entries)
-        self._all[key] = found
+        return found
 
     def end(self, topic: str, queue: int) -> int:
         """Return a queue's next queue offset; 0 for one without entries."""
@@ -348,4 +380,5 @@ class ConsumeQueues:
     def reset(self) -> None:
         """Forget all queues and remove their files; they will be built from the log."""
         self._all.clear()
+        self.light = 0
         self.tidy(thorough=True)

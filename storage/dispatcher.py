@@ -16,8 +16,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from storage.consume_queue import ConsumeQueues
+from storage.light import light_runs
 from storage.producers import Producers
-from storage.sections import Gathered, idempotent_sections
+from storage.sections import Gathered, Marks, idempotent_sections, marks_of
 from storage.segments import Segments
 from storage.state import ForgetProducers, decode_control
 from twinlog import record
@@ -107,11 +108,20 @@ class Dispatcher:
             self._queues.write(name.decode(), queue, first, entries)
             if name == _META:
                 self.control_bytes += sum(size for _, size, _ in QUEUE_ENTRY.iter_unpack(entries))
-        enter_sections(self._producers, view, base, gathered, confirmed=True)
+        sequences, lights = marks_of(view)
+        for light, first, entries in light_runs(view, base, lights):
+            self._queues.write_light(light, first, entries)
+        enter_sections(self._producers, view, base, gathered, marks=sequences, confirmed=True)
 
 
 def enter_sections(
-    producers: Producers, view: memoryview, base: int, gathered: Gathered, *, confirmed: bool
+    producers: Producers,
+    view: memoryview,
+    base: int,
+    gathered: Gathered,
+    *,
+    marks: Marks,
+    confirmed: bool,
 ) -> None:
     """Give whole batches to a layer of producers: their sections, and what forgets producers.
 
@@ -122,10 +132,11 @@ def enter_sections(
         view: Bytes of the batches.
         base: Log offset of its first byte.
         gathered: Queue entries of their records.
+        marks: Where TL_SEQ stands.
         confirmed: Which layer.
     """
     forgets = list(_forgets(view, base, gathered))
-    for producer, topic, queue, epoch, done in idempotent_sections(view, base, gathered):
+    for producer, topic, queue, epoch, done in idempotent_sections(view, base, gathered, marks):
         while forgets and forgets[0][0] < done.log_offset:
             producers.forget(forgets.pop(0)[1], confirmed=confirmed)
         producers.rebuild((producer, topic, queue), epoch, done, confirmed=confirmed)

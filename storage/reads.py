@@ -24,11 +24,12 @@ from typing import TypeVar
 from storage.commit_log import CommitLog
 from storage.consume_queue import ConsumeQueue, ConsumeQueues
 from storage.filtering import SIFT_BYTES, SIFT_RECORDS, Entries, Sieve, Wanted
+from storage.light import named_in
 from storage.settings import StoreSettings
 from storage.state import Layers
 from twinlog.errors import Busy, CorruptionError, UnknownTopic
-from twinlog.kernels import scan_queues
-from twinlog.layout import QUEUE_ENTRY
+from twinlog.kernels import pick_properties, scan_queues
+from twinlog.layout import LIGHT_PROPERTY, QUEUE_ENTRY
 
 READ_ENTRIES = 4096
 """Entries that one read looks at; with a tag filter it may answer with fewer, even none."""
@@ -201,7 +202,7 @@ class Reader:
             raise self._wrong(queue, first, 0, 0)
         range_ = queue.start, queue.end
         cold = self._log.end - QUEUE_ENTRY.unpack_from(raw)[0] > self._settings.hot_bytes
-        if not wanted.filtered and not cold:
+        if not wanted.filtered and not cold and not queue.light:
             total = min(len(raw) // QUEUE_ENTRY.size, wanted.records)
             near = self._near(raw, total, wanted.bytes)
             if near >= NEAR_MIN or near == total:
@@ -336,9 +337,18 @@ class Reader:
             head = self._log.segments.at(offset)
             if offset + size > head.end:
                 pass
+            elif queue.light:
+                if self._in_light(queue.topic, head.view(offset, offset + size), size):
+                    return
             elif _HEAD.unpack(head.view(offset, offset + 28)) == (size, number):
                 return
         raise self._wrong(queue, number, offset, size)
+
+    def _in_light(self, name: str, record: memoryview, size: int) -> bool:
+        """Whether a record of that size begins there and names the light queue."""
+        entry = QUEUE_ENTRY.pack(0, size, 0)
+        found = pick_properties(record, 0, entry, (LIGHT_PROPERTY,))
+        return not isinstance(found, int) and named_in(found[0][0], name)
 
     def _wrong(self, queue: ConsumeQueue, number: int, offset: int, length: int) -> CorruptionError:
         return CorruptionError(

@@ -18,7 +18,7 @@ from enum import IntEnum
 
 from storage.producers import Done
 from twinlog import kernels
-from twinlog.layout import QUEUE_ENTRY
+from twinlog.layout import LIGHT_PROPERTY, QUEUE_ENTRY
 
 _PLACE = struct.Struct(">i4xq")
 """Queue and queue offset of a record, from its byte 12 on."""
@@ -149,8 +149,19 @@ Gathered = Sequence[tuple[bytes, int, int, bytes]]
 """Queue entries of a stretch of the log, as `kernels.gather_queues` returns them."""
 
 
+Marks = Sequence[tuple[int, bytes]]
+"""(index of a record, value) of a property."""
+
+
+def marks_of(data: memoryview) -> tuple[Marks, Marks]:
+    """Return where records carry TL_SEQ, and where they name light queues: one kernel call."""
+    found = kernels.find_properties(data, 0, len(data), (SEQUENCE_PROPERTY, LIGHT_PROPERTY))
+    sequences = [(at, value) for at, which, value in found if not which]
+    return sequences, [(at, value) for at, which, value in found if which]
+
+
 def idempotent_sections(
-    data: memoryview, base: int, gathered: Gathered
+    data: memoryview, base: int, gathered: Gathered, marks: Marks
 ) -> Iterator[tuple[int, str, int, int, Done]]:
     """Find the idempotent sections in whole batches.
 
@@ -158,13 +169,14 @@ def idempotent_sections(
         data: Bytes of the batches.
         base: Log offset of the first byte of ``data``.
         gathered: Queue entries of their records.
+        marks: Where TL_SEQ stands.
 
     Yields:
         (producer, topic, queue, producer epoch, section). A property inside another section, or
         one that names more records than there are, is no section.
     """
     behind = 0
-    for at, value in kernels.find_property(data, 0, len(data), SEQUENCE_PROPERTY):
+    for at, value in marks:
         found = parse_sequence(value)
         if found is None or at < behind:
             continue

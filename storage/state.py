@@ -23,7 +23,12 @@ from dataclasses import dataclass
 
 from storage.packing import pack, unpack
 from twinlog.errors import CorruptionError
-from twinlog.layout import SYSTEM_TOPIC_EPOCH, SYSTEM_TOPIC_META, SYSTEM_TOPIC_PREFIX
+from twinlog.layout import (
+    LIGHT_PREFIX,
+    SYSTEM_TOPIC_EPOCH,
+    SYSTEM_TOPIC_META,
+    SYSTEM_TOPIC_PREFIX,
+)
 
 QUEUES_MAX = 65_536
 TOPIC_LENGTH_MAX = 127
@@ -118,6 +123,19 @@ def topic_refusal(name: str) -> str | None:
         return f"topic {name} is the store's own"
     if name in _RESERVED:
         return f"topic {name} is reserved"
+    if name.startswith(LIGHT_PREFIX):
+        return f"{name} is a light queue: it comes into being when a message of a topic names it"
+    return _form_refusal(name)
+
+
+def light_refusal(name: str) -> str | None:
+    """Return why no message may name this light queue; None when it may."""
+    if not name.startswith(LIGHT_PREFIX) or name == LIGHT_PREFIX:
+        return f"{name!r} is no light queue: their names begin with {LIGHT_PREFIX}"
+    return _form_refusal(name)
+
+
+def _form_refusal(name: str) -> str | None:
     if not name or len(name) > TOPIC_LENGTH_MAX:
         return f"a topic name has 1 to {TOPIC_LENGTH_MAX} characters"
     if _LEGAL.match(name) is None:
@@ -148,10 +166,12 @@ class State:
         return True
 
     def queues(self, topic: str) -> int | None:
-        """Return how many queues a topic has; the store's own topics have one."""
+        """Return how many queues a topic has; the store's own and light queues have one."""
         found = self.topics.get(topic)
         if found is not None:
             return found.queues
+        if light_refusal(topic) is None:
+            return 1
         return 1 if topic in (SYSTEM_TOPIC_EPOCH, SYSTEM_TOPIC_META) else None
 
 

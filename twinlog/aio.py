@@ -12,7 +12,7 @@ Times are seconds, or text with a unit (``"2 ms"``); sizes are bytes, or text (`
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Mapping
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from types import TracebackType
 from typing import Self, TypeVar
@@ -112,6 +112,7 @@ class AsyncClient:
         order_key: str | None = None,
         properties: Mapping[str, str] | None = None,
         queue: int | None = None,
+        light: Sequence[str] = (),
         acknowledge: str = "confirmed",
         compress: str | None = None,
         timeout: Duration | None = None,
@@ -125,7 +126,9 @@ class AsyncClient:
         seconds = self.timeout if timeout is None else seconds_of(timeout)
         section = await sender.one(
             seconds,
-            lambda core: core.add(stored, key, tag, order_key, properties, queue, flags=flags),
+            lambda core: core.add(
+                stored, key, tag, order_key, properties, queue, flags=flags, light=light
+            ),
         )
         return section.receipt()
 

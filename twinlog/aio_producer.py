@@ -9,7 +9,7 @@ Not here: what is resent and when a section is given up (``twinlog.producer``).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
@@ -111,6 +111,7 @@ class AsyncProducer:
         order_key: str | None = None,
         properties: Mapping[str, str] | None = None,
         queue: int | None = None,
+        light: Sequence[str] = (),
     ) -> Section:
         """Take one record and return the section that carries it, shared by its neighbours.
 
@@ -122,7 +123,7 @@ class AsyncProducer:
         body, flags = await packed(self._settings.compression, body)
         while core.full:
             await self._moved.wait()
-        section = core.add(body, key, tag, order_key, properties, queue, flags=flags)
+        section = core.add(body, key, tag, order_key, properties, queue, flags=flags, light=light)
         if core.due or section.count == 1:
             self._wake.set()
         return section

@@ -18,7 +18,7 @@ from __future__ import annotations
 import os
 import random
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Self, TypeVar
 
@@ -130,6 +130,7 @@ class Client:
         order_key: str | None = None,
         properties: Mapping[str, str] | None = None,
         queue: int | None = None,
+        light: Sequence[str] = (),
         acknowledge: str = "confirmed",
         compress: str | None = None,
         timeout: Duration | None = None,
@@ -144,6 +145,7 @@ class Client:
             order_key: Messages of the same order key go to the same queue, in order.
             properties: Further properties.
             queue: The queue itself.
+            light: Light queues (``%LMQ%name``) that it is entered in besides its own.
             acknowledge: ``written``, ``flushed``, ``replicated`` or ``confirmed``.
             compress: ``none``, ``zlib``, ``lz4`` or ``zstd``, perhaps with a level (``zlib:9``):
                 what is done to a body of 4 KiB or more when that makes it smaller.
@@ -164,7 +166,9 @@ class Client:
         seconds = self.timeout if timeout is None else seconds_of(timeout)
         section = sender.one(
             seconds,
-            lambda core: core.add(packed, key, tag, order_key, properties, queue, flags=flags),
+            lambda core: core.add(
+                packed, key, tag, order_key, properties, queue, flags=flags, light=light
+            ),
         )
         return section.receipt()
 

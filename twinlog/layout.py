@@ -79,6 +79,15 @@ from crc32c import crc32c
 
 from twinlog.errors import CorruptionError
 
+LIGHT_PREFIX = "%LMQ%"
+"""How the names of light queues begin; each is a topic with the one queue 0."""
+LIGHT_PROPERTY = b"INNER_MULTI_DISPATCH"
+"""Names of the light queues that a message also goes to, separated by commas."""
+LIGHT_OFFSETS_PROPERTY = b"INNER_MULTI_QUEUE_OFFSET"
+"""Its queue offset in each of them, in the same order."""
+LIGHT_DIGITS = 19
+"""Digits of each, leading zeros included: what a signed 64-bit number may need."""
+
 SYSTEM_TOPIC_PREFIX = "rmq_sys_TWINLOG_"
 SYSTEM_TOPIC_EPOCH = "rmq_sys_TWINLOG_EPOCH"
 """Queue 0 holds the record that opens each epoch and each log file."""

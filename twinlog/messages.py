@@ -17,6 +17,7 @@ from typing import Final, cast
 from twinlog import kernels
 from twinlog.compression import COMPRESSION_MASK, decompress
 from twinlog.errors import CorruptionError
+from twinlog.layout import LIGHT_OFFSETS_PROPERTY, LIGHT_PROPERTY
 from twinlog.record import (
     FLAG_BORN_V6,
     FLAG_COMPRESSED,
@@ -78,6 +79,8 @@ class Message:
     born_timestamp: int
     store_timestamp: int
     stored: Stored = field(repr=False, compare=False)
+    origin: str = field(default="", repr=False, compare=False)
+    """Topic that it was sent to: another one than ``topic`` where that is a light queue."""
 
     @property
     def next(self) -> int:
@@ -111,7 +114,7 @@ class Message:
         size, magic, crc, queue, flag, queue_offset, log_offset, sys_flag, born = head[:9]
         born_host, store_timestamp, store_host, reconsume, prepared, _ = head[9:]
         return Record(
-            topic=self.topic,
+            topic=self.origin or self.topic,
             queue=queue,
             queue_offset=queue_offset,
             log_offset=log_offset,
@@ -168,6 +171,25 @@ def messages_of(payload: memoryview | bytes) -> list[Message]:
     return found
 
 
+def in_light_queue(message: Message, name: str) -> Message:
+    """Return a message as it stands in a light queue: topic, queue and offset are that queue's.
+
+    ``record`` goes on telling where it was sent to.
+
+    Raises:
+        CorruptionError: It does not say that it is in that queue.
+    """
+    names = message.properties.get(LIGHT_PROPERTY.decode(), "").split(",")
+    offsets = message.properties.get(LIGHT_OFFSETS_PROPERTY.decode(), "").split(",")
+    found = dict(zip(names, offsets, strict=False)).get(name, "")
+    if not (found.isascii() and found.isdecimal()):
+        text = f"the record at {message.log_offset} does not say that it is in {name}"
+        raise CorruptionError(text, offset=message.log_offset)
+    made = object.__new__(Message)
+    made.__dict__.update(message.__dict__, topic=name, queue=0, queue_offset=int(found))
+    return made
+
+
 Head = tuple[int, int, int, int, int, int, int, int, int, bytes, int, bytes, int, int, int]
 """The fields of a record before its body, in their order (``twinlog.kernels.plain``)."""
 
@@ -200,6 +222,7 @@ def _message(topic: str, stored: Stored) -> Message:
     message = object.__new__(Message)
     message.__dict__.update(
         topic=topic,
+        origin=topic,
         queue=head[3],
         queue_offset=head[5],
         log_offset=head[6],

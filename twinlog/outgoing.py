@@ -12,18 +12,27 @@ Not here: which section is sent when (``twinlog.producer``).
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import Final
 
 from twinlog.errors import RecordRefused, TwinlogError
+from twinlog.layout import (
+    LIGHT_DIGITS,
+    LIGHT_OFFSETS_PROPERTY,
+    LIGHT_PREFIX,
+    LIGHT_PROPERTY,
+)
 from twinlog.messages import Receipt
 from twinlog.record import KEYS, SEQUENCE, SHARDING_KEY, TAGS, encode_properties
 
 PROPERTIES_MAX: Final = 32_600
 """Properties of one record, bytes: what a stored record holds, less the longest `TL_SEQ`."""
 
-_RESERVED: Final = frozenset({KEYS, TAGS, SHARDING_KEY, SEQUENCE})
+_RESERVED: Final = frozenset(
+    {KEYS, TAGS, SHARDING_KEY, SEQUENCE}
+    | {LIGHT_PROPERTY.decode(), LIGHT_OFFSETS_PROPERTY.decode()}
+)
 _SIZE = struct.Struct(">i")
 _LENGTH = struct.Struct(">H")
 
@@ -33,6 +42,7 @@ def property_text(
     tag: str | None,
     order_key: str | None = None,
     properties: Mapping[str, str] | None = None,
+    light: Sequence[str] = (),
 ) -> bytes:
     r"""Return the stored property text of one record.
 
@@ -42,7 +52,7 @@ def property_text(
     >>> property_text("42", "paid")
     b'KEYS\x0142\x02TAGS\x01paid\x02'
     """
-    if order_key is None and not properties and (key or "").isprintable():
+    if order_key is None and not properties and not light and (key or "").isprintable():
         if tag is None and key:
             return f"KEYS\x01{key}\x02".encode()
         if key and tag and tag.isprintable():
@@ -59,9 +69,30 @@ def property_text(
     data = text.encode()
     if properties:
         if taken := _RESERVED & properties.keys():
-            raise _refused(f"property {min(taken)} is set by key, tag, order_key or the producer")
+            raise _refused(
+                f"property {min(taken)} is set by key, tag, order_key, light or the producer"
+            )
         data += encode_properties(properties)
-    return data
+    return data + light_text(light) if light else data
+
+
+def light_text(names: Sequence[str]) -> bytes:
+    r"""Return the properties of a message that goes to light queues as well.
+
+    The master writes its offset in each of them over the zeros.
+
+    Raises:
+        RecordRefused: A name that is none; the master refuses what else is wrong with one.
+
+    >>> light_text(["%LMQ%a"])
+    b'INNER_MULTI_DISPATCH\x01%LMQ%a\x02INNER_MULTI_QUEUE_OFFSET\x010000000000000000000\x02'
+    """
+    for name in names:
+        if not name.startswith(LIGHT_PREFIX) or not name.isprintable() or "," in name:
+            raise _refused(f"{name!r} is no light queue: their names begin with {LIGHT_PREFIX}")
+    room = b",".join([b"0" * LIGHT_DIGITS] * len(names))
+    joined = ",".join(names).encode()
+    return b"%s\x01%s\x02%s\x01%s\x02" % (LIGHT_PROPERTY, joined, LIGHT_OFFSETS_PROPERTY, room)
 
 
 def _refused(text: str) -> RecordRefused:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -101,6 +101,7 @@ class Producer:
         order_key: str | None = None,
         properties: Mapping[str, str] | None = None,
         queue: int | None = None,
+        light: Sequence[str] = (),
     ) -> Section:
         """Take one record and return the section that carries it, shared by its neighbours.
 
@@ -114,6 +115,7 @@ class Producer:
             order_key: Records of the same order key go to the same queue, in order.
             properties: Further properties.
             queue: The queue itself.
+            light: Light queues (``%LMQ%name``) that it is entered in besides its own.
 
         Raises:
             RecordRefused: The record cannot be stored; nothing was taken.
@@ -122,7 +124,7 @@ class Producer:
         """
         core = self._core if self._core and not self._closed else self._start()
         body, flags = self._settings.pack(body)
-        section = core.add(body, key, tag, order_key, properties, queue, flags=flags)
+        section = core.add(body, key, tag, order_key, properties, queue, flags=flags, light=light)
         if core.due:
             self._work(core)
         return section

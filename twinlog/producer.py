@@ -30,7 +30,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -142,12 +142,14 @@ class ProducerCore:
         queue: int | None = None,
         *,
         flags: int = 0,
+        light: Sequence[str] = (),
     ) -> Section:
         """Put one record into the open section of its queue and return that section.
 
         ``queue`` chooses the queue, else ``order_key`` does, else sections take turns; ``key``
         never does. The record's number in the section is ``section.count - 1`` right after.
-        ``flags`` is the system flag of a body that is compressed already.
+        ``flags`` is the system flag of a body that is compressed already, ``light`` names light
+        queues that the record also goes to.
 
         Raises:
             RecordRefused: The record cannot be stored; nothing was added.
@@ -159,10 +161,10 @@ class ProducerCore:
             lane = self._current
         else:
             lane = self._chosen(order_key, queue)
-        if key is None and tag is None and order_key is None and not properties:
+        if key is None and tag is None and order_key is None and not properties and not light:
             text = b""
         else:
-            text = property_text(key, tag, order_key, properties)
+            text = property_text(key, tag, order_key, properties, light)
             if len(text) > PROPERTIES_MAX:
                 limit = f"the properties have {len(text)} bytes, at most {PROPERTIES_MAX} fit"
                 raise RecordRefused(limit, record=0, reason="properties")

@@ -30,8 +30,9 @@ from twinlog.errors import (
     UnknownTopic,
     UsageError,
 )
+from twinlog.layout import LIGHT_PREFIX
 from twinlog.link import error_of
-from twinlog.messages import Message, messages_of
+from twinlog.messages import Message, in_light_queue, messages_of
 from twinlog.ranges import Mark, Range
 from twinlog.record import java_hash
 from twinlog.routing import Address, RoutingTable
@@ -401,7 +402,9 @@ class ReaderCore:
         where = self.settings.where
         if "skipped" in frame.fields:
             where = None  # a node that does not say so is too old to have filtered
-        for message in messages_of(frame.payload):
+        light = self.settings.topic if self.settings.topic.startswith(LIGHT_PREFIX) else None
+        for read in messages_of(frame.payload):
+            message = read if light is None else in_light_queue(read, light)
             if message.queue_offset < cursor.next or self._left == 0:
                 continue
             if cursor.stop is not None and message.queue_offset >= cursor.stop:

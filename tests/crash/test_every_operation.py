@@ -22,6 +22,7 @@ from tests.crash.workbench import (
     append,
     bodies,
     examine_index,
+    examine_light,
     index_files,
     lead,
     log_records,
@@ -38,6 +39,7 @@ from tests.fakes.faults import SimulatedCrash
 from twinlog.layout import BatchEntry
 
 Border = tuple[int, int, int]
+LIGHT = ("%LMQ%a", "%LMQ%b")
 
 
 class History:
@@ -85,7 +87,7 @@ class History:
         queue = number % 4
         made = section(
             1 + number % 7, queue=queue, mark=number, size=40 + 13 * (number % 5),
-            key=f"k{number % 3}",
+            key=f"k{number % 3}", light=LIGHT[: number % 3],
         )  # fmt: skip
         append(store, made, section(2, queue=1, mark=number), epoch=self.epoch)
         self.note()
@@ -264,6 +266,7 @@ def examine(disk: FakeDisk, history: History, kind: str) -> None:
         assert store.view(one.start, one.start + covered(one)) is not None
     store.verify(store.start, store.end)
     examine_index(store)
+    examine_light(store, LIGHT)
     assert store.dispatched == store.confirm <= store.end
     assert store.flushed == store.end
     size = store.settings.segment_size
@@ -285,6 +288,7 @@ def go_on(disk: FakeDisk, store: Store, history: History) -> None:
         assert len(bodies(store, 2)) == before + 2
     store.registered()
     examine_index(store)
+    examine_light(store, LIGHT)
     records = log_records(store)
     end, ranges = store.end, [store.queue_range(t, 0) for t in store.topics()]
     store.close(clean=True)

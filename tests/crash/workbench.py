@@ -5,7 +5,7 @@ Not here: the histories that are crashed (`tests.crash.test_every_operation`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from storage import (
     CreateTopic,
@@ -25,6 +25,7 @@ from storage.segments import covered
 from tests.fakes.disk import FakeDisk
 from twinlog.kernels import key_hash
 from twinlog.layout import INDEX_CELL, KIND_FILLER, IndexHeader
+from twinlog.outgoing import light_text
 from twinlog.record import Record, RecordEncoder, decode, encode_properties
 
 SETTINGS = StoreSettings(
@@ -46,6 +47,7 @@ def section(
     sequence: int = 0,
     tag: str = "",
     key: str = "",
+    light: Sequence[str] = (),
     mark: int = 0,
 ) -> Section:
     """A section of ``count`` records, idempotent when it has a producer.
@@ -62,7 +64,8 @@ def section(
         if producer and number == 0:
             properties["TL_SEQ"] = sequence_text(made).decode()
         body = f"{mark}/{number}/".encode().ljust(size, b".")
-        encoder.add(body, properties=encode_properties(properties), born_timestamp=1)
+        text = encode_properties(properties) + (light_text(light) if light else b"")
+        encoder.add(body, properties=text, born_timestamp=1)
     return Section(topic, queue, count, encoder.take(), producer, 0, sequence)
 
 
@@ -242,3 +245,22 @@ def flip(disk: FakeDisk, path: str, offset: int) -> None:
     """Turn one bit of a file over, behind the store's back."""
     byte = disk.read_at(path, offset, 1, "test")
     disk.write_at(path, offset, bytes([byte[0] ^ 0x10]), "test")
+
+
+def examine_light(store: Store, names: Sequence[str]) -> None:
+    """Light queues hold the records that name them, each at the offset that it says."""
+    wanted: dict[str, list[tuple[int, int]]] = {name: [] for name in names}
+    for found in log_records(store):
+        if found.log_offset >= store.dispatched or "INNER_MULTI_DISPATCH" not in found.properties:
+            continue
+        offsets = found.properties["INNER_MULTI_QUEUE_OFFSET"].split(",")
+        for name, offset in zip(
+            found.properties["INNER_MULTI_DISPATCH"].split(","), offsets, strict=True
+        ):
+            wanted[name].append((int(offset), found.log_offset))
+    for name, places in wanted.items():
+        assert [number for number, _ in places] == list(range(len(places))), name
+        assert store.queue_range(name, 0) == (0, len(places)), name
+        for number, log_offset in places:
+            answer = store.read(name, 0, number, max_bytes=1, max_records=1)
+            assert decode(answer.slices[0]).log_offset == log_offset

@@ -12,7 +12,14 @@ import pytest
 
 from tests.fixtures.processes import Processes
 from twinlog import AsyncClient, Client
-from twinlog.errors import NotMaster, Unavailable, UnknownTopic, UsageError
+from twinlog.errors import (
+    NotMaster,
+    RecordRefused,
+    TwinlogError,
+    Unavailable,
+    UnknownTopic,
+    UsageError,
+)
 from twinlog.outgoing import Section
 from twinlog.wire import Type
 
@@ -132,6 +139,33 @@ def test_messages_are_found_by_key_on_every_node(
     processes.kill(master)
     processes.failover(others(processes, master)[0])
     look("master")
+
+
+def test_light_queues_on_a_node(processes: Processes, client: Client, topic: str) -> None:
+    """One message in many queues, read as messages of each, from master and slaves."""
+    names = [f"%LMQ%{topic}-{letter}" for letter in "abc"]
+    for number in range(9):
+        client.send(topic, b"%d" % number, tag="xy"[number % 2], light=names[: number % 3 + 1])
+    with client.producer(topic) as producer:
+        producer.send(b"9", light=[names[2]])
+    processes.settled(3)
+    for node in ("master", "slave"):
+        for name, wanted in zip(names, ("012345678", "124578", "2589"), strict=True):
+            found = list(client.read(name, read_from=node))
+            assert "".join(m.body.decode() for m in found) == wanted
+            assert [m.address for m in found] == [f"{name}/0@{n}" for n in range(len(found))]
+            assert found[-1].next == len(found)
+            assert {m.record.topic for m in found} == {topic}
+    assert [m.body for m in client.read(names[0], "-2:", tag="x")] == [b"8"]
+    assert [m.body for m in client.read(names[1], "1:3", where="TAGS = 'x'")] == [b"2", b"4"]
+    assert client.get(f"{names[2]}/0@1").body == b"5"
+    assert list(client.read("%LMQ%nobody")) == []
+    with pytest.raises(RecordRefused, match="no light queue"):
+        client.send(topic, b"x", light=["orders"])
+    with pytest.raises(UsageError, match="letters, digits"):
+        client.send(topic, b"x", light=["%LMQ%a/b"])
+    with pytest.raises(TwinlogError, match="comes into being"):
+        client.create_topic(names[0], 1)
 
 
 def test_everything_a_client_does(processes: Processes, client: Client, topic: str) -> None:

@@ -24,7 +24,9 @@ from twinlog.kernels import codes, plain
 NAMES = st.sampled_from(["t", "flights", "SCHEDULE_TOPIC_XXXX", "ж" * 40, "x" * 127, "y" * 128])
 TEXT = st.text(st.characters(exclude_characters="\x01\x02", exclude_categories=["Cs"]), max_size=12)
 PROPERTIES = st.dictionaries(
-    st.sampled_from(["TAGS", "KEYS", "UNIQ_KEY", "DELAY", "a", "__CRC32#", "é"]),
+    st.sampled_from(
+        ["TAGS", "KEYS", "UNIQ_KEY", "DELAY", "a", "__CRC32#", "é", "INNER_MULTI_DISPATCH"]
+    ),
     st.one_of(TEXT, st.sampled_from(["TagA", "3", "99", "k1 k2  k3 ", "payment"])),
     max_size=5,
 )
@@ -102,14 +104,14 @@ def test_twins_walk_alike(
         ("scan_keys", (log_offset,), {}),
         ("store_timestamp_last", (), {}),
         ("bodies_digest", (), {}),
-        ("find_property", (b"KEYS",), {}),
+        ("find_properties", ((b"KEYS", b"TAGS"),), {}),
     ]:
         expected = getattr(plain, name)(data, start, end, *arguments, **options)
         assert getattr(COMPILED, name)(data, start, end, *arguments, **options) == expected, name
         for kernel in (plain, COMPILED):
             got = getattr(kernel, name)(memoryview(alone), 0, len(alone), *arguments, **options)
-            if name == "find_property":
-                got = [(at + start, value) for at, value in got]
+            if name == "find_properties":
+                got = [(at + start, which, value) for at, which, value in got]
             if name == "walk":
                 last = got[4] + start if got[4] >= 0 else -1
                 got = (got[0], got[1] + start, *got[2:4], last)
@@ -206,7 +208,8 @@ def test_encoders_write_the_same(
         assert (encoder.count, encoder.size, encoder.take()) == (0, 0, bytearray())
     assert written[0] == written[1]
     arguments = (written[0], 0, len(written[0]), len(items), name, 3)
-    assert COMPILED.check_section(*arguments, body_max=5000, family=family) is None
+    checked = COMPILED.check_section(*arguments, body_max=5000, family=family)
+    assert checked is None or checked[1] == codes.LIGHT
     found = [record.decode(written[0], at) for at in _starts(written[0])]
     assert [(r.body, r.flag, r.born_timestamp) for r in found] == [
         (body, flag, born) for body, _, flag, _, born in items
@@ -458,6 +461,7 @@ def test_lengths_that_leave_no_room(
     data = data + bytes(64)
     size = struct.unpack_from(">i", data)[0]
     assert kernel.walk(data, 0, size, check_crc=False)[2] == codes.SIZE
+    assert kernel.find_properties(data, 0, size, (b"x",)) == []
     assert kernel.find_property(data, 0, size, b"x") == []
     arguments = (data, 0, size, 1, topic.encode(), 0)
     found = kernel.check_section(*arguments, body_max=9999, family=6 if host == "::1" else 4)

@@ -32,8 +32,9 @@ PURE = {
         "spark/planning", "spark/selection", "spark/stream",
     },
     "storage": {
-        "boot", "epoch_history", "errors", "filtering", "flusher", "jobs", "packing", "paging",
-        "pool", "producers", "recovery", "retention", "sections", "settings", "state", "token",
+        "boot", "epoch_history", "errors", "filtering", "flusher", "jobs", "light", "packing",
+        "paging", "pool", "producers", "recovery", "retention", "sections", "settings", "state",
+        "token",
     },
     "replication": {
         "calls", "commands", "consistency", "context", "core", "events", "following", "frames",

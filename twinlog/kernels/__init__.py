@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         crc32,
         crc32c,
         enter_keys,
+        find_properties,
         find_property,
         gather_queues,
         java_hash,
@@ -62,6 +63,7 @@ __all__ = [
     "crc32c",
     "decode_columns",
     "enter_keys",
+    "find_properties",
     "find_property",
     "gather_queues",
     "java_hash",
@@ -152,6 +154,7 @@ if not TYPE_CHECKING:
     crc32c = _chosen.crc32c
     decode_columns = _chosen.decode_columns
     enter_keys = _chosen.enter_keys
+    find_properties = _chosen.find_properties
     find_property = _chosen.find_property
     gather_queues = _chosen.gather_queues
     java_hash = _chosen.java_hash

@@ -58,6 +58,7 @@ cdef enum:
     SYS_FLAG = 10
     OFFSET = 11
     BLANK = 12
+    LIGHT = 13
 
 cdef enum:
     BORN_V6 = 0x10
@@ -76,6 +77,7 @@ cdef uint32_t MAGIC_BLANK = 0xCBD43194
 cdef Py_ssize_t PROPERTIES_MAX = 32767
 cdef int64_t RECORD_MAX = 0x7FFFFFFF
 cdef const char *CRC_PROPERTY = b"__CRC32#"
+cdef const char *LIGHT_PROPERTY = b"INNER_MULTI_DISPATCH"
 cdef bytes DELAY_TOPIC = b"SCHEDULE_TOPIC_XXXX"
 
 
@@ -211,14 +213,16 @@ cdef inline bint _utf8(const uint8_t *p, const uint8_t *end) noexcept nogil:
     return True
 
 
-cdef inline bint _properties_fine(const uint8_t *p, int64_t length) noexcept nogil:
+cdef inline int _properties_code(const uint8_t *p, int64_t length) noexcept nogil:
+    """FINE, PROPERTIES, or LIGHT where they are fine and name light queues."""
     cdef const uint8_t *end = p + length
     cdef const uint8_t *stop
     cdef const uint8_t *mid
+    cdef int code = FINE
     if length == 0:
-        return True
+        return FINE
     if not _utf8(p, end):
-        return False
+        return PROPERTIES
     if (end - 1)[0] == 2:
         end -= 1
     while True:
@@ -227,11 +231,13 @@ cdef inline bint _properties_fine(const uint8_t *p, int64_t length) noexcept nog
             stop = end
         mid = <const uint8_t *>memchr(p, 1, stop - p) if p < stop else NULL
         if mid == NULL or mid == p:
-            return False
+            return PROPERTIES
         if mid - p == 8 and memcmp(p, CRC_PROPERTY, 8) == 0:
-            return False
+            return PROPERTIES
+        if mid - p == 20 and memcmp(p, LIGHT_PROPERTY, 20) == 0:
+            code = LIGHT
         if stop == end:
-            return True
+            return code
         p = stop + 1
 
 
@@ -491,13 +497,14 @@ cdef inline int _check_record(
         return code
     if parts.topic_length != topic_length or memcmp(parts.topic, topic, topic_length) != 0:
         return TOPIC
-    if (parts.text - 2)[0] & 0x80 or not _properties_fine(parts.text, parts.text_length):
+    code = _properties_code(parts.text, parts.text_length)
+    if (parts.text - 2)[0] & 0x80 or code == PROPERTIES:
         return PROPERTIES
     if check_crc and (
         twinlog_crc32(0, parts.body, parts.body_length) & 0x7FFFFFFF != _u32(p + 8)
     ):
         return CRC
-    return FINE
+    return code
 
 
 def check_section(
@@ -517,6 +524,7 @@ def check_section(
     cdef Parts parts
     cdef int code = FINE
     cdef Py_ssize_t number = 0
+    cdef Py_ssize_t light = -1
     cdef const uint8_t *p
     cdef const uint8_t *end
     cdef const uint8_t *name = <const uint8_t *>PyBytes_AS_STRING(topic)
@@ -532,6 +540,9 @@ def check_section(
                 code = _check_record(
                     p, end - p, &parts, name, name_length, queue, body_max, store_bit, check_crc
                 )
+                if code == LIGHT:
+                    light = number if light < 0 else light
+                    code = FINE
                 if code:
                     break
                 number += 1
@@ -540,7 +551,9 @@ def check_section(
         PyBuffer_Release(&view)
     if code:
         return number, code
-    return None if number == count else (number, COUNT)
+    if number != count:
+        return number, COUNT
+    return None if light < 0 else (light, LIGHT)
 
 
 def patch_section(
@@ -671,17 +684,27 @@ def verify_records(
     return count, -1, FINE
 
 
-def find_property(data, Py_ssize_t start, Py_ssize_t end, bytes name not None):
-    """See `plain.find_property`."""
+def find_properties(data, Py_ssize_t start, Py_ssize_t end, tuple names not None):
+    """See `plain.find_properties`."""
     cdef Py_buffer view
     cdef Parts parts
     cdef Py_ssize_t at = start
+    cdef Py_ssize_t which
+    cdef Py_ssize_t width = len(names)
     cdef const uint8_t *p
-    cdef const uint8_t *value
-    cdef const char *wanted = PyBytes_AS_STRING(name)
-    cdef int64_t wanted_length = PyBytes_GET_SIZE(name)
-    cdef int64_t length = 0
+    cdef const uint8_t *text
+    cdef const uint8_t *text_end
+    cdef const uint8_t *stop
+    cdef const char *wanted[4]
+    cdef int64_t lengths[4]
+    cdef const uint8_t *values[4]
+    cdef int64_t sizes[4]
     cdef list found = []
+    if width > 4:
+        raise ValueError("at most 4 names")
+    for which in range(width):
+        wanted[which] = PyBytes_AS_STRING(<bytes?>names[which])
+        lengths[which] = PyBytes_GET_SIZE(<bytes?>names[which])
     PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
     try:
         _range(view.len, start, end)
@@ -689,13 +712,35 @@ def find_property(data, Py_ssize_t start, Py_ssize_t end, bytes name not None):
             p = <const uint8_t *>view.buf + at
             if _parts(p, end - at, &parts) or _rest(&parts):
                 break
-            value = _property(parts.text, parts.text_length, wanted, wanted_length, &length)
-            if value != NULL:
-                found.append((at, PyBytes_FromStringAndSize(<const char *>value, length)))
+            for which in range(width):
+                values[which] = NULL
+            text, text_end = parts.text, parts.text + parts.text_length
+            while text < text_end:
+                stop = <const uint8_t *>memchr(text, 2, text_end - text)
+                if stop == NULL:
+                    stop = text_end
+                for which in range(width):
+                    if (
+                        stop - text > lengths[which] + 1
+                        and text[lengths[which]] == 1
+                        and memcmp(text, wanted[which], lengths[which]) == 0
+                    ):
+                        values[which] = text + lengths[which] + 1
+                        sizes[which] = stop - values[which]
+                text = stop + 1
+            for which in range(width):
+                if values[which] != NULL:
+                    value = PyBytes_FromStringAndSize(<const char *>values[which], sizes[which])
+                    found.append((at, which, value))
             at += parts.size
     finally:
         PyBuffer_Release(&view)
     return found
+
+
+def find_property(data, Py_ssize_t start, Py_ssize_t end, bytes name not None):
+    """See `plain.find_property`."""
+    return [(at, value) for at, _, value in find_properties(data, start, end, (name,))]
 
 
 def pick_properties(data, int64_t base, entries, names not None):

@@ -21,6 +21,7 @@ BODY_SIZE = 9
 SYS_FLAG = 10
 OFFSET = 11
 BLANK = 12
+LIGHT = 13
 
 REFUSALS: dict[int, str] = {
     SIZE: "size",
@@ -35,6 +36,7 @@ REFUSALS: dict[int, str] = {
     SYS_FLAG: "sys-flag",
     OFFSET: "offset",
     BLANK: "blank",
+    LIGHT: "light-queues",
 }
 
 EXPLANATIONS: dict[int, str] = {
@@ -49,5 +51,6 @@ EXPLANATIONS: dict[int, str] = {
     BODY_SIZE: "the body is larger than the node takes, or negative",
     SYS_FLAG: "system flag bits that a client must not set",
     OFFSET: "the record names another log offset than its own",
+    LIGHT: "a message that names light queues",
     BLANK: "a blank that does not reach exactly to the end of the file",
 }

@@ -83,6 +83,7 @@ __all__ = [
     "crc32",
     "crc32c",
     "enter_keys",
+    "find_properties",
     "find_property",
     "gather_queues",
     "java_hash",
@@ -108,6 +109,7 @@ _INNER = 0xC0
 _COMPRESSION_MAX = 0x300
 _PROPERTIES_MAX = 32767
 _RECORD_MAX = 0x7FFFFFFF
+_LIGHT_PROPERTY = b"INNER_MULTI_DISPATCH"
 
 
 class SectionEncoder:
@@ -182,18 +184,22 @@ def _topic_field(topic: bytes) -> bytes:
     return len(topic).to_bytes(width, "big") + topic
 
 
-def _properties_fine(text: bytes) -> bool:
+def _properties_code(text: bytes) -> int:
+    """FINE, PROPERTIES, or LIGHT where they are fine and name light queues."""
+    code = codes.FINE
     if not text:
-        return True
+        return code
     try:
         text.decode()
     except UnicodeDecodeError:
-        return False
+        return codes.PROPERTIES
     for item in text.removesuffix(b"\x02").split(b"\x02"):
         name, separator, _ = item.partition(b"\x01")
         if not name or not separator or name == CRC_PROPERTY:
-            return False
-    return True
+            return codes.PROPERTIES
+        if name == _LIGHT_PROPERTY:
+            code = codes.LIGHT
+    return code
 
 
 def check_section(
@@ -226,7 +232,7 @@ def check_section(
         number of records found.
     """
     check_bounds(data, start, start + length)
-    at, end, number = start, start + length, 0
+    at, end, number, light = start, start + length, 0, -1
     store_bit = STORE_V6 if family == 6 else 0
     while at < end:
         parts = parts_of(data, at, end)
@@ -243,14 +249,19 @@ def check_section(
         if data[name : name + name_length] != topic:
             return number, codes.TOPIC
         # `rest_of` counts a negative properties length as none, as RocketMQ does; a client may not
-        if data[text - 2] & 0x80 or not _properties_fine(bytes(data[text : text + text_length])):
+        code = _properties_code(bytes(data[text : text + text_length]))
+        if data[text - 2] & 0x80 or code == codes.PROPERTIES:
             return number, codes.PROPERTIES
+        if code == codes.LIGHT and light < 0:
+            light = number
         (crc,) = struct.unpack_from(">i", data, at + 8)
         if check_crc and crc32(data[body : body + body_length]) & 0x7FFFFFFF != crc:
             return number, codes.CRC
         number += 1
         at += size
-    return None if number == count else (number, codes.COUNT)
+    if number != count:
+        return number, codes.COUNT
+    return None if light < 0 else (light, codes.LIGHT)
 
 
 def _check_head(data: Buffer, at: int, parts: Parts, want: tuple[int, int, int]) -> int:
@@ -450,23 +461,33 @@ def scan_keys(data: Buffer, start: int, end: int, log_offset: int) -> bytes:
     return bytes(out)
 
 
-def find_property(data: Buffer, start: int, end: int, name: bytes) -> list[tuple[int, bytes]]:
-    """Return (index, value) of each record in ``start..end`` whose properties hold ``name``.
+def find_properties(
+    data: Buffer, start: int, end: int, names: tuple[bytes, ...]
+) -> list[tuple[int, int, bytes]]:
+    """Return (index of the record, number of the name, value) of the properties with these names.
 
-    Only properties are looked at, never bodies. Ends where `scan_queues` ends.
+    At most four names. Only properties are looked at, never bodies. Ends where `scan_queues` ends.
     """
     check_bounds(data, start, end)
-    at, found = start, list[tuple[int, bytes]]()
+    if len(names) > 4:
+        raise ValueError("at most 4 names")
+    at, found = start, list[tuple[int, int, bytes]]()
     while at < end:
         parts = parts_of(data, at, end)
         rest = None if isinstance(parts, int) else rest_of(data, at, parts[0], parts[4])
         if isinstance(parts, int) or rest is None:
             break
-        value = property_of(data[rest[2] : rest[2] + rest[3]], name)
-        if value is not None:
-            found.append((at, value))
+        for which, name in enumerate(names):
+            value = property_of(data[rest[2] : rest[2] + rest[3]], name)
+            if value is not None:
+                found.append((at, which, value))
         at += parts[0]
     return found
+
+
+def find_property(data: Buffer, start: int, end: int, name: bytes) -> list[tuple[int, bytes]]:
+    """Return (index of the record, value) as `find_properties` for one name."""
+    return [(at, value) for at, _, value in find_properties(data, start, end, (name,))]
 
 
 def pick_properties(
