@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from storage.sections import Section
+from tests.sim.contents import key_of
 from tests.sim.ledger import Violation
 from twinlog.record import RecordEncoder, encode_properties
 
@@ -123,7 +124,8 @@ class Producer:
             properties = b""
             if index == 0:
                 label = f"{self.id:016x}.{line.epoch}.{line.next_sequence}.{count}"
-                properties = encode_properties({"TL_SEQ": label})
+                keys = f"{key_of(line.next_sequence)} {self.id:x}.{line.next_sequence}"
+                properties = encode_properties({"TL_SEQ": label, "KEYS": keys})
             body = name + b"x" * rng.randrange(plan.body_max)
             encoder.add(body, properties=properties, born_timestamp=born)
         outgoing = Outgoing(line, line.epoch, line.next_sequence, count, bytes(encoder.take()))

@@ -24,6 +24,11 @@ assert _HEAD.size == 88
 SYSTEM_TOPIC = "rmq_sys_TWINLOG_"
 
 
+def key_of(sequence: int) -> str:
+    """The key that many first records of sections share."""
+    return f"k{sequence % 5}"
+
+
 @dataclass(frozen=True, slots=True)
 class Stored:
     """One confirmed record: its place and the name it carries."""
@@ -41,12 +46,14 @@ class Contents:
         raw: The confirmed log, byte for byte.
         queues: Records per (topic, queue), by queue offset.
         places: (producer, epoch, sequence of the record) to its record.
+        keyed: Records by topic and key (`key_of`), in log order.
     """
 
     def __init__(self) -> None:
         self.raw = bytearray()
         self.queues: dict[tuple[str, int], list[Stored]] = {}
         self.places: dict[tuple[bytes, int, int], Stored] = {}
+        self.keyed: dict[tuple[str, str], list[Stored]] = {}
         self._last: dict[tuple[bytes, str, int], tuple[int, int]] = {}
 
     def add(self, batch: Batch, data: bytes) -> list[tuple[str, int, Stored]]:
@@ -110,6 +117,8 @@ class Contents:
                 "NoGapNoDouble", f"{topic}/{queue}: {stored.name!r} at {stored.log_offset} twice"
             )
         self.places[key] = stored
+        if int(number) == 0:
+            self.keyed.setdefault((topic, key_of(int(sequence))), []).append(stored)
         line = (producer, topic, queue)
         last = self._last.get(line, (-1, -1))
         if key[1:] < last:

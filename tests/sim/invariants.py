@@ -343,6 +343,19 @@ class QueueFollowsLog(Invariant):
             self.world.readers.compare_queues(node, complete=True)
 
 
+class KeysFindRecords(Invariant):
+    """A query for a key finds the confirmed records with it, newest first, and nothing else."""
+
+    numbers = "section 4"
+
+    def sample(self, node: SimNode) -> None:
+        self.world.readers.compare_keys(node)
+
+    def finished(self) -> None:
+        for node in self.world.nodes.values():
+            self.world.readers.compare_keys(node)
+
+
 class AckedIsFound(Invariant):
     """What a producer was told is confirmed is in the confirmed log, once, in every store."""
 
@@ -393,6 +406,7 @@ ALL: tuple[type[Invariant], ...] = (
     CleanMeansComplete,
     OnlyZerosBeyond,
     QueueFollowsLog,
+    KeysFindRecords,
     AckedIsFound,
     KeepsWhatIsNeeded,
 )

@@ -19,6 +19,8 @@ from storage.commit_log import CommitLog
 from storage.consume_queue import Unflushed
 from storage.epoch_history import EpochRecord
 from storage.front import Front
+from storage.key_index import Flush as IndexFlush
+from storage.key_index import KeyIndex
 from storage.producers import Producers
 from storage.receiver import Receiver
 from storage.recovery import Plan as RecoveryPlan
@@ -304,6 +306,18 @@ def _retention_without_mark(patches: Patches) -> None:
     patches.set(CheckpointFile, "advance", always(None))
 
 
+def _keys_not_cut(patches: Patches) -> None:
+    patches.set(KeyIndex, "cut", always(None))
+
+
+def _keys_not_flushed(patches: Patches) -> None:
+    patches.set(IndexFlush, "run", always(None))
+
+
+def _keys_lag(patches: Patches) -> None:
+    patches.set(KeyIndex, "catch_up", always(True))
+
+
 MUTANTS = (
     Mutant("entry_before_bytes", "an entry is written after its bytes", _entry_before_bytes,
            bend(crash_in_call=0.6)),
@@ -354,6 +368,12 @@ MUTANTS = (
            _retention_below_snapshot, bend(keep_files=1)),
     Mutant("retention_without_mark", "the start is durable before a file goes",
            _retention_without_mark, bend(keep_files=1, kill=0.2)),
+    Mutant("keys_lag", "a query sees every confirmed record", _keys_lag, bend(failover=0.1),
+           alone="KeysFindRecords"),
+    Mutant("keys_not_cut", "a cut takes its entries out of the key index", _keys_not_cut,
+           bend(failover=0.4, partition=0.3),
+           redundant="nothing above confirm is entered, and a cut below it is a damaged store's"),
+    Mutant("keys_not_flushed", "the index of a snapshot is durable", _keys_not_flushed, _POWER),
     Mutant("dispatch_beyond_confirm", "queues end at the confirm offset",
            _dispatch_beyond_confirm, bend(failover=0.3, partition=0.3)),
 )  # fmt: skip

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from storage.errors import DiskFull
+from storage.key_query import RESULTS_MAX, KeyQuery
 from tests.sim.ledger import Violation
+from twinlog.errors import CorruptionError
 
 if TYPE_CHECKING:
     from tests.sim.node import SimNode
@@ -74,6 +77,39 @@ class Readers:
                 )
         self.records += result.count
         return at + result.count
+
+    def compare_keys(self, node: SimNode) -> None:
+        """Look every key up: the newest confirmed records with it, and nothing else.
+
+        Raises:
+            Violation: A confirmed record is not found, or another is.
+        """
+        if not node.alive or node.store is None:
+            return
+        known, store = node.store.topics(), node.store
+        for (topic, key), rows in self.world.contents.keyed.items():
+            if topic not in known:
+                continue
+            kept = [row.log_offset for row in reversed(rows) if row.log_offset >= store.start]
+            wanted = [offset for offset in kept if offset < store.confirm][:RESULTS_MAX]
+            node.disk.faults.asleep = True
+            try:
+                answer = store.find_key(KeyQuery(topic, key, most=RESULTS_MAX))
+            except DiskFull:
+                return  # what is not entered yet has no room: refused, and no wrong answer
+            except CorruptionError:
+                if store.damage is None:
+                    raise
+                return  # the log was damaged on purpose, and the store has noticed
+            finally:
+                node.disk.faults.asleep = False
+            found = [int.from_bytes(view[28:36], "big") for view in answer.slices]
+            if found != wanted:
+                raise Violation(
+                    "KeysFindRecords", f"{node.name} {topic}#{key}: {found}, log has {wanted}"
+                )
+        if notes := store.index_notes():
+            raise Violation("KeysFindRecords", f"{node.name}: {notes[0]}")
 
     def compare_queues(self, node: SimNode, *, complete: bool = False) -> None:
         """Read every queue of a node, from where this process was read before.

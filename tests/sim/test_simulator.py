@@ -26,6 +26,8 @@ QUICK = {
     "confirm_own_end": "ConfirmBehindEnd",
     "cut_below_confirm": "TruncateOnlyUnconfirmed",
     "flushed_without_index": "FlushedIsDurable",
+    "keys_lag": "KeysFindRecords",
+    "keys_not_flushed": "KeysFindRecords",
     "late_pool_commit": "NeverCrashes",
     "never_clean": "CleanMeansComplete",
     "no_dedupe": "NoGapNoDouble",
