@@ -19,13 +19,14 @@ from there. Units: bytes, seconds. Not here: decisions (``core``), sockets, thre
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import cast
 
 from replication import commands, frames
 from replication.core import ReplicaCore
 from replication.events import Later, Node
 from replication.keeping import Keeping
-from replication.outcomes import BUFFERED, NOT_KNOWN_FLUSHED, refusal, unknown
+from replication.outcomes import BUFFERED, NOT_KNOWN_FLUSHED, or_unknown, refusal, unknown
 from replication.outside import Done, Outside, Reply
 from replication.register_ops import to_wire
 from replication.settings import ReplicationSettings
@@ -65,9 +66,6 @@ class Driver:
         wall_ms: Wall clock in ms, for records and for people.
         seed: Of the jitter of pauses.
         now: Clock at the start.
-
-    Attributes:
-        upkeep: The work that nobody asked for.
     """
 
     def __init__(
@@ -317,7 +315,8 @@ class Driver:
         reply: Reply,
     ) -> None:
         assert self._token is not None
-        results = self.store.append(self._token, sections, wall_ms=self._wall_ms())
+        append = partial(self.store.append, self._token, sections, wall_ms=self._wall_ms())
+        results = or_unknown(append, reply, len(sections))
         self._written(now, results, ack, deadline, size, reply)
 
     def control(
@@ -337,7 +336,8 @@ class Driver:
 
     def _control(self, now: float, change: Control, deadline: float, reply: Reply) -> None:
         assert self._token is not None
-        result = self.store.append_control(self._token, change, wall_ms=self._wall_ms())
+        append = partial(self.store.append_control, self._token, change, wall_ms=self._wall_ms())
+        result = or_unknown(append, reply, 1)
         self.upkeep.commit(now, at_once=True)  # somebody waits, and there are few of them
         self._written(now, [result], CONFIRMED, deadline, 1024, reply)
 

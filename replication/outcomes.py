@@ -5,9 +5,14 @@ Three outcomes of a section: stored, not stored, unknown. The store knows the fi
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from typing import TypeVar
 
 from storage import Outcome, SectionResult
+from twinlog.errors import CorruptionError
+
+T = TypeVar("T")
 
 
 def refusal(code: str, text: str) -> SectionResult:
@@ -28,3 +33,18 @@ def unknown(result: SectionResult, text: str = "") -> SectionResult:
         return result
     said = text or "not confirmed in time"
     return replace(result, outcome=Outcome.UNKNOWN, code="unknown", text=said)
+
+
+def or_unknown(
+    append: Callable[[], T], reply: Callable[[list[SectionResult], str | None], None], sections: int
+) -> T:
+    """Append; when that finds the log damaged, say "unknown", because nobody else would answer.
+
+    Raises:
+        CorruptionError: What was found; the reply has been called.
+    """
+    try:
+        return append()
+    except CorruptionError as error:
+        reply([SectionResult(Outcome.UNKNOWN, code="unknown", text=str(error))] * sections, None)
+        raise

@@ -144,6 +144,7 @@ class CommitLog:
         last = self.segments.last
         assert last is not None
         assert entries[0].start == self.end
+        self.segments.newest = ()
         try:
             last.index.append(b"".join([entry.pack() for entry in entries]), op)
         except BaseException:
@@ -151,6 +152,7 @@ class CommitLog:
             raise
         self.end = entries[-1].end
         self.timestamp = max(self.timestamp, entries[-1].store_timestamp)
+        self.segments.newest = tuple(entries)
 
     def wipe(self, op: str) -> None:
         """Zero everything that was placed in the file beyond the end."""
@@ -372,6 +374,7 @@ class CommitLog:
         if self.segments.all:
             self.segments.all[-1].index.forget(end)
         self.history.cut(end)
+        self.segments.newest = ()
         self.end = end
         self._placed = end
         self._paging.cut(end)

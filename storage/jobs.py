@@ -12,8 +12,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from storage.errors import DiskError
-
 
 @dataclass(slots=True, eq=False)
 class Job:
@@ -24,23 +22,24 @@ class Job:
         work: What `run` does.
         apply: What ``Store.finish`` does; it looks at `error`.
         result: What the work returned.
-        error: The disk's error that ended it.
+        error: What ended it: the disk's error, or any other.
     """
 
     kind: str
     work: Callable[[], object]
     apply: Callable[[Job], None]
     result: object = None
-    error: DiskError | None = None
+    error: Exception | None = None
 
     def run(self) -> None:
         """Do the work; may run in a worker thread.
 
         Raises:
-            DiskError: Also kept in `error`. The job must still be handed to ``Store.finish``.
+            DiskError: Also kept in `error`, as any other exception is: whatever it was, nothing
+                may move. The job must still be handed to ``Store.finish``.
         """
         try:
             self.result = self.work()
-        except DiskError as error:
+        except Exception as error:
             self.error = error
             raise

@@ -8,7 +8,7 @@ Not here: writing (`storage.commit_log`), which files belong (`storage.recovery`
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from storage.segment import Segment
 from twinlog.errors import CorruptionError
@@ -37,6 +37,8 @@ class Segments:
         self.all = found
         self.proven_from = proven_from
         self._proven: set[int] = set()
+        self.newest: Sequence[BatchEntry] = ()
+        """Entries as they were written last, still as objects: each slave is sent them next."""
 
     @property
     def last(self) -> Segment | None:
@@ -73,6 +75,9 @@ class Segments:
 
     def whole_batches(self, start: int, end: int, max_bytes: int) -> list[BatchEntry]:
         """Return the first entries of ``start..end`` whose bytes on the wire fit; at least one."""
+        newest = self.newest
+        if newest and newest[0].start == start and newest[-1].end == end <= start + max_bytes:
+            return list(newest)
         found: list[BatchEntry] = []
         total = 0
         for entry in self.entries(start, end):

@@ -14,10 +14,11 @@ from replication import frames
 from replication.driver import ACCEPTED_FROM
 from replication.events import ForeignRegister, LeaseLost, LeaseRenewed, SegmentOffered
 from replication.settings import NACKS_MAX
-from storage import Outcome
+from storage import Outcome, SectionResult
 from tests.dialogues.stories import logs_equal, steady
 from tests.dialogues.world import Node, World
 from twinlog import wire
+from twinlog.errors import CorruptionError
 
 # -- acknowledgements
 
@@ -316,6 +317,22 @@ def test_damage_found_while_serving_ends_the_reign(world: World) -> None:
     world.run(5.0)
     assert world.master() in ("n2", "n3")
     assert "n1" not in world.register.state.isr
+
+
+def test_damage_found_by_an_append_leaves_nobody_without_an_answer(world: World) -> None:
+    """Nobody knows what of it is in the log: the sender hears "unknown", and at once."""
+    from storage import Damage
+
+    store = world.nodes["n1"].store
+
+    def append(*_: object, **__: object) -> list[SectionResult]:
+        store.damage = Damage("f", 0, 1, "bit flipped")
+        raise CorruptionError("the log does not hold together")
+
+    store.append = append  # type: ignore[method-assign]
+    assert world.outcome(world.send("n1")) == (Outcome.UNKNOWN, "unknown")
+    world.run(5.0)
+    assert world.master() in ("n2", "n3")
 
 
 def test_an_empty_store_under_a_known_name_catches_up(world: World) -> None:

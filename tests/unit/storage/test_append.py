@@ -51,6 +51,23 @@ def test_sections_of_one_turn_are_one_batch() -> None:
     assert lengths == [(10, KIND_RECORDS), (40, KIND_RECORDS), (1, KIND_RECORDS)]
 
 
+def test_what_was_written_last_is_what_the_index_holds() -> None:
+    """The entries kept as objects, and those read back, are the same; a cut forgets them."""
+    store = master(FakeDisk(), settings=StoreSettings(segment_size=64 * 1024, batch_size_max=4096))
+    segments = store._log.segments  # pyright: ignore[reportPrivateUsage]
+    before = store.end
+    append(store, section(5), section(40, size=100))
+    kept = store.entries(before, max_bytes=1 << 20)
+    assert kept == list(segments.newest)
+    assert store.entries(before, max_bytes=1) == kept[:1]
+    segments.newest = ()
+    assert store.entries(before, max_bytes=1 << 20) == kept
+    append(store, section(1))
+    assert [one.start for one in segments.newest] == [kept[-1].end]
+    run(store, store.cut_job(token(1), before))
+    assert store.entries(0, max_bytes=1 << 20)[-1].end == before
+
+
 def test_every_file_begins_with_an_epoch_record_and_ends_with_a_filler() -> None:
     """And the epoch record carries the chain of the file before."""
     store = master(FakeDisk())

@@ -6,7 +6,7 @@ import pickle
 
 import pytest
 
-from storage import StoreSettings
+from storage import Job, StoreSettings
 from storage.errors import DiskError, DiskFull
 from storage.flusher import Flush, FlushPolicy
 from storage.packing import number, pack, seal, text, unpack, unseal
@@ -24,6 +24,21 @@ from storage.state import (
 )
 from twinlog.errors import CorruptionError
 from twinlog.layout import KIND_EPOCH, KIND_FILLER, KIND_RECORDS, BatchEntry
+
+# -- jobs
+
+
+def test_a_job_that_ends_with_any_exception_keeps_it() -> None:
+    """What applies a job looks there: after a bug, too, no position moves."""
+
+    def work() -> object:
+        raise ValueError("a bug")
+
+    job = Job("flush", work, lambda job: None)
+    with pytest.raises(ValueError, match="a bug"):
+        job.run()
+    assert isinstance(job.error, ValueError)
+
 
 # -- producers
 
