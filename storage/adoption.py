@@ -175,10 +175,6 @@ def _segment_size(reader: StoreReader) -> int:
     [size] = sizes
     if size < SEGMENT_SIZE_MIN or size % 4096 or reader.start % size:
         raise _refused(f"its log files have {size} bytes", "files of n x 4 KiB, from 16 KiB on")
-    if reader.start:
-        raise _refused(
-            f"its log begins at {reader.start}, not at 0", "a log that still has its beginning"
-        )
     return size
 
 
@@ -358,6 +354,7 @@ def _write_marks(disk: Disk, value: Adoption, who: Who) -> None:
     RunFile(disk).create()
     checkpoint, promises = CheckpointFile(disk), PromiseFile(disk)
     checkpoint.create()
+    checkpoint.start = value.start
     checkpoint.write(Trusted(value.border, value.border), "adopt.checkpoint")
     promises.create()
     promises.write(Promise(), "adopt.promise")
@@ -368,6 +365,7 @@ def _write_marks(disk: Disk, value: Adoption, who: Who) -> None:
         value.queues,
         (),
         value.timestamp,
+        start=value.start,
     )
     Snapshots(disk).write(snapshot, "adopt.snapshot")
     for name in (ABORT, CLEAN):
