@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Callable, Mapping
-from typing import Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol, cast
 
+from storage.archive_mark import PARTS_MAX, ArchivedPart
 from storage.sections import Outcome, SectionResult
 from storage.state import Control, CreateTopic
 from twinlog.errors import OutcomeUnknown, TwinlogError, UnknownTopic, UsageError
@@ -26,6 +27,8 @@ TOPIC_NAME = re.compile(r"[%|a-zA-Z0-9_-]{1,127}")
 
 RESERVED = "rmq_sys_"
 """Topics of the system: nobody creates them by order."""
+
+SHA256 = re.compile(r"[0-9a-fA-F]{64}")
 
 QUEUES_MAX = 1024
 QUEUES_DEFAULT = 8
@@ -46,6 +49,12 @@ class Ordered(Protocol):
         self, now: float, to: str, reply: Callable[[str, str], None], *, who: str = ""
     ) -> None:
         """Hand the role over; ``reply`` gets ``ok``, ``unknown`` or a reason, and a text."""
+        ...
+
+    def archived(
+        self, now: float, parts: Sequence[ArchivedPart], reply: Callable[[str, str], None]
+    ) -> None:
+        """Compare what an archive has with our bytes; ``reply`` gets ``ok`` or a reason."""
         ...
 
 
@@ -126,7 +135,7 @@ class Admin:
         self._driver.control(now, change, deadline=now + _seconds(fields), reply=reply)
 
     def order(self, fields: Mapping[str, object], now: float, done: Answered) -> None:
-        """Stop the node or hand its role over.
+        """Stop the node, hand its role over, or tell it what an archive has.
 
         Raises:
             UsageError: The order makes no sense; nothing was done.
@@ -147,13 +156,40 @@ class Admin:
                         done(self._refusal(code, text))
 
                 self._driver.transfer(now, to, reply, who="order")
+            case "archived":
+                self._archived(fields, now, done)
             case other:
-                raise UsageError(f"a node knows stop and transfer, not {other!r}", code="fields")
+                text = f"a node knows stop, transfer and archived, not {other!r}"
+                raise UsageError(text, code="fields")
+
+    def _archived(self, fields: Mapping[str, object], now: float, done: Answered) -> None:
+        """Raise the mark below which an archive has the log (`storage.archive_mark`)."""
+        rows = fields.get("parts")
+        listed = cast("list[object]", rows) if isinstance(rows, list) else []
+        if not 0 < len(listed) <= PARTS_MAX:
+            raise UsageError(f"archived names 1 to {PARTS_MAX} parts", code="fields")
+        parts = [_part(row) for row in listed]
+
+        def reply(code: str, text: str) -> None:
+            end = max(part.end for part in parts)
+            done({"archived": end} if code == "ok" else self._refusal(code, text))
+
+        self._driver.archived(now, parts, reply)
 
 
 def create_hint(topic: str) -> str:
     """Return the command that creates a topic."""
     return f"create it: twinlog topic create {topic} --queues {QUEUES_DEFAULT}"
+
+
+def _part(row: object) -> ArchivedPart:
+    match cast("list[object]", row) if isinstance(row, list) else None:
+        case [int() as start, int() as end, str() as digest] if 0 <= start < end:
+            if SHA256.fullmatch(digest):
+                return ArchivedPart(start, end, digest)
+        case _:
+            pass
+    raise UsageError("a part is [start, end, SHA-256 in 64 hexadecimal digits]", code="fields")
 
 
 def _text(fields: Mapping[str, object], name: str) -> str:

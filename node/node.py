@@ -42,6 +42,7 @@ import trio
 
 from node import parts
 from node.config import ClusterConfig
+from node.limits import queue_descriptors_that_fit
 from node.logs import NodeLog
 from node.running import Endpoints, Running, wall_ms
 from node.task_tree import task_tree
@@ -78,7 +79,9 @@ class Node:
         self._config = config
         self._settings = config.node(name)
         self._coordinator = coordinator or endpoints_of(config)
-        self._disk = disk or RealDisk(self._settings.data)
+        self._disk = disk or RealDisk(
+            self._settings.data, descriptors_max=queue_descriptors_that_fit()
+        )
         self._stopping = trio.Event()
         self._drain = trio.CancelScope()
         self._started_at = 0.0

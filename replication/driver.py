@@ -45,6 +45,7 @@ from storage import (
     Store,
     Token,
 )
+from storage.archive_mark import ArchivedPart
 from storage.errors import BadBatch, DiskError, DiskFull, StaleToken
 from twinlog import wire
 from twinlog.errors import CorruptionError, ProtocolError
@@ -398,6 +399,10 @@ class Driver:
         if self.upkeep.commit(now, at_once=True):
             self.core.on_appended(now)
         self.core.transfer(now, request, to, who)
+
+    def archived(self, now: float, parts: Sequence[ArchivedPart], reply: Done) -> None:
+        """See `Keeping.archived`."""
+        self._turn(now, self.keeping.archived, parts, reply)
 
     def stop(self, now: float, reply: Done) -> None:
         """Take no new work, answer what is owed, then ``ok``: the store may be closed."""

@@ -14,11 +14,12 @@ Units: bytes, seconds of the loop's clock. Not here: threads, jobs of other kind
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from replication.core import ReplicaCore
-from replication.outside import Outside
+from replication.outside import Done, Outside
 from storage import ForgetProducers, Job, SectionResult, Store
+from storage.archive_mark import ArchivedPart
 from storage.errors import DiskFull
 from storage.retention import Facts, Leave, Retention, RetentionSettings, Wait
 
@@ -73,6 +74,7 @@ class Keeping:
         self._retention = Retention(self._settings or RetentionSettings(), now)
         self._job: Job | None = None
         self._remove_at = self._aside_at = now
+        self._archiving: Done | None = None
         self._ordered = False
         self._reign_since = now
         self._reign: object = None
@@ -104,6 +106,7 @@ class Keeping:
             return False
         self._job = None
         self._store.finish(job)
+        self._tell_archiver(job, error)
         if isinstance(error, DiskFull):
             self._remove_at = now + TIGHT_SECONDS
         elif error is not None:
@@ -119,6 +122,25 @@ class Keeping:
             due = min(due, self._remove_at)
         return due
 
+    def archived(self, now: float, parts: Sequence[ArchivedPart], reply: Done) -> None:
+        """Raise the archive's mark, if our bytes are what it says it has; a job of some seconds."""
+        if self._job is not None or self._store.damage is not None:
+            reply("busy", "the node is at work on its files, or quarantined; ask again")
+            return
+        self._job = self._store.front.archive_job(parts, self._store.confirm)
+        self._archiving = reply
+        self._around.run_job(self._job)
+
+    def _tell_archiver(self, job: Job, error: Exception | None) -> None:
+        reply, self._archiving = self._archiving, None
+        if reply is None:
+            return
+        if error is not None:
+            reply("disk", f"the archived bytes could not be compared: {error}")
+        else:
+            wrong = job.result if isinstance(job.result, str) else ""
+            reply("archive" if wrong else "ok", wrong)
+
     def document(self) -> dict[str, object]:
         """Return the ``retention`` part of a status document."""
         retention = self._retention
@@ -130,6 +152,7 @@ class Keeping:
             "forced": retention.forced,
             "overtaken": self.overtaken,
             "leaving": self._store.front.leaving,
+            "archived": self._store.front.archived,
             "disk_used": self.used,
             "refuses": self.refuses,
         }

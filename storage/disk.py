@@ -40,7 +40,14 @@ from pathlib import Path
 from typing import Protocol
 
 from storage.errors import DirectoryInUse, disk_error
-from storage.mapping import PAGE, Mapping, Memory, RealMapping, RealMemory
+from storage.mapping import (
+    PAGE,
+    Mapping,
+    Memory,
+    RealMapping,
+    RealMemory,
+    sync_file_system,
+)
 
 __all__ = ["PAGE", "Disk", "Mapping", "Memory", "RealDisk"]
 
@@ -92,6 +99,10 @@ class Disk(Protocol):
 
     def fsync_dir(self, path: str, op: str) -> None:
         """Return when creations, renames and removals in the directory are on the disk."""
+        ...
+
+    def sync_all(self, op: str) -> bool:
+        """Make everything on the file system durable; False where there is no such call."""
         ...
 
     def exists(self, path: str) -> bool:
@@ -298,6 +309,17 @@ class RealDisk:
                 os.close(descriptor)
         except OSError as error:
             raise disk_error(op, path, error) from None
+
+    def sync_all(self, op: str) -> bool:
+        """See `Disk`. Linux reports errors of the writing since 5.8."""
+        try:
+            descriptor = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                return sync_file_system(descriptor)
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            raise disk_error(op, ".", error) from None
 
     def exists(self, path: str) -> bool:
         """See `Disk`."""

@@ -126,6 +126,20 @@ def _zero_range(descriptor: int, start: int, length: int) -> bool:
     return bool(status == 0)
 
 
+def sync_file_system(descriptor: int) -> bool:
+    """Make everything on a file system durable; False where the C library cannot.
+
+    Raises:
+        OSError: Something of it could not be written.
+    """
+    call = getattr(_LIBC, "syncfs", None) if _LIBC is not None else None
+    if call is None:
+        return False
+    if call(ctypes.c_int(descriptor)):
+        raise OSError(ctypes.get_errno() or errno.EIO, "syncfs")
+    return True
+
+
 def _memory_call(name: str, area: mmap.mmap, start: int, length: int, *more: int) -> bool:
     """Call the C library on a part of a mapping; False when it is missing or says no."""
     call = getattr(_LIBC, name, None) if _LIBC is not None else None

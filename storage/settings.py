@@ -56,7 +56,6 @@ class StoreSettings:
             most: what a start has to apply again.
         quality: What an acknowledgement rests on: ``received`` (page cache) or ``durable``.
         store_host: (IP address, port) stamped into records.
-        queue_descriptors_max: Queue files that are open at the same time.
         hot_bytes: Reads further behind the end than this count as cold, and what is flushed
             there leaves memory; 40 % of memory.
         warm: Whole files are made present ahead of the writer, not only the pages it needs next.
@@ -85,7 +84,6 @@ class StoreSettings:
     control_bytes: int = 64 * MiB
     quality: str = "received"
     store_host: tuple[str, int] = ("127.0.0.1", 0)
-    queue_descriptors_max: int = 512
     hot_bytes: int = 1024 * MiB
     warm: bool = False
     lock_memory: bool = False

@@ -57,6 +57,16 @@ def test_what_is_written_through_a_mapping_is_read_through_a_file(disk: Disk) ->
     assert mapping.buffer[0] == ord("x")
 
 
+def test_everything_can_be_made_durable_at_once(disk: Disk) -> None:
+    """Files and names; where the system cannot, it says so and files are flushed one by one."""
+    disk.create_sparse("d/f", 4096, "test.make")
+    disk.write_at("d/f", 0, b"hello", "test.write")
+    assert disk.sync_all("test.sync") in (True, False)
+    if isinstance(disk, FakeDisk):
+        disk.crash(keep_page_cache=False, rng=Random(0))
+    assert disk.read_at("d/f", 0, 5, "test.read") == b"hello"
+
+
 def test_a_closed_mapping_is_held_by_its_views(disk: Disk) -> None:
     """A reader's view keeps the bytes, and it shows; without one, nobody holds it."""
     mapping = disk.map("d/f", 8192, op="test.map", create=True)

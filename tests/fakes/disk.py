@@ -380,6 +380,16 @@ class FakeDisk:
         self.called(op, path)
         self._file(path, op).flush()
 
+    def sync_all(self, op: str) -> bool:
+        """Make every file and every name durable."""
+        self.called(op, ".")
+        for file in self._now.files.values():
+            file.flush()
+        for change in self._pending:
+            self._durable.apply(change)
+        self._pending = []
+        return True
+
     def fsync_dir(self, path: str, op: str) -> None:
         """Make creations, renames and removals in a directory durable."""
         directory = "" if path == "." else path

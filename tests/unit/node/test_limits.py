@@ -6,14 +6,19 @@ import resource
 
 import pytest
 
-from node.limits import connections_that_fit
+from node.limits import (
+    QUEUE_DESCRIPTORS_MAX,
+    QUEUE_DESCRIPTORS_MIN,
+    connections_that_fit,
+    queue_descriptors_that_fit,
+)
 
 
 @pytest.mark.parametrize(
     ("limits", "fit"),
-    [((1024, 1024), 512), ((1024, 20_000), 4096), ((1024, resource.RLIM_INFINITY), 4096)],
+    [((1024, 1024), 384), ((1024, 20_000), 4096), ((1024, resource.RLIM_INFINITY), 4096)],
 )
-def test_half_of_the_descriptors_at_most_are_clients(
+def test_three_eighths_of_the_descriptors_at_most_are_clients(
     monkeypatch: pytest.MonkeyPatch, limits: tuple[int, int], fit: int
 ) -> None:
     """The rest is the store's; the process first asks for all it may have."""
@@ -34,4 +39,25 @@ def test_a_limit_that_is_named_and_not_granted_leaves_the_old_one(
 
     monkeypatch.setattr(resource, "getrlimit", lambda which: (256, resource.RLIM_INFINITY))
     monkeypatch.setattr(resource, "setrlimit", refuse)
-    assert connections_that_fit(4096) == 128
+    assert connections_that_fit(4096) == 96
+
+
+@pytest.mark.parametrize(
+    ("hard", "fit"),
+    [
+        (64, QUEUE_DESCRIPTORS_MIN),
+        (1024, 576),
+        (20_000, 11_250),
+        (1 << 20, QUEUE_DESCRIPTORS_MAX),
+        (resource.RLIM_INFINITY, QUEUE_DESCRIPTORS_MAX),
+    ],
+)
+def test_most_descriptors_are_for_queue_files(
+    monkeypatch: pytest.MonkeyPatch, hard: int, fit: int
+) -> None:
+    """With what clients may have, something is left for the log."""
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (hard, hard))
+    monkeypatch.setattr(resource, "setrlimit", lambda which, wanted: None)
+    assert queue_descriptors_that_fit() == fit
+    if hard >= 1024 and hard != resource.RLIM_INFINITY:
+        assert fit + connections_that_fit(1 << 30) <= hard - hard // 16

@@ -5,6 +5,7 @@ Not here: the decision itself (`tests.unit.storage.test_retention`), whole group
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any, cast
@@ -15,9 +16,19 @@ from replication.core import ReplicaCore
 from replication.keeping import Keeping
 from replication.outside import Outside
 from storage import ForgetProducers, Job, Store
+from storage.archive_mark import ArchivedPart
 from storage.errors import DiskError, DiskFull
 from storage.retention import RetentionSettings
-from tests.crash.workbench import SETTINGS, append, fill, master, run, section, settle
+from tests.crash.workbench import (
+    SETTINGS,
+    append,
+    fill,
+    master,
+    open_store,
+    run,
+    section,
+    settle,
+)
 from tests.fakes.disk import FakeDisk
 
 SIZE = SETTINGS.segment_size
@@ -256,3 +267,50 @@ def test_new_records_are_read_while_old_files_go() -> None:
     for queue in range(4):
         start, end = kept.store.queue_range("flights", queue)
         assert 0 < start < end
+
+
+def part(kept: Kept, start: int, end: int) -> ArchivedPart:
+    """A part of the log as an archive would name it."""
+    digest = hashlib.sha256(kept.store.view(start, end)).hexdigest()
+    return ArchivedPart(start, end, digest)
+
+
+def archive(kept: Kept, *parts: ArchivedPart) -> tuple[str, str]:
+    """Tell the node what the archive has; the answer."""
+    answers: list[tuple[str, str]] = []
+    kept.keeping.archived(kept.now, parts, lambda code, text: answers.append((code, text)))
+    if kept.around.jobs:
+        kept.finish()
+    assert len(answers) == 1
+    return answers[0]
+
+
+def test_only_what_an_archive_proves_to_have_goes() -> None:
+    """File by file, against our own bytes, and durably."""
+    kept = Kept(replace(KEEP, archive=True))
+    kept.pass_time(3)
+    assert (kept.store.start, kept.keeping.document()["waits"]) == (0, "archive")
+    good = [part(kept, at * SIZE, at * SIZE + SIZE) for at in range(2)]
+    assert archive(kept, good[0]) == ("ok", "")
+    assert archive(kept, *good) == ("ok", "")
+    kept.pass_time(4)
+    assert kept.store.start == 2 * SIZE
+    wrong = replace(part(kept, 2 * SIZE, 3 * SIZE), sha256="0" * 64)
+    code, text = archive(kept, wrong)
+    assert code == "archive"
+    assert "differs" in text
+    assert archive(kept, part(kept, 3 * SIZE, 4 * SIZE))[1].startswith("the archive has nothing of")
+    kept.pass_time(3)
+    assert kept.store.start == 2 * SIZE
+    kept.store.close(clean=False)
+    assert open_store(kept.disk).front.archived == 2 * SIZE
+
+
+def test_an_archive_waits_while_the_node_works_on_its_files() -> None:
+    """One job at a time; it may ask again."""
+    kept = Kept()
+    kept.keeping.work(1.0)
+    assert kept.around.jobs
+    answers: list[str] = []
+    kept.keeping.archived(1.0, [], lambda code, text: answers.append(code))
+    assert answers == ["busy"]
