@@ -119,7 +119,7 @@ class Decoder:
             (rows, code): all of them, or those before the first bad one.
         """
         count, code, raw = kernels.decode_columns(
-            data, starts, self.kernel, check_crc=self._check_crc
+            memoryview(data), starts, self.kernel, check_crc=self._check_crc
         )
         return Rows(count, raw), code
 

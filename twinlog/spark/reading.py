@@ -271,7 +271,7 @@ def walk(log: Walked, split: Split, losses: Losses) -> Iterator[Walk]:
         end = log.file_end(at)
         length = min(step, end - at)
         got = log.read(at, length) if length > 0 else 0
-        raw, stop, code = kernels.record_starts(log.buffer, 0, got)
+        raw, stop, code = kernels.record_starts(memoryview(log.buffer), 0, got)
         starts = np.frombuffer(raw, np.int64)
         sizes = np.diff(starts, append=stop)
         mine = int(np.searchsorted(starts, split.high - at, "left"))
@@ -299,7 +299,9 @@ def _of_walk(found: Walk, split: Split) -> Located:
     wanted = {(p.topic, p.queue): (i, p) for i, p in enumerate(split.pieces)}
     parts: list[Any] = []
     last = int(found.starts[-1]) + found.offset
-    for name, queue, first, raw in kernels.gather_queues(found.data, 0, found.stop, found.offset):
+    for name, queue, first, raw in kernels.gather_queues(
+        memoryview(found.data), 0, found.stop, found.offset
+    ):
         i, piece = wanted.get((name.decode("utf-8", "replace"), queue), (-1, None))
         if piece is None:
             continue
@@ -455,7 +457,7 @@ class Batches:
                 rows, _ = self._decoder.rows(data, starts[first:i])
                 yield from self._filtered(rows, window.tags[first:i])
             if i < len(starts):
-                part = unfold(data, int(starts[i]))
+                part = unfold(memoryview(data), int(starts[i]))
                 places = np.frombuffer(kernels.record_starts(part, 0, len(part))[0], np.int64)
                 if window.piece[i] >= 0:
                     piece = self._split.pieces[int(window.piece[i])]

@@ -144,7 +144,8 @@ def test_names_that_do_not_exist(cluster: FakeCluster) -> None:
         tasks_of(cluster, path="/x")
 
 
-def test_no_node_answers() -> None:
+def test_no_node_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("twinlog.spark.asking.ROUTE_SECONDS", 0.2)
     with pytest.raises(SourceUnavailable, match=r"no node of 127.0.0.1:1 answered: .* refused"):
         batch_query({"servers": "127.0.0.1:1", "maxStaleness": "0"}).tasks(0)
 

@@ -82,6 +82,7 @@ def test_a_queue_whose_entries_are_shifted(tmp_path: Path) -> None:
         read(root)
 
 
+@pytest.mark.slow
 def test_a_record_forged_inside_a_body(tmp_path: Path) -> None:
     """It names its own place and has a good CRC; no cut ever begins there."""
     ours = Ours()
@@ -101,6 +102,7 @@ def test_a_record_forged_inside_a_body(tmp_path: Path) -> None:
             assert all(row["body"] != b"forged" for row in found)
 
 
+@pytest.mark.slow
 def test_splits_of_any_size_hold_the_same_rows(tmp_path: Path) -> None:
     root = sample().write(tmp_path)
     whole = places(read(root))
@@ -110,6 +112,7 @@ def test_splits_of_any_size_hold_the_same_rows(tmp_path: Path) -> None:
             assert places(read(root, splitBytes=str(size), batchBytes=rows)) == whole
 
 
+@pytest.mark.slow
 def test_many_small_topics_share_tasks(tmp_path: Path) -> None:
     ours = Ours()
     for number in range(300):
@@ -120,6 +123,7 @@ def test_many_small_topics_share_tasks(tmp_path: Path) -> None:
     assert len(read(root)) == 300
 
 
+@pytest.mark.slow
 def test_queues_of_ten_thousand_topics_are_planned_in_seconds(tmp_path: Path) -> None:
     """One record each; as many splits as the log asks for, not as there are queues."""
     body, log = record.encode("t", 0, b"x" * 20), bytearray()

@@ -83,7 +83,7 @@ def is_inner(message: dict[str, Any]) -> bool:
     return bool(message["sys_flag"] & 0x80)
 
 
-@pytest.mark.parametrize("size", ["700", "64 KiB", "256 MiB"])
+@pytest.mark.parametrize("size", [pytest.param("700", marks=pytest.mark.slow), "64 KiB", "256 MiB"])
 @pytest.mark.parametrize("mode", ["queue", "log"])
 def test_rows(case: str, root: Path, mode: str, size: str) -> None:
     """Every record a queue names (queue), or every record (log), whatever the size of splits."""
