@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.golden.manifest import unpack
 from tests.unit.twinlog.ours import Ours
 from twinlog.errors import UsageError
 from twinlog.spark.jobs.compare import CompareSettings, run
@@ -74,6 +75,14 @@ def test_a_missed_cut_is_told_from_corruption(tmp_path: Path) -> None:
     assert found.verdict is Verdict.NO
     text = found.tables["records"].rows[0][9]
     assert str(text).endswith("epoch 2 here, epoch 3 there: a cut was missed")
+
+
+@pytest.mark.parametrize("case", ["01-basic", "02-rollover", "13-trimmed", "03-crash"])
+def test_ends_of_rocketmqs_stores(case: str, tmp_path: Path) -> None:
+    """A clean log's end is found without reading all of it, and is the reader's."""
+    root = unpack(case, tmp_path)
+    with StoreReader(root) as held:
+        assert compared(root, root).tables["sides"].rows[0][2:4] == (held.start, held.end)
 
 
 def test_one_directory_is_not_enough(tmp_path: Path) -> None:

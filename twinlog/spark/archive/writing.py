@@ -272,8 +272,11 @@ class _Target:
         order = sorted(set(places.values()))
         numbers = np.asarray([order.index(places[name]) for name in names], np.int64)
         where = numbers[topics.indices.to_numpy()] * 10_000_000 + days
-        for value in np.unique(where).tolist():
-            rows = table.take(arrow().array(np.flatnonzero(where == value)))
+        values = np.unique(where).tolist()
+        for value in values:
+            rows = table
+            if len(values) > 1:
+                rows = table.take(arrow().array(np.flatnonzero(where == value)))
             day = datetime.fromtimestamp(value % 10_000_000 * 86_400, UTC)
             self._write(order[value // 10_000_000], day.strftime("%Y-%m-%d"), rows)
         self._keys.append(_keys_of(table))

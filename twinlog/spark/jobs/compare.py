@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from twinlog import kernels
 from twinlog.errors import CorruptionError, UsageError
 from twinlog.record import Record, body_crc, decode
 from twinlog.spark.jobs.engine import Engine
@@ -108,7 +109,14 @@ def _end(store: StoreReader) -> int:
         ends = [e.end for es in store.log.entries.values() for _, e in es if e]
         end = max(ends, default=store.start)
         return min(end, store.marks.confirm) if store.marks.live else end
-    return store.end
+    if not store.clean or not store.series.files:
+        return store.end
+    # Stopped cleanly: earlier files are full, so only the last one is walked.
+    last = store.series.files[-1]
+    view = store.series.view(last)
+    stop = kernels.walk(view, 0, last.size, check_crc=False)[1]
+    _, bad, _ = kernels.verify_records(view, 0, stop, last.start, check_crc=False)
+    return bad if bad >= 0 else last.start + stop  # old records behind the end name another place
 
 
 def compare_sides(engine: Engine, one: Side, two: Side, split_bytes: int) -> int | None:
