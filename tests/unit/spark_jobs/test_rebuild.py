@@ -16,7 +16,7 @@ from twinlog.errors import UsageError
 from twinlog.layout import INDEX_CELL, IndexHeader
 from twinlog.spark.jobs.engine import PlainEngine
 from twinlog.spark.jobs.index_files import KEY, build, chain_fault
-from twinlog.spark.jobs.rebuild import RebuildSettings, queue_differences, run
+from twinlog.spark.jobs.rebuild import BLANK_ENTRY, RebuildSettings, queue_differences, run
 from twinlog.spark.jobs.report import Verdict
 
 SAME = [
@@ -54,6 +54,22 @@ def test_what_a_restart_leaves_is_listed(case: str, tmp_path: Path) -> None:
     found = run(PlainEngine(), RebuildSettings(root, check=True))
     assert found.verdict is Verdict.NO
     assert all(str(row[0]).startswith("index/") for row in found.tables["differences"].rows)
+
+
+def test_a_queue_that_does_not_begin_at_0_is_filled_up(tmp_path: Path) -> None:
+    """Retention took the first records: blanks up to the first entry, then the broker's entries."""
+    root, to = unpack("13-trimmed", tmp_path), tmp_path / "new"
+    run(PlainEngine(), RebuildSettings(root, index=False, to=to))
+    blanks = 0
+    for path in (to / "consumequeue").glob("*/*/*"):
+        built = path.read_bytes()
+        stored = (root / path.relative_to(to)).read_bytes()
+        assert len(built) == len(stored)
+        at = 0
+        while built[at : at + 20] == BLANK_ENTRY:
+            at, blanks = at + 20, blanks + 1
+        assert built[at:] == stored[at:]
+    assert blanks
 
 
 def test_a_lost_queue_comes_back_in_place(tmp_path: Path) -> None:

@@ -99,6 +99,22 @@ def test_a_planted_fault_is_found_where_it_is(name: str, at: int, tmp_path: Path
     ]
 
 
+def test_a_bad_body_in_a_clean_store_of_rocketmq(tmp_path: Path) -> None:
+    """One bit of a body: found by the range that holds it, told as the reference tells it."""
+    root = unpack("02-rollover", tmp_path)
+    with StoreReader(root) as store:
+        record = next(r for r in store.records(200_000) if len(r.body) > 20)
+    path = root / "commitlog" / f"{record.log_offset // 65_536 * 65_536:020d}"
+    flip(path, record.log_offset % 65_536 + 95)
+    with StoreReader(root) as store:
+        wanted = verify(store)
+    found = verified(root)
+    assert found.verdict is Verdict.DAMAGED
+    assert [row[3] for row in found.tables["findings"].rows] == [f.offset for f in wanted.findings]
+    assert verified(root, level=Level.STRUCTURE).fields["proven_in_parts"]
+    assert not verified(root, level=Level.CRC).fields["proven_in_parts"]
+
+
 def test_levels_look_at_less(tmp_path: Path) -> None:
     """A wrong body is no matter of structure; a wrong queue is no matter of CRCs."""
     root = unpack("01-basic", tmp_path)
