@@ -17,7 +17,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.fixtures.processes import Processes
 from tests.golden.manifest import unpack
+from twinlog import Client
 
 pyspark = pytest.importorskip("pyspark", reason="the extra spark is not installed")
 
@@ -145,3 +147,24 @@ def test_spark_submit_with_damage(cluster: Standalone, tmp_path: Path) -> None:
     assert done.returncode == 65, done.stderr[-3000:]
     report = json.loads(done.stdout[done.stdout.index("{") :])
     assert report["findings"][0]["likely_cause"] == "torn tail"
+
+
+def test_executors_ask_nodes(cluster: Standalone, tmp_path: Path) -> None:
+    """Executors read a topic from the nodes of a cluster: no directory is shared with them."""
+    nodes = Processes(tmp_path, nodes=2)
+    try:
+        nodes.start_all()
+        servers = ",".join("{}:{}".format(*nodes.address(name)) for name in ("n1", "n2"))
+        with Client(servers) as client:
+            client.create_topic("orders", 4)
+            with client.producer("orders") as producer:
+                for number in range(3000):
+                    producer.send(b"%d" % number)
+        words = [sys.executable, "-m", "twinlog", "spark", "stats", "skew", "-o", "json"]
+        words += ["--servers", servers, "--topic", "orders", "--master", cluster.address]
+        done = cluster.run(*words)
+        assert done.returncode == 0, done.stderr[-3000:]
+        (row,) = json.loads(done.stdout)["rows"]
+        assert (row["topic"], row["messages"]) == ("orders", 3000)
+    finally:
+        nodes.close()
