@@ -9,6 +9,8 @@ Rules:
 
 * a request that waited longer than `Limits.queue_wait_seconds` is refused ``busy``, nothing of it
   is written;
+* after an append that took longer than `Limits.page_cache_busy_seconds` requests are refused
+  ``busy`` for as long again;
 * a section is answered by its own result; a reason that holds for the whole node (not the master,
   too few in sync, full disk, busy) is answered once, as an error of the request.
 
@@ -21,6 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Protocol, cast
 
 from node.counts import ClientCounts
@@ -167,6 +170,7 @@ class AppendPath:
         self._clock = clock
         self._waited = waited
         self._pending: list[AppendRequest] = []
+        self._stalled_until = -inf
         self.waiting = 0
         """Requests handed to the driver and not yet answered."""
 
@@ -185,6 +189,11 @@ class AppendPath:
         together: list[AppendRequest] = []
         size = 0
         for request in pending:
+            if self._clock() < self._stalled_until:
+                self._counts.limit_reached("page_cache_busy_seconds")
+                text = "the last append waited for the page cache; ask again in a second"
+                request.asker.refused(request.request, request.size, "busy", text)
+                continue
             if now - request.arrived > self._limits.queue_wait_seconds:
                 self._counts.limit_reached("queue_wait_seconds")
                 waited = f"waited {now - request.arrived:.3f} s for the append path"
@@ -216,9 +225,13 @@ class AppendPath:
             sections = first.sections
         else:
             sections = [section for request in together for section in request.sections]
+        began = self._clock()
         self._driver.append(
             now, sections, ack=first.ack, deadline=deadline, reply=self._reply(together)
         )
+        ended, most = self._clock(), self._limits.page_cache_busy_seconds
+        if ended - began > most:
+            self._stalled_until = ended + most
 
     def _reply(self, together: list[AppendRequest]) -> Reply:
         def reply(results: list[SectionResult], by: str | None) -> None:

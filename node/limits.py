@@ -40,6 +40,10 @@ class Limits:
     """An append that waited longer for the append path is refused ``busy``: the client learns
     early, and what it sends elsewhere is not written here as well (RocketMQ's fast failure)."""
 
+    page_cache_busy_seconds: float = 1.0
+    """After an append that the memory of the log's file kept waiting for so long, appends are
+    refused ``busy`` for as long again: what gathered meanwhile would wait too (RocketMQ's rule)."""
+
     congested_bytes: int = 64 * KiB
     """Unsent answers of a connection beyond which no further request of it is looked at."""
 

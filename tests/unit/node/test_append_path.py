@@ -173,3 +173,40 @@ def test_terms() -> None:
     for fields in ({"ack": "isr"}, {"timeout_ms": 0}, {"timeout_ms": "5"}):
         with pytest.raises(UsageError):
             parse_terms(fields, "confirmed")
+
+
+@pytest.mark.parametrize(("seconds", "busy"), [(0.9, False), (1.5, True)])
+def test_after_an_append_that_waited_for_memory_others_are_refused(
+    seconds: float, *, busy: bool
+) -> None:
+    """For as long again; nothing of them is handed to the log."""
+    now = [0.0]
+
+    class Slow(Log):
+        """Takes its time."""
+
+        def append(
+            self,
+            now_: float,
+            sections: Sequence[Section],
+            *,
+            ack: str,
+            deadline: float,
+            reply: Reply,
+        ) -> None:
+            super().append(now_, sections, ack=ack, deadline=deadline, reply=reply)
+            now[0] += seconds
+
+    log, client, counts = Slow(), Client(), ClientCounts()
+    path = AppendPath(log, Limits(), counts, clock=lambda: now[0], waited=lambda _: None)
+    path.add(request(client, 1))
+    path.run(0.0)
+    path.add(request(client, 2))
+    path.run(0.0)
+    assert client.refusals == ([(2, "busy")] if busy else [])
+    assert len(log.appends) == (1 if busy else 2)
+    assert counts.limits.get("page_cache_busy_seconds", 0) == (1 if busy else 0)
+    now[0] += 1.0
+    path.add(request(client, 3))
+    path.run(0.0)
+    assert len(log.appends) == (2 if busy else 3)
