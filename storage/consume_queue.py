@@ -267,18 +267,28 @@ class ConsumeQueue:
         log_offset, size, code = QUEUE_ENTRY.unpack(self.read(number, 1))
         return int(log_offset), int(size), int(code)
 
-    def whole(self, end: int) -> bool:
-        """Whether the files hold entries up to queue offset ``end``, as far as a look tells."""
+    def whole(self, end: int, log_start: int = 0) -> bool:
+        """Whether the files hold entries up to queue offset ``end``, as far as a look tells.
+
+        The first entry and the last one of each file are looked at: they must be entries, and lead
+        to ``log_start`` or behind it, each further than the one before. A queue whose first entry
+        leads to dropped records would lose all of its own without a word.
+        """
         if end <= self.start:
             return True
         first, last = self.start * ENTRY_SIZE, (end - 1) * ENTRY_SIZE
+        looked, lowest = first, log_start
         for base in range(first - first % self._size, last + 1, self._size):
             path = self._path(base)
             if not self._disk.exists(path) or self._disk.size(path) != self._size:
                 return False
-            at = min(last - base, self._size - ENTRY_SIZE)
-            if not any(self._disk.read_at(path, at, ENTRY_SIZE, "queue.look")):
-                return False
+            for at in (looked, min(last, base + self._size - ENTRY_SIZE)):
+                raw = self._disk.read_at(path, at - base, ENTRY_SIZE, "queue.look")
+                offset, size, _ = QUEUE_ENTRY.unpack(raw)
+                if not size or offset < lowest:
+                    return False
+                lowest = offset
+            looked = base + self._size
         return True
 
     def cut(self, end: int, *, thorough: bool = True) -> None:

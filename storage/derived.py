@@ -158,7 +158,7 @@ def derive(
     layers = Layers(State(base.topics))
     queues = ConsumeQueues(disk, settings.queue_file_size)
     for topic, queue, start, end in base.queues:
-        rebuild |= not queues.load(topic, queue, start, end).whole(end)
+        rebuild |= not queues.load(topic, queue, start, end).whole(end, base.start)
     producers = Producers()
     for key, line in base.producers:
         producers.load(key, line)

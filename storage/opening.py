@@ -110,7 +110,7 @@ def open_store(disk: Disk, settings: StoreSettings, who: Who, *, wall_ms: int) -
         check_identity(found, who, settings)
     elif any(name.isdigit() for name in disk.list(segment.DIRECTORY)):
         raise ForeignStore(
-            "the data directory holds a log that twinlog did not write",
+            "the data directory holds a log that twinlog did not write: it has no twinlog/identity",
             hint="read it with twinlog log; make it the beginning of a store: twinlog store adopt",
         )
     _lock(disk, found, who)
@@ -180,14 +180,19 @@ def _traces_of_others(start: _Start) -> str:
     line = disk.read(ABORT, "open.abort") if disk.exists(ABORT) else None
     ours = line is not None and abort_is_ours(line, start.identity.store_id, last.start_id)
     if mark is None:
-        return "" if ours else "the mark of the running store is gone or another's"
+        if ours:
+            return ""
+        return f"neither {CLEAN} nor {ABORT} is there as we left it"
     if line is not None and not ours:
-        return "another program was running on the store after its clean stop"
+        return f"{ABORT} says that another program was running after our clean stop"
     there = disk.exists(ROCKETMQ_CHECKPOINT)
     data = disk.read(ROCKETMQ_CHECKPOINT, "open.rocketmq-checkpoint") if there else b""
     if crc32c(data) != mark.checkpoint:
-        return "the checkpoint file is not as we left it"
-    return "bytes lie behind the end of the clean stop" if _bytes_at(start, mark.end) else ""
+        return f"the file {ROCKETMQ_CHECKPOINT} is not as we left it"
+    if _bytes_at(start, mark.end):
+        base = mark.end - mark.end % start.settings.segment_size
+        return f"bytes lie behind the end of the clean stop in {log_path(base)}"
+    return ""
 
 
 def _bytes_at(start: _Start, end: int) -> bool:

@@ -160,12 +160,12 @@ def test_a_log_that_others_appended_to_is_refused() -> None:
     store.close(clean=True)
     disk.write_at("checkpoint", 0, b"\0\1", "test")
     disk.write_at("commitlog/00000000000000000000", store.end, b"\0\0\1\1", "test")
-    with pytest.raises(ForeignStore, match="checkpoint file"):
+    with pytest.raises(ForeignStore, match="file checkpoint"):
         open_store(disk)
     disk = FakeDisk()
     master(disk).close(clean=False)
     disk.write_file("abort", b"4711", "test")
-    with pytest.raises(ForeignStore, match="mark of the running store"):
+    with pytest.raises(ForeignStore, match="neither twinlog/clean nor abort"):
         open_store(disk)
     disk.remove("abort", "test")
     with pytest.raises(ForeignStore):
