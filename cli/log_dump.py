@@ -22,6 +22,7 @@ from typing import Self
 
 from twinlog.compression import COMPRESSION_MASK, decompress
 from twinlog.errors import TwinlogError
+from twinlog.inner_batches import is_inner_batch, messages_in
 from twinlog.ranges import Mark, Point, Range, parse_range
 from twinlog.record import FLAG_COMPRESSED, Record
 from twinlog.store_log import Blank, Damage, Harm, Run
@@ -175,8 +176,31 @@ def of_record(record: Record, *, in_queue: bool, bodies: bool) -> Item:
         if plain is not None:
             found["plain_body_sha256"] = hashlib.sha256(plain).hexdigest()
             found["plain_body_len"] = len(plain)
+    if is_inner_batch(record):
+        found["inner"] = _inner(record, bodies=bodies)
     if bodies:
         found["body"] = base64.b64encode(record.body).decode()
+    return found
+
+
+def _inner(record: Record, *, bodies: bool) -> list[Item] | None:
+    """The messages of an inner batch; None when its body does not hold whole messages."""
+    try:
+        messages = messages_in(record)
+    except TwinlogError:
+        return None
+    found: list[Item] = []
+    for message in messages:
+        item: Item = {
+            "queue_offset": message.queue_offset,
+            "flag": message.flag,
+            "body_sha256": hashlib.sha256(message.body).hexdigest(),
+            "body_len": len(message.body),
+            "properties": dict(message.properties),
+        }
+        if bodies:
+            item["body"] = base64.b64encode(message.body).decode()
+        found.append(item)
     return found
 
 

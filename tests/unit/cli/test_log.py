@@ -38,6 +38,24 @@ def test_dump_has_every_field_of_the_manifest(
     assert [{name: r[name] for name in w} for r, w in zip(records, wanted, strict=True)] == wanted
 
 
+def test_dump_shows_the_messages_of_inner_batches(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Each with its own offset, properties and body; other records have no such field."""
+    found = dumped(capsys, unpack("09-batch", tmp_path), "--bodies")
+    batches = [item for item in found if "inner" in item]
+    assert batches
+    for item in batches:
+        assert item["sys_flag"] & 0x80
+        assert len(item["inner"]) == int(item["properties"]["INNER_NUM"])
+        first = int(item["properties"]["INNER_BASE"])
+        numbers = [message["queue_offset"] for message in item["inner"]]
+        assert numbers == list(range(first, first + len(numbers)))
+        whole = base64.b64decode(item["body"])
+        assert all(base64.b64decode(message["body"]) in whole for message in item["inner"])
+    assert not any(item.get("sys_flag", 0) & 0x80 for item in found if "inner" not in item)
+
+
 def test_dump_shows_blanks_and_damage(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """Objects of another kind, in log order; raw goes on behind the damage."""
     root = unpack("03c-bad-body", tmp_path)
