@@ -24,12 +24,12 @@ PURE = {
     "twinlog/spark/jobs": {"index_files", "plain", "queries", "report"},
     "twinlog/spark/sink": {"settings"},
     "twinlog": {
-        "answers", "compression", "errors", "finding", "lane", "layout", "link", "messages",
-        "outgoing", "producer", "producer_settings", "ranges", "reading", "record", "routing",
-        "session", "shapes", "sql92", "sql92_lexer", "sql92_nodes", "sql92_values", "units", "wire",
-        "kernels/codes", "kernels/columns", "kernels/fields", "kernels/key_cells", "kernels/plain",
-        "spark/columns", "spark/decoding", "spark/errors", "spark/foreign", "spark/options",
-        "spark/planning", "spark/selection", "spark/stream",
+        "answers", "compression", "errors", "finding", "inner_batches", "lane", "layout", "link",
+        "messages", "outgoing", "producer", "producer_settings", "ranges", "reading", "record",
+        "routing", "session", "shapes", "sql92", "sql92_lexer", "sql92_nodes", "sql92_values",
+        "units", "wire", "kernels/codes", "kernels/columns", "kernels/fields", "kernels/key_cells",
+        "kernels/plain", "spark/columns", "spark/decoding", "spark/errors", "spark/foreign",
+        "spark/options", "spark/planning", "spark/selection", "spark/stream",
     },
     "storage": {
         "boot", "epoch_history", "errors", "filtering", "flusher", "jobs", "light", "packing",
