@@ -44,8 +44,17 @@ class Readers:
             return
         if topic not in node.store.topics():
             return
-        start, end = node.store.queue_range(topic, queue)
+        start, end = self._range(node, topic, queue)
         self._read(node, topic, queue, rng.randint(start, end))
+
+    def _range(self, node: SimNode, topic: str, queue: int) -> tuple[int, int]:
+        """Where a queue begins and ends; to find out may read its files."""
+        assert node.store is not None
+        node.disk.faults.asleep = True
+        try:
+            return node.store.queue_range(topic, queue)
+        finally:
+            node.disk.faults.asleep = False
 
     def _read(self, node: SimNode, topic: str, queue: int, at: int) -> int:
         """Read once; returns the queue offset after what came."""
@@ -127,7 +136,7 @@ class Readers:
                 if complete and topic in self.world.topics:
                     raise Violation("QueueFollowsLog", f"{node.name} does not know {topic}")
                 continue
-            start, end = node.store.queue_range(topic, queue)
+            start, end = self._range(node, topic, queue)
             gone = min(sum(1 for row in rows if row.log_offset < node.store.start), end)
             below = sum(1 for row in rows if row.log_offset + row.size <= node.store.confirm)
             if start != gone or end > below or (complete and end != len(rows)):

@@ -418,13 +418,30 @@ class World:
     def _has_master(self) -> str:
         return "" if self.newest_master() is not None else "no master"
 
+    def overtaken(self) -> list[str]:
+        """Nodes whose whole log the master's retention has passed; they wait to be made anew.
+
+        A slave lets go of old files by its own settings. When it becomes master, a member that was
+        far behind may share no byte with what is left; catching up by files is a later version's.
+        """
+        master = self.newest_master()
+        if master is None or master.store is None or not self.plan.keep_files:
+            return []
+        start = master.store.start
+        return [
+            node.name
+            for node in self.nodes.values()
+            if node.store is not None and node.store.end < start and "RESEED" in node.describe()
+        ]
+
     def _unhealed(self) -> str:
         """Say what liveness still lacks, or nothing."""
         master = self.newest_master()
         if master is None or master.store is None:
             return "no master"
         state = self.coordinator.state
-        missing = [name for name in self.plan.nodes if name not in state.isr]
+        overtaken = self.overtaken()
+        missing = [name for name in self.plan.nodes if name not in {*state.isr, *overtaken}]
         if missing:
             return f"not in sync: {', '.join(missing)} ({self.nodes[missing[0]].describe()})"
         for producer in self.producers:
@@ -436,6 +453,8 @@ class World:
             store = node.store
             if store is None:
                 return f"{node.name} is down: {node.cause}"
+            if node.name in overtaken:
+                continue
             if (store.end, store.confirm, store.dispatched) != (end, end, end):
                 return (
                     f"{node.name}: end {store.end} confirm {store.confirm} dispatched"
