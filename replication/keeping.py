@@ -115,7 +115,7 @@ class Keeping:
 
     def next_deadline(self) -> float:
         """Return when there is something to do."""
-        if self._settings is None or self._store.damage is not None:
+        if self._settings is None or self._core.context.cutting or self._store.damage is not None:
             return float("inf")
         due = self._retention.next_look()
         if self._job is None and self._store.front.leaving:

@@ -129,6 +129,9 @@ class PromiseFile:
     def load(self) -> Promise:
         """Return the promise; an empty one on a new store.
 
+        What is read may have been written by a process that died before its fsync: it is made
+        durable before anybody acts on it, or a loss of power could take the promise back.
+
         Raises:
             CorruptionError: Both slots are damaged though something was written: a node that
                 forgot what it promised must not take part.
@@ -138,6 +141,7 @@ class PromiseFile:
             if self._slots.written("open.promise"):
                 raise CorruptionError(f"{PROMISE} is damaged", file=PROMISE, offset=0)
             return Promise()
+        self._slots.secure("open.promise.fsync")
         return _promise(unpack(data))
 
     def write(self, value: Promise, op: str) -> None:

@@ -50,6 +50,10 @@ class Slots:
                 self._sequence, newest = found
         return newest
 
+    def secure(self, op: str) -> None:
+        """Make what `load` returned durable; the process that wrote it may have died before."""
+        self._disk.fsync(self.path, op)
+
     def written(self, op: str) -> bool:
         """Whether anything but zeros lies in the file."""
         return self._disk.exists(self.path) and any(self._disk.read(self.path, op))

@@ -89,7 +89,7 @@ class History:
             1 + number % 7, queue=queue, mark=number, size=40 + 13 * (number % 5),
             key=f"k{number % 3}", light=LIGHT[: number % 3],
         )  # fmt: skip
-        append(store, made, section(2, queue=1, mark=number), epoch=self.epoch)
+        append(store, made, section(3, queue=1, mark=number), epoch=self.epoch)
         self.note()
         if number % 2 == 0:
             run(store, store.prepare_job())

@@ -314,3 +314,11 @@ def test_an_archive_waits_while_the_node_works_on_its_files() -> None:
     answers: list[str] = []
     kept.keeping.archived(1.0, [], lambda code, text: answers.append(code))
     assert answers == ["busy"]
+
+
+def test_a_cut_stops_the_clock_of_retention() -> None:
+    """What may not be done now has no deadline, or the loop would spin until the cut is over."""
+    kept = Kept()
+    assert kept.keeping.next_deadline() < float("inf")
+    kept.core.context.cutting = True
+    assert kept.keeping.next_deadline() == float("inf")

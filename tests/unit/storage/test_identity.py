@@ -8,6 +8,7 @@ from random import Random
 import pytest
 
 from storage import Promise, Store, StoreSettings, Who
+from storage.checkpoint import PromiseFile
 from storage.disk import RealDisk
 from storage.errors import (
     DirectoryInUse,
@@ -18,6 +19,7 @@ from storage.errors import (
 )
 from storage.identity import CleanMark, Run, abort_is_ours, abort_line, decide_clean
 from storage.packing import seal
+from tests.crash.test_every_operation import Forgetful
 from tests.crash.workbench import (
     SETTINGS,
     WHO,
@@ -388,3 +390,17 @@ def test_a_clean_stop_with_unconfirmed_records_makes_rocketmq_look_twice() -> No
     again = open_store(disk)
     assert (again.end, again.confirm, again.boot.clean) == (end, confirm, True)
     assert not again.boot.queues_rebuilt
+
+
+def test_a_promise_that_was_read_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process died between write and fsync; the next one binds itself to what it read."""
+    disk = FakeDisk()
+    master(disk).close(clean=True)
+    with monkeypatch.context() as patch:
+        patch.setattr(FakeDisk, "fsync", lambda *_: None)
+        file = PromiseFile(disk)
+        file.load()
+        file.write(Promise(epoch=5), "test")
+    assert PromiseFile(disk).load().epoch == 5
+    disk.crash(keep_page_cache=False, rng=Forgetful())
+    assert PromiseFile(disk).load().epoch == 5
