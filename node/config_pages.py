@@ -30,9 +30,14 @@ BASE_PORT = 7400
 """The coordinator's port; node n has this + 10 n for clients, + 1 slaves, + 2 http."""
 
 
-SHARED = (("hot_memory", '"128 MiB"'),)
+SHARED = (
+    ("hot_memory", '"128 MiB"'),
+    ("disk_clean", '"97 %"'),
+    ("disk_force", '"98 %"'),
+    ("disk_refuse", '"99 %"'),
+)
 """Keys of ``[storage]`` for nodes that share a machine: each keeps this much of its log in memory
-and gives the rest back."""
+and gives the rest back, and a disk that is full of other things is no reason to refuse a write."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -371,7 +371,9 @@ class RealDisk:
             found = os.statvfs(self.root)
         except OSError as error:
             raise disk_error("free-bytes", ".", error) from None
-        return found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize
+        # As df and RocketMQ count: what is kept back for root is neither free nor in use.
+        free, used = found.f_bavail, found.f_blocks - found.f_bfree
+        return free * found.f_frsize, (free + used) * found.f_frsize
 
     def lock(self, op: str) -> None:
         """See `Disk`. The file stays; its four bytes are RocketMQ's."""
