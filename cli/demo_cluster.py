@@ -51,7 +51,7 @@ class DemoCluster:
 
     def start(self) -> None:
         """Start everything and wait until every process is ready."""
-        from node.config_pages import SHARED, Local, write_local
+        from node.config_pages import Local, write_local
 
         local = Local(
             nodes=self._nodes,
@@ -59,7 +59,6 @@ class DemoCluster:
             data=".",
             base_port=0,
             segment_size=SEGMENT_SIZE,
-            storage=SHARED,
         )
         write_local(self.path, local)
         self.processes.launch(keep=False)

@@ -71,15 +71,13 @@ def up(
 
 def prepare(directory: Path, *, nodes: int, base_port: int, segment_size: int) -> Path:
     """Make the directory and its cluster file; an existing file stays as it is."""
-    from node.config_pages import SHARED, Local, write_local
+    from node.config_pages import Local, write_local
 
     if not 1 <= nodes <= 9:
         raise Failure(Exit.USAGE, f"--nodes is {nodes}; it can be 1 to 9")
     path = directory / "cluster.toml"
     if not path.exists():
-        local = Local(
-            nodes=nodes, data=".", base_port=base_port, segment_size=segment_size, storage=SHARED
-        )
+        local = Local(nodes=nodes, data=".", base_port=base_port, segment_size=segment_size)
         write_local(path, local)
     return path
 

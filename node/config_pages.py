@@ -51,7 +51,7 @@ class Local:
     base_port: int = BASE_PORT
     """0: every port is chosen by the system and registered."""
     segment_size: int = 64 * MiB
-    storage: tuple[tuple[str, str], ...] = ()
+    storage: tuple[tuple[str, str], ...] = SHARED
     """More keys of ``[storage]`` as (key, TOML value)."""
 
 
