@@ -1,7 +1,6 @@
 """``twinlog spark archive`` and ``restore``: sealed segments to Parquet files and back.
 
-``archive --follow`` repeats until it is stopped, every ``--every`` (without it ``archive.every`` of
-the cluster file counts, then ten minutes).
+``archive --follow`` repeats until it is stopped, every ``--every`` (ten minutes without it).
 
 Not here: the jobs (``twinlog.spark.archive``).
 """

@@ -198,7 +198,7 @@ def _must_be_sound(reader: StoreReader, ours: StoreReader) -> None:
             raise _refused(text, "read it with twinlog log")
         if any(True for _ in queue.extensions()):
             text = f"queue {queue.topic}/{queue.queue} has an extension (consumequeue_ext)"
-            raise _refused(text, "twinlog log repair DIR builds the queue without it")
+            raise _refused(text, "read it with twinlog log")
     wrong = [f for f in verify(reader).findings if f.grade is not Grade.NOTE]
     if wrong:
         text = f"{wrong[0].file}: {wrong[0].what}"
