@@ -7,10 +7,16 @@ run everything must not pass because something was missing.
 from __future__ import annotations
 
 import os
+import signal
 
 import pytest
 
 _skipped: list[str] = []
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A shell starts what it puts into the background with Ctrl-C ignored, children inherit that,
+    # and then no test of Ctrl-C could work.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
