@@ -23,7 +23,7 @@ from tests.golden.manifest import manifest, unpack
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("twinlog", "storage", "replication", "node", "cli")
-FILES = ("pyproject.toml", "setup.py", "README.md", "LICENSE")
+FILES = ("pyproject.toml", "setup.py", "README.md", "LICENSE", "pyspark_twinlog.py")
 WAIT_SECONDS = 240.0
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
