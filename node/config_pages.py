@@ -31,13 +31,13 @@ BASE_PORT = 7400
 
 
 SHARED = (
-    ("hot_memory", '"128 MiB"'),
-    ("disk_clean", '"97 %"'),
-    ("disk_force", '"98 %"'),
-    ("disk_refuse", '"99 %"'),
+    ("hot_memory", '"128 MiB"            # so much of its log in memory, the rest is given back'),
+    ("disk_clean", '"97 %"               # disk in use: expired files go at any hour (default 75)'),
+    ("disk_force", '"98 %"               # the oldest files go whatever their age (default 85)'),
+    ("disk_refuse", '"99 %"              # writes are refused, reads go on (default 90)'),
 )
-"""Keys of ``[storage]`` for nodes that share a machine: each keeps this much of its log in memory
-and gives the rest back, and a disk that is full of other things is no reason to refuse a write."""
+"""Keys of ``[storage]``, with their comments, for nodes that share a machine: each keeps this much
+of its log in memory, and a disk that is full of other things is no reason to refuse a write."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class Local:
     """0: every port is chosen by the system and registered."""
     segment_size: int = 64 * MiB
     storage: tuple[tuple[str, str], ...] = SHARED
-    """More keys of ``[storage]`` as (key, TOML value)."""
+    """More keys of ``[storage]`` as (key, TOML value and what the file says about it)."""
 
 
 def local_text(local: Local) -> str:

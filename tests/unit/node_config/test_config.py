@@ -310,3 +310,9 @@ def test_any_edit_ends_in_settings_or_in_sentences(edits: list[tuple[int, str]])
         except ConfigError as error:
             told = error.render()
         assert told.startswith("error: cluster.toml")
+
+
+def test_the_checkouts_file_is_what_config_init_writes() -> None:
+    """The README calls it such a cluster."""
+    text = (Path(__file__).parents[3] / "cluster.toml").read_text(encoding="utf-8")
+    assert text == local_text(Local())
