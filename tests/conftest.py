@@ -10,6 +10,19 @@ import os
 import signal
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# No deadline: how long an example takes says something about the machine. ``.ci/run`` always draws
+# the same examples, so that a red run is about the change; everybody else draws new ones.
+settings.register_profile("dev", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "ci",
+    settings.get_profile("dev"),
+    derandomize=True,
+    database=None,
+    print_blob=True,
+)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
 
 _skipped: list[str] = []
 

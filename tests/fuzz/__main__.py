@@ -55,7 +55,7 @@ def run(name: str, seconds: float, corpus: Path | None) -> tuple[str, bool, str]
         kept.mkdir(parents=True, exist_ok=True)
         command = [
             sys.executable, "-m", "tests.fuzz", "--child", name, str(kept), str(seeds),
-            f"-max_total_time={max(1, round(seconds))}", f"-max_len={INPUT_MAX}", "-timeout=10",
+            f"-max_total_time={max(1, round(seconds))}", f"-max_len={INPUT_MAX}", "-timeout=30",
             "-rss_limit_mb=2048", f"-artifact_prefix={found}/", "-print_final_stats=1",
         ]  # fmt: skip
         done = subprocess.run(
