@@ -6,7 +6,8 @@ For each number of queues a store is made in ``DIR``, every queue gets one secti
 into being), then as many sections again are appended and dispatched as make `STEADY_BYTES`, over
 all queues in turn. Printed: the cost of a queue's first record, the steady rate, the same in
 processor seconds (steadier on a shared machine), resident memory, open descriptors, the time of a
-clean start, of one after a kill, and of a clean stop. The last column compares with the first row.
+clean start, of one after a kill (behind that start `SINCE_QUEUES` queues got a section), and of a
+clean stop. The last column compares with the first row.
 
 The work is what a lone master's loop does; no network. Run it on a file system with room for
 `STEADY_BYTES` and 4 KiB for each queue.
@@ -30,7 +31,8 @@ from twinlog.record import RecordEncoder
 MiB = 1024 * 1024
 STEADY_BYTES = 512 * MiB
 QUEUES_A_TOPIC = 1000
-TOKEN = Token("master", 1, 1)
+SINCE_QUEUES = 1024
+"""Queues that are written between the clean start and the kill."""
 TURN = 16
 """Sections that arrive in one turn of the loop."""
 
@@ -83,6 +85,9 @@ def measure(directory: Path, queues: int, records: int, size: int) -> tuple[floa
     stop = timed(lambda: store.close(clean=True))
     holder: list[Store] = []
     start = timed(lambda: holder.append(opened()))
+    lead(holder[0], 2)
+    for turn in range(0, min(len(places), SINCE_QUEUES), TURN):
+        send(holder[0], [one(*place) for place in places[turn : turn + TURN]], epoch=2)
     holder[0].close(clean=False)
     killed = timed(lambda: holder.append(opened()))
     holder[1].close(clean=False)
@@ -93,11 +98,16 @@ def measure(directory: Path, queues: int, records: int, size: int) -> tuple[floa
     )  # fmt: skip
 
 
+def token(epoch: int) -> Token:
+    """The master of an epoch."""
+    return Token("master", epoch, epoch)
+
+
 def lead(store: Store, epoch: int) -> None:
     """Become the master."""
-    store.take_token(TOKEN)
+    store.take_token(token(epoch))
     store.append_epoch(
-        TOKEN, epoch=epoch, node="n1", session=1, wall_ms=1, reason="bench", by="bench"
+        token(epoch), epoch=epoch, node="n1", session=1, wall_ms=1, reason="bench", by="bench"
     )
 
 
@@ -106,7 +116,7 @@ def create(store: Store, queues: int) -> list[tuple[str, int]]:
     places: list[tuple[str, int]] = []
     while len(places) < queues:
         name, count = f"t{len(places)}", min(QUEUES_A_TOPIC, queues - len(places))
-        store.append_control(TOKEN, CreateTopic(name, count, 1), wall_ms=1)
+        store.append_control(token(1), CreateTopic(name, count, 1), wall_ms=1)
         places += [(name, queue) for queue in range(count)]
     settle(store)
     return places
@@ -132,9 +142,9 @@ def fill(store: Store, places: list[tuple[str, int]]) -> None:
         send(store, [small(*place) for place in places[at : at + TURN]])
 
 
-def send(store: Store, sections: list[Section]) -> None:
+def send(store: Store, sections: list[Section], *, epoch: int = 1) -> None:
     """One turn of the loop: append, confirm, dispatch; jobs as they are due."""
-    store.append(TOKEN, sections, wall_ms=2)
+    store.append(token(epoch), sections, wall_ms=2)
     settle(store)
     if (job := store.prepare_job()) is not None:
         job.run()

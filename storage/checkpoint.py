@@ -42,6 +42,8 @@ class CheckpointFile:
         start: First log offset that is kept, as every later `write` says too; never falls.
         durable: The start as it is on the disk for sure.
         lost: Nothing in the file could be read.
+        untidy: Queue files may hold entries of records that a cut or a recovery took from the log:
+            only a look at all of them tells. Every later `write` says it too.
     """
 
     def __init__(self, disk: Disk) -> None:
@@ -49,6 +51,7 @@ class CheckpointFile:
         self._last = Trusted()
         self.start = self.durable = 0
         self.lost = False
+        self.untidy = True
 
     def create(self) -> None:
         """Make the file anew, without a value."""
@@ -63,6 +66,7 @@ class CheckpointFile:
         fields = unpack(data)
         # A checkpoint from before retention has no start.
         self.start = self.durable = number(fields, "start") if "start" in fields else 0
+        self.untidy = bool(number(fields, "untidy")) if "untidy" in fields else True
         self._last = Trusted(number(fields, "flushed"), number(fields, "confirm"))
         return self._last
 
@@ -70,7 +74,10 @@ class CheckpointFile:
         """Write it durably."""
         self._last = value
         start = self.start
-        fields = {"flushed": value.flushed, "confirm": value.confirm, "start": start}
+        fields = {
+            "flushed": value.flushed, "confirm": value.confirm, "start": start,
+            "untidy": int(self.untidy),
+        }  # fmt: skip
         self._slots.store(pack(fields), op)
         self.durable = max(self.durable, start)
 

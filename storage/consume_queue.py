@@ -21,7 +21,7 @@ Not here: which records get an entry (`storage.dispatcher`), reading records (`s
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from storage.disk import Disk
 from twinlog.errors import CorruptionError
@@ -32,6 +32,7 @@ ENTRY_SIZE = 20
 _BLANK = QUEUE_ENTRY.pack(0, 0x7FFFFFFF, 0)
 _FILL_MAX = 64 * 1024
 _LOOK = 1024 * ENTRY_SIZE
+_ZEROS = bytes(_LOOK)
 FLUSH_EACH_MAX = 256
 """Files that are flushed one by one; more are flushed with their file system."""
 
@@ -279,11 +280,12 @@ class ConsumeQueue:
         first, last = self.start * ENTRY_SIZE, (end - 1) * ENTRY_SIZE
         looked, lowest = first, log_start
         for base in range(first - first % self._size, last + 1, self._size):
-            path = self._path(base)
-            if not self._disk.exists(path) or self._disk.size(path) != self._size:
+            at = min(last, base + self._size - ENTRY_SIZE)
+            places = (looked - base, at - base) if looked < at else (at - base,)
+            found = self._disk.look(self._path(base), self._size, places, ENTRY_SIZE)
+            if found is None:
                 return False
-            for at in (looked, min(last, base + self._size - ENTRY_SIZE)):
-                raw = self._disk.read_at(path, at - base, ENTRY_SIZE, "queue.look")
+            for raw in found:
                 offset, size, _ = QUEUE_ENTRY.unpack(raw)
                 if not size or offset < lowest:
                     return False
@@ -314,7 +316,7 @@ class ConsumeQueue:
         found = False
         for at in range(start, self._size, _LOOK):
             part = self._disk.read_at(path, at, min(_LOOK, self._size - at), "queue.cut.look")
-            if any(part):
+            if part != (_ZEROS if len(part) == _LOOK else bytes(len(part))):
                 self._disk.write_at(path, at, bytes(len(part)), "queue.cut.zero")
                 found = True
             elif not thorough:
@@ -394,6 +396,12 @@ class ConsumeQueues:
                 if queue is None:
                     queue = ConsumeQueue(self._disk, topic, int(name), self._size, self.unflushed)
                 queue.cut(queue.end, thorough=thorough)
+
+    def tidy_some(self, touched: Iterable[tuple[str, int]]) -> None:
+        """Do as `tidy`, without thorough, with these queues only; new ones may be among them."""
+        for topic, queue in sorted(touched):
+            found = self._found(topic, queue)
+            found.cut(found.end, thorough=False)
 
     def reset(self) -> None:
         """Forget all queues and remove their files; they will be built from the log."""

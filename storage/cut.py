@@ -10,7 +10,8 @@ Steps, each of which may be repeated after a crash:
 3. snapshots beyond P, queue entries of records from P on;
 4. batch index and log: zeros from P to the end of the file that holds it (file lengths never
    change), later files removed, the index file of each before its log file;
-5. files and directories fsynced, then a checkpoint whose flushed offset is at most P;
+5. files and directories fsynced, then a checkpoint whose flushed offset is at most P, and which
+   says that queue files may hold entries beyond it;
 6. the intent is removed.
 
 At a start with an intent, steps 2 to 6 are done again before anything is recovered. The order
@@ -143,6 +144,7 @@ def carry_out(
         if start >= base:
             remove_segment(disk, start, "cut.remove")
     flush_names(disk, "cut")
+    checkpoint.untidy = True  # until whoever builds the queues again says otherwise
     checkpoint.write(Trusted(intent.flushed, intent.confirm), "cut.checkpoint")
     disk.remove(INTENT, "cut.clear")
     disk.fsync_dir("twinlog", "cut.clear.dir")

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import Enum
 
 from storage.commit_log import CommitLog
 from storage.consume_queue import ConsumeQueues
 from storage.disk import Disk
-from storage.dispatcher import STRETCH_MAX, Dispatcher
+from storage.dispatcher import STRETCH_MAX, Dispatcher, touched
 from storage.epoch_history import EpochHistory, decode_epoch
 from storage.errors import DiskFull
 from storage.key_index import IndexMark, KeyIndex
@@ -38,6 +39,19 @@ from twinlog.layout import (
 from twinlog.record import FLAG_BORN_V6
 
 _META = SYSTEM_TOPIC_META.encode()
+
+
+class Doubt(Enum):
+    """What queue files may hold behind the queues' ends at a start.
+
+    Entries are only made of confirmed records, so with an untouched log and page cache they are of
+    queues that have records behind the snapshot: with many queues these are few.
+    """
+
+    NOTHING = "stopped cleanly"
+    TOUCHED = "entries of records that the log has behind the snapshot"
+    ANYTHING = "entries of records that a cut, or a copy of the directory, took from the log"
+    LOST = "anything, with holes: pages that were not flushed may be gone"
 
 
 @dataclass(slots=True)
@@ -132,8 +146,7 @@ def derive(
     confirm: int,
     *,
     rebuild: bool,
-    tidy: bool,
-    thorough: bool,
+    doubt: Doubt,
     keys: KeyIndex | None = None,
 ) -> Derived:
     """Make the derived state up to ``confirm`` (or S, if that is higher) and the log's history.
@@ -144,8 +157,7 @@ def derive(
         log: The log; its history is made here.
         confirm: Confirm offset.
         rebuild: Build all queue files from the start of the log.
-        tidy: Remove what lies behind the queues' ends in their files.
-        thorough: Whether pages of queue files may have been lost (`ConsumeQueue.cut`).
+        doubt: What may lie in queue files behind the queues' ends; it is removed.
         keys: The key index, if it is in use already and has been cut; else it is taken up here,
             and the rest of it follows while the store is in use.
     """
@@ -169,12 +181,13 @@ def derive(
         if log.start:  # a queue without a retained record goes on where it ended
             for topic, queue, _, end in base.queues:
                 queues.load(topic, queue, end, end)
-    elif tidy:
-        queues.tidy(thorough=thorough)
+    else:
+        _tidy(queues, doubt, log, base)
     if keys is None and settings.key_index:
         keys = KeyIndex(disk, settings)
         mark = None if rebuild_keys else base.index
-        keys.load(mark, log.segments, tidy=tidy or rebuild_keys, thorough=thorough)
+        tidy = doubt is not Doubt.NOTHING or rebuild_keys
+        keys.load(mark, log.segments, tidy=tidy, thorough=doubt is Doubt.LOST)
     dispatcher = Dispatcher(log.segments, queues, producers, position)
     log.timestamp = max(log.timestamp, base.timestamp)
     history = EpochHistory(base.epochs)
@@ -185,6 +198,19 @@ def derive(
         layers, queues, producers, dispatcher, keys, base.index, snapshots, base.offset, rebuild,
         damage,
     )  # fmt: skip
+
+
+def _tidy(queues: ConsumeQueues, doubt: Doubt, log: CommitLog, base: Snapshot) -> None:
+    """Remove from queue files what lies behind the queues' ends, where something may."""
+    if doubt is Doubt.TOUCHED and not base.queues:
+        doubt = Doubt.ANYTHING  # without a snapshot, queues that nothing names may have files
+    if doubt is Doubt.TOUCHED:
+        try:
+            queues.tidy_some(touched(log.segments, max(base.offset, log.start), log.end))
+        except CorruptionError:  # told by whoever needs the record; here it only means: look
+            doubt = Doubt.ANYTHING
+    if doubt in (Doubt.ANYTHING, Doubt.LOST):
+        queues.tidy(thorough=doubt is Doubt.LOST)
 
 
 def _without_state(log: CommitLog) -> Damage:

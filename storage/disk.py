@@ -34,7 +34,7 @@ import os
 import struct
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Protocol
@@ -83,6 +83,13 @@ class Disk(Protocol):
 
     def read_at(self, path: str, offset: int, length: int, op: str) -> bytes:
         """Return up to ``length`` bytes from ``offset``; fewer at the end of the file."""
+        ...
+
+    def look(self, path: str, size: int, places: Sequence[int], length: int) -> list[bytes] | None:
+        """Return ``length`` bytes at each of ``places``; None unless it is a file of ``size``.
+
+        For files that are seldom used: what is opened for it is not kept open.
+        """
         ...
 
     def write_at(self, path: str, offset: int, data: bytes | memoryview, op: str) -> None:
@@ -261,6 +268,23 @@ class RealDisk:
                 return os.pread(self._descriptor(path), length, offset)
             except OSError as error:
                 raise disk_error(op, path, error) from None
+
+    def look(self, path: str, size: int, places: Sequence[int], length: int) -> list[bytes] | None:
+        """See `Disk`."""
+        try:
+            descriptor = os.open(f"{self.root}/{path}", os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise disk_error("look", path, error) from None
+        try:
+            if os.fstat(descriptor).st_size != size:
+                return None
+            return [os.pread(descriptor, length, at) for at in places]
+        except OSError as error:
+            raise disk_error("look", path, error) from None
+        finally:
+            os.close(descriptor)
 
     def write_at(self, path: str, offset: int, data: bytes | memoryview, op: str) -> None:
         """See `Disk`."""

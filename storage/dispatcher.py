@@ -66,6 +66,25 @@ def stretch(segments: Segments, start: int, limit: int, max_bytes: int) -> tuple
     return end, end
 
 
+def touched(segments: Segments, start: int, end: int) -> set[tuple[str, int]]:
+    """Return the (topic, queue) that the records of ``start..end`` are entered in.
+
+    Raises:
+        CorruptionError: The log does not hold together there.
+    """
+    found: set[tuple[str, int]] = set()
+    while start < end:
+        data_end, after = stretch(segments, start, end, STRETCH_MAX)
+        if data_end > start:
+            segments.prove(start, data_end)
+            gathered, view = scan(segments, start, data_end)
+            found.update((name.decode(), queue) for name, queue, _, _ in gathered)
+            lights = marks_of(view)[1]
+            found.update((name, 0) for name, _, _ in light_runs(view, start, lights))
+        start = after
+    return found
+
+
 class Dispatcher:
     """Builds queues and the confirmed layer of producers.
 

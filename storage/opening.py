@@ -29,7 +29,7 @@ from storage.checkpoint import (
 )
 from storage.commit_log import CommitLog
 from storage.consume_queue import DIRECTORY as QUEUE_DIRECTORY
-from storage.derived import Derived, derive
+from storage.derived import Derived, Doubt, derive
 from storage.disk import Disk, Mapping
 from storage.epoch_history import EpochHistory
 from storage.errors import DirectoryInUse, DiskError, DiskFull, ForeignStore
@@ -151,6 +151,7 @@ def _begin(
             disk.make_dir(name, "create.make-dir")
         run.create()
         checkpoint.create()
+        checkpoint.untidy = False
         checkpoint.write(Trusted(), "create.checkpoint")
         promises.create()
         promises.write(Promise(), "create.promise")
@@ -219,13 +220,14 @@ def _open(start: _Start, wall_ms: int) -> Opened:
     if planned.cut_batches and why and last is not None and last.unclean_since is None:
         # after the cut nobody sees that batches were lost: a crash here must not hide it
         start.run.write(replace(last, unclean_since=wall_ms), "open.unclean")
+    if planned.cut_batches and planned.damage is None and not start.checkpoint.untidy:
+        start.checkpoint.untidy = True  # a second start would not see that anything was cut
+        start.checkpoint.write(start.trusted, "open.untidy")
     log, cut_bytes = _log(start, files, planned, old)
-    power_lost = start.run.value is None or start.run.value.boot_id != disk.boot_id()
-    clean_stop = start.mark is not None and start.mark.end == planned.end
     confirm = min(start.trusted.confirm, log.end)
     derived = derive(
         disk, settings, log, confirm,
-        rebuild=bool(start.changed_by_others), tidy=not clean_stop, thorough=power_lost,
+        rebuild=bool(start.changed_by_others), doubt=_doubt(start, planned),
     )  # fmt: skip
     if derived.damage is not None and planned.damage is None:
         planned = replace(planned, damage=derived.damage)
@@ -233,6 +235,7 @@ def _open(start: _Start, wall_ms: int) -> Opened:
     why = why or _clean(start, planned)
     run = _mark_running(start, planned, why, wall_ms, settings)
     if planned.damage is None:
+        start.checkpoint.untidy = False
         start.checkpoint.write(Trusted(log.end, confirm), "open.checkpoint")
     boot = BootSummary(
         start.identity.store_id, run.start_id, run.unseen, not why, why, start.new, len(files),
@@ -243,6 +246,19 @@ def _open(start: _Start, wall_ms: int) -> Opened:
         start.identity, start.run, start.checkpoint, start.promises, promise, log, derived,
         confirm, boot,
     )  # fmt: skip
+
+
+def _doubt(start: _Start, planned: Plan) -> Doubt:
+    """Return what queue files may hold that no record of the log made."""
+    last = start.run.value
+    if start.mark is not None and start.mark.end == planned.end:
+        return Doubt.NOTHING
+    if last is None or last.boot_id != start.disk.boot_id() or last.io_error:
+        return Doubt.LOST
+    changed = start.copied or start.changed_by_others or planned.damage is not None
+    if changed or start.checkpoint.untidy:
+        return Doubt.ANYTHING
+    return Doubt.TOUCHED
 
 
 # -- the log

@@ -20,7 +20,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from storage import closing, cut, identity, reserve
-from storage.derived import damage_of, derive
+from storage.derived import Doubt, damage_of, derive
 from storage.disk import Disk
 from storage.dispatcher import STRETCH_MAX
 from storage.epoch_history import Epoch, EpochRecord
@@ -484,11 +484,12 @@ class Store(Upkeep):
         self._derived.cut_keys(intent.to, self._log.segments)
         if intent.to < self.dispatched:
             derived = derive(
-                self._disk, self.settings, self._log, self.confirm, rebuild=False, tidy=True,
-                thorough=True, keys=self._derived.keys,
+                self._disk, self.settings, self._log, self.confirm, rebuild=False,
+                doubt=Doubt.LOST, keys=self._derived.keys,
             )  # fmt: skip
             self._wire(derived)
             self.damage = self.damage or derived.damage
+        self._opened.checkpoint.untidy = False
 
     # -- the end
 

@@ -171,6 +171,16 @@ def test_write_at_grows_and_read_at_stops_at_the_end(disk: Disk) -> None:
     assert disk.read_at("d/f", 50, 100, "test.read") == b""
 
 
+def test_a_look_takes_a_file_of_its_size_only(disk: Disk) -> None:
+    """Bytes at each place; nothing where the file is missing or has another size."""
+    assert disk.look("a", 10, [0], 2) is None
+    disk.create_sparse("a", 10, "test.create")
+    disk.write_at("a", 0, b"0123456789", "test.write")
+    assert disk.look("a", 10, [8, 0, 9], 2) == [b"89", b"01", b"9"]
+    assert disk.look("a", 11, [0], 2) is None
+    assert disk.look("d/a", 10, [0], 2) is None
+
+
 def test_write_file_replaces_the_whole_file(disk: Disk) -> None:
     """The new content is all there is, and nothing is left beside it."""
     disk.write_file("d/f", b"long content", "test.write")

@@ -23,6 +23,7 @@ from tests.crash.workbench import (
     bodies,
     examine_index,
     examine_light,
+    examine_queues,
     index_files,
     lead,
     log_records,
@@ -267,6 +268,7 @@ def examine(disk: FakeDisk, history: History, kind: str) -> None:
     store.verify(store.start, store.end)
     examine_index(store)
     examine_light(store, LIGHT)
+    examine_queues(disk, store)
     assert store.dispatched == store.confirm <= store.end
     assert store.flushed == store.end
     size = store.settings.segment_size

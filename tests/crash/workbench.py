@@ -171,6 +171,18 @@ def queue_files(disk: FakeDisk) -> dict[str, bytes]:
     }
 
 
+def examine_queues(disk: FakeDisk, store: Store) -> None:
+    """Behind the end of each queue its files hold zeros, whatever wrote there before."""
+    topics = [name for name in disk.list("consumequeue") if disk.list(f"consumequeue/{name}")]
+    for topic in topics:
+        for queue in disk.list(f"consumequeue/{topic}"):
+            end = store.queue_range(topic, int(queue))[1] * 20
+            for name in disk.list(f"consumequeue/{topic}/{queue}"):
+                path = f"consumequeue/{topic}/{queue}/{name}"
+                assert int(name) < end, path
+                assert not any(disk.read(path, "test")[end - int(name) :]), path
+
+
 def index_files(disk: FakeDisk) -> list[bytes]:
     """The files of the key index, oldest first; names are creation times and do not count."""
     return [disk.read(f"index/{name}", "test") for name in disk.list("index")]

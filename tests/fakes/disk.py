@@ -25,7 +25,7 @@ fsync that lies. One thread at a time.
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
@@ -350,6 +350,13 @@ class FakeDisk:
         """Return up to ``length`` bytes from ``offset``."""
         self.called(op, path)
         return bytes(self._file(path, op).content[offset : offset + length])
+
+    def look(self, path: str, size: int, places: Sequence[int], length: int) -> list[bytes] | None:
+        """Return ``length`` bytes at each of ``places``; None unless it is a file of ``size``."""
+        file = self._now.files.get(path)
+        if file is None or len(file.content) != size:
+            return None
+        return [self.read_at(path, at, length, "look") for at in places]
 
     def write_at(self, path: str, offset: int, data: bytes | memoryview, op: str) -> None:
         """Write inside a file, growing it where needed."""
