@@ -65,6 +65,10 @@ class Topics(Protocol):
         """Queues by topic."""
         ...
 
+    def missing(self, topic: str) -> TwinlogError:
+        """Why a topic is not among them."""
+        ...
+
 
 class Admin:
     """Carries out the orders of clients on one node."""
@@ -101,7 +105,7 @@ class Admin:
                 name = _text(fields, "name")
                 queues = self._store.topics().get(name)
                 if queues is None:
-                    raise UnknownTopic(f"there is no topic {name}", hint=create_hint(name))
+                    raise no_topic(self._store, name)
                 done({"topics": {name: queues}, "queues": queues})
             case "create":
                 self._create(fields, now, done)
@@ -177,9 +181,16 @@ class Admin:
         self._driver.archived(now, parts, reply)
 
 
-def create_hint(topic: str) -> str:
-    """Return the command that creates a topic."""
-    return f"create it: twinlog topic create {topic} --queues {QUEUES_DEFAULT}"
+def no_topic(store: Topics, topic: str) -> TwinlogError:
+    """Return the error for a topic that is not there, with the command that creates it.
+
+    One whose record is in the log and not confirmed yet is an error that may be tried again.
+    """
+    error = store.missing(topic)
+    if error.retryable:
+        return error
+    hint = f"create it: twinlog topic create {topic} --queues {QUEUES_DEFAULT}"
+    return UnknownTopic(f"there is no topic {topic}", hint=hint)
 
 
 def _part(row: object) -> ArchivedPart:

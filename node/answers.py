@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from node.admin import create_hint
+from node.admin import no_topic
 from node.presence import Presence
 from node.reads import Standing
 from storage.epoch_history import Epoch
@@ -64,6 +64,10 @@ class AnswerStore(Protocol):
 
     def topics(self) -> Mapping[str, int]:
         """Queues by topic."""
+        ...
+
+    def missing(self, topic: str) -> TwinlogError:
+        """Why a topic is not among them."""
         ...
 
     def queue_range(self, topic: str, queue: int) -> tuple[int, int]:
@@ -124,10 +128,17 @@ class Answers:
         }
 
     def metadata(self, topics: Collection[str] | None) -> dict[str, object]:
-        """The nodes with their addresses, the master, the topics (all, or those asked for)."""
+        """The nodes with their addresses, the master, the topics (all, or those asked for).
+
+        Raises:
+            NotYetConfirmed: One that is asked for is in the log and not confirmed yet.
+        """
         identity, leadership = self.identity, self._leadership()
         known = self._store.topics()
         wanted = known if topics is None else {name: known[name] for name in topics & known.keys()}
+        for name in topics or ():
+            if name not in known and (error := self._store.missing(name)).retryable:
+                raise error
         return {
             "cluster": identity.cluster,
             "group": identity.group,
@@ -151,6 +162,7 @@ class Answers:
 
         Raises:
             UnknownTopic: No such topic, or no such queue of it.
+            NotYetConfirmed: Its record is in the log and not confirmed yet.
             UsageError: A field is not of its kind.
         """
         topic, wanted, at_ms = fields.get("topic"), fields.get("queues"), fields.get("at_ms")
@@ -161,7 +173,7 @@ class Answers:
         light = topic.startswith(LIGHT_PREFIX)
         count = 1 if light else self._store.topics().get(topic)
         if count is None:
-            raise unknown_topic(topic)
+            raise no_topic(self._store, topic)
         found: dict[int, list[int | None]] = {}
         for queue in range(count) if wanted is None else _numbers(wanted):
             if not 0 <= queue < count:
@@ -229,11 +241,6 @@ class Answers:
             host=host,
             port=port,
         )
-
-
-def unknown_topic(topic: str) -> UnknownTopic:
-    """The error for a topic that does not exist, with the command that creates it."""
-    return UnknownTopic(f"there is no topic {topic}", hint=create_hint(topic))
 
 
 def _store_host(record: memoryview) -> bytes:

@@ -91,7 +91,7 @@ class ClientServer:
         admin: Admin,
         status: Callable[[], Mapping[str, object]],
         counts: ClientCounts,
-        fetch: Callable[[ReadResult], ReadResult],
+        fetch: Callable[[ReadResult], ReadResult | Exception],
         debug: Callable[..., None],
     ) -> None:
         self.limits = limits
@@ -298,7 +298,7 @@ class ClientServer:
             self.reads.finish(cold, fetched)
             self._turns.turn()
             await cold.request.asker.taken()
-        except TwinlogError as error:  # the bytes are damaged: the reader hears it, nobody else
+        except TwinlogError as error:  # damage, or the log went on: only the reader hears
             cold.request.asker.read_failed(cold.request.request, error)
             self._turns.turn()
         finally:

@@ -87,6 +87,10 @@ class ReadStore(Protocol):
         """Records from a queue offset on, as slices of the log."""
         ...
 
+    def fetched(self, result: ReadResult, outcome: ReadResult | Exception) -> ReadResult:
+        """What may be served of a cold answer after its thread; raises what the reader is told."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Standing:
@@ -284,9 +288,14 @@ class Reads:
             where=request.where,
         )
 
-    def finish(self, cold: Cold, fetched: ReadResult) -> None:
-        """Answer a cold read with what the thread brought."""
-        self._reply(cold.request, self._standing(), "found", fetched, fetched.slices)
+    def finish(self, cold: Cold, fetched: ReadResult | Exception) -> None:
+        """Answer a cold read with what the thread brought.
+
+        Raises:
+            TwinlogError: Nothing of it may be served.
+        """
+        found = self._store.fetched(cold.result, fetched)
+        self._reply(cold.request, self._standing(), "found", found, found.slices)
 
     def wake(self, now: float) -> list[Cold]:
         """Serve the parked readers whose queue grew; call after dispatch may have moved."""

@@ -338,17 +338,22 @@ class Running:
         )
 
 
-def fetch(result: ReadResult) -> ReadResult:
-    """Return a cold read with its slices copied, proven and filtered first.
+def fetch(result: ReadResult) -> ReadResult | Exception:
+    """Return a cold read with its slices copied, proven and filtered first; or what ended it.
 
-    Runs in a thread, because the pages may have to come from disk. Raises `CorruptionError`.
+    Runs in a thread, because the pages may have to come from disk. The log may be cut and files may
+    leave under it, so what it meets is judged on the loop (`Store.fetched`).
     """
-    if result.sift is not None:
-        result = result.sift()
-    elif result.proof is not None:
-        result.proof()
-    copied = [memoryview(bytes(piece)) for piece in result.slices]
-    return replace(result, slices=copied, cold=True)
+    found = result
+    try:
+        if result.sift is not None:
+            found = result.sift()
+        elif result.proof is not None:
+            result.proof()
+        copied = [memoryview(bytes(piece)) for piece in found.slices]
+    except Exception as error:
+        return error
+    return replace(found, slices=copied, cold=True)
 
 
 def wall_ms() -> int:

@@ -83,6 +83,7 @@ class GroupState:
         previous: The last master, and the session it had as such, while there is no other.
         isr: In-sync set, name to session. ``elr`` and ``suspect`` alike.
         reg: Last registrations.
+        retired: Last sessions of replicas that were removed.
         replicas: Full members, in the order of the file. ``learners`` count nowhere.
         priorities: Name to priority, larger stands first; absent means 0.
         min_isr: Least members of the in-sync set for writes.
@@ -105,6 +106,7 @@ class GroupState:
     elr: Mapping[str, int] = field(default_factory=_none)
     suspect: Mapping[str, int] = field(default_factory=_none)
     reg: Mapping[str, Registration] = field(default_factory=_unregistered)
+    retired: Mapping[str, int] = field(default_factory=_none)
     replicas: tuple[str, ...] = ()
     learners: tuple[str, ...] = ()
     priorities: Mapping[str, int] = field(default_factory=_none)
@@ -145,6 +147,7 @@ class GroupState:
             "elr": dict(self.elr),
             "suspect": dict(self.suspect),
             "reg": {name: _registration(reg) for name, reg in self.reg.items()},
+            "retired": dict(self.retired),
             "replicas": list(self.replicas),
             "learners": list(self.learners),
             "priorities": dict(self.priorities),
@@ -180,6 +183,7 @@ class GroupState:
             reg={
                 name: _as_registration(item) for name, item in sorted(take.mapping("reg").items())
             },
+            retired=take.numbers("retired") if take.raw("retired") is not None else {},
             replicas=take.names("replicas"),
             learners=take.names("learners"),
             priorities=take.numbers("priorities", least=-(1 << 31)),

@@ -132,7 +132,8 @@ def register(state: GroupState, op: RegisterNode, wall_ms: int) -> Outcome:
 def _with_session(
     state: GroupState, op: RegisterNode, known: Registration | None, out: bool
 ) -> GroupState:
-    name, session = op.node, (known.session if known is not None else 0) + 1
+    name = op.node
+    session = 1 + (known.session if known is not None else state.retired.get(name, 0))
     earlier: tuple[str, ...] = ()
     if known is not None and known.store == op.store:
         earlier = (*known.earlier, known.start)
@@ -163,6 +164,7 @@ def _with_session(
         elr=sets["elr"],
         suspect=sets["suspect"],
         reg=dict(sorted({**state.reg, name: reg}.items())),
+        retired=without(state.retired, name),
     )
     if state.leader == name:
         # Whatever led in the old session cannot come back: the directory is locked by this one.
@@ -405,6 +407,11 @@ def _remove(state: GroupState, op: RemoveReplica, wall_ms: int) -> Outcome:
         is_eligible(state, other) for other in state.replicas if other != name
     ):
         return Refused("last-member", f"{name} is the only node known to have everything")
+    # A node that is added again goes on counting its sessions: nothing that an earlier incarnation
+    # still has under way may carry a number that is current.
+    retired = (
+        {**state.retired, name: state.session_of(name)} if name in state.reg else state.retired
+    )
     return replace(
         state,
         replicas=tuple(other for other in state.replicas if other != name),
@@ -413,6 +420,7 @@ def _remove(state: GroupState, op: RemoveReplica, wall_ms: int) -> Outcome:
         suspect=without(state.suspect, name),
         priorities=without(state.priorities, name),
         reg={other: reg for other, reg in state.reg.items() if other != name},
+        retired=retired,
         previous=None if state.previous == name else state.previous,
         transfer_to=None if state.transfer_to == name else state.transfer_to,
         first=None if state.first == name else state.first,

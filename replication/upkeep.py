@@ -185,7 +185,7 @@ class Upkeep:
         if self.more:
             return now
         due = max(min(self._checkpoint_at, self._prepare_at), self._full_until)
-        if store.dispatched < store.confirm:
+        if store.behind:
             due = min(due, max(self._full_until, self._enter_at if self.patient else 0.0))
         if (commit := self._commits.deadline()) is not None:
             due = min(due, max(commit, self._full_until))

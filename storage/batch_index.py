@@ -71,6 +71,7 @@ class BatchIndex:
         self._growth = growth
         self._guess = 0
         self._chained = self._chain_crc = 0
+        self._stale = 0
         self.start = start
         self.path = path or index_path(start)
 
@@ -99,15 +100,18 @@ class BatchIndex:
         """Write entries at the end; they exist when this returns.
 
         Raises:
-            DiskError: None of them exists; what was written of them is behind the last entry and
-                will be overwritten.
+            DiskError: None of them exists. What was written of them lies behind the last entry;
+                the next append, which may be shorter, overwrites all of it.
         """
         at = len(self._raw)
         if at + len(packed) > self._size:
             more = len(packed) + -len(packed) % self._growth
             self._disk.write_at(self.path, self._size, bytes(more), op + ".grow")
             self._size += more
-        self._disk.write_at(self.path, at, packed, op)
+        stale = max(self._stale - at - len(packed), 0)
+        self._stale = at + len(packed) + stale
+        self._disk.write_at(self.path, at, packed + bytes(stale) if stale else packed, op)
+        self._stale = 0
         self._raw += packed
         if self._chained == at:
             self._chain_on(len(self._raw))

@@ -75,7 +75,6 @@ class CommitLog:
         self.end = end
         self.flushed = end
         self.timestamp = 0
-        self.generation = 0
         self._ahead: Segment | None = None
         self._placed = end
         self._paging = Paging(settings, end)

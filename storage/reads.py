@@ -73,11 +73,13 @@ class ReadResult:
         end: Queue offset after its last confirmed record.
         cold: The bytes lie so far behind the end that they are hardly in memory: to touch them
             stalls the thread that does it.
-        proof: Of a cold answer: compares the bytes with CRCs and queue entries, and raises
-            `CorruptionError`. To be called, in a worker thread, before anything of it is served.
-            None when that is done already.
+        proof: Of a cold answer: compares the bytes with CRCs and queue entries, and raises what
+            does not fit. To be called, in a worker thread, before anything of it is served; then
+            `Reader.fetched` judges. None when that is done already.
         sift: Of a cold answer to a filter over properties: looks at them and returns what is left,
             proven. ``slices`` and ``count`` are what there is to look at. To be called likewise.
+        lowest: Of a cold answer: log offset of its first byte.
+        generation: Of a cold answer: how often the log had been cut.
     """
 
     status: ReadStatus
@@ -89,6 +91,8 @@ class ReadResult:
     cold: bool = False
     proof: Callable[[], None] | None = None
     sift: Callable[[], ReadResult] | None = None
+    lowest: int = 0
+    generation: int = 0
 
 
 class Reader:
@@ -129,10 +133,11 @@ class Reader:
 
         Raises:
             UnknownTopic: Code ``unknown-topic`` or ``unknown-queue``.
+            NotYetConfirmed: The topic's record is not confirmed.
         """
         queues = self._layers.confirmed.queues(topic)
         if queues is None:
-            raise UnknownTopic(f"topic {topic} does not exist", topic=topic)
+            raise self._layers.missing(topic)
         if not 0 <= queue < queues:
             text = f"topic {topic} has queues 0 to {queues - 1}, not {queue}"
             raise UnknownTopic(text, code="unknown-queue", topic=topic, queue=queue)
@@ -177,7 +182,8 @@ class Reader:
         """
         queues = self._layers.confirmed.queues(topic)
         if queues is None:
-            return ReadResult(ReadStatus.UNKNOWN_TOPIC)
+            waits = self._layers.existing(topic) is not None
+            return ReadResult(ReadStatus.ABOVE_CONFIRM if waits else ReadStatus.UNKNOWN_TOPIC)
         if not 0 <= queue < queues:
             return ReadResult(ReadStatus.UNKNOWN_QUEUE)
         found = self._kept(topic, queue)
@@ -215,18 +221,40 @@ class Reader:
         places = _joined(entries)
         slices = self._guarded(lambda: [self._view(queue, first, one) for one in places])
 
-        def proof() -> None:
-            self._prove_kept(queue, places)
-
-        def sift() -> ReadResult:
-            return self._guarded(lambda: self._sifted(queue, entries, first + seen, wanted))
-
-        if not cold:
-            proof()
         found = ReadResult(ReadStatus.FOUND, slices, len(entries), first + seen, *range_, cold)
         if not cold:
+            self._guarded(lambda: self._prove(queue, places))
             return found
-        return replace(found, proof=proof) if wanted.where is None else replace(found, sift=sift)
+
+        def proof() -> None:
+            self._prove(queue, places)
+
+        def sift() -> ReadResult:
+            return self._sifted(queue, entries, first + seen, wanted)
+
+        if wanted.where is None:
+            found = replace(found, proof=proof)
+        else:
+            found = replace(found, sift=sift)
+        return replace(found, lowest=min(entries.offsets, default=self._log.end))
+
+    def fetched(self, result: ReadResult, outcome: ReadResult | Exception) -> ReadResult:
+        """Judge what came of ``proof`` or ``sift`` in a thread; return what may be served.
+
+        Meanwhile retention may have taken the records: then an error says nothing about the disk.
+
+        Raises:
+            Busy: Retention came first; to be asked again.
+            CorruptionError: Damage, which has been reported.
+            Exception: Any other error as it is: it is nobody's damage but a mistake.
+        """
+        if isinstance(outcome, ReadResult):
+            return outcome
+        if result.lowest < self._log.start:
+            raise Busy("retention took these records while they were read; read again")
+        if isinstance(outcome, CorruptionError):
+            self._damaged(outcome)
+        raise outcome
 
     def _sifted(
         self, queue: ConsumeQueue, entries: Entries, following: int, wanted: Wanted
@@ -269,18 +297,6 @@ class Reader:
         if inside and place.end <= log.segments.at(place.start).end:
             return log.segments.view(place.start, place.end)
         raise self._wrong(queue, number, place.start, place.end - place.start)
-
-    def _prove_kept(self, queue: ConsumeQueue, places: Sequence[_Place]) -> None:
-        """Compare records with CRCs and entries; files may leave meanwhile, which is no damage."""
-        try:
-            self._prove(queue, places)
-        except (CorruptionError, IndexError, ValueError, struct.error) as error:
-            if any(place.start < self._log.start for place in places):
-                text = "retention took these records while they were read; read again"
-                raise Busy(text) from None
-            if isinstance(error, CorruptionError):
-                self._damaged(error)
-            raise
 
     def _prove(self, queue: ConsumeQueue, places: Sequence[_Place]) -> None:
         for place in places:

@@ -22,7 +22,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from storage.packing import pack, unpack
-from twinlog.errors import CorruptionError
+from twinlog.errors import CorruptionError, NotYetConfirmed, TwinlogError, UnknownTopic
 from twinlog.layout import (
     LIGHT_PREFIX,
     SYSTEM_TOPIC_EPOCH,
@@ -217,6 +217,16 @@ class Layers:
         if existing is not None and existing[0] != change.queues:
             return "topic-exists", f"topic {change.name} exists with {existing[0]} queues"
         return None
+
+    def missing(self, name: str) -> TwinlogError:
+        """Return why a topic that is not in the confirmed layer cannot be used.
+
+        Retryable when the log holds it already: after a restart of all nodes confirm has to pass
+        its record once more.
+        """
+        if self.existing(name) is not None:
+            return NotYetConfirmed(f"topic {name} is not confirmed yet", topic=name)
+        return UnknownTopic(f"topic {name} does not exist", topic=name)
 
     def existing(self, name: str) -> tuple[int, int] | None:
         """Return (queues, log offset whose confirm makes it binding) of a topic in either layer.

@@ -37,7 +37,7 @@ from storage.settings import StoreSettings
 from storage.state import Control
 from storage.token import Token
 from storage.upkeep import Upkeep
-from twinlog.errors import Busy, CorruptionError, UnknownTopic
+from twinlog.errors import Busy, CorruptionError, TwinlogError
 from twinlog.layout import BatchEntry
 
 
@@ -149,8 +149,12 @@ class Store(Upkeep):
         Raises:
             CorruptionError: The log is damaged there; the store is quarantined.
         """
-        self._log.segments.prove(self.dispatched, self._log.end)
-        self._appender.rebuild(self.dispatched)
+        try:
+            self._log.segments.prove(self.dispatched, self._log.end)
+            self._appender.rebuild(self.dispatched)
+        except CorruptionError as error:
+            self.mark_quarantine(damage_of(error))
+            raise
         self._rebuilt = True
 
     def append_epoch(
@@ -288,7 +292,12 @@ class Store(Upkeep):
 
     @property
     def behind(self) -> bool:
-        """Whether `dispatch` has something to do: for queues, or enough for the key index."""
+        """Whether `dispatch` has something to do: for queues, or enough for the key index.
+
+        Never with damage, nor while a cut takes bytes below confirm away.
+        """
+        if self.damage is not None or self._losing:
+            return False
         return self.dispatched < self.confirm or self._index_lag >= LAZY_BYTES
 
     @property
@@ -306,6 +315,8 @@ class Store(Upkeep):
             max_bytes: About how much, for queues and for the index.
             wall_ms: The time; names a new file of the key index. 0: its first record's.
         """
+        if not self.behind:
+            return False
         try:
             more = self._derived.dispatcher.step(self.confirm, max_bytes)
             if self._index_lag >= LAZY_BYTES:
@@ -335,9 +346,17 @@ class Store(Upkeep):
         found = self._derived.layers.confirmed.topics
         return {name: topic.queues for name, topic in found.items()}
 
+    def missing(self, topic: str) -> TwinlogError:
+        """Return why a topic is not among `topics`; see `storage.state.Layers.missing`."""
+        return self._derived.layers.missing(topic)
+
     def queue_range(self, topic: str, queue: int) -> tuple[int, int]:
         """Return (start, end) of a queue; raises `twinlog.errors.UnknownTopic`."""
         return self._reader.range(topic, queue)
+
+    def _check_readable(self) -> None:
+        if self._losing:
+            raise Busy("a cut takes confirmed records away at this moment", hint="ask again")
 
     def read(
         self,
@@ -352,20 +371,38 @@ class Store(Upkeep):
     ) -> ReadResult:
         """Return confirmed records; see `storage.reads.Reader.read`.
 
+        What is ``cold`` is proven in a thread and then goes through `fetched`.
+
         Raises:
+            Busy: Records are being cut off that were confirmed.
             CorruptionError: Damage; the store is quarantined and nothing wrong was served.
         """
-        return self._reader.read(
+        self._check_readable()
+        found = self._reader.read(
             topic, queue, queue_offset, max_bytes=max_bytes, max_records=max_records,
             tag_hashes=tag_hashes, where=where, unconfirmed=self.dispatched < self.end,
         )  # fmt: skip
+        return replace(found, generation=self._generation) if found.cold else found
+
+    def fetched(self, result: ReadResult, outcome: ReadResult | Exception) -> ReadResult:
+        """Return what may be served of a cold answer after its thread; see `Reader.fetched`.
+
+        Raises:
+            Busy: The log was cut or files left meanwhile: what was fetched says nothing.
+            CorruptionError: Damage; the store is quarantined.
+        """
+        if result.generation != self._generation:
+            raise Busy("the log was cut while it was read", hint="ask again")
+        return self._reader.fetched(result, outcome)
 
     def offset_at_time(self, topic: str, queue: int, ms: int, *, upper: bool = False) -> int:
         """Return the queue offset of a time; see `storage.reads.Reader.offset_at_time`."""
+        self._check_readable()
         return self._reader.offset_at_time(topic, queue, ms, upper=upper)
 
     def record_at(self, log_offset: int) -> memoryview | None:
         """Return the confirmed record that begins at ``log_offset``; None when none does."""
+        self._check_readable()
         return self._reader.record_at(log_offset, self.confirm)
 
     def look_up(self, query: KeyQuery, *, wall_ms: int = 0) -> Lookup:
@@ -373,13 +410,16 @@ class Store(Upkeep):
 
         Raises:
             UnknownTopic: There is no such topic.
+            NotYetConfirmed: Its record is not confirmed.
+            Busy: Records are being cut off that were confirmed.
             Unavailable: The index is turned off, or (retryable) is being built.
             DiskError: The index could not be brought up to date.
             CorruptionError: The log is damaged; the store is quarantined.
         """
+        self._check_readable()
         keys, segments = self._derived.keys, self._log.segments
         if self._derived.layers.confirmed.queues(query.topic) is None:
-            raise UnknownTopic(f"topic {query.topic} does not exist", topic=query.topic)
+            raise self._derived.layers.missing(query.topic)
         if keys is None:
             raise IndexOff.of_node()
         try:
@@ -447,7 +487,7 @@ class Store(Upkeep):
             self._check(token)
         assert to <= self.committed
         assert to == self.border_at_or_below(to)
-        self._cutting = True
+        self._cutting, self._losing = True, to < self.confirm
         self._generation += 1
         self._discard()
         self._rebuilt = False
@@ -471,7 +511,7 @@ class Store(Upkeep):
         def apply(job: Job) -> None:
             if job.error is None:
                 self._cut_in_memory(intent)
-                self._cutting = False
+                self._cutting = self._losing = False
                 self._cut_attempts = 0
 
         return Job("cut", work, apply)

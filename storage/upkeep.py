@@ -49,6 +49,7 @@ class Upkeep:
         self._generation: int = 0
         self._token: Token | None = None
         self._cutting = False
+        self._losing = False
         self._cut_attempts = 0
         self._flushing = False
         self._preparing = False

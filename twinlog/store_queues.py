@@ -377,15 +377,31 @@ def _outside(offset: int, low: int, high: int) -> Pull | None:
 
 _NEGATIVE = bytes(byte < 0x80 for byte in range(256))
 """Turns a leading byte into 0 when the number it leads is negative."""
+_PIECE = 20 * 4096
+"""Bytes of a queue file that are looked at together; whole entries."""
 
 
 def _valid_entries(view: memoryview) -> tuple[int, int]:
     """Return how many valid entries a queue file begins with, and where the last record ends.
 
     An entry is none when its offset is negative or its size is not positive. Files hold hundreds of
-    thousands of entries, so the bytes of all entries at one place are looked at together.
+    thousands of entries, so the bytes of all entries at one place are looked at together, a piece
+    of the file at a time: a file whose entries end early is not read to its end.
     """
-    data = bytes(view[: len(view) // 20 * 20])
+    whole, count, last = len(view) // 20 * 20, 0, -1
+    for at in range(0, whole, _PIECE):
+        piece = bytes(view[at : min(at + _PIECE, whole)])
+        found = _valid_in(piece)
+        if found:
+            log_offset, size, _ = _ENTRY.unpack_from(piece, 20 * (found - 1))
+            count, last = count + found, log_offset + size
+        if 20 * found < len(piece):
+            break
+    return count, last
+
+
+def _valid_in(data: bytes) -> int:
+    """Return how many valid entries the bytes of some entries begin with."""
     sizes = 0
     for place in (8, 9, 10, 11):
         sizes |= int.from_bytes(data[place::20], "big")
@@ -396,11 +412,7 @@ def _valid_entries(view: memoryview) -> tuple[int, int]:
         data[8::20].translate(_NEGATIVE),
     )
     ends = [at for at in (column.find(0) for column in columns) if at >= 0]
-    count = min([total, *ends])
-    if not count:
-        return 0, -1
-    log_offset, size, _ = _ENTRY.unpack_from(data, 20 * (count - 1))
-    return count, log_offset + size
+    return min([total, *ends])
 
 
 class BatchQueue:

@@ -242,7 +242,7 @@ class FakeStore:
     @property
     def behind(self) -> bool:
         """Whether there is something to dispatch."""
-        return self.dispatched < self.confirm
+        return self.damage is None and self.dispatched < self.confirm
 
     def dispatch(self, max_bytes: int, *, wall_ms: int = 0) -> bool:
         """All at once."""

@@ -359,10 +359,16 @@ class FakeDisk:
         return [self.read_at(path, at, length, "look") for at in places]
 
     def write_at(self, path: str, offset: int, data: bytes | memoryview, op: str) -> None:
-        """Write inside a file, growing it where needed."""
+        """Write inside a file, growing it where needed; one that fails has written its half."""
         file = self._file(path, op)
         end = offset + len(data)
-        self.called(op, path, needs_space=file.needs_space(offset, end), more=len(data))
+        try:
+            self.called(op, path, needs_space=file.needs_space(offset, end), more=len(data))
+        except DiskError:
+            half = min(len(data) // 2, len(file.content) - offset)
+            if half > 0 and not file.needs_space(offset, offset + half):
+                file.content[offset : offset + half] = data[:half]
+            raise
         file.has_space(offset, end)
         file.grow(end)
         file.content[offset:end] = data

@@ -210,7 +210,7 @@ VALUES = {
     ("node/config_sources.py", "listed"),
     ("node/config_sources.py", "nearest"),
     ("node/metrics.py", "ROLES"),
-    ("node/admin.py", "create_hint"),
+    ("node/admin.py", "no_topic"),
     ("storage/checkpoint.py", "Promise"),
     ("storage/reads.py", "ReadResult"),
     ("storage/reads.py", "ReadStatus"),

@@ -16,6 +16,7 @@ from twinlog.errors import (
     Busy,
     NotEnoughInSync,
     NotMaster,
+    NotYetConfirmed,
     TwinlogError,
     Unavailable,
     UnknownTopic,
@@ -39,6 +40,10 @@ class Shelf:
     def topics(self) -> Mapping[str, int]:
         """Queues by topic."""
         return {"t": 2, "u": 1}
+
+    def missing(self, topic: str) -> TwinlogError:
+        """Topic ``soon`` is in the log and not confirmed."""
+        return NotYetConfirmed(topic) if topic == "soon" else UnknownTopic(topic)
 
     def queue_range(self, topic: str, queue: int) -> tuple[int, int]:
         """First and next queue offset."""
@@ -87,6 +92,16 @@ def test_metadata_of_all_topics_or_of_those_asked_for() -> None:
     assert isinstance(nodes, list)
     assert [entry["name"] for entry in nodes] == ["n1", "n2", "n3"]
     assert answers().metadata({"u", "nobody"})["topics"] == {"u": 1}
+
+
+def test_a_topic_that_waits_for_its_confirm_is_asked_for_again() -> None:
+    """Not even METADATA lets it look as if it did not exist; a list of all names what binds."""
+    with pytest.raises(NotYetConfirmed) as caught:
+        answers().metadata({"u", "soon"})
+    assert caught.value.retryable
+    with pytest.raises(NotYetConfirmed):
+        answers().offsets({"topic": "soon"})
+    assert answers().metadata(None)["topics"] == {"t": 2, "u": 1}
 
 
 def test_offsets_of_all_queues_or_of_some() -> None:

@@ -11,7 +11,7 @@ from node.limits import Limits
 from node.reads import SIFTS_MAX, Cold, ReadAnswer, ReadRequest, Reads, Standing, parse_read
 from storage.filtering import Sieve
 from storage.reads import ReadResult, ReadStatus
-from twinlog.errors import CorruptionError, TwinlogError, UnknownTopic, UsageError
+from twinlog.errors import Busy, CorruptionError, TwinlogError, UnknownTopic, UsageError
 from twinlog.sql92 import FilterError
 
 
@@ -65,6 +65,14 @@ class Queue:
             return ReadResult(ReadStatus.FOUND, [], 0, following, 0, end)
         slices = [memoryview(b"".join(found))]
         return ReadResult(ReadStatus.FOUND, slices, len(found), following, 0, end, self.cold)
+
+    def fetched(self, result: ReadResult, outcome: ReadResult | Exception) -> ReadResult:
+        """What the thread met: the log was cut meanwhile, or it is damage."""
+        if self.gone:
+            raise Busy("the log was cut")
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
 
 
 class Reader:
@@ -239,6 +247,22 @@ def test_cold_data_is_a_threads_work_and_names_a_slave() -> None:
     served.finish(cold, replace(cold.result, slices=[memoryview(b"fetched")]))
     assert reader.answers[0][2] == b"fetched"
     assert reader.answers[0][1]["redirect"] == {"node": "n2", "valid_ms": 30_000}
+
+
+def test_what_a_thread_met_is_judged_before_it_is_served() -> None:
+    """Damage goes to the store first; a log that was cut meanwhile proves nothing."""
+    queue, reader = Queue(cold=True), Reader()
+    queue.add(b"x")
+    served = reads(queue)
+    cold = served.serve(request(reader, 0), 0.0)
+    assert isinstance(cold, Cold)
+    with pytest.raises(CorruptionError):
+        served.finish(cold, CorruptionError("damaged"))
+    queue.gone = True
+    for fetched in (cold.result, CorruptionError("zeros of the cut")):
+        with pytest.raises(Busy):
+            served.finish(cold, fetched)
+    assert not reader.answers
 
 
 def test_damage_is_an_error_and_never_a_wrong_record() -> None:

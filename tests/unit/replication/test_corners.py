@@ -13,7 +13,7 @@ from replication.in_sync import Member
 from replication.outcomes import unknown
 from replication.register_ops import AddReplica, Depose, Failover, RemoveReplica, SetMinInSync
 from replication.settings import ReplicationSettings
-from storage import Outcome, SectionResult
+from storage import Damage, Outcome, SectionResult
 from storage.errors import DiskFull
 from tests.dialogues.world import World
 from twinlog import wire
@@ -314,8 +314,6 @@ def test_a_flapping_past_is_forgiven_after_a_long_time(world: World) -> None:
 
 def test_a_call_that_finds_damage_ends_the_role(world: World) -> None:
     """The store says so by an exception and remembers it."""
-    from storage import Damage
-
     store = world.nodes["n1"].store
 
     def broken(*args: Any, **kwargs: Any) -> Any:
@@ -365,6 +363,42 @@ def test_queues_that_find_no_space_are_told_of(world: World) -> None:
     del store.dispatch
     world.run(2.0)
     assert store.dispatched == store.confirm
+
+
+def test_a_quarantined_node_has_nothing_to_enter_and_raises_no_alarm(world: World) -> None:
+    """Its queues stay behind for good: that is told once, as damage, and not each second."""
+    node = world.nodes["n2"]
+    world.send("n1")
+    world.run(0.1)
+    node.store.damage, node.store.dispatched = Damage("log", 0, 1, "bit flipped"), 0
+    ticks, on_tick = 0, node.driver.on_tick
+
+    def counted(now: float) -> None:
+        nonlocal ticks
+        ticks += 1
+        on_tick(now)
+
+    node.driver.on_tick = counted  # type: ignore[method-assign]
+    world.run(10.0)
+    assert node.store.dispatched < node.store.confirm
+    assert not node.has_event("dispatch-waits")
+    assert ticks < 200
+
+
+def test_damage_at_a_promotion_quarantines_and_another_one_leads(world: World) -> None:
+    """The master to be reads what is not confirmed yet, and finds it damaged: no crash."""
+    node = world.nodes["n2"]
+
+    def damaged() -> None:
+        node.store.damage = Damage("log", 0, 1, "bit flipped")
+        raise CorruptionError("bit flipped")
+
+    node.store.rebuild_pending = damaged  # type: ignore[method-assign]
+    world.apply(Failover("n2", "alice", ""))
+    world.run(5.0)
+    assert node.crashed is None
+    assert node.driver.view().role == "quarantined"
+    assert world.master() in ("n1", "n3")
 
 
 # -- shapes

@@ -11,7 +11,16 @@ from replication import frames, register_rules
 from replication.group_state import Fields, GroupState, Registration
 from replication.pacing import Window
 from replication.register import Register
-from replication.register_ops import Elect, Read, SetMinInSync, Vouch, parse_op, to_wire
+from replication.register_ops import (
+    AddReplica,
+    Elect,
+    Read,
+    RemoveReplica,
+    SetMinInSync,
+    Vouch,
+    parse_op,
+    to_wire,
+)
 from replication.roles import FollowingInput
 from replication.settings import ReplicationSettings
 from replication.shipment import Shipments
@@ -241,6 +250,35 @@ def test_a_vouch_is_a_vouch_only_while_it_is_needed() -> None:
     assert again.call(to_wire(Vouch(("n2",), "a", "")), wall_ms=0, tag=1).changed
     assert [entry["vouched"] for entry in again.history] == [["n1"], ["n2"]]
     assert not again.apply(SetMinInSync(1, "a"), wall_ms=0, tag=1).changed
+
+
+def test_a_replica_that_comes_back_goes_on_counting_its_sessions(world: World) -> None:
+    """Removed and added again: what an earlier incarnation has under way is never current."""
+    world.kill("n3")
+    world.restart("n3")
+    world.run(3.0)
+    before = world.register.state.session_of("n3")
+    assert before > 1
+    assert world.apply(RemoveReplica("n3", "alice")).ok
+    assert world.register.state.session_of("n3") == 0
+    world.kill("n3")
+    state = world.register.state
+    assert GroupState.from_json(state.to_json()) == state
+    assert world.apply(AddReplica("n3", 0, "alice")).ok
+    world.restart("n3")
+    world.run(3.0)
+    assert world.register.state.session_of("n3") == before + 1
+    assert world.register.state.retired == {}
+    old = world.register.state.to_json()
+    del old["retired"]
+    assert GroupState.from_json(old) == world.register.state
+
+
+def test_a_replica_that_never_registered_leaves_nothing_behind(world: World) -> None:
+    """There is no session to remember."""
+    assert world.apply(AddReplica("n4", 0, "alice")).ok
+    assert world.apply(RemoveReplica("n4", "alice")).ok
+    assert world.register.state.retired == {}
 
 
 def test_a_read_is_no_change_and_a_learner_no_master() -> None:

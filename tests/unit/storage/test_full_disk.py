@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 from dataclasses import replace
 
 import pytest
 
-from storage import Job, Outcome, Store, reserve
+from storage import Damage, Job, Outcome, Store, reserve
+from storage.batch_index import BatchIndex, growth_for
 from storage.cut import SIDE_ATTEMPTS, side_files
 from storage.errors import DiskFull
 from storage.retention import RetentionSettings
@@ -15,6 +17,7 @@ from tests.crash.workbench import (
     append,
     bodies,
     fill,
+    flip,
     lead,
     master,
     open_store,
@@ -24,6 +27,8 @@ from tests.crash.workbench import (
     token,
 )
 from tests.fakes.disk import FakeDisk
+from twinlog.errors import CorruptionError
+from twinlog.layout import BatchEntry
 
 SIZE = SETTINGS.segment_size
 
@@ -191,3 +196,52 @@ def test_side_files_go_when_they_are_old_or_too_many() -> None:
     run(store, store.front.side_job(1_000_000 + 210_000, keep.keep_cut_seconds))
     assert side_files(disk) == []
     assert store.front.side_job(1 << 50, keep.keep_cut_seconds) is None
+
+
+def test_entries_that_were_half_written_do_not_outlive_the_next_append() -> None:
+    """A write of several entries fails in its middle; a shorter one follows: zeros behind it."""
+    disk = FakeDisk()
+    open_store(disk)
+    index = BatchIndex(disk, 0, growth=growth_for(SIZE))
+    index.create("index")
+    packed = [BatchEntry(100 * n, 100, 1, 1, 7, 1, 0, 0).pack() for n in range(6)]
+    for most in (6, 3):
+        disk.faults.fail("index.append", error=errno.ENOSPC)
+        with pytest.raises(DiskFull):
+            index.append(b"".join(packed[:most]), "index.append")
+    assert (index.count, disk.read(index.path, "test")[:144]) == (0, b"".join(packed[:3]))
+    for number in range(2):
+        index.append(packed[number], "index.append")
+        stored = disk.read(index.path, "test")
+        assert stored == b"".join(packed[: number + 1]).ljust(len(stored), b"\0")
+
+
+def test_damage_found_at_a_promotion_quarantines() -> None:
+    """What is not dispatched is read for the pending layer; it must be as it was written."""
+    disk = FakeDisk()
+    store = master(disk)
+    fill(store, 4)
+    run(store, store.flush_job(thorough=True))
+    run(store, store.checkpoint_job())
+    store.close(clean=False)
+    store = open_store(disk)
+    assert store.dispatched < store.end
+    flip(disk, "commitlog/" + "0" * 20, store.end - 100)
+    store._log.segments.proven_from = store.end
+    store._log.segments._proven.clear()
+    with pytest.raises(CorruptionError):
+        lead(store, epoch=2)
+    assert store.damage is not None
+    assert store.damage.file == "commitlog/" + "0" * 20
+    assert not store.behind
+
+
+def test_a_quarantined_store_has_nothing_to_dispatch() -> None:
+    """Its queues end where they end; whoever asks for more is told that nothing is due."""
+    store = master(FakeDisk())
+    fill(store, 4)
+    store.set_confirm(store.end)
+    assert store.behind
+    store.mark_quarantine(Damage("f", 0, 1, "test"))
+    at = store.dispatched
+    assert (store.behind, store.dispatch(1 << 20), store.dispatched) == (False, False, at)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from storage import ReadStatus, Store, StoreSettings
+from node.running import fetch
+from storage import CreateTopic, ReadResult, ReadStatus, Store, StoreSettings
 from storage.consume_queue import ConsumeQueues
+from storage.filtering import sieve
 from storage.key_query import KeyQuery
 from tests.crash.workbench import (
+    SETTINGS,
     TOPIC,
     WHO,
     append,
@@ -15,12 +18,13 @@ from tests.crash.workbench import (
     fill,
     flip,
     master,
+    run,
     section,
     settle,
     token,
 )
 from tests.fakes.disk import FakeDisk
-from twinlog.errors import CorruptionError, UnknownTopic
+from twinlog.errors import Busy, CorruptionError, NotYetConfirmed, UnknownTopic
 from twinlog.layout import QUEUE_ENTRY
 from twinlog.record import decode, java_hash
 
@@ -169,12 +173,141 @@ def test_a_cold_read_touches_nothing_before_its_proof() -> None:
         assert (answer.cold, store.damage) == (True, None)
         assert answer.proof is not None
         if answer.slices[0].nbytes and decode(answer.slices[0], check_crc=False).log_offset == at:
-            with pytest.raises(CorruptionError):
+            with pytest.raises(CorruptionError) as caught:
                 answer.proof()
+            assert store.damage is None
+            with pytest.raises(CorruptionError):
+                store.fetched(answer, caught.value)
             assert store.damage is not None
             return
         answer.proof()
     raise AssertionError("no queue begins with the damaged batch")
+
+
+def cold_store(disk: FakeDisk) -> tuple[Store, int]:
+    """A store opened again, so that nothing is proven, and the end of its first sections."""
+    settings = StoreSettings(segment_size=16 * 1024, queue_segment_entries=40, hot_bytes=2000)
+    store = master(disk, settings=settings)
+    fill(store, 4)
+    border = store.end
+    while store.end < 4 * settings.segment_size:
+        fill(store, 4)
+        settle(store)
+        run(store, store.flush_job(thorough=True))
+        run(store, store.snapshot_job())
+    store.close(clean=True)
+    store = Store.open(disk, settings, WHO, wall_ms=1)
+    store.take_token(token(2))
+    return store, border
+
+
+WHERES = pytest.mark.parametrize("where", [None, "TAGS IS NULL"])
+
+
+def failed(answer: ReadResult) -> Exception:
+    """What its thread meets."""
+    outcome = fetch(answer)
+    assert isinstance(outcome, Exception)
+    return outcome
+
+
+@WHERES
+@pytest.mark.parametrize("finished", [True, False])
+def test_a_cut_under_a_cold_read_is_no_damage(where: str | None, finished: bool) -> None:
+    """The bytes were zeroed while a thread compared them: the reader asks again, that is all."""
+    store, border = cold_store(FakeDisk())
+    start = store.queue_range(TOPIC, 0)[0] + 10
+    kept = store.read(TOPIC, 0, 0, max_bytes=500, max_records=1)
+    sieve_ = sieve(where) if where else None
+    answer = store.read(TOPIC, 0, start, max_bytes=900, max_records=5, where=sieve_)
+    assert answer.cold
+    cut = store.cut_job(token(2), border)
+    cut.run()
+    if finished:
+        store.finish(cut)
+    for one, outcome in ((answer, failed(answer)), (answer, answer), (kept, fetch(kept))):
+        with pytest.raises(Busy):
+            store.fetched(one, outcome)
+    assert store.damage is None
+
+
+@WHERES
+def test_retention_under_a_cold_read_is_no_damage(where: str | None) -> None:
+    """The files left while a thread looked for them."""
+    store, _ = cold_store(FakeDisk())
+    sieve_ = sieve(where) if where else None
+    answer = store.read(TOPIC, 0, 10, max_bytes=900, max_records=5, where=sieve_)
+    store.front.leave(store.settings.segment_size, store.confirm, 0.0)
+    with pytest.raises(Busy, match="retention"):
+        store.fetched(answer, failed(answer))
+    assert store.damage is None
+    assert store.fetched(answer, answer) is answer
+
+
+def test_a_mistake_in_a_cold_read_is_not_called_damage() -> None:
+    """An error that is nobody's goes on as it is, and the process ends."""
+    store, _ = cold_store(FakeDisk())
+    answer = store.read(TOPIC, 0, 10, max_bytes=900, max_records=5)
+    with pytest.raises(ZeroDivisionError):
+        store.fetched(answer, ZeroDivisionError())
+    assert store.damage is None
+
+
+def test_nothing_is_read_or_entered_while_confirmed_bytes_are_cut_off() -> None:
+    """On the loop the zeros of a cut look like damage; whoever asks meanwhile asks again."""
+    store, border = cold_store(FakeDisk())
+    settled = store.dispatched
+    cut = store.cut_job(token(2), border)
+    cut.run()
+    for ask in (
+        lambda: store.read(TOPIC, 0, 10, max_bytes=900, max_records=5),
+        lambda: store.offset_at_time(TOPIC, 0, 2000),
+        lambda: store.record_at(border),
+        lambda: store.look_up(KeyQuery(TOPIC, "k")),
+    ):
+        with pytest.raises(Busy):
+            ask()
+    assert (store.behind, store.dispatch(1 << 20)) == (False, False)
+    assert (store.damage, store.dispatched) == (None, settled)
+    store.finish(cut)
+    assert store.record_at(border) is None
+    assert len(bodies(store, 0)) == 10
+
+
+def test_a_cut_above_confirm_stops_no_reader() -> None:
+    """What is cut there nobody could read."""
+    store = master(FakeDisk())
+    fill(store, 4)
+    settle(store)
+    fill(store, 4)
+    cut = store.cut_job(token(1), store.confirm)
+    cut.run()
+    assert store.read(TOPIC, 0, 0, max_bytes=900, max_records=5).count == 5
+    store.finish(cut)
+
+
+def test_a_topic_that_only_waits_for_its_confirm_is_not_unknown() -> None:
+    """After a restart of all nodes confirm passes its record once more: until then, ask again."""
+    disk = FakeDisk()
+    store = master(disk)
+    fill(store, 2)
+    store.append_control(token(1), CreateTopic("late", 2, 1), wall_ms=1000)
+    store.close(clean=False)
+    again = Store.open(disk, SETTINGS, WHO, wall_ms=1)
+    assert "late" not in again.topics()
+    assert isinstance(again.missing("late"), NotYetConfirmed)
+    assert isinstance(again.missing("never"), UnknownTopic)
+    assert again.read("late", 0, 0, max_bytes=9, max_records=9).status is ReadStatus.ABOVE_CONFIRM
+    assert again.read("never", 0, 0, max_bytes=9, max_records=9).status is ReadStatus.UNKNOWN_TOPIC
+    for ask in (
+        lambda: again.queue_range("late", 0),
+        lambda: again.offset_at_time("late", 0, 1),
+        lambda: again.look_up(KeyQuery("late", "k")),
+    ):
+        with pytest.raises(NotYetConfirmed):
+            ask()
+    again.set_confirm(again.end)
+    assert again.topics()["late"] == 2
 
 
 # -- queue files
