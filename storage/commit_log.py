@@ -26,9 +26,10 @@ import errno
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from storage import reserve
 from storage.disk import Disk, Mapping
 from storage.epoch_history import EpochHistory
-from storage.errors import DiskError
+from storage.errors import DiskError, DiskFull
 from storage.paging import Paging, Range
 from storage.pool import Pool
 from storage.segment import (
@@ -36,6 +37,7 @@ from storage.segment import (
     adopt,
     create_segment,
     flush_names,
+    log_path,
     remove_ahead,
     remove_segment,
 )
@@ -235,6 +237,8 @@ class CommitLog:
         assert self.room == 0
         ahead, self._ahead = self._ahead, None
         if ahead is None or ahead.start != self.end:
+            if not reserve.leaves_room(self._disk, self._settings.segment_size):
+                raise DiskFull(op + ".create", log_path(self.end), errno.ENOSPC)
             ahead = create_segment(self._disk, self.end, self._settings.segment_size, op)
             ahead.mapping.expect_writes(self._settings.huge_pages)
             self._paging.began(self.end, 0)
@@ -248,11 +252,11 @@ class CommitLog:
     # -- the file ahead
 
     def ahead_start(self) -> int | None:
-        """Return where a file should be made ahead; None when there is one or it is early."""
-        last = self.segments.last
-        if last is None or self._ahead is not None:
+        """Return where a file should be made ahead; None when it is early, or the disk is tight."""
+        last, size = self.segments.last, self._settings.segment_size
+        if last is None or self._ahead is not None or self.end - last.start <= size // 2:
             return None
-        return last.end if self.end - last.start > self._settings.segment_size // 2 else None
+        return last.end if reserve.leaves_room(self._disk, size) else None
 
     def make_ahead(self, start: int, op: str) -> Segment:
         """Make the file that follows; runs in a worker thread and changes nothing here."""

@@ -3,7 +3,8 @@
 Path ``twinlog/reserve``, `RESERVE_BYTES` of zeros, really allocated. A start needs room for a few
 small files, and so do a cut's intent and a clean stop. When the disk has less than that to give,
 the reserve is given up first, together with the log file made ahead, which nobody needs yet; it is
-made again once there is room.
+made again once there is room. Until then no new log file takes the room that it gave up: the next
+start, cut or stop needs it too.
 
 A file system that copies on write may need more room to remove a file than the file gives back.
 
@@ -28,6 +29,14 @@ def give_up(disk: Disk, op: str) -> None:
         return
     remove_ahead(disk, op + ".ahead")
     release(disk, op)
+
+
+def leaves_room(disk: Disk, size: int) -> bool:
+    """Whether a new file of ``size`` bytes leaves what the reserve stands for."""
+    if disk.exists(PATH):
+        return True
+    free, total = disk.free_bytes()
+    return not total or free >= size + RESERVE_BYTES
 
 
 def release(disk: Disk, op: str) -> None:

@@ -12,6 +12,7 @@ from storage.batch_index import BatchIndex, growth_for
 from storage.cut import SIDE_ATTEMPTS, side_files
 from storage.errors import DiskFull
 from storage.retention import RetentionSettings
+from storage.segment import AHEAD_LOG
 from tests.crash.workbench import (
     SETTINGS,
     append,
@@ -196,6 +197,28 @@ def test_side_files_go_when_they_are_old_or_too_many() -> None:
     run(store, store.front.side_job(1_000_000 + 210_000, keep.keep_cut_seconds))
     assert side_files(disk) == []
     assert store.front.side_job(1 << 50, keep.keep_cut_seconds) is None
+
+
+def test_no_log_file_takes_the_room_that_the_reserve_gave_up() -> None:
+    """A start on a full disk frees it for its own small files, not for the file ahead or a roll."""
+    disk = FakeDisk()
+    store = filled(disk)
+    store.close(clean=False)
+    disk.capacity = 1 << 40
+    disk.capacity -= disk.room() - SIZE // 2
+    store = open_store(disk)
+    assert not disk.exists(reserve.PATH)
+    assert reserve.RESERVE_BYTES < disk.room() < SIZE + reserve.RESERVE_BYTES
+    lead(store, epoch=2)
+    codes: set[str] = set()
+    for number in range(40):
+        run(store, store.prepare_job())
+        codes |= {one.code for one in append(store, section(10, mark=number), epoch=2)}
+    assert codes == {"", "disk-full"}
+    assert not disk.exists(AHEAD_LOG)
+    assert disk.room() >= reserve.RESERVE_BYTES
+    disk.capacity += SIZE
+    assert append(store, section(10), epoch=2)[0].outcome is Outcome.STORED
 
 
 def test_entries_that_were_half_written_do_not_outlive_the_next_append() -> None:

@@ -1,0 +1,111 @@
+"""A disk that really is full: small file systems, real processes, and the operator who makes room.
+
+The same stories with an injected error and more of its corners are in `test_full_disk`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import NOT_ROOT
+from tests.fixtures.small_disks import SmallDisks
+from twinlog import Client, TwinlogError, Unavailable
+
+pytestmark = [pytest.mark.processes, pytest.mark.slow]
+
+SENDS_MAX = 40
+"""Messages of 200 KB: several times the log files that a full disk still has."""
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Iterator[SmallDisks]:
+    """Two nodes, each on a file system of its own; one may be out of sync."""
+    if os.geteuid() != 0:
+        pytest.skip(NOT_ROOT)
+    found = SmallDisks(tmp_path)
+    try:
+        if found.trouble:
+            pytest.skip(found.trouble)
+        found.start_all()
+        yield found
+    finally:
+        found.close()
+
+
+def body(number: int) -> bytes:
+    """A message that no other equals."""
+    return b"%06d" % number + bytes(200_000)
+
+
+def send_until_refused(client: Client, sent: list[bytes]) -> TwinlogError:
+    """Send until the node has no room; what was acknowledged goes to ``sent``."""
+    for _ in range(SENDS_MAX):
+        made = body(len(sent))
+        try:
+            client.send("t", made, queue=0, timeout=1)
+        except TwinlogError as error:
+            return error
+        sent.append(made)
+    raise AssertionError(f"{SENDS_MAX} sends of 200 KB found room on a full disk")
+
+
+def test_a_full_file_system_loses_nothing(small: SmallDisks) -> None:
+    """First the slave's disk is full, then the master's; each goes on by itself when there is room.
+
+    Refused means refused: what is read at the end is exactly what was acknowledged.
+    """
+    master = small.settled()
+    slave = "n2" if master == "n1" else "n1"
+    sent: list[bytes] = []
+    with Client(":".join(map(str, small.address(master)))) as client:
+        client.create_topic("t", queues=1)
+
+        small.fill(slave)
+        while slave in in_sync(small, master):
+            assert len(sent) < SENDS_MAX
+            sent.append(body(len(sent)))
+            client.send("t", sent[-1], queue=0)
+        assert "disk" in str(small.peer(master, slave)["why"])
+        small.kill(slave)
+        small.start(slave)  # a start finds room even now
+        assert slave not in in_sync(small, master)
+        small.free(slave)
+        small.settled(2)
+
+        small.fill(master)
+        refused = send_until_refused(client, sent)
+        assert isinstance(refused, Unavailable)
+        assert f"unavailable: disk of {master} is full" in refused.text
+        assert read(client, master) == sent
+        small.free(master)
+        small.until(lambda: accepted(client, sent), "a write after space was freed")
+        small.settled(2)
+        for name in (master, slave):
+            small.until(lambda name=name: len(read(client, name)) >= len(sent), "the queues")  # type: ignore[misc]
+            assert read(client, name) == sent
+
+
+def in_sync(small: SmallDisks, master: str) -> list[str]:
+    """The in-sync set as the master sees it."""
+    found = small.status(master)["in_sync"]
+    assert isinstance(found, list)
+    return [str(name) for name in found]  # pyright: ignore
+
+
+def accepted(client: Client, sent: list[bytes]) -> bool:
+    """Send one message; whether there was room."""
+    try:
+        client.send("t", body(len(sent)), queue=0, timeout=1)
+    except Unavailable:
+        return False
+    sent.append(body(len(sent)))
+    return True
+
+
+def read(client: Client, name: str) -> list[bytes]:
+    """Everything that a node serves."""
+    return [message.body for message in client.read("t", queue=0, read_from=name)]
