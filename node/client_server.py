@@ -1,4 +1,4 @@
-"""The client port of a node: accepts, greets, serves types 32 to 42 of the wire, refuses the rest.
+"""The client port of a node: accepts, greets, serves types 32 to 43 of the wire, refuses the rest.
 
 What one request does stands in `connection`; appends, reads and orders have modules of their own.
 This one owns the sockets: who may connect, when a turn ends, who is closed.
@@ -30,9 +30,11 @@ from node.connection import ClientConnection, Later
 from node.counts import ClientCounts
 from node.finds import Finds, search
 from node.limits import Limits, connections_that_fit
-from node.reads import Cold, ReadRequest, Reads
+from node.raw_log import RawLog, RawQuery
+from node.reads import Cold, ReadAsker, ReadRequest, Reads
 from replication.stream_service import Outbox, Stream, accept
 from storage.key_query import KeyQuery, Lookup
+from storage.raw import RawPiece
 from storage.reads import ReadResult
 from twinlog import wire
 from twinlog.errors import TwinlogError
@@ -87,6 +89,7 @@ class ClientServer:
         appends: AppendPath,
         reads: Reads,
         finds: Finds,
+        raw: RawLog,
         answers: Answers,
         admin: Admin,
         status: Callable[[], Mapping[str, object]],
@@ -98,6 +101,7 @@ class ClientServer:
         self.appends = appends
         self.reads = reads
         self.finds = finds
+        self.raw = raw
         self.answers = answers
         self.admin = admin
         self.status = status
@@ -278,6 +282,34 @@ class ClientServer:
         finally:
             self.cold.give(size)
         self._turns.turn()
+
+    def log(self, query: RawQuery, asker: ReadAsker, done: Later) -> None:
+        """Have a thread copy a piece of the log; ``done`` takes the answer.
+
+        Raises:
+            TwinlogError: It is refused at once; ``done`` is not called.
+        """
+        assert self._nursery is not None, "the server does not run"
+        piece = self.raw.begin(query)
+        if piece is None:
+            done(*self.raw.finish(query, None, b""))
+        else:
+            self._nursery.start_soon(self._read_raw, query, piece, asker, done)
+
+    async def _read_raw(
+        self, query: RawQuery, piece: RawPiece, asker: ReadAsker, done: Later
+    ) -> None:
+        """Copy a piece in a thread; it counts as memory until the client has taken it."""
+        size = piece.end - piece.start
+        await self.cold.take(size)
+        try:
+            data = await trio.to_thread.run_sync(piece.copy, limiter=self._cold_threads)
+            done(*self.raw.finish(query, piece, data))
+            del data, piece
+            self._turns.turn()
+            await asker.taken()
+        finally:
+            self.cold.give(size)
 
     def _start(self, cold: Cold) -> None:
         assert self._nursery is not None, "the server does not run"

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from node.append_path import AppendRequest, parse_sections, parse_terms
 from node.finds import parse_find
+from node.raw_log import parse_log
 from node.reads import ReadAnswer, parse_read
 from replication.outcomes import BUFFERED
 from storage.sections import SectionResult
@@ -97,6 +98,9 @@ class ClientConnection:
                 self._get(frame)
             case wire.Type.FIND:
                 self._server.find(parse_find(frame.fields, self._server.limits), self._later(frame))
+            case wire.Type.LOG:
+                query = parse_log(frame.fields, self._server.limits)
+                self._server.log(query, self, self._later(frame))
             case wire.Type.STATUS:
                 self.answer(frame.type, frame.request, self._server.status())
             case wire.Type.ADMIN:

@@ -35,6 +35,7 @@ from node.finds import Finds
 from node.logs import NodeLog
 from node.metrics import NodeMetrics
 from node.presence import Presence
+from node.raw_log import RawLog
 from node.reads import Reads, Standing
 from node.status import Facts, node_status
 from replication.coordinator_client import CoordinatorClient
@@ -150,6 +151,9 @@ class Running:
             ),
             reads=reads,
             finds=finds,
+            raw=RawLog(
+                self.store, self.standing, segment_size=self._settings.storage.segment_size
+            ),
             answers=answers,
             admin=admin,
             status=self.status,

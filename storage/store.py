@@ -30,6 +30,7 @@ from storage.jobs import Job
 from storage.key_index import CLOSE_MAX, LAZY_BYTES
 from storage.key_query import Found, KeyQuery, Lookup
 from storage.producers import KEEP_SECONDS, LINES_KEPT
+from storage.raw import RawPiece, raw_piece
 from storage.reads import ReadResult
 from storage.sections import Section, SectionResult
 from storage.segment import remove_ahead
@@ -404,6 +405,11 @@ class Store(Upkeep):
         """Return the confirmed record that begins at ``log_offset``; None when none does."""
         self._check_readable()
         return self._reader.record_at(log_offset, self.confirm)
+
+    def raw(self, offset: int, max_bytes: int) -> RawPiece | None:
+        """Return bytes below confirm as they lie; see `storage.raw.raw_piece`."""
+        limit = min(self.confirm, self.committed)
+        return raw_piece(self._log.segments, offset, limit=limit, max_bytes=max_bytes)
 
     def look_up(self, query: KeyQuery, *, wall_ms: int = 0) -> Lookup:
         """Return a search for the confirmed records with a key; ``run`` it, then `looked_up`.

@@ -367,6 +367,15 @@ def _patience(kind: Type) -> float:
 
 
 _QUESTIONS: Final = frozenset(
-    {Type.METADATA, Type.READ, Type.OFFSETS, Type.GET, Type.FIND, Type.STATUS, Type.PRODUCER}
+    {
+        Type.METADATA,
+        Type.READ,
+        Type.OFFSETS,
+        Type.GET,
+        Type.FIND,
+        Type.LOG,
+        Type.STATUS,
+        Type.PRODUCER,
+    }
 )
 """Requests that change nothing a caller could see: an attempt without an answer did not happen."""

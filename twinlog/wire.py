@@ -103,6 +103,7 @@ class Type(IntEnum):
     ADMIN = 40
     PRODUCER = 41
     FIND = 42
+    LOG = 43
     CO_HELLO = 64
     CO_READ = 65
     CO_CALL = 66

@@ -337,6 +337,7 @@ GOOD: dict[wire.Type, dict[str, object]] = {
     wire.Type.TOPIC: {"op": "create", "name": "odd", "queues": 1},
     wire.Type.GET: {"log_offset": 0, "host": None},
     wire.Type.FIND: {"topic": "t", "key": "k", "max": 1, "begin": 0, "end": 9, "before": None},
+    wire.Type.LOG: {"offset": 0, "max_bytes": 1000},
     wire.Type.ADMIN: {"op": "transfer", "to": "n1", "timeout_ms": 10},
 }
 
