@@ -15,7 +15,7 @@ from cli.config import Overrides, overrides
 from cli.config_file import node_of
 from cli.context import Context, Fields
 from cli.failures import Exit
-from cli.fields import tables
+from cli.fields import table, tables
 from cli.parsing import PRIVATE
 from cli.render import Answer, Cell, Table, columns
 from twinlog.wire import Type
@@ -79,6 +79,10 @@ def _facts(node: NodeView) -> list[tuple[Cell, ...]]:
     for key, value in node.document.items():
         if key not in node.fields() and not isinstance(value, (dict, list, tuple)):
             rows.append((key.replace("_", " "), _cell(value)))
+    retention = table(node.document.get("retention"))
+    if retention:
+        rows.append(("archived offset", _cell(retention.get("archived"))))
+        rows.append(("retention waits for", _cell(retention.get("waits") or None)))
     return rows
 
 

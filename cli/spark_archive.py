@@ -1,6 +1,7 @@
 """``twinlog spark archive`` and ``restore``: sealed segments to Parquet files and back.
 
-``archive --follow`` repeats until it is stopped, every ``--every`` (ten minutes without it).
+``archive --follow`` repeats until it is stopped, ``archive.every`` of the cluster file between two
+runs. A cluster that cannot be reached is waited for: the next run tries again.
 
 Not here: the jobs (``twinlog.spark.archive``).
 """
@@ -9,13 +10,18 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from cli.context import Context
 from cli.failures import Exit, Failure
 from cli.parsing import PRIVATE
 from cli.spark_run import Run, store_at
+from twinlog.errors import UnavailableError
 from twinlog.units import format_duration, parse_duration
+
+if TYPE_CHECKING:
+    from node.config import ClusterConfig
+    from twinlog.spark.archive.job import ArchiveSettings
 
 EVERY_SECONDS = 600.0
 """Between two runs when nothing else is said: a segment of 1 GiB is sealed less often."""
@@ -23,8 +29,11 @@ EVERY_SECONDS = 600.0
 
 def archive(
     *,
-    path: Path,
-    to: Path,
+    path: Path | None = None,
+    servers: str = "",
+    to: Path | None = None,
+    tell: str = "",
+    read_from: str = "slave",
     group: str = "g1",
     codec: str = "zstd:3",
     older_than: str = "0 s",
@@ -36,38 +45,91 @@ def archive(
 ) -> int:
     """Write sealed segments as Parquet files, prove them, then commit.
 
-    Each segment is read back and made into bytes again before the archive counts it. A run that is
+    Read from a directory, or over the wire from the slaves of a cluster: that of --servers, else of
+    the cluster file. Each segment is read back and made into bytes again before the archive counts
+    it; then the nodes are told, and with retention.archive they may delete it. A run that is
     stopped leaves the archive as it was.
+
+    Exit 0: done. 65: something is damaged, or the archive and a node hold different bytes.
 
     Args:
         path: Directory of a store, best a slave's; every task must see it.
-        to: Directory of the archive; it need not exist.
-        group: Group the store belongs to.
+        servers: Addresses of a cluster instead of a directory.
+        to: Directory of the archive, which every task must see; without it archive.to of the file.
+        tell: Addresses of the cluster that is told, with --path.
+        read_from: Whom tasks ask: slave (then the master), any, master, or a node's name.
+        group: Group the directory belongs to.
         codec: Compression of the files: zstd:1 to zstd:19, snappy, gzip, none.
         older_than: Only segments whose newest record is so old.
         follow: Go on until stopped, every so often.
-        every: Time between two runs, with --follow.
+        every: Time between two runs, with --follow; without it archive.every of the cluster file.
         master: Spark master, as spark://host:port; without it a local one.
         report: File for the report as JSON.
     """
     from twinlog.spark.archive import job
     from twinlog.spark.archive.writing import parse_codec
 
+    config = context.config() if context.config_path() is not None else None
+    nodes, told = _clusters(context, path, servers, tell)
     settings = job.ArchiveSettings(
-        path=store_at(path),
-        to=to.absolute(),
+        path=None if path is None else store_at(path),
+        to=_target(to, config),
         group=group,
+        servers=nodes,
+        read_from=read_from,
+        tell=told,
         codec=parse_codec(codec),
         older_than=parse_duration(older_than),
     )
-    pause = parse_duration(every) if every else EVERY_SECONDS
+    given = EVERY_SECONDS if config is None else config.archive.every
+    pause = parse_duration(every) if every else given
     with Run(context, master, report) as run:
-        code = run.finish(job.archive(run.engine, settings))
         while follow:
-            context.printer.detail(f"next run in {format_duration(pause)}")
-            time.sleep(pause)
-            code = run.finish(job.archive(run.engine, settings))
-        return code
+            _one_of_many(context, run, settings, pause)
+        return run.finish(job.archive(run.engine, settings))
+
+
+def _clusters(
+    context: Context, path: Path | None, servers: str, tell: str
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the addresses that are read, and those that are told.
+
+    Raises:
+        Failure: They contradict the directory (exit 64), or nobody is named.
+    """
+    from twinlog.routing import parse_endpoints
+
+    if path is not None and servers:
+        text = "a directory and a cluster are named"
+        raise Failure(Exit.USAGE, text, hints=("tell the cluster about it: --tell ADDRESSES",))
+    if tell and path is None:
+        text = "--tell goes with --path: the cluster that is read is told anyway"
+        raise Failure(Exit.USAGE, text)
+    read = parse_endpoints(servers or context.endpoints()) if path is None else ()
+    told = parse_endpoints(tell) if tell else ()
+    return tuple(map(str, read)), tuple(map(str, told))
+
+
+def _target(to: Path | None, config: ClusterConfig | None) -> Path:
+    """Return the archive's directory; what the cluster file names is relative to the file."""
+    if to is not None:
+        return to.absolute()
+    if config is not None and config.archive.to:
+        return (config.path.parent / config.archive.to).absolute()
+    hints = ("name it: --to DIRECTORY, or archive.to in the cluster file",)
+    raise Failure(Exit.USAGE, "nothing says where the archive is", hints=hints)
+
+
+def _one_of_many(context: Context, run: Run, settings: ArchiveSettings, pause: float) -> None:
+    """Archive once, then wait; a cluster out of reach is no end of it, everything else is."""
+    from twinlog.spark.archive import job
+
+    try:
+        run.finish(job.archive(run.engine, settings))
+    except UnavailableError as error:
+        context.printer.note(f"not archived this time: {error.text}")
+    context.printer.detail(f"next run in {format_duration(pause)}")
+    time.sleep(pause)
 
 
 def restore(

@@ -234,8 +234,9 @@ COMMANDS = (
         "spark archive",
         "cli.spark_archive:archive",
         "write sealed segments as Parquet files, proven before they count",
-        "twinlog spark archive --path data/n2 --to archive",
-        "twinlog spark archive --path data/n2 --to archive --follow --every 10m",
+        "twinlog spark archive --servers 127.0.0.1:7411 --to archive",
+        "twinlog spark archive --path data/n2 --to archive --tell 127.0.0.1:7411",
+        "twinlog spark archive --to archive --follow --every 10m",
     ),
     _command(
         "spark restore",

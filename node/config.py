@@ -28,6 +28,7 @@ from node.config_sections import (
     LATER_SECTIONS,
     NODE_SECTIONS,
     SECTIONS,
+    ArchiveSection,
     ClusterSection,
     CoordinatorSection,
     FailoverSection,
@@ -118,6 +119,8 @@ class ClusterConfig:
     coordinator: CoordinatorConfig
     log: LogSection
     """For processes that are no node, the coordinator first of all."""
+    archive: ArchiveSection
+    """For the archiver; no node reads it."""
     in_sync_min: int
     family: int
     origins: Mapping[str, Origin]
@@ -179,6 +182,7 @@ class _Check:
         coordinator = self._section("coordinator", CoordinatorSection, None)
         self._section("failover", FailoverSection, None)
         log = self._section("log", LogSection, None)
+        archive = self._section("archive", ArchiveSection, None)
         for name in NODE_SECTIONS:
             if name != "log":
                 self._section(name, SECTIONS[name], None)
@@ -190,7 +194,7 @@ class _Check:
         endpoints = self._endpoints(coordinator.endpoints) if coordinator else ()
         self._together(sound)
         in_sync_min = self._in_sync_min(len(nodes))
-        if self.document.mistakes or not (cluster and coordinator and log):
+        if self.document.mistakes or not (cluster and coordinator and log and archive):
             raise ConfigError(self.document.mistakes, file=self.path.name)
         home = self.path.parent
         families = {_family(node.address) for node in sound} - {None}
@@ -202,6 +206,7 @@ class _Check:
             nodes=tuple(sound),
             coordinator=CoordinatorConfig(endpoints, home / coordinator.data),
             log=log,
+            archive=archive,
             in_sync_min=in_sync_min,
             family=families.pop() or 4 if families else 4,
             origins=MappingProxyType(self.origins),

@@ -285,6 +285,17 @@ class RetentionSection(Section):
     )
 
 
+class ArchiveSection(Section):
+    """What `twinlog spark archive --follow` does with the sealed files of the log."""
+
+    every: Seconds = Field(
+        600.0, ge=1, le=30 * 86400, description="Between the end of a run and the next one."
+    )
+    to: str = Field(
+        "", description="Directory of the archive; empty: the command names it with `--to`."
+    )
+
+
 class ReplicationSection(Section):
     """What an acknowledgement means and how slaves are fed."""
 
@@ -404,6 +415,7 @@ SECTIONS: Mapping[str, type[Section]] = {
     "listen": ListenSection,
     "storage": StorageSection,
     "retention": RetentionSection,
+    "archive": ArchiveSection,
     "replication": ReplicationSection,
     "coordinator": CoordinatorSection,
     "failover": FailoverSection,

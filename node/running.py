@@ -151,9 +151,7 @@ class Running:
             ),
             reads=reads,
             finds=finds,
-            raw=RawLog(
-                self.store, self.standing, segment_size=self._settings.storage.segment_size
-            ),
+            raw=RawLog(self.store, self.standing, segment_size=self._settings.storage.segment_size),
             answers=answers,
             admin=admin,
             status=self.status,

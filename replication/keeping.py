@@ -106,7 +106,7 @@ class Keeping:
             return False
         self._job = None
         self._store.finish(job)
-        self._tell_archiver(job, error)
+        self._tell_archiver(now, job, error)
         if isinstance(error, DiskFull):
             self._remove_at = now + TIGHT_SECONDS
         elif error is not None:
@@ -131,7 +131,7 @@ class Keeping:
         self._archiving = reply
         self._around.run_job(self._job)
 
-    def _tell_archiver(self, job: Job, error: Exception | None) -> None:
+    def _tell_archiver(self, now: float, job: Job, error: Exception | None) -> None:
         reply, self._archiving = self._archiving, None
         if reply is None:
             return
@@ -139,6 +139,8 @@ class Keeping:
             reply("disk", f"the archived bytes could not be compared: {error}")
         else:
             wrong = job.result if isinstance(job.result, str) else ""
+            if not wrong:  # what the archive held back may go now
+                self._retention.hurry(now)
             reply("archive" if wrong else "ok", wrong)
 
     def document(self) -> dict[str, object]:

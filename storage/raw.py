@@ -68,4 +68,3 @@ def raw_piece(segments: Segments, offset: int, *, limit: int, max_bytes: int) ->
         last = first + ENTRIES_MAX
         end = index.span(last)[0]
     return RawPiece(offset, end, index.packed(first, last), segments.view(offset, end))
-

@@ -203,7 +203,7 @@ class Retention:
         return self._look_at
 
     def hurry(self, now: float) -> None:
-        """Look at once: a person ordered it, or the disk is full."""
+        """Look at once: a person ordered it, the disk is full, or an archive has more."""
         self._look_at = min(self._look_at, now)
 
     def decide(self, now: float, facts: Facts) -> Leave | None:

@@ -28,7 +28,7 @@ from storage.errors import DiskError, DiskFull, IndexBehind, IndexOff, StaleToke
 from storage.filtering import Sieve
 from storage.jobs import Job
 from storage.key_index import CLOSE_MAX, LAZY_BYTES
-from storage.key_query import Found, KeyQuery, Lookup
+from storage.key_query import KeyQuery, Lookup
 from storage.producers import KEEP_SECONDS, LINES_KEPT
 from storage.raw import RawPiece, raw_piece
 from storage.reads import ReadResult
@@ -459,16 +459,6 @@ class Store(Upkeep):
             raise error
         keys.give_up(lookup.bad_file, error.text, self._log.segments)
         raise IndexBehind.at(keys.position, self.confirm)
-
-    def find_key(self, query: KeyQuery) -> Found:
-        """Return the confirmed records with a key, newest first; `look_up` in one call."""
-        lookup, error = self.look_up(query), None
-        try:
-            lookup.run()
-        except CorruptionError as damaged:
-            error = damaged
-        self.looked_up(lookup, error)
-        return lookup.found
 
     def index_notes(self) -> list[str]:
         """Return what was found damaged in the key index since the last call, and mended."""

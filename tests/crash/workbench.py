@@ -19,10 +19,11 @@ from storage import (
     Who,
 )
 from storage.errors import DiskError
-from storage.key_query import KeyQuery
+from storage.key_query import Found, KeyQuery
 from storage.sections import sequence_text
 from storage.segments import covered
 from tests.fakes.disk import FakeDisk
+from twinlog.errors import CorruptionError
 from twinlog.kernels import key_hash
 from twinlog.layout import INDEX_CELL, KIND_FILLER, IndexHeader
 from twinlog.outgoing import light_text
@@ -240,6 +241,17 @@ def log_records(store: Store) -> list[Record]:
     return found
 
 
+def find_key(store: Store, query: KeyQuery) -> Found:
+    """Search as a node does, without its thread; raises what came of it."""
+    lookup, error = store.look_up(query), None
+    try:
+        lookup.run()
+    except CorruptionError as damaged:
+        error = damaged
+    store.looked_up(lookup, error)
+    return lookup.found
+
+
 def examine_index(store: Store) -> None:
     """Every confirmed record is found by each of its keys, and nothing else is."""
     if not store.topics():
@@ -247,7 +259,7 @@ def examine_index(store: Store) -> None:
     records = [one for one in log_records(store) if one.topic == TOPIC]
     for key in ("k0", "k1", "k2-1", "Uk2", "none"):
         want = [one.log_offset for one in reversed(records) if key in keys_of(one)]
-        answer = store.find_key(KeyQuery(TOPIC, key, most=1000))
+        answer = find_key(store, KeyQuery(TOPIC, key, most=1000))
         assert answer.complete
         assert [decode(view).log_offset for view in answer.slices] == want, key
     assert store.index_notes() == [], "a crash damages nothing"

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from storage.errors import DiskFull
 from storage.key_query import RESULTS_MAX, KeyQuery
+from tests.crash.workbench import find_key
 from tests.sim.ledger import Violation
 from twinlog.errors import CorruptionError
 
@@ -103,7 +104,7 @@ class Readers:
             wanted = [offset for offset in kept if offset < store.confirm][:RESULTS_MAX]
             node.disk.faults.asleep = True
             try:
-                answer = store.find_key(KeyQuery(topic, key, most=RESULTS_MAX))
+                answer = find_key(store, KeyQuery(topic, key, most=RESULTS_MAX))
             except DiskFull:
                 return  # what is not entered yet has no room: refused, and no wrong answer
             except CorruptionError:

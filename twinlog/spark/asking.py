@@ -149,16 +149,43 @@ class Nodes:
         """Ask each node once; return the first usable answer, or why each was not."""
         why: dict[str, str] = {}
         for name in self.order():
-            try:
-                answer = self._client.call(name, kind, fields, timeout=ATTEMPT_SECONDS)
-            except TwinlogError as error:
-                why[name] = error.text.removeprefix(f"{name} ")
-                continue
-            if 0 < answer.epoch < self._asking.epoch:
-                why[name] = f"knows only epoch {answer.epoch}, not {self._asking.epoch}"
-                continue
-            reason = usable(answer)
-            if reason is None:
+            answer = self._one(name, kind, fields)
+            reason = answer if isinstance(answer, str) else usable(answer)
+            if reason is None and isinstance(answer, Frame):
                 return answer
-            why[name] = reason
+            why[name] = reason or ""
         return why
+
+    def _one(self, name: str, kind: Type, fields: Mapping[str, object]) -> Frame | str:
+        """Ask one node; return its answer, or why there is none that counts."""
+        try:
+            answer = self._client.call(name, kind, fields, timeout=ATTEMPT_SECONDS)
+        except TwinlogError as error:
+            return error.text.removeprefix(f"{name} ")
+        if 0 < answer.epoch < self._asking.epoch:
+            return f"knows only epoch {answer.epoch}, not {self._asking.epoch}"
+        return answer
+
+    def each(self, kind: Type, fields: Mapping[str, object], what: str) -> list[Frame]:
+        """Ask every node once and return the answers of those that gave one, in order.
+
+        Raises:
+            SourceUnavailable: None did.
+        """
+        found = {name: self._one(name, kind, fields) for name in self.order()}
+        answers = [answer for answer in found.values() if isinstance(answer, Frame)]
+        if not answers:
+            each = "; ".join(f"{name} {reason}" for name, reason in found.items()) or "no node"
+            text = f"{what}: no node answered ({each})"
+            raise SourceUnavailable(text, hint="see twinlog cluster status")
+        return answers
+
+    def order_to(
+        self, name: str, kind: Type, fields: Mapping[str, object], *, timeout: float
+    ) -> Frame:
+        """Give one node an order that may be repeated, and return its answer.
+
+        Raises:
+            TwinlogError: It refused, or may or may not have carried it out.
+        """
+        return self._client.call(name, kind, fields, timeout=timeout)

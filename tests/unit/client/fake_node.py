@@ -56,6 +56,7 @@ class FakeCluster:
     message_size_max: int = 4 << 20
     producers: int = 0
     parked: list[Arrived] = field(default_factory=list)
+    epochs: list[list[int]] = field(default_factory=list[list[int]])
 
     def __post_init__(self) -> None:
         """Make the condition that goes with the lock; told when a read is parked."""
@@ -314,6 +315,7 @@ class FakeNode:
                 "topics": dict(cluster.topics),
                 "family": 4,
                 "message_size_max": cluster.message_size_max,
+                "epochs": cluster.epochs,
             }
         )
 

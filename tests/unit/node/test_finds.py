@@ -10,7 +10,17 @@ from node.reads import Standing
 from storage import Store
 from storage.errors import IndexBehind
 from storage.key_query import RESULTS_MAX, TIME_MAX, KeyQuery, Lookup
-from tests.crash.workbench import MASTER, TOPIC, append, flip, master, run, section, settle
+from tests.crash.workbench import (
+    MASTER,
+    TOPIC,
+    append,
+    find_key,
+    flip,
+    master,
+    run,
+    section,
+    settle,
+)
 from tests.fakes.disk import FakeDisk
 from twinlog.errors import Busy, CorruptionError, TwinlogError, UnknownTopic, UsageError
 
@@ -118,7 +128,7 @@ def test_what_is_asked_is_checked() -> None:
 def test_a_lookup_reads_nothing_before_it_runs() -> None:
     """The loop only chooses: every read of a file is the thread's."""
     disk, store = keyed()
-    store.find_key(KeyQuery(TOPIC, "k"))
+    find_key(store, KeyQuery(TOPIC, "k"))
     disk.faults.recording = True
     lookup = finds(store).begin(KeyQuery(TOPIC, "k"))
     assert isinstance(lookup, Lookup)

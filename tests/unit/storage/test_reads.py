@@ -16,6 +16,7 @@ from tests.crash.workbench import (
     append,
     bodies,
     fill,
+    find_key,
     flip,
     master,
     run,
@@ -145,7 +146,7 @@ def test_unknown_names() -> None:
     assert store.queue_range("rmq_sys_TWINLOG_EPOCH", 0) == (0, 1)
     assert list(store.topics()) == [TOPIC]
     with pytest.raises(UnknownTopic):
-        store.find_key(KeyQuery("nowhere", "k"))
+        find_key(store, KeyQuery("nowhere", "k"))
 
 
 def test_cold_reads_are_marked() -> None:

@@ -2,22 +2,21 @@
 
 archive: the sealed segments of a store that the archive does not have are written, each by one
 task; then every one is read back, made into bytes again and compared with the log file; only then
-the manifest that names them is created. A run that ends early leaves the archive as it was.
+the manifest that names them is created. A run that ends early leaves the archive as it was. At last
+the nodes are told what the manifest proves (`archive.telling`).
 
-A segment is sealed when it will never change: another one follows it, and in a store of ours all of
-it is confirmed.
+The store is a directory, or a cluster whose nodes each task asks itself (`archive.sources`).
 
 restore: segments back into log files, byte for byte, with their batch indexes.
 
 Offsets are log offsets in bytes, times seconds unless they say ms.
 
-Not here: who may delete what (``storage.retention``); reading archived rows (`archive.reading`).
+Not here: who may delete what (``storage.retention``); reading archived rows (`archive.view`).
 """
 
 from __future__ import annotations
 
 import hashlib
-import time
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -33,17 +32,23 @@ from twinlog.spark.archive.place import (
     sync_directory,
     sync_file,
 )
+from twinlog.spark.archive.scan import Sealed
+from twinlog.spark.archive.sources import (
+    STALENESS_SECONDS,
+    Cluster,
+    of_directory,
+    older_in_directory,
+)
+from twinlog.spark.archive.telling import Told, tell
 from twinlog.spark.archive.writing import (
     Codec,
-    Sealed,
     check_segment,
     segment_bytes,
     write_segment,
 )
+from twinlog.spark.asking import Asking
 from twinlog.spark.jobs.engine import Engine
 from twinlog.spark.jobs.report import Report, Rows, Value, Verdict
-from twinlog.store_log import Run, TwinLog
-from twinlog.store_reader import StoreReader
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,33 +56,40 @@ class ArchiveSettings:
     """What to archive and where to.
 
     Attributes:
-        path: The store; a slave's serves as well as the master's.
+        path: The store; a slave's serves as well as the master's. None: ``servers`` are asked.
         to: Directory of the archive.
-        group: Group the store belongs to.
+        group: Group the directory belongs to; a cluster says itself.
+        servers: Addresses of a cluster's nodes.
+        read_from: Which of them: ``slave`` (then the master), ``any``, ``master``, a node's name.
+        tell: Nodes that are told what the archive has; those of ``servers`` always are.
         codec: Of the Parquet files.
         older_than: Only segments whose newest record is so old, seconds.
         orphans_after: Files that no manifest names are removed at this age, seconds.
     """
 
-    path: Path
+    path: Path | None
     to: Path
     group: str = "g1"
+    servers: tuple[str, ...] = ()
+    read_from: str = "slave"
+    tell: tuple[str, ...] = ()
     codec: Codec = field(default_factory=Codec)
     older_than: float = 0.0
     orphans_after: float = ORPHAN_SECONDS
 
 
 def archive(engine: Engine, settings: ArchiveSettings) -> Report:
-    """Archive what is sealed and not archived yet; every task must see both directories.
+    """Archive what is sealed and not archived yet; every task must see the archive's directory.
 
     Raises:
         UsageError: There is no store.
+        SourceUnavailable: No node answers.
         CorruptionError: The archive's own manifest is damaged.
-        TaskError: A segment could not be written or holds something that is no record.
+        TaskError: A segment could not be read or written, or holds something that is no record.
     """
     place = Place(settings.to)
     before = place.newest()
-    items = wanted(sealed_segments(settings), before, settings)
+    group, items = unarchived(settings, before)
     run = uuid.uuid4().hex[:12]
     try:
         work = partial(write_segment, to=str(settings.to), codec=settings.codec, run=run)
@@ -94,7 +106,32 @@ def archive(engine: Engine, settings: ArchiveSettings) -> Report:
     orphans = place.orphans(older_than=settings.orphans_after)
     for path in orphans:
         path.unlink(missing_ok=True)
-    return _archived(settings, after, written, len(orphans))
+    told = tell(settings.tell or settings.servers, group, after)
+    return _archived(settings, Outcome(group, after, written, len(orphans), told))
+
+
+def unarchived(settings: ArchiveSettings, before: Manifest) -> tuple[str, list[Sealed]]:
+    """Return the group, and its segments that are sealed, old enough and not archived yet."""
+    have = {(segment.group, segment.base) for segment in before.segments}
+    if settings.path is not None:
+        found = of_directory(settings.path, settings.group)
+        found = [item for item in found if (item.group, item.base) not in have]
+        return settings.group, older_in_directory(settings.path, found, settings.older_than)
+    asking = Asking(settings.servers, settings.read_from, STALENESS_SECONDS)
+    with Cluster(asking) as cluster:
+        found = [s for s in cluster.sealed() if (s.group, s.base) not in have]
+        return cluster.group, cluster.older(found, settings.older_than)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a run of the archiver did."""
+
+    group: str
+    after: Manifest
+    written: Sequence[Segment]
+    orphans: int
+    told: Sequence[Told]
 
 
 def discard(place: Place, run: str) -> None:
@@ -108,81 +145,36 @@ def discard(place: Place, run: str) -> None:
             path.unlink(missing_ok=True)
 
 
-def sealed_segments(settings: ArchiveSettings) -> list[Sealed]:
-    """Return the log files of a store that will never change."""
-    with StoreReader(settings.path) as store:
-        epochs = store.epochs()
-        limit = store.marks.confirm if store.ours and store.marks.live else store.series.end
-        found: list[Sealed] = []
-        for file, following in zip(store.series.files, store.series.files[1:], strict=False):
-            if file.end > limit or file.end != following.start:
-                continue
-            if isinstance(store.log, TwinLog) and not _tiled(store.log, file.start, file.end):
-                continue
-            starts = [start for _, start in epochs]
-            own = [
-                (epoch, start)
-                for i, (epoch, start) in enumerate(epochs)
-                if start < file.end and (i + 1 == len(epochs) or starts[i + 1] > file.start)
-            ]
-            root, name = str(store.root), file.path.name
-            found.append(Sealed(root, settings.group, name, file.start, file.end, own, store.ours))
-        return found
-
-
-def _tiled(log: TwinLog, start: int, end: int) -> bool:
-    """Whether good batch index entries cover a whole file."""
-    at = start
-    for _, entry in log.entries.get(start, ()):
-        if entry is None or entry.start != at:
-            return False
-        at = entry.end
-    return at == end
-
-
-def wanted(sealed: Sequence[Sealed], manifest: Manifest, settings: ArchiveSettings) -> list[Sealed]:
-    """Return the segments that are not archived yet and old enough."""
-    have = {(segment.group, segment.base) for segment in manifest.segments}
-    new = [item for item in sealed if (item.group, item.base) not in have]
-    if not settings.older_than:
-        return new
-    limit = (time.time() - settings.older_than) * 1000
-    with StoreReader(settings.path) as store:
-        times = {
-            run.file.start: store.last_timestamp(run)
-            for item in new
-            for run in store.pieces(item.base, item.end)
-            if isinstance(run, Run)
-        }
-    return [item for item in new if times.get(item.base, 0) <= limit]
-
-
-def _archived(
-    settings: ArchiveSettings, after: Manifest, written: Sequence[Segment], orphans: int
-) -> Report:
-    ours = {(segment.group, segment.base): segment for segment in after.segments}
-    new = [s for s in written if ours.get((s.group, s.base)) == s]
+def _archived(settings: ArchiveSettings, done: Outcome) -> Report:
+    ours = {(segment.group, segment.base): segment for segment in done.after.segments}
+    new = [s for s in done.written if ours.get((s.group, s.base)) == s]
     rows: list[tuple[Value, ...]] = [
         (s.base, s.end, s.records, sum(f.bytes for f in s.files), len(s.files), s.sha256)
         for s in new
     ]
     stored, held = sum(s.end - s.base for s in new), sum(int(str(row[3])) for row in rows)
-    covered = after.covered(settings.group)
+    covered = done.after.covered(done.group)
     fields: dict[str, Value | Sequence[Value] | Mapping[str, Value]] = {
         "archive": str(settings.to),
-        "manifest": after.number,
+        "group": done.group,
+        "manifest": done.after.number,
         "segments_added": len(new),
         "records": sum(s.records for s in new),
         "log_bytes": stored,
         "archive_bytes": held,
         "covered_start": covered[0] if covered else None,
         "covered_end": covered[1] if covered else None,
-        "orphans_removed": orphans,
+        "orphans_removed": done.orphans,
     }
     ratio = f", {stored / held:.1f} to 1" if held else ""
-    head = f"{settings.to} · {len(new)} segments added{ratio} · manifest {after.number}"
-    headers = "START> END> RECORDS> BYTES> FILES> SHA256"
-    return Report("SparkArchive", head, fields, {"segments": Rows(headers, rows)})
+    head = f"{settings.to} · {len(new)} segments added{ratio} · manifest {done.after.number}"
+    tables = {"segments": Rows("START> END> RECORDS> BYTES> FILES> SHA256", rows)}
+    if done.told:
+        told = [(one.node, one.archived, one.state) for one in done.told]
+        tables["told"] = Rows("NODE ARCHIVED> STATE", told)
+    differ = any(one.differs for one in done.told)
+    verdict = Verdict.DAMAGED if differ else Verdict.FINE
+    return Report("SparkArchive", head, fields, tables, verdict)
 
 
 # ── restore ─────────────────────────────────────────────────────────────────────────────────────

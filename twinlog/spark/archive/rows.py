@@ -2,7 +2,7 @@
 
 `table_of` makes one row of each record: every header field, hosts and magic as stored, the body as
 stored (compressed stays compressed), the properties as stored; and for whoever reads the files with
-other tools ``key``, ``tags`` and ``epoch``. `records_of` makes the records' bytes again from a
+other tools ``key``, ``tags`` and ``epoch``. `encoded` makes the records' bytes again from a
 table. Nothing is interpreted on the way, so what cannot be read as text still comes back the same.
 
 Records of the common shape (V1, IPv4) go through numpy; a batch that holds any other goes record by
@@ -20,6 +20,7 @@ from functools import cache
 from typing import Any
 
 from twinlog import kernels
+from twinlog.errors import CorruptionError
 from twinlog.kernels.plain import MAGIC_V1
 
 HEAD_FIELDS = (
@@ -91,37 +92,33 @@ def schema() -> Any:
     return pa.schema([*fields, pa.field("epoch", pa.int32())])
 
 
-def starts_of(data: bytes | memoryview, start: int, end: int, limit: int) -> list[int]:
-    """Return where up to ``limit`` records begin; their sizes are checked already."""
-    found: list[int] = []
-    while start < end and len(found) < limit:
-        found.append(start)
-        start += int.from_bytes(data[start : start + 4], "big")
-    return found
+def starts_of(data: bytes | memoryview, start: int, end: int) -> Any:
+    """Return where the records of ``start..end`` begin, as an array."""
+    return numpy().frombuffer(kernels.record_starts(data, start, end)[0], numpy().int64)
 
 
 def table_of(
-    data: bytes | memoryview, starts: Sequence[int], end: int, epochs: Sequence[tuple[int, int]]
+    data: bytes | memoryview, starts: Any, end: int, epochs: Sequence[tuple[int, int]]
 ) -> Any:
-    """Return one row for each record.
+    """Return one row for each record; there is at least one.
 
     Args:
         data: Bytes that hold the records.
-        starts: Where they begin in ``data``, one behind the other.
+        starts: Where they begin in ``data``, one behind the other, as an array.
         end: Where the last one ends.
         epochs: (epoch, log offset where it begins), oldest first; empty when not known.
     """
     np, pa = numpy(), arrow()
-    first = starts[0]
+    starts = np.asarray(starts, np.int64)
+    first = int(starts[0])
     raw = np.frombuffer(memoryview(data)[first:end], np.uint8)
-    at = np.asarray(starts, np.int64) - first
+    at = starts - first
     head = raw[at[:, None] + np.arange(88)].view(np.dtype(list(HEAD_FIELDS)))[:, 0]
     if (head["magic"] != MAGIC_V1).any() or (head["sys_flag"] & 0x30).any():
-        columns = _row_by_row(data, starts)
+        columns = _row_by_row(data, starts.tolist())
     else:
         columns = _all_at_once(raw, at, head)
-    for name, stored in (("key", b"KEYS"), ("tags", b"TAGS")):
-        columns[name] = _texts(data, starts, end, stored)
+    columns |= _texts(data, starts)
     columns["epoch"] = _epochs(columns["physical_offset"], epochs)
     fields = schema()
     return pa.table([pa.array(columns[f.name], f.type) for f in fields], schema=fields)
@@ -207,11 +204,20 @@ def _parts(data: bytes | memoryview, at: int) -> tuple[Any, ...]:
     return (*head, store_host, again, prepared, body, topic, text)
 
 
-def _texts(data: bytes | memoryview, starts: Sequence[int], end: int, name: bytes) -> Any:
-    """Return a property of each record as text; None where it has none."""
-    found = kernels.find_property(data, starts[0], end, name)
-    values = {at: value.decode("utf-8", "replace") for at, value in found}
-    return arrow().array([values.get(at) for at in starts], arrow().string())
+def _texts(data: bytes | memoryview, starts: Any) -> dict[str, Any]:
+    """Return KEYS and TAGS of each record as text; null where it has none."""
+    pa, names = arrow(), ("key", "tags")
+    count, code, raw = kernels.decode_columns(data, starts, names)
+    if count < len(starts):
+        text = f"record {count} of a window: {kernels.EXPLANATIONS[code]}"
+        raise CorruptionError(text, offset=int(starts[count]))
+    found: dict[str, Any] = {}
+    for name in names:
+        valid, offsets, values = raw[name]
+        buffers = [None if valid is None else pa.py_buffer(valid)]
+        buffers += [pa.py_buffer(offsets), pa.py_buffer(values)]
+        found[name] = pa.Array.from_buffers(pa.string(), count, buffers)
+    return found
 
 
 def _epochs(places: Any, epochs: Sequence[tuple[int, int]]) -> Any:
@@ -224,8 +230,71 @@ def _epochs(places: Any, epochs: Sequence[tuple[int, int]]) -> Any:
     return pa.array(numbers[np.maximum(at, 0)], pa.int32(), mask=at < 0)
 
 
-def records_of(batch: Any) -> Iterator[tuple[int, bytes]]:
-    """Yield (log offset, bytes) of each row of a batch or table, in its order."""
+# ── and back ────────────────────────────────────────────────────────────────────────────────────
+
+
+def encoded(table: Any) -> Any:
+    """Return the records of a table's rows as bytes, one behind the other, in its order.
+
+    Raises:
+        CorruptionError: A row does not make a record of the size it names.
+    """
+    np = numpy()
+    table = table.combine_chunks()
+    common = (table.column("magic").to_numpy() == MAGIC_V1).all()
+    common = common and not (table.column("sys_flag").to_numpy() & 0x30).any()
+    made = _joined(table) if common else arrow().array(_one_by_one(table), arrow().binary())
+    sizes = np.diff(np.frombuffer(made.buffers()[1], np.int32, len(made) + 1, 4 * made.offset))
+    wrong = np.flatnonzero(sizes != table.column("size").to_numpy())
+    if len(wrong):
+        place = table.column("physical_offset")[int(wrong[0])].as_py()
+        raise CorruptionError(f"the row of {place} makes no record of its size", offset=place)
+    return memoryview(made.buffers()[2] or b"")[: int(sizes.sum())]
+
+
+def _joined(table: Any) -> Any:
+    """Return each record of the common shape as one value: a head, then what varies in length."""
+    np, pa = numpy(), arrow()
+    compute, rows = importlib.import_module("pyarrow.compute"), table.num_rows
+    head = np.zeros(rows, np.dtype(list(HEAD_FIELDS)))
+    texts = {name: _one(table.column(name)) for name in ("body", "topic_name", "properties_raw")}
+    for name, kind in HEAD_FIELDS:
+        if kind == "V8":
+            hosts = _one(table.column(name)).cast(pa.binary(8))
+            head[name] = np.frombuffer(hosts.buffers()[1], "V8", rows, 8 * hosts.offset)
+        elif name == "body_length":
+            head[name] = compute.binary_length(texts["body"]).to_numpy()
+        else:
+            head[name] = table.column(name).cast(pa.int64()).to_numpy()
+    parts = (
+        _fixed(head, 88),
+        texts["body"],
+        _fixed(compute.binary_length(texts["topic_name"]).to_numpy().astype(np.uint8), 1),
+        texts["topic_name"],
+        _fixed(compute.binary_length(texts["properties_raw"]).to_numpy().astype(">u2"), 2),
+        texts["properties_raw"],
+    )
+    return compute.binary_join_element_wise(*parts, pa.scalar(b"", pa.binary()))
+
+
+def _one(column: Any) -> Any:
+    """Return a column as one array."""
+    found = column.combine_chunks()
+    return found.chunk(0) if hasattr(found, "num_chunks") else found
+
+
+def _fixed(values: Any, width: int) -> Any:
+    """Return an array of numpy values of ``width`` bytes as Arrow binary values."""
+    np, pa = numpy(), arrow()
+    data = np.ascontiguousarray(values)
+    buffers = [None, pa.py_buffer(data.view(np.uint8))]
+    return pa.FixedSizeBinaryArray.from_buffers(pa.binary(width), len(data), buffers).cast(
+        pa.binary()
+    )
+
+
+def _one_by_one(batch: Any) -> Iterator[bytes]:
+    """Yield the record of each row, of whatever shape."""
     columns = [batch.column(name).to_pylist() for name in ("born_host", "store_host")]
     numbers = [
         batch.column(name).cast(arrow().int64()).to_pylist()
@@ -249,4 +318,4 @@ def records_of(batch: Any) -> Iterator[tuple[int, bytes]]:
             len(text).to_bytes(2, "big"),
             text,
         )
-        yield place, b"".join(pieces)
+        yield b"".join(pieces)

@@ -4,6 +4,8 @@
 returns what a manifest says of it, the SHA-256 of the file included. `segment_bytes` makes the
 bytes again from the files: so an archive is checked before it counts, and so it is restored.
 
+Nothing here looks at one record at a time: rows are columns of a window of the log.
+
 A topic with few bytes in a segment goes to a file that it shares with others: ten thousand small
 topics must not make ten thousand files.
 
@@ -15,61 +17,37 @@ Not here: committing (`archive.place`), columns (`archive.rows`).
 from __future__ import annotations
 
 import hashlib
-import heapq
 import importlib
-import os
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from twinlog import kernels
 from twinlog.errors import CorruptionError, UsageError
-from twinlog.kernels import codes
+from twinlog.record import FLAG_INNER_BATCH, decode_properties
 from twinlog.spark.archive.manifest import MIXED, ArchivedFile, Segment
 from twinlog.spark.archive.place import META, sha256_of, sync_directory, sync_file, write_durably
 from twinlog.spark.archive.rows import (
     DICTIONARY,
     STATISTICS,
     arrow,
+    encoded,
     numpy,
-    records_of,
     schema,
-    starts_of,
     table_of,
 )
-from twinlog.units import KiB, MiB
-
-WINDOW = 32 * MiB
-"""Bytes of the log that are held as columns at once; also the largest row group, roughly."""
+from twinlog.spark.archive.scan import Scan, Sealed
+from twinlog.units import MiB
 
 ROW_GROUP_ROWS = 32_768
 SMALL_TOPIC = 64 * MiB
 """A topic with fewer bytes in a segment shares its files."""
 
-RECORD_MAX = 8 * MiB
-REST_MAX = 64 * KiB
-"""Most bytes behind the records of a segment that are no zeros and no record: the blank has 8."""
-
-BATCH_ROWS = 4096
 CODECS = ("zstd", "snappy", "gzip", "none")
-
-
-@dataclass(frozen=True, slots=True)
-class Sealed:
-    """A log file that will never change, as a task must know it."""
-
-    root: str
-    group: str
-    name: str
-    base: int
-    end: int
-    epochs: Sequence[tuple[int, int]]
-    batches: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +97,7 @@ def write_segment(sealed: Sealed, to: str, codec: Codec, run: str) -> Segment:
             target.take(table_of(data, starts, end, sealed.epochs))
         files = target.finish()
         if sealed.batches:
-            files.append(target.batches())
+            files.append(target.batches(scan.index))
         return Segment(
             group=sealed.group,
             base=sealed.base,
@@ -131,110 +109,6 @@ def write_segment(sealed: Sealed, to: str, codec: Codec, run: str) -> Segment:
             epochs=list(sealed.epochs),
             files=files,
         )
-
-
-class Scan:
-    """One log file, read from its beginning to its end in windows of whole records.
-
-    Args:
-        sealed: The file.
-
-    Raises:
-        CorruptionError: It holds something that is no record and no blank.
-    """
-
-    def __init__(self, sealed: Sealed) -> None:
-        self._sealed = sealed
-        self._path = Path(sealed.root) / "commitlog" / sealed.name
-        self._fd = os.open(self._path, os.O_RDONLY)
-        self.topics: dict[str, int] = {}
-        self.records = 0
-        self.records_end = sealed.base
-        try:
-            self._look()
-        except BaseException:
-            os.close(self._fd)
-            raise
-
-    def __enter__(self) -> Scan:
-        """Return it."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Close the file."""
-        os.close(self._fd)
-
-    def _read(self, at: int, length: int) -> bytes:
-        length = min(length, self._sealed.end - at)
-        data = os.pread(self._fd, length, at - self._sealed.base)
-        if len(data) < length:
-            text = f"{self._path} has become shorter"
-            raise CorruptionError(text, file=str(self._path), offset=at)
-        return data
-
-    def _whole(self, at: int) -> tuple[bytes, int, int]:
-        """Return (bytes, index after their last whole record, code) of the window at ``at``."""
-        size = WINDOW
-        while True:
-            data = self._read(at, size)
-            count, stop, code, _, _ = kernels.walk(data, 0, len(data), check_crc=False)
-            self.records += count
-            if stop or code == codes.BLANK or size > WINDOW or at + len(data) >= self._sealed.end:
-                return data, stop, code
-            size = WINDOW + RECORD_MAX
-
-    def _look(self) -> None:
-        """Find where the records end, and how many bytes each topic has."""
-        at = self._sealed.base
-        while at < self._sealed.end:
-            data, stop, code = self._whole(at)
-            for topic, _, _, entries in kernels.gather_queues(data, 0, stop, at):
-                name = topic.decode("utf-8", "replace")
-                sizes = sum(
-                    int.from_bytes(entries[i + 8 : i + 12], "big")
-                    for i in range(0, len(entries), 20)
-                )
-                self.topics[name] = self.topics.get(name, 0) + sizes
-            at += stop
-            if code == codes.BLANK or (not stop and not any(data)):
-                break
-            if not stop:
-                what = kernels.EXPLANATIONS[code]
-                hint = f"look: twinlog spark verify --path {self._sealed.root}"
-                text = f"{self._sealed.name} holds no record at {at}: {what}"
-                raise CorruptionError(text, hint=hint, offset=at, file=self._sealed.name)
-        self.records_end = at
-
-    def windows(self) -> Iterator[tuple[bytes, list[int], int]]:
-        """Yield (bytes, where records begin, where the last one ends) up to the last record."""
-        at = self._sealed.base
-        while at < self.records_end:
-            data = self._read(at, min(WINDOW + RECORD_MAX, self.records_end - at))
-            stop = kernels.walk(data, 0, len(data), check_crc=False)[1]
-            yield data, starts_of(data, 0, stop, stop), stop
-            at += stop
-
-    def rest(self) -> bytes:
-        """Return what follows the records, zeros at its end left out.
-
-        Raises:
-            CorruptionError: More than `REST_MAX` bytes.
-        """
-        found, at = bytearray(), self.records_end
-        while at < self._sealed.end:
-            data = self._read(at, MiB)
-            used = data.rstrip(b"\0")
-            if used:
-                found += bytes(at - self.records_end - len(found)) + used
-            if len(found) > REST_MAX:
-                text = f"{self._sealed.name} holds bytes behind its records that are none"
-                raise CorruptionError(text, offset=self.records_end, file=self._sealed.name)
-            at += len(data)
-        return bytes(found)
-
-    def sha256(self) -> str:
-        """Return the SHA-256 of the whole file."""
-        return sha256_of(self._path)
 
 
 @dataclass(slots=True)
@@ -270,7 +144,8 @@ class _Target:
         names = [value.decode("utf-8", "replace") for value in topics.dictionary.to_pylist()]
         places = {name: MIXED if name in self._small else name for name in names}
         order = sorted(set(places.values()))
-        numbers = np.asarray([order.index(places[name]) for name in names], np.int64)
+        known = {place: number for number, place in enumerate(order)}
+        numbers = np.asarray([known[places[name]] for name in names], np.int64)
         where = numbers[topics.indices.to_numpy()] * 10_000_000 + days
         values = np.unique(where).tolist()
         for value in values:
@@ -290,21 +165,17 @@ class _Target:
             file = _Open(path, _writer(path, schema(), self._codec))
             self._open[topic, date] = file
         file.writer.write_table(rows, row_group_size=ROW_GROUP_ROWS)
-        places = rows.column("physical_offset").to_pylist()
-        times = rows.column("store_timestamp").cast(arrow().int64()).to_pylist()
-        file.first = places[0] if file.first < 0 else file.first
-        file.last = places[-1]
-        file.oldest = min(times) if not file.rows else min(file.oldest, *times)
-        file.newest = max(file.newest, *times)
+        places = rows.column("physical_offset")
+        times = rows.column("store_timestamp").cast(arrow().int64()).to_numpy()
+        oldest, newest = int(times.min()), int(times.max())
+        file.first = places[0].as_py() if file.first < 0 else file.first
+        file.last = places[len(places) - 1].as_py()
+        file.oldest = min(file.oldest, oldest) if file.rows else oldest
+        file.newest = max(file.newest, newest)
         file.rows += len(places)
-        spans = rows.group_by(["topic_name", "queue_id"]).aggregate(
-            [("queue_offset", "min"), ("queue_offset", "max")]
-        )
-        for row in spans.to_pylist():
-            name = f"{row['topic_name'].decode('utf-8', 'replace')}/{row['queue_id']}"
-            low, high = file.queues.get(name, (row["queue_offset_min"], 0))
-            span = min(low, row["queue_offset_min"]), max(high, row["queue_offset_max"])
-            file.queues[name] = span
+        for name, low, high in _spans(rows):
+            known = file.queues.get(name, (low, high))
+            file.queues[name] = min(known[0], low), max(known[1], high)
 
     def finish(self) -> list[ArchivedFile]:
         """Close all files, make them durable and return them."""
@@ -334,12 +205,11 @@ class _Target:
             found.append(self._done(path, "keys", ordered.num_rows))
         return found
 
-    def batches(self) -> ArchivedFile:
-        """Copy the segment's batch index; a store of ours does not open without."""
-        source = Path(self._sealed.root) / "twinlog" / "batches" / self._sealed.name
+    def batches(self, index: bytes) -> ArchivedFile:
+        """Write the segment's batch index; a store of ours does not open without."""
         path = self._root / META / "batches" / self._stem
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_durably(path, source.read_bytes())
+        write_durably(path, index)
         return self._done(path, "batches", 0)
 
     def _done(self, path: Path, kind: str, rows: int, **more: Any) -> ArchivedFile:
@@ -362,7 +232,34 @@ def _writer(path: Path, fields: Any, codec: Codec) -> Any:
         use_dictionary=named or False,
         write_statistics=[name for name in STATISTICS if name in fields.names],
         write_page_index=True,
+        write_page_checksum=True,
     )
+
+
+def _spans(rows: Any) -> Iterator[tuple[str, int, int]]:
+    """Yield (topic/queue, first, last queue offset) of what a queue can name in some rows.
+
+    An inner batch stands for several offsets; prepared and rolled back records for none.
+    """
+    flags = rows.column("sys_flag").to_numpy()
+    named = rows
+    if (flags & 0x4).any():
+        named = rows.filter(arrow().array((flags & 0x4) == 0))
+        flags = named.column("sys_flag").to_numpy()
+    found = named.group_by(["topic_name", "queue_id"]).aggregate(
+        [("queue_offset", "min"), ("queue_offset", "max")]
+    )
+    for row in found.to_pylist():
+        name = f"{row['topic_name'].decode('utf-8', 'replace')}/{row['queue_id']}"
+        yield name, row["queue_offset_min"], row["queue_offset_max"]
+    if (flags & FLAG_INNER_BATCH).any():
+        inner = named.filter(arrow().array((flags & FLAG_INNER_BATCH) != 0))
+        wanted = ["topic_name", "queue_id", "queue_offset", "properties_raw"]
+        for row in inner.select(wanted).to_pylist():
+            count = decode_properties(row["properties_raw"]).get("INNER_NUM", "1")
+            last = row["queue_offset"] + max(int(count) if count.isdecimal() else 1, 1) - 1
+            name = f"{row['topic_name'].decode('utf-8', 'replace')}/{row['queue_id']}"
+            yield name, row["queue_offset"], last
 
 
 def _keys_of(table: Any) -> Any:
@@ -385,13 +282,18 @@ def segment_bytes(segment: Segment, root: Path) -> Iterator[bytes]:
     Raises:
         CorruptionError: The files do not hold its records without a gap.
     """
-    at = segment.base
-    for place, data in merged(segment, root):
-        if place != at:
-            text = f"the archive of segment {segment.base} has nothing at {at}, then {place}"
-            raise CorruptionError(text, offset=at)
-        yield data
-        at += len(data)
+    np, at = numpy(), segment.base
+    for table in merged([root / file.path for file in segment.data]):
+        places = table.column("physical_offset").to_numpy()
+        ends = places + table.column("size").to_numpy()
+        gaps = np.flatnonzero(places != np.concatenate(([at], ends[:-1])))
+        if len(gaps):
+            i = int(gaps[0])
+            place, missing = int(places[i]), at if i == 0 else int(ends[i - 1])
+            text = f"the archive of segment {segment.base} has nothing at {missing}, then {place}"
+            raise CorruptionError(text, offset=missing)
+        yield encoded(table)
+        at = int(ends[-1])
     if at != segment.records_end:
         text = f"the archive of segment {segment.base} ends at {at}, not at {segment.records_end}"
         raise CorruptionError(text, offset=at)
@@ -403,25 +305,79 @@ def segment_bytes(segment: Segment, root: Path) -> Iterator[bytes]:
         zeros -= MiB
 
 
-def merged(segment: Segment, root: Path) -> Iterator[tuple[int, bytes]]:
-    """Yield (log offset, record) of a segment in log order, over all its files."""
-    parts = [_records(root / file.path) for file in segment.data]
-    return heapq.merge(*parts, key=lambda item: item[0])
+def merged(paths: Sequence[Path]) -> Iterator[Any]:
+    """Yield the rows of data files as tables, together in log order.
 
+    One row group of each file is held at a time, which is the share that its topics have in a
+    window of the log.
 
-def _records(path: Path) -> Iterator[tuple[int, bytes]]:
+    Raises:
+        CorruptionError: A file cannot be read.
+    """
+    files = [_Reading(path) for path in paths]
     try:
-        with parquet().ParquetFile(path) as opened:
-            for batch in opened.iter_batches(batch_size=BATCH_ROWS):
-                yield from records_of(batch)
-    except arrow().ArrowException as error:
-        text = f"{path} cannot be read: {str(error).splitlines()[0]}"
-        raise CorruptionError(text, file=str(path)) from None
-    except OSError as error:
-        if error.errno is not None:
-            raise
-        text = f"{path} cannot be read: {str(error).splitlines()[0]}"
-        raise CorruptionError(text, file=str(path)) from None
+        while files := [file for file in files if file.more()]:
+            limit = min(file.last for file in files)
+            parts = [part for file in files if (part := file.until(limit)).num_rows]
+            if len(parts) == 1:
+                yield parts[0]
+            else:
+                table = arrow().concat_tables(parts)
+                yield table.take(numpy().argsort(table.column("physical_offset").to_numpy()))
+    finally:
+        for file in files:
+            file.close()
+
+
+class _Reading:
+    """One data file, read row group by row group."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._opened = self._tried(
+            lambda: parquet().ParquetFile(path, page_checksum_verification=True)
+        )
+        self._group = 0
+        self._table: Any = None
+
+    def _tried(self, work: Callable[[], Any]) -> Any:
+        try:
+            return work()
+        except arrow().ArrowException as error:
+            why = str(error).splitlines()[0]
+        except OSError as error:
+            if error.errno is not None:
+                raise
+            why = str(error).splitlines()[0]
+        text = f"{self._path} cannot be read: {why}"
+        raise CorruptionError(text, file=str(self._path)) from None
+
+    def close(self) -> None:
+        """Close the file."""
+        self._opened.close()
+
+    def more(self) -> bool:
+        """Say whether there are rows left, and have some at hand; closes a file without."""
+        while self._table is None or not self._table.num_rows:
+            if self._group == self._opened.metadata.num_row_groups:
+                self.close()
+                return False
+            number, self._group = self._group, self._group + 1
+            self._table = self._tried(partial(self._opened.read_row_group, number))
+        return True
+
+    @property
+    def last(self) -> int:
+        """Log offset of the last row at hand."""
+        place: int = self._table.column("physical_offset")[self._table.num_rows - 1].as_py()
+        return place
+
+    def until(self, limit: int) -> Any:
+        """Take the rows at hand up to log offset ``limit``."""
+        places = self._table.column("physical_offset").to_numpy()
+        count = int(numpy().searchsorted(places, limit, "right"))
+        found, self._table = self._table.slice(0, count), self._table.slice(count)
+        return found
 
 
 def check_segment(segment: Segment, root: str) -> str:

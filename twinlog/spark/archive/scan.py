@@ -1,0 +1,230 @@
+"""One sealed segment, opened and read: from a directory, or fetched from the nodes of a cluster.
+
+`Sealed` names a log file that will never change, for a task. `Scan` opens it and hands out its
+records in windows, what lies behind them, and its SHA-256. A segment of a cluster is fetched first,
+into a file without a name, which no death leaves behind: it needs as much room as a log file in the
+temporary directory of the executor.
+
+A segment of ours is compared with its batch index before a record of it counts. Offsets are log
+offsets in bytes.
+
+Not here: what is written (`archive.writing`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from twinlog import kernels
+from twinlog.errors import CorruptionError
+from twinlog.kernels import codes
+from twinlog.spark.archive.rows import numpy, starts_of
+from twinlog.spark.asking import Asking
+from twinlog.spark.remote_log import Piece, Proof, RemoteLog, proven
+from twinlog.units import KiB, MiB
+
+WINDOW = 32 * MiB
+"""Bytes of the log that are held as columns at once; also the largest row group, roughly."""
+
+RECORD_MAX = 8 * MiB
+REST_MAX = 64 * KiB
+"""Most bytes behind the records of a segment that are no zeros and no record: the blank has 8."""
+PROOF_BYTES = 8 * MiB
+
+
+@dataclass(frozen=True, slots=True)
+class Sealed:
+    """A log file that will never change, as a task must know it.
+
+    Attributes:
+        root: Directory of the store; empty when nodes are asked.
+        group: Group it belongs to.
+        name: Of the file.
+        base: Log offset of its first byte.
+        end: Log offset after its last byte.
+        epochs: (epoch, start) of the masterships that wrote it.
+        batches: Whether a batch index belongs to it.
+        asking: Which nodes are asked; None for a directory.
+    """
+
+    root: str
+    group: str
+    name: str
+    base: int
+    end: int
+    epochs: Sequence[tuple[int, int]]
+    batches: bool
+    asking: Asking | None = None
+
+
+def _open(sealed: Sealed) -> tuple[IO[bytes], bytes]:
+    """Return the open log file and its batch index."""
+    if sealed.asking is None:
+        root = Path(sealed.root)
+        index = root / "twinlog" / "batches" / sealed.name
+        opened = (root / "commitlog" / sealed.name).open("rb")
+        try:
+            return opened, index.read_bytes() if sealed.batches else b""
+        except BaseException:
+            opened.close()
+            raise
+    return _fetch(sealed, sealed.asking)
+
+
+def _fetch(sealed: Sealed, asking: Asking) -> tuple[IO[bytes], bytes]:
+    """Copy a segment from the nodes of a cluster, proven."""
+    out, entries = tempfile.TemporaryFile(prefix="twinlog-"), bytearray()  # noqa: SIM115
+
+    def take(piece: Piece) -> None:
+        out.write(piece.data)
+        entries.extend(piece.entries)
+
+    def reset() -> None:
+        out.seek(0)
+        entries.clear()
+
+    log = RemoteLog(asking)
+    try:
+        proven(log, sealed.base, sealed.end, take, reset)
+        out.flush()
+    except BaseException:
+        out.close()
+        raise
+    finally:
+        log.close()
+    return out, bytes(entries)
+
+
+class Scan:
+    """One log file, read from its beginning to its end in windows of whole records.
+
+    Args:
+        sealed: The file.
+
+    Attributes:
+        topics: Bytes of each topic.
+        records: How many there are.
+        records_end: Log offset after the last one.
+        index: The file's batch index; empty for one that is not ours.
+
+    Raises:
+        CorruptionError: It holds something that is no record and no blank, or a batch of ours that
+            is not what was written.
+        SourceUnavailable: No node served it.
+    """
+
+    def __init__(self, sealed: Sealed) -> None:
+        self._sealed = sealed
+        self._file, self.index = _open(sealed)
+        self.topics: dict[str, int] = {}
+        self.records = 0
+        self.records_end = sealed.base
+        try:
+            if sealed.batches and sealed.asking is None:
+                self._prove()
+            self._look()
+        except BaseException:
+            self._file.close()
+            raise
+
+    def __enter__(self) -> Scan:
+        """Return it."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def _read(self, at: int, length: int) -> bytes:
+        length = min(length, self._sealed.end - at)
+        data = os.pread(self._file.fileno(), length, at - self._sealed.base)
+        if len(data) < length:
+            name = self._sealed.name
+            raise CorruptionError(f"{name} has become shorter", file=name, offset=at)
+        return data
+
+    def _prove(self) -> None:
+        """Compare every batch with its entry."""
+        sealed, entries = self._sealed, self.index.rstrip(b"\0")
+        check = Proof(sealed.base)
+        entries += bytes(-len(entries) % 48)
+        for at in range(sealed.base, sealed.end, PROOF_BYTES):
+            check.take(self._read(at, PROOF_BYTES), entries)
+            entries = b""
+        check.finish(sealed.end)
+
+    def _whole(self, at: int) -> tuple[bytes, int, int]:
+        """Return (bytes, index after their last whole record, code) of the window at ``at``."""
+        size = WINDOW
+        while True:
+            data = self._read(at, size)
+            count, stop, code, _, _ = kernels.walk(data, 0, len(data), check_crc=False)
+            self.records += count
+            if stop or code == codes.BLANK or size > WINDOW or at + len(data) >= self._sealed.end:
+                return data, stop, code
+            size = WINDOW + RECORD_MAX
+
+    def _look(self) -> None:
+        """Find where the records end, and how many bytes each topic has."""
+        at = self._sealed.base
+        while at < self._sealed.end:
+            data, stop, code = self._whole(at)
+            self._count(data, stop)
+            at += stop
+            if code == codes.BLANK or (not stop and not any(data)):
+                break
+            if not stop:
+                what = kernels.EXPLANATIONS[code]
+                hint = "look: twinlog spark verify"
+                text = f"{self._sealed.name} holds no record at {at}: {what}"
+                raise CorruptionError(text, hint=hint, offset=at, file=self._sealed.name)
+        self.records_end = at
+
+    def _count(self, data: bytes, stop: int) -> None:
+        """Add the bytes of each topic in a window."""
+        np = numpy()
+        kind = np.dtype([("offset", ">i8"), ("size", ">i4"), ("tags", ">i8")])
+        for topic, _, _, entries in kernels.gather_queues(data, 0, stop, 0):
+            name = topic.decode("utf-8", "replace")
+            size = int(np.frombuffer(entries, kind)["size"].sum())
+            self.topics[name] = self.topics.get(name, 0) + size
+
+    def windows(self) -> Iterator[tuple[bytes, Any, int]]:
+        """Yield (bytes, where records begin, where the last one ends) up to the last record."""
+        at = self._sealed.base
+        while at < self.records_end:
+            data = self._read(at, min(WINDOW + RECORD_MAX, self.records_end - at))
+            stop = kernels.walk(data, 0, len(data), check_crc=False)[1]
+            yield data, starts_of(data, 0, stop), stop
+            at += stop
+
+    def rest(self) -> bytes:
+        """Return what follows the records, zeros at its end left out.
+
+        Raises:
+            CorruptionError: More than `REST_MAX` bytes.
+        """
+        found, at = bytearray(), self.records_end
+        while at < self._sealed.end:
+            data = self._read(at, MiB)
+            used = data.rstrip(b"\0")
+            if used:
+                found += bytes(at - self.records_end - len(found)) + used
+            if len(found) > REST_MAX:
+                text = f"{self._sealed.name} holds bytes behind its records that are none"
+                raise CorruptionError(text, offset=self.records_end, file=self._sealed.name)
+            at += len(data)
+        return bytes(found)
+
+    def sha256(self) -> str:
+        """Return the SHA-256 of the whole file."""
+        digest = hashlib.sha256()
+        for at in range(self._sealed.base, self._sealed.end, PROOF_BYTES):
+            digest.update(self._read(at, PROOF_BYTES))
+        return digest.hexdigest()

@@ -1,0 +1,163 @@
+"""Where segments come from: the directory of a store, or the nodes of a cluster.
+
+A segment is sealed when it will never change: another one follows it, and in a store of ours all of
+it is confirmed. On a cluster it is enough that one node says so; a task takes its bytes from
+whichever node has them.
+
+Offsets are log offsets in bytes, ages seconds.
+
+Not here: reading a segment (`archive.scan`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Self
+
+from twinlog.layout import BatchEntry, file_name
+from twinlog.spark.archive.scan import Sealed
+from twinlog.spark.asking import Asking
+from twinlog.spark.remote_log import RemoteLog
+from twinlog.store_log import Run, TwinLog
+from twinlog.store_reader import StoreReader
+
+STALENESS_SECONDS = 30.0
+"""How long a task looks for a node that has a segment which another one has confirmed."""
+
+
+def of_directory(path: Path, group: str) -> list[Sealed]:
+    """Return the log files of a store directory that will never change.
+
+    Raises:
+        UsageError: There is no store.
+    """
+    with StoreReader(path) as store:
+        epochs = store.epochs()
+        limit = store.marks.confirm if store.ours and store.marks.live else store.series.end
+        found: list[Sealed] = []
+        for file, following in zip(store.series.files, store.series.files[1:], strict=False):
+            if file.end > limit or file.end != following.start:
+                continue
+            if isinstance(store.log, TwinLog) and not _tiled(store.log, file.start, file.end):
+                continue
+            own = epochs_of(epochs, file.start, file.end)
+            root, name = str(store.root), file.path.name
+            found.append(Sealed(root, group, name, file.start, file.end, own, store.ours))
+        return found
+
+
+def epochs_of(epochs: Sequence[tuple[int, int]], start: int, end: int) -> Sequence[tuple[int, int]]:
+    """Return those of (epoch, start), oldest first, that wrote something of ``start..end``.
+
+    >>> epochs_of([(1, 0), (2, 80), (3, 200)], 100, 200)
+    [(2, 80)]
+    """
+    following = [begin for _, begin in epochs[1:]] + [end + 1]
+    return [
+        (epoch, begin)
+        for (epoch, begin), after in zip(epochs, following, strict=False)
+        if begin < end and after > start
+    ]
+
+
+def _tiled(log: TwinLog, start: int, end: int) -> bool:
+    """Whether good batch index entries cover a whole file."""
+    at = start
+    for _, entry in log.entries.get(start, ()):
+        if entry is None or entry.start != at:
+            return False
+        at = entry.end
+    return at == end
+
+
+def older_in_directory(path: Path, found: Sequence[Sealed], seconds: float) -> list[Sealed]:
+    """Return the segments whose newest record is so old."""
+    if not seconds:
+        return list(found)
+    limit = (time.time() - seconds) * 1000
+    with StoreReader(path) as store:
+        times = {
+            run.file.start: store.last_timestamp(run)
+            for item in found
+            for run in store.pieces(item.base, item.end)
+            if isinstance(run, Run)
+        }
+    return [item for item in found if times.get(item.base, 0) <= limit]
+
+
+class Cluster:
+    """The sealed segments of a running cluster; a context.
+
+    Args:
+        asking: Whom to ask, here and in the tasks.
+
+    Raises:
+        SourceUnavailable: No node answers.
+    """
+
+    def __init__(self, asking: Asking) -> None:
+        self._log = RemoteLog(asking)
+        self._asking = replace(asking, epoch=self._log.nodes.route.epoch)
+
+    def __enter__(self) -> Self:
+        """Return it."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close the connections."""
+        self._log.close()
+
+    @property
+    def group(self) -> str:
+        """The group that the nodes belong to."""
+        return self._log.nodes.route.group
+
+    def sealed(self) -> list[Sealed]:
+        """Return the log files that some node has confirmed to their ends; slaves share them.
+
+        Raises:
+            SourceUnavailable: No node answers.
+        """
+        borders = self._log.borders()
+        size = borders[0].segment_size
+        start = min(one.start for one in borders)
+        end = max(one.confirm for one in borders)
+        epochs = [(epoch, begin) for begin, epoch in self._log.nodes.epochs()]
+        return [
+            Sealed(
+                "",
+                self.group,
+                file_name(base),
+                base,
+                base + size,
+                epochs_of(epochs, base, base + size),
+                batches=True,
+                asking=replace(self._asking, turn=base // size),
+            )
+            for base in range(start, end - size + 1, size)
+        ]
+
+    def older(self, found: Sequence[Sealed], seconds: float) -> list[Sealed]:
+        """Return the segments whose newest record is so old.
+
+        The first batch behind a segment tells: it was stored later. Where there is none yet, the
+        segment is new.
+        """
+        if not seconds:
+            return list(found)
+        limit, kept = (time.time() - seconds) * 1000, list[Sealed]()
+        end = max(one.confirm for one in self._log.borders())
+        for item in found:
+            if item.end >= end:
+                continue
+            piece = next(self._log.read(item.end, min(item.end + 1, end)))
+            entry = BatchEntry.unpack(piece.entries) if piece.entries else None
+            if entry is not None and entry.store_timestamp <= limit:
+                kept.append(item)
+        return kept
+
+
+__all__ = ["STALENESS_SECONDS", "Cluster", "of_directory", "older_in_directory"]

@@ -1,0 +1,88 @@
+"""Telling nodes what an archive proves: the order by which retention may let archived files go.
+
+A node keeps one log offset, durably: below it an archive has everything (``storage.archive_mark``).
+It takes a part only when its own bytes have the SHA-256 that the manifest names, so an archive that
+has something else can delete nothing. Parts are named one by one, without a gap from the node's
+mark on; what it has been told already is not hashed again. A node that is away, busy or behind is
+told by the next run.
+
+Not here: what a node may delete then (``storage.retention``, ``retention.archive``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import cast
+
+from twinlog.errors import TwinlogError
+from twinlog.spark.archive.manifest import Manifest, Segment
+from twinlog.spark.asking import Asking, Nodes
+from twinlog.units import MiB
+from twinlog.wire import Frame, Type
+
+ORDER_SECONDS = 30.0
+"""Beside the hashing: a node finishes what it is at first."""
+HASH_RATE = 50 * MiB
+"""Bytes per second that a node hashes at least, from a slow disk."""
+STATUS_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What became of telling one node.
+
+    Attributes:
+        node: Its name.
+        archived: Its mark now; None where nobody knows.
+        state: ``told``, or why it knows less than the archive has.
+        differs: Its bytes are not those of the archive.
+    """
+
+    node: str
+    archived: int | None
+    state: str
+    differs: bool = False
+
+
+def tell(servers: Sequence[str], group: str, manifest: Manifest) -> list[Told]:
+    """Tell every node of a cluster what the archive has of its group; [] without servers.
+
+    A node that cannot be told is no error of the archive: it is in the answer.
+
+    Raises:
+        SourceUnavailable: No node answers at all.
+    """
+    if not servers:
+        return []
+    nodes = Nodes(Asking(tuple(servers), "any", 0.0))
+    try:
+        if nodes.route.group != group:
+            text = f"belongs to the group {nodes.route.group}, the archive's is {group}"
+            return [Told(name, None, text) for name in nodes.order()]
+        return [_told(nodes, name, manifest.of_group(group)) for name in nodes.order()]
+    finally:
+        nodes.close()
+
+
+def _told(nodes: Nodes, name: str, segments: Sequence[Segment]) -> Told:
+    mark: int | None = None
+    try:
+        status = nodes.order_to(name, Type.STATUS, {}, timeout=STATUS_SECONDS)
+        mark, start = _number(status, "retention", "archived"), _number(status, "offsets", "start")
+        for segment in segments:
+            if segment.end <= max(mark, start):
+                continue
+            fields = {"op": "archived", "parts": [[segment.base, segment.end, segment.sha256]]}
+            seconds = ORDER_SECONDS + (segment.end - segment.base) / HASH_RATE
+            nodes.order_to(name, Type.ADMIN, fields, timeout=seconds)
+            mark = segment.end
+    except TwinlogError as error:
+        return Told(name, mark, error.text, error.code == "archive" and "differs" in error.text)
+    return Told(name, mark, "told")
+
+
+def _number(status: Frame, part: str, name: str) -> int:
+    fields = cast("dict[str, object]", status.fields.get(part) or {})
+    value = fields.get(name)
+    return value if isinstance(value, int) else 0
