@@ -228,7 +228,8 @@ def _members_of(config: ClusterConfig) -> _Members:
 def _members_by_asking(context: Context) -> _Members:
     reasons: list[str] = []
     for endpoint in context.options.endpoints:
-        found, why = _try(context, endpoint, Type.METADATA, context.left(NODE_SECONDS))
+        seconds = context.left(NODE_SECONDS)
+        found, why = _try(context, endpoint, Type.METADATA, seconds, {"topics": []})
         if not found:
             reasons.append(why)
             continue
@@ -246,11 +247,13 @@ def _members_by_asking(context: Context) -> _Members:
     raise Failure(Exit.UNAVAILABLE, "no node answered", facts=reasons)
 
 
-def _try(context: Context, address: str, kind: int, seconds: float | None) -> tuple[Fields, str]:
+def _try(
+    context: Context, address: str, kind: int, seconds: float | None, fields: Fields | None = None
+) -> tuple[Fields, str]:
     if address.endswith(":0"):
         return {}, "it is not running"
     try:
-        return context.ask(address, kind, {}, seconds), ""
+        return context.ask(address, kind, fields or {}, seconds), ""
     except (TwinlogError, OSError) as error:
         return {}, getattr(error, "text", "") or str(error)
 

@@ -8,6 +8,8 @@ This one owns the sockets: who may connect, when a turn ends, who is closed.
   another wire version is told which versions are spoken, before it is closed.
 * Once a second `sweep` closes who did not greet, who stopped in the middle of a frame, and who
   does not take its answers.
+* A defect met while one connection is served costs that connection (`broke`), counted as kind
+  ``defect`` and told with its trace; the driver's own defects end the node.
 * Appends that arrived in one round of the sockets are appended together, whichever connections
   they came from.
 
@@ -18,7 +20,9 @@ their clients, as after a crash.
 from __future__ import annotations
 
 import socket
+import traceback
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from typing import Protocol
 
 import trio
@@ -69,6 +73,10 @@ class Turns(Protocol):
         """Have what is confirmed in its queues: somebody looks."""
         ...
 
+    def driving(self) -> AbstractContextManager[None]:
+        """Around a call of the driver for one client: what raises in it ends the node."""
+        ...
+
     def watched(self, *, by_readers: bool) -> None:
         """Say whether readers wait for records."""
         ...
@@ -95,7 +103,7 @@ class ClientServer:
         status: Callable[[], Mapping[str, object]],
         counts: ClientCounts,
         fetch: Callable[[ReadResult], ReadResult | Exception],
-        debug: Callable[..., None],
+        tell: Callable[..., None],
     ) -> None:
         self.limits = limits
         self.appends = appends
@@ -111,7 +119,7 @@ class ClientServer:
         """Sent in every header; the node keeps it."""
         self._turns = turns
         self._fetch = fetch
-        self._debug = debug
+        self._tell = tell
         self._connections: dict[ClientConnection, None] = {}
         self._connections_max = connections_that_fit(limits.connections_max)
         self._cold_threads = trio.CapacityLimiter(limits.cold_reads_max)
@@ -167,6 +175,7 @@ class ClientServer:
             self._turns.outbox,
             wire.FrameReader(),
             congested=self.limits.congested_bytes,
+            defect=lambda error: self.broke(connection, error),
         )
         connection = ClientConnection(self, stream, peer)
         self._connections[connection] = None
@@ -185,7 +194,9 @@ class ClientServer:
     def _left_the_rules(self, connection: ClientConnection, error: wire.FrameError) -> None:
         """Close and count; only a peer of another version is told why."""
         self.counts.closed(error.kind)
-        self._debug("connection_refused", peer=connection.peer, kind=error.kind, why=error.text)
+        self._tell(
+            "connection_refused", "debug", peer=connection.peer, kind=error.kind, why=error.text
+        )
         if error.kind == "version":
             connection.wrong_version(error)
         else:
@@ -194,8 +205,21 @@ class ClientServer:
     def close(self, connection: ClientConnection, kind: str) -> None:
         """Close a connection for what it did, and count it."""
         self.counts.closed(kind)
-        self._debug("connection_refused", peer=connection.peer, kind=kind)
+        self._tell("connection_refused", "debug", peer=connection.peer, kind=kind)
         connection.stream.close(kind)
+
+    def broke(self, connection: ClientConnection, error: Exception) -> None:
+        """Close a connection that met a defect; one of the driver's goes on to end the node."""
+        if self._turns.crashed is not None:
+            raise error
+        self.counts.closed("defect")
+        trace = "".join(traceback.format_exception(error))
+        self._tell("connection_defect", "error", peer=connection.peer, trace=trace)
+        connection.stream.close("defect")
+
+    def driving(self) -> AbstractContextManager[None]:
+        """Call the driver in the body; see `Turns.driving`."""
+        return self._turns.driving()
 
     async def _sweep(self) -> None:
         """Close who does not greet, stops inside a frame, or does not take its answers."""

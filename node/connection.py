@@ -34,6 +34,15 @@ if TYPE_CHECKING:
 KINDS: Mapping[int, str] = {kind: kind.name.lower() for kind in wire.CLIENT_TYPES}
 """Request types by their name in metrics."""
 
+TEXT_MAX = 4000
+"""Characters of an error's text: some repeat what the client sent, which may be a megabyte."""
+
+TEXTS_MAX = 128 * 1024
+"""Characters of the texts of all sections of an append; each section has `SECTION_TEXT_MIN`."""
+
+SECTION_TEXT_MIN = 48
+"""With `TEXTS_MAX` so few that the answer to the largest append fits a frame in any script."""
+
 
 class Later(Protocol):
     """Answers a request when its outcome is known; a connection that is gone swallows it."""
@@ -93,7 +102,8 @@ class ClientConnection:
             case wire.Type.OFFSETS:
                 self._offsets(frame)
             case wire.Type.TOPIC:
-                self._server.admin.topic(frame.fields, self.stream.moved_at, self._later(frame))
+                with self._server.driving():
+                    self._server.admin.topic(frame.fields, self.stream.moved_at, self._later(frame))
             case wire.Type.GET:
                 self._get(frame)
             case wire.Type.FIND:
@@ -104,7 +114,8 @@ class ClientConnection:
             case wire.Type.STATUS:
                 self.answer(frame.type, frame.request, self._server.status())
             case wire.Type.ADMIN:
-                self._server.admin.order(frame.fields, self.stream.moved_at, self._later(frame))
+                with self._server.driving():
+                    self._server.admin.order(frame.fields, self.stream.moved_at, self._later(frame))
             case _:
                 self.answer(frame.type, frame.request, self._server.admin.producer())
 
@@ -190,6 +201,7 @@ class ClientConnection:
     def appended(self, request: int, size: int, results: Sequence[SectionResult], by: str) -> None:
         """Answer an append with the result of each section."""
         self.bytes_in_flight -= size
+        most = max(TEXTS_MAX // len(results), SECTION_TEXT_MIN)
         listed = [
             [
                 int(each.outcome),
@@ -197,7 +209,7 @@ class ClientConnection:
                 each.log_offset,
                 each.end,
                 each.code,
-                each.text,
+                each.text[:most],
                 each.record,
             ]
             for each in results
@@ -235,37 +247,50 @@ class ClientConnection:
         fields: Mapping[str, object],
         payload: Sequence[memoryview] = (),
     ) -> None:
-        """Queue an answer; a connection that is gone swallows it."""
+        """Queue an answer; a connection that is gone swallows it.
+
+        One that no frame can carry becomes an error, so every request is answered exactly once.
+        """
+        try:
+            head = self._encoded(kind, wire.ANSWER, request, dict(fields), payload)
+        except wire.FrameError as error:
+            text = f"the answer is too large for a frame: {error.text}"
+            self.error(kind, request, UsageError(text, code="too-large", hint="ask for less"))
+            return
         self._done(kind, "ok")
-        self._send(kind, wire.ANSWER, request, dict(fields), payload)
+        self.stream.send(head, payload)
 
     def error(self, kind: int, request: int, error: TwinlogError) -> None:
-        """Queue an error with its code, hint and facts."""
-        self._done(kind, error.code)
+        """Queue an error with its code, hint and facts; a text that nobody would read is cut."""
         fields: dict[str, object] = {
-            **error.facts,
             "code": error.code,
-            "text": error.text,
-            "hint": error.hint,
+            "text": error.text[:TEXT_MAX],
+            "hint": error.hint and error.hint[:TEXT_MAX],
             "retryable": error.retryable,
         }
-        self._send(kind, wire.ANSWER | wire.ERROR, request, fields, ())
+        flags = wire.ANSWER | wire.ERROR
+        try:
+            head = self._encoded(kind, flags, request, {**error.facts, **fields})
+        except wire.FrameError:  # its facts are too large
+            head = self._encoded(kind, flags, request, fields)
+        self._done(kind, error.code)
+        self.stream.send(head)
 
     def _done(self, kind: int, outcome: str) -> None:
         self.in_flight -= 1
         self._server.counts.answered(KINDS[kind], outcome)
 
-    def _send(
+    def _encoded(
         self,
         kind: int,
         flags: int,
         request: int,
         fields: dict[str, object],
-        payload: Sequence[memoryview],
-    ) -> None:
+        payload: Sequence[memoryview] = (),
+    ) -> bytes:
         server = self._server
         frame = wire.Frame(kind, flags, server.epoch, request, server.names_crc, fields)
-        self.stream.send(wire.encode_gather(frame, payload), payload)
+        return wire.encode_gather(frame, payload)
 
 
 def _other_version(low: int, high: int) -> ProtocolError:

@@ -48,6 +48,8 @@ EVENTS: Mapping[str, str] = {
     "batch_refused": "a slave refused a batch; the master looks at its own copy before it sends "
     "again",
     "comes_later": "something of a later version was asked of this node; it was refused",
+    "connection_defect": "a defect of this program met while one connection was served: only that "
+    "one was closed; trace says where, report it",
     "connection_refused": "a client left the rules of the wire and was closed; kind says which",
     "coordinator_back": "the coordinator answers again",
     "coordinator_lost": "the coordinator does not answer; traffic goes on, roles cannot change",

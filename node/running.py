@@ -157,7 +157,7 @@ class Running:
             status=self.status,
             counts=counts,
             fetch=fetch,
-            debug=self._debug,
+            tell=self._log,
         )
 
     def _timed(self, kind: str, seconds: float) -> None:
@@ -167,9 +167,6 @@ class Running:
             self._log("memory_not_locked", "warning", bytes=self._unlocked)
         if kind == "flush":
             self.metrics.observe("twinlog_log_flush_duration_seconds", seconds)
-
-    def _debug(self, name: str, **facts: object) -> None:
-        self._log(name, "debug", **facts)
 
     # ── what several parts look at ──────────────────────────────────────────────────────────────
 

@@ -8,8 +8,9 @@ A *turn* is what happens between two waits of the loop: some events go into the 
 writes everything that was queued, lets the node look at what moved (`after_turn`) and sets the
 timer. Nothing waits inside a turn.
 
-What ends the node: an exception in any task here, `crash` called by the driver, a job whose error
-the driver does not survive. All of them leave through the nursery of `run` as one exception.
+What ends the node: an exception in any task here or in the driver (`driving`), `crash` called by
+the driver, a job whose error the driver does not survive. All of them leave through the nursery of
+`run` as one exception. A defect of one socket costs that link only.
 
 Limits: a link may have `LINK_UNSENT_MAX` unsent bytes (the driver's own window is smaller); jobs
 run on `JOB_THREADS` threads of their own, so that cold reads never delay a flush.
@@ -19,9 +20,11 @@ Sources: replication.md G.19 "Trio shell rules", protocol.md 8.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import socket
-from collections.abc import Awaitable, Callable
+import traceback
+from collections.abc import Awaitable, Callable, Generator
 
 import trio
 
@@ -30,6 +33,7 @@ from replication.driver import ACCEPTED_FROM, Driver
 from replication.stream_service import Outbox, Stream, accept, connect
 from storage import Job
 from twinlog import wire
+from twinlog.errors import TwinlogError
 
 LINK_UNSENT_MAX = 64 << 20
 """Unsent bytes on a link beyond which it is closed: four times the default window of a slave."""
@@ -91,7 +95,7 @@ class ReplicaService:
         """Told the kind of each job that left its thread and how long it ran, seconds."""
         self.jobs_running = 0
         self.links_closed: dict[str, int] = {}
-        """Links that left the rules of the wire, by kind, since the start."""
+        """Links that left the rules of the wire or met a defect, by kind, since the start."""
 
     # ── life ────────────────────────────────────────────────────────────────────────────────────
 
@@ -164,11 +168,34 @@ class ReplicaService:
 
     def enter(self) -> None:
         """Have what is confirmed in its queues: somebody looks."""
-        self.driver.enter(self.outbox.now)
+        try:
+            self.driver.enter(self.outbox.now)
+        except Exception as error:
+            self._half_done(error)
+            raise
 
     def watched(self, *, by_readers: bool) -> None:
         """Say whether readers wait for records: then none waits for its entry in a queue."""
         self.driver.upkeep.patient = not by_readers
+
+    @contextlib.contextmanager
+    def driving(self) -> Generator[None]:
+        """Call the driver in the body, for a client: what raises there ends the node.
+
+        Not a `TwinlogError`: that refuses an order before anything of it was done.
+        """
+        try:
+            yield
+        except TwinlogError:
+            raise
+        except Exception as error:
+            self._half_done(error)
+            raise
+
+    def _half_done(self, error: Exception) -> None:
+        """The driver stopped in the middle of an event: nobody knows what it holds."""
+        if self.crashed is None:
+            self.crashed = f"{type(error).__name__}: {error}"
 
     def turn_soon(self) -> None:
         """End the turn with the round: once, however many sockets were served in it."""
@@ -181,7 +208,11 @@ class ReplicaService:
         stream = self._links.get(conn)
         if stream is None:
             return
-        head, payload = wire.encode(frame)
+        try:
+            head, payload = wire.encode(frame)
+        except wire.FrameError as error:  # an answer that grew too large: this peer goes without
+            stream.close(f"{error.kind}: {error.text}")
+            return
         stream.send(head, (payload,) if payload else ())
         if stream.unsent > LINK_UNSENT_MAX:
             stream.close("takes nothing")
@@ -239,20 +270,31 @@ class ReplicaService:
 
     def _accepted(self, sock: socket.socket, peer: str) -> None:
         if len(self._links) >= LINKS_MAX:
-            self.links_closed["too-many"] = self.links_closed.get("too-many", 0) + 1
+            self._count_link("too-many")
             sock.close()
             return
         conn, self._next_conn = self._next_conn, self._next_conn + 1
-        stream = self._stream(conn, sock)
+        stream = self._stream(conn, sock, peer)
         self.driver.on_accept(self.now(), conn)
         self.turn()
         self._task(self._serve, conn, stream)
 
-    def _stream(self, conn: int, sock: socket.socket) -> Stream:
+    def _stream(self, conn: int, sock: socket.socket, peer: str) -> Stream:
         reader = wire.FrameReader()
-        stream = Stream(sock, self.outbox, reader, congested=None)
+
+        def defect(error: Exception) -> None:
+            if self.crashed is not None:
+                raise error
+            self._count_link("defect")
+            trace = "".join(traceback.format_exception(error))
+            self._tell("connection_defect", "error", peer=peer, trace=trace)
+
+        stream = Stream(sock, self.outbox, reader, congested=None, defect=defect)
         self._links[conn] = stream
         return stream
+
+    def _count_link(self, kind: str) -> None:
+        self.links_closed[kind] = self.links_closed.get(kind, 0) + 1
 
     async def _dial(self, conn: int, peer: str) -> None:
         address = self._peers(peer)
@@ -270,7 +312,7 @@ class ReplicaService:
             self.driver.on_closed(self.now(), conn, why)
             self.turn()
             return
-        stream = self._stream(conn, sock)
+        stream = self._stream(conn, sock, peer)
         self.driver.on_dialed(self.now(), conn)
         self.turn()
         await self._serve(conn, stream)
@@ -280,13 +322,17 @@ class ReplicaService:
 
         def on_frame(frame: wire.Frame) -> None:
             if self.crashed is None and conn in self._links:
-                driver.on_frame(outbox.now, conn, frame)
+                try:
+                    driver.on_frame(outbox.now, conn, frame)
+                except Exception as error:
+                    self._half_done(error)
+                    raise
 
         try:
             why = await stream.serve(on_frame, self.turn_soon)
         except wire.FrameError as error:
             why = f"{error.kind}: {error.text}"
-            self.links_closed[error.kind] = self.links_closed.get(error.kind, 0) + 1
+            self._count_link(error.kind)
             stream.close(why)
         if self._links.pop(conn, None) is not None and self.crashed is None:
             self.driver.on_closed(self.now(), conn, why)

@@ -14,6 +14,9 @@ are not handed out; what a peer can make us queue is bounded by what one frame c
 without being asked (a master to its slaves) bounds itself. The owner looks at `Stream.moved_at`
 and closes what stalls.
 
+A defect (an exception that is no fault of the peer's bytes) costs one socket: whoever made the
+stream is told (``defect``) and it is closed; the sockets of the same round have their turn.
+
 Cancellation: a cancelled `serve` leaves the socket as it is; `Stream.close` is the only way out,
 may be called at any time and more than once, and ends `serve`.
 
@@ -87,6 +90,8 @@ class Stream:
         outbox: Where it is marked when something was queued.
         reader: Cuts what arrives into frames.
         congested: Unsent bytes beyond which the peer is not read; None: always read.
+        defect: Told of an exception in a turn before the stream is closed for it. Where it raises,
+            or is None, the exception ends whoever runs the rounds.
     """
 
     def __init__(
@@ -96,6 +101,7 @@ class Stream:
         reader: wire.FrameReader,
         *,
         congested: int | None,
+        defect: Callable[[Exception], None] | None = None,
     ) -> None:
         sock.setblocking(False)
         if sock.family in (socket.AF_INET, socket.AF_INET6):
@@ -104,6 +110,7 @@ class Stream:
         self._outbox = outbox
         self._reader = reader
         self._congested = congested
+        self._defect = defect
         self._out: deque[Buffer] = deque()
         self._marked = False
         self._full = False
@@ -157,9 +164,14 @@ class Stream:
         if self.closed is not None or self._full:
             return
         self._write()
-        if self.unsent and self.closed is None:
+        if self.closed is not None:
+            return
+        if self.unsent:
             self._full = True
             self._outbox.write_on(self)
+        elif self._paused:
+            # `_pause` may have looked before this: an append's answer comes after its round began.
+            self._readiness.soon(self._go_on)
 
     def _write(self) -> None:
         out = self._out
@@ -174,6 +186,9 @@ class Stream:
             pass
         except OSError as error:
             self.close(f"{type(error).__name__}: {error.strerror}")
+            return
+        except Exception as error:
+            self._broke(error)
             return
         if not out and self._last is not None:
             self.close(self._last)
@@ -258,30 +273,43 @@ class Stream:
         """Take what the socket has and hand out what is whole."""
         self._outbox.begin()
         budget, more = TURN_BYTES, True
-        while more and budget > 0 and self.closed is None:
-            count, more = self._receive()
-            budget -= count
-            if not self._hand_out():
-                return
+        try:
+            while more and budget > 0 and self.closed is None:
+                count, more = self._receive()
+                budget -= count
+                if not self._hand_out():
+                    return
+        except Exception as error:
+            self._broke(error)
         self._end_turn()
+
+    def _broke(self, error: Exception) -> None:
+        """Close for a defect; what was handed out before it keeps its turn's end."""
+        if self._defect is None:
+            raise error
+        self._defect(error)
+        self.close("defect")
 
     def _hand_out(self) -> bool:
         """Hand out whole frames; False when that must stop before the peer's next byte."""
-        on_frame = self._on_frame
+        on_frame, reader = self._on_frame, self._reader
         assert on_frame is not None, "serve runs"
-        try:
-            while self.closed is None and (frame := self._reader.next()) is not None:
-                self._frames = True
-                if self._last is None:
-                    on_frame(frame)
-                if self._congested is not None and self.unsent > self._congested:
-                    self._pause()
-                    return False
-        except wire.FrameError as error:
-            self._broken = error
-            self._readiness.forget(self._sock.fileno())
-            self._over.set()
-            return False
+        while self.closed is None:
+            try:
+                frame = reader.next()
+            except wire.FrameError as error:
+                self._broken = error
+                self._readiness.forget(self._sock.fileno())
+                self._over.set()
+                return False
+            if frame is None:
+                break
+            self._frames = True
+            if self._last is None:
+                on_frame(frame)
+            if self._congested is not None and self.unsent > self._congested:
+                self._pause()
+                return False
         return True
 
     def _end_turn(self) -> None:
@@ -303,10 +331,15 @@ class Stream:
         """Take up a paused peer again, once enough was taken."""
         if not self._paused or self.closed is not None or self.congested:
             return
-        if self._hand_out():
+        try:
+            if not self._hand_out():
+                return
             self._paused = False
-            self._readiness.add(self._sock.fileno(), self._turn)
-            self._end_turn()
+            if self.closed is None:  # what was handed out may have closed it
+                self._readiness.add(self._sock.fileno(), self._turn)
+        except Exception as error:
+            self._broke(error)
+        self._end_turn()
 
     def _receive(self) -> tuple[int, bool]:
         """Receive once; return the bytes and whether the socket may have more."""

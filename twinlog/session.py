@@ -166,7 +166,8 @@ class Session:
     def _route_of(
         self, address: Address, seconds: float
     ) -> Generator[Step, Frame | None, Route | None]:
-        answer = yield Ask(address, Frame(Type.METADATA), seconds)
+        # No topics: a route is asked for often, and the names of all topics may fill a frame.
+        answer = yield Ask(address, Frame(Type.METADATA, fields={"topics": []}), seconds)
         assert answer is not None, "an Ask is answered by a frame"
         if answer.is_error:
             raise error_of(answer)

@@ -7,6 +7,7 @@ the request is refused with its reason; the log does not move, and others are se
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -352,6 +353,64 @@ async def test_odd_values_in_any_field_are_answered(one: Cluster, kind: wire.Typ
                 assert answer.is_answer
     async with one.client("n1") as client:
         assert outcomes(await client.append(records("t", b"alive"))) == [0]
+
+
+def questions(count: int) -> bytes:
+    """So many requests for the status, whose answers congest a connection soon."""
+    frames = (wire.Frame(wire.Type.STATUS, request=100 + number) for number in range(count))
+    return b"".join(map(wire.encode_whole, frames))
+
+
+async def test_a_burst_that_breaks_a_rule_at_its_end_costs_its_connection_only(
+    one: Cluster,
+) -> None:
+    """The second HELLO is found while a peer that did not take its answers is taken up again."""
+    async with one.client("n1") as client:
+        burst = questions(200) + wire.encode_whole(wire.Frame(wire.Type.HELLO))
+        await client.stream.send_all(burst)
+        while not await client.closed():
+            pass
+    assert closings(one).get("hello") == 1
+    async with one.client() as client:
+        assert outcomes(await client.append(records("t", b"alive"))) == [0]
+
+
+async def test_a_burst_behind_an_append_is_answered_to_its_end(one: Cluster) -> None:
+    """An append that is refused is answered late in the round; then the connection is read on."""
+    running = one.nodes["n1"].running
+    appends, asked = running.clients.appends, 100
+    appends._limits = replace(appends._limits, producers_waiting_max=0)  # pyright: ignore
+    async with one.client("n1") as client:
+        await client.stream.send_all(an_append() + questions(asked))
+        answered = {(await client.receive()).request for _ in range(asked + 1)}
+        assert len(answered) == asked + 1
+    await one.until(lambda: running.clients.connections == 0)
+
+
+async def test_what_no_frame_can_carry_is_an_error_and_counted_once(one: Cluster) -> None:
+    """The names of ten thousand topics; a text that repeats a megabyte; then all goes on."""
+    running = one.nodes["n1"].running
+    name = "n" * 120
+    known = {f"{name}{number:07}": 8 for number in range(10_000)}
+    answers = running.clients.answers
+    real = answers.metadata
+    answers.metadata = lambda topics: {**real(topics), "topics": known}  # type: ignore[method-assign]
+    async with one.client("n1") as client:
+        refused = await client.ask(wire.Type.METADATA, {"topics": None})
+        assert refused.is_error
+        assert refused.fields["code"] == "too-large"
+        odd = await client.ask(wire.Type.TOPIC, {"op": "\x00" * 900_000})
+        assert odd.is_error
+        assert odd.fields["code"] == "fields"
+        row = records("t", b"body")
+        absent: list[object] = ["x" * 60_000, *row.row()[1:]]
+        fields: dict[str, object] = {"timeout_ms": 1000, "sections": [absent] * 15}
+        refusals = await client.ask(wire.Type.APPEND, fields, row.data * 15)
+        assert set(outcomes(refusals)) == {2}
+        connection = next(iter(running.clients._connections))  # pyright: ignore
+        assert connection.in_flight == 0
+    assert running.clients.counts.answers["metadata", "too-large"] == 1
+    assert ("metadata", "ok") not in running.clients.counts.answers
 
 
 @pytest.mark.parametrize("column", range(7))

@@ -6,6 +6,7 @@ import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
+import pytest
 import trio
 
 from replication.stream_service import Outbox, Stream
@@ -13,13 +14,15 @@ from twinlog import wire
 
 
 @asynccontextmanager
-async def streams(congested: int | None = None) -> AsyncIterator[tuple[Stream, socket.socket]]:
+async def streams(
+    congested: int | None = None, defect: Callable[[Exception], None] | None = None
+) -> AsyncIterator[tuple[Stream, socket.socket]]:
     """A stream and the plain socket at its other end, with an outbox that lives as long."""
     ours, theirs = socket.socketpair()
     theirs.setblocking(False)
     async with trio.open_nursery() as nursery:
         outbox = Outbox(nursery)
-        stream = Stream(ours, outbox, wire.FrameReader(), congested=congested)
+        stream = Stream(ours, outbox, wire.FrameReader(), congested=congested, defect=defect)
         try:
             yield stream, theirs
         finally:
@@ -145,3 +148,91 @@ async def test_finish_sends_what_was_queued_and_hands_out_nothing_more() -> None
             assert await stream.serve(on_frame, stream._outbox.flush) == "done"  # pyright: ignore
         assert got == [1]
         assert theirs.recv(100) == b"last word"
+
+
+async def test_a_peer_that_is_closed_when_it_is_taken_up_again_costs_nobody_else() -> None:
+    """The frame that ends the connection lies behind those that had to wait for room."""
+    async with streams(congested=1000) as (stream, theirs), trio.open_nursery() as nursery:
+
+        def on_frame(asked: wire.Frame) -> None:
+            if asked.request == 4:
+                stream.close("hello")
+            stream.send(b"a" * 600)
+
+        outbox = stream._outbox  # pyright: ignore[reportPrivateUsage]
+        theirs.send(b"".join(frame(number) for number in range(5)))
+        nursery.start_soon(stream.serve, on_frame, outbox.flush)
+        await until(lambda: stream.closed is not None)
+        ours, other = socket.socketpair()
+        neighbour = Stream(ours, outbox, wire.FrameReader(), congested=None)
+        nursery.start_soon(neighbour.serve, lambda _: neighbour.send(b"here"), outbox.flush)
+        other.send(frame(1))
+        other.setblocking(False)
+        assert await drain(other, 4) == b"here"
+        neighbour.close("done")
+        other.close()
+
+
+async def test_answers_of_the_rounds_end_take_a_paused_peer_up_again() -> None:
+    """What an append is answered with comes after the look whether there is room again."""
+    async with streams(congested=1000) as (stream, theirs), trio.open_nursery() as nursery:
+        got: list[int] = []
+        outbox = stream._outbox  # pyright: ignore[reportPrivateUsage]
+
+        def on_frame(asked: wire.Frame) -> None:
+            got.append(asked.request)
+            stream.send(b"a" * 600)
+
+        def append() -> None:
+            outbox.readiness.soon(outbox.flush)
+
+        theirs.send(b"".join(frame(number) for number in range(9)))
+        nursery.start_soon(stream.serve, on_frame, lambda: outbox.readiness.soon(append))
+        await until(lambda: got == list(range(9)))
+        await drain(theirs, 9 * 600)
+        theirs.close()
+        await until(lambda: stream.closed == "peer closed")
+
+
+@pytest.mark.parametrize("paused", [False, True])
+async def test_a_defect_costs_its_own_connection_only(paused: bool) -> None:
+    """It is told with the exception, what came before it has its turn's end, others go on."""
+    told: list[Exception] = []
+    ends: list[int] = []
+    async with (
+        streams(congested=1000, defect=told.append) as (stream, theirs),
+        trio.open_nursery() as nursery,
+    ):
+        outbox = stream._outbox  # pyright: ignore[reportPrivateUsage]
+
+        def on_frame(asked: wire.Frame) -> None:
+            if asked.request == 3:
+                raise KeyError("a defect")
+            if paused:
+                stream.send(b"a" * 600)
+
+        def end() -> None:
+            ends.append(1)
+            outbox.flush()
+
+        theirs.send(b"".join(frame(number) for number in range(5)))
+        with trio.fail_after(5):
+            assert await stream.serve(on_frame, end) == "defect"
+        assert [type(error) for error in told] == [KeyError]
+        assert ends
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_defect_that_must_end_the_node_does() -> None:
+    """Whoever is told may raise; then nobody is served any more."""
+
+    def refuse(error: Exception) -> None:
+        raise error
+
+    def on_frame(asked: wire.Frame) -> None:
+        raise KeyError("the driver")
+
+    with pytest.RaisesGroup(KeyError, flatten_subgroups=True):
+        async with streams(defect=refuse) as (stream, theirs):
+            theirs.send(frame(1))
+            await stream.serve(on_frame, nothing)
