@@ -86,6 +86,9 @@ def judge_hello_ok(ok: frames.HelloOk, own: Own, state: GroupState, chain: int |
         return Divergence(f"the master says {ok.point}, the histories say {point}")
     if not keeps_confirmed(point, own, state):
         return Divergence(f"the point {point} lies below our confirm offset {own.confirm}")
+    if ok.chain_start < own.start:
+        # Our oldest files left after HELLO: what the master took the chain over is not all here.
+        return Drop(f"the chain begins at {ok.chain_start}, our log at {own.start} by now")
     if not is_same_chain(chain, ok):
         return Divergence(f"the batches from {ok.chain_start} to {ok.point} differ")
     return Agreed(point)

@@ -69,6 +69,15 @@ def test_a_difference_is_a_quarantine(ok: frames.HelloOk, own: Own, chain: int |
     assert isinstance(judge_hello_ok(ok, own, GroupState(), chain), Divergence)
 
 
+def test_files_that_left_after_hello_are_no_difference() -> None:
+    """What the chain was taken over is not all here any more: greeted again, not quarantined."""
+    ok = replace(OK, chain_start=0)
+    own = replace(OWN, start=40, epochs=(Epoch(3, 0),))
+    verdict = judge_hello_ok(ok, own, GroupState(), None)
+    assert verdict == Drop("the chain begins at 0, our log at 40 by now")
+    assert judge_hello_ok(replace(ok, chain_start=40), own, GroupState(), 77) == Agreed(100)
+
+
 def test_only_a_recorded_unclean_election_cuts_below_confirm() -> None:
     """And only one that is newer than our log."""
     ok = replace(OK, epoch=5, point=60, epochs=(Epoch(3, 0), Epoch(5, 60)))
