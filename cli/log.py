@@ -26,6 +26,7 @@ from cli.render import Answer, Cell, Size, Table, Time, columns
 from twinlog.store_check import JOBS_MAX, Checks, Grade, Verdict
 from twinlog.store_check import verify as verify_store
 from twinlog.store_compare import compare as compare_stores
+from twinlog.store_files import is_store, log_folders
 from twinlog.store_log import Damage, Harm, Run, Watch
 from twinlog.store_reader import StoreReader
 from twinlog.units import format_size
@@ -378,8 +379,10 @@ def compare(first: Path, second: Path, /, *, context: Annotated[Context, PRIVATE
 
 
 def _log_size(directory: Path) -> int:
-    folder = directory / "commitlog"
-    return sum(path.stat().st_size for path in folder.glob("*")) if folder.is_dir() else 0
+    if not is_store(directory):
+        return 0
+    folders = log_folders(directory)
+    return sum(path.stat().st_size for folder in folders for path in folder.glob("*"))
 
 
 def open_store(
@@ -390,7 +393,7 @@ def open_store(
     Raises:
         Failure: There is no such directory, or it is no store (exit 66).
     """
-    if (directory / "commitlog").is_dir():
+    if is_store(directory):
         return StoreReader(directory, raw=raw, check_crc=check_crc, watch=watch)
     what = f"there is no directory {directory}"
     if directory.is_dir():

@@ -18,10 +18,11 @@ from cli.log import open_store
 from cli.options import Output
 from cli.parsing import PRIVATE, Yes
 from cli.render import Answer, Cell, Size, Table, columns
-from storage.disk import RealDisk
 from storage.recover import recover as recover_store
 from storage.repair import Action, Repair, carry_out, plan_repair
 from storage.settings import INDEX_SLOTS_MAX
+from storage.spread import disk_at
+from twinlog.store_files import is_store, store_root
 from twinlog.store_marks import read_marks
 
 
@@ -58,14 +59,14 @@ def repair(
                 context.printer.note(f"{action.kind}: {action.path}: {action.what}")
         if not context.confirm(f"Repair {directory}?", yes=yes):
             return Exit.NO
-        disk = RealDisk(directory)
+        disk = disk_at(directory)
         folder = carry_out(disk, plan, reader=reader, wall_ms=context.wall_ms())
     return _answer(directory, plan, folder, context)
 
 
 def _free(directory: Path) -> None:
     """Refuse a directory that a node or a broker has locked."""
-    if (directory / "commitlog").is_dir() and read_marks(directory).live:
+    if is_store(directory) and read_marks(store_root(directory)).live:
         raise Failure(
             Exit.UNAVAILABLE,
             f"{directory} is in use",
@@ -137,7 +138,7 @@ def recover(directory: Path, /, *, context: Annotated[Context, PRIVATE]) -> int:
     _free(directory)
     with open_store(directory):
         pass
-    found = recover_store(RealDisk(directory), wall_ms=context.wall_ms())
+    found = recover_store(disk_at(directory), wall_ms=context.wall_ms())
     boot, behind = found.boot, found.end - found.confirm
     if boot.damage is not None and not found.clean:
         raise Failure(

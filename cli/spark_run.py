@@ -22,6 +22,7 @@ from cli.context import Context
 from cli.failures import Exit, Failure
 from cli.render import Answer, Cell, Table, Time, columns, dump
 from twinlog.errors import UsageError
+from twinlog.store_files import is_store
 
 if TYPE_CHECKING:
     from twinlog.spark.jobs.engine import Engine
@@ -127,7 +128,7 @@ def store_at(path: Path) -> Path:
     Raises:
         Failure: It is none (exit 66).
     """
-    if (path / "commitlog").is_dir():
+    if is_store(path):
         return path.resolve()
     text = f"there is no directory {path}"
     if path.is_dir():

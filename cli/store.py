@@ -19,8 +19,9 @@ from cli.options import Output
 from cli.parsing import PRIVATE, Yes
 from cli.render import Answer, Table, columns
 from storage.adoption import Adoption, carry_out, plan_adoption
-from storage.disk import RealDisk
 from storage.identity import Who, read_identity
+from storage.spread import disk_at
+from twinlog.store_files import store_root
 from twinlog.store_reader import StoreReader
 from twinlog.units import format_size
 
@@ -49,7 +50,7 @@ def adopt(
         dry_run: Only show the plan.
         yes: Do not ask.
     """
-    disk = RealDisk(_existing(directory))
+    disk = disk_at(_existing(directory))
     before = read_identity(disk)
     with open_store(directory) as ours, StoreReader(directory, rocketmq=True) as reader:
         if ours.marks.live:
@@ -77,8 +78,8 @@ def adopt(
 
 
 def _existing(directory: Path) -> Path:
-    if not directory.is_dir():
-        raise Failure(Exit.MISSING, f"there is no directory {directory}")
+    if not store_root(directory).is_dir():
+        raise Failure(Exit.MISSING, f"there is no directory {store_root(directory)}")
     return directory
 
 

@@ -70,6 +70,8 @@ class NodeConfig:
     name: str
     address: str
     data: Path
+    log_folders: tuple[Path, ...]
+    log_folders_closed: frozenset[Path]
     role: str
     priority: int
     listen: ListenSection
@@ -311,6 +313,10 @@ class _Check:
             name=node.name,
             address=node.address,
             data=self.path.parent / (node.data or f"data/{node.name}"),
+            log_folders=tuple(self.path.parent / folder for folder in node.log_folders),
+            log_folders_closed=frozenset(
+                self.path.parent / folder for folder in node.log_folders_closed
+            ),
             role=node.role,
             priority=node.priority,
             listen=listen,
@@ -368,6 +374,7 @@ class _Check:
                 text = f'name is "{node.name}" more than once'
                 self.document.add(self._origin(node, "name"), text, "every node has its own")
             self._once(taken, node, "data", ("data", node.data), f"data folder {node.data}")
+            self._folders(taken, node)
             ports = (node.listen.clients, node.listen.slaves, node.listen.http)
             for key, port in zip(("clients", "slaves", "http"), ports, strict=True):
                 if port:
@@ -383,6 +390,20 @@ class _Check:
         if len(families) > 1:
             text = "IPv4 and IPv6 addresses are mixed; records store one length of host"
             self.document.add(self._origin(nodes[-1], "address"), text, "use one family")
+
+    def _folders(self, taken: dict[object, str], node: NodeConfig) -> None:
+        """Check the folders of the log: each of one store, and one of them takes new files."""
+        for number, folder in enumerate(node.log_folders):
+            what = f"log folder {folder}"
+            self._once(taken, node, f"log_folders[{number}]", ("data", folder), what)
+        every = {node.data / "commitlog", *node.log_folders}
+        for folder in sorted(node.log_folders_closed - every):
+            text = f"{folder} is closed, but it is no log folder of {node.name}"
+            hint = f"name it under log_folders as well, or name {node.data / 'commitlog'}"
+            self.document.add(self._origin(node, "log_folders_closed"), text, hint)
+        if every <= node.log_folders_closed:
+            text = f"every log folder of {node.name} is closed: there is no place for new files"
+            self.document.add(self._origin(node, "log_folders_closed"), text, "leave one out")
 
     def _once(
         self, taken: dict[object, str], node: NodeConfig, key: str, thing: object, what: str
@@ -416,6 +437,7 @@ class _Check:
 
     def _origin(self, node: NodeConfig, key: str) -> Origin:
         """Return where a node's value was given: its own table, its section, or the cluster's."""
+        key = key.partition("[")[0]
         for name in (f"{node.name}.{key}", key):
             origin = self.origins.get(name)
             if origin is not None and origin.kind != "default":

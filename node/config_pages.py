@@ -228,6 +228,8 @@ def _default(info: FieldInfo) -> str:
     if info.default is PydanticUndefined:
         return "needed"
     words = [word for word in info.metadata if isinstance(word, str)]
+    if info.default == ():
+        return "-"
     if info.default is None:
         return "`none`" if words and words[0].endswith("or none") else "-"
     return f"`{shown(info.default, words[0] if words else '')}`"

@@ -119,6 +119,18 @@ class NodeSection(Section):
     name: Name = Field(description="How commands, logs and other nodes call it.")
     address: str = Field(description="What others use to reach it: an IP address or a host name.")
     data: str | None = Field(None, description="Its data folder; the default is data/NAME.")
+    log_folders: Annotated[tuple[str, ...], "list of folders"] = Field(
+        (),
+        max_length=64,
+        description="More folders for log files, on other disks; they take turns with the data "
+        "folder's commitlog, and one that is 85 % full is passed over.",
+    )
+    log_folders_closed: Annotated[tuple[str, ...], "list of folders"] = Field(
+        (),
+        max_length=65,
+        description="Those of them, or the data folder's commitlog, that take no new files; "
+        "retention empties them.",
+    )
     role: Literal["master", "slave", "auto"] = Field(
         "auto", description="At its very first start only; afterwards the epoch history decides."
     )

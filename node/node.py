@@ -50,6 +50,7 @@ from replication.coordinator_store import read_run_file
 from replication.stream_service import listen
 from storage import Store, Who
 from storage.disk import Disk, RealDisk
+from storage.spread import spread
 
 RUN_FILE = "twinlog/run.json"
 DRAIN_SECONDS = 10.0
@@ -79,8 +80,9 @@ class Node:
         self._config = config
         self._settings = config.node(name)
         self._coordinator = coordinator or endpoints_of(config)
-        self._disk = disk or RealDisk(
-            self._settings.data, descriptors_max=queue_descriptors_that_fit()
+        self._disk = disk or spread(
+            RealDisk(self._settings.data, descriptors_max=queue_descriptors_that_fit()),
+            parts.log_folders(self._settings),
         )
         self._stopping = trio.Event()
         self._drain = trio.CancelScope()

@@ -13,7 +13,9 @@ from node.answers import Identity
 from node.config import ClusterConfig, NodeConfig
 from replication.settings import ReplicationSettings
 from storage.retention import RetentionSettings
+from storage.segment import DIRECTORY
 from storage.settings import StoreSettings
+from storage.spread import Folders
 
 HOT_SHARE = 0.4
 """A read further behind the end than this share of memory is cold (RocketMQ's ratio)."""
@@ -49,6 +51,14 @@ def store_settings(node: NodeConfig, host: str, port: int) -> StoreSettings:
         index_cells=storage.key_index_cells,
         retention=retention_settings(node),
     )
+
+
+def log_folders(node: NodeConfig) -> Folders:
+    """Return where a node's log files lie."""
+    closed = {str(folder) for folder in node.log_folders_closed}
+    if node.data / DIRECTORY in node.log_folders_closed:
+        closed.add(DIRECTORY)
+    return Folders(tuple(map(str, node.log_folders)), frozenset(closed))
 
 
 def retention_settings(node: NodeConfig) -> RetentionSettings:

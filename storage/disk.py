@@ -136,8 +136,8 @@ class Disk(Protocol):
         """Remove a file."""
         ...
 
-    def free_bytes(self) -> tuple[int, int]:
-        """Free and total bytes of the file system."""
+    def free_bytes(self, path: str = ".") -> tuple[int, int]:
+        """Free and total bytes of the file system that holds the directory ``path``."""
         ...
 
     def lock(self, op: str) -> None:
@@ -272,7 +272,7 @@ class RealDisk:
     def look(self, path: str, size: int, places: Sequence[int], length: int) -> list[bytes] | None:
         """See `Disk`."""
         try:
-            descriptor = os.open(f"{self.root}/{path}", os.O_RDONLY | os.O_CLOEXEC)
+            descriptor = os.open(self._path(path), os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
             return None
         except OSError as error:
@@ -389,12 +389,12 @@ class RealDisk:
         except OSError as error:
             raise disk_error(op, path, error) from None
 
-    def free_bytes(self) -> tuple[int, int]:
+    def free_bytes(self, path: str = ".") -> tuple[int, int]:
         """See `Disk`."""
         try:
-            found = os.statvfs(self.root)
+            found = os.statvfs(self._path(path))
         except OSError as error:
-            raise disk_error("free-bytes", ".", error) from None
+            raise disk_error("free-bytes", path, error) from None
         # As df and RocketMQ count: what is kept back for root is neither free nor in use.
         free, used = found.f_bavail, found.f_blocks - found.f_bfree
         return free * found.f_frsize, (free + used) * found.f_frsize

@@ -73,6 +73,12 @@ class ForeignStore(UsageError):
     default_code: ClassVar[str] = "foreign-store"
 
 
+class LogFolder(UsageError):
+    """A folder of log files is missing, or is not as the store knows it; nothing was changed."""
+
+    default_code: ClassVar[str] = "log-folder"
+
+
 class IndexOff(UnavailableError):
     """Records cannot be found by key: the key index is turned off."""
 

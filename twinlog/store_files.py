@@ -2,13 +2,14 @@
 
 A series is a folder of log-like files, each named by its start in 20 decimal digits. Sizes are
 taken from the files, so a series may hold files of several sizes; a gap between two files is a
-fact, not an error. Nothing is ever written, and nothing is locked: the directory may be live.
+fact, not an error. The log's files may lie in several folders (`log_folders`). Nothing is ever
+written, and nothing is locked: the directory may be live.
 
 Units: bytes from the series' beginning; ends are exclusive.
 
 Not here: what the bytes mean.
 
-Sources: RocketMQ 5.3 (``MappedFileQueue``).
+Sources: RocketMQ 5.3 (``MappedFileQueue``, ``MultiPathMappedFileQueue``).
 """
 
 from __future__ import annotations
@@ -19,8 +20,56 @@ from bisect import bisect_right
 from dataclasses import dataclass
 from pathlib import Path
 
+from twinlog.errors import UsageError
+
+FOLDERS = "twinlog/folders"
+"""Names the folders besides ``commitlog`` that hold log files of a store of ours, one a line."""
 _CHUNK = 1 << 20
 _ZEROS = bytes(_CHUNK)
+
+
+def store_root(path: Path | str) -> Path:
+    """Return the directory of a store; the first part of ``ROOT,FOLDER,...``.
+
+    So a store of RocketMQ's is named whose ``storePathCommitLog`` is a list; where commas separate
+    stores (Spark's ``path``), by semicolons. A directory whose name has one is what it is.
+    """
+    return Path(_parts(path)[0])
+
+
+def _parts(path: Path | str) -> list[str]:
+    return [str(path)] if Path(path).is_dir() else str(path).replace(";", ",").split(",")
+
+
+def log_folders(path: Path | str) -> tuple[Path, ...]:
+    """Return the folders that hold a store's log files: its own, noted ones, named ones.
+
+    Raises:
+        UsageError: A folder is missing (code ``log-folder``).
+    """
+    first, *named = map(Path, _parts(path))
+    noted = first / FOLDERS
+    lines = noted.read_text(encoding="utf-8").splitlines() if noted.is_file() else []
+    found = [first / "commitlog"]
+    for folder in [*(first / line for line in lines), *named]:
+        if not folder.is_dir():
+            text = f"log folder {folder} of {first} is missing"
+            raise UsageError(text, code="log-folder", hint="mount it", folder=str(folder))
+        if folder not in found:
+            found.append(folder)
+    return tuple(found)
+
+
+def is_store(path: Path | str) -> bool:
+    """Whether a directory is that of a store: it has, or names, folders of log files."""
+    root = store_root(path)
+    return (root / "commitlog").is_dir() or (root.is_dir() and root != Path(path))
+
+
+def log_file(path: Path | str, name: str) -> Path:
+    """Return where the log file ``name`` of a store lies; in its own folder if it is nowhere."""
+    found = [folder / name for folder in log_folders(path)]
+    return next((one for one in found if one.is_file()), found[0])
 
 
 @dataclass(frozen=True, slots=True)

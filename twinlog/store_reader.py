@@ -35,7 +35,7 @@ from twinlog.record import Record, decode
 from twinlog.store_compacted import CompactedQueue, compacted_queues
 from twinlog.store_config import read_config
 from twinlog.store_epochs import history
-from twinlog.store_files import FileSeries, LogFile
+from twinlog.store_files import FileSeries, LogFile, is_store, log_folders, store_root
 from twinlog.store_keys import HITS_MAX, TIME_MAX, KeyIndex
 from twinlog.store_log import (
     Blank,
@@ -80,7 +80,8 @@ class StoreReader:
     """A store directory, opened for reading.
 
     Args:
-        root: The directory that holds ``commitlog``.
+        root: The directory that holds ``commitlog``; with more folders of log files behind commas
+            if RocketMQ's ``storePathCommitLog`` is a list.
         raw: Show everything that parses, not only what recovery would keep.
         rocketmq: Read it by RocketMQ's rules though it has a batch index of ours: what RocketMQ
             appended behind our end is part of the log then.
@@ -106,12 +107,13 @@ class StoreReader:
         self.index_capacity = index_capacity
         self._check_crc = check_crc
         self._watch = watch
-        self.root = Path(root)
+        self.name = str(root)
+        self.root = store_root(root)
         self.raw = raw
-        if not (self.root / "commitlog").is_dir():
+        if not is_store(root):
             text = f"{self.root} is no store: it has no directory commitlog"
             raise UsageError(text, code="not-a-store", hint="name the data directory of a node")
-        self.series = FileSeries(self.root / "commitlog")
+        self.series = FileSeries(*log_folders(root))
         self.batches = FileSeries(self.root / "twinlog" / "batches")
         self.ours = bool(self.batches.files) and not rocketmq
         self.clean = not (self.root / "abort").exists()

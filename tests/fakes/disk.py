@@ -461,7 +461,7 @@ class FakeDisk:
 
     # -- the protocol: the machine
 
-    def free_bytes(self) -> tuple[int, int]:
+    def free_bytes(self, path: str = ".") -> tuple[int, int]:
         """Free and total bytes."""
         return self.room(), self._total if self.capacity is None else self.capacity
 

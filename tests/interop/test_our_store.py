@@ -9,6 +9,7 @@ import pytest
 
 from storage import CreateTopic, Outcome, Section, Store, StoreSettings, Token, Who
 from storage.disk import RealDisk
+from storage.spread import Folders, spread
 from twinlog.record import RecordEncoder, encode_properties
 from twinlog.store_reader import StoreReader
 
@@ -22,15 +23,16 @@ ODD = "%RETRY%odd-sizes"
 TOKEN = Token("master", 1, 1)
 
 
-def write_store(root: Path, *, family: int, rounds: int = 60) -> None:
+def write_store(root: Path, *, family: int, rounds: int = 60, more: tuple[Path, ...] = ()) -> None:
     """A store of several log and queue files: two topics, five queues, tags, keys, odd bodies."""
     host = ("127.0.0.1", 7410) if family == 4 else ("::1", 7410)
     settings = StoreSettings(
         segment_size=SEGMENT_SIZE, queue_segment_entries=QUEUE_ENTRIES, store_host=host
     )
     root.mkdir()
+    disk = spread(RealDisk(root), Folders(tuple(map(str, more))))
     store = Store.open(
-        RealDisk(root), settings, Who("interop", "g1", "n1", family), wall_ms=1_700_000_000_000
+        disk, settings, Who("interop", "g1", "n1", family), wall_ms=1_700_000_000_000
     )
     store.registered()
     store.take_token(TOKEN)
@@ -130,6 +132,31 @@ def test_rocketmq_reads_every_record_of_ours(judge, tmp_path: Path, family: int)
     for place, record in ours.items():
         assert theirs[place] == record, place
     assert {"flights", ODD} <= set(found["topics"])
+
+
+def test_rocketmq_goes_on_in_several_folders(judge, tmp_path: Path) -> None:
+    """It reads a log that we spread over three folders, appends new files in turn; we read all."""
+    root, more = tmp_path / "ours", (tmp_path / "far", tmp_path / "further")
+    write_store(root, family=4, more=more)
+    ours, folders = what_we_read(root), [root / "commitlog", *more]
+    before = [len(list(folder.glob("[0-9]*"))) for folder in folders]
+    assert min(before) >= 1
+    opened = judge.ask(
+        "open", dir=str(root), commit_log_size=SEGMENT_SIZE, queue_size=20 * QUEUE_ENTRIES,
+        commit_logs=",".join(map(str, folders)),
+    )  # fmt: skip
+    assert opened["loaded"] is True
+    found = judge.ask("dump")["messages"]
+    theirs = {(one["topic"], one["queue_id"], one["queue_offset"]): one["body"] for one in found}
+    assert theirs == {place: record["body"] for place, record in ours.items()}
+    one = {"topic": "flights", "queue": 1, "body": "55" * 4000, "properties": {"KEYS": "theirs"}}
+    put = judge.ask("put", messages=[one] * 60)
+    assert {result["status"] for result in put["results"]} == {"PUT_OK"}
+    judge.ask("close")
+    after = [len(list(folder.glob("[0-9]*"))) for folder in folders]
+    assert all(now > then for now, then in zip(after, before, strict=True))
+    with StoreReader(root, rocketmq=True) as reader:
+        assert sum("theirs" in record.keys for record in reader.records()) == 60
 
 
 def end_of(root: Path) -> int:

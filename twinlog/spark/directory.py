@@ -25,7 +25,6 @@ import contextlib
 import struct
 from collections.abc import Iterable
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 from twinlog import kernels
@@ -36,7 +35,7 @@ from twinlog.spark.errors import SourceError
 from twinlog.spark.foreign import np
 from twinlog.spark.planning import Piece, Span
 from twinlog.spark.queue_files import ENTRY, AnyQueueFiles, Entries, open_queue, queue_folders
-from twinlog.store_files import FileSeries
+from twinlog.store_files import FileSeries, is_store, log_folders, store_root
 from twinlog.store_log import first_stamp
 from twinlog.store_marks import read_marks
 from twinlog.store_reader import StoreReader
@@ -185,12 +184,13 @@ class Directory:
     """
 
     def __init__(self, root: str) -> None:
-        self.root = Path(root)
-        if not (self.root / "commitlog").is_dir():
+        self.name = root
+        self.root = store_root(root)
+        if not is_store(root):
             text = f"{root} is no store: it has no directory commitlog"
             hint = "name the data directory of a node"
             raise SourceError(text, code="not-a-store", hint=hint)
-        self._series = FileSeries(self.root / "commitlog")
+        self._series = FileSeries(*log_folders(root))
         self.ours = (self.root / "twinlog" / "batches").is_dir()
         marks = read_marks(self.root)
         self.live = marks.live
@@ -292,7 +292,7 @@ class Directory:
 
     def _recover(self) -> None:
         """Take end and queues from what recovery would do."""
-        with StoreReader(self.root) as store:
+        with StoreReader(self.name) as store:
             self.end = store.end
             for queue in store.queues():
                 stored = self._stored.get((queue.topic, queue.queue))

@@ -12,10 +12,10 @@ from __future__ import annotations
 import os
 from bisect import bisect_right
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from twinlog.spark.foreign import np
+from twinlog.store_files import FileSeries, log_folders
 
 GAP = 64 << 10
 """Records closer than this are read in one go; below it the bytes between cost less than a call."""
@@ -32,10 +32,7 @@ class LogBytes:
     """
 
     def __init__(self, root: str, room: int) -> None:
-        folder = Path(root) / "commitlog"
-        self._paths = sorted(
-            path for path in folder.iterdir() if len(path.name) == 20 and path.name.isdigit()
-        )
+        self._paths = [file.path for file in FileSeries(*log_folders(root)).files]
         self._starts = [int(path.name) for path in self._paths]
         self._opened: dict[int, int] = {}
         self.buffer: Any = np.empty(room, np.uint8)

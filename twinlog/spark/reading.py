@@ -30,6 +30,7 @@ from twinlog.spark.foreign import np, pa
 from twinlog.spark.log_bytes import LogBytes
 from twinlog.spark.planning import Piece, Split
 from twinlog.spark.queue_files import ENTRY, FILL_SIZE, open_queue
+from twinlog.store_files import store_root
 
 _log = logging.getLogger("twinlog.spark")
 
@@ -213,8 +214,9 @@ def _of_queues(root: str, split: Split, losses: Losses) -> Located:
 
 def _folder(root: str, piece: Piece) -> tuple[Path, bool]:
     tail = Path(piece.topic) / str(piece.queue)
-    simple = Path(root) / "consumequeue" / tail
-    return (simple, False) if simple.is_dir() else (Path(root) / "batchconsumequeue" / tail, True)
+    top = store_root(root)
+    simple = top / "consumequeue" / tail
+    return (simple, False) if simple.is_dir() else (top / "batchconsumequeue" / tail, True)
 
 
 def _gone(losses: Losses, piece: Piece, first: int, last: int, why: str) -> None:

@@ -38,7 +38,7 @@ import org.apache.rocketmq.store.stats.BrokerStatsManager;
  * The real RocketMQ as a judge of store directories: one JSON request per line on standard input,
  * one JSON answer per line on standard output, one JVM for a whole test session.
  *
- * <p>Requests: open {dir, commit_log_size, queue_size}, dump, query {topic, key}, time {topic, queue,
+ * <p>Requests: open {dir, commit_log_size, queue_size, commit_logs?}, dump, query {topic, key}, time {topic, queue,
  * timestamp}, put {messages: [{topic, queue, body (hex), properties}]}, close, filter {cases:
  * [[expression, properties]]}, pack and unpack {rows: [[flag, level, hex]]}. Opening changes a
  * directory, so callers hand over copies.
@@ -86,7 +86,8 @@ public final class Judge {
         String dir = request.getString("dir");
         MessageStoreConfig config = new MessageStoreConfig();
         config.setStorePathRootDir(dir);
-        config.setStorePathCommitLog(dir + File.separator + "commitlog");
+        String logs = request.getString("commit_logs");
+        config.setStorePathCommitLog(logs != null ? logs : dir + File.separator + "commitlog");
         config.setMappedFileSizeCommitLog(request.getIntValue("commit_log_size"));
         config.setMappedFileSizeConsumeQueue(request.getIntValue("queue_size"));
         config.setMaxHashSlotNum(100);

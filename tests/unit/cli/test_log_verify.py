@@ -69,3 +69,18 @@ def test_progress_is_said_on_stderr(
     assert "reading" not in said.out
     assert main(["log", "verify", str(root), "--quiet"], {}) == 0
     assert capsys.readouterr().err == ""
+
+
+def test_a_log_in_several_folders(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """RocketMQ's ``storePathCommitLog`` behind commas; without it half of the log is missing."""
+    root, more = unpack("02-rollover", tmp_path), tmp_path / "more"
+    whole = verified(capsys, root)
+    more.mkdir()
+    for path in sorted((root / "commitlog").iterdir())[1::2]:
+        path.rename(more / path.name)
+    assert verified(capsys, root)[0] == 65
+    code, found = verified(capsys, Path(f"{root},{more}"))
+    differ = {name for name in found if found[name] != whole[1].get(name)}
+    assert (code, differ - {"directory", "seconds", "bytes_per_second"}) == (0, set())
+    assert main(["log", "verify", f"{root},{tmp_path / 'away'}"], {}) in (64, 66)
+    assert f"log folder {tmp_path / 'away'} of {root} is missing" in capsys.readouterr().err

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from node.config import ClusterConfig, ConfigError, load
 from node.config_pages import Local, local_text, reference, shown, write_local
+from node.parts import log_folders
 
 GOLDEN = Path(__file__).with_name("golden")
 
@@ -316,3 +317,24 @@ def test_the_checkouts_file_is_what_config_init_writes() -> None:
     """The README calls it such a cluster."""
     text = (Path(__file__).parents[3] / "cluster.toml").read_text(encoding="utf-8")
     assert text == local_text(Local())
+
+
+def test_log_folders_are_of_one_node_and_one_of_them_is_open(tmp_path: Path) -> None:
+    """Relative to the file, as the data folder; two nodes never share one."""
+    open_one = 'log_folders = ["more", "/far/log"]\nlog_folders_closed = ["data/n1/commitlog"]\n'
+    text = TWO_NODES.replace('role = "master"\n', 'role = "master"\n' + open_one)
+    found = read(tmp_path, text).node("n1")
+    assert found.log_folders == (tmp_path / "more", Path("/far/log"))
+    assert found.log_folders_closed == {tmp_path / "data/n1/commitlog"}
+    folders = log_folders(found)
+    assert folders.more == (str(tmp_path / "more"), "/far/log")
+    assert "commitlog" in folders.closed
+    assert log_folders(read(tmp_path, text).node("n2")).more == ()
+    shared = text.replace('name = "n2"\n', 'name = "n2"\nlog_folders = ["/far/log"]\n')
+    (wrong,) = mistakes(tmp_path, shared)
+    assert "log folder /far/log is already used as n1.log_folders[1]" in wrong
+    closed = text.replace('["data/n1/commitlog"]', '["data/n1/commitlog", "more", "/far/log"]')
+    (wrong,) = mistakes(tmp_path, closed)
+    assert "every log folder of n1 is closed" in wrong
+    (wrong,) = mistakes(tmp_path, text.replace('["data/n1/commitlog"]', '["elsewhere"]'))
+    assert "elsewhere is closed, but it is no log folder of n1" in wrong

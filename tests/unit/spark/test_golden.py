@@ -148,3 +148,14 @@ def test_epochs_of_a_controller_store(tmp_path: Path) -> None:
     for row in rows_of(root):
         epoch = [epoch for start, epoch in starts if start <= row["physical_offset"]][-1]
         assert row["epoch"] == epoch
+
+
+def test_a_log_in_several_folders(tmp_path: Path) -> None:
+    """Named behind a semicolon, for commas separate stores; the rows are the same."""
+    root = unpack("02-rollover", tmp_path)
+    whole = rows_of(root)
+    more = tmp_path / "more"
+    more.mkdir()
+    for path in sorted((root / "commitlog").iterdir())[1::2]:
+        path.rename(more / path.name)
+    assert rows_of(Path(f"{root};{more}")) == whole

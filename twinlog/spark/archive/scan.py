@@ -18,7 +18,6 @@ import os
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import IO, Any
 
 from twinlog import kernels
@@ -27,6 +26,7 @@ from twinlog.kernels import codes
 from twinlog.spark.archive.rows import numpy, starts_of
 from twinlog.spark.asking import Asking
 from twinlog.spark.remote_log import Piece, Proof, RemoteLog, proven
+from twinlog.store_files import log_file, store_root
 from twinlog.units import KiB, MiB
 
 WINDOW = 32 * MiB
@@ -66,9 +66,8 @@ class Sealed:
 def _open(sealed: Sealed) -> tuple[IO[bytes], bytes]:
     """Return the open log file and its batch index."""
     if sealed.asking is None:
-        root = Path(sealed.root)
-        index = root / "twinlog" / "batches" / sealed.name
-        opened = (root / "commitlog" / sealed.name).open("rb")
+        index = store_root(sealed.root) / "twinlog" / "batches" / sealed.name
+        opened = log_file(sealed.root, sealed.name).open("rb")
         try:
             return opened, index.read_bytes() if sealed.batches else b""
         except BaseException:

@@ -44,7 +44,7 @@ def of_directory(path: Path, group: str) -> list[Sealed]:
             if isinstance(store.log, TwinLog) and not _tiled(store.log, file.start, file.end):
                 continue
             own = epochs_of(epochs, file.start, file.end)
-            root, name = str(store.root), file.path.name
+            root, name = store.name, file.path.name
             found.append(Sealed(root, group, name, file.start, file.end, own, store.ours))
         return found
 

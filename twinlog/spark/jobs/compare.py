@@ -26,7 +26,7 @@ from twinlog.spark.jobs.engine import Engine
 from twinlog.spark.jobs.report import Report, Rows, Value, Verdict
 from twinlog.spark.jobs.splits import SPLIT_BYTES, first_start, pread
 from twinlog.store_compare import consistent_point
-from twinlog.store_files import FileSeries
+from twinlog.store_files import FileSeries, log_folders
 from twinlog.store_log import TwinLog
 from twinlog.store_reader import StoreReader
 from twinlog.units import MiB
@@ -129,7 +129,7 @@ def compare_sides(engine: Engine, one: Side, two: Side, split_bytes: int) -> int
 
 def _first_difference(span: tuple[int, int], one: str, two: str) -> int | None:
     at, end = span
-    sides = [FileSeries(Path(path) / "commitlog") for path in (one, two)]
+    sides = [FileSeries(*log_folders(path)) for path in (one, two)]
     while at < end:
         parts = [_bytes(side, at, min(BLOCK_BYTES, end - at)) for side in sides]
         size = min(len(part) for part in parts)
@@ -242,7 +242,7 @@ def _trusted_before(store: StoreReader, offset: int) -> int:
 
 
 def _record(side: Side, at: int) -> Record | None:
-    series = FileSeries(Path(side.path) / "commitlog")
+    series = FileSeries(*log_folders(side.path))
     try:
         record = decode(series.read(at, RECORD_MAX), 0, check_crc=False)
     except CorruptionError:

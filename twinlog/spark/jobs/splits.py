@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from twinlog.store_files import LogFile
+from twinlog.store_files import LogFile, log_file
 from twinlog.store_log import TwinLog
 from twinlog.store_queues import AnyQueue, Queue
 from twinlog.store_reader import StoreReader
@@ -60,7 +60,7 @@ class Split:
         Raises:
             OSError: The file is gone or cannot be read.
         """
-        path = Path(self.root) / "commitlog" / self.file
+        path = log_file(self.root, self.file)
         return pread(path, self.start - self.base, self.end - self.start)
 
 
@@ -112,7 +112,7 @@ def plan(root: Path | str, split_bytes: int = SPLIT_BYTES) -> Plan:
         queues = [queue for queue in store.stored_queues.values() if isinstance(queue, Queue)]
         for file in store.series.files:
             splits += _of_rocket(store, file, queues, split_bytes)
-        return Plan(str(store.root), False, splits, 0, _doubts(store))
+        return Plan(store.name, False, splits, 0, _doubts(store))
 
 
 def _doubts(store: StoreReader) -> list[str]:
@@ -153,11 +153,11 @@ def _of_ours(store: StoreReader, log: TwinLog, split_bytes: int) -> Plan:
             ended = True
         elif ended:
             doubts.append("the log goes on behind its end")
-    return Plan(str(store.root), True, splits, batches, doubts)
+    return Plan(store.name, True, splits, batches, doubts)
 
 
 def _split(store: StoreReader, file: LogFile, start: int, end: int) -> Split:
-    return Split(str(store.root), file.path.name, file.start, start, end, False, file.end)
+    return Split(store.name, file.path.name, file.start, start, end, False, file.end)
 
 
 def _of_rocket(
@@ -172,7 +172,7 @@ def _of_rocket(
         borders.append(found)
     # A record without properties ends in two zeros.
     end = min(store.series.last_written(file, borders[-1]) + 8, file.end)
-    name, root = file.path.name, str(store.root)
+    name, root = file.path.name, store.name
     last = Split(root, name, file.start, borders[-1], end, True, file.end)
     return [*(_split(store, file, *pair) for pair in itertools.pairwise(borders)), last]
 

@@ -35,7 +35,7 @@ from twinlog.store_check import Finding, Grade
 from twinlog.store_check import Verdict as Judgement
 from twinlog.store_check import verify as judge_store
 from twinlog.store_epochs import broken_chains
-from twinlog.store_files import FileSeries
+from twinlog.store_files import FileSeries, store_root
 from twinlog.store_log import TwinLog, batch_entries
 from twinlog.store_queues import Queue
 from twinlog.store_reader import StoreReader
@@ -149,7 +149,7 @@ def prove(split: Split, level: Level) -> Proof:
 
 def _batches_wrong(split: Split, data: bytes, level: Level) -> str:
     """Compare the batches of a range with their index entries; empty when all hold."""
-    index = FileSeries(Path(split.root) / "twinlog" / "batches")
+    index = FileSeries(store_root(split.root) / "twinlog" / "batches")
     file = index.at(split.base)
     if file is None or file.start != split.base:
         return ""
@@ -180,7 +180,7 @@ def _compare_queues(split: Split, data: bytes) -> tuple[dict[tuple[str, int], in
     found = kernels.gather_queues(data, 0, len(data), split.start)
     for topic_bytes, number, first, entries in found:
         topic = topic_bytes.decode("utf-8", "replace")
-        folder = Path(split.root) / "consumequeue" / topic / str(number)
+        folder = store_root(split.root) / "consumequeue" / topic / str(number)
         if _stored(FileSeries(folder), 20 * first, len(entries)) != entries:
             return named, f"queue {number} of {topic} around {first} is not what the log says"
         named[topic, number] = named.get((topic, number), 0) + len(entries) // 20

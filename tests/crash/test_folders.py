@@ -1,0 +1,44 @@
+"""A process whose log lies in several folders dies in any disk call.
+
+The history of `tests.crash.test_every_operation` on a `SpreadDisk`: files are made, adopted, cut
+and removed in three folders, whose names become durable one by one.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from storage.spread import Folders, SpreadDisk
+from tests.crash.test_every_operation import LOSSES, History, examine, lose
+from tests.fakes.disk import FakeDisk
+from tests.fakes.faults import SimulatedCrash
+
+PARTS = 96
+
+
+def spread(disk: FakeDisk) -> SpreadDisk:
+    """The disk as a new process sees it."""
+    return SpreadDisk(disk, Folders(("second", "third/logs")))
+
+
+class SpreadHistory(History):
+    """The same history in three folders."""
+
+    def __init__(self, disk: FakeDisk) -> None:
+        super().__init__(spread(disk))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", LOSSES)
+def test_every_ninety_sixth_call(kind: str) -> None:
+    """See the module's text; each kind of loss has calls of its own."""
+    whole = FakeDisk(page_size=512)
+    SpreadHistory(whole).play()
+    for number in range(PARTS // 3 * LOSSES.index(kind), whole.faults.calls, PARTS):
+        disk = FakeDisk(page_size=512)
+        history = SpreadHistory(disk)
+        disk.faults.crash(after=number)
+        with pytest.raises(SimulatedCrash):
+            history.play()
+        lose(disk, kind, number)
+        examine(spread(disk), history, kind)
