@@ -18,10 +18,10 @@ from cli.log import open_store
 from cli.options import Output
 from cli.parsing import PRIVATE, Yes
 from cli.render import Answer, Cell, Size, Table, columns
+from storage.recover import disk_at
 from storage.recover import recover as recover_store
 from storage.repair import Action, Repair, carry_out, plan_repair
 from storage.settings import INDEX_SLOTS_MAX
-from storage.spread import disk_at
 from twinlog.store_files import is_store, store_root
 from twinlog.store_marks import read_marks
 

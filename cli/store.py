@@ -20,7 +20,7 @@ from cli.parsing import PRIVATE, Yes
 from cli.render import Answer, Table, columns
 from storage.adoption import Adoption, carry_out, plan_adoption
 from storage.identity import Who, read_identity
-from storage.spread import disk_at
+from storage.recover import disk_at
 from twinlog.store_files import store_root
 from twinlog.store_reader import StoreReader
 from twinlog.units import format_size

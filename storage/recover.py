@@ -14,13 +14,16 @@ Not here: repairing what recovery refuses (`storage.repair`), who asks (``cli``)
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from storage.boot import BootSummary
-from storage.disk import Disk
+from storage.disk import Disk, RealDisk
 from storage.errors import ForeignStore
 from storage.identity import Identity, read_identity
 from storage.settings import StoreSettings
+from storage.spread import Folders, noted, spread
 from storage.store import Store
+from twinlog.store_files import log_folders, store_root
 
 _HOSTS = {4: ("127.0.0.1", 0), 6: ("::1", 0)}
 
@@ -65,6 +68,24 @@ def identity_of(disk: Disk) -> Identity:
             hint="a store of RocketMQ's is put right by: twinlog log repair DIR",
         )
     return found
+
+
+def disk_at(path: Path) -> Disk:
+    """Return the disk of a store for tools: its log files are where it noted them, or where named.
+
+    Args:
+        path: The data directory; with folders behind commas as `twinlog.store_files.store_root`
+            takes them.
+
+    Raises:
+        UsageError: A folder is missing.
+    """
+    root = store_root(path)
+    more = [str(folder.absolute()) for folder in log_folders(path)[1:]]
+    known = noted(RealDisk(root))
+    held = {str((root / folder).absolute()) for folder in known}
+    new = tuple(folder for folder in more if folder not in held)
+    return spread(RealDisk(root), Folders((*known, *new), adopted=True))
 
 
 def recover(disk: Disk, *, wall_ms: int) -> Recovered:

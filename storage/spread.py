@@ -26,12 +26,11 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
-from storage.disk import Disk, Mapping, Memory, RealDisk
+from storage.disk import Disk, Mapping, Memory
 from storage.errors import DiskError, LogFolder
 from storage.segment import AHEAD_LOG, DIRECTORY
-from twinlog.store_files import FOLDERS, log_folders, store_root
+from twinlog.store_files import FOLDERS
 
 FULL = 0.85
 """Share of a file system in use above which its folder takes no new file while others have room."""
@@ -358,21 +357,3 @@ def noted(disk: Disk) -> tuple[str, ...]:
 def spread(disk: Disk, folders: Folders) -> Disk:
     """Return ``disk`` with its log files in ``folders``, as the configuration names them."""
     return SpreadDisk(disk, folders) if folders.more or disk.exists(FOLDERS) else disk
-
-
-def disk_at(path: Path) -> Disk:
-    """Return the disk of a store for tools: its log files are where it noted them, or where named.
-
-    Args:
-        path: The data directory; with folders behind commas as `twinlog.store_files.store_root`
-            takes them.
-
-    Raises:
-        UsageError: A folder is missing.
-    """
-    root = store_root(path)
-    more = [str(folder.absolute()) for folder in log_folders(path)[1:]]
-    known = noted(RealDisk(root))
-    held = {str((root / folder).absolute()) for folder in known}
-    new = tuple(folder for folder in more if folder not in held)
-    return spread(RealDisk(root), Folders((*known, *new), adopted=True))

@@ -60,7 +60,7 @@ SEAM = {
         "config_export", "consume_queue", "cut", "derived", "dispatcher", "front", "identity",
         "key_index", "key_index_file", "key_query", "opening", "raw", "reads", "receiver",
         "reserve",
-        "segment", "segments", "slots", "snapshot",
+        "segment", "segments", "slots", "snapshot", "spread",
     },
     "replication": {"driver", "keeping", "outside", "shipment", "upkeep"},
     "node": {"connection", "finds", "raw_log"},

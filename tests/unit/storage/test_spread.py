@@ -12,8 +12,8 @@ from storage.adoption import carry_out, plan_adoption
 from storage.disk import Disk, RealDisk
 from storage.errors import DiskError, DiskFull, LogFolder
 from storage.identity import Who
-from storage.recover import identity_of, recover, settings_of
-from storage.spread import Folders, SpreadDisk, disk_at, spread
+from storage.recover import disk_at, identity_of, recover, settings_of
+from storage.spread import Folders, SpreadDisk, spread
 from tests.crash.workbench import (
     SETTINGS,
     TOPIC,
@@ -115,15 +115,19 @@ def test_a_folder_that_is_nearly_full_takes_no_file_while_others_have_room(
     used = {"second": 86}
 
     def free(path: str = ".") -> tuple[int, int]:
-        return 100 - used.get(path, 84), 100
+        return (100 - used.get(path, 84)) << 30, 100 << 30
 
     monkeypatch.setattr(fake, "free_bytes", free)
     store = filled(fake)
     assert set(places(fake).values()) == {"commitlog", "third/logs"}
     used.update({"commitlog": 90, "third/logs": 99})
-    assert SpreadDisk(fake, THREE).free_bytes() == (14, 100), "the emptiest folder is the log's"
+    assert SpreadDisk(fake, THREE).free_bytes() == (14 << 30, 100 << 30), (
+        "the emptiest folder is the log's"
+    )
     used["."] = 95
-    assert SpreadDisk(fake, THREE).free_bytes() == (5, 100), "but queues need room as well"
+    assert SpreadDisk(fake, THREE).free_bytes() == (5 << 30, 100 << 30), (
+        "but queues need room as well"
+    )
     before = len(places(fake))
     fill(store, 60)
     assert len(places(fake)) >= before + 3
