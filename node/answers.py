@@ -53,6 +53,11 @@ class AnswerStore(Protocol):
         ...
 
     @property
+    def dispatched(self) -> int:
+        """The dispatched offset."""
+        ...
+
+    @property
     def end(self) -> int:
         """The end offset."""
         ...
@@ -149,6 +154,7 @@ class Answers:
             "family": identity.family,
             "message_size_max": identity.message_size_max,
             "epochs": self._epochs(),
+            "confirm": self._store.confirm,
         }
 
     def _epochs(self) -> list[list[int]]:
@@ -186,6 +192,7 @@ class Answers:
         return {
             "queues": found,
             "confirm": self._store.confirm,
+            "dispatched": self._store.dispatched,
             "age_ms": standing.age_ms,
             "node": standing.node,
             "role": standing.role,

@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, cast
 
 from twinlog.client import Client
@@ -65,13 +65,26 @@ class Nodes:
         """Close the connections."""
         self._client.close()
 
-    def epochs(self) -> tuple[tuple[int, int], ...]:
+    def require(self, epoch: int) -> None:
+        """Believe no node any more that knows only an epoch before this one."""
+        self._asking = replace(self._asking, epoch=epoch)
+
+    def epochs(self, end: int = 0) -> tuple[tuple[int, int], ...]:
         """Return (start, epoch) of the confirmed history, oldest first; () where nodes are older.
+
+        Args:
+            end: Log offset up to which all of them must be known.
 
         Raises:
             SourceUnavailable: No node that knows the pinned epoch answered.
         """
-        answer = self.ask(Type.METADATA, {"topics": []}, "the epochs", lambda _: None)
+
+        def usable(answer: Frame) -> str | None:
+            confirm = answer.fields.get("confirm")
+            late = isinstance(confirm, int) and confirm < end
+            return f"lags: it ends at log offset {confirm}, not {end}" if late else None
+
+        answer = self.ask(Type.METADATA, {"topics": []}, "the epochs", usable)
         rows = answer.fields.get("epochs")
         if not isinstance(rows, list):
             return ()

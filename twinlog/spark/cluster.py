@@ -2,7 +2,8 @@
 
 The view is what one node says in one round of questions: the master where there is one, else
 another. Its ends are confirmed: no task ever sees a record above them. Tasks ask slaves first, and
-a slave that has not got so far is waited for or passed over (`twinlog.spark.asking`).
+a slave that has not got so far is waited for or passed over (`twinlog.spark.asking`). So is one
+that shows a stream less than its checkpoint: what a slave knows to be confirmed trails its master.
 
 Splits hold the same share of every queue: queues of one topic fill side by side, so a split is
 about one stretch of the log. Rows of one queue keep their order inside a split.
@@ -30,7 +31,7 @@ from twinlog.spark.planning import Piece, Split
 from twinlog.spark.queue_files import ENTRY
 from twinlog.spark.reading import Batches, Located, Losses, Reading
 from twinlog.spark.selection import selected
-from twinlog.spark.stream import Ends, Key, Limit, proportional
+from twinlog.spark.stream import Ends, Key, Limit, Reached, proportional
 from twinlog.units import MiB
 from twinlog.wire import Frame, Type
 
@@ -94,23 +95,31 @@ class ClusterView:
 
     Args:
         options: What is asked for; ``servers`` is set.
+        read: How far a stream has read, by group; None: a batch query, which has read nothing.
+
+    Attributes:
+        end: Log offset below which everything the view shows lies.
 
     Raises:
-        SourceUnavailable: No node answered.
+        SourceUnavailable: No node answered, or none had got as far as ``read`` in time.
         SourceError: What is named does not exist.
     """
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: Options, read: Mapping[str, Reached] | None = None) -> None:
         assert options.servers is not None, "a cluster is named by its servers"
         # turn 0 of "any" is the master: whoever just sent a record wants to see it
         pinned_by = "any" if options.read_from == "slave" else options.read_from
         self._nodes = Nodes(Asking(options.servers, pinned_by, options.max_staleness))
         self.route = self._nodes.route
         self._options = options
-        self.confirm = 0
+        self._read = None if read is None else read.get(self.group)
+        self.end = 0
         self._mean: int | None = None
         try:
+            if self._read is not None and self._read.epoch is not None:
+                self._nodes.require(self._read.epoch)
             self._queues = self._pin()
+            self._epochs = () if read is None else self._nodes.epochs(self.end)
         except BaseException:
             self.close()
             raise
@@ -131,6 +140,16 @@ class ClusterView:
                     found[key] = LiveQueue(self, key, extents[key[1]][:2])
         return found
 
+    def _lags(self, answer: Frame) -> str | None:
+        """Return why an OFFSETS answer does not serve: it shows less than was read."""
+        read, shown = self._read, _shown(answer)
+        if read is None or shown >= read.end:
+            return None
+        cut = None if read.epoch is None else _cut_of(self._nodes.epochs(), read.epoch)
+        if cut is not None and cut < read.end:
+            return None
+        return f"lags: it ends at log offset {shown}, the checkpoint at {read.end}"
+
     @property
     def group(self) -> str:
         """Cluster and group: the name in offsets."""
@@ -141,12 +160,17 @@ class ClusterView:
         """The queues that the options mean."""
         return self._queues
 
+    def queue(self, key: Key) -> LiveQueue | None:
+        """Return a queue, whether the options mean it or not."""
+        if key not in self._queues and key[1] < self.route.topics.get(key[0], 0):
+            return LiveQueue(self, key, self.offsets(key[0])[key[1]][:2])
+        return self._queues.get(key)
+
     def offsets(self, topic: str, at_ms: int | None = None) -> dict[int, Any]:
         """Return (start, end, offset at the time) by queue."""
         fields = {"topic": topic, "queues": None, "at_ms": at_ms}
-        answer = self._nodes.ask(Type.OFFSETS, fields, f"offsets of {topic}", lambda _: None)
-        confirm = answer.fields.get("confirm")
-        self.confirm = max(self.confirm, confirm if isinstance(confirm, int) else 0)
+        answer = self._nodes.ask(Type.OFFSETS, fields, f"offsets of {topic}", self._lags)
+        self.end = max(self.end, _shown(answer))
         return dict(parse_offsets(answer.fields))
 
     def read(self, topic: str, queue: int, offset: int, records: int) -> bytes:
@@ -180,26 +204,28 @@ class ClusterView:
     def mark(self, ends: Ends, moved: Sequence[Key]) -> tuple[int | None, int]:
         """Return epoch and place of what is confirmed: everything read lies below it."""
         del ends, moved
-        return self.route.epoch, self.confirm
+        held = [epoch for start, epoch in self._epochs if start < self.end]
+        return held[-1] if held else self.route.epoch, self.end
 
     def cut_of(self, epoch: int) -> int | None:
         """Return where the next epoch after ``epoch`` begins; None where there is none."""
-        if self.route.epoch <= epoch:
-            return None
-        later = [start for start, number in self._nodes.epochs() if number > epoch]
-        return min(later, default=None)
+        return _cut_of(self._epochs, epoch)
+
+    def parts(self, rows: int) -> int:
+        """Return into how many tasks so many rows are divided: by their size and the options.
+
+        The answer changes with the options and with what is stored: a stream keeps it.
+        """
+        wanted = round(rows * self.mean() / self._options.split_bytes) if rows else 0
+        return min(max(wanted, self._options.min_partitions or 1, 1), max(rows, 1))
 
     # -- tasks -----------------------------------------------------------------------------------
 
     def tasks(
-        self, pieces: Sequence[Piece], columns: Sequence[Column], split_bytes: int
+        self, pieces: Sequence[Piece], columns: Sequence[Column], count: int
     ) -> list[ClusterTask]:
-        """Return the tasks that read ``pieces``; a function of them and of the bytes stored."""
-        options, total = self._options, sum(p.stop - p.first for p in pieces)
-        if not total:
-            return []
-        wanted = max(round(total * self.mean() / split_bytes), options.min_partitions or 1, 1)
-        count = min(wanted, total)
+        """Return the tasks that read ``pieces``: each the same share of every piece."""
+        options = self._options
         context = Context(self.route.group, self.epochs(columns))
         reading = reading_of(options, columns, context)
         reading = replace(reading, check_crc=options.check_crc == "record")
@@ -218,7 +244,18 @@ class ClusterView:
         """Return (start, epoch), oldest first, where a column wants them."""
         if not any(column.name == "epoch" for column in columns):
             return ()
-        return self._nodes.epochs()
+        return self._nodes.epochs(self.end)
+
+
+def _shown(answer: Frame) -> int:
+    """Return the log offset that the queues of an OFFSETS answer reach."""
+    found = [answer.fields.get(name) for name in ("confirm", "dispatched")]
+    return min((offset for offset in found if isinstance(offset, int)), default=0)
+
+
+def _cut_of(epochs: Sequence[tuple[int, int]], epoch: int) -> int | None:
+    """Return where the first of ``epochs`` after ``epoch`` begins; None where there is none."""
+    return min((start for start, number in epochs if number > epoch), default=None)
 
 
 def share(piece: Piece, i: int, count: int) -> Piece | None:

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from twinlog.spark.queries import BatchQuery, StreamQuery
+    from twinlog.spark.queries import AnyStream, BatchQuery
 
     Base: Any = object
     BaseReader: Any = object
@@ -153,14 +153,14 @@ class StreamReader(BaseStream, AvailableNow):  # type: ignore[misc]
     def __init__(self, given: Mapping[str, str], fields: Sequence[tuple[str, str]]) -> None:
         self._given = dict(given)
         self._fields = tuple(fields)
-        self._made: StreamQuery | None = None
+        self._made: AnyStream | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave the driver's state behind."""
         return {"_given": self._given, "_fields": self._fields, "_made": None}
 
     @property
-    def _query(self) -> StreamQuery:
+    def _query(self) -> AnyStream:
         if self._made is None:
             from twinlog.spark.columns import of_schema
             from twinlog.spark.options import parse

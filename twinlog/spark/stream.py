@@ -12,10 +12,16 @@ An offset is a dict that Spark writes into its checkpoint as JSON:
 * ``from``: where the first batch began. Spark does not keep the initial offset: it asks again after
   a restart, and a start that moves (latest, a time, retention) would lose rows silently. Only a
   start that says ``initial`` looks at it.
-* ``new``: where queues begin that the start does not have, when that is not 0.
+* ``new``: where queues begin that do not begin where the start says: new ones, and those that go
+  on somewhere else because rows are gone.
+* ``tasks``: into how many tasks the batch is divided, by group; directories are cut by ``split``.
 
 So the tasks of a batch are a function of its two offsets and of the bytes stored, whatever options,
 nodes or retention are when it is replayed.
+
+A store that ends below the checkpoint has lost nothing: it lags, and whoever looks at it waits
+(`twinlog.spark.stream_query`). Only when its history shows a cut, or a queue ends below the
+checkpoint in a store that does not, rows are gone.
 
 Units: queue offsets count records, log offsets are bytes, times are seconds; ``now`` is monotonic.
 
@@ -25,7 +31,7 @@ Not here: reading (`twinlog.spark.reading`), Spark's classes (`twinlog.spark.sou
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, cast
 
 from twinlog.spark.errors import DataLossError, SourceError
@@ -38,6 +44,19 @@ Ends = dict[Key, int]
 Json = dict[str, Any]
 VERSION = 1
 _POINTS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """How far a store was read.
+
+    Attributes:
+        epoch: Of the newest record read; None: the store keeps none.
+        end: Log offset that the record lies before.
+    """
+
+    epoch: int | None
+    end: int
 
 
 class StreamView(Protocol):
@@ -63,6 +82,14 @@ class StreamView(Protocol):
 
     def cut_of(self, epoch: int) -> int | None:
         """Where the history of ``epoch`` ends in this log; None: nothing speaks against it."""
+        ...
+
+    def queue(self, key: Key) -> StreamQueue | None:
+        """A queue, whether the options mean it or not; None: it does not exist."""
+        ...
+
+    def parts(self, rows: int) -> int | None:
+        """How many tasks a batch of so many rows is divided into; None: bytes decide."""
         ...
 
 
@@ -100,16 +127,16 @@ class Stream:
 
     Args:
         options: What is asked for.
-        views: Looks at the store now.
+        views: Looks at the store now; what it returns has got as far as it is told, by group.
         now: Seconds, never going back.
         wall_ms: Milliseconds since 1970, for times in options.
-        warn: Is told what is skipped, one sentence each.
+        warn: Is told what is skipped, each sentence once.
     """
 
     def __init__(
         self,
         options: Options,
-        views: Callable[[], Sequence[StreamView]],
+        views: Callable[[Mapping[str, Reached]], Sequence[StreamView]],
         *,
         now: Callable[[], float],
         wall_ms: Callable[[], int],
@@ -120,6 +147,7 @@ class Stream:
         self._now = now
         self._wall_ms = wall_ms
         self._warn = warn
+        self._told: set[str] = set()
         self._initial: Json | None = None
         self._cap: dict[str, Ends] | None = None
         self._waiting: float | None = None
@@ -130,7 +158,7 @@ class Stream:
         """Return where the query begins; the same every time."""
         if self._initial is None:
             groups: dict[str, _Group] = {}
-            for view in self._views():
+            for view in self._views({}):
                 ends = {
                     key: start_of(queue, self._options, self._wall_ms(), earliest=False)
                     for key, queue in view.queues.items()
@@ -145,7 +173,7 @@ class Stream:
         """Read up to what is there now and end then."""
         self._cap = {
             view.group: {key: queue.end for key, queue in view.queues.items()}
-            for view in self._views()
+            for view in self._views({})
         }
 
     def newest(self) -> Json:
@@ -154,7 +182,7 @@ class Stream:
             view.group: self._group(
                 view, {key: queue.end for key, queue in view.queues.items()}, _Group()
             )
-            for view in self._views()
+            for view in self._views({})
         }
         return _json(groups, self._options.split_bytes)
 
@@ -165,7 +193,7 @@ class Stream:
             DataLossError: History is not what ``start`` says, and that is not allowed.
         """
         old = _groups(start)
-        views = self._views()
+        views = self._views(reached_of(start))
         self._same_groups(old, views)
         spans = {view.group: self._spans(view, old.get(view.group, _Group())) for view in views}
         total = sum(stop - first for found in spans.values() for first, stop in found.values())
@@ -174,25 +202,32 @@ class Stream:
         self._waiting = None
         groups: dict[str, _Group] = {}
         new: dict[str, Ends] = {}
+        tasks: dict[str, int] = {}
         for view in views:
             before, found = old.get(view.group, _Group()), spans[view.group]
-            share = _share(limit, found, total)
-            ends = view.cut(found, share)
-            groups[view.group] = self._group(view, ends, before)
-            fresh = {
-                k: first for k, (first, _) in found.items() if k not in before.queues and first
-            }
+            ends = view.cut(found, _share(limit, found, total))
+            firsts = {key: first for key, (first, _) in found.items()}
+            fresh = {k: first for k, first in firsts.items() if first != before.queues.get(k, 0)}
             if fresh:
                 new[view.group] = fresh
+            cut = self._history(view, before)
+            if cut is not None:  # what was read below the cut is all that counts from now on
+                before = _Group(before.queues, before.epoch, cut)
+            groups[view.group] = self._group(view, ends, before, firsts)
+            rows = sum(stop - firsts[key] for key, stop in ends.items())
+            if rows and (count := view.parts(rows)) is not None:
+                tasks[view.group] = count
         made = _json(groups, self._options.split_bytes)
         if new:
             made["new"] = {name: _tree(ends) for name, ends in new.items()}
+        if tasks:
+            made["tasks"] = tasks
         if start.get("initial"):
             made["from"] = {name: _tree(group.queues) for name, group in old.items()}
         return made
 
-    def pieces(self, start: Json, end: Json) -> tuple[dict[str, list[Piece]], int]:
-        """Return what the batch between two offsets reads, by group, and its split size.
+    def pieces(self, start: Json, end: Json) -> dict[str, list[Piece]]:
+        """Return what the batch between two offsets reads, by group.
 
         Raises:
             SourceError: The offsets are of another version.
@@ -204,21 +239,64 @@ class Stream:
             began = {name: group.queues for name, group in _groups(start).items()}
         found: dict[str, list[Piece]] = {}
         for name, group in _groups(end).items():
-            firsts = new.get(name, {}) | began.get(name, {})
+            firsts = began.get(name, {}) | new.get(name, {})
             found[name] = [
                 Piece(topic, queue, firsts.get((topic, queue), 0), stop)
                 for (topic, queue), stop in sorted(group.queues.items())
                 if firsts.get((topic, queue), 0) < stop
             ]
-        return found, int(end.get("split", self._options.split_bytes))
+        return found
+
+    def kept(self, view: StreamView, pieces: Sequence[Piece], read: Reached) -> list[Piece]:
+        """Return what is still there of the batch that ends at ``read``.
+
+        Raises:
+            SourceError: A queue of it is not there.
+            DataLossError: Rows of it are gone or are others by now, and that is not allowed.
+        """
+        cut = self._history(view, _Group({}, read.epoch, read.end))
+        found: list[Piece] = []
+        for piece in pieces:
+            queue, name = view.queue((piece.topic, piece.queue)), _name(piece)
+            if queue is None:
+                hint = "use another checkpointLocation"
+                raise SourceError(f"{name} is not there any more", code="checkpoint", hint=hint)
+            first = self._kept(queue, piece.first)
+            stop = min(piece.stop, queue.end)
+            same = piece.stop if cut is None else _at(queue, cut)
+            if same < piece.stop:
+                text = f"{name}: history was cut at log offset {cut} by an unclean election: "
+                other = piece.stop - max(same, piece.first)
+                self._lost(f"{text}{other} rows of a batch that was begun are others by now")
+            elif stop < piece.stop:
+                gone = piece.stop - max(stop, piece.first)
+                self._lost(f"{name} ends at {stop}: {gone} rows of a batch that was begun are gone")
+            if first < stop:
+                found.append(replace(piece, first=first, stop=stop))
+        return found
 
     # -- what happened to history ----------------------------------------------------------------
 
     def _kept(self, queue: QueueView, first: int) -> int:
         kept, lost = clipped(queue, first, self._options.fail_on_data_loss)
         if lost:
-            self._warn(lost)
+            self._tell(lost)
         return kept
+
+    def _tell(self, text: str) -> None:
+        if text not in self._told:
+            self._told.add(text)
+            self._warn(text)
+
+    def _lost(self, text: str, hint: str = "use another checkpointLocation") -> None:
+        """Tell of rows that are gone.
+
+        Raises:
+            DataLossError: That is not allowed.
+        """
+        if self._options.fail_on_data_loss:
+            raise DataLossError(text, hint=f"{hint}, or set failOnDataLoss=false")
+        self._tell(text)
 
     def _same_groups(self, old: Mapping[str, _Group], views: Sequence[StreamView]) -> None:
         names = {view.group for view in views}
@@ -240,10 +318,7 @@ class Stream:
         for topic, number in old.queues:
             if (topic, number) not in view.queues and self._meant(topic, number):
                 text = f"topic {topic}, queue {number} is not there any more"
-                if self._options.fail_on_data_loss:
-                    hint = "leave it out of subscribe, or set failOnDataLoss=false"
-                    raise DataLossError(text, hint=hint)
-                self._warn(text)
+                self._lost(text, "leave it out of subscribe")
         return found
 
     def _meant(self, topic: str, number: int) -> bool:
@@ -264,30 +339,19 @@ class Stream:
 
     def _begin(self, queue: StreamQueue, checkpoint: int | None, cut: int | None) -> int:
         """Return where a queue goes on."""
-        name = f"topic {queue.topic}, queue {queue.queue}"
         if checkpoint is None:
             return queue.start
-        fail = self._options.fail_on_data_loss
-        if cut is not None:
-            first = int(queue.cuts(queue.start, queue.end, np.array([cut]))[0])
-            if first < checkpoint:
-                gone = checkpoint - first
-                text = f"{name}: history was cut at log offset {cut} by an unclean election"
-                text = f"{text}: {gone} rows from {first} on that were delivered exist no longer"
-                if fail:
-                    raise DataLossError(text, hint="go on with failOnDataLoss=false")
-                self._warn(text)
-                return first
+        name = _name(queue)
+        if cut is not None and (first := _at(queue, cut)) < checkpoint:
+            text = f"{name}: history was cut at log offset {cut} by an unclean election"
+            text = f"{text}: {checkpoint - first} rows from {first} on that were delivered exist"
+            self._lost(f"{text} no longer")
+            return first
         if checkpoint > queue.end:
-            if queue.start == 0 and queue.end < checkpoint:
-                text = f"{name} ends at {queue.end}, below the checkpoint's {checkpoint}"
-                text = f"{text}: the topic was deleted and made again, or the log was cut"
-            else:
-                text = f"{name} ends at {queue.end}, below the checkpoint's {checkpoint}"
-            if fail:
-                hint = "use another checkpointLocation, or set failOnDataLoss=false"
-                raise DataLossError(text, hint=hint)
-            self._warn(text)
+            text = f"{name} ends at {queue.end}, below the checkpoint's {checkpoint}"
+            if queue.start == 0:
+                text = f"{text}: the topic was deleted and made again"
+            self._lost(text)
             return queue.start
         return self._kept(queue, checkpoint)
 
@@ -303,17 +367,32 @@ class Stream:
             self._waiting = now
         return now - self._waiting < self._options.max_trigger_delay
 
-    def _group(self, view: StreamView, ends: Ends, before: _Group) -> _Group:
-        """Return the offset of a group; its place is that of the newest record below the ends."""
+    def _group(
+        self, view: StreamView, ends: Ends, before: _Group, firsts: Ends | None = None
+    ) -> _Group:
+        """Return the offset of a group; its place is that of the newest record below the ends.
+
+        ``firsts`` is where the queues went on, where that is not what ``before`` says.
+        """
+        began = before.queues if firsts is None else firsts
         moved = [
             key
             for key, stop in ends.items()
-            if stop > max(before.queues.get(key, 0), view.queues[key].start)
+            if stop > max(began.get(key, 0), view.queues[key].start)
         ]
         epoch, end = view.mark(ends, moved) if moved else (None, 0)
         if end <= before.end:
             return _Group(ends, before.epoch, before.end)
         return _Group(ends, epoch, end)
+
+
+def _name(one: QueueView | Piece) -> str:
+    return f"topic {one.topic}, queue {one.queue}"
+
+
+def _at(queue: StreamQueue, place: int) -> int:
+    """Return the first queue offset whose record lies at or behind a log offset, else the end."""
+    return int(queue.cuts(queue.start, queue.end, np.array([place]))[0])
 
 
 def _share(limit: Limit, found: Mapping[Key, tuple[int, int]], total: int) -> Limit:
@@ -388,6 +467,26 @@ def _by_rows(
 
 
 # -- offsets as JSON -----------------------------------------------------------------------------
+
+
+def reached_of(offset: Json) -> dict[str, Reached]:
+    """Return how far an offset says that each group was read.
+
+    Raises:
+        SourceError: It is of another version.
+    """
+    return {name: Reached(group.epoch, group.end) for name, group in _groups(offset).items()}
+
+
+def split_of(offset: Json) -> int:
+    """Return how many log bytes each task of the batch that ends here has."""
+    return int(offset["split"])
+
+
+def tasks_of(offset: Json, group: str) -> int | None:
+    """Return into how many tasks the batch that ends here is divided; None: it does not say."""
+    count = _map(offset.get("tasks")).get(group)
+    return count if isinstance(count, int) else None
 
 
 def _json(groups: Mapping[str, _Group], split: int) -> Json:

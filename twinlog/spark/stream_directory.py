@@ -1,30 +1,22 @@
 """A stream over store directories: what `twinlog.spark.stream` asks of a directory.
 
-A directory is opened anew for every look, at most every `LOOK_SECONDS`: it may grow, or be trimmed,
-while the query runs.
-
 Units: seconds; log offsets are bytes.
+
+Not here: when a directory is opened anew (`twinlog.spark.stream_query`).
 """
 
 from __future__ import annotations
 
-import logging
-import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import Any
 
 from twinlog.spark.batch import Task, columns_of, context_of, reading_of
 from twinlog.spark.columns import Column
 from twinlog.spark.directory import Directory, Queue
-from twinlog.spark.errors import SourceError
 from twinlog.spark.options import Options, parse
-from twinlog.spark.planning import Sizing, clipped, splits_of
+from twinlog.spark.planning import Piece, Sizing, splits_of
 from twinlog.spark.selection import selected
-from twinlog.spark.stream import Ends, Json, Key, Limit, Stream, aligned
-
-LOOK_SECONDS = 0.1
-_log = logging.getLogger("twinlog.spark")
+from twinlog.spark.stream import Ends, Json, Key, Limit, aligned, split_of
+from twinlog.spark.stream_query import Places, StreamQuery, waited
 
 
 class DirectoryView:
@@ -46,6 +38,23 @@ class DirectoryView:
         """The queues that the options mean."""
         return self._queues
 
+    @property
+    def end(self) -> int:
+        """Where its log ends."""
+        return self.directory.end
+
+    def queue(self, key: Key) -> Queue | None:
+        """Return a queue, whether the options mean it or not."""
+        return self.directory.queues.get(key)
+
+    def parts(self, rows: int) -> int | None:
+        """Return None: directories are cut by bytes."""
+        del rows
+        return None
+
+    def close(self) -> None:
+        """Nothing is open."""
+
     def mark(self, ends: Ends, moved: Sequence[Key]) -> tuple[int | None, int]:
         """Return epoch and end of the newest record below ``ends``."""
         newest = max(self._queues[key].place(ends[key] - 1) for key in moved)
@@ -62,26 +71,8 @@ class DirectoryView:
         return min(later, default=None)
 
 
-class DirectoryStream:
-    """A streaming query over directories.
-
-    Args:
-        options: What is asked for.
-        columns: The schema.
-    """
-
-    def __init__(self, options: Options, columns: Sequence[Column]) -> None:
-        self.options = options
-        self._columns = tuple(columns)
-        self._views: list[DirectoryView] = []
-        self._looked = float("-inf")
-        self.stream = Stream(
-            options,
-            self.views,
-            now=time.monotonic,
-            wall_ms=lambda: round(time.time() * 1000),
-            warn=lambda text: _log.warning("%s", text),
-        )
+class DirectoryStream(StreamQuery[DirectoryView, Task]):
+    """A streaming query over directories."""
 
     @classmethod
     def make(
@@ -95,43 +86,26 @@ class DirectoryStream:
         options = parse(given, use="stream")
         return cls(options, columns if columns is not None else columns_of(options))
 
-    def views(self) -> list[DirectoryView]:
-        """Return the directories as they are now, or were a moment ago."""
-        now = time.monotonic()
-        if now - self._looked > LOOK_SECONDS:
-            self._views = [DirectoryView(root, self.options) for root in self.options.path or ()]
-            self._looked = now
-        return self._views
+    def look(self, read: Places) -> list[DirectoryView]:
+        """Return the directories as they are now; see `StreamQuery.look`."""
+        roots = self.options.path or ()
+        return waited(
+            lambda: [DirectoryView(root, self.options) for root in roots],
+            read,
+            self.options.max_staleness,
+        )
 
-    def close(self) -> None:
-        """Let go of what was looked at."""
-        self._views, self._looked = [], float("-inf")
-
-    def tasks(self, start: Json, end: Json) -> list[Task]:
-        """Return the tasks of the batch between two offsets.
-
-        Raises:
-            DataLossError: Rows of it are gone, and that is not allowed.
-        """
-        pieces, size = self.stream.pieces(start, end)
-        made: list[Task] = []
-        for view in self.views():
-            directory = view.directory
-            spans: list[Any] = []
-            for piece in pieces.get(view.group, []):
-                queue = directory.queues.get((piece.topic, piece.queue))
-                if queue is None:
-                    text = f"topic {piece.topic}, queue {piece.queue} is not there any more"
-                    hint = "use another checkpointLocation"
-                    raise SourceError(text, code="checkpoint", hint=hint)
-                first, lost = clipped(queue, piece.first, self.options.fail_on_data_loss)
-                if lost:
-                    _log.warning("%s", lost)
-                if first < min(piece.stop, queue.end):
-                    kept = replace(piece, first=first, stop=min(piece.stop, queue.end))
-                    spans += queue.spans(kept)
-            context = context_of(directory, self._columns)
-            reading = reading_of(self.options, self._columns, context)
-            cuts = splits_of(spans, directory.files, Sizing(size))
-            made += [Task(view.group, split, reading) for split in cuts]
-        return made
+    def tasks_of(self, view: DirectoryView, pieces: Sequence[Piece], end: Json) -> list[Task]:
+        """Return the tasks that read ``pieces``, cut as the offset says."""
+        directory = view.directory
+        spans = [
+            span
+            for piece in pieces
+            for span in directory.queues[piece.topic, piece.queue].spans(piece)
+        ]
+        context = context_of(directory, self.columns)
+        reading = reading_of(self.options, self.columns, context)
+        sizing = Sizing(split_of(end))
+        return [
+            Task(view.group, split, reading) for split in splits_of(spans, directory.files, sizing)
+        ]

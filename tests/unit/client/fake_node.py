@@ -45,6 +45,7 @@ class FakeCluster:
 
     topics: dict[str, int] = field(default_factory=lambda: {"orders": 4})
     epoch: int = 7
+    epochs: list[list[int]] = field(default_factory=lambda: [[7, 0]])
     leader: str | None = "n1"
     nodes: dict[str, FakeNode] = field(default_factory=dict)
     queues: dict[tuple[str, int], list[bytes]] = field(default_factory=dict)
@@ -56,7 +57,6 @@ class FakeCluster:
     message_size_max: int = 4 << 20
     producers: int = 0
     parked: list[Arrived] = field(default_factory=list)
-    epochs: list[list[int]] = field(default_factory=list[list[int]])
 
     def __post_init__(self) -> None:
         """Make the condition that goes with the lock; told when a read is parked."""
@@ -73,6 +73,12 @@ class FakeCluster:
         """Start a node."""
         self.nodes[name] = FakeNode(self, name)
         return self.nodes[name]
+
+    def fail_over(self, to: str, start: int | None = None) -> None:
+        """Make a node master of the next epoch, which begins at the log's end unless told."""
+        with self.lock:
+            self.leader, self.epoch = to, self.epoch + 1
+            self.epochs = [*self.epochs, [self.epoch, self.end if start is None else start]]
 
     def close(self) -> None:
         """Stop all nodes and wait for their threads."""
@@ -185,6 +191,7 @@ class FakeNode:
         self.kept: list[Arrived] = []
         self.role = "slave"
         self.behind: set[int] = set()
+        self.late = 0
         self._sockets: list[socket.socket] = []
         self._threads: list[threading.Thread] = []
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -274,6 +281,12 @@ class FakeNode:
             handlers[arrived.frame.type](arrived)
 
     @property
+    def confirm(self) -> int:
+        """What it knows to be confirmed: all but the last `late` records."""
+        log = self.cluster.log
+        return record.decode(log[-self.late]).log_offset if self.late else self.cluster.end
+
+    @property
     def master(self) -> bool:
         """Whether it is."""
         return self.cluster.leader == self.name
@@ -315,7 +328,8 @@ class FakeNode:
                 "topics": dict(cluster.topics),
                 "family": 4,
                 "message_size_max": cluster.message_size_max,
-                "epochs": cluster.epochs,
+                "epochs": [[e, start] for e, start in cluster.epochs if start < self.confirm],
+                "confirm": self.confirm,
             }
         )
 
@@ -395,12 +409,15 @@ class FakeNode:
         queues: dict[int, list[object]] = {}
         for queue in numbers:
             stored = self.cluster.queues.get((topic, queue), [])
+            if self.late:
+                known = self.confirm
+                stored = [data for data in stored if record.decode(data).log_offset < known]
             at = None
             if isinstance(at_ms, int):
                 at = sum(record.decode(data).store_timestamp < at_ms for data in stored)
             queues[queue] = [0, len(stored), at]
         role = "master" if self.master else "slave"
-        arrived.answer({"queues": queues, "confirm": self.cluster.end, "age_ms": 0, "role": role})
+        arrived.answer({"queues": queues, "confirm": self.confirm, "age_ms": 0, "role": role})
 
     def _topic(self, arrived: Arrived) -> None:
         name, queues = arrived.frame.fields["name"], arrived.frame.fields["queues"]

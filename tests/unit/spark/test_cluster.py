@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.unit.client.fake_node import Drop, FakeCluster
-from twinlog import Client
+from twinlog import Client, record
 from twinlog.spark.cluster import ClusterTask
 from twinlog.spark.errors import DataLossError, SourceError, SourceUnavailable
 from twinlog.spark.queries import batch_query, read_any, stream_query
@@ -157,7 +157,7 @@ def test_a_stream_goes_on_after_a_failover(cluster: FakeCluster) -> None:
     start = query.stream.initial()
     first = query.stream.latest(start, Limit(rows=15))
     tasks = list(query.tasks(start, first))
-    cluster.leader, cluster.epoch = "n2", 8
+    cluster.fail_over("n2")
     cluster.nodes["n1"].close()
     seen = rows(tasks)  # type: ignore[arg-type]
     with Client(servers(cluster)) as client:
@@ -181,3 +181,112 @@ def test_a_topic_that_was_made_again(cluster: FakeCluster) -> None:
     with pytest.raises(DataLossError, match="ends at 0, below the checkpoint's 10"):
         query.stream.latest(end, Limit())
     query.close()
+
+
+def stream_rows(query: Any, start: Any, end: Any) -> list[tuple[int, int]]:
+    return rows(list(query.tasks(start, end)))
+
+
+def test_a_stream_waits_while_slaves_know_less_than_its_checkpoint(cluster: FakeCluster) -> None:
+    """A slave learns what is confirmed after its master; the master died right after a trigger."""
+    given = {"servers": servers(cluster), "subscribe": "orders", "startingOffsets": "earliest"}
+    query = stream_query({**given, "maxStaleness": "0"})
+    start = query.stream.initial()
+    end = query.stream.latest(start, Limit())
+    query.close()
+    cluster.nodes["n2"].late = cluster.nodes["n3"].late = 1
+    cluster.nodes["n1"].close()
+    for fail in ("true", "false"):
+        late = stream_query({**given, "maxStaleness": "0", "failOnDataLoss": fail})
+        with pytest.raises(SourceUnavailable, match=r"n2 lags: it ends at log offset \d+, the che"):
+            late.stream.latest(end, Limit())
+        with pytest.raises(SourceUnavailable):
+            late.tasks(start, end)
+        late.close()
+
+    def learn(arrived: Any) -> bool:
+        """The third question finds a new master."""
+        asked.append(arrived.frame.type)
+        if asked.count(Type.OFFSETS) == 3:
+            cluster.nodes["n2"].late = cluster.nodes["n3"].late = 0
+            cluster.fail_over("n2")
+        return False
+
+    asked: list[int] = []
+    cluster.nodes["n2"].faults.append(learn)
+    again = stream_query({**given, "maxStaleness": "20 s"})
+    assert again.stream.latest(end, Limit()) == end, "nothing new, and nothing goes back"
+    assert asked.count(Type.OFFSETS) >= 3
+    with Client(servers(cluster)) as client:
+        client.send("orders", b"after", queue=0)
+    again.close()
+    later = again.stream.latest(end, Limit())
+    assert stream_rows(again, end, later) == [(0, 10)]
+    again.close()
+
+
+def test_a_failover_during_a_look_is_no_unclean_election(cluster: FakeCluster) -> None:
+    """The epoch in the offset is that of its place, not that of the node that answered first."""
+    given = {"servers": servers(cluster), "subscribe": "orders", "startingOffsets": "earliest"}
+    query = stream_query({**given, "maxStaleness": "0"})
+    start = query.stream.initial()
+    query.close()
+    cluster.epochs = [[7, 0], [8, record.decode(cluster.log[36]).log_offset]]
+    stays = cluster.nodes["n1"]
+
+    def fail_over(arrived: Any) -> bool:
+        if arrived.frame.type == Type.OFFSETS:
+            cluster.leader, cluster.epoch = "n2", 8
+        return False
+
+    stays.faults.append(fail_over)
+    end = query.stream.latest(start, Limit())
+    assert end["groups"]["demo/g1"]["epoch"] == 8
+    query.close()
+    assert query.stream.latest(end, Limit()) == end
+    query.close()
+
+
+def test_an_unclean_election_is_named_though_less_is_confirmed(cluster: FakeCluster) -> None:
+    """A cut is told from a slave that lags by the epochs."""
+    given = {"servers": servers(cluster), "subscribe": "orders", "startingOffsets": "earliest"}
+    query = stream_query({**given, "maxStaleness": "0"})
+    start = query.stream.initial()
+    end = query.stream.latest(start, Limit())
+    query.close()
+    place = record.decode(cluster.log[30]).log_offset
+    cluster.fail_over("n2", start=place)
+    for node in cluster.nodes.values():
+        node.late = 5
+    with pytest.raises(DataLossError, match=f"cut at log offset {place} by an unclean election"):
+        query.stream.latest(end, Limit())
+    query.close()
+    lax = stream_query({**given, "maxStaleness": "0", "failOnDataLoss": "false"})
+    later = lax.stream.latest(end, Limit())
+    assert stream_rows(lax, end, later) == sorted((n % 4, n // 4) for n in range(30, 35))
+    assert later["groups"]["demo/g1"]["epoch"] == 8
+    lax.close()
+
+
+def test_tasks_of_a_replay_are_those_of_the_batch(cluster: FakeCluster) -> None:
+    """Options, records and topics that came since change nothing: a sink counts on the tasks."""
+    cluster.topics["aaa"] = 1
+    given = {"servers": servers(cluster), "startingOffsets": "earliest", "maxStaleness": "0"}
+    query = stream_query({**given, "subscribe": "orders,aaa", "splitBytes": "1 KiB"})
+    start = query.stream.initial()
+    end = query.stream.latest(start, Limit())
+    tasks = query.tasks(start, end)
+    query.close()
+    assert len(tasks) > 3
+    with Client(servers(cluster)) as client:
+        client.send("aaa", b"y" * 5000, queue=0)
+    cluster.topics["aab"] = 2
+    cluster.fail_over("n2")
+    for changed in (
+        {"minPartitions": "12", "subscribe": "orders,aaa"},
+        {"splitBytes": "256 MiB", "subscribe": "orders"},
+        {"splitBytes": "1 KiB", "subscribePattern": "aa.", "maxOffsetsPerTrigger": "1"},
+    ):
+        again = stream_query({**given, **changed})
+        assert [task.pieces for task in again.tasks(start, end)] == [t.pieces for t in tasks]
+        again.close()

@@ -11,9 +11,10 @@ import pytest
 
 from tests.unit.twinlog.ours import Ours, sample
 from twinlog.layout import file_name
-from twinlog.spark.errors import DataLossError, SourceError
+from twinlog.spark.errors import DataLossError, SourceError, SourceUnavailable
 from twinlog.spark.stream import Limit, Stream
 from twinlog.spark.stream_directory import DirectoryStream, DirectoryView
+from twinlog.spark.stream_query import Places
 
 ALL = Limit()
 
@@ -21,8 +22,13 @@ ALL = Limit()
 def stream_of(root: Path, **options: str) -> DirectoryStream:
     """A query that looks at the directory each time it is asked."""
     made = DirectoryStream.make({"path": str(root), **options})
-    made.views = lambda: [DirectoryView(str(root), made.options)]  # type: ignore[method-assign]
-    made.stream._views = made.views
+    look = made.views
+
+    def anew(read: Places) -> list[DirectoryView]:
+        made.close()
+        return look(read)
+
+    made.views = made.stream._views = anew  # type: ignore[method-assign]
     return made
 
 
@@ -103,7 +109,7 @@ def test_batches_tile_the_queues_and_keep_their_limit(tmp_path: Path, limit: Lim
     if limit.rows:
         assert all(1 <= len(batch) <= limit.rows for batch in found)
         assert len(found) <= 2 * len(everything(ours)) // limit.rows + 1
-    places = [max(made.views()[0].queues[t, q].place(n) for t, q, n in batch) for batch in found]
+    places = [max(made.views({})[0].queues[t, q].place(n) for t, q, n in batch) for batch in found]
     assert places == sorted(places), "a later batch never begins before an earlier one ends"
 
 
@@ -177,7 +183,7 @@ def test_retention_that_overtakes_the_reader_is_named(tmp_path: Path) -> None:
     made = stream_of(root, startingOffsets="earliest")
     at = made.stream.initial()
     trimmed(root)
-    kept = made.views()[0].queues["t", 0].start
+    kept = made.views({})[0].queues["t", 0].start
     assert kept > 0
     lost = f"rows 0–{kept - 1} are gone"
     with pytest.raises(DataLossError) as refused:
@@ -196,7 +202,7 @@ def test_retention_that_overtakes_the_reader_is_named(tmp_path: Path) -> None:
 
 
 def _kept(made: DirectoryStream, row: Any) -> int:
-    return made.views()[0].queues[row[0], row[1]].start
+    return made.views({})[0].queues[row[0], row[1]].start
 
 
 def test_history_cut_below_the_checkpoint_is_named(tmp_path: Path) -> None:
@@ -226,6 +232,8 @@ def test_history_cut_below_the_checkpoint_is_named(tmp_path: Path) -> None:
     end = lax.stream.latest(at, ALL)
     assert end["groups"][str(root)]["epoch"] == 2
     assert len(warned) == 1
+    assert rows(lax, at, end) == [("t", 0, number) for number in range(4, 13)]
+    assert lax.stream.latest(json.loads(text(end)), ALL) == end, "a cut counts once"
 
 
 def test_an_ordinary_failover_is_no_loss(tmp_path: Path) -> None:
@@ -242,18 +250,126 @@ def test_an_ordinary_failover_is_no_loss(tmp_path: Path) -> None:
     assert (at["groups"][str(root)]["epoch"], end["groups"][str(root)]["epoch"]) == (1, 2)
 
 
+def test_a_cut_that_is_read_on_in_small_batches(tmp_path: Path) -> None:
+    """The rows of the new history come once, whatever the limit."""
+    lost, kept = Ours(), Ours()
+    for ours in (lost, kept):
+        for number in range(4):
+            ours.batch(b"%d" % number * 100, queue=number % 2)
+    for number in range(6):
+        lost.batch(b"%d" % number * 100, queue=number % 2)
+    root = lost.write(tmp_path)
+    made = stream_of(root, failOnDataLoss="false", startingOffsets="earliest")
+    at = made.stream.latest(made.stream.initial(), ALL)
+    kept.open_epoch(2)
+    for number in range(12):
+        kept.batch(b"%d" % number * 100, queue=number % 2)
+    shutil.rmtree(root)
+    kept.write(tmp_path)
+    found: list[Any] = []
+    while (end := made.stream.latest(at, Limit(rows=1))) != at:
+        found += rows(made, at, json.loads(text(end)))
+        at = json.loads(text(end))
+    assert sorted(found) == [("t", queue, number) for queue in (0, 1) for number in range(2, 8)]
+
+
+def remade(root: Path, *, rows: int) -> None:
+    """The topic is made again in a log that goes on."""
+    fresh = Ours()
+    for number in range(20):
+        fresh.batch(b"other" * 60, topic="other")
+        if number >= 20 - rows:
+            fresh.batch(b"anew")
+    shutil.rmtree(root)
+    fresh.write(root)
+
+
 def test_a_queue_that_ends_below_the_checkpoint(tmp_path: Path) -> None:
     """The topic was made again: what is there now is not what was read."""
-    root = sample().write(tmp_path)
-    made = stream_of(root, startingOffsets="earliest")
+    ours = Ours()
+    for _ in range(8):
+        ours.batch(b"old")
+    root = ours.write(tmp_path / "store")
+    made = stream_of(root, startingOffsets="earliest", subscribe="t")
     at = made.stream.latest(made.stream.initial(), ALL)
-    shutil.rmtree(root)
-    fresh = Ours()
-    fresh.batch(b"anew", queue=0)
-    fresh.batch(b"anew", queue=1)
-    fresh.write(tmp_path)
-    with pytest.raises(DataLossError, match=r"ends at 1, below the checkpoint's .* made again"):
+    remade(root, rows=3)
+    with pytest.raises(DataLossError, match=r"ends at 3, below the checkpoint's 8: .* made again"):
         made.stream.latest(at, ALL)
+    lax = stream_of(root, subscribe="t", failOnDataLoss="false")
+    end = lax.stream.latest(at, ALL)
+    assert rows(lax, at, json.loads(text(end))) == [("t", 0, number) for number in range(3)]
+
+
+def test_a_store_that_ends_below_the_checkpoint_is_late(tmp_path: Path) -> None:
+    """Nothing is lost while its history shows no cut: it is waited for, then refused."""
+    ours, less = Ours(), Ours()
+    for number in range(8):
+        for one in (ours, less)[: 2 if number < 5 else 1]:
+            one.batch(b"row" * 10)
+    root = ours.write(tmp_path / "store")
+    made = stream_of(root, startingOffsets="earliest")
+    start = made.stream.initial()
+    end = made.stream.latest(start, ALL)
+    shutil.rmtree(root)
+    less.write(root)
+    for fail in ("true", "false"):
+        late = stream_of(root, startingOffsets="earliest", maxStaleness="0", failOnDataLoss=fail)
+        with pytest.raises(SourceUnavailable, match=r"ends at log offset \d+, below the \d+ that"):
+            late.tasks(start, end)
+        with pytest.raises(SourceUnavailable) as refused:
+            late.stream.latest(end, ALL)
+        assert refused.value.code == "offset-not-available"
+    waits = stream_of(root, startingOffsets="earliest", maxStaleness="20 s")
+    looks: list[int] = []
+    look = waits.look
+
+    def grows(read: Places) -> list[DirectoryView]:
+        looks.append(1)
+        ours.write(root)
+        return look(read)
+
+    waits.look = grows  # type: ignore[method-assign]
+    assert len(rows(waits, start, end)) == 8
+    assert looks
+
+
+def test_a_batch_whose_history_was_cut_after_it_was_planned(tmp_path: Path) -> None:
+    """A replay would bring other rows under the same name: never without a word."""
+    lost, kept = Ours(), Ours()
+    for number in range(8):
+        for ours in (lost, kept)[: 2 if number < 4 else 1]:
+            ours.batch(b"row" * 10)
+    root = lost.write(tmp_path / "store")
+    made = stream_of(root, startingOffsets="earliest")
+    start = made.stream.initial()
+    end = made.stream.latest(start, ALL)
+    kept.open_epoch(2)
+    for _ in range(9):
+        kept.batch(b"other" * 10)
+    shutil.rmtree(root)
+    kept.write(root)
+    with pytest.raises(DataLossError, match="4 rows of a batch that was begun are others by now"):
+        made.tasks(start, end)
+    warned: list[str] = []
+    lax = stream_of(root, startingOffsets="earliest", failOnDataLoss="false")
+    lax.stream._warn = warned.append
+    assert len(rows(lax, start, end)) == 8
+    assert len(warned) == 1
+
+
+def test_a_batch_whose_topic_was_made_again_after_it_was_planned(tmp_path: Path) -> None:
+    ours = Ours()
+    for _ in range(8):
+        ours.batch(b"old")
+    root = ours.write(tmp_path / "store")
+    made = stream_of(root, startingOffsets="earliest", subscribe="t")
+    start = made.stream.initial()
+    end = made.stream.latest(start, ALL)
+    remade(root, rows=3)
+    with pytest.raises(DataLossError, match="ends at 3: 5 rows of a batch that was begun are gone"):
+        made.tasks(start, end)
+    lax = stream_of(root, subscribe="t", failOnDataLoss="false")
+    assert len(rows(lax, start, end)) == 3
 
 
 def test_a_replay_is_cut_as_the_batch_was(tmp_path: Path) -> None:
