@@ -84,6 +84,7 @@ SHELL = {
         "spark/asking", "spark/batch", "spark/cluster", "spark/directory", "spark/log_bytes",
         "spark/pushdown", "spark/queries", "spark/queue_files", "spark/reading",
         "spark/remote_log", "spark/sessions", "spark/source", "spark/stream_directory",
+        "spark/stream_query",
     },
     "storage": {"adoption", "disk", "mapping", "recover", "reindex", "repair", "store", "upkeep"},
     "replication": {

@@ -328,7 +328,7 @@ class FakeNode:
                 "topics": dict(cluster.topics),
                 "family": 4,
                 "message_size_max": cluster.message_size_max,
-                "epochs": [[e, start] for e, start in cluster.epochs if start < self.confirm],
+                "epochs": [[e, s] for e, s in cluster.epochs if not self.late or s < self.confirm],
                 "confirm": self.confirm,
             }
         )
