@@ -34,6 +34,7 @@ class Shelf:
     """Stands in for the store: topic t with queues 0 and 1, one record at log offset 100."""
 
     confirm = 200
+    dispatched = 180
     end = 300
     epochs = (Epoch(3, 0), Epoch(7, 150), Epoch(8, 200))
 
@@ -109,6 +110,7 @@ def test_offsets_of_all_queues_or_of_some() -> None:
     found = answers().offsets({"topic": "t"})
     assert found["queues"] == {0: [0, 10, None], 1: [1, 11, None]}
     assert (found["confirm"], found["age_ms"], found["role"]) == (200, 250, "slave")
+    assert found["dispatched"] == 180, "how far the queues reach"
     some = answers().offsets({"topic": "t", "queues": [1], "at_ms": 5})
     assert some["queues"] == {1: [1, 11, 6]}
 
