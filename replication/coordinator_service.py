@@ -10,8 +10,9 @@ every node says them again each second.
 
 A connection asks one question at a time; a parked watch ends early when the peer says something or
 goes away. Limits: `CONNECTIONS_MAX` connections, `FIELDS_MAX` bytes a frame, no payload,
-`LIVE_MAX` live entries of `LIVE_BYTES_MAX`, `IDLE_SECONDS` of silence. A frame that breaks the
-rules of the wire closes its connection and is counted by kind; it changes nothing.
+`LIVE_MAX` live entries of `LIVE_BYTES_MAX`, `IDLE_SECONDS` of silence, answers of one frame. A
+frame that breaks the rules of the wire closes its connection and is counted by kind; it changes
+nothing.
 
 While the coordinator is away roles cannot change and traffic goes on. After its own start it
 changes nothing until more than half of the replicas have reported. Sources: protocol.md 8.
@@ -58,6 +59,8 @@ SEND_SECONDS = 10.0
 WATCH_SECONDS_MAX = 30.0
 HISTORY_SENT_MAX = 10_000
 """Newest entries of an answer to HISTORY."""
+HISTORY_BYTES_MAX = 768 << 10
+"""Bytes of these entries: a frame carries `wire.FIELDS_MAX` of fields."""
 
 Fields = dict[str, object]
 
@@ -217,7 +220,7 @@ class CoordinatorService:
             case wire.Type.CO_LIVE:
                 return {"live": self._lives(fields)}
             case wire.Type.CO_HISTORY:
-                return {"history": self._history[-HISTORY_SENT_MAX:]}
+                return {"history": newest(self._history)}
             case wire.Type.CO_STATUS:
                 return self.status()
             case _:
@@ -321,7 +324,7 @@ class CoordinatorService:
                 self._closed("type")
                 return
             answer = await self._answer(peer, frame)
-            await peer.send(answer)
+            await peer.send(answer, frame)
             if answer.is_error and not greeted:
                 self._closed(str(answer.fields.get("code")))
                 return
@@ -360,6 +363,18 @@ def _number(fields: Mapping[str, object], key: str) -> int:
     return value
 
 
+def newest(history: Sequence[Fields]) -> list[Fields]:
+    """Return the newest entries, oldest first, as many as an answer carries."""
+    found: list[Fields] = []
+    size = 0
+    for entry in reversed(history[-HISTORY_SENT_MAX:]):
+        size += len(json.dumps(entry, default=str))  # never shorter than it is on the wire
+        if size > HISTORY_BYTES_MAX:
+            break
+        found.append(entry)
+    return found[::-1]
+
+
 class _Peer:
     """Frames in and out of one stream."""
 
@@ -391,11 +406,22 @@ class _Peer:
             self._ended = True
         scope.cancel()
 
-    async def send(self, frame: wire.Frame) -> None:
-        """Send one frame; a peer that takes nothing for `SEND_SECONDS` is broken."""
+    async def send(self, frame: wire.Frame, asked: wire.Frame | None = None) -> None:
+        """Send one frame; a peer that takes nothing for `SEND_SECONDS` is broken.
+
+        An answer that no frame can carry is refused to who ``asked``: it must end nobody.
+        """
+        try:
+            data = wire.encode_whole(frame)
+        except wire.FrameError as error:
+            if asked is None:
+                raise
+            fields: Fields = {"code": "too-large", "text": error.text, "hint": None}
+            refused = wire.refusal(asked, {**fields, "retryable": False}, names=frame.names_crc)
+            data = wire.encode_whole(refused)
         try:
             with trio.fail_after(SEND_SECONDS):
-                await self._stream.send_all(wire.encode_whole(frame))
+                await self._stream.send_all(data)
         except trio.TooSlowError:
             raise trio.BrokenResourceError("the peer takes nothing") from None
 

@@ -22,6 +22,9 @@ from twinlog.errors import ProtocolError
 NAMES_MAX = 64
 """Most nodes named in one operation; a group has a handful."""
 
+REMARK_MAX = 500
+"""Characters of ``who`` and of ``why``: they stay in the history for good."""
+
 
 @dataclass(frozen=True, slots=True)
 class Report:
@@ -339,12 +342,16 @@ def _alter(take: Fields, report: Report) -> AlterInSync:
 def _transfer(take: Fields, report: Report) -> Transfer:
     leader, to = take.text("leader"), take.text("to")
     session, epoch = take.number("session"), take.number("epoch")
-    return Transfer(leader, session, epoch, to, take.text("who"), report)
+    return Transfer(leader, session, epoch, to, take.text("who", most=REMARK_MAX), report)
 
 
 def _depose(take: Fields, report: Report) -> Depose:
     return Depose(
-        take.text("leader"), take.number("session"), take.text("who"), take.text("why"), report
+        take.text("leader"),
+        take.number("session"),
+        take.text("who", most=REMARK_MAX),
+        take.text("why", most=REMARK_MAX),
+        report,
     )
 
 
@@ -359,24 +366,39 @@ _READERS: Mapping[str, Callable[[Fields, Report], Operation]] = {
     "annotate": _annotate,
     "depose": _depose,
     "failover": lambda take, report: Failover(
-        take.name("to"), take.text("who"), take.text("why"), report
+        take.name("to"),
+        take.text("who", most=REMARK_MAX),
+        take.text("why", most=REMARK_MAX),
+        report,
     ),
     "unclean-elect": lambda take, report: UncleanElect(
-        take.text("to"), take.text("who"), take.text("why"), report
+        take.text("to"),
+        take.text("who", most=REMARK_MAX),
+        take.text("why", most=REMARK_MAX),
+        report,
     ),
     "adopt": lambda take, report: Adopt(
-        take.text("node"), take.text("who"), take.text("why"), report
+        take.text("node"),
+        take.text("who", most=REMARK_MAX),
+        take.text("why", most=REMARK_MAX),
+        report,
     ),
     "vouch": lambda take, report: Vouch(
-        take.names("nodes"), take.text("who"), take.text("why"), report
+        take.names("nodes"),
+        take.text("who", most=REMARK_MAX),
+        take.text("why", most=REMARK_MAX),
+        report,
     ),
     "add-replica": lambda take, report: AddReplica(
-        take.text("node"), take.number("priority", least=-(1 << 31)), take.text("who"), report
+        take.text("node"),
+        take.number("priority", least=-(1 << 31)),
+        take.text("who", most=REMARK_MAX),
+        report,
     ),
     "remove-replica": lambda take, report: RemoveReplica(
-        take.text("node"), take.text("who"), report
+        take.text("node"), take.text("who", most=REMARK_MAX), report
     ),
     "set-min-in-sync": lambda take, report: SetMinInSync(
-        take.number("least", least=1, most=NAMES_MAX), take.text("who"), report
+        take.number("least", least=1, most=NAMES_MAX), take.text("who", most=REMARK_MAX), report
     ),
 }

@@ -63,6 +63,9 @@ SLAVE_SECONDS: Final = 10.0
 STALLS_MAX: Final = 3
 """Answers without progress from a node that is behind, before another node is asked."""
 
+SHUN_SECONDS: Final = 30.0
+"""How long advice to read from a node is not followed after that node could not serve."""
+
 
 @dataclass(frozen=True, slots=True)
 class ReadSettings:
@@ -243,6 +246,7 @@ class ReaderCore:
     _stalls: int = 0
     _moves: int = 0
     _prefer: tuple[str, float] | None = None
+    _shunned: dict[str, float] = field(default_factory=dict[str, float])
     _left: int | None = None
     _why: TwinlogError | None = None
     _hashes: list[int] | None = None
@@ -338,6 +342,7 @@ class ReaderCore:
             TwinlogError: ``why``, when there was no progress for too long.
         """
         self._forget()
+        self._shun(now)
         self.unrouted, self.retry_at = True, now + pause
         self._why = why
         self.expire(now)
@@ -428,7 +433,7 @@ class ReaderCore:
             return
         advice: dict[str, object] = value  # pyright: ignore[reportUnknownVariableType]
         node = advice.get("node")
-        if isinstance(node, str):
+        if isinstance(node, str) and self._shunned.get(node, now) <= now:
             self._prefer = (node, now + _whole(advice, "valid_ms") / 1000)
             self.unrouted = True
 
@@ -464,8 +469,21 @@ class ReaderCore:
         self.retry_at = now + pause
         if move or self._stalls >= STALLS_MAX or error.code == "not-master":
             self.unrouted = True
-            self._moves += 1
+            if not self._shun(now):
+                self._moves += 1
         self.expire(now)
+
+    def _shun(self, now: float) -> bool:
+        """Leave the node that was advised, for some time; False when none was.
+
+        Who gave the advice is asked next: it can serve, only not as cheaply.
+        """
+        if self._prefer is None or self._prefer[1] <= now:
+            return False
+        kept = {name: until for name, until in self._shunned.items() if until > now}
+        self._shunned = {**kept, self._prefer[0]: now + SHUN_SECONDS}
+        self._prefer = None
+        return True
 
 
 def unknown_topic(topic: str, code: str = "unknown-topic") -> UnknownTopic:

@@ -28,8 +28,9 @@ from twinlog.errors import (
 )
 from twinlog.messages import Message, messages_of
 from twinlog.ranges import RangeError
-from twinlog.routing import parse_endpoints
-from twinlog.wire import FrameError, Type
+from twinlog.reading import Cursor, ReaderCore, ReadSettings
+from twinlog.routing import Address, Node, Route, RoutingTable, parse_endpoints
+from twinlog.wire import ANSWER, Frame, FrameError, Type
 
 
 @pytest.fixture
@@ -354,6 +355,55 @@ def test_advice_of_the_master_is_followed(filled: Client, cluster: FakeCluster) 
     cluster.nodes["n1"].faults.append(advise)
     assert numbers(filled.read("orders")) == list(range(40))
     assert reads(cluster) == {"n1", "n3"}
+
+
+def advised(status: str, node: str, following: int, *, advice: str | None = None) -> Frame:
+    """An answer to READ, with the master's advice to ask another node."""
+    redirect = advice and {"node": advice, "valid_ms": 30_000}
+    role = "master" if node == "n1" else "slave"
+    fields = {
+        "status": status, "next": following, "start": 0, "end": 9, "count": 0, "confirm": 0,
+        "skipped": 0, "age_ms": 0, "node": node, "role": role, "redirect": redirect,
+    }  # fmt: skip
+    return Frame(Type.READ, ANSWER, fields=fields)
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_advice_to_ask_a_node_that_cannot_serve_is_left(*, lost: bool) -> None:
+    """The master is asked again at once, and the same advice is not followed for a while."""
+    nodes = tuple(
+        Node(f"n{number}", "g1", "127.0.0.1", number, role="master" if number == 1 else "slave")
+        for number in (1, 2, 3)
+    )
+    table = RoutingTable((Address("127.0.0.1", 1),))
+    table.learn(Route("c", "g1", 1, "n1", nodes, {"t": 1}, 4, 4 << 20))
+    core = ReaderCore(ReadSettings("t", timeout=5.0), [Cursor(0, 0, 9)], table, 0.0)
+    asked: list[int] = []
+
+    def ask(now: float, answer: Frame) -> None:
+        address = core.choose(now)
+        assert address is not None
+        asked.append(address.port)
+        core.routed(fresh=True)
+        ((cursor, _),) = core.wanted(now)
+        core.on_asked(len(asked), cursor)
+        core.on_answer(len(asked), answer, now, 0.1)
+
+    ask(0.0, advised("found", "n1", 1, advice="n2"))
+    if lost:
+        assert core.choose(0.1) == Address("127.0.0.1", 2)
+        core.on_lost(0.1, Unavailable("n2 is gone"), 0.1)
+    else:
+        ask(0.1, advised("stale", "n2", 1))
+    ask(1.0, advised("found", "n1", 2, advice="n2"))
+    core.unrouted = True
+    ask(2.0, advised("found", "n1", 3, advice="n3"))
+    core.unrouted = True
+    ask(3.0, advised("found", "n3", 4))
+    core.unrouted = True
+    ask(40.0, advised("found", "n1", 5, advice="n2"))
+    ask(41.0, advised("found", "n2", 6))
+    assert asked == ([1, 1, 1, 3, 1, 2] if lost else [1, 2, 1, 1, 3, 1, 2])
 
 
 def test_follow_goes_on_at_the_end(filled: Client) -> None:

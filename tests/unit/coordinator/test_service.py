@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -16,11 +17,16 @@ from crc32c import crc32c
 from replication import coordinator_client, coordinator_service
 from replication.coordinator_calls import CoordinatorCalls
 from replication.coordinator_client import CoordinatorClient, Unknown
-from replication.coordinator_service import CoordinatorSettings, serve
+from replication.coordinator_service import (
+    HISTORY_BYTES_MAX,
+    CoordinatorSettings,
+    newest,
+    serve,
+)
 from replication.coordinator_store import CoordinatorStore, StoreStopped, read_run_file
 from replication.register_ops import Failover, RegisterNode, Report, Seed, to_wire
 from twinlog import wire
-from twinlog.errors import Busy, Unavailable, UsageError
+from twinlog.errors import Busy, TwinlogError, Unavailable, UsageError
 
 NAMES = wire.names_crc("demo", "g1")
 SEED = Seed(("n1", "n2", "n3"), 2, "n1")
@@ -519,6 +525,41 @@ async def test_the_history_of_masters_is_told(tmp_path: Path) -> None:
         await coordinator.start()
         history = cast("list[dict[str, object]]", await ask(coordinator, lambda c: c.history()))
         assert [(entry["epoch"], entry["master"]) for entry in history] == [(1, "n1")]
+
+    await with_coordinator(tmp_path, body)
+
+
+async def test_a_long_history_is_told_as_far_as_a_frame_carries_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The newest reigns; and an answer that does not fit all the same ends nobody."""
+    long = [{"epoch": n, "master": "n1", "reason": "r" * 500, "by": "b" * 500} for n in range(2000)]
+    assert [entry["epoch"] for entry in newest(long[:3])] == [0, 1, 2]
+    told = newest(long)
+    assert told[-1]["epoch"] == 1999
+    assert HISTORY_BYTES_MAX - 2000 < len(json.dumps(told)) < HISTORY_BYTES_MAX + 2 * len(told)
+    answer = wire.Frame(69, wire.ANSWER, fields={"history": told})
+    assert len(wire.encode_whole(answer)) < HISTORY_BYTES_MAX
+    monkeypatch.setattr(coordinator_service, "newest", lambda _: long)
+
+    async def body(coordinator: Coordinator) -> None:
+        with pytest.raises(UsageError) as caught:
+            await ask(coordinator, lambda calls: calls.history())
+        assert caught.value.code == "too-large"
+        state = cast("dict[str, object]", await ask(coordinator, lambda calls: calls.read()))
+        assert state["epoch"] == 0
+
+    await with_coordinator(tmp_path, body)
+
+
+@pytest.mark.parametrize("field", ["who", "why"])
+async def test_remarks_have_a_limit(tmp_path: Path, field: str) -> None:
+    """Who and why stay in the history for good: the refusal says how long they may be."""
+    op = {"op": "failover", "to": None, "who": "w", "why": "y", field: "é" * 501}
+
+    async def body(coordinator: Coordinator) -> None:
+        with pytest.raises(TwinlogError, match=f"{field} is .*at most 500 characters"):
+            await ask(coordinator, lambda calls: calls.call(op))
 
     await with_coordinator(tmp_path, body)
 
