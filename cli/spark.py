@@ -15,14 +15,16 @@ from typing import Annotated
 from cli.context import Context
 from cli.failures import Exit, Failure, nearest
 from cli.parsing import PRIVATE
-from cli.spark_run import Run, store_at
+from cli.spark_run import Run, addresses_of, one_origin, store_at
 from twinlog.units import parse_size
 
 
 def verify(
     *,
-    path: Path,
-    level: str = "full",
+    path: Path | None = None,
+    servers: str = "",
+    node: str = "",
+    level: str = "",
     split_bytes: str = "64 MiB",
     master: str = "",
     report: Path | None = None,
@@ -30,24 +32,36 @@ def verify(
 ) -> int:
     """Check every byte of a store, its queues and its index, in parallel.
 
+    With --servers the logs of running nodes, over the wire: every batch and record below their
+    confirm offsets. Queues and index are checked on directories.
+
     Exit 0: sound. 65: damaged. 2: something could not be read.
 
     Args:
         path: Directory of the store, ours or RocketMQ's; every task must see it.
-        level: structure (no CRCs), crc (no queues and index), full.
+        servers: Addresses of a cluster instead of a directory.
+        node: Only this node of it.
+        level: structure (no CRCs), crc (no queues and index), full (what a directory gets).
         split_bytes: Bytes of the log in one piece of work.
         master: Spark master, as spark://host:port; without it a local one.
         report: File for the report as JSON.
     """
     from twinlog.spark.jobs import verify as job
+    from twinlog.spark.jobs import verify_nodes
 
     levels = {level.value: level for level in job.Level}
-    if level not in levels:
+    if level and level not in levels:
         text = f'there is no level "{level}"'
         raise Failure(Exit.USAGE, text, hints=nearest(level, levels))
-    settings = job.VerifySettings(store_at(path), levels[level], parse_size(split_bytes))
+    one_origin(path, servers)
+    size = parse_size(split_bytes)
     with Run(context, master, report) as run:
-        return run.finish(job.run(run.engine, settings))
+        if path is not None:
+            settings = job.VerifySettings(store_at(path), levels[level or "full"], size)
+            return run.finish(job.run(run.engine, settings))
+        wanted = levels[level or "crc"]
+        asked = verify_nodes.NodesSettings(addresses_of(servers), node, wanted, size)
+        return run.finish(verify_nodes.run(run.engine, asked))
 
 
 def rebuild(
@@ -89,7 +103,8 @@ def rebuild(
 
 def compare(
     *,
-    path: list[Path],
+    path: list[Path] | None = None,
+    servers: list[str] | None = None,
     split_bytes: str = "64 MiB",
     master: str = "",
     report: Path | None = None,
@@ -97,16 +112,22 @@ def compare(
 ) -> int:
     """Show whether stores hold the same bytes, and the first record that differs.
 
+    Directories, the nodes of one running cluster with its master, or clusters with each other. What
+    only one has (a slave that lags, retention) is no difference.
+
     Exit 0: no byte differs where both have bytes. 1: one does.
 
     Args:
         path: Directory of a store; once for each, the first is compared with the others.
+        servers: Addresses of a cluster; alone: its nodes, once for each cluster otherwise.
         split_bytes: Bytes of the log in one piece of work.
         master: Spark master, as spark://host:port; without it a local one.
         report: File for the report as JSON.
     """
     from twinlog.spark.jobs import compare as job
 
-    settings = job.CompareSettings([store_at(one) for one in path], parse_size(split_bytes))
+    paths = [store_at(one) for one in path or ()]
+    clusters = [addresses_of(each) for each in servers or ()]
+    settings = job.CompareSettings(paths, parse_size(split_bytes), clusters)
     with Run(context, master, report) as run:
         return run.finish(job.run(run.engine, settings))

@@ -144,10 +144,30 @@ def origin_of(path: Path | None, servers: str, topic: str = "") -> Origin:
     """
     from twinlog.spark.jobs.tables import Origin
 
-    if (path is None) == (not servers):
-        text = "a report needs a directory or a cluster, one of them"
-        raise Failure(Exit.USAGE, text, hints=("name it: --path data/n1, or --servers HOST:PORT",))
+    one_origin(path, servers)
     return Origin(store_at(path) if path is not None else None, servers, topic)
+
+
+def one_origin(path: Path | None, servers: str) -> None:
+    """Refuse a call that names neither a directory nor a cluster, or both.
+
+    Raises:
+        Failure: Exit 64.
+    """
+    if (path is None) == (not servers):
+        text = "this needs a directory or a cluster, one of them"
+        raise Failure(Exit.USAGE, text, hints=("name it: --path data/n1, or --servers HOST:PORT",))
+
+
+def addresses_of(servers: str) -> tuple[str, ...]:
+    """Return the addresses of a cluster's nodes, each with its port.
+
+    Raises:
+        UsageError: One is none.
+    """
+    from twinlog.routing import parse_endpoints
+
+    return tuple(map(str, parse_endpoints(servers)))
 
 
 def exit_of(found: Report) -> Exit:

@@ -251,6 +251,7 @@ COMMANDS = (
         "check every byte of a store, its queues and its index, in parallel",
         "twinlog spark verify --path data/n1",
         "twinlog spark verify --path data/n1 --level crc --master spark://spark1:7077",
+        "twinlog spark verify --servers 127.0.0.1:7411 --node n2",
     ),
     _command(
         "spark rebuild",
@@ -264,6 +265,7 @@ COMMANDS = (
         "cli.spark:compare",
         "whether stores hold the same bytes, and the first record that differs",
         "twinlog spark compare --path data/n1 --path data/n2",
+        "twinlog spark compare --servers 127.0.0.1:7411",
     ),
     _command(
         "spark stats",

@@ -74,7 +74,7 @@ SHELL = {
     },
     "twinlog/spark/jobs": {
         "compact", "compare", "engine", "index_check", "rebuild", "replay", "session",
-        "splits", "tables", "verify",
+        "sides", "splits", "tables", "verify", "verify_nodes",
     },
     "twinlog/spark/sink": {"writer"},
     "twinlog": {

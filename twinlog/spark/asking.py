@@ -84,12 +84,16 @@ class Nodes:
             late = isinstance(confirm, int) and confirm < end
             return f"lags: it ends at log offset {confirm}, not {end}" if late else None
 
-        answer = self.ask(Type.METADATA, {"topics": []}, "the epochs", usable)
-        rows = answer.fields.get("epochs")
-        if not isinstance(rows, list):
-            return ()
-        pairs = cast("list[list[int]]", rows)
-        return tuple((start, epoch) for epoch, start in pairs)
+        return _epochs(self.ask(Type.METADATA, {"topics": []}, "the epochs", usable))
+
+    def epochs_of(self, name: str) -> tuple[tuple[int, int], ...]:
+        """Return (start, epoch) of one node's confirmed history, oldest first.
+
+        Raises:
+            TwinlogError: It does not answer.
+        """
+        fields: dict[str, object] = {"topics": []}
+        return _epochs(self._client.call(name, Type.METADATA, fields, timeout=ATTEMPT_SECONDS))
 
     def order(self) -> list[str]:
         """Return the names of the nodes to ask, in this order.
@@ -202,3 +206,11 @@ class Nodes:
             TwinlogError: It refused, or may or may not have carried it out.
         """
         return self._client.call(name, kind, fields, timeout=timeout)
+
+
+def _epochs(answer: Frame) -> tuple[tuple[int, int], ...]:
+    rows = answer.fields.get("epochs")
+    if not isinstance(rows, list):
+        return ()
+    pairs = cast("list[list[int]]", rows)
+    return tuple((start, epoch) for epoch, start in pairs)
