@@ -38,7 +38,7 @@ def ours(root: Path) -> Path:
         made.open_epoch(epoch)
         for number in range(40):
             made.batch(b"x" * 100, b"%d" % number, topic=f"t{number % 3}", queue=number % 2)
-    made.write(root)
+    made.write(root, confirm=made.end)
     return root
 
 
@@ -95,10 +95,7 @@ def test_small_topics_share_files(tmp_path: Path) -> None:
 
 def test_statistics_prune(tmp_path: Path) -> None:
     """Row groups say which offsets, times and keys they hold; keys lie sorted in their own file."""
-    root, to = unpack("01-basic", tmp_path / "s"), tmp_path / "archive"
-    shutil.copy(root / "commitlog" / "00000000000000000000", tmp_path / "first")
-    follower = root / "commitlog" / f"{(tmp_path / 'first').stat().st_size:020d}"
-    follower.write_bytes(bytes(100))
+    root, to = unpack("02-rollover", tmp_path / "s"), tmp_path / "archive"
     archive(PlainEngine(), ArchiveSettings(root, to))
     segment = Place(to).newest().segments[0]
     data = next(file for file in segment.files if file.kind == "data")
@@ -280,6 +277,87 @@ def test_nothing_unconfirmed_is_sealed(tmp_path: Path) -> None:
     names = {segment.base for segment in Place(to).newest().segments}
     assert 4096 not in names
     assert max(names) < max(int(path.name) for path in (root / "commitlog").iterdir())
+
+
+def bases(root: Path, to: Path) -> list[int]:
+    """What an archive run adds, as file numbers."""
+    before = {segment.base for segment in Place(to).newest().segments}
+    archive(PlainEngine(), ArchiveSettings(root, to))
+    return sorted({segment.base for segment in Place(to).newest().segments} - before)
+
+
+def test_what_is_above_confirm_is_never_archived(tmp_path: Path) -> None:
+    """Not even of a store that was stopped: a former master may hold what nobody confirmed."""
+    made = Ours()
+    for number in range(60):
+        made.batch(b"x" * 300, b"%d" % number)
+    root = made.write(tmp_path / "s", confirm=3 * 4096 + 7)
+    assert bases(root, tmp_path / "archive") == [0, 4096, 2 * 4096]
+
+
+def test_the_file_that_a_broker_writes_is_not_sealed(tmp_path: Path) -> None:
+    """RocketMQ allocates the next file ahead: a file follows, and it is all zeros."""
+    full = unpack("02-rollover", tmp_path / "full")
+    with StoreReader(full) as store:
+        places = [record.log_offset for record in store.records()]
+    files = sorted((full / "commitlog").iterdir())
+    size = files[0].stat().st_size
+    root, to = tmp_path / "live", tmp_path / "archive"
+    shutil.copytree(full, root)
+    for path in files[4:]:
+        (root / "commitlog" / path.name).unlink()
+    cut = next(at for at in places if at >= 3 * size + size // 2) - 3 * size
+    data = files[3].read_bytes()
+    (root / "commitlog" / files[3].name).write_bytes(data[:cut].ljust(size, b"\0"))
+    (root / "commitlog" / files[4].name).write_bytes(bytes(size))
+    (root / "abort").touch()
+    assert bases(root, to) == [0, size, 2 * size]
+    shutil.rmtree(root / "commitlog")
+    shutil.copytree(full / "commitlog", root / "commitlog")
+    (root / "abort").unlink()
+    assert bases(root, to) == [int(path.name) for path in files[3:-1]]
+    with StoreReader(root) as store:
+        held = sum(record.log_offset < int(files[-1].name) for record in store.records())
+    assert sum(segment.records for segment in Place(to).newest().segments) == held
+
+
+@pytest.mark.parametrize(
+    ("case", "count"), [("03-crash", 4), ("03b-torn-tail", 4), ("03c-bad-body", 4)]
+)
+def test_of_a_crashed_broker_only_what_recovery_keeps(
+    case: str, count: int, tmp_path: Path
+) -> None:
+    """Not the file in which recovery would cut, though a file follows it."""
+    root = unpack(case, tmp_path / "s")
+    found = bases(root, tmp_path / "archive")
+    assert len(found) == count
+    with StoreReader(root) as store:
+        size = store.series.files[0].size
+        assert found[-1] + size <= store.end
+
+
+def test_a_file_that_is_not_full_and_is_followed_is_damage(tmp_path: Path) -> None:
+    root = unpack("02-rollover", tmp_path / "s")
+    path = sorted((root / "commitlog").iterdir())[2]
+    with StoreReader(root) as store:
+        base = int(path.name)
+        places = [r.log_offset - base for r in store.records() if base <= r.log_offset]
+    data = path.read_bytes()
+    path.write_bytes(data[: places[20]].ljust(len(data), b"\0"))
+    with pytest.raises(CorruptionError, match=f"holds no record at {base + places[20]}"):
+        archive(PlainEngine(), ArchiveSettings(root, tmp_path / "archive"))
+    assert Place(tmp_path / "archive").newest().number == 0
+
+
+def test_a_log_file_that_is_not_what_was_archived(tmp_path: Path) -> None:
+    """Earlier versions archived files that were still written: no run builds on that."""
+    root, to = ours(tmp_path / "s"), tmp_path / "archive"
+    archive(PlainEngine(), ArchiveSettings(root, to))
+    last = Place(to).newest().segments[-1]
+    path = root / "commitlog" / f"{last.base:020d}"
+    path.write_bytes(path.read_bytes()[:-1] + b"x")
+    with pytest.raises(CorruptionError, match=f"at {last.base} is not what was archived of it"):
+        archive(PlainEngine(), ArchiveSettings(root, to))
 
 
 def test_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -36,6 +36,7 @@ from twinlog.spark.archive.scan import Sealed
 from twinlog.spark.archive.sources import (
     STALENESS_SECONDS,
     Cluster,
+    changed_since,
     of_directory,
     older_in_directory,
 )
@@ -114,6 +115,12 @@ def unarchived(settings: ArchiveSettings, before: Manifest) -> tuple[str, list[S
     """Return the group, and its segments that are sealed, old enough and not archived yet."""
     have = {(segment.group, segment.base) for segment in before.segments}
     if settings.path is not None:
+        other = changed_since(settings.path, before.of_group(settings.group))
+        if other is not None:
+            text = f"the log file at {other.base} is not what was archived of it"
+            hint = "it was archived while it was written, or is damaged: twinlog spark verify; "
+            hint += "archive the store into another directory"
+            raise CorruptionError(text, hint=hint, offset=other.base)
         found = of_directory(settings.path, settings.group)
         found = [item for item in found if (item.group, item.base) not in have]
         return settings.group, older_in_directory(settings.path, found, settings.older_than)

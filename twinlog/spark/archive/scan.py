@@ -23,6 +23,7 @@ from typing import IO, Any
 from twinlog import kernels
 from twinlog.errors import CorruptionError
 from twinlog.kernels import codes
+from twinlog.layout import BLANK
 from twinlog.spark.archive.rows import numpy, starts_of
 from twinlog.spark.asking import Asking
 from twinlog.spark.remote_log import Piece, Proof, RemoteLog, proven
@@ -176,7 +177,7 @@ class Scan:
             data, stop, code = self._whole(at)
             self._count(data, stop)
             at += stop
-            if code == codes.BLANK or (not stop and not any(data)):
+            if code == codes.BLANK and BLANK.unpack_from(data, stop)[0] == self._sealed.end - at:
                 break
             if not stop:
                 what = kernels.EXPLANATIONS[code]

@@ -1,8 +1,14 @@
 """Where segments come from: the directory of a store, or the nodes of a cluster.
 
-A segment is sealed when it will never change: another one follows it, and in a store of ours all of
-it is confirmed. On a cluster it is enough that one node says so; a task takes its bytes from
-whichever node has them.
+A segment is sealed when it will never change:
+
+* **ours**: all of it is confirmed, as the checkpoint says, also in a store that was stopped: a
+  former master's log may hold more than was ever confirmed. On a cluster it is enough that one node
+  says so; a task takes its bytes from whichever node has them.
+* **RocketMQ's**: a record begins the next file, for a broker allocates files ahead of their use;
+  and recovery after a crash would not cut it: it lies before the file where recovery begins, or
+  before the end that recovery finds. The last is looked for only when it decides, because it reads
+  the whole log.
 
 Offsets are log offsets in bytes, ages seconds.
 
@@ -18,10 +24,13 @@ from pathlib import Path
 from typing import Self
 
 from twinlog.layout import BatchEntry, file_name
+from twinlog.spark.archive.manifest import Segment
+from twinlog.spark.archive.place import sha256_of
 from twinlog.spark.archive.scan import Sealed
 from twinlog.spark.asking import Asking
 from twinlog.spark.remote_log import RemoteLog
-from twinlog.store_log import Run, TwinLog
+from twinlog.store_files import LogFile
+from twinlog.store_log import Run, TwinLog, first_stamp
 from twinlog.store_reader import StoreReader
 
 STALENESS_SECONDS = 30.0
@@ -36,17 +45,38 @@ def of_directory(path: Path, group: str) -> list[Sealed]:
     """
     with StoreReader(path) as store:
         epochs = store.epochs()
-        limit = store.marks.confirm if store.ours and store.marks.live else store.series.end
         found: list[Sealed] = []
         for file, following in zip(store.series.files, store.series.files[1:], strict=False):
-            if file.end > limit or file.end != following.start:
-                continue
-            if isinstance(store.log, TwinLog) and not _tiled(store.log, file.start, file.end):
+            if file.end != following.start or not _sealed(store, file, following):
                 continue
             own = epochs_of(epochs, file.start, file.end)
             root, name = store.name, file.path.name
             found.append(Sealed(root, group, name, file.start, file.end, own, store.ours))
         return found
+
+
+def _sealed(store: StoreReader, file: LogFile, following: LogFile) -> bool:
+    if isinstance(store.log, TwinLog):
+        return file.end <= store.marks.confirm and _tiled(store.log, file.start, file.end)
+    if first_stamp(store.series.view(following)) is None:
+        return False
+    return store.clean or file.end <= store.log.recovery_start or file.end <= store.end
+
+
+def changed_since(path: Path, segments: Sequence[Segment]) -> Segment | None:
+    """Return an archived segment whose log file in a directory has other bytes; None: no such.
+
+    Looked at are the newest one, and those that do not end as a full file does: only they can have
+    been archived while they were written.
+    """
+    there = [s for s in segments if (path / "commitlog" / file_name(s.base)).is_file()]
+    for segment in there:
+        ended = segment.records_end == segment.end or bool(segment.rest)
+        if segment is there[-1] or not ended:
+            log_file = path / "commitlog" / file_name(segment.base)
+            if sha256_of(log_file) != segment.sha256:
+                return segment
+    return None
 
 
 def epochs_of(epochs: Sequence[tuple[int, int]], start: int, end: int) -> Sequence[tuple[int, int]]:
@@ -160,4 +190,10 @@ class Cluster:
         return kept
 
 
-__all__ = ["STALENESS_SECONDS", "Cluster", "of_directory", "older_in_directory"]
+__all__ = [
+    "STALENESS_SECONDS",
+    "Cluster",
+    "changed_since",
+    "of_directory",
+    "older_in_directory",
+]
