@@ -55,8 +55,14 @@ def newest_slot(data: bytes) -> bytes | None:
     return found
 
 
-def read_marks(root: Path) -> Marks:
-    """Return the marks of the directory ``root``."""
+def read_marks(root: Path, *, probe: bool = True) -> Marks:
+    """Return the marks of the directory ``root``.
+
+    Args:
+        root: The data directory.
+        probe: Whether to look if a node runs. A process that holds the lock itself must not: the
+            system drops a POSIX lock when its process closes any descriptor of the file.
+    """
     path = root / "twinlog" / "checkpoint"
     payload = newest_slot(path.read_bytes()) if path.is_file() else None
     fields = _unpack(payload) if payload else {}
@@ -64,7 +70,7 @@ def read_marks(root: Path) -> Marks:
     return Marks(
         flushed=flushed if isinstance(flushed, int) else 0,
         confirm=confirm if isinstance(confirm, int) else 0,
-        live=_locked(root / "lock"),
+        live=probe and _locked(root / "lock"),
     )
 
 

@@ -103,6 +103,7 @@ class StoreReader:
         check_crc: bool = True,
         watch: Watch | None = None,
         index_capacity: tuple[int, int] | None = None,
+        probe: bool = True,
     ) -> None:
         self.index_capacity = index_capacity
         self._check_crc = check_crc
@@ -118,7 +119,7 @@ class StoreReader:
         self.ours = bool(self.batches.files) and not rocketmq
         self.clean = not (self.root / "abort").exists()
         self.checkpoint = Checkpoint.unpack(_read(self.root / "checkpoint"))
-        self.marks: Marks = read_marks(self.root) if self.ours else Marks()
+        self.marks: Marks = read_marks(self.root, probe=probe) if self.ours else Marks()
 
     def __enter__(self) -> StoreReader:
         """Return the reader itself."""

@@ -75,6 +75,7 @@ SHELL = {
     "twinlog/spark/jobs": {
         "compact", "compare", "engine", "index_check", "rebuild", "replay", "session",
         "sides", "splits", "tables", "verify", "verify_nodes",
+        "rebuild_index", "rebuild_queues",
     },
     "twinlog/spark/sink": {"writer"},
     "twinlog": {

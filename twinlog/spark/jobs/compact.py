@@ -21,14 +21,13 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from twinlog import kernels
 from twinlog.errors import UsageError
 from twinlog.record import decode
 from twinlog.spark.archive.rows import table_of
 from twinlog.spark.archive.writing import parquet
 from twinlog.spark.jobs.engine import Engine
 from twinlog.spark.jobs.report import Report, Rows, Value
-from twinlog.spark.jobs.splits import SPLIT_BYTES, Split, plan
+from twinlog.spark.jobs.splits import SPLIT_BYTES, Split, plan, records_of
 
 Newest = dict[tuple[str, int, str], tuple[int, int, bool]]
 """(topic, queue, key) -> (queue offset, log offset, whether the body has bytes)."""
@@ -55,11 +54,14 @@ def run(engine: Engine, settings: CompactSettings) -> Report:
 
     Raises:
         UsageError: There is no store, no such topic, or ``to`` exists already.
+        CorruptionError: The log does not hold together: records may be missing.
     """
     if settings.to is not None and settings.to.exists():
         hint = "name a directory that does not exist"
         raise UsageError(f"{settings.to} exists already", code="exists", hint=hint)
-    splits = plan(settings.path, settings.split_bytes).splits
+    cut = plan(settings.path, settings.split_bytes)
+    cut.complete()
+    splits = cut.splits
     newest: Newest = {}
     records = keyless = 0
     for found, count, without in engine.spread(partial(keys_of, topic=settings.topic), splits):
@@ -109,14 +111,11 @@ def merge(newest: Newest, found: Newest) -> None:
 
 def keys_of(split: Split, topic: str) -> tuple[Newest, int, int]:
     """Return (newest of each key, records, records without a key) of one range."""
-    data = split.read()
-    length = kernels.walk(data, 0, len(data), check_crc=False)[1]
+    data, length = records_of(split)
     found: Newest = {}
     count = without = at = 0
     while at < length:
         record = decode(data, at, check_crc=False)
-        if record.log_offset != split.start + at:  # old bytes behind the end of the log
-            break
         at += record.size
         if record.topic != topic or not record.queued:
             continue

@@ -22,12 +22,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from twinlog import kernels
+from twinlog.errors import CorruptionError
+from twinlog.kernels import codes
+from twinlog.layout import BLANK, QUEUE_ENTRY
+from twinlog.record import MAGIC_V1, MAGIC_V2
 from twinlog.store_files import LogFile, log_file
-from twinlog.store_log import TwinLog
+from twinlog.store_log import TwinLog, first_stamp
 from twinlog.store_queues import AnyQueue, Queue
 from twinlog.store_reader import StoreReader
 from twinlog.units import MiB
 
+MAGICS = tuple(magic.to_bytes(4, "big", signed=True) for magic in (MAGIC_V1, MAGIC_V2))
 SPLIT_BYTES = 64 * MiB
 """Of one range: large enough that opening costs nothing, small enough to be held in memory."""
 
@@ -35,6 +41,9 @@ SPLIT_BYTES = 64 * MiB
 @dataclass(frozen=True, slots=True)
 class Split:
     """One range of one log file.
+
+    The records of an open range may end before it does; what then lies there must be zeros or
+    remains of an older log (`records_of`).
 
     Attributes:
         root: Directory of the store.
@@ -44,6 +53,8 @@ class Split:
         end: Where it ends.
         open: Whether the records may end before ``end``; only zeros follow behind ``end``.
         file_end: End of the file; what a blank must fill.
+        follows: Whether a record begins a later file: then this one is full.
+        named: Log offset after the newest record of the file that a queue names; 0 without one.
     """
 
     root: str
@@ -53,6 +64,8 @@ class Split:
     end: int
     open: bool = False
     file_end: int = 0
+    follows: bool = False
+    named: int = 0
 
     def read(self) -> bytes:
         """Return the bytes of the range; fewer when the file has become shorter.
@@ -80,11 +93,81 @@ def pread(path: Path, at: int, length: int) -> bytes:
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
+def records_of(split: Split) -> tuple[bytes, int]:
+    """Return the bytes of a range and where its records end in them.
+
+    Raises:
+        CorruptionError: They end where the log goes on: what follows is damaged.
+    """
+    data = split.read()
+    _, length, code, _, _ = kernels.walk(data, 0, len(data), check_crc=False)
+    if split.open:  # old records behind the end are whole, but do not name their own place
+        _, bad, _ = kernels.verify_records(
+            data, 0, length, split.start, check_crc=False, check_offsets=True
+        )
+        if bad >= 0:
+            length, code = bad - split.start, codes.OFFSET
+    end = split.start + length
+    if split.open:
+        whole = code == codes.FINE
+    else:  # fewer bytes came than there were: the file has become shorter
+        whole = code == codes.FINE and end == split.end
+    whole = whole or (code == codes.BLANK and _fills(data, length, split))
+    if split.open and not whole and not split.follows and split.named <= end:
+        whole = split.named == end or not goes_on(data, length, split.start)
+    if not whole or (code == codes.FINE and split.follows and end < split.file_end):
+        text = (
+            f"{split.file}: at {end}: {kernels.EXPLANATIONS[code]}, and the log goes on behind it"
+        )
+        hint = "look: twinlog spark verify"
+        raise CorruptionError(text, hint=hint, offset=end, file=split.file)
+    return data, length
+
+
+def _fills(data: bytes, at: int, split: Split) -> bool:
+    """Whether the blank at ``at`` reaches to the end of the file."""
+    return bool(BLANK.unpack_from(data, at)[0] == split.file_end - split.start - at)
+
+
+def goes_on(data: bytes, at: int, base: int) -> bool:
+    """Whether records of the same log lie behind ``at``, where none begins.
+
+    What remains of an older log after a cut lies at its own place as well, but is older than the
+    record before it.
+    """
+    least = _stamp_before(data, at)
+    for magic in MAGICS:
+        found = data.find(magic, at)
+        while found >= 0:
+            start = found - 4
+            if start >= at and _is_record(data, start, base) and _stamp(data, start) >= least:
+                return True
+            found = data.find(magic, found + 1)
+    return False
+
+
+def _is_record(data: bytes, at: int, base: int) -> bool:
+    size = int.from_bytes(data[at : at + 4], "big")
+    if int.from_bytes(data[at + 28 : at + 36], "big") != base + at or at + size > len(data):
+        return False
+    return kernels.walk(data, at, at + size, check_crc=False)[:2] == (1, at + size)
+
+
+def _stamp(data: bytes, at: int) -> int:
+    return first_stamp(memoryview(data)[at:]) or 0
+
+
+def _stamp_before(data: bytes, at: int) -> int:
+    """Return the store timestamp of the last record before ``at``, which begins behind another."""
+    return kernels.store_timestamp_last(data, 0, at) if at else 0
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """A log, cut.
 
     ``doubts`` are reasons why the ranges alone cannot prove the store sound; empty is good.
+    ``gaps`` are those of them that mean: the ranges may lack records that the log holds.
     """
 
     root: str
@@ -92,19 +175,31 @@ class Plan:
     splits: Sequence[Split]
     batches: int = 0
     doubts: Sequence[str] = field(default_factory=tuple[str, ...])
+    gaps: Sequence[str] = field(default_factory=tuple[str, ...])
+
+    def complete(self) -> None:
+        """Return when the ranges hold every record of the log.
+
+        Raises:
+            CorruptionError: They may lack some.
+        """
+        if self.gaps:
+            hint = "look: twinlog spark verify; a store that crashed is mended by starting its node"
+            raise CorruptionError(f"{self.root}: {'; '.join(self.gaps)}", hint=hint)
 
 
-def plan(root: Path | str, split_bytes: int = SPLIT_BYTES) -> Plan:
+def plan(root: Path | str, split_bytes: int = SPLIT_BYTES, *, probe: bool = True) -> Plan:
     """Cut the log of a store directory.
 
     Args:
         root: Directory of the store.
         split_bytes: Wanted length of a range; one batch or record may make it longer.
+        probe: Whether to look if a node runs on it; not where this process holds the node's lock.
 
     Raises:
         UsageError: There is no store.
     """
-    with StoreReader(root) as store:
+    with StoreReader(root, probe=probe) as store:
         log = store.log
         if isinstance(log, TwinLog):
             return _of_ours(store, log, split_bytes)
@@ -112,7 +207,8 @@ def plan(root: Path | str, split_bytes: int = SPLIT_BYTES) -> Plan:
         queues = [queue for queue in store.stored_queues.values() if isinstance(queue, Queue)]
         for file in store.series.files:
             splits += _of_rocket(store, file, queues, split_bytes)
-        return Plan(store.name, False, splits, 0, _doubts(store))
+        gaps = _gaps(store)
+        return Plan(store.name, False, splits, 0, [*_doubts(store), *gaps], gaps)
 
 
 def _doubts(store: StoreReader) -> list[str]:
@@ -121,26 +217,29 @@ def _doubts(store: StoreReader) -> list[str]:
         doubts.append("files that are no part of the log")
     if not store.clean and not store.ours:
         doubts.append("not stopped cleanly")
-    files = store.series.files
-    if any(one.end != two.start for one, two in itertools.pairwise(files)):
-        doubts.append("a gap between two files")
     return doubts
+
+
+def _gaps(store: StoreReader) -> list[str]:
+    pairs = itertools.pairwise(store.series.files)
+    return ["a gap between two files"] if any(one.end != two.start for one, two in pairs) else []
 
 
 def _of_ours(store: StoreReader, log: TwinLog, split_bytes: int) -> Plan:
     """Cut at batch borders, up to where a running node has confirmed."""
     limit = store.marks.confirm if store.marks.live else 1 << 63
     splits: list[Split] = []
-    doubts, batches, ended = _doubts(store), 0, False
+    doubts, gaps, batches, ended = _doubts(store), _gaps(store), 0, False
+    newest = max((start for start, own in log.entries.items() if own), default=0)
     for file in store.series.files:
         start = at = file.start
         for _, entry in log.entries.get(file.start, ()):
+            if at >= limit:
+                break
             if entry is None or entry.start != at or entry.end > file.end:
-                doubts.append(f"the batch index of {file.path.name}")
+                gaps.append(f"the batch index of {file.path.name}")
                 break
             batches += 1
-            if at >= limit:
-                continue
             at = entry.end
             if at - start >= split_bytes:
                 splits.append(_split(store, file, start, at))
@@ -149,11 +248,14 @@ def _of_ours(store: StoreReader, log: TwinLog, split_bytes: int) -> Plan:
             splits.append(_split(store, file, start, at))
         if at < file.end:
             if store.series.last_written(file, at) > at and at < limit:
-                doubts.append(f"bytes of {file.path.name} behind the last batch")
+                # a death leaves bytes whose entry was never written; the next start cuts them
+                torn = not store.clean and file.start == newest
+                text = f"bytes of {file.path.name} behind the last batch"
+                (doubts if torn else gaps).append(text)
             ended = True
         elif ended:
-            doubts.append("the log goes on behind its end")
-    return Plan(store.name, True, splits, batches, doubts)
+            gaps.append("the log goes on behind its end")
+    return Plan(store.name, True, splits, batches, [*doubts, *gaps], gaps)
 
 
 def _split(store: StoreReader, file: LogFile, start: int, end: int) -> Split:
@@ -173,8 +275,28 @@ def _of_rocket(
     # A record without properties ends in two zeros.
     end = min(store.series.last_written(file, borders[-1]) + 8, file.end)
     name, root = file.path.name, store.name
-    last = Split(root, name, file.start, borders[-1], end, True, file.end)
+    later = (other for other in store.series.files if other.start >= file.end)
+    follows = any(first_stamp(store.series.view(other)) is not None for other in later)
+    named = _named(store, file, queues)
+    last = Split(root, name, file.start, borders[-1], end, True, file.end, follows, named)
     return [*(_split(store, file, *pair) for pair in itertools.pairwise(borders)), last]
+
+
+def _named(store: StoreReader, file: LogFile, queues: Sequence[Queue]) -> int:
+    """Return the end of the newest record of a file that a queue names and that is there."""
+    ends: list[tuple[int, int]] = []
+    for queue in queues:
+        numbers = range(queue.min, queue.max)
+        at = bisect_left(numbers, file.end, key=queue_offset(queue))
+        if at:
+            place, size, _ = QUEUE_ENTRY.unpack(queue.stored(numbers[at - 1], 1))
+            if place >= file.start:
+                ends.append((place, size))
+    for place, size in sorted(ends, reverse=True):
+        data = bytes(store.series.read(place, size))
+        if len(data) == size and _is_record(data, 0, place):
+            return place + size
+    return 0
 
 
 def first_start(queues: Sequence[AnyQueue], offset: int) -> int | None:
