@@ -29,7 +29,7 @@ from twinlog.spark.archive.place import sha256_of
 from twinlog.spark.archive.scan import Sealed
 from twinlog.spark.asking import Asking
 from twinlog.spark.remote_log import RemoteLog
-from twinlog.store_files import LogFile
+from twinlog.store_files import LogFile, log_file
 from twinlog.store_log import Run, TwinLog, first_stamp
 from twinlog.store_reader import StoreReader
 
@@ -69,13 +69,13 @@ def changed_since(path: Path, segments: Sequence[Segment]) -> Segment | None:
     Looked at are the newest one, and those that do not end as a full file does: only they can have
     been archived while they were written.
     """
-    there = [s for s in segments if (path / "commitlog" / file_name(s.base)).is_file()]
+    there = [s for s in segments if log_file(path, file_name(s.base)).is_file()]
     for segment in there:
         ended = segment.records_end == segment.end or bool(segment.rest)
-        if segment is there[-1] or not ended:
-            log_file = path / "commitlog" / file_name(segment.base)
-            if sha256_of(log_file) != segment.sha256:
-                return segment
+        if ended and segment is not there[-1]:
+            continue
+        if sha256_of(log_file(path, file_name(segment.base))) != segment.sha256:
+            return segment
     return None
 
 

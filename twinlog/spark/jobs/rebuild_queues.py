@@ -165,6 +165,7 @@ def left_as_they_are(root: Path) -> frozenset[str]:
 
 
 def names_in(folder: Path) -> set[str]:
+    """Return what a folder holds; nothing when it is not there."""
     return {path.name for path in folder.iterdir()} if folder.is_dir() else set()
 
 
@@ -250,6 +251,7 @@ def fill_first(target: Path, wrote: Sequence[Wrote], odd: Sequence[Key], size: i
 
 
 def queue_rows(wrote: Sequence[Wrote]) -> list[tuple[Value, ...]]:
+    """Return (topic, queue, start, end) of what was written."""
     spans: dict[Key, tuple[int, int]] = {}
     for item in wrote:
         first, last = spans.get(item.key, (item.first, item.first))
