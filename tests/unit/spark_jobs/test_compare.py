@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -89,3 +90,18 @@ def test_one_directory_is_not_enough(tmp_path: Path) -> None:
     """The sentence says what to add."""
     with pytest.raises(UsageError, match="two directories"):
         compared(store(tmp_path / "a"))
+
+
+def test_stores_without_a_common_byte_are_not_called_equal(tmp_path: Path) -> None:
+    """Retention left the old half here and the new half there: nothing was compared."""
+    one = store(tmp_path / "a")
+    two = tmp_path / "b"
+    shutil.copytree(one, two)
+    files = sorted(path.name for path in (one / "commitlog").iterdir())
+    for root, names in ((one, files[:1]), (two, files[1:])):
+        for name in names:
+            (root / "commitlog" / name).unlink()
+            (root / "twinlog" / "batches" / name).unlink()
+    found = run(PlainEngine(), CompareSettings([one, two]))
+    assert (found.verdict, found.fields["equal"]) == (Verdict.UNDECIDED, None)
+    assert "have no byte in common" in found.head

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -138,6 +140,45 @@ def test_a_fault_of_the_key_index_is_found(part: str, tmp_path: Path) -> None:
     rows = found.tables["findings"].rows
     assert all(str(row[1]).startswith("index/") for row in rows)
     assert rows[0][2] in range(at - 20, at + 21)
+
+
+def test_an_index_that_is_gone_is_no_sound_store(tmp_path: Path) -> None:
+    """Of RocketMQ's, stopped cleanly: damage. After a crash or of ours: nobody can tell."""
+    root = unpack("01-basic", tmp_path / "a")
+    assert verified(root).fields["state"] == "sound"
+    shutil.rmtree(root / "index")
+    found = verified(root)
+    assert found.verdict is Verdict.DAMAGED
+    ((_, file, _, offset, _, what, *_),) = found.tables["findings"].rows
+    assert (file, offset) == ("index", 0)
+    assert re.fullmatch(r"no index file holds any of the log's \d+ keys", str(what))
+    assert verified(root, level=Level.CRC).fields["state"] == "sound"
+    (root / "abort").touch()
+    found = verified(root)
+    assert (found.verdict, found.fields["state"]) == (
+        Verdict.FINE,
+        "sound but for the index, which is none",
+    )
+    assert int(str(found.fields["keys_without_index"])) > 0
+
+
+@pytest.mark.parametrize("count", [0, 1])
+def test_an_index_file_that_counts_no_cell_is_found(count: int, tmp_path: Path) -> None:
+    """It used to be left out, and with it every cell."""
+    root = unpack("01-basic", tmp_path)
+    path, *others = sorted((root / "index").iterdir())
+    for other in others:
+        other.unlink()
+    data = bytearray(path.read_bytes())
+    data[36:40] = count.to_bytes(4, "big")
+    path.write_bytes(data)
+    found = verified(root)
+    assert found.verdict is Verdict.DAMAGED
+    assert (f"index/{path.name}", 36) in [row[1:3] for row in found.tables["findings"].rows]
+    path.write_bytes(bytes(40) + data[40:])
+    assert verified(root).verdict is Verdict.DAMAGED
+    path.write_bytes(bytes(len(data)))
+    assert verified(root).verdict is Verdict.DAMAGED
 
 
 def test_an_empty_store_is_sound(tmp_path: Path) -> None:

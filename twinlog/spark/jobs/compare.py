@@ -78,12 +78,15 @@ def run(engine: Engine, settings: CompareSettings) -> Report:
         if found is not None:
             records += divergence(sides[0], other, found)
     differing = [row for row in rows if row[4] is not None]
-    verdict = Verdict.NO if differing else Verdict.FINE
+    apart = [row for row in rows if int(str(row[2])) >= int(str(row[3]))]
+    verdict = Verdict.NO if differing else Verdict.UNDECIDED if apart else Verdict.FINE
     fields: dict[str, Value | Sequence[Value] | Mapping[str, Value]] = {
-        "equal": not differing,
+        "equal": None if apart and not differing else not differing,
         "logs": [side.name for side in sides],
     }
     word = "equal where both have bytes"
+    if apart:
+        word = f"nothing to compare: {apart[0][0]} and {apart[0][1]} have no byte in common"
     if differing:
         word = f"first differing byte at {min(int(str(row[4])) for row in differing)}"
     tables = {

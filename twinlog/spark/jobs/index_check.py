@@ -6,7 +6,9 @@ the range belong to a record's key? A cell that is there twice is legal: RocketM
 record again after a restart.
 
 Records newer than the newest cell are no fault in a store of ours, or one that was not stopped
-cleanly: recovery enters them. Records older than the oldest file have outlived their index.
+cleanly: recovery enters them. Records older than the oldest file have outlived their index. Where
+no file holds a cell, keys of the log are a fault in a store of RocketMQ that was stopped cleanly;
+elsewhere nobody can tell (ours may run without an index), and they are counted.
 
 Offsets are log offsets in bytes, positions bytes in an index file. Nothing is written.
 
@@ -26,7 +28,7 @@ from twinlog.layout import INDEX_CELL, INDEX_HEADER, INDEX_SLOT, IndexHeader
 from twinlog.spark.jobs.engine import Engine
 from twinlog.spark.jobs.index_files import KEY, chain_fault
 from twinlog.spark.jobs.splits import Split, pread
-from twinlog.store_keys import KeyIndex
+from twinlog.store_keys import IndexFile, KeyIndex
 from twinlog.store_reader import StoreReader
 
 FAULTS_MAX = 20
@@ -41,6 +43,19 @@ class IndexFault:
     position: int
     offset: int | None
     what: str
+
+
+@dataclass(frozen=True, slots=True)
+class IndexCheck:
+    """What the check found.
+
+    Attributes:
+        faults: What is wrong.
+        unseen: Keys of the log that could be looked up nowhere: there is no index.
+    """
+
+    faults: Sequence[IndexFault] = ()
+    unseen: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +93,7 @@ class IndexPart:
             yield number, hashed, offset
 
 
-def check_index(engine: Engine, root: Path, splits: Sequence[Split]) -> list[IndexFault]:
+def check_index(engine: Engine, root: Path, splits: Sequence[Split]) -> IndexCheck:
     """Return what is wrong with the key index of a store whose log is sound."""
     with StoreReader(root) as store:
         # After a crash RocketMQ throws away what is newer than its checkpoint; so does this view.
@@ -87,21 +102,53 @@ def check_index(engine: Engine, root: Path, splits: Sequence[Split]) -> list[Ind
         faults = [
             IndexFault(name, 0, None, "the file is no index file") for name in index.unreadable
         ]
+        counted = "the header counts no cell, and a slot leads to one"
+        faults += [
+            IndexFault(file.name, INDEX_HEADER.size - 4, None, counted)
+            for file in index.files
+            if file.slots and file.header.next_cell <= 1 and any_slot(file)
+        ]
         parts = [
             IndexPart(str(store.root / "index" / file.name), file.slots, file.header)
             for file in index.files
             if file.slots and file.header.next_cell > 1
         ]
         complete = store.clean and not store.ours
-    chains = [fault for found in engine.spread(_check_chains, parts) for fault in found]
     if not parts:
-        return faults
+        return _without(engine, splits, faults, complete=complete)
+    chains = [fault for found in engine.spread(_check_chains, parts) for fault in found]
     work = partial(_check_range, parts=tuple(parts), complete=complete)
     for found in engine.spread(work, splits):
         faults += found
     # A cell with another hash breaks its chain further on: the cell is the fault.
     named = {fault.file for fault in faults}
-    return faults + [fault for fault in chains if fault.file not in named]
+    return IndexCheck(faults + [fault for fault in chains if fault.file not in named])
+
+
+def any_slot(file: IndexFile) -> bool:
+    """Whether a slot of an index file leads to a cell."""
+    table = file.view[INDEX_HEADER.size : INDEX_HEADER.size + INDEX_SLOT.size * file.slots]
+    return bytes(table).count(0) != len(table)
+
+
+def _without(
+    engine: Engine, splits: Sequence[Split], faults: Sequence[IndexFault], *, complete: bool
+) -> IndexCheck:
+    """Judge a store without a cell in any index file."""
+    found = [item for item in engine.spread(_keys_in, splits) if item[0]]
+    count = sum(number for number, _ in found)
+    if not count or not complete or faults:
+        return IndexCheck(faults, count)
+    text = f"no index file holds any of the log's {count} keys"
+    return IndexCheck([IndexFault("", 0, min(at for _, at in found), text)])
+
+
+def _keys_in(split: Split) -> tuple[int, int]:
+    """Return how many keys the records of a range have, and the log offset of the first."""
+    data = split.read()
+    length = kernels.walk(data, 0, len(data), check_crc=False)[1]
+    packed = kernels.scan_keys(data, 0, length, split.start)
+    return len(packed) // KEY.size, next((at for _, at, _ in KEY.iter_unpack(packed)), -1)
 
 
 def _check_chains(part: IndexPart) -> list[IndexFault]:

@@ -28,7 +28,7 @@ from twinlog import kernels
 from twinlog.kernels import codes
 from twinlog.layout import BLANK, KIND_FILLER, BatchEntry
 from twinlog.spark.jobs.engine import Engine
-from twinlog.spark.jobs.index_check import IndexFault, check_index
+from twinlog.spark.jobs.index_check import IndexCheck, IndexFault, check_index
 from twinlog.spark.jobs.report import Report, Rows, Value, Verdict
 from twinlog.spark.jobs.splits import SPLIT_BYTES, Plan, Split, plan, pread
 from twinlog.store_check import Finding, Grade
@@ -100,10 +100,10 @@ def run(engine: Engine, settings: VerifySettings) -> Report:
         (judgement,) = engine.spread(judge, [cut.root])
     else:
         judgement = _sound(settings.path, cut, proofs)
-    faults: list[IndexFault] = []
+    index = IndexCheck()
     if settings.level is Level.FULL and not judgement.damaged:
-        faults = check_index(engine, settings.path, cut.splits)
-    return report(settings, judgement, faults, proven=not doubts)
+        index = check_index(engine, settings.path, cut.splits)
+    return report(settings, judgement, index, proven=not doubts)
 
 
 def judge(root: str) -> Judgement:
@@ -252,18 +252,20 @@ def _sound(path: Path, cut: Plan, proofs: Sequence[Proof]) -> Judgement:
 def report(
     settings: VerifySettings,
     judgement: Judgement,
-    faults: Sequence[IndexFault],
+    index: IndexCheck,
     *,
     proven: bool,
 ) -> Report:
     """Put a judgement and what is wrong with the index into a report."""
-    found = [*judgement.findings, *(_of_fault(fault) for fault in faults)]
+    found = [*judgement.findings, *(_of_fault(fault) for fault in index.faults)]
     wrong = [finding for finding in found if finding.grade is not Grade.NOTE]
-    damaged = judgement.damaged or bool(faults)
+    damaged = judgement.damaged or bool(index.faults)
     verdict = Verdict.DAMAGED if damaged else Verdict.FINE
     if not damaged and judgement.unreadable:
         verdict = Verdict.UNDECIDED
     word = {Verdict.DAMAGED: "damaged", Verdict.UNDECIDED: "unreadable"}.get(verdict, "sound")
+    if verdict is Verdict.FINE and index.unseen:
+        word = "sound but for the index, which is none"
     fields: dict[str, Value | Sequence[Value] | Mapping[str, Value]] = {
         "directory": str(settings.path),
         "state": word,
@@ -273,6 +275,7 @@ def report(
         "records": judgement.records,
         "batches": judgement.batches,
         "queue_entries": judgement.entries,
+        "keys_without_index": index.unseen,
         "proven_in_parts": proven,
         "wrong": len(wrong) + judgement.more,
         "next": _next(settings.path, found, judgement),
@@ -290,7 +293,7 @@ def report(
 
 
 def _of_fault(fault: IndexFault) -> Finding:
-    name = f"index/{fault.file}"
+    name = f"index/{fault.file}" if fault.file else "index"
     readable = "the records, through queues and log"
     return Finding(Grade.DAMAGE, name, fault.position, fault.offset, 0, fault.what, readable)
 
