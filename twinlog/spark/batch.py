@@ -25,8 +25,8 @@ from twinlog.spark.directory import Directory
 from twinlog.spark.options import Options, parse
 from twinlog.spark.planning import Sizing, Split, bounds_of, cut_points, splits_of
 from twinlog.spark.pushdown import Narrowed
-from twinlog.spark.reading import Reading, read_split
-from twinlog.spark.selection import selected
+from twinlog.spark.reading import Only, Reading, read_split
+from twinlog.spark.selection import check_named, selected
 
 _log = logging.getLogger("twinlog.spark")
 
@@ -39,13 +39,13 @@ class Task:
         root: The directory.
         split: The part of it.
         reading: How.
-        topics: Only these topics, where the whole log is walked; None: all.
+        only: Only these topics and queues, where the whole log is walked; None: all.
     """
 
     root: str
     split: Split
     reading: Reading
-    topics: tuple[str, ...] | None = None
+    only: Only | None = None
 
 
 class DirectoryQuery:
@@ -83,22 +83,25 @@ class DirectoryQuery:
             SourceError: A directory is no store, or what is named does not exist.
             DataLossError: A start lies before what is kept, and that is not allowed.
         """
+        found = {root: Directory(root) for root in self.options.path or ()}
+        keys = {root: selected(one.queues, self.options) for root, one in found.items()}
+        check_named((key for each in keys.values() for key in each), self.options)
         made: list[Task] = []
-        for root in self.options.path or ():
-            made += self._of(root, now_ms)
+        for root, directory in found.items():
+            made += self._of(root, directory, keys[root], now_ms)
         return made
 
-    def _of(self, root: str, now_ms: int) -> list[Task]:
-        options, directory = self.options, Directory(root)
+    def _of(
+        self, root: str, directory: Directory, keys: Sequence[tuple[str, int]], now_ms: int
+    ) -> list[Task]:
+        options = self.options
         sizing = Sizing(options.split_bytes, options.min_partitions)
         if options.split_mode == "log":
-            keys = selected(directory.queues, options)
-            topics = tuple(sorted({topic for topic, _ in keys}))
-            every = options.include_system and not (options.subscribe or options.assign)
+            only = _only(keys, options)
             splits = log_splits(directory, sizing)
             reading = self._reading(directory)
-            return [Task(root, split, reading, None if every else topics) for split in splits]
-        queues = [directory.queues[key] for key in selected(directory.queues, options)]
+            return [Task(root, split, reading, only) for split in splits]
+        queues = [directory.queues[key] for key in keys]
         bounds = self._narrowed.bounds(bounds_of(queues, options, now_ms))
         for text in bounds.warnings:
             _log.warning("%s", text)
@@ -119,6 +122,15 @@ class DirectoryQuery:
     def read(self, task: Task) -> Iterator[Any]:
         """Yield the Arrow batches of a task; see `read_split`."""
         return read_task(task)
+
+
+def _only(keys: Sequence[tuple[str, int]], options: Options) -> Only | None:
+    """Return what is read where the whole log is walked; None: every record."""
+    if options.assign is not None:
+        return options.assign
+    if options.include_system and options.subscribe is None and options.pattern is None:
+        return None
+    return {topic: () for topic, _ in keys}
 
 
 def columns_of(options: Options) -> tuple[Column, ...]:
@@ -156,7 +168,8 @@ def log_splits(directory: Directory, sizing: Sizing) -> list[Split]:
     low, high = directory.start, directory.end
     if low >= high:
         return []
-    points: list[int] = cut_points(low, high, directory.files, sizing.split_bytes).tolist()
+    size = sizing.size_for(high - low)
+    points: list[int] = cut_points(low, high, directory.files, size).tolist()
     starts = {start for start, _ in directory.files}
     inner = [point for point in points if point not in starts]
     edges = sorted({low, high, *directory.trusted_starts(inner), *starts.intersection(points)})
@@ -165,4 +178,4 @@ def log_splits(directory: Directory, sizing: Sizing) -> list[Split]:
 
 def read_task(task: Task) -> Iterator[Any]:
     """Yield the Arrow batches of a task; see `read_split`."""
-    return read_split(task.root, task.split, task.reading, topics=task.topics)
+    return read_split(task.root, task.split, task.reading, only=task.only)

@@ -533,17 +533,18 @@ def _together(found: Options) -> None:
     ):
         text = "an end cannot be earliest or -2, the start"
         raise SourceError(text, code="option", hint="give -1 or a number")
-    if found.split_mode == "log" and any(
-        (
-            found.range,
-            found.starting_timestamp,
-            found.ending_timestamp,
-            found.starting_by_time,
-            found.ending_by_time,
-            found.starting_offsets,
-            found.ending_offsets.queues,
-        )
-    ):
+    bounds = (
+        found.starting_timestamp,
+        found.ending_timestamp,
+        found.starting_by_time,
+        found.ending_by_time,
+        found.starting_offsets,
+        found.ending_offsets.queues,
+    )
+    if found.range is not None and any(bounds):
+        text = "range is given, and a start or end besides"
+        raise SourceError(text, code="option", hint="say it in one way")
+    if found.split_mode == "log" and any((found.range, *bounds)):
         text = "splitMode log reads the whole log, so starts and ends by queue mean nothing"
         raise SourceError(text, code="option", hint="use splitMode queue, or filter the rows")
     if found.max_offsets_per_trigger and found.max_bytes_per_trigger:

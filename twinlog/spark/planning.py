@@ -238,6 +238,13 @@ class Sizing:
     split_bytes: int
     min_partitions: int | None = None
 
+    def size_for(self, wanted: int) -> int:
+        """Return the bytes of one split of so many wanted bytes."""
+        if not self.min_partitions:
+            return self.split_bytes
+        least = min(self.split_bytes, SPLIT_BYTES_MIN)
+        return max(least, min(self.split_bytes, wanted // self.min_partitions))
+
 
 def splits_of(
     spans: Sequence[Span], files: Sequence[tuple[int, int]], sizing: Sizing
@@ -303,10 +310,7 @@ def cut_points(low: int, high: int, files: Sequence[tuple[int, int]], size: int)
 def _range_bytes(spans: Sequence[Span], length: int, sizing: Sizing) -> int:
     """Return how many bytes of the log one split covers: more when few of them are wanted."""
     wanted = sum(_bytes(span) for span in spans)
-    size = sizing.split_bytes
-    if sizing.min_partitions:
-        least = min(size, SPLIT_BYTES_MIN)
-        size = max(least, min(size, wanted // sizing.min_partitions))
+    size = sizing.size_for(wanted)
     share = wanted / length if length else 1.0
     return size if share >= DENSE else round(size / max(share, size / (1 << 62)))
 

@@ -21,6 +21,7 @@ from twinlog.spark.columns import Column
 from twinlog.spark.options import Options, parse
 from twinlog.spark.planning import Piece, bounds_of
 from twinlog.spark.pushdown import Narrowed, narrow
+from twinlog.spark.selection import check_named
 from twinlog.spark.stream import Json
 from twinlog.spark.stream_directory import DirectoryStream
 from twinlog.spark.stream_query import Places, StreamQuery
@@ -63,6 +64,7 @@ class ClusterQuery:
         """
         view = ClusterView(self.options)
         try:
+            check_named(view.queues, self.options)
             found = bounds_of(view.queues.values(), self.options, now_ms)
             bounds = self._narrowed.bounds(found)
             for text in bounds.warnings:

@@ -15,7 +15,7 @@ Not here: planning (`twinlog.spark.planning`), the wire.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -70,9 +70,9 @@ class Reading:
     since_ms: int | None = None
     until_ms: int | None = None
 
-    def decoder(self, *, topics: bool = False) -> Decoder:
-        """Return a decoder for it; ``topics``: the caller chooses by topic."""
-        also = [*ALSO, "topic"] if topics else [*ALSO]
+    def decoder(self, *, chosen: bool = False) -> Decoder:
+        """Return a decoder for it; ``chosen``: the caller chooses by topic and queue."""
+        also = [*ALSO, "topic"] if chosen else [*ALSO]
         if self.tags is not None:
             also.append("tags")
         if self.keys is not None:
@@ -143,8 +143,12 @@ class Losses:
             _log.warning("log %d..%d: rows %s", self._split.low, self._split.high, parts)
 
 
+Only = Mapping[str, tuple[int, ...]]
+"""Topics, and of each the queues that are meant; () are all."""
+
+
 def read_split(
-    root: str, split: Split, reading: Reading, *, topics: Sequence[str] | None = None
+    root: str, split: Split, reading: Reading, *, only: Only | None = None
 ) -> Iterator[Any]:
     """Yield the Arrow batches of a split, rows in log order.
 
@@ -152,7 +156,7 @@ def read_split(
         root: The directory.
         split: What of it.
         reading: How.
-        topics: Only these, where a split without pieces walks the whole log; None: all.
+        only: Only these, where a split without pieces walks the whole log; None: all.
 
     Raises:
         DataLossError: Rows are gone or damaged, and that is not allowed.
@@ -162,7 +166,7 @@ def read_split(
     try:
         for found in _located(root, log, split, losses):
             wanted = _tagged(found, reading.tags)
-            yield from Batches(log, split, reading, losses, topics).of(wanted)
+            yield from Batches(log, split, reading, losses, only).of(wanted)
         losses.report()
     finally:
         log.close()
@@ -349,6 +353,17 @@ class Stored(Protocol):
         ...
 
 
+def _only(rows: Rows, only: Only) -> Any:
+    """Return which rows are of a topic and queue that is meant."""
+    topics = rows.text("topic", pa.string())
+    keep = pa.compute.is_in(topics, value_set=pa.array(list(only), pa.string()))
+    for topic, queues in only.items():
+        if queues:
+            fits = pa.array(np.isin(rows.numbers("queue"), queues))
+            keep = pa.compute.and_(keep, pa.compute.or_(pa.compute.not_equal(topics, topic), fits))
+    return keep
+
+
 class Batches:
     """Turns located records into batches.
 
@@ -357,7 +372,7 @@ class Batches:
         split: What is read, for messages.
         reading: How.
         losses: Is told what cannot be handed out.
-        topics: Only these, where a split has no pieces; None: all.
+        only: Only these, where a split has no pieces; None: all.
     """
 
     def __init__(
@@ -366,14 +381,14 @@ class Batches:
         split: Split,
         reading: Reading,
         losses: Losses,
-        topics: Sequence[str] | None = None,
+        only: Only | None = None,
     ) -> None:
         self._log = log
-        self._topics = topics
+        self._only = only
         self._split = split
         self._reading = reading
         self._losses = losses
-        self._decoder = reading.decoder(topics=topics is not None)
+        self._decoder = reading.decoder(chosen=only is not None)
 
     def of(self, found: Located) -> Iterator[Any]:
         """Yield the batches of ``found``."""
@@ -472,9 +487,8 @@ class Batches:
     def _filtered(self, rows: Rows, tags_codes: Any) -> Iterator[Any]:
         """Yield the batch of the rows that the query's filters let through."""
         reading, keep = self._reading, None
-        if self._topics is not None:
-            topics = rows.text("topic", pa.string())
-            keep = pa.compute.is_in(topics, value_set=pa.array(list(self._topics), pa.string()))
+        if self._only is not None:
+            keep = _only(rows, self._only)
         if reading.tags is not None:
             tags = rows.text("tags", pa.string())
             keep = _and(

@@ -62,6 +62,35 @@ def selected(
     return [key for key in found if options.include_system or not is_system(key[0])]
 
 
+def check_named(queues: Iterable[tuple[str, int]], options: Options) -> None:
+    """Refuse starts and ends of queues that are not read: a slip of the pen would mean earliest.
+
+    A queue without a record may not be there yet: its start and end may be named.
+
+    Raises:
+        SourceError: A start or end names another topic or queue.
+    """
+    keys = set(queues)
+    topics = {topic for topic, _ in keys}
+    begin, end = options.starting_offsets, options.ending_offsets
+    for name, table in (
+        ("startingOffsets", begin.queues if begin else {}),
+        ("endingOffsets", end.queues),
+        ("startingOffsetsByTimestamp", options.starting_by_time or {}),
+        ("endingOffsetsByTimestamp", options.ending_by_time or {}),
+    ):
+        for topic, numbers in table.items():
+            if topic not in topics:
+                text = f"{name} names topic {topic}, which is not read"
+                hint = nearest(topic, topics) or f"there are {', '.join(sorted(topics)[:10])}"
+                raise SourceError(text, code="topic", hint=hint)
+            for queue, number in numbers.items():
+                if (topic, queue) not in keys and number > 0:
+                    there = ", ".join(str(n) for other, n in sorted(keys) if other == topic)
+                    text = f"{name} names queue {queue} of topic {topic}, which is not read"
+                    raise SourceError(text, code="queue", hint=f"it has {there}")
+
+
 def _exists(name: str, topics: Collection[str]) -> None:
     if name not in topics:
         hint = nearest(name, topics)

@@ -38,6 +38,7 @@ from twinlog.spark.errors import DataLossError, SourceError
 from twinlog.spark.foreign import np
 from twinlog.spark.options import Options
 from twinlog.spark.planning import Piece, QueueView, clipped, start_of
+from twinlog.spark.selection import check_named
 
 Key = tuple[str, int]
 Ends = dict[Key, int]
@@ -155,10 +156,16 @@ class Stream:
     # -- what Spark asks -------------------------------------------------------------------------
 
     def initial(self) -> Json:
-        """Return where the query begins; the same every time."""
+        """Return where the query begins; the same every time.
+
+        Raises:
+            SourceError: A start names what is not read.
+        """
         if self._initial is None:
             groups: dict[str, _Group] = {}
-            for view in self._views({}):
+            views = self._views({})
+            check_named((key for view in views for key in view.queues), self._options)
+            for view in views:
                 ends = {
                     key: start_of(queue, self._options, self._wall_ms(), earliest=False)
                     for key, queue in view.queues.items()

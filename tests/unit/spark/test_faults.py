@@ -224,6 +224,45 @@ def test_what_options_choose(tmp_path: Path, options: dict[str, str], count: int
     assert len(read(sample().write(tmp_path), **options)) == count
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"subscribe": "orders"},
+        {"subscribe": "orders", "includeSystem": "true"},
+        {"subscribePattern": "ord.*"},
+        {"subscribePattern": "ord.*", "includeSystem": "true"},
+        {"assign": '{"orders":[0]}'},
+        {"assign": '{"orders":[1],"secret":[0,1]}', "includeSystem": "true"},
+        {"includeSystem": "true"},
+        {"minPartitions": "3"},
+        {"tags": "a", "subscribe": "secret"},
+    ],
+)
+def test_the_whole_log_holds_the_rows_that_queues_hold(
+    options: dict[str, str], tmp_path: Path
+) -> None:
+    """However topics and queues are chosen; nobody gets rows that were not asked for."""
+    ours = Ours()
+    for number in range(8):
+        for topic in ("orders", "secret"):
+            ours.batch(b"x" * 100, topic=topic, queue=number % 2)
+    root = ours.write(tmp_path)
+    by_queue, by_log = (read(root, splitMode=mode, **options) for mode in ("queue", "log"))
+    assert by_queue and places(by_log) == places(by_queue)
+
+
+def test_min_partitions_divides_the_whole_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = sample().write(tmp_path)
+    given = {"path": str(root), "splitMode": "log"}
+    assert len(DirectoryQuery.make({**given, "minPartitions": "12"}).tasks(0)) == 3, "small enough"
+    monkeypatch.setattr("twinlog.spark.planning.SPLIT_BYTES_MIN", 1)
+    assert len(DirectoryQuery.make(given).tasks(0)) == 3
+    assert len(DirectoryQuery.make({**given, "minPartitions": "12"}).tasks(0)) >= 12
+
+
 def test_starts_and_ends_by_time(tmp_path: Path) -> None:
     root = sample().write(tmp_path)
     rows = read(root)
@@ -253,6 +292,17 @@ WRONG = [
     ({"startingOffsets": '{"t":[1]}'}, "which is not JSON such as"),
     ({"maxOffsetsPerTrigger": "5"}, "is for streams only"),
     ({"splitMode": "log", "range": "-5:"}, "splitMode log reads the whole log"),
+    ({"range": "-5:", "startingOffsets": "earliest"}, "range is given, and a start or end besides"),
+    ({"range": "-5:", "startingTimestamp": "-2h"}, "range is given, and a start or end besides"),
+    ({"startingOffsets": '{"tt":{"0":1}}'}, "names topic tt, which is not read; the nearest is t"),
+    (
+        {"endingOffsets": '{"t":{"7":1}}'},
+        "names queue 7 of topic t, which is not read; it has 0, 1",
+    ),
+    (
+        {"startingOffsetsByTimestamp": '{"u":{"0":1}}', "subscribe": "t"},
+        "startingOffsetsByTimestamp names topic u, which is not read; there are t",
+    ),
 ]
 
 
