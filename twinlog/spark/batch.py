@@ -83,7 +83,8 @@ class DirectoryQuery:
             SourceError: A directory is no store, or what is named does not exist.
             DataLossError: A start lies before what is kept, and that is not allowed.
         """
-        found = {root: Directory(root) for root in self.options.path or ()}
+        written = self.options.isolation == "written"
+        found = {root: Directory(root, written=written) for root in self.options.path or ()}
         keys = {root: selected(one.queues, self.options) for root, one in found.items()}
         check_named((key for each in keys.values() for key in each), self.options)
         made: list[Task] = []

@@ -5,7 +5,8 @@ holds. Nothing is written and no lock is taken.
 
 Where the log ends:
 
-* **ours, in use**: the checkpointed confirm offset; bytes above it may still be cut;
+* **ours**: the checkpointed confirm offset, in use or not; bytes above it may still be cut. Where
+  they are asked for, or no checkpoint is there: as for a store that was stopped;
 * **RocketMQ's, in use**: where the queues end; its dispatcher follows the log by milliseconds;
 * **stopped cleanly**: the last record behind the newest one that a queue names. Records there have
   no queue entry yet; they are found by walking the log from that trusted start;
@@ -178,12 +179,13 @@ class Directory:
 
     Args:
         root: The directory that holds ``commitlog``.
+        written: Show also what is written and not confirmed, as far as it holds together.
 
     Raises:
         SourceError: It is no store, or keeps its queues where they cannot be read.
     """
 
-    def __init__(self, root: str) -> None:
+    def __init__(self, root: str, *, written: bool = False) -> None:
         self.name = root
         self.root = store_root(root)
         if not is_store(root):
@@ -201,12 +203,16 @@ class Directory:
             for topic, queue, folder, batch in queue_folders(self.root)
         }
         self._held: dict[tuple[str, int], Held] = {}
-        if self.live:
+        # Without a checkpoint nothing tells what is confirmed: a copy of log files.
+        known = self.ours and not written and (self.live or marks.confirm > 0)
+        self._limit = marks.confirm if known else 1 << 63
+        if self.live and not written:
             self.end = marks.confirm if self.ours else self._named_end()
-        elif (self.root / "abort").exists():
+        elif (self.root / "abort").exists() and not self.live:
             self._recover()
         else:
             self._follow(self._named_end())
+        self.end = min(self.end, self._limit)
 
     @property
     def files(self) -> list[tuple[int, int]]:
@@ -273,7 +279,7 @@ class Directory:
         parts = [numbers, *(found[name].astype(np.int64) for name in ("offset", "size", "tags"))]
         stored, held = self._stored.get((topic, queue)), self._held.get((topic, queue))
         least = held.end if held else stored.end if stored else 0
-        keep = numbers >= least
+        keep = (numbers >= least) & (parts[1] < self._limit)
         if not keep.any():
             return
         entries = Entries(*(part[keep] for part in parts))
@@ -303,6 +309,9 @@ class Directory:
                 if found:
                     rows = [(e.queue_offset, e.log_offset, e.size, e.tags_code) for e in found]
                     table = np.array(rows, np.int64)
+                    table = table[table[:, 1] < self._limit]
+                    if not len(table):
+                        continue
                     entries = Entries(table[:, 0], table[:, 1], table[:, 2], table[:, 3])
                     self._held[queue.topic, queue.queue] = Held(queue.topic, queue.queue, entries)
 

@@ -350,6 +350,14 @@ TABLE: tuple[Option, ...] = (
     Option("batchRows", "batch_rows", "8192", _count, "both", "Rows of one Arrow batch."),
     Option("batchBytes", "batch_bytes", "4 MiB", _size, "both", "Log bytes of one Arrow batch."),
     Option(
+        "isolation",
+        "isolation",
+        "confirmed",
+        _word("confirmed", "written"),
+        "both",
+        "written: also what a directory holds above the confirm offset, for batch queries.",
+    ),
+    Option(
         "failOnDataLoss",
         "fail_on_data_loss",
         "true",
@@ -430,6 +438,7 @@ class Options:
     min_partitions: int | None
     batch_rows: int
     batch_bytes: int
+    isolation: str
     fail_on_data_loss: bool
     max_offsets_per_trigger: int | None
     max_bytes_per_trigger: int | None
@@ -478,7 +487,7 @@ def parse(given: Mapping[str, str], *, use: str) -> Options:
             what = f"option {row.name} is {text!r}, which is not {bad}"
             raise SourceError(what, code="option", hint=_value_hint(row, text)) from None
     found = Options(**values)
-    _together(found)
+    _together(found, use)
     return found
 
 
@@ -505,7 +514,7 @@ def _unknown(name: str) -> SourceError:
     return SourceError(f"there is no option {name}", code="option", hint=hint or known)
 
 
-def _together(found: Options) -> None:
+def _together(found: Options, use: str) -> None:
     """Refuse options that contradict each other."""
     ways = {
         "subscribe": found.subscribe,
@@ -523,6 +532,10 @@ def _together(found: Options) -> None:
     if found.path is not None and found.servers is not None:
         text = "servers and path are given"
         raise SourceError(text, code="option", hint="read a cluster or directories")
+    if found.isolation == "written" and (found.servers is not None or use == "stream"):
+        text = "isolation written reads directories, in batch queries"
+        hint = "leave it out: nodes serve what is confirmed, and a stream must not read what is cut"
+        raise SourceError(text, code="option", hint=hint)
     if found.servers is not None and found.split_mode == "log":
         text = "splitMode log reads directories"
         raise SourceError(text, code="option", hint="leave it out: nodes serve queues")

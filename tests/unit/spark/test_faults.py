@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from tests.unit.twinlog.ours import SEGMENT, Ours, flip, put, sample
 from twinlog import layout, record
 from twinlog.spark.batch import DirectoryQuery, read_task
 from twinlog.spark.errors import DataLossError, SourceError
+from twinlog.spark.stream_directory import DirectoryStream
 
 
 def read(root: Path, **options: str) -> list[dict[str, Any]]:
@@ -207,6 +209,29 @@ def test_a_live_directory_ends_at_its_confirm_offset(
     )
 
 
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_stopped_directory_ends_at_its_confirm_offset(tmp_path: Path, clean: bool) -> None:
+    """Nobody knows what becomes of what lies above; asked for, it is shown."""
+    ours = sample()
+    confirm = ours.entries[10].start
+    root = ours.write(tmp_path, clean=clean, confirm=confirm)
+    every = sorted(
+        entry
+        for entry, _, _ in layout.QUEUE_ENTRY.iter_unpack(
+            b"".join(ours.queues["t", n] for n in (0, 1))
+        )
+    )
+    assert places(read(root)) == [place for place in every if place < confirm]
+    assert places(read(root, isolation="written")) == every
+    shutil.rmtree(root / "consumequeue")  # recovery would make the entries
+    assert places(read(root)) == [place for place in every if place < confirm]
+    assert places(read(root, isolation="written")) == every
+    with pytest.raises(SourceError, match="isolation written reads directories"):
+        DirectoryStream.make({"path": str(root), "isolation": "written"})
+    (root / "twinlog" / "checkpoint").unlink()
+    assert places(read(root)) == every, "nothing tells what was confirmed"
+
+
 FILTERS = [
     ({"tags": "a"}, 36),
     ({"tags": "b || c"}, 0),
@@ -291,6 +316,7 @@ WRONG = [
     ({"range": "5:3"}, "which is not a range"),
     ({"startingOffsets": '{"t":[1]}'}, "which is not JSON such as"),
     ({"maxOffsetsPerTrigger": "5"}, "is for streams only"),
+    ({"isolation": "dirty"}, "option isolation is 'dirty', which is not confirmed or written"),
     ({"splitMode": "log", "range": "-5:"}, "splitMode log reads the whole log"),
     ({"range": "-5:", "startingOffsets": "earliest"}, "range is given, and a start or end besides"),
     ({"range": "-5:", "startingTimestamp": "-2h"}, "range is given, and a start or end besides"),
