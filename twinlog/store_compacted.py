@@ -21,7 +21,7 @@ from pathlib import Path
 from twinlog.errors import CorruptionError
 from twinlog.layout import BATCH_QUEUE_UNIT
 from twinlog.store_files import FileSeries
-from twinlog.store_queues import IN_MEMORY_BYTES, IN_MEMORY_COUNT, Entry, Pull, Status
+from twinlog.store_pull import IN_MEMORY_BYTES, IN_MEMORY_COUNT, Entry, Pull, Status
 
 FOLDER = "compaction"
 

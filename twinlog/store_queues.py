@@ -10,7 +10,7 @@ that is none; earlier files count as whole. Entry n lies at byte 20 n; a queue t
 
 A record that recovery dispatches is appended where the queue ends, unless the queue already reaches
 beyond it or its queue offset is behind the end (RocketMQ trusts the place in the queue more than
-the number in the record). Batch queues (BatchCQ) are shown as their files have them.
+the number in the record). Batch queues (BatchCQ): `store_batch_queues`.
 
 ``get`` answers as RocketMQ's store does, `Status` has its names: at most one queue file for a call,
 at least one record whatever its size.
@@ -23,75 +23,39 @@ Sources: RocketMQ 5.3 (``ConsumeQueue``, ``BatchConsumeQueue``, ``DefaultMessage
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from enum import Enum
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from twinlog.layout import (
-    BATCH_QUEUE_UNIT,
-    QUEUE_EXT_ADDRESS_MAX,
-    QUEUE_EXT_UNIT,
-    QUEUE_FILE_SIZE_DEFAULT,
-)
+from twinlog.layout import QUEUE_EXT_ADDRESS_MAX, QUEUE_EXT_UNIT, QUEUE_FILE_SIZE_DEFAULT
+from twinlog.store_batch_queues import BatchQueue
 from twinlog.store_files import FileSeries
+from twinlog.store_pull import (
+    IN_MEMORY_BYTES,
+    IN_MEMORY_COUNT,
+    Entry,
+    Extension,
+    Gone,
+    Pull,
+    Status,
+    TimeOf,
+    outside,
+    unreadable,
+)
+
+__all__ = [
+    "AnyQueue",
+    "BatchQueue",
+    "Entry",
+    "Extension",
+    "Pull",
+    "Queue",
+    "Status",
+    "dispatch_from",
+    "load_queues",
+]
 
 _ENTRY = struct.Struct(">qiq")
 assert _ENTRY.size == 20
-IN_MEMORY_BYTES = 262_144
-IN_MEMORY_COUNT = 32
-"""RocketMQ's limits of one read of records that are in memory."""
-
-TimeOf = Callable[[int, int], int]
-"""Store timestamp of the record at a log offset, of a size; -1 when it is gone."""
-
-Gone = Callable[[int, int], int]
-"""0 when the record at a log offset, of a size, can be read; else where its log file ends."""
-
-
-class Status(Enum):
-    """Outcome of reading a queue, by RocketMQ's names."""
-
-    FOUND = "FOUND"
-    MESSAGE_WAS_REMOVING = "MESSAGE_WAS_REMOVING"
-    OFFSET_FOUND_NULL = "OFFSET_FOUND_NULL"
-    OFFSET_OVERFLOW_BADLY = "OFFSET_OVERFLOW_BADLY"
-    OFFSET_OVERFLOW_ONE = "OFFSET_OVERFLOW_ONE"
-    OFFSET_TOO_SMALL = "OFFSET_TOO_SMALL"
-    NO_MATCHED_LOGIC_QUEUE = "NO_MATCHED_LOGIC_QUEUE"
-    NO_MESSAGE_IN_QUEUE = "NO_MESSAGE_IN_QUEUE"
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """What a queue says about one record; ``count`` is above 1 for inner batches only."""
-
-    queue_offset: int
-    log_offset: int
-    size: int
-    tags_code: int
-    count: int = 1
-    compacted: int = -1
-    store_timestamp: int = -1
-
-
-@dataclass(frozen=True, slots=True)
-class Extension:
-    """What the queue extension says about one entry."""
-
-    queue_offset: int
-    tags_code: int
-    store_timestamp: int
-    bitmap: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class Pull:
-    """Answer of `Queue.get`: the records found and where to go on."""
-
-    status: Status
-    next: int
-    entries: tuple[Entry, ...] = ()
 
 
 class Queue:
@@ -241,13 +205,18 @@ class Queue:
             at += len(part)
         return bytes(out)
 
+    @property
+    def held(self) -> int:
+        """How many entries it has that lead into the log."""
+        return self.max - self.min
+
     def file_sizes(self) -> set[int]:
         """Return the lengths of its files, bytes."""
         return {file.size for file in self._series.files}
 
     def unreadable(self) -> list[tuple[str, str]]:
         """Return (file name, why) of the files that could not be read."""
-        return _unreadable(self._series)
+        return unreadable(self._series)
 
     def place(self, number: int) -> tuple[str, int]:
         """Return the file name and the byte in it of the entry at queue offset ``number``."""
@@ -267,7 +236,7 @@ class Queue:
 
         A record that is gone makes it skip all entries of that log file.
         """
-        refused = _outside(offset, self.min, self.max)
+        refused = outside(offset, self.min, self.max)
         if refused is not None:
             return refused
         found: list[Entry] = []
@@ -359,22 +328,6 @@ class Queue:
         return next(late, spans[-1])
 
 
-def _unreadable(series: FileSeries) -> list[tuple[str, str]]:
-    for file in series.files:
-        series.view(file)
-    return [(f.path.name, why) for f in series.files if (why := series.unreadable.get(f.start))]
-
-
-def _outside(offset: int, low: int, high: int) -> Pull | None:
-    if high == 0:
-        return Pull(Status.NO_MESSAGE_IN_QUEUE, 0)
-    if offset < low:
-        return Pull(Status.OFFSET_TOO_SMALL, low)
-    if offset == high:
-        return Pull(Status.OFFSET_OVERFLOW_ONE, offset)
-    return Pull(Status.OFFSET_OVERFLOW_BADLY, high) if offset > high else None
-
-
 _NEGATIVE = bytes(byte < 0x80 for byte in range(256))
 """Turns a leading byte into 0 when the number it leads is negative."""
 _PIECE = 20 * 4096
@@ -413,150 +366,6 @@ def _valid_in(data: bytes) -> int:
     )
     ends = [at for at in (column.find(0) for column in columns) if at >= 0]
     return min([total, *ends])
-
-
-class BatchQueue:
-    """One queue of a BatchCQ topic: 46-byte units, each for one or more messages."""
-
-    kind = "BatchCQ"
-    folder = "batchconsumequeue"
-
-    def __init__(self, topic: str, queue: int, series: FileSeries) -> None:
-        self.topic = topic
-        self.queue = queue
-        self._files: list[list[Entry]] = []
-        self._series = series
-        self._min = 0
-        for file in series.files:
-            units, whole = _batch_units(series.view(file))
-            self._files.append(units)
-            if not whole:
-                break
-
-    @property
-    def _units(self) -> list[Entry]:
-        return [unit for units in self._files for unit in units]
-
-    @property
-    def max_log_offset(self) -> int:
-        """Log offset of the last unit's record, as RocketMQ shows it; -1 without one."""
-        units = self._units
-        return units[-1].log_offset if units else -1
-
-    @property
-    def min(self) -> int:
-        """Queue offset of the first message that is in the log."""
-        return self._min
-
-    @property
-    def max(self) -> int:
-        """Queue offset after the last message."""
-        units = self._units
-        return units[-1].queue_offset + units[-1].count if units else 0
-
-    def cut(self, end: int) -> None:
-        """Drop units that point at or behind log offset ``end``."""
-        for units in self._files:
-            while units and units[-1].log_offset >= end:
-                units.pop()
-
-    def correct_min(self, log_start: int) -> None:
-        """Move `min` to the first unit that points at or beyond ``log_start``."""
-        kept = (unit.queue_offset for unit in self._units if unit.log_offset >= log_start)
-        self._min = next(kept, self.max)
-
-    def entries(self, start: int | None = None, end: int | None = None) -> Iterator[Entry]:
-        """Yield the units that hold queue offsets ``start..end``."""
-        first = self._min if start is None else max(start, self._min)
-        for unit in self._units:
-            if unit.queue_offset + unit.count > first and (end is None or unit.queue_offset < end):
-                yield unit
-
-    def file_sizes(self) -> set[int]:
-        """Return the lengths of its files, bytes."""
-        return {file.size for file in self._series.files}
-
-    def unreadable(self) -> list[tuple[str, str]]:
-        """Return (file name, why) of the files that could not be read."""
-        return _unreadable(self._series)
-
-    def extensions(self) -> Iterator[Extension]:
-        """Batch queues have no extension."""
-        return iter(())
-
-    def stored_entries(self) -> Iterator[tuple[int, int]]:
-        """Yield (log offset, size) of every unit."""
-        for unit in self._units:
-            yield unit.log_offset, unit.size
-
-    def get(self, offset: int, max_records: int, gone: Gone) -> Pull:
-        """As `Queue.get`; ``max_records`` counts inner messages."""
-        refused = _outside(offset, self.min, self.max)
-        if refused is not None:
-            return refused
-        found: list[Entry] = []
-        messages, total, looked = 0, 0, offset
-        for unit in self._file_from(offset):
-            full = messages + unit.count > min(max_records, IN_MEMORY_COUNT)
-            if found and (full or total + unit.size > IN_MEMORY_BYTES):
-                break
-            looked = unit.queue_offset + unit.count
-            if not gone(unit.log_offset, unit.size):
-                found.append(unit)
-                messages, total = messages + unit.count, total + unit.size
-        status = Status.FOUND if found else Status.MESSAGE_WAS_REMOVING
-        return Pull(status, looked, tuple(found))
-
-    def offset_by_time(self, ms: int, time_of: TimeOf, log_start: int, *, upper: bool) -> int:
-        """As `Queue.offset_by_time`, from the times that the units hold.
-
-        RocketMQ's search for ``upper`` is not exact between units; this answers what it answers.
-        """
-        del time_of, log_start
-        files = [units for units in self._files if units]
-        if not files:
-            return self._min
-        units = next((u for u in reversed(files) if u[0].store_timestamp <= ms), files[0])
-        if ms >= units[-1].store_timestamp:
-            return units[-1].queue_offset
-        found = _batch_search([unit.store_timestamp for unit in units], ms, upper=upper)
-        return self._min if found is None else max(units[found].queue_offset, self._min)
-
-    def _file_from(self, offset: int) -> list[Entry]:
-        """Return the units from ``offset`` on, of the file that holds it."""
-        for units in self._files:
-            if units and offset < units[-1].queue_offset + units[-1].count:
-                return [u for u in units if u.queue_offset + u.count > offset]
-        return []
-
-
-def _batch_search(times: list[int], ms: int, *, upper: bool) -> int | None:
-    """Return the index that RocketMQ's ``binarySearchRight`` finds."""
-    low, high = 0, len(times) - 1
-    while low <= high:
-        mid = (low + high) // 2
-        if mid in (low, high) and times[mid] >= ms:
-            return mid
-        if mid == high:
-            return None
-        if mid == low or (not upper and times[mid] < ms):
-            low = mid + 1
-        elif upper and times[mid] <= ms:
-            low = mid
-        else:
-            high = mid - 1 if upper else mid
-    return None
-
-
-def _batch_units(view: memoryview) -> tuple[list[Entry], bool]:
-    """Return the valid units that a file begins with, and whether it holds nothing else."""
-    units: list[Entry] = []
-    for fields in BATCH_QUEUE_UNIT.iter_unpack(view[: len(view) // 46 * 46]):
-        log_offset, size, tags_code, stamp, base, count, compacted, _ = fields
-        if log_offset < 0 or size <= 0 or base < 0 or count <= 0:
-            return units, False
-        units.append(Entry(base, log_offset, size, tags_code, count, compacted, stamp))
-    return units, True
 
 
 AnyQueue = Queue | BatchQueue
