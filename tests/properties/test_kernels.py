@@ -25,11 +25,25 @@ NAMES = st.sampled_from(["t", "flights", "SCHEDULE_TOPIC_XXXX", "ж" * 40, "x" *
 TEXT = st.text(st.characters(exclude_characters="\x01\x02", exclude_categories=["Cs"]), max_size=12)
 PROPERTIES = st.dictionaries(
     st.sampled_from(
-        ["TAGS", "KEYS", "UNIQ_KEY", "DELAY", "a", "__CRC32#", "é", "INNER_MULTI_DISPATCH"]
+        [
+            *("TAGS", "KEYS", "UNIQ_KEY", "DELAY", "a", "__CRC32#", "é", "INNER_MULTI_DISPATCH"),
+            *("INNER_NUM", "INNER_BASE"),
+        ]
     ),
-    st.one_of(TEXT, st.sampled_from(["TagA", "3", "99", "k1 k2  k3 ", "payment"])),
+    st.one_of(
+        TEXT, st.sampled_from(["TagA", "3", "99", "k1 k2  k3 ", "payment", "0" * 19, "9" * 19, "1"])
+    ),
     max_size=5,
 )
+ITEM = st.tuples(st.binary(max_size=9), st.sampled_from([b"", b"a\x01b\x02"])).map(
+    lambda item: (
+        struct.pack(">i12xi", 22 + len(item[0]) + len(item[1]), len(item[0]))
+        + item[0]
+        + len(item[1]).to_bytes(2, "big")
+        + item[1]
+    )
+)
+BODIES = st.one_of(st.binary(max_size=300), st.lists(ITEM, max_size=3).map(b"".join))
 I64 = st.integers(-(2**63), 2**63 - 1)
 I32 = st.integers(-(2**31), 2**31 - 1)
 
@@ -51,12 +65,14 @@ def records(draw: st.DrawFn) -> bytes:
     return record.encode(
         draw(NAMES),
         draw(st.integers(0, 3)),
-        draw(st.binary(max_size=300)),
+        draw(BODIES),
         queue_offset=draw(st.integers(0, 5)),
         log_offset=draw(st.integers(0, 5000)),
         properties=record.encode_properties(properties),
         flag=draw(I32),
-        sys_flag=draw(st.sampled_from([0, 0, 0, 1, 2, 4, 8, 12, 0x40, 0x80, 0x101, 0x400])),
+        sys_flag=draw(
+            st.sampled_from([0, 0, 0, 1, 2, 4, 8, 12, 0x40, 0x80, 0xC0, 0xC0, 0x101, 0x400])
+        ),
         born_host=(draw(st.sampled_from(["127.0.0.1", "::1"])), draw(st.integers(0, 65535))),
         store_host=(draw(st.sampled_from(["10.0.0.1", "::2"])), 10911),
         store_timestamp=draw(I64),
@@ -101,6 +117,7 @@ def test_twins_walk_alike(
         ("verify_records", (log_offset,), {"check_offsets": check_offsets}),
         ("scan_queues", (log_offset,), {}),
         ("gather_queues", (log_offset,), {}),
+        ("gather_units", (log_offset, frozenset([b"t", b"x" * 127])), {}),
         ("scan_keys", (log_offset,), {}),
         ("store_timestamp_last", (), {}),
         ("bodies_digest", (), {}),
@@ -149,8 +166,10 @@ def test_twins_check_alike(
     """Both refuse the same record of a section for the same reason; patching agrees too."""
     data, start, end = case
     arguments = (data, start, end - start, count, topic.encode(), queue)
-    expected = plain.check_section(*arguments, body_max=250, family=family)
-    assert COMPILED.check_section(*arguments, body_max=250, family=family) == expected
+    for inner in (False, True):
+        options: dict[str, Any] = {"body_max": 250, "family": family, "inner": inner}
+        expected = plain.check_section(*arguments, **options)
+        assert COMPILED.check_section(*arguments, **options) == expected
     outcomes = []
     for kernel in (plain, COMPILED):
         copy = bytearray(data)
@@ -192,7 +211,7 @@ def test_encoders_write_the_same(
         encoder = kernel.SectionEncoder(_head(topic, host, family), name)
         for body, properties, flag, sys_flag, born in items:
             text = record.encode_properties(
-                {k: v for k, v in properties.items() if v and k != "__CRC32#"}
+                {k: v for k, v in properties.items() if v and k not in ("__CRC32#", "INNER_NUM")}
             )
             before = encoder.size
             size = encoder.add(

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         find_properties,
         find_property,
         gather_queues,
+        gather_units,
         java_hash,
         key_hash,
         link_cells,
@@ -66,6 +67,7 @@ __all__ = [
     "find_properties",
     "find_property",
     "gather_queues",
+    "gather_units",
     "java_hash",
     "key_hash",
     "link_cells",
@@ -157,6 +159,7 @@ if not TYPE_CHECKING:
     find_properties = _chosen.find_properties
     find_property = _chosen.find_property
     gather_queues = _chosen.gather_queues
+    gather_units = _chosen.gather_units
     java_hash = _chosen.java_hash
     key_hash = _chosen.key_hash
     link_cells = _chosen.link_cells

@@ -59,14 +59,17 @@ cdef enum:
     OFFSET = 11
     BLANK = 12
     LIGHT = 13
+    INNER = 14
 
 cdef enum:
     BORN_V6 = 0x10
     STORE_V6 = 0x20
-    INNER = 0xC0
+    INNER_BATCH = 0x80
+    INNER_FLAGS = 0xC0
     TRANSACTION = 0xC
     PREPARED = 0x4
     ROLLBACK = 0xC
+    COMPRESSED = 0x701
     COMPRESSION = 0x700
     COMPRESSION_MAX = 0x300
 
@@ -78,6 +81,10 @@ cdef Py_ssize_t PROPERTIES_MAX = 32767
 cdef int64_t RECORD_MAX = 0x7FFFFFFF
 cdef const char *CRC_PROPERTY = b"__CRC32#"
 cdef const char *LIGHT_PROPERTY = b"INNER_MULTI_DISPATCH"
+cdef const char *NUMBER_PROPERTY = b"INNER_NUM"
+cdef const char *BASE_PROPERTY = b"INNER_BASE"
+cdef const char *BASE_ROOM = b"0000000000000000000"
+cdef int64_t MESSAGES_MAX = 32767
 cdef bytes DELAY_TOPIC = b"SCHEDULE_TOPIC_XXXX"
 
 
@@ -213,12 +220,15 @@ cdef inline bint _utf8(const uint8_t *p, const uint8_t *end) noexcept nogil:
     return True
 
 
-cdef inline int _properties_code(const uint8_t *p, int64_t length) noexcept nogil:
-    """FINE, PROPERTIES, or LIGHT where they are fine and name light queues."""
+cdef inline int _properties_code(
+    const uint8_t *p, int64_t length, bint *numbered
+) noexcept nogil:
+    """FINE, PROPERTIES, or LIGHT where they name light queues; and whether INNER_NUM is there."""
     cdef const uint8_t *end = p + length
     cdef const uint8_t *stop
     cdef const uint8_t *mid
     cdef int code = FINE
+    numbered[0] = False
     if length == 0:
         return FINE
     if not _utf8(p, end):
@@ -236,6 +246,8 @@ cdef inline int _properties_code(const uint8_t *p, int64_t length) noexcept nogi
             return PROPERTIES
         if mid - p == 20 and memcmp(p, LIGHT_PROPERTY, 20) == 0:
             code = LIGHT
+        if mid - p == 9 and memcmp(p, NUMBER_PROPERTY, 9) == 0:
+            numbered[0] = True
         if stop == end:
             return code
         p = stop + 1
@@ -262,6 +274,76 @@ cdef inline const uint8_t *_property(
             found[0] = stop - value
         p = stop + 1
     return value
+
+
+cdef inline int64_t _decimal(const uint8_t *p, int64_t length) noexcept nogil:
+    """See `inner.decimal`; NULL is no number either."""
+    cdef uint64_t value = 0
+    cdef int64_t i
+    if p == NULL or length < 1 or length > 19:
+        return -1
+    for i in range(length):
+        if p[i] < 0x30 or p[i] > 0x39:
+            return -1
+        value = value * 10 + (p[i] - 0x30)  # 19 digits fit into 64 bits without a sign
+    return <int64_t>value if value < <uint64_t>1 << 63 else -1
+
+
+cdef inline int64_t _items_in(const uint8_t *p, int64_t left) noexcept nogil:
+    """See `inner.items_in`."""
+    cdef int64_t count = 0, size, length, text
+    while left > 0:
+        if left < 22:
+            return -1
+        size = _i32(p)
+        length = _i32(p + 16)
+        if length < 0 or length > left - 22:
+            return -1
+        text = <int64_t>(p[20 + length] << 8 | p[21 + length])
+        if text > 32767 or size != 22 + length + text or size > left:
+            return -1
+        count += 1
+        p += size
+        left -= size
+    return count
+
+
+cdef inline int _inner_code(Parts *parts) noexcept nogil:
+    """See `inner.inner_code`."""
+    cdef int64_t length = 0
+    cdef int64_t number
+    cdef const uint8_t *found
+    found = _property(parts.text, parts.text_length, NUMBER_PROPERTY, 9, &length)
+    if not parts.flag & INNER_BATCH:
+        return FINE if found == NULL else INNER
+    number = _decimal(found, length)
+    if number < 1 or number > MESSAGES_MAX:
+        return INNER
+    if number != _items_in(parts.body, parts.body_length):
+        return INNER
+    found = _property(parts.text, parts.text_length, BASE_PROPERTY, 10, &length)
+    if found == NULL or length != 19 or memcmp(found, BASE_ROOM, 19) != 0:
+        return INNER
+    return FINE
+
+
+cdef inline int64_t _number_inner(Parts *parts, int64_t base) noexcept nogil:
+    """See `inner.number_inner`."""
+    cdef int64_t length = 0
+    cdef int64_t number
+    cdef int i
+    cdef uint64_t rest = <uint64_t>base
+    cdef uint8_t *found
+    if _rest(parts):
+        return 0
+    found = <uint8_t *>_property(parts.text, parts.text_length, NUMBER_PROPERTY, 9, &length)
+    number = _decimal(found, length)
+    found = <uint8_t *>_property(parts.text, parts.text_length, BASE_PROPERTY, 10, &length)
+    if found != NULL and length == 19:
+        for i in range(18, -1, -1):
+            found[i] = <uint8_t>(0x30 + rest % 10)
+            rest //= 10
+    return number if 1 <= number <= MESSAGES_MAX else 1
 
 
 cdef inline bint _hash(
@@ -475,10 +557,11 @@ cdef class SectionEncoder:
 
 cdef inline int _check_record(
     const uint8_t *p, int64_t left, Parts *parts, const uint8_t *topic, int64_t topic_length,
-    int32_t queue, int64_t body_max, uint32_t store_bit, bint check_crc
+    int32_t queue, int64_t body_max, uint32_t store_bit, bint check_crc, bint inner
 ) noexcept nogil:
     cdef int code = _parts(p, left, parts)
     cdef int32_t length
+    cdef bint numbered = False
     if code:
         return code
     length = _i32(parts.body - 4)
@@ -488,7 +571,11 @@ cdef inline int _check_record(
         return QUEUE
     if parts.flag & STORE_V6 != store_bit:
         return HOST
-    if parts.flag & INNER or parts.flag & TRANSACTION == PREPARED:
+    if parts.flag & INNER_FLAGS and (
+        not inner or parts.flag & INNER_FLAGS != INNER_FLAGS or parts.flag & COMPRESSED
+    ):
+        return SYS_FLAG
+    if parts.flag & TRANSACTION == PREPARED:
         return SYS_FLAG
     if parts.flag & TRANSACTION == ROLLBACK or parts.flag & COMPRESSION > COMPRESSION_MAX:
         return SYS_FLAG
@@ -497,9 +584,11 @@ cdef inline int _check_record(
         return code
     if parts.topic_length != topic_length or memcmp(parts.topic, topic, topic_length) != 0:
         return TOPIC
-    code = _properties_code(parts.text, parts.text_length)
+    code = _properties_code(parts.text, parts.text_length, &numbered)
     if (parts.text - 2)[0] & 0x80 or code == PROPERTIES:
         return PROPERTIES
+    if (numbered or parts.flag & INNER_BATCH) and (not inner or _inner_code(parts)):
+        return INNER
     if check_crc and (
         twinlog_crc32(0, parts.body, parts.body_length) & 0x7FFFFFFF != _u32(p + 8)
     ):
@@ -518,6 +607,7 @@ def check_section(
     int64_t body_max,
     int family,
     bint check_crc=True,
+    bint inner=False,
 ):
     """See `plain.check_section`."""
     cdef Py_buffer view
@@ -538,7 +628,8 @@ def check_section(
             end = p + length
             while p < end:
                 code = _check_record(
-                    p, end - p, &parts, name, name_length, queue, body_max, store_bit, check_crc
+                    p, end - p, &parts, name, name_length, queue, body_max, store_bit, check_crc,
+                    inner,
                 )
                 if code == LIGHT:
                     light = number if light < 0 else light
@@ -570,7 +661,7 @@ def patch_section(
     cdef Py_buffer view
     cdef Parts parts
     cdef int code = FINE
-    cdef Py_ssize_t number = 0
+    cdef int64_t number = 0, held
     cdef uint8_t *p
     cdef uint8_t *end
     cdef uint8_t *base
@@ -596,7 +687,14 @@ def patch_section(
                     memcpy(<uint8_t *>parts.stamp + 8, host, 8)
                 else:
                     memcpy(<uint8_t *>parts.stamp + 8, host, host_length)
-                number += 1
+                if parts.flag & INNER_BATCH:
+                    held = _number_inner(&parts, queue_offset + number)
+                    if not held:
+                        code = SIZE
+                        break
+                    number += held
+                else:
+                    number += 1
                 p += parts.size
     finally:
         PyBuffer_Release(&view)
@@ -997,6 +1095,78 @@ def gather_queues(data, Py_ssize_t start, Py_ssize_t end, int64_t log_offset):
     finally:
         PyBuffer_Release(&view)
     return [(one.topic, one.queue, one.first, one.packed.take()) for one in order]
+
+
+cdef class _Units:
+    """The units of one batch queue while they are gathered."""
+
+    cdef bytes topic
+    cdef int32_t queue
+    cdef int64_t first
+    cdef uint64_t behind
+    cdef _Packed packed
+
+
+def gather_units(data, Py_ssize_t start, Py_ssize_t end, int64_t log_offset, topics not None):
+    """See `plain.gather_units`."""
+    cdef Py_buffer view
+    cdef Parts parts
+    cdef Py_ssize_t at = start
+    cdef const uint8_t *p
+    cdef const uint8_t *value
+    cdef uint8_t *unit
+    cdef int64_t code, base, number, named, length = 0
+    cdef uint32_t count
+    cdef _Units now
+    cdef _Units one
+    cdef list order = []
+    cdef dict known = {}
+    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+    try:
+        _range(view.len, start, end)
+        while at < end:
+            p = <const uint8_t *>view.buf + at
+            if _parts(p, end - at, &parts) or _rest(&parts):
+                break
+            at += parts.size
+            if parts.flag & TRANSACTION == PREPARED or parts.flag & TRANSACTION == ROLLBACK:
+                continue
+            topic = PyBytes_FromStringAndSize(<const char *>parts.topic, parts.topic_length)
+            if topic not in topics:
+                continue
+            base, count = _i64(p + 20), 1
+            value = _property(parts.text, parts.text_length, NUMBER_PROPERTY, 9, &length)
+            number = _decimal(value, length)
+            value = _property(parts.text, parts.text_length, BASE_PROPERTY, 10, &length)
+            named = _decimal(value, length)
+            if 1 <= number <= MESSAGES_MAX and named >= 0:
+                base, count = named, <uint32_t>number
+            now = known.get((topic, _i32(p + 12)))
+            if now is None or now.behind != <uint64_t>base:
+                now = _Units()
+                now.topic = topic
+                now.queue = _i32(p + 12)
+                now.first = base
+                now.packed = _Packed()
+                known[topic, now.queue] = now
+                order.append(now)
+            now.behind = <uint64_t>base + count
+            code = _tags_code(&parts)
+            unit = now.packed.more(46)
+            _put64(unit, <uint64_t>(log_offset + (p - <const uint8_t *>view.buf - start)))
+            _put32(unit + 8, <uint32_t>parts.size)
+            _put64(unit + 12, <uint64_t>code)
+            memcpy(unit + 20, parts.stamp, 8)
+            _put64(unit + 28, <uint64_t>base)
+            unit[36] = count >> 8
+            unit[37] = count & 0xFF
+            _put32(unit + 38, 0xFFFFFFFF)
+            _put32(unit + 42, 0)
+    finally:
+        PyBuffer_Release(&view)
+    return [
+        (one.topic, one.queue, one.first, <int64_t>one.behind, one.packed.take()) for one in order
+    ]
 
 
 cdef int _add_key(

@@ -22,6 +22,7 @@ SYS_FLAG = 10
 OFFSET = 11
 BLANK = 12
 LIGHT = 13
+INNER = 14
 
 REFUSALS: dict[int, str] = {
     SIZE: "size",
@@ -37,6 +38,7 @@ REFUSALS: dict[int, str] = {
     OFFSET: "offset",
     BLANK: "blank",
     LIGHT: "light-queues",
+    INNER: "inner-batch",
 }
 
 EXPLANATIONS: dict[int, str] = {
@@ -52,5 +54,7 @@ EXPLANATIONS: dict[int, str] = {
     SYS_FLAG: "system flag bits that a client must not set",
     OFFSET: "the record names another log offset than its own",
     LIGHT: "a message that names light queues",
+    INNER: "INNER_NUM, the flags and the messages in the body do not agree, or INNER_BASE is not "
+    "19 zeros",
     BLANK: "a blank that does not reach exactly to the end of the file",
 }

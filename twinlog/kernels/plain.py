@@ -70,6 +70,14 @@ from twinlog.kernels.fields import (
     split_record,
     tags_code,
 )
+from twinlog.kernels.inner import (
+    INNER_BATCH,
+    INNER_FLAGS,
+    NUMBER_PROPERTY,
+    inner_code,
+    number_inner,
+)
+from twinlog.kernels.inner import gather_units as gather_units
 from twinlog.kernels.key_cells import enter_keys, link_cells, unlink_cells
 
 __all__ = [
@@ -86,6 +94,7 @@ __all__ = [
     "find_properties",
     "find_property",
     "gather_queues",
+    "gather_units",
     "java_hash",
     "key_hash",
     "link_cells",
@@ -105,7 +114,6 @@ __all__ = [
 _ENTRY = struct.Struct(">QIq")
 _KEY = struct.Struct(">iqq")
 
-_INNER = 0xC0
 _COMPRESSION_MAX = 0x300
 _PROPERTIES_MAX = 32767
 _RECORD_MAX = 0x7FFFFFFF
@@ -184,22 +192,23 @@ def _topic_field(topic: bytes) -> bytes:
     return len(topic).to_bytes(width, "big") + topic
 
 
-def _properties_code(text: bytes) -> int:
-    """FINE, PROPERTIES, or LIGHT where they are fine and name light queues."""
-    code = codes.FINE
+def _properties_code(text: bytes) -> tuple[int, bool]:
+    """FINE, PROPERTIES, or LIGHT where they name light queues; and whether INNER_NUM is there."""
+    code, inner = codes.FINE, False
     if not text:
-        return code
+        return code, inner
     try:
         text.decode()
     except UnicodeDecodeError:
-        return codes.PROPERTIES
+        return codes.PROPERTIES, inner
     for item in text.removesuffix(b"\x02").split(b"\x02"):
         name, separator, _ = item.partition(b"\x01")
         if not name or not separator or name == CRC_PROPERTY:
-            return codes.PROPERTIES
+            return codes.PROPERTIES, inner
         if name == _LIGHT_PROPERTY:
             code = codes.LIGHT
-    return code
+        inner = inner or name == NUMBER_PROPERTY
+    return code, inner
 
 
 def check_section(
@@ -213,6 +222,7 @@ def check_section(
     body_max: int,
     family: int,
     check_crc: bool = True,
+    inner: bool = False,
 ) -> tuple[int, int] | None:
     """Check the records a client sent as one section; None says that all are fine.
 
@@ -226,6 +236,7 @@ def check_section(
         body_max: Largest body, bytes.
         family: Address family of the cluster's store hosts, 4 or 6.
         check_crc: Compare bodies with their CRC.
+        inner: The topic has batch queues: a record may hold several messages.
 
     Returns:
         (number of the first bad record, code), see `twinlog.kernels.codes`. COUNT names the
@@ -238,8 +249,8 @@ def check_section(
         parts = parts_of(data, at, end)
         if isinstance(parts, int):
             return number, parts
-        size, _, body, body_length, topic_at = parts
-        code = _check_head(data, at, parts, (queue, body_max, store_bit))
+        size, flag, body, body_length, topic_at = parts
+        code = _check_head(data, at, parts, (queue, body_max, store_bit, inner))
         if code:
             return number, code
         rest = rest_of(data, at, size, topic_at)
@@ -249,9 +260,14 @@ def check_section(
         if data[name : name + name_length] != topic:
             return number, codes.TOPIC
         # `rest_of` counts a negative properties length as none, as RocketMQ does; a client may not
-        code = _properties_code(bytes(data[text : text + text_length]))
+        code, numbered = _properties_code(bytes(data[text : text + text_length]))
         if data[text - 2] & 0x80 or code == codes.PROPERTIES:
             return number, codes.PROPERTIES
+        if numbered or flag & INNER_BATCH:
+            held = data[body : body + body_length]
+            wrong = inner_code(flag, held, data[text : text + text_length])
+            if wrong or not inner:
+                return number, codes.INNER
         if code == codes.LIGHT and light < 0:
             light = number
         (crc,) = struct.unpack_from(">i", data, at + 8)
@@ -264,9 +280,9 @@ def check_section(
     return None if light < 0 else (light, codes.LIGHT)
 
 
-def _check_head(data: Buffer, at: int, parts: Parts, want: tuple[int, int, int]) -> int:
+def _check_head(data: Buffer, at: int, parts: Parts, want: tuple[int, int, int, bool]) -> int:
     _, flag, body, _, _ = parts
-    queue, body_max, store_bit = want
+    queue, body_max, store_bit, inner = want
     (body_length,) = struct.unpack_from(">i", data, body - 4)
     if body_length < 0 or body_length > body_max:
         return codes.BODY_SIZE
@@ -274,7 +290,9 @@ def _check_head(data: Buffer, at: int, parts: Parts, want: tuple[int, int, int])
         return codes.QUEUE
     if flag & STORE_V6 != store_bit:
         return codes.HOST
-    if flag & _INNER or flag & TRANSACTION in (PREPARED, ROLLBACK):
+    if flag & INNER_FLAGS and (not inner or flag & INNER_FLAGS != INNER_FLAGS or flag & 0x701):
+        return codes.SYS_FLAG
+    if flag & TRANSACTION in (PREPARED, ROLLBACK):
         return codes.SYS_FLAG
     return codes.SYS_FLAG if flag & 0x700 > _COMPRESSION_MAX else codes.FINE
 
@@ -289,7 +307,9 @@ def patch_section(
     store_timestamp: int,
     store_host: bytes,
 ) -> int:
-    """Number the records of a checked section and stamp them; return how many there are.
+    """Number the records of a checked section and stamp them; return how many messages they are.
+
+    That is how many records, but for inner batches, which are told the number of their first.
 
     Args:
         data: Writable buffer.
@@ -316,7 +336,10 @@ def patch_section(
         stamp = at + 48 + (20 if flag & BORN_V6 else 8)
         I64.pack_into(data, stamp, store_timestamp)
         data[stamp + 8 : stamp + 8 + len(store_host)] = store_host
-        number += 1
+        held = number_inner(data, at, end, queue_offset + number) if flag & INNER_BATCH else 1
+        if not held:
+            raise ValueError(f"record {number} was not checked: {codes.REFUSALS[codes.SIZE]}")
+        number += held
         at += size
     return number
 
