@@ -15,6 +15,7 @@ from cli.failures import Exit, Failure, nearest
 from cli.parsing import PRIVATE
 from cli.render import Answer, Cell, Table, columns
 from twinlog.client import Client
+from twinlog.errors import UsageError
 from twinlog.layout import LIGHT_PREFIX
 
 
@@ -23,18 +24,25 @@ def create(
     /,
     *,
     queues: int = 8,
+    queue_type: str = "simple",
     dry_run: bool = False,
     context: Annotated[Context, PRIVATE],
 ) -> int:
     """Make a topic; harmless when it is there already.
 
     Args:
-        name: Letters, digits, ``-``, ``_``, ``%`` and ``|``, at most 127.
+        name: Letters, digits, ``-``, ``_``, ``%`` and ``|``, at most 127; a retry topic
+            (``%RETRY%...``) at most 255.
         queues: In how many queues its messages are spread; order holds within a queue.
+        queue_type: ``simple``, or ``batch`` (RocketMQ's BatchCQ): neighbours from one producer are
+            stored as one record, which every reader takes apart again.
         dry_run: Only say what would happen.
     """
     if queues < 1:
         raise Failure(Exit.USAGE, f"--queues is {queues}; it must be at least 1")
+    if queue_type not in ("simple", "batch"):
+        text = f"--queue-type is {queue_type}; there are simple and batch"
+        raise Failure(Exit.USAGE, text)
     with context.client() as client:
         existing = client.topics().get(name)
         if existing is not None and existing != queues:
@@ -44,18 +52,36 @@ def create(
                 hints=(f"look at it: twinlog topic show {name}",),
             )
         outcome = "exists" if existing is not None else "would be created"
-        if existing is None and not dry_run:
-            outcome = "created" if client.create_topic(name, queues) else "exists"
+        if not dry_run:
+            outcome = _created(client, name, queues, batch=queue_type == "batch")
     context.printer.answer(
         Answer(
             kind="TopicCreate",
-            fields={"topic": name, "queues": queues, "outcome": outcome},
-            head=f"topic {name} with {queues} queues: {outcome}",
+            fields={
+                "topic": name,
+                "queues": queues,
+                "queue_type": queue_type,
+                "outcome": outcome,
+            },
+            head=f"topic {name} with {queues} {_KINDS[queue_type]}: {outcome}",
             names=[f"topic/{name}"],
             next=f"twinlog message send {name} --body hello",
         )
     )
     return Exit.OK
+
+
+_KINDS = {"simple": "queues", "batch": "batch queues"}
+
+
+def _created(client: Client, name: str, queues: int, *, batch: bool) -> str:
+    try:
+        return "created" if client.create_topic(name, queues, batch=batch) else "exists"
+    except UsageError as error:
+        if error.code != "topic-exists":
+            raise
+        hints = (f"look at it: twinlog topic show {name}",)
+        raise Failure(Exit.NO, f"{error.text}; nothing was changed", hints=hints) from None
 
 
 def list_topics(*, all_: bool = False, context: Annotated[Context, PRIVATE]) -> int:

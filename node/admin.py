@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol, cast
 
 from storage.archive_mark import PARTS_MAX, ArchivedPart
@@ -22,8 +22,8 @@ from twinlog.errors import OutcomeUnknown, TwinlogError, UnknownTopic, UsageErro
 Answered = Callable[[Mapping[str, object] | TwinlogError], None]
 Refusal = Callable[[str, str], TwinlogError]
 
-TOPIC_NAME = re.compile(r"[%|a-zA-Z0-9_-]{1,127}")
-"""RocketMQ's legal characters and length; longer names need records of version 2."""
+TOPIC_NAME = re.compile(r"%RETRY%[%|a-zA-Z0-9_-]{1,248}|[%|a-zA-Z0-9_-]{1,127}")
+"""RocketMQ's legal characters and length; retry topics have up to 255, in records of version 2."""
 
 RESERVED = "rmq_sys_"
 """Topics of the system: nobody creates them by order."""
@@ -67,6 +67,10 @@ class Topics(Protocol):
 
     def missing(self, topic: str) -> TwinlogError:
         """Why a topic is not among them."""
+        ...
+
+    def batched(self) -> Collection[str]:
+        """Topics with batch queues."""
         ...
 
 
@@ -116,26 +120,33 @@ class Admin:
         name = _text(fields, "name")
         queues = fields.get("queues", QUEUES_DEFAULT)
         if not TOPIC_NAME.fullmatch(name) or name.startswith(RESERVED):
-            hint = f"use letters, digits, %, |, - and _, at most 127, not beginning with {RESERVED}"
+            hint = (
+                "use letters, digits, %, |, - and _, at most 127 (255 of %RETRY%...), "
+                f"not beginning with {RESERVED}"
+            )
             raise UsageError(f"{name!r} is not a topic name", code="topic-name", hint=hint)
         if not isinstance(queues, int) or not 0 < queues <= QUEUES_MAX:
             raise UsageError(f"a topic has 1 to {QUEUES_MAX} queues", code="fields")
+        batch = fields.get("batch") is True
         existing = self._store.topics().get(name)
         if existing is not None:
-            done({"created": False, "queues": existing, "topics": {name: existing}})
+            kind = name in self._store.batched()
+            topics = {name: existing}
+            done({"created": False, "queues": existing, "topics": topics, "batch": kind})
             return
 
         def reply(results: list[SectionResult], by: str | None) -> None:
             result = results[0]
             if result.outcome in (Outcome.STORED, Outcome.DUPLICATE):
-                done({"created": True, "queues": queues, "topics": {name: queues}})
+                topics = {name: queues}
+                done({"created": True, "queues": queues, "topics": topics, "batch": batch})
             elif result.outcome is Outcome.REFUSED:
                 done(self._refusal(result.code, result.text))
             else:
                 hint = f"look for it: twinlog topic show {name}"
                 done(OutcomeUnknown(f"topic {name} may or may not be created", hint=hint))
 
-        change = CreateTopic(name, queues, self._wall_ms())
+        change = CreateTopic(name, queues, self._wall_ms(), batch)
         self._driver.control(now, change, deadline=now + _seconds(fields), reply=reply)
 
     def order(self, fields: Mapping[str, object], now: float, done: Answered) -> None:

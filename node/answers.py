@@ -75,6 +75,10 @@ class AnswerStore(Protocol):
         """Why a topic is not among them."""
         ...
 
+    def batched(self) -> Collection[str]:
+        """Topics with batch queues."""
+        ...
+
     def queue_range(self, topic: str, queue: int) -> tuple[int, int]:
         """First and next queue offset."""
         ...
@@ -155,6 +159,7 @@ class Answers:
             "message_size_max": identity.message_size_max,
             "epochs": self._epochs(),
             "confirm": self._store.confirm,
+            "batched": sorted(wanted.keys() & self._store.batched()),
         }
 
     def _epochs(self) -> list[list[int]]:

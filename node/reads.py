@@ -374,13 +374,14 @@ class Reads:
             "start": 0 if result is None else result.start,
             "end": 0 if result is None else result.end,
             "count": count,
-            "skipped": request.skipped + _left_out(request, result),
             "confirm": self._store.confirm,
             "age_ms": standing.age_ms,
             "node": standing.node,
             "role": standing.role,
             "redirect": redirect,
         }
+        if result is None or not result.unsifted:  # without it the reader filters by itself
+            fields["skipped"] = request.skipped + _left_out(request, result)
         request.asker.read_answered(request.request, ReadAnswer(fields, slices))
 
 

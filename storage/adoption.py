@@ -48,6 +48,7 @@ from storage.store import Store
 from storage.token import Token
 from twinlog.kernels import crc32c, walk
 from twinlog.layout import (
+    BATCH_QUEUE_UNIT,
     BLANK,
     KIND_FILLER,
     KIND_REBUILT,
@@ -60,7 +61,7 @@ from twinlog.store_check import Grade, verify
 from twinlog.store_config import topic_queues
 from twinlog.store_files import LogFile
 from twinlog.store_log import Harm, Run, TwinLog
-from twinlog.store_queues import Queue
+from twinlog.store_queues import BatchQueue, Queue
 from twinlog.store_reader import StoreReader
 
 ASIDE = "cut"
@@ -97,6 +98,7 @@ class Adoption:
         topics: (name, queues) that will be created.
         left_out: (name, why) of topics whose records stay in the log without a topic.
         queues: (topic, queue, start, end) of every queue.
+        batched: Names of the topics that have batch queues.
         beyond: Starts of log files behind the end.
         before: Whose store it was; None for RocketMQ's.
     """
@@ -115,6 +117,7 @@ class Adoption:
     left_out: tuple[tuple[str, str], ...]
     queues: tuple[tuple[str, int, int, int], ...]
     beyond: tuple[int, ...]
+    batched: tuple[str, ...] = ()
 
     @property
     def foreign(self) -> int:
@@ -161,6 +164,7 @@ def plan_adoption(reader: StoreReader, ours: StoreReader) -> Adoption:
         left_out=left_out,
         queues=tuple((q.topic, q.queue, q.min, q.max) for q in reader.queues()),
         beyond=tuple(file.start for file in reader.series.files if file.start >= end),
+        batched=tuple(sorted(reader.batch_topics)),
     )
 
 
@@ -179,7 +183,11 @@ def _segment_size(reader: StoreReader) -> int:
 
 
 def _queue_file_size(reader: StoreReader) -> int:
-    sizes = {size for q in reader.stored_queues.values() for size in q.file_sizes()}
+    stored = reader.stored_queues.values()
+    batch = {size for q in stored if isinstance(q, BatchQueue) for size in q.file_sizes()}
+    if len(batch) > 1 or any(size % BATCH_QUEUE_UNIT.size for size in batch):
+        raise _refused("its batch queue files differ in size", "twinlog log repair DIR")
+    sizes = {size for q in stored if isinstance(q, Queue) for size in q.file_sizes()}
     if not sizes:
         return QUEUE_FILE_SIZE_DEFAULT
     if len(sizes) != 1 or max(sizes) % 20:
@@ -193,9 +201,6 @@ def _must_be_sound(reader: StoreReader, ours: StoreReader) -> None:
         where = f"{bad[0].name} at {bad[0].offset}"
         raise _refused(f"{where}: {bad[0].what}", "see: twinlog log verify DIR")
     for queue in reader.queues():
-        if not isinstance(queue, Queue):
-            text = f"topic {queue.topic} is a batch queue, which has no place in a group yet"
-            raise _refused(text, "read it with twinlog log")
         if any(True for _ in queue.extensions()):
             text = f"queue {queue.topic}/{queue.queue} has an extension (consumequeue_ext)"
             raise _refused(text, "read it with twinlog log")
@@ -366,6 +371,7 @@ def _write_marks(disk: Disk, value: Adoption, who: Who) -> None:
         (),
         value.timestamp,
         start=value.start,
+        batched=value.batched,
     )
     Snapshots(disk).write(snapshot, "adopt.snapshot")
     for name in (ABORT, CLEAN):
@@ -391,7 +397,7 @@ def _first_epoch(disk: Disk, value: Adoption, who: Who) -> int:
         )  # fmt: skip
         store.set_confirm(store.end)
         for name, queues in value.topics:
-            change = CreateTopic(name, queues, value.timestamp)
+            change = CreateTopic(name, queues, value.timestamp, name in value.batched)
             store.append_control(token, change, wall_ms=value.timestamp)
             store.set_confirm(store.end)
         end, clean = store.end, True

@@ -20,12 +20,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from storage.commit_log import CommitLog
-from storage.consume_queue import ConsumeQueues
 from storage.dispatcher import STRETCH_MAX, enter_sections, scan
 from storage.epoch_history import EpochRecord, encode_epoch
 from storage.errors import DiskFull
 from storage.light import QUEUES_MAX, LightRefused, Share, light_runs, shares, write_offset
 from storage.producers import Done, Key, Line, Producers, Verdict, judge
+from storage.queues import ConsumeQueues
 from storage.sections import (
     Outcome,
     Section,
@@ -112,15 +112,17 @@ class Appender:
         """Make the pending layer from the batches between ``start`` and the end."""
         self._numbers.clear()
         self._producers.forget_pending()
-        segments, at = self._log.segments, start
+        segments, at, batched = self._log.segments, start, self._layers.batched()
         while at < self._log.end:
             segment = segments.at(at)
             end = segments.border_at_or_below(min(at + STRETCH_MAX, segment.end, self._log.end))
             if end <= at:
                 end = segment.index.span(segment.index.find(at))[1]
-            gathered, view = scan(segments, at, end)
-            for name, queue, first, entries in gathered:
+            gathered, view = scan(segments, at, end, batched)
+            for name, queue, first, entries in gathered.entries:
                 self._numbers[name.decode(), queue] = first + len(entries) // 20
+            for name, queue, _, behind, _ in gathered.units:
+                self._numbers[name.decode(), queue] = behind
             sequences, lights = marks_of(view)
             for light, first, entries in light_runs(view, at, lights):
                 self._numbers[light, 0] = first + len(entries) // 20
@@ -260,7 +262,7 @@ class Appender:
         at, first = turn.cursor, self.next_number(section.topic, section.queue)
         view = self._log.place(at, length)
         view[:] = section.data
-        kernels.patch_section(
+        messages = kernels.patch_section(
             view, 0, length, log_offset=at, queue_offset=first,
             store_timestamp=self._log.timestamp, store_host=self._host,
         )  # fmt: skip
@@ -268,7 +270,7 @@ class Appender:
         turn.count += section.count
         place = (section.topic, section.queue)
         turn.numbers.append((place, self._numbers.get(place, -1)))
-        self._numbers[place] = first + section.count
+        self._numbers[place] = first + messages
         for share in shared:
             self._number_light(turn, view, share)
         if section.producer:
@@ -314,6 +316,7 @@ class Appender:
         found = kernels.check_section(
             section.data, 0, length, section.count, section.topic.encode(), section.queue,
             body_max=self._settings.message_size_max, family=self._family,
+            inner=topic is not None and topic.batch,
         )  # fmt: skip
         light = found[0] if found is not None and found[1] == LIGHT else -1
         if found is not None and light < 0:
@@ -323,6 +326,9 @@ class Appender:
         named = first_sequence(section.data)
         if named != (sequence_text(section) if section.producer else None):
             return refused("sequence", "TL_SEQ of the first record is not the request's", 0)
+        if light >= 0 and topic is not None and topic.batch:
+            text = f"record {light}: messages of a batch topic go to no light queue"
+            return refused("light-queues", text, light)
         return self._shares(section, light) if light >= 0 else None
 
     def _no_topic(self, name: str) -> SectionResult:

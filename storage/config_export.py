@@ -25,7 +25,7 @@ _READ, _READ_WRITE = 4, 6
 
 def topics_json(topics: Iterable[Topic], *, changes: int, timestamp: int) -> bytes:
     """Return the file for ``topics`` and the store's own, which are read only."""
-    table = {topic.name: _row(topic.name, topic.queues, _READ_WRITE) for topic in topics}
+    table = {one.name: _row(one.name, one.queues, _READ_WRITE, one.batch) for one in topics}
     for name in (SYSTEM_TOPIC_EPOCH, SYSTEM_TOPIC_META):
         table[name] = _row(name, 1, _READ)
     version = {"counter": changes, "stateVersion": 0, "timestamp": timestamp}
@@ -33,9 +33,9 @@ def topics_json(topics: Iterable[Topic], *, changes: int, timestamp: int) -> byt
     return json.dumps(whole, indent="\t", sort_keys=True).encode() + b"\n"
 
 
-def _row(name: str, queues: int, permission: int) -> dict[str, object]:
+def _row(name: str, queues: int, permission: int, batch: bool = False) -> dict[str, object]:
     return {
-        "attributes": {},
+        "attributes": {"queue.type": "BatchCQ"} if batch else {},
         "order": False,
         "perm": permission,
         "readQueueNums": queues,

@@ -16,12 +16,11 @@ last. Entries that lead to before the start of the log are left out of the queue
 files go once a snapshot has recorded the queue's new start, but for the last one, from which
 RocketMQ learns where the queue goes on.
 
-Not here: which records get an entry (`storage.dispatcher`), reading records (`storage.reads`).
+Not here: which records get an entry (`storage.dispatcher`), reading records (`storage.reads`), all
+queues of a store (`storage.queues`), queues of inner batches (`storage.batch_queue`).
 """
 
 from __future__ import annotations
-
-from collections.abc import Iterable, Iterator
 
 from storage.disk import Disk
 from twinlog.errors import CorruptionError
@@ -35,11 +34,6 @@ _LOOK = 1024 * ENTRY_SIZE
 _ZEROS = bytes(_LOOK)
 FLUSH_EACH_MAX = 256
 """Files that are flushed one by one; more are flushed with their file system."""
-
-
-def topic_path(topic: str) -> str:
-    """Return the directory of a topic's queues."""
-    return f"{DIRECTORY}/{topic}"
 
 
 class Unflushed:
@@ -82,6 +76,8 @@ class Unflushed:
 class ConsumeQueue:
     """One queue of one topic.
 
+    `storage.batch_queue` has the other kind; what it does otherwise it overrides.
+
     Args:
         disk: Where it lies.
         topic: Topic name.
@@ -96,6 +92,9 @@ class ConsumeQueue:
         recorded: The start that the newest durable snapshot says.
         removed: Bytes of the queue below which its files are known to be gone.
     """
+
+    ROOT = DIRECTORY
+    SIZE = ENTRY_SIZE
 
     def __init__(
         self,
@@ -113,7 +112,8 @@ class ConsumeQueue:
         self._unflushed = unflushed
         self.topic = topic
         self.queue = queue
-        self.directory = f"{topic_path(topic)}/{queue}"
+        self.topic_directory = f"{self.ROOT}/{topic}"
+        self.directory = f"{self.topic_directory}/{queue}"
         self.light = topic.startswith(LIGHT_PREFIX)
         self.start = start
         self.end = end
@@ -145,14 +145,18 @@ class ConsumeQueue:
         view, at = memoryview(entries), self.end * ENTRY_SIZE
         while view:
             part = view[: self._size - at % self._size]
-            path = self._path(at)
-            if at % self._size == 0:
-                self._create(path)
-            self._disk.write_at(path, at % self._size, part, "queue.write")
-            self._unflushed.files.add(path)
+            self._put(at, part)
             at += len(part)
             self.end = at // ENTRY_SIZE
             view = view[len(part) :]
+
+    def _put(self, at: int, part: memoryview) -> None:
+        """Write bytes of one file, which is made where they begin it."""
+        path = self._path(at)
+        if at % self._size == 0:
+            self._create(path)
+        self._disk.write_at(path, at % self._size, part, "queue.write")
+        self._unflushed.files.add(path)
 
     def _is_absent(self, first: int) -> bool:
         """Whether the queue has no file yet into which entry ``first`` could be written.
@@ -182,7 +186,7 @@ class ConsumeQueue:
         if not self._disk.exists(path):
             self._disk.make_dir(self.directory, "queue.make-dir")
             self._disk.create_sparse(path, self._size, "queue.create")
-            names = (self.directory, topic_path(self.topic), DIRECTORY)
+            names = (self.directory, self.topic_directory, self.ROOT)
             self._unflushed.directories.update(names)
 
     def _begin(self, first: int) -> None:
@@ -253,9 +257,12 @@ class ConsumeQueue:
 
     def read(self, first: int, count: int) -> bytes:
         """Return up to ``count`` entries from queue offset ``first``, below `end`."""
-        count = min(count, self.end - first)
+        return self._bytes(first, min(first + count, self.end))
+
+    def _bytes(self, first: int, end: int) -> bytes:
+        """Return the entries from number ``first`` to ``end``, as they lie."""
         parts: list[bytes] = []
-        at, end = first * ENTRY_SIZE, (first + count) * ENTRY_SIZE
+        at, end = first * self.SIZE, end * self.SIZE
         while at < end:
             length = min(end - at, self._size - at % self._size)
             part = self._disk.read_at(self._path(at), at % self._size, length, "queue.read")
@@ -301,7 +308,10 @@ class ConsumeQueue:
         """
         self.end = max(end, 0)
         self.start = min(self.start, self.end)
-        limit = self.end * ENTRY_SIZE
+        self._cut(self.end * ENTRY_SIZE, thorough)
+
+    def _cut(self, limit: int, thorough: bool) -> None:
+        """Remove what lies from byte ``limit`` of the queue on."""
         for name in self._disk.list(self.directory):
             path, base = f"{self.directory}/{name}", int(name)
             if base >= limit:
@@ -322,89 +332,3 @@ class ConsumeQueue:
             elif not thorough:
                 break
         return found
-
-
-class ConsumeQueues:
-    """All queues of a store.
-
-    Args:
-        disk: Where they lie.
-        file_size: Bytes of a queue file.
-    """
-
-    def __init__(self, disk: Disk, file_size: int) -> None:
-        self._disk = disk
-        self._size = file_size
-        self._all: dict[tuple[str, int], ConsumeQueue] = {}
-        self.light = 0
-        """How many light queues there are."""
-        self.unflushed = Unflushed()
-
-    def __iter__(self) -> Iterator[ConsumeQueue]:
-        return iter(self._all.values())
-
-    def get(self, topic: str, queue: int) -> ConsumeQueue | None:
-        """Return a queue that has ever had an entry; else None."""
-        return self._all.get((topic, queue))
-
-    def load(self, topic: str, queue: int, start: int, end: int) -> ConsumeQueue:
-        """Take a queue as a snapshot names it."""
-        made = ConsumeQueue(
-            self._disk, topic, queue, self._size, self.unflushed, start=start, end=end
-        )
-        self._keep(made)
-        return made
-
-    def write(self, topic: str, queue: int, first: int, entries: bytes) -> None:
-        """See `ConsumeQueue.write`; the queue is made when it is new."""
-        found = self._found(topic, queue)
-        found.write(first, entries)
-        self._keep(found)
-
-    def write_light(self, topic: str, first: int, entries: bytes) -> None:
-        """See `ConsumeQueue.write_light`; the queue is made when it is new."""
-        found = self._found(topic, 0)
-        found.write_light(first, entries)
-        self._keep(found)
-
-    def _keep(self, queue: ConsumeQueue) -> None:
-        key = (queue.topic, queue.queue)
-        if key not in self._all:
-            self._all[key] = queue
-            self.light += queue.light
-
-    def _found(self, topic: str, queue: int) -> ConsumeQueue:
-        found = self._all.get((topic, queue))
-        if found is None:
-            found = ConsumeQueue(self._disk, topic, queue, self._size, self.unflushed)
-        return found
-
-    def end(self, topic: str, queue: int) -> int:
-        """Return a queue's next queue offset; 0 for one without entries."""
-        found = self._all.get((topic, queue))
-        return found.end if found is not None else 0
-
-    def tidy(self, *, thorough: bool) -> None:
-        """Remove entries and files that lie beyond the ends, after a stop that was not clean."""
-        known = {queue.directory: queue for queue in self._all.values()}
-        for topic in self._disk.list(DIRECTORY):
-            for name in self._disk.list(topic_path(topic)):
-                if not name.isdigit():
-                    continue
-                directory = f"{topic_path(topic)}/{name}"
-                queue = known.get(directory)
-                if queue is None:
-                    queue = ConsumeQueue(self._disk, topic, int(name), self._size, self.unflushed)
-                queue.cut(queue.end, thorough=thorough)
-
-    def tidy_some(self, touched: Iterable[tuple[str, int]]) -> None:
-        """Do as `tidy`, without thorough, with these queues only; new ones may be among them."""
-        for topic, queue in sorted(touched):
-            found = self._found(topic, queue)
-            found.cut(found.end, thorough=False)
-
-    def reset(self) -> None:
-        """Forget all queues and remove their files; they will be built from the log."""
-        self._all.clear()
-        self.light = 0
-        self.tidy(thorough=True)

@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from enum import Enum
 
 from storage.commit_log import CommitLog
-from storage.consume_queue import ConsumeQueues
 from storage.disk import Disk
 from storage.dispatcher import STRETCH_MAX, Dispatcher, touched
 from storage.epoch_history import EpochHistory, decode_epoch
 from storage.errors import DiskFull
 from storage.key_index import IndexMark, KeyIndex
 from storage.producers import Producers
+from storage.queues import ConsumeQueues
 from storage.recovery import Damage
 from storage.segment import log_path
 from storage.segments import Segments
@@ -104,6 +104,7 @@ class Derived:
             log.timestamp,
             self.keys.mark() if self.keys is not None else self.index_mark,
             log.start,
+            tuple(sorted(self.layers.confirmed.batched)),
         )
 
     @property
@@ -167,8 +168,8 @@ def derive(
     base = base or Snapshot(log.start)
     confirm = max(confirm, base.offset)
     rebuild_keys = rebuild
-    layers = Layers(State(base.topics))
-    queues = ConsumeQueues(disk, settings.queue_file_size)
+    layers = Layers(State(base.topics, base.batched))
+    queues = ConsumeQueues(disk, settings.queue_file_size, layers.confirmed.batched)
     for topic, queue, start, end in base.queues:
         rebuild |= not queues.load(topic, queue, start, end).whole(end, base.start)
     producers = Producers()

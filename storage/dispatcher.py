@@ -13,27 +13,36 @@ Not here: how far it may go (the store passes the confirm offset), the key index
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
-from storage.consume_queue import ConsumeQueues
 from storage.light import light_runs
 from storage.producers import Producers
+from storage.queues import ConsumeQueues
 from storage.sections import Gathered, Marks, idempotent_sections, marks_of
 from storage.segments import Segments
 from storage.state import ForgetProducers, decode_control
 from twinlog import record
 from twinlog.errors import CorruptionError
-from twinlog.kernels import gather_queues
+from twinlog.kernels import gather_queues, gather_units
 from twinlog.layout import KIND_FILLER, QUEUE_ENTRY, SYSTEM_TOPIC_META
 
 STRETCH_MAX = 4 * 1024 * 1024
 _META = SYSTEM_TOPIC_META.encode()
 
 
-def scan(segments: Segments, start: int, end: int) -> tuple[Gathered, memoryview]:
-    """Scan the whole batches ``start..end`` of one segment; returns queue entries and bytes."""
-    view = segments.view(start, end)
-    return gather_queues(view, 0, end - start, start), view
+def scan(
+    segments: Segments, start: int, end: int, batched: Collection[bytes]
+) -> tuple[Gathered, memoryview]:
+    """Scan the whole batches ``start..end`` of one segment; returns queue entries and bytes.
+
+    ``batched`` names the topics with batch queues.
+    """
+    view, length = segments.view(start, end), end - start
+    entries = gather_queues(view, 0, length, start)
+    if not batched:
+        return Gathered(entries), view
+    entries = [one for one in entries if one[0] not in batched]
+    return Gathered(entries, gather_units(view, 0, length, start, batched)), view
 
 
 def stretch(segments: Segments, start: int, limit: int, max_bytes: int) -> tuple[int, int]:
@@ -77,8 +86,8 @@ def touched(segments: Segments, start: int, end: int) -> set[tuple[str, int]]:
         data_end, after = stretch(segments, start, end, STRETCH_MAX)
         if data_end > start:
             segments.prove(start, data_end)
-            gathered, view = scan(segments, start, data_end)
-            found.update((name.decode(), queue) for name, queue, _, _ in gathered)
+            gathered, view = scan(segments, start, data_end, ())
+            found.update((name.decode(), queue) for name, queue, _, _ in gathered.entries)
             lights = marks_of(view)[1]
             found.update((name, 0) for name, _, _ in light_runs(view, start, lights))
         start = after
@@ -118,12 +127,15 @@ class Dispatcher:
         data_end, end = stretch(self._segments, start, confirm, max_bytes)
         if data_end > start:
             self._segments.prove(start, data_end)
-            self._enter(*scan(self._segments, start, data_end), start)
+            batched = self._queues.batched_names
+            self._enter(*scan(self._segments, start, data_end, batched), start)
         self.position = end
         return end < confirm
 
     def _enter(self, gathered: Gathered, view: memoryview, base: int) -> None:
-        for name, queue, first, entries in gathered:
+        for name, queue, first, _, units in gathered.units:
+            self._queues.write(name.decode(), queue, first, units)
+        for name, queue, first, entries in gathered.entries:
             self._queues.write(name.decode(), queue, first, entries)
             if name == _META:
                 self.control_bytes += sum(size for _, size, _ in QUEUE_ENTRY.iter_unpack(entries))
@@ -165,7 +177,7 @@ def enter_sections(
 
 def _forgets(view: memoryview, base: int, gathered: Gathered) -> Iterator[tuple[int, int]]:
     """Yield (log offset, below) of the records that forget producers."""
-    for name, _, _, entries in gathered:
+    for name, _, _, entries in gathered.entries:
         if name != _META:
             continue
         for offset, size, _ in QUEUE_ENTRY.iter_unpack(entries):

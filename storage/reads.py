@@ -21,10 +21,12 @@ from itertools import accumulate, compress, repeat, takewhile
 from operator import add, ne
 from typing import TypeVar
 
+from storage.batch_queue import BatchQueue
 from storage.commit_log import CommitLog
-from storage.consume_queue import ConsumeQueue, ConsumeQueues
+from storage.consume_queue import ConsumeQueue
 from storage.filtering import SIFT_BYTES, SIFT_RECORDS, Entries, Sieve, Wanted
 from storage.light import named_in
+from storage.queues import ConsumeQueues
 from storage.settings import StoreSettings
 from storage.state import Layers
 from twinlog.errors import Busy, CorruptionError, UnknownTopic
@@ -80,6 +82,7 @@ class ReadResult:
             proven. ``slices`` and ``count`` are what there is to look at. To be called likewise.
         lowest: Of a cold answer: log offset of its first byte.
         generation: Of a cold answer: how often the log had been cut.
+        unsifted: A filter over properties was asked for and is the client's to lay over them.
     """
 
     status: ReadStatus
@@ -93,6 +96,7 @@ class ReadResult:
     sift: Callable[[], ReadResult] | None = None
     lowest: int = 0
     generation: int = 0
+    unsifted: bool = False
 
 
 class Reader:
@@ -200,6 +204,8 @@ class Reader:
 
     def _found(self, queue: ConsumeQueue, first: int, wanted: Wanted) -> ReadResult:
         """Return the records from queue offset ``first`` on, which exists."""
+        if isinstance(queue, BatchQueue):
+            return self._found_units(queue, first, wanted)
         most = min(wanted.records, READ_ENTRIES)
         if wanted.filtered:
             most = READ_ENTRIES if wanted.tag_hashes is not None else SIFT_RECORDS
@@ -215,13 +221,42 @@ class Reader:
                 part = raw[: near * QUEUE_ENTRY.size]
                 slices = self._guarded(lambda: self._stretch(queue, first, part))
                 return ReadResult(ReadStatus.FOUND, slices, near, first + near, *range_)
-        entries, seen = _picked(first, raw, wanted)
+        columns: tuple[tuple[int, ...], ...] = tuple(zip(*QUEUE_ENTRY.iter_unpack(raw)))
+        offsets, sizes, codes = columns
+        numbers = range(first, first + len(offsets) + 1)
+        entries, following = _picked(Entries(numbers[:-1], offsets, sizes), codes, numbers, wanted)
         if wanted.where is not None and not cold:
-            return self._guarded(lambda: self._sifted(queue, entries, first + seen, wanted))
-        places = _joined(entries)
-        slices = self._guarded(lambda: [self._view(queue, first, one) for one in places])
+            return self._guarded(lambda: self._sifted(queue, entries, following, wanted))
+        return self._served(queue, entries, following, wanted, cold=cold)
 
-        found = ReadResult(ReadStatus.FOUND, slices, len(entries), first + seen, *range_, cold)
+    def _found_units(self, queue: BatchQueue, first: int, wanted: Wanted) -> ReadResult:
+        """Return the records of a batch queue from the one on that holds queue offset ``first``.
+
+        A filter over properties is the client's to lay over the messages inside.
+        """
+        units = self._guarded(lambda: queue.units(first, READ_ENTRIES))
+        unsifted, wanted = wanted.where is not None, replace(wanted, where=None)
+        cold = self._log.end - units[0].log_offset > self._settings.hot_bytes
+        _, sizes, codes, _, bases, *_ = zip(*units)
+        if wanted.tag_hashes is not None:  # 0: its messages may have any
+            wanted = replace(wanted, tag_hashes=wanted.tag_hashes | {0})
+        held = sum(1 for unit in units if unit.base < first + wanted.records)
+        wanted = replace(wanted, records=held)
+        entries = Entries(bases, tuple(unit.log_offset for unit in units), sizes)
+        numbers = (*bases, units[-1].behind)
+        entries, following = _picked(entries, codes, numbers, wanted)
+        found = self._served(queue, entries, following, wanted, cold=cold)
+        return replace(found, unsifted=unsifted)
+
+    def _served(
+        self, queue: ConsumeQueue, entries: Entries, following: int, wanted: Wanted, *, cold: bool
+    ) -> ReadResult:
+        """Return chosen records; those that are cold with what proves or sifts them later."""
+        range_ = queue.start, queue.end
+        places = _joined(entries)
+        slices = self._guarded(lambda: [self._view(queue, one.edges[0][0], one) for one in places])
+
+        found = ReadResult(ReadStatus.FOUND, slices, len(entries), following, *range_, cold)
         if not cold:
             self._guarded(lambda: self._prove(queue, places))
             return found
@@ -230,7 +265,7 @@ class Reader:
             self._prove(queue, places)
 
         def sift() -> ReadResult:
-            return self._sifted(queue, entries, first + seen, wanted)
+            return self._sifted(queue, entries, following, wanted)
 
         if wanted.where is None:
             found = replace(found, proof=proof)
@@ -388,6 +423,8 @@ class Reader:
         return self._guarded(lambda: self._at_time(found, ms, upper))
 
     def _at_time(self, found: ConsumeQueue, ms: int, upper: bool) -> int:
+        if isinstance(found, BatchQueue):
+            return found.at_time(ms, upper=upper)
         low, high = found.start, found.end
         while low < high:
             middle = (low + high) // 2
@@ -424,12 +461,14 @@ class Reader:
         return None
 
 
-def _picked(first: int, raw: bytes, wanted: Wanted) -> tuple[Entries, int]:
-    """Return the entries to be served or looked at, and how many entries of ``raw`` are done."""
-    columns: tuple[tuple[int, ...], ...] = tuple(zip(*QUEUE_ENTRY.iter_unpack(raw)))
-    offsets, sizes, codes = columns
-    seen = len(offsets)
-    entries = Entries(range(first, first + seen), offsets, sizes)
+def _picked(
+    entries: Entries, codes: Sequence[int], numbers: Sequence[int], wanted: Wanted
+) -> tuple[Entries, int]:
+    """Return the entries to be served or looked at, and the queue offset to go on with.
+
+    ``numbers`` are those of the entries and the one behind them.
+    """
+    following = numbers[-1]
     tagged = wanted.tagged(codes)
     if tagged is not None:
         entries = entries.only(tagged)
@@ -438,9 +477,9 @@ def _picked(first: int, raw: bytes, wanted: Wanted) -> tuple[Entries, int]:
     else:
         count = _fit(entries.sizes, SIFT_BYTES, SIFT_RECORDS)
     if count < len(entries):
-        seen = entries.numbers[count] - first
+        following = entries.numbers[count]
         entries = entries.first(count)
-    return entries, seen
+    return entries, following
 
 
 def _joined(entries: Entries) -> list[_Place]:

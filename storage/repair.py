@@ -19,24 +19,28 @@ Sources: RocketMQ 5.3 (``DefaultMessageStore.recover``).
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 
 from storage.batch_index import growth_for, index_path
+from storage.batch_queue import BatchQueue
 from storage.checkpoint import write_rocketmq_checkpoint
-from storage.consume_queue import ConsumeQueues
+from storage.consume_queue import ConsumeQueue
 from storage.disk import Disk
 from storage.identity import ABORT
 from storage.key_index import KeyIndex
+from storage.queues import ConsumeQueues
 from storage.recover import recover
 from storage.reindex import rebuilt_index
 from storage.segment import log_path
 from storage.settings import StoreSettings
-from twinlog.kernels import gather_queues, scan_keys
+from twinlog.kernels import gather_queues, gather_units, scan_keys
 from twinlog.layout import INDEX_SLOTS_DEFAULT, QUEUE_FILE_SIZE_DEFAULT, BatchEntry, Checkpoint
 from twinlog.store_check import Finding, Grade, verify
 from twinlog.store_keys import KeyIndex as StoredKeys
 from twinlog.store_log import Damage, Harm, Run
+from twinlog.store_queues import BatchQueue as StoredBatchQueue
 from twinlog.store_queues import Queue
 from twinlog.store_reader import StoreReader
 
@@ -185,7 +189,7 @@ def _queues(reader: StoreReader, findings: list[Finding]) -> tuple[list[Action],
         if parts[0] not in _DIRECTORIES or len(parts) < 3:  # findings of the index have two
             continue
         key = (parts[1], int(parts[2]))
-        if parts[0] == "consumequeue" and key in built:
+        if parts[0] == _folder_of(reader, parts[1]) and key in built:
             wrong.setdefault(key, finding.what)
         else:
             lost.append(finding)
@@ -193,24 +197,43 @@ def _queues(reader: StoreReader, findings: list[Finding]) -> tuple[list[Action],
         if key in built and queue.max_log_offset > reader.end:
             wrong.setdefault(key, "its last entries point behind the end of the log")
     actions = [
-        Action(Kind.QUEUE, f"consumequeue/{topic}/{number}", None, 20 * built[topic, number], what)
+        Action(
+            Kind.QUEUE,
+            f"{_folder_of(reader, topic)}/{topic}/{number}",
+            None,
+            built[topic, number],
+            what,
+        )
         for (topic, number), what in sorted(wrong.items())
     ]
     return actions, lost
 
 
+def _folder_of(reader: StoreReader, topic: str) -> str:
+    return BatchQueue.ROOT if topic in reader.batch_topics else ConsumeQueue.ROOT
+
+
 def _built(reader: StoreReader) -> dict[tuple[str, int], int]:
-    """Return how many entries each queue has that follows from the log alone."""
+    """Return how many bytes each queue has that follows from the log alone."""
     found: dict[tuple[str, int], int] = {}
+    for topic, number, _, entries in _made(reader):
+        found[topic, number] = found.get((topic, number), 0) + len(entries)
+    return found
+
+
+def _made(reader: StoreReader) -> Iterator[tuple[str, int, int, bytes]]:
+    """Yield (topic, queue, first queue offset, entries or units) that follow from the log."""
+    batched = frozenset(name.encode() for name in reader.batch_topics)
     for run in reader.pieces():
-        if isinstance(run, Run):
-            view, start = reader.series.view(run.file), run.file.start
-            gathered = gather_queues(view, run.offset - start, run.end - start, run.offset)
-            for name, number, _, entries in gathered:
-                key = (name.decode("utf-8", "replace"), number)
-                found[key] = found.get(key, 0) + len(entries) // 20
-    batch = {key for key, q in reader.stored_queues.items() if not isinstance(q, Queue)}
-    return {key: count for key, count in found.items() if key not in batch}
+        if not isinstance(run, Run):
+            continue
+        view, start = reader.series.view(run.file), run.file.start
+        span = (view, run.offset - start, run.end - start, run.offset)
+        for name, number, first, entries in gather_queues(*span):
+            if name not in batched:
+                yield name.decode("utf-8", "replace"), number, first, entries
+        for name, number, first, _, units in gather_units(*span, batched) if batched else ():
+            yield name.decode("utf-8", "replace"), number, first, units
 
 
 def _stored_slots(reader: StoreReader) -> int:
@@ -350,17 +373,22 @@ def _rebuild_queues(disk: Disk, repair: Repair, reader: StoreReader, folder: str
         _aside(disk, path, folder)
     if repair.ours or not wanted:
         return
-    sizes = {size for q in reader.stored_queues.values() for size in q.file_sizes()}
-    queues = ConsumeQueues(disk, max(sizes, default=QUEUE_FILE_SIZE_DEFAULT))
-    for run in reader.pieces():
-        if not isinstance(run, Run):
-            continue
-        view, start = reader.series.view(run.file), run.file.start
-        gathered = gather_queues(view, run.offset - start, run.end - start, run.offset)
-        for name, number, first, entries in gathered:
-            topic = name.decode("utf-8", "replace")
-            if f"consumequeue/{topic}/{number}" in wanted:
-                queues.write(topic, number, first, entries)
+    sizes, batch_sizes = (
+        {
+            size
+            for q in reader.stored_queues.values()
+            if isinstance(q, kind)
+            for size in q.file_sizes()
+        }
+        for kind in (Queue, StoredBatchQueue)
+    )
+    queues = ConsumeQueues(
+        disk, max(sizes, default=QUEUE_FILE_SIZE_DEFAULT), reader.batch_topics,
+        batch_file_size=max(batch_sizes, default=0),
+    )  # fmt: skip
+    for topic, number, first, entries in _made(reader):
+        if f"{_folder_of(reader, topic)}/{topic}/{number}" in wanted:
+            queues.write(topic, number, first, entries)
     queues.unflushed.flush(disk, "repair.queue")
 
 

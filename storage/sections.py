@@ -15,10 +15,11 @@ import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import NamedTuple
 
 from storage.producers import Done
 from twinlog import kernels
-from twinlog.layout import LIGHT_PROPERTY, QUEUE_ENTRY
+from twinlog.layout import BATCH_QUEUE_UNIT, LIGHT_PROPERTY, QUEUE_ENTRY
 
 _PLACE = struct.Struct(">i4xq")
 """Queue and queue offset of a record, from its byte 12 on."""
@@ -145,8 +146,16 @@ def topic_of(data: memoryview, at: int) -> bytes:
     return bytes(data[start : start + length])
 
 
-Gathered = Sequence[tuple[bytes, int, int, bytes]]
-"""Queue entries of a stretch of the log, as `kernels.gather_queues` returns them."""
+class Gathered(NamedTuple):
+    """What a stretch of the log puts into queues.
+
+    Attributes:
+        entries: Of simple queues, as `kernels.gather_queues` returns them.
+        units: Of batch queues, as `kernels.gather_units` returns them.
+    """
+
+    entries: Sequence[tuple[bytes, int, int, bytes]]
+    units: Sequence[tuple[bytes, int, int, int, bytes]] = ()
 
 
 Marks = Sequence[tuple[int, bytes]]
@@ -183,6 +192,8 @@ def idempotent_sections(
         producer, epoch, sequence, count = found
         topic, (queue, first) = topic_of(data, at), _PLACE.unpack(data[at + 12 : at + 28])
         last = _entry(gathered, topic, queue, first + count - 1)
+        if last is None and gathered.units:
+            last = _unit(gathered, topic, queue, base + at, count)
         if last is None:
             continue
         behind = last - base
@@ -192,8 +203,32 @@ def idempotent_sections(
 
 def _entry(gathered: Gathered, topic: bytes, queue: int, number: int) -> int | None:
     """Return the log offset after the record at queue offset ``number``; None without one."""
-    for name, its_queue, first, entries in gathered:
+    for name, its_queue, first, entries in gathered.entries:
         if (name, its_queue) == (topic, queue) and 0 <= number - first < len(entries) // 20:
             at, size, _ = QUEUE_ENTRY.unpack_from(entries, (number - first) * 20)
             return int(at + size)
+    return None
+
+
+def _unit(gathered: Gathered, topic: bytes, queue: int, offset: int, count: int) -> int | None:
+    """Return the log offset after the last of ``count`` records of a batch queue from ``offset``.
+
+    None where the record there is none of them, or fewer follow it.
+    """
+    each = BATCH_QUEUE_UNIT.size
+    for name, its_queue, _, _, units in gathered.units:
+        if (name, its_queue) != (topic, queue):
+            continue
+        low, high = 0, len(units) // each
+        while low < high:
+            middle = (low + high) // 2
+            if BATCH_QUEUE_UNIT.unpack_from(units, middle * each)[0] < offset:
+                low = middle + 1
+            else:
+                high = middle
+        if (low + count) * each <= len(units):
+            begin = BATCH_QUEUE_UNIT.unpack_from(units, low * each)[0]
+            at, size, *_ = BATCH_QUEUE_UNIT.unpack_from(units, (low + count - 1) * each)
+            if begin == offset:
+                return int(at + size)
     return None

@@ -44,6 +44,7 @@ class Snapshot:
         offset: Log offset it covers.
         epochs: Epochs that begin below it.
         topics: All topics.
+        batched: Names of topics whose queues are batch queues.
         queues: (topic, queue, start, next queue offset).
         producers: Lines of idempotent producers.
         timestamp: Store timestamp of the newest record below it, ms.
@@ -59,26 +60,28 @@ class Snapshot:
     timestamp: int = 0
     index: IndexMark | None = None
     start: int = 0
+    batched: tuple[str, ...] = ()
 
 
 def encode_snapshot(value: Snapshot) -> bytes:
     """Return the snapshot's file."""
-    return seal(
-        {
-            "version": _VERSION,
-            "offset": value.offset,
-            "timestamp": value.timestamp,
-            "start": value.start,
-            "epochs": [[epoch.epoch, epoch.start] for epoch in value.epochs],
-            "topics": [[topic.name, topic.queues, topic.created_ms] for topic in value.topics],
-            "queues": [list(queue) for queue in value.queues],
-            "producers": [
-                [*key, line.epoch, [_done_row(done) for done in line.done]]
-                for key, line in value.producers
-            ],
-            "index": _index_row(value.index),
-        }
-    )
+    fields: dict[str, object] = {
+        "version": _VERSION,
+        "offset": value.offset,
+        "timestamp": value.timestamp,
+        "start": value.start,
+        "epochs": [[epoch.epoch, epoch.start] for epoch in value.epochs],
+        "topics": [[topic.name, topic.queues, topic.created_ms] for topic in value.topics],
+        "queues": [list(queue) for queue in value.queues],
+        "producers": [
+            [*key, line.epoch, [_done_row(done) for done in line.done]]
+            for key, line in value.producers
+        ],
+        "index": _index_row(value.index),
+    }
+    if value.batched:
+        fields["batched"] = list(value.batched)
+    return seal(fields)
 
 
 def _index_row(mark: IndexMark | None) -> list[object] | None:
@@ -104,15 +107,18 @@ def decode_snapshot(data: bytes) -> Snapshot:
     if number(fields, "version") != _VERSION:
         raise CorruptionError("a snapshot of another version")
     try:
+        batched = tuple(cast("Sequence[str]", fields.get("batched", ())))
+        rows = cast("Sequence[_TopicRow]", fields["topics"])
         return Snapshot(
             number(fields, "offset"),
             tuple(Epoch(*row) for row in _rows(fields, "epochs")),
-            tuple(Topic(*row) for row in cast("Sequence[_TopicRow]", fields["topics"])),
+            tuple(Topic(name, n, ms, name in batched) for name, n, ms in rows),
             tuple((a, b, c, d) for a, b, c, d in cast("Sequence[_QueueRow]", fields["queues"])),
             tuple(_line(row) for row in _rows(fields, "producers")),
             number(fields, "timestamp"),
             _index_mark(fields.get("index")),
             number(fields, "start") if "start" in fields else 0,
+            batched,
         )
     except (TypeError, KeyError, ValueError) as error:
         raise CorruptionError(f"a snapshot of another shape: {error}") from None

@@ -32,6 +32,9 @@ from twinlog.layout import (
 
 QUEUES_MAX = 65_536
 TOPIC_LENGTH_MAX = 127
+RETRY_LENGTH_MAX = 255
+"""Bytes of the name of a retry topic, as RocketMQ limits it; its records are of version 2."""
+RETRY_PREFIX = "%RETRY%"
 _LEGAL = re.compile(r"[%|a-zA-Z0-9_-]+\Z")
 _RESERVED = frozenset({"SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_HALF_TOPIC", "TBW102"})
 
@@ -44,11 +47,13 @@ class CreateTopic:
         name: Topic name, in RocketMQ's alphabet.
         queues: How many, from 1.
         created_ms: Wall time of the request; for people.
+        batch: Its queues are batch queues: a record may hold several messages.
     """
 
     name: str
     queues: int
     created_ms: int
+    batch: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,18 +80,19 @@ Control = CreateTopic | ForgetProducers | UnknownControl
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A topic that exists."""
+    """A topic that exists; see `CreateTopic`."""
 
     name: str
     queues: int
     created_ms: int
+    batch: bool = False
 
 
 def encode_control(change: Control) -> bytes:
     """Return the body of the control record that says ``change``.
 
     >>> decode_control(encode_control(CreateTopic("flights", 8, 1)))
-    CreateTopic(name='flights', queues=8, created_ms=1)
+    CreateTopic(name='flights', queues=8, created_ms=1, batch=False)
     """
     if isinstance(change, UnknownControl):
         return pack({"kind": change.kind})
@@ -98,6 +104,8 @@ def encode_control(change: Control) -> bytes:
         "queues": change.queues,
         "at": change.created_ms,
     }
+    if change.batch:
+        fields["batch"] = True
     return pack(fields)
 
 
@@ -112,7 +120,7 @@ def decode_control(body: bytes) -> Control:
         return ForgetProducers(below)
     match kind, fields.get("name"), fields.get("queues"), fields.get("at"):
         case "create-topic", str(name), int(queues), int(created):
-            return CreateTopic(name, queues, created)
+            return CreateTopic(name, queues, created, fields.get("batch") is True)
         case _:
             return UnknownControl(str(kind))
 
@@ -136,8 +144,9 @@ def light_refusal(name: str) -> str | None:
 
 
 def _form_refusal(name: str) -> str | None:
-    if not name or len(name) > TOPIC_LENGTH_MAX:
-        return f"a topic name has 1 to {TOPIC_LENGTH_MAX} characters"
+    most = RETRY_LENGTH_MAX if name.startswith(RETRY_PREFIX) else TOPIC_LENGTH_MAX
+    if not name or len(name) > most:
+        return f"a topic name has 1 to {most} characters"
     if _LEGAL.match(name) is None:
         return "a topic name consists of letters, digits, %, |, _ and -"
     return None
@@ -146,6 +155,10 @@ def _form_refusal(name: str) -> str | None:
 class State:
     """The confirmed layer: all topics.
 
+    Attributes:
+        topics: By name.
+        batched: Names of the topics with batch queues; of an adopted store, before they exist.
+
     >>> state = State()
     >>> state.apply(CreateTopic("t", 4, 1)), state.apply(CreateTopic("t", 9, 2))
     (True, False)
@@ -153,8 +166,9 @@ class State:
     4
     """
 
-    def __init__(self, topics: Iterable[Topic] = ()) -> None:
+    def __init__(self, topics: Iterable[Topic] = (), batched: Iterable[str] = ()) -> None:
         self.topics: dict[str, Topic] = {topic.name: topic for topic in topics}
+        self.batched = set(batched) | {name for name, one in self.topics.items() if one.batch}
 
     def apply(self, change: Control) -> bool:
         """Apply one control record; returns whether anything changed. Never raises."""
@@ -162,7 +176,10 @@ class State:
             return False
         if topic_refusal(change.name) is not None or not 1 <= change.queues <= QUEUES_MAX:
             return False
-        self.topics[change.name] = Topic(change.name, change.queues, change.created_ms)
+        row = change.name, change.queues, change.created_ms, change.batch
+        self.topics[change.name] = Topic(*row)
+        if change.batch:
+            self.batched.add(change.name)
         return True
 
     def queues(self, topic: str) -> int | None:
@@ -190,6 +207,12 @@ class Layers:
         """Note a control record whose batch ends at log offset ``end``."""
         self._pending.append((end, change))
 
+    def batched(self) -> frozenset[bytes]:
+        """Return the names of topics with batch queues in either layer, as they are stored."""
+        pending = [change for _, change in self._pending if isinstance(change, CreateTopic)]
+        names = self.confirmed.batched.union(one.name for one in pending if one.batch)
+        return frozenset(name.encode() for name in names)
+
     def confirm(self, confirm: int) -> bool:
         """Apply what lies below ``confirm``; returns whether anything changed."""
         changed = False
@@ -216,6 +239,9 @@ class Layers:
         existing = self.existing(change.name)
         if existing is not None and existing[0] != change.queues:
             return "topic-exists", f"topic {change.name} exists with {existing[0]} queues"
+        if existing is not None and existing[2] != change.batch:
+            kind = "batch" if existing[2] else "simple"
+            return "topic-exists", f"topic {change.name} exists with {kind} queues"
         return None
 
     def missing(self, name: str) -> TwinlogError:
@@ -228,15 +254,15 @@ class Layers:
             return NotYetConfirmed(f"topic {name} is not confirmed yet", topic=name)
         return UnknownTopic(f"topic {name} does not exist", topic=name)
 
-    def existing(self, name: str) -> tuple[int, int] | None:
-        """Return (queues, log offset whose confirm makes it binding) of a topic in either layer.
+    def existing(self, name: str) -> tuple[int, int, bool] | None:
+        """Return (queues, log offset whose confirm makes it binding, batch) of a topic.
 
         The offset is 0 for a confirmed topic.
         """
         topic = self.confirmed.topics.get(name)
         if topic is not None:
-            return topic.queues, 0
+            return topic.queues, 0, topic.batch
         for end, change in self._pending:
             if isinstance(change, CreateTopic) and change.name == name:
-                return change.queues, end
+                return change.queues, end, change.batch
         return None

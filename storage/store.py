@@ -351,6 +351,11 @@ class Store(Upkeep):
         """Return why a topic is not among `topics`; see `storage.state.Layers.missing`."""
         return self._derived.layers.missing(topic)
 
+    def batched(self) -> frozenset[str]:
+        """Return the confirmed topics that have batch queues."""
+        confirmed = self._derived.layers.confirmed
+        return frozenset(confirmed.batched & confirmed.topics.keys())
+
     def queue_range(self, topic: str, queue: int) -> tuple[int, int]:
         """Return (start, end) of a queue; raises `twinlog.errors.UnknownTopic`."""
         return self._reader.range(topic, queue)

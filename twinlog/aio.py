@@ -21,7 +21,7 @@ import anyio
 
 from twinlog.aio_connection import AsyncConnection, close
 from twinlog.aio_producer import AsyncProducer, packed
-from twinlog.answers import message_at, topic_created
+from twinlog.answers import message_at, topic_created, topic_fields
 from twinlog.client import Duration, Size, bytes_of, seconds_of
 from twinlog.compression import parse_compression
 from twinlog.connection import CONNECT_SECONDS
@@ -283,12 +283,16 @@ class AsyncClient:
         return dict(sorted(parse_route(answer.fields).topics.items()))
 
     async def create_topic(
-        self, name: str, queues: int = 4, *, timeout: Duration | None = None
+        self,
+        name: str,
+        queues: int = 4,
+        *,
+        batch: bool = False,
+        timeout: Duration | None = None,
     ) -> bool:
         """Create a topic; False when it exists already; as `Client.create_topic`."""
-        fields: dict[str, object] = {"op": "create", "name": name, "queues": queues}
-        answer = await self._ask(Type.TOPIC, fields, MASTER, timeout)
-        return topic_created(answer, name, queues)
+        answer = await self._ask(Type.TOPIC, topic_fields(name, queues, batch), MASTER, timeout)
+        return topic_created(answer, name, queues, batch=batch)
 
     async def offsets(
         self, topic: str, *, timeout: Duration | None = None

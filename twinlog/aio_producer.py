@@ -204,6 +204,7 @@ class AsyncProducer:
             message_size_max=route.message_size_max,
             segment_size=connection.peer.segment_size,
             born_host=connection.local,
+            batch=self._topic in route.batched,
         )
         core = ProducerCore(
             target,

@@ -22,7 +22,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from types import TracebackType
 from typing import Self, TypeVar
 
-from twinlog.answers import message_at, topic_created
+from twinlog.answers import message_at, topic_created, topic_fields
 from twinlog.compression import parse_compression
 from twinlog.connection import CONNECT_SECONDS, Connection
 from twinlog.errors import OffsetBeyond
@@ -334,16 +334,25 @@ class Client:
         answer = self._ask(Type.METADATA, {}, MASTER, timeout)
         return dict(sorted(parse_route(answer.fields).topics.items()))
 
-    def create_topic(self, name: str, queues: int = 4, *, timeout: Duration | None = None) -> bool:
-        """Create a topic; False when it exists already with that many queues.
+    def create_topic(
+        self,
+        name: str,
+        queues: int = 4,
+        *,
+        batch: bool = False,
+        timeout: Duration | None = None,
+    ) -> bool:
+        """Create a topic; False when it exists already with such queues.
+
+        With ``batch`` it has batch queues (RocketMQ's BatchCQ): producers store neighbours as one
+        record, which every reader takes apart again.
 
         Raises:
             OutcomeUnknown: It may or may not have been created.
-            UsageError: It exists with another number of queues, or its name is not allowed.
+            UsageError: It exists with another number or kind of queues, or its name is not allowed.
         """
-        fields: dict[str, object] = {"op": "create", "name": name, "queues": queues}
-        answer = self._ask(Type.TOPIC, fields, MASTER, timeout)
-        return topic_created(answer, name, queues)
+        answer = self._ask(Type.TOPIC, topic_fields(name, queues, batch), MASTER, timeout)
+        return topic_created(answer, name, queues, batch=batch)
 
     def offsets(self, topic: str, *, timeout: Duration | None = None) -> dict[int, tuple[int, int]]:
         """Return (start, end) by queue, as the master knows them.

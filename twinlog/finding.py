@@ -9,11 +9,13 @@ Times are ms since 1970. Not here: the search itself (``storage.key_query``).
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 from twinlog.errors import Unavailable, UsageError
 from twinlog.messages import Message, messages_of
+from twinlog.record import UNIQUE_ID
 from twinlog.session import SLAVE, Session, Step
 from twinlog.wire import Frame, Type
 
@@ -100,6 +102,7 @@ def find(
         Corrupt: Records are damaged.
     """
     found: list[Message] = []
+    last: int | None = None
     to = read_from
     if to == SLAVE:
         to = yield from _a_slave(session, deadline)
@@ -110,17 +113,39 @@ def find(
             "max": search.most - len(found),
             "begin": search.begin,
             "end": search.end,
-            "before": found[-1].log_offset if found else None,
+            "before": last,
             "unique": search.unique,
         }
         answer = yield from session.call(Type.FIND, fields, deadline=deadline, to=to)
         page = messages_of(answer.payload)
-        found += page
+        last = page[-1].log_offset if page else last
+        found += with_key(page, search)
         said = answer.fields
         if len(found) >= search.most or not page or said["more"] is not True:
             age, complete = said["age_ms"], said["complete"] is True
             assert isinstance(age, int), "the shape of the answer was checked"
-            return Finding(tuple(found), complete, str(said["node"]), age)
+            return Finding(tuple(found[: search.most]), complete, str(said["node"]), age)
+
+
+def with_key(messages: Sequence[Message], search: Search) -> list[Message]:
+    """Return what was found, of an inner batch the messages that have the key, newest first.
+
+    The key may be the batch's own: then they are all of it.
+    """
+    found: list[Message] = []
+    for _, group in groupby(messages, lambda message: message.log_offset):
+        together = list(group)
+        if len(together) > 1:
+            named = [one for one in together if _has_key(one, search)]
+            together = (named or together)[::-1]
+        found += together
+    return found
+
+
+def _has_key(message: Message, search: Search) -> bool:
+    if message.properties.get(UNIQUE_ID) == search.key:
+        return True
+    return not search.unique and search.key in (message.key or "").split(" ")
 
 
 def _a_slave(session: Session, deadline: float) -> Generator[Step, Frame | None, str]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 
+from twinlog.inner_batches import InnerEncoder
 from twinlog.outgoing import Section, State
 from twinlog.record import RecordEncoder
 
@@ -26,6 +27,7 @@ class Lane:
         ahead: Numbers of stored sections behind one that has no answer yet: the node must remember
             that one as well, so they count for the window.
         again: Answered without success, waiting for the answers of the rest.
+        inner: What encodes instead of ``encoder`` where the queue is a batch queue.
         held: Nothing more may be sent now.
         gap: The number that a refused section left free.
         epoch: Producer epoch of new sections.
@@ -39,6 +41,7 @@ class Lane:
         "epoch",
         "gap",
         "held",
+        "inner",
         "open",
         "queue",
         "sent",
@@ -46,9 +49,16 @@ class Lane:
         "waiting",
     )
 
-    def __init__(self, queue: int, encoder: RecordEncoder, epoch: int = 0) -> None:
+    def __init__(
+        self,
+        queue: int,
+        encoder: RecordEncoder,
+        epoch: int = 0,
+        inner: InnerEncoder | None = None,
+    ) -> None:
         self.queue = queue
         self.encoder = encoder
+        self.inner = inner
         self.open: Section | None = None
         self.waiting: deque[Section] = deque()
         self.sent: list[Section] = []
@@ -111,7 +121,7 @@ class Lane:
         for section in self.waiting:
             if section.sequence > sequence:
                 section.renumber(self.epoch, sequence)
-                sequence += section.count
+                sequence += section.records
         self.sequence = sequence
 
     def renew(self) -> None:

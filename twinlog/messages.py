@@ -17,15 +17,19 @@ from typing import Final, cast
 from twinlog import kernels
 from twinlog.compression import COMPRESSION_MASK, decompress
 from twinlog.errors import CorruptionError
+from twinlog.inner_batches import items_in
 from twinlog.layout import LIGHT_OFFSETS_PROPERTY, LIGHT_PROPERTY
 from twinlog.record import (
     FLAG_BORN_V6,
     FLAG_COMPRESSED,
+    FLAG_INNER_BATCH,
+    FLAG_NEED_UNWRAP,
     FLAG_STORE_V6,
     KEYS,
     MAGIC_V1,
     TAGS,
     Record,
+    body_crc,
     decode,
     decode_properties,
     unpack_host,
@@ -137,6 +141,8 @@ class Message:
 def messages_of(payload: memoryview | bytes) -> list[Message]:
     """Return the messages whose records lie one after the other in ``payload``.
 
+    A record that holds several messages (an inner batch) is taken apart.
+
     All records are proven by one call into the kernels before the first is looked at.
 
     Raises:
@@ -166,8 +172,29 @@ def messages_of(payload: memoryview | bytes) -> list[Message]:
             topic_bytes = data[name:after]
             topic = topic_bytes.decode("utf-8", "replace")
         stored = (head, data[start:middle], data[after + 2 : at + head[0]])
-        found.append(_message(topic, stored))
+        if head[7] & FLAG_INNER_BATCH:
+            found += _inner(topic, stored)
+        else:
+            found.append(_message(topic, stored))
         at += head[0]
+    return found
+
+
+def _inner(topic: str, outer: Stored) -> list[Message]:
+    """Return the messages of an inner batch, each with its own number, flag and properties."""
+    head, body, _ = outer
+    flags = head[7] & ~(FLAG_INNER_BATCH | FLAG_NEED_UNWRAP)
+    if flags & FLAG_COMPRESSED:
+        body = decompress(body, flags & COMPRESSION_MASK)
+        flags &= ~(FLAG_COMPRESSED | COMPRESSION_MASK)
+    found: list[Message] = []
+    for size, flag, start, end, behind in items_in(body, head[6]):
+        number = head[5] + len(found)
+        inner = (
+            size, head[1], body_crc(body[start:end]), head[3], flag, number, head[6], flags,
+            *head[8:14], end - start,
+        )  # fmt: skip
+        found.append(_message(topic, (inner, body[start:end], body[end + 2 : behind])))
     return found
 
 

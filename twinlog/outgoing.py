@@ -17,6 +17,7 @@ from enum import Enum
 from typing import Final
 
 from twinlog.errors import RecordRefused, TwinlogError
+from twinlog.kernels.inner import BASE_PROPERTY, NUMBER_PROPERTY
 from twinlog.layout import (
     LIGHT_DIGITS,
     LIGHT_OFFSETS_PROPERTY,
@@ -32,6 +33,7 @@ PROPERTIES_MAX: Final = 32_600
 _RESERVED: Final = frozenset(
     {KEYS, TAGS, SHARDING_KEY, SEQUENCE}
     | {LIGHT_PROPERTY.decode(), LIGHT_OFFSETS_PROPERTY.decode()}
+    | {NUMBER_PROPERTY.decode(), BASE_PROPERTY.decode()}
 )
 _SIZE = struct.Struct(">i")
 _LENGTH = struct.Struct(">H")
@@ -118,7 +120,8 @@ class Section:
         queue: Queue number.
         epoch: Producer epoch.
         sequence: Number of its first record in the producer's line of that queue.
-        count: Records so far.
+        count: Messages so far.
+        records: Records that they are; fewer than messages where a topic has batch queues.
         size: Bytes so far; what limits count it with.
         state: See `State`; `done` says whether it is final.
         error: Why it was refused or is unknown.
@@ -148,6 +151,7 @@ class Section:
         "producer",
         "queue",
         "queue_offset",
+        "records",
         "sequence",
         "size",
         "state",
@@ -164,6 +168,7 @@ class Section:
         self.sequence = sequence
         self.due = due
         self.count = 0
+        self.records = 0
         self.size = 0
         self.state = State.OPEN
         self.data = bytearray()
@@ -200,11 +205,15 @@ class Section:
         self._mark_at = size - len(self._mark)
         self._text_at = size - text - 2
 
-    def seal(self, data: bytearray) -> None:
-        """Take the section's bytes and write its count behind the mark; nothing is added after."""
+    def seal(self, data: bytearray, records: int | None = None) -> None:
+        """Take the section's bytes and write its count behind the mark; nothing is added after.
+
+        ``records`` is how many records the messages became; None: each is one.
+        """
         self.data = data
+        self.records = self.count if records is None else records
         self._mark_end = self._mark_at + len(self._mark)
-        self._rewrite(self._mark + b"%d\x02" % self.count)
+        self._rewrite(self._mark + b"%d\x02" % self.records)
         self.state = State.WAITING
 
     def renumber(self, epoch: int, sequence: int) -> None:
@@ -213,7 +222,7 @@ class Section:
         self.data = bytearray(self.data)  # a view of the old bytes may still be on its way out
         self._mark = b"TL_SEQ\x01%016x.%d.%d." % (self.producer, epoch, sequence)
         size = self.size
-        self._rewrite(self._mark + b"%d\x02" % self.count)
+        self._rewrite(self._mark + b"%d\x02" % self.records)
         self.size = size  # what it was counted with
         self.maybe = False
 
@@ -232,7 +241,7 @@ class Section:
         return [
             self.topic,
             self.queue,
-            self.count,
+            self.records,
             len(self.data),
             self.producer,
             self.epoch,
@@ -240,7 +249,7 @@ class Section:
         ]
 
     def receipt(self, record: int = 0) -> Receipt:
-        """Return where record number ``record`` of it was stored.
+        """Return where message number ``record`` of it was stored.
 
         Raises:
             TwinlogError: It was not, or nobody knows: the section's error.

@@ -200,6 +200,7 @@ class Producer:
             message_size_max=route.message_size_max,
             segment_size=connection.peer.segment_size,
             born_host=connection.local,
+            batch=self._topic in route.batched,
             epoch=epoch,
         )
         self._core = ProducerCore(

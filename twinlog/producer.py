@@ -42,6 +42,7 @@ from twinlog.errors import (
     Unavailable,
     from_code,
 )
+from twinlog.inner_batches import InnerEncoder
 from twinlog.lane import Lane
 from twinlog.link import error_of
 from twinlog.outgoing import PROPERTIES_MAX, Section, State, property_text
@@ -57,6 +58,8 @@ FRAME_SIZE: Final = 256 * KiB
 
 FAILURES_MAX: Final = 1000
 """Sections without success that are kept for `collect`; the statistics count all of them."""
+
+NO_LIGHT: Final = "messages of a batch topic go to no light queue"
 
 RETRY_CODES: Final = frozenset(
     {"not-master", "not-enough-in-sync", "busy", "disk-full", "disk", "unavailable", "stopping"}
@@ -128,7 +131,8 @@ class ProducerCore:
         encoder = RecordEncoder(
             target.topic, queue, family=target.family, born_host=target.born_host
         )
-        return Lane(queue, encoder, target.epoch or 0)
+        inner = InnerEncoder(encoder, target.message_size_max) if target.batch else None
+        return Lane(queue, encoder, target.epoch or 0, inner)
 
     # ── records in ──────────────────────────────────────────────────────────────────────────────
 
@@ -172,7 +176,12 @@ class ProducerCore:
             self._make_room(lane, len(body))
         now = self._wall_ms()
         section = lane.open
-        if section is None:
+        if lane.inner is not None:
+            if light:
+                raise RecordRefused(NO_LIGHT, record=0, reason="light-queues")
+            section = lane.open = section or self._begin(lane, now)
+            size = lane.inner.add(body, text, sys_flag=flags, born_timestamp=now, key=key, tag=tag)
+        elif section is None:
             section = self._begin(lane, now)
             text += section.mark
             size = lane.encoder.add(body, properties=text, sys_flag=flags, born_timestamp=now)
@@ -221,9 +230,14 @@ class ProducerCore:
 
     def _close(self, lane: Lane, section: Section) -> None:
         lane.open = None
-        section.seal(lane.encoder.take())
+        if lane.inner is None:
+            section.seal(lane.encoder.take())
+        else:
+            data, records, size, text = lane.inner.take(section.mark)
+            section.first(size, text)
+            section.seal(data, records)
         self.limit(section, self._now() + self.settings.timeout)
-        lane.sequence += section.count
+        lane.sequence += section.records
         lane.waiting.append(section)
         self._bytes += section.size
         self.statistics.records += section.count

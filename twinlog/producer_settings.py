@@ -66,6 +66,7 @@ class Target:
         message_size_max: Largest body, bytes.
         segment_size: Bytes of one log file; a section must fit well into one.
         born_host: The producer's own (IP address, port).
+        batch: The topic has batch queues: neighbours go as one record.
         epoch: A producer epoch that was given from outside and is never renewed: after a section
             without success nothing more is taken, and whoever gave it begins again with the same
             records. None: from 0, renewed when needed.
@@ -79,6 +80,7 @@ class Target:
     segment_size: int
     born_host: tuple[str, int] = ("127.0.0.1", 0)
     epoch: int | None = None
+    batch: bool = False
 
 
 @dataclass(slots=True)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, cast
 
 from twinlog.errors import UsageError
 from twinlog.wire import FrameError
@@ -94,6 +94,7 @@ class Route:
     Attributes:
         leader: Name of the master, None when there is none.
         topics: Number of queues by topic name.
+        batched: Names of those whose queues are batch queues.
         family: 4 or 6: the address family of every store host, so of every record's length.
         message_size_max: Largest body, bytes.
     """
@@ -106,6 +107,7 @@ class Route:
     topics: Mapping[str, int]
     family: int
     message_size_max: int
+    batched: frozenset[str] = frozenset()
 
     def node(self, name: str) -> Node | None:
         """Return the node of that name."""
@@ -127,6 +129,7 @@ def parse_route(fields: Mapping[str, object]) -> Route:
     leader = fields.get("leader")
     topics = _topics(fields["topics"])
     nodes = fields["nodes"]
+    batched = cast("list[str]", fields.get("batched") or [])
     assert isinstance(nodes, list), "shapes.check"
     return Route(
         cluster=_text(fields, "cluster"),
@@ -137,6 +140,7 @@ def parse_route(fields: Mapping[str, object]) -> Route:
         topics=topics,
         family=_whole(fields, "family"),
         message_size_max=_whole(fields, "message_size_max"),
+        batched=frozenset(batched),
     )
 
 

@@ -115,7 +115,12 @@ REQUESTS: Final[Mapping[Type, Shape]] = {
         "queues": _may(Kind.LIST, Kind.INT),
         "at_ms": _may(Kind.INT),
     },
-    Type.TOPIC: {"op": _STR, "name": _may(Kind.STR), "queues": _may(Kind.INT)},
+    Type.TOPIC: {
+        "op": _STR,
+        "name": _may(Kind.STR),
+        "queues": _may(Kind.INT),
+        "batch": _may(Kind.BOOL),
+    },
     Type.GET: {"log_offset": _INT, "host": _may(Kind.BYTES)},
     Type.FIND: {
         "topic": _STR,
@@ -153,6 +158,7 @@ ANSWERS: Final[Mapping[Type, Shape]] = {
         "family": _INT,
         "message_size_max": _INT,
         "epochs": Field(Kind.LIST, required=False, row=(Kind.INT, Kind.INT)),
+        "batched": _may(Kind.LIST, Kind.STR),
     },
     Type.APPEND: {
         "results": Field(Kind.LIST, row=_RESULT),
@@ -178,6 +184,7 @@ ANSWERS: Final[Mapping[Type, Shape]] = {
         "topics": _may(Kind.MAP),
         "created": _may(Kind.BOOL),
         "queues": _may(Kind.INT),
+        "batch": _may(Kind.BOOL),
     },
     Type.GET: {"status": _STR, "stored_by": _may(Kind.STR)},
     Type.FIND: {

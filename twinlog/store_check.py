@@ -31,12 +31,14 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from twinlog import kernels
+from twinlog.inner_batches import is_inner_batch
 from twinlog.kernels import codes
-from twinlog.layout import KIND_FILLER, BatchEntry
+from twinlog.layout import BATCH_QUEUE_UNIT, KIND_FILLER, BatchEntry
+from twinlog.record import Record
 from twinlog.store_epochs import broken_chains
 from twinlog.store_key_check import broken_indexes
 from twinlog.store_log import Damage, Harm, Run, TwinLog
-from twinlog.store_queues import AnyQueue, Queue
+from twinlog.store_queues import AnyQueue, Entry, Queue
 from twinlog.store_reader import StoreReader
 
 FINDINGS_MAX = 1000
@@ -332,36 +334,45 @@ def _entry_wrong(store: StoreReader, entry: BatchEntry) -> str:
 def _check_queued(store: StoreReader, run: Run, part: _Part) -> None:
     """Compare what the queues' files hold for the records of a run with what they must hold."""
     queues = store.stored_queues
-    for key, first, entries in _expected(store, run):
+    for key, first, entries, each in _expected(store, run):
         queue = queues.get(key)
-        count = len(entries) // 20
-        if not isinstance(queue, Queue):
-            if queue is None:
-                part.missing[key] = part.missing.get(key, 0) + count
+        count = len(entries) // each
+        if queue is None:
+            part.missing[key] = part.missing.get(key, 0) + count
+            continue
+        if isinstance(queue, Queue) != (each == 20):
             continue
         held = queue.stored(first, count)
-        part.entries += len(held) // 20
-        part.named[key] = part.named.get(key, 0) + len(held) // 20
+        part.entries += len(held) // each
+        part.named[key] = part.named.get(key, 0) + len(held) // each
         if held != entries[: len(held)]:
             part.odd.add(key)
         if len(held) < len(entries):
-            part.missing[key] = part.missing.get(key, 0) + count - len(held) // 20
+            part.missing[key] = part.missing.get(key, 0) + count - len(held) // each
 
 
 def _check_queues(store: StoreReader, whole: _Part, verdict: Verdict) -> None:
     """Look at each entry of queues that hold something else than the log says, or more."""
     for key, queue in store.stored_queues.items():
-        simple = isinstance(queue, Queue) and key not in whole.odd
-        if not simple or whole.named.get(key, 0) != queue.max - queue.min:
+        if key in whole.odd or whole.named.get(key, 0) != queue.held:
             _check_entry_by_entry(store, queue, verdict)
     _report_missing(store, whole.missing, verdict)
 
 
-def _expected(store: StoreReader, run: Run) -> Iterator[tuple[tuple[str, int], int, bytes]]:
+def _expected(store: StoreReader, run: Run) -> Iterator[tuple[tuple[str, int], int, bytes, int]]:
+    """Yield (queue, where its entries begin, entries, size of one) of what a run must have.
+
+    They begin at a queue offset, those of a batch queue at the log offset of the first.
+    """
     view, start = store.series.view(run.file), run.file.start
-    found = kernels.gather_queues(view, run.offset - start, run.end - start, run.offset)
-    for topic, number, first, entries in found:
-        yield (topic.decode("utf-8", "replace"), number), first, entries
+    batched = frozenset(name.encode() for name in store.batch_topics)
+    span = (view, run.offset - start, run.end - start, run.offset)
+    for topic, number, first, entries in kernels.gather_queues(*span):
+        if topic not in batched:
+            yield (topic.decode("utf-8", "replace"), number), first, entries, 20
+    for topic, number, _, _, units in kernels.gather_units(*span, batched) if batched else ():
+        (first,) = struct.unpack_from(">q", units)
+        yield (topic.decode(), number), first, units, BATCH_QUEUE_UNIT.size
 
 
 def _report_missing(
@@ -370,9 +381,17 @@ def _report_missing(
     """Records without an entry: recovery adds them, except after a stop that claims to be clean."""
     grade = Grade.DAMAGE if store.clean and not store.ours else Grade.NOTE
     for (topic, number), count in sorted(missing.items()):
-        name = f"consumequeue/{topic}/{number}"
+        folder = "batchconsumequeue" if topic in store.batch_topics else "consumequeue"
+        name = f"{folder}/{topic}/{number}"
         text = f"{count} records of the log have no entry"
         verdict.add(Finding(grade, name, 0, None, 0, text, "all of them, through the log"))
+
+
+def _tells_of(unit: Entry, record: Record) -> bool:
+    """Whether a unit of a batch queue says of its record what the record says."""
+    number = record.properties.get("INNER_NUM") if is_inner_batch(record) else "1"
+    stored = record.queue_offset, record.store_timestamp, number
+    return (unit.queue_offset, unit.store_timestamp, str(unit.count)) == stored
 
 
 def _check_entry_by_entry(store: StoreReader, queue: AnyQueue, verdict: Verdict) -> None:
@@ -389,6 +408,7 @@ def _check_entry_by_entry(store: StoreReader, queue: AnyQueue, verdict: Verdict)
                 record.tags_code,
                 0,
             )
+            and (isinstance(queue, Queue) or _tells_of(entry, record))
         ):
             continue
         if _in_damage(store, entry.log_offset):

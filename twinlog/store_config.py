@@ -94,5 +94,17 @@ def topic_queues(config: Mapping[str, dict[str, object]]) -> dict[str, int]:
     return found
 
 
+def batch_topics(config: Mapping[str, dict[str, object]]) -> frozenset[str]:
+    """Return the topics of ``topics.json`` that have batch queues.
+
+    >>> row = {"attributes": {"queue.type": "BatchCQ"}}
+    >>> sorted(batch_topics({"topics.json": {"topicConfigTable": {"t": row, "u": {}}}}))
+    ['t']
+    """
+    table = _named(config.get("topics.json", {}).get("topicConfigTable"))
+    rows = {name: _named(_named(row).get("attributes")) for name, row in table.items()}
+    return frozenset(name for name, row in rows.items() if row.get("queue.type") == "BatchCQ")
+
+
 def _named(value: object) -> dict[str, object]:
     return cast("dict[str, object]", value) if isinstance(value, dict) else {}

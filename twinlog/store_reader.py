@@ -33,7 +33,7 @@ from twinlog.errors import CorruptionError, UsageError
 from twinlog.layout import Checkpoint, epoch_file_unpack
 from twinlog.record import Record, decode
 from twinlog.store_compacted import CompactedQueue, compacted_queues
-from twinlog.store_config import read_config
+from twinlog.store_config import batch_topics, read_config
 from twinlog.store_epochs import history
 from twinlog.store_files import FileSeries, LogFile, is_store, log_folders, store_root
 from twinlog.store_keys import HITS_MAX, TIME_MAX, KeyIndex
@@ -51,6 +51,7 @@ from twinlog.store_log import (
 from twinlog.store_marks import Marks, read_marks
 from twinlog.store_queues import (
     AnyQueue,
+    BatchQueue,
     Entry,
     Extension,
     Pull,
@@ -147,6 +148,16 @@ class StoreReader:
     def stored_queues(self) -> dict[tuple[str, int], AnyQueue]:
         """The queues as their files have them; never changed."""
         return load_queues(self.root)
+
+    @cached_property
+    def batch_topics(self) -> frozenset[str]:
+        """Topics whose queues are batch queues: by their files, and by ``topics.json``."""
+        stored = (q.topic for q in self.stored_queues.values() if isinstance(q, BatchQueue))
+        try:
+            named = batch_topics(self.config())
+        except CorruptionError:  # `config` says so; the files are what is left to go by
+            named = frozenset[str]()
+        return named.union(stored)
 
     @cached_property
     def compacted(self) -> dict[tuple[str, int], CompactedQueue]:
@@ -327,13 +338,22 @@ class StoreReader:
     def _dispatch(self, run: Run, queues: dict[tuple[str, int], AnyQueue], keys: KeyIndex) -> None:
         view = self.series.view(run.file)
         at, end = run.offset - run.file.start, run.end - run.file.start
+        batched = frozenset(name.encode() for name in self.batch_topics)
         for name, number, first, entries in kernels.gather_queues(view, at, end, run.offset):
+            if name in batched:
+                continue
             topic = name.decode("utf-8", "replace")
             queue = queues.get((topic, number))
             if queue is None:
                 queue = queues[topic, number] = Queue(topic, number, FileSeries(), FileSeries())
             if isinstance(queue, Queue):
                 queue.dispatch(first, entries)
+        units = kernels.gather_units(view, at, end, run.offset, batched) if batched else ()
+        for name, number, _, _, rows in units:
+            key = name.decode(), number
+            held = queues.setdefault(key, BatchQueue(*key, FileSeries()))
+            if isinstance(held, BatchQueue):
+                held.dispatch(rows)
         if not self.ours:
             self._enter(run, keys)
 

@@ -167,8 +167,9 @@ class FakeClient:
         """Queues by topic."""
         return self.known
 
-    def create_topic(self, name: str, queues: int) -> bool:
+    def create_topic(self, name: str, queues: int, *, batch: bool = False) -> bool:
         """Make a topic."""
+        assert not batch or name not in self.known
         new = name not in self.known
         self.known[name] = queues
         return new

@@ -21,6 +21,7 @@ from twinlog.errors import (
     UsageError,
 )
 from twinlog.outgoing import Section
+from twinlog.record import MAGIC_V2
 from twinlog.wire import Type
 
 pytestmark = pytest.mark.processes
@@ -166,6 +167,52 @@ def test_light_queues_on_a_node(processes: Processes, client: Client, topic: str
         client.send(topic, b"x", light=["%LMQ%a/b"])
     with pytest.raises(TwinlogError, match="comes into being"):
         client.create_topic(names[0], 1)
+
+
+def test_batch_topics_on_a_node(processes: Processes, client: Client, topic: str) -> None:
+    """Neighbours are one record; every reader, filter, search and address sees messages."""
+    name = f"{topic}-batch"
+    assert client.create_topic(name, 2, batch=True)
+    assert client.create_topic(name, 2, batch=True) is False
+    with pytest.raises(UsageError, match="batch queues, not simple"):
+        client.create_topic(name, 2)
+    with client.producer(name, linger="1 s") as producer:
+        for number in range(40):
+            tag, key = ("x", "y")[number // 10 % 2], f"k{number} all"
+            producer.send(
+                str(number).encode(), queue=0, tag=tag, key=key, properties={"n": str(number)}
+            )
+    client.send(name, b"alone", queue=1)
+    assert client.metadata().batched == {name}
+    for where in ("master", "slave", "any"):
+        found = list(client.read(name, read_from=where, queue=0))
+        assert [int(m.body) for m in found] == [m.queue_offset for m in found] == [*range(40)]
+    assert len({m.log_offset for m in found}) == 4
+    assert [int(m.body) for m in client.read(name, "13:17", queue=0)] == [13, 14, 15, 16]
+    assert [int(m.body) for m in client.read(name, "-3:", queue=0)] == [37, 38, 39]
+    assert [int(m.body) for m in client.read(name, limit=12, queue=0)] == [*range(12)]
+    assert [int(m.body) for m in client.read(name, queue=0, tag="y", limit=11)][-1] == 30
+    assert [m.body for m in client.read(name, where="n BETWEEN 19 AND 21")] == [b"19", b"20", b"21"]
+    assert client.get(f"{name}/0@25").body == b"25"
+    assert client.offsets(name) == {0: (0, 40), 1: (0, 1)}
+    for where in ("master", "n1", "n2", "n3"):
+        assert [m.body for m in client.find(name, "k33", read_from=where)] == [b"33"]
+    assert [int(m.body) for m in client.find(name, "all", most=15)] == [*range(39, 24, -1)]
+    with pytest.raises(RecordRefused, match="batch topic"):
+        client.send(name, b"x", light=["%LMQ%a"])
+
+
+def test_the_longest_topic_on_a_node(processes: Processes, client: Client) -> None:
+    """Names above 127 bytes are stored as records of version 2, as RocketMQ does."""
+    name = "%RETRY%" + "r" * 248
+    assert client.create_topic(name, 1)
+    client.send(name, b"long", key="k")
+    [message] = client.read(name, read_from="slave")
+    assert (message.topic, message.body, message.record.magic) == (name, b"long", MAGIC_V2)
+    assert [m.body for m in client.find(name, "k")] == [b"long"]
+    for wrong in (name + "r", "o" * 128, "%DLQ%" + "d" * 123):
+        with pytest.raises(TwinlogError, match="topic name"):
+            client.create_topic(wrong, 1)
 
 
 def test_everything_a_client_does(processes: Processes, client: Client, topic: str) -> None:

@@ -46,6 +46,10 @@ class Shelf:
         """Topic ``soon`` is in the log and not confirmed."""
         return NotYetConfirmed(topic) if topic == "soon" else UnknownTopic(topic)
 
+    def batched(self) -> frozenset[str]:
+        """Topics with batch queues."""
+        return frozenset("u")
+
     def queue_range(self, topic: str, queue: int) -> tuple[int, int]:
         """First and next queue offset."""
         return queue, queue + 10
@@ -93,6 +97,8 @@ def test_metadata_of_all_topics_or_of_those_asked_for() -> None:
     assert isinstance(nodes, list)
     assert [entry["name"] for entry in nodes] == ["n1", "n2", "n3"]
     assert answers().metadata({"u", "nobody"})["topics"] == {"u": 1}
+    assert answers().metadata({"u", "nobody"})["batched"] == ["u"]
+    assert answers().metadata({"t"})["batched"] == []
 
 
 def test_a_topic_that_waits_for_its_confirm_is_asked_for_again() -> None:

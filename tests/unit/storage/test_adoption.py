@@ -13,7 +13,9 @@ from storage.disk import RealDisk
 from storage.errors import ForeignStore
 from storage.recover import identity_of, settings_of
 from tests.golden.manifest import manifest, unpack
+from twinlog.inner_batches import InnerEncoder
 from twinlog.layout import KIND_FILLER, KIND_REBUILT
+from twinlog.messages import messages_of
 from twinlog.record import RecordEncoder
 from twinlog.store_check import verify
 from twinlog.store_reader import StoreReader
@@ -40,7 +42,9 @@ def logs(root: Path) -> dict[str, bytes]:
     }
 
 
-@pytest.mark.parametrize("case", ["01-basic", "02-rollover", "10-ipv6", "13-trimmed", "15b-v2-pop"])
+@pytest.mark.parametrize(
+    "case", ["01-basic", "02-rollover", "09-batch", "10-ipv6", "13-trimmed", "15b-v2-pop"]
+)
 def test_rocketmqs_store_goes_on_as_ours(tmp_path: Path, case: str) -> None:
     """Every record and queue entry stays; our epoch begins in a new file; sends go on behind."""
     root = unpack(case, tmp_path)
@@ -82,6 +86,42 @@ def test_rocketmqs_store_goes_on_as_ours(tmp_path: Path, case: str) -> None:
     assert (result.outcome, result.queue_offset) == (Outcome.STORED, queue["max"])
     store.set_confirm(store.end)
     store.close(clean=True)
+
+
+def test_batch_queues_go_on_where_rocketmq_left_them(tmp_path: Path) -> None:
+    """Each message of an inner batch is read; the next one gets the number behind; restarts too."""
+    root = unpack("09-batch", tmp_path)
+    value = adopt(root)
+    [name] = value.batched
+    settings = settings_of(identity_of(RealDisk(root)))
+    wanted = {q["queue_id"]: (q["min"], q["max"]) for q in manifest("09-batch")["queues"]
+              if q["topic"] == name}  # fmt: skip
+    for turn in (1, 2):
+        store = Store.open(RealDisk(root), settings, WHO, wall_ms=value.timestamp)
+        assert not store.boot.queues_rebuilt
+        assert {queue: store.queue_range(name, queue) for queue in wanted} == wanted
+        token = Token("master", value.epoch + turn, turn)
+        store.take_token(token)
+        store.append_epoch(
+            token, epoch=value.epoch + turn, node="n1", session=turn, wall_ms=value.timestamp,
+            reason="test", by="test",
+        )  # fmt: skip
+        store.set_confirm(store.end)
+        for queue, (start, end) in wanted.items():
+            answer = store.read(name, queue, start, max_bytes=1 << 20, max_records=999)
+            found = messages_of(b"".join(answer.slices))
+            assert [one.queue_offset for one in found] == list(range(start, end))
+            encoder = InnerEncoder(RecordEncoder(name, queue), 1 << 20)
+            for body in (b"a", b"b", b"c"):
+                encoder.add(body, b"", sys_flag=0, born_timestamp=1, key=None, tag=None)
+            section = Section(name, queue, 1, encoder.take(b"")[0])
+            [result] = store.append(token, [section], wall_ms=value.timestamp)
+            assert (result.outcome, result.queue_offset) == (Outcome.STORED, end)
+        wanted = {queue: (start, end + 3) for queue, (start, end) in wanted.items()}
+        store.set_confirm(store.end)
+        store.close(clean=True)
+    with StoreReader(root) as reader:
+        assert verify(reader).findings == []
 
 
 def test_copies_are_adopted_alike(tmp_path: Path) -> None:
@@ -136,7 +176,6 @@ def test_our_batches_keep_their_borders(tmp_path: Path) -> None:
     ("case", "why"),
     [
         ("03-crash", "not stopped cleanly"),
-        ("09-batch", "batch queue"),
         ("17-lost-queue-clean", "have no entry"),
         ("18-cqext", "extension"),
     ],

@@ -28,6 +28,15 @@ from twinlog.layout import KIND_EPOCH, KIND_FILLER, KIND_RECORDS, BatchEntry
 # -- jobs
 
 
+def test_names_as_long_as_rocketmq_takes_them() -> None:
+    """127 bytes, and 255 of a retry topic."""
+    assert topic_refusal("o" * 127) is None
+    assert topic_refusal("o" * 128) == "a topic name has 1 to 127 characters"
+    assert topic_refusal("%RETRY%" + "r" * 248) is None
+    assert topic_refusal("%RETRY%" + "r" * 249) == "a topic name has 1 to 255 characters"
+    assert topic_refusal("%DLQ%" + "d" * 123) is not None
+
+
 def test_a_job_that_ends_with_any_exception_keeps_it() -> None:
     """What applies a job looks there: after a bug, too, no position moves."""
 
@@ -167,13 +176,13 @@ def test_layers_apply_in_order_and_forget_from_the_end() -> None:
     layers.append(100, CreateTopic("a", 1, 1))
     layers.append(200, CreateTopic("b", 2, 1))
     layers.append(300, CreateTopic("c", 3, 1))
-    assert layers.existing("b") == (2, 200)
+    assert layers.existing("b") == (2, 200, False)
     assert layers.existing("z") is None
     layers.cut(200)
     assert layers.confirm(150)
     assert not layers.confirm(150)
     assert set(layers.confirmed.topics) == {"a"}
-    assert layers.existing("a") == (1, 0)
+    assert layers.existing("a") == (1, 0, False)
     assert layers.confirm(1000)
     assert set(layers.confirmed.topics) == {"a", "b"}
     assert layers.refusal(CreateTopic("d", 1 << 20, 1)) is not None

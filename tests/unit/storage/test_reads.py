@@ -6,9 +6,9 @@ import pytest
 
 from node.running import fetch
 from storage import CreateTopic, ReadResult, ReadStatus, Store, StoreSettings
-from storage.consume_queue import ConsumeQueues
 from storage.filtering import sieve
 from storage.key_query import KeyQuery
+from storage.queues import ConsumeQueues
 from tests.crash.workbench import (
     SETTINGS,
     TOPIC,

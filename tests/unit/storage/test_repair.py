@@ -95,6 +95,22 @@ def test_queues_are_rebuilt_byte_for_byte(tmp_path: Path, case: str) -> None:
     assert {n: d for n, d in theirs.items() if n.rsplit("/", 1)[0] in wanted} == ours
 
 
+def test_a_batch_queue_is_rebuilt_byte_for_byte(tmp_path: Path) -> None:
+    """A lost one, and one with a unit that tells something else than its record."""
+    root = unpack("09-batch", tmp_path)
+    theirs = files(root, "batchconsumequeue")
+    lost, bad, *_ = sorted({name.rsplit("/", 1)[0] for name in theirs})
+    shutil.rmtree(root / "batchconsumequeue" / lost)
+    path = root / "batchconsumequeue" / sorted(n for n in theirs if n.startswith(bad))[0]
+    data = bytearray(path.read_bytes())
+    data[46 + 35] ^= 1  # the number of the second unit's first message
+    path.write_bytes(data)
+    with StoreReader(root) as reader:
+        assert len(verify(reader).findings) == 2
+    repair(root)
+    assert files(root, "batchconsumequeue") == theirs
+
+
 @pytest.mark.parametrize("case", REBUILT)
 def test_the_key_index_is_rebuilt_alike(tmp_path: Path, case: str) -> None:
     """The same cells and chains: every key query answers as before."""
