@@ -275,6 +275,12 @@ class RetentionSection(Section):
         "system that copies on write, a snapshot or a backup may keep the old bytes all the same: "
         "where that matters, encrypt the disk.",
     )
+    look: Seconds = Field(
+        10.0,
+        ge=0.1,
+        le=3600,
+        description="How often to look whether a file may go, and how full the disk is.",
+    )
     pause: Seconds = Field(0.1, ge=0, le=3600, description="Between two files that go.")
     hold: Seconds = Field(
         120.0,

@@ -74,6 +74,7 @@ def retention_settings(node: NodeConfig) -> RetentionSettings:
         disk_clean=storage.disk_clean,
         disk_force=storage.disk_force,
         disk_refuse=storage.disk_refuse,
+        look_seconds=given.look,
         pause_seconds=given.pause,
         hold_seconds=given.hold,
         archive=given.archive,

@@ -27,8 +27,10 @@ from storage.state import CreateTopic, decode_control, encode_control
 from tests.fakes.disk import FakeDisk
 from tests.unit.twinlog.ours import Ours, sample
 from twinlog import layout, record, wire
-from twinlog.errors import CorruptionError, UsageError
+from twinlog.errors import Corrupt, CorruptionError, UsageError
+from twinlog.inner_batches import InnerEncoder
 from twinlog.kernels import crc32c, plain
+from twinlog.messages import messages_of
 from twinlog.sql92 import parse_filter
 from twinlog.store_reader import StoreReader
 
@@ -77,6 +79,7 @@ def read_records(data: bytes) -> None:
         ("verify_records", (0,)),
         ("scan_queues", (0,)),
         ("gather_queues", (0,)),
+        ("gather_units", (0, (b"t",))),
         ("scan_keys", (0,)),
         ("bodies_digest", ()),
         ("find_property", (b"KEYS",)),
@@ -96,13 +99,36 @@ def read_section(data: bytes) -> None:
     """A client's section: checked by the kernel and its twin before anything is stored."""
     if len(data) < 2:
         return
-    count, family, data = data[0] % 4, 4 if data[1] & 1 else 6, data[2:]
+    family_bits = data[1]
+    count, family, data = data[0] % 4, 4 if family_bits & 1 else 6, data[2:]
     arguments = (0, len(data), count, b"t", 0)
+    inner = bool(family_bits & 2)
     found = [
-        kernel.check_section(data, *arguments, body_max=250, family=family)
+        kernel.check_section(data, *arguments, body_max=250, family=family, inner=inner)
         for kernel in (plain, compiled())
     ]
     assert found[0] == found[1], found
+    if found[0] is None and data:
+        _number(data, family)
+
+
+def _number(data: bytes, family: int) -> None:
+    """What passes is numbered alike by both twins, and read back message by message."""
+    written = [bytearray(data), bytearray(data)]
+    for one, kernel in zip(written, (plain, compiled()), strict=True):
+        count = kernel.patch_section(
+            one, 0, len(one), log_offset=5, queue_offset=9, store_timestamp=7,
+            store_host=bytes(8 if family == 4 else 20),
+        )  # fmt: skip
+        try:
+            messages = messages_of(one)
+        except (Corrupt, UsageError):  # a body that says it is compressed
+            continue
+        assert [m.queue_offset for m in messages] == list(range(9, 9 + count))
+    assert written[0] == written[1]
+    [(*_, first, behind, units)] = plain.gather_units(written[0], 0, len(data), 5, (b"t",))
+    assert (first, behind) == (9, 9 + count)
+    assert compiled().gather_units(written[0], 0, len(data), 5, (b"t",))[0][-1] == units
 
 
 def read_properties(data: bytes) -> None:
@@ -291,9 +317,18 @@ def _patches() -> Iterator[bytes]:
         yield struct.pack(">BHB", number, 100, number & 1) + bytes(20)
 
 
+def _sections() -> Iterator[bytes]:
+    for one in _records():
+        yield b"\x01\x01" + one
+    encoder = InnerEncoder(record.RecordEncoder("t", 0), 250)
+    for body in (b"a", b"bb", b""):
+        encoder.add(body, b"p\x011\x02", sys_flag=0, born_timestamp=1, key="k", tag="x")
+    yield b"\x01\x03" + encoder.take(b"")[0]
+
+
 TARGETS = (
     Target("record", read_records, _records),
-    Target("section", read_section, lambda: (b"\x01\x01" + one for one in _records())),
+    Target("section", read_section, _sections),
     Target("properties", read_properties, _properties),
     Target("sql92", read_filter, _filters),
     Target("wire", read_frames, _frames),

@@ -33,12 +33,12 @@ def test_every_key_arrives(tmp_path: Path) -> None:
     found = settings(
         tmp_path,
         '[node.retention]\nkeep = "none"\nkeep_bytes = "2 GiB"\ndelete_at = "04:00; 16:00"\n'
-        'archive = true\nerase = true\npause = "1 s"\nhold = "5 s"\nwait_for_slaves = "2 h"\n'
-        'keep_cut = "1 d"\n[node.storage]\ndisk_clean = "50 %"\n',
+        'archive = true\nerase = true\nlook = "3 s"\npause = "1 s"\nhold = "5 s"\n'
+        'wait_for_slaves = "2 h"\nkeep_cut = "1 d"\n[node.storage]\ndisk_clean = "50 %"\n',
     )
     assert (found.keep_seconds, found.keep_bytes, found.hours) == (None, 2 << 30, (4, 16))
     assert (found.archive, found.erase) == (True, True)
-    assert (found.pause_seconds, found.hold_seconds) == (1, 5)
+    assert (found.look_seconds, found.pause_seconds, found.hold_seconds) == (3, 1, 5)
     assert (found.absent_seconds, found.keep_cut_seconds) == (7200, 86400)
     assert found.disk_clean == 0.5
 
