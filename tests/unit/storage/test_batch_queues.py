@@ -17,6 +17,7 @@ from tests.crash.workbench import (
     SETTINGS,
     SLAVE,
     append,
+    find_key,
     lead,
     master,
     open_store,
@@ -155,7 +156,7 @@ def test_tags_divide_batches_and_filters_hold() -> None:
     answer = store.read(NAME, 0, 0, max_bytes=1 << 20, max_records=99, where=sieve("a = 'b'"))
     assert answer.unsifted
     assert answer.count == 3
-    hits = store.find_key(KeyQuery(NAME, "k2"))
+    hits = find_key(store, KeyQuery(NAME, "k2"))
     assert [len(messages_of(view)) for view in hits.slices] == [2]
 
 
