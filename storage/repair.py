@@ -373,18 +373,12 @@ def _rebuild_queues(disk: Disk, repair: Repair, reader: StoreReader, folder: str
         _aside(disk, path, folder)
     if repair.ours or not wanted:
         return
-    sizes, batch_sizes = (
-        {
-            size
-            for q in reader.stored_queues.values()
-            if isinstance(q, kind)
-            for size in q.file_sizes()
-        }
-        for kind in (Queue, StoredBatchQueue)
-    )
+    sizes: dict[str, set[int]] = {Queue.kind: set(), StoredBatchQueue.kind: set()}
+    for stored in reader.stored_queues.values():
+        sizes[stored.kind] |= stored.file_sizes()
     queues = ConsumeQueues(
-        disk, max(sizes, default=QUEUE_FILE_SIZE_DEFAULT), reader.batch_topics,
-        batch_file_size=max(batch_sizes, default=0),
+        disk, max(sizes[Queue.kind], default=QUEUE_FILE_SIZE_DEFAULT), reader.batch_topics,
+        batch_file_size=max(sizes[StoredBatchQueue.kind], default=0),
     )  # fmt: skip
     for topic, number, first, entries in _made(reader):
         if f"{_folder_of(reader, topic)}/{topic}/{number}" in wanted:
