@@ -27,8 +27,8 @@ PURE = {
         "answers", "compression", "errors", "finding", "inner_batches", "lane", "layout", "link",
         "messages", "outgoing", "producer", "producer_settings", "ranges", "reading", "record",
         "routing", "session", "shapes", "sql92", "sql92_lexer", "sql92_nodes", "sql92_values",
-        "units", "wire", "kernels/codes", "kernels/columns", "kernels/fields", "kernels/key_cells",
-        "kernels/plain", "spark/columns", "spark/decoding", "spark/errors", "spark/foreign",
+        "units", "wire", "kernels/codes", "kernels/columns", "kernels/fields", "kernels/inner",
+        "kernels/key_cells", "kernels/plain", "spark/columns", "spark/decoding", "spark/errors", "spark/foreign",
         "spark/options", "spark/planning", "spark/selection", "spark/stream",
     },
     "storage": {
@@ -57,9 +57,9 @@ SEAM = {
     },
     "storage": {
         "appender", "archive_mark", "batch_index", "checkpoint", "closing", "commit_log",
-        "config_export", "consume_queue", "cut", "derived", "dispatcher", "front", "identity",
+        "batch_queue", "config_export", "consume_queue", "cut", "derived", "dispatcher", "front", "identity",
         "key_index", "key_index_file", "key_query", "opening", "raw", "reads", "receiver",
-        "reserve",
+        "queues", "reserve",
         "segment", "segments", "slots", "snapshot", "spread",
     },
     "replication": {"driver", "keeping", "outside", "shipment", "upkeep"},
@@ -81,7 +81,7 @@ SHELL = {
     "twinlog": {
         "__main__", "aio", "aio_connection", "aio_producer", "client", "connection", "pipeline",
         "reader", "store_compacted", "store_config", "store_files", "store_keys", "store_marks",
-        "store_queues", "store_reader", "store_timers",
+        "store_batch_queues", "store_pull", "store_queues", "store_reader", "store_timers",
         "spark/asking", "spark/batch", "spark/cluster", "spark/directory", "spark/log_bytes",
         "spark/pushdown", "spark/queries", "spark/queue_files", "spark/reading",
         "spark/remote_log", "spark/sessions", "spark/source", "spark/stream_directory",

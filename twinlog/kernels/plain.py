@@ -239,8 +239,7 @@ def check_section(
         inner: The topic has batch queues: a record may hold several messages.
 
     Returns:
-        (number of the first bad record, code), see `twinlog.kernels.codes`. COUNT names the
-        number of records found.
+        (number of the first bad record, code); COUNT names the number of records found.
     """
     check_bounds(data, start, start + length)
     at, end, number, light = start, start + length, 0, -1
@@ -259,15 +258,9 @@ def check_section(
         name, name_length, text, text_length = rest
         if data[name : name + name_length] != topic:
             return number, codes.TOPIC
-        # `rest_of` counts a negative properties length as none, as RocketMQ does; a client may not
-        code, numbered = _properties_code(bytes(data[text : text + text_length]))
-        if data[text - 2] & 0x80 or code == codes.PROPERTIES:
-            return number, codes.PROPERTIES
-        if numbered or flag & INNER_BATCH:
-            held = data[body : body + body_length]
-            wrong = inner_code(flag, held, data[text : text + text_length])
-            if wrong or not inner:
-                return number, codes.INNER
+        code = _check_text(data, flag, (body, body_length), (text, text_length), inner)
+        if code not in (codes.FINE, codes.LIGHT):
+            return number, code
         if code == codes.LIGHT and light < 0:
             light = number
         (crc,) = struct.unpack_from(">i", data, at + 8)
@@ -278,6 +271,22 @@ def check_section(
     if number != count:
         return number, codes.COUNT
     return None if light < 0 else (light, codes.LIGHT)
+
+
+def _check_text(
+    data: Buffer, flag: int, body: tuple[int, int], text: tuple[int, int], inner: bool
+) -> int:
+    """Check properties, and what they say of the body, given start and length of both."""
+    named = bytes(data[text[0] : sum(text)])
+    # `rest_of` counts a negative properties length as none, as RocketMQ does; a client may not
+    code, numbered = _properties_code(named)
+    if data[text[0] - 2] & 0x80 or code == codes.PROPERTIES:
+        return codes.PROPERTIES
+    if numbered or flag & INNER_BATCH:
+        wrong = inner_code(flag, data[body[0] : sum(body)], named)
+        if wrong or not inner:
+            return codes.INNER
+    return code
 
 
 def _check_head(data: Buffer, at: int, parts: Parts, want: tuple[int, int, int, bool]) -> int:
