@@ -29,7 +29,8 @@ PURE = {
         "routing", "session", "shapes", "sql92", "sql92_lexer", "sql92_nodes", "sql92_values",
         "units", "wire", "kernels/codes", "kernels/columns", "kernels/fields", "kernels/inner",
         "kernels/key_cells", "kernels/plain", "spark/columns", "spark/decoding",
-        "spark/errors", "spark/foreign", "spark/options", "spark/planning", "spark/selection", "spark/stream",
+        "spark/errors", "spark/foreign", "spark/options", "spark/planning", "spark/selection",
+        "spark/stream",
     },
     "storage": {
         "boot", "epoch_history", "errors", "filtering", "flusher", "jobs", "light", "packing",
@@ -58,9 +59,8 @@ SEAM = {
     "storage": {
         "appender", "archive_mark", "batch_index", "checkpoint", "closing", "commit_log",
         "batch_queue", "config_export", "consume_queue", "cut", "derived", "dispatcher", "front",
-        "identity", "key_index", "key_index_file", "key_query", "opening", "raw", "reads", "receiver",
-        "queues", "reserve",
-        "segment", "segments", "slots", "snapshot", "spread",
+        "identity", "key_index", "key_index_file", "key_query", "opening", "queues", "raw", "reads",
+        "receiver", "reserve", "segment", "segments", "slots", "snapshot", "spread",
     },
     "replication": {"driver", "keeping", "outside", "shipment", "upkeep"},
     "node": {"connection", "finds", "raw_log"},
