@@ -187,7 +187,8 @@ class Upkeep:
         due = max(min(self._checkpoint_at, self._prepare_at), self._full_until)
         if store.behind:
             due = min(due, max(self._full_until, self._enter_at if self.patient else 0.0))
-        if (commit := self._commits.deadline()) is not None:
+        commit = self._commits.deadline() if store.damage is None else None
+        if commit is not None:
             due = min(due, max(commit, self._full_until))
         flush = self._policy.deadline(flushed=store.flushed, end=store.committed)
         return due if flush is None else min(due, max(flush, self._flush_from))

@@ -548,6 +548,13 @@ class FakeDisk:
                     end = at + self.page_size
                     file.durable[at:end] = file.content[at:end]
 
+    def rot(self, path: str, at: int) -> None:
+        """Flip a bit of a file, on the platter and in the page cache; nobody is told."""
+        file = self._now.files[path]
+        file.content[at] ^= 1
+        if at < len(file.durable):
+            file.durable[at] ^= 1
+
     def peek(self, path: str) -> bytearray | None:
         """The current bytes of a file, for a judge: no call, no fault, no copy."""
         file = self._now.files.get(path)

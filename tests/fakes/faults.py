@@ -38,6 +38,7 @@ class Faults:
         asleep: Nothing is counted and nothing fails: a judge is looking.
         full: Every call that needs space meets ENOSPC.
         io_errors: Calls that met EIO.
+        dead: The process died in a call; what its handlers of exceptions still try does not happen.
     """
 
     calls: int = 0
@@ -46,6 +47,7 @@ class Faults:
     asleep: bool = False
     full: bool = False
     io_errors: int = 0
+    dead: bool = False
     _armed: list[_Armed] = field(default_factory=list)
 
     def fail(
@@ -69,6 +71,7 @@ class Faults:
     def forget(self) -> None:
         """Disarm what is armed; the lasting ones go on."""
         self._armed.clear()
+        self.dead = False
 
     @property
     def armed(self) -> bool:
@@ -88,6 +91,8 @@ class Faults:
         """
         if self.asleep:
             return None
+        if self.dead:
+            raise SimulatedCrash(f"{op} {path} after its end")
         self.calls += 1
         if self.recording:
             self.record.append((op, path))
@@ -107,5 +112,6 @@ class Faults:
             return None
         self.io_errors += due.error == errno.EIO
         if due.error is None:
+            self.dead = True
             raise SimulatedCrash(f"{op} {path}")
         return due.error

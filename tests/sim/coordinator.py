@@ -54,6 +54,7 @@ class SimCoordinator:
         self._doomed = False
         self._first = True
         self._old = False
+        self._process = 0
         self._copies: list[tuple[int, str, str]] = []
 
     def start(self) -> None:
@@ -62,6 +63,7 @@ class SimCoordinator:
         if self.alive or self._old:
             return
         self.alive = True
+        self._process += 1
         self.world.trace(NAME, "start")
         if self._first:
             self._first = False
@@ -72,6 +74,27 @@ class SimCoordinator:
         pairs = {number: tag for number, tag in self._pairs.items() if number <= revision}
         self._register = Register.load(json.loads(document), pairs, json.loads(history))
 
+    def copy_of_this_reign(self) -> bool:
+        """Start on a copy of this reign from before the set under which was confirmed last.
+
+        Only where more than half of the nodes hold a member of any set that confirms: each of those
+        has fsynced the revision of its set, so that it is reported, whoever is away.
+        """
+        plan = self.world.plan
+        epoch, revision = self.world.confirmed_under
+        few = plan.in_sync_min + len(plan.nodes) // 2 + 1 <= len(plan.nodes)
+        if few or epoch != self.state.epoch:
+            return False
+        return self._start_on_one_of(
+            [
+                copy
+                for copy in self._copies
+                if copy[0] < revision
+                and f'"epoch": {self.state.epoch},' in copy[1]
+                and f'"leader": "{self.state.leader}"' in copy[1]
+            ]
+        )
+
     def old_copy(self) -> bool:
         """Start on an old copy of the database, if most nodes have fsynced that there is more.
 
@@ -80,11 +103,14 @@ class SimCoordinator:
         nodes = self.world.nodes.values()
         seen = sorted(node.store.promise.revision if node.store else 0 for node in nodes)
         known = seen[(len(seen) - 1) // 2]  # more than half have seen this revision or a later one
-        older = [copy for copy in self._copies if copy[0] < known]
+        return self._start_on_one_of([copy for copy in self._copies if copy[0] < known])
+
+    def _start_on_one_of(self, older: list[tuple[int, str, str]]) -> bool:
         if not older or self._old:
             return False
         self._end()
         self._old = self.alive = True
+        self._process += 1
         copy = self.world.schedule.rng.choice(older)
         self.world.trace(NAME, "old copy", f"r{copy[0]} of r{self.state.revision}")
         self._load(*copy)
@@ -114,7 +140,7 @@ class SimCoordinator:
     def ask(self, node: SimNode, incarnation: int, call_id: int, op: dict[str, object]) -> None:
         """A node asks; it hears an answer within its deadline or that the outcome is unknown."""
         world = self.world
-        call = _Call(node, incarnation, call_id)
+        call = _Call(node, incarnation, call_id, self._process)
         world.schedule.after(CALL_SECONDS, self._give_up, call)
         if not world.network.post(node.name, NAME, self._arrived, call, op):
             rng = world.schedule.rng
@@ -127,8 +153,8 @@ class SimCoordinator:
             call.node.answered(call.incarnation, call.number, None)
 
     def _arrived(self, call: _Call, op: dict[str, object]) -> None:
-        if not self.alive:
-            return
+        if not self.alive or call.process != self._process:
+            return  # the connection on which it was said ended with the process
         answer = self._apply(parse_op(op), f"{call.node.name} {op['op']}")
         if answer is not None:
             self.world.network.post(NAME, call.node.name, self._answer, call, answer)
@@ -188,10 +214,11 @@ class SimCoordinator:
 
 
 class _Call:
-    __slots__ = ("incarnation", "node", "number", "settled")
+    __slots__ = ("incarnation", "node", "number", "process", "settled")
 
-    def __init__(self, node: SimNode, incarnation: int, number: int) -> None:
+    def __init__(self, node: SimNode, incarnation: int, number: int, process: int) -> None:
         self.node = node
         self.incarnation = incarnation
         self.number = number
+        self.process = process
         self.settled = False

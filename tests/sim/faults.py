@@ -15,6 +15,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from tests.sim.layout import LOG
+
 if TYPE_CHECKING:
     from tests.sim.node import SimNode
     from tests.sim.world import World
@@ -194,6 +196,18 @@ class Faults:
         self.world.schedule.after(length, self.world.coordinator.newest_back)
         return True
 
+    def _set_forgotten(self) -> bool:
+        """An old copy of the register, while the master, which knows better, is away from it."""
+        length = 5.0 * (0.5 + self.rng.random())
+        master = self.world.newest_master()
+        if master is None or not self.world.coordinator.copy_of_this_reign():
+            return False
+        for source, target in ((master.name, _COORDINATOR), (_COORDINATOR, master.name)):
+            self.world.network.block(source, target)
+            self.world.schedule.after(length, self.world.network.unblock, source, target)
+        self.world.schedule.after(length, self.world.coordinator.newest_back)
+        return True
+
     def _stream_cut(self) -> bool:
         self.world.network.cut_some(0.4)
         return True
@@ -211,6 +225,30 @@ class Faults:
 
     def _disk_free(self, node: SimNode) -> None:
         node.disk.faults.full = False
+
+    def _rot(self) -> bool:
+        """A bit of a confirmed batch flips on the master, and a slave still lacks that batch.
+
+        Only where confirmed means two copies: with one, the damaged log may be all there is.
+        """
+        world, node = self.world, self.world.newest_master()
+        if node is None or node.paused or world.rotten or world.plan.in_sync_min < 2:
+            return False
+        shadows = world.ledger.shadows
+        behind = min(one.end for name, one in shadows.items() if name != node.name)
+        wanted = [
+            batch
+            for batch in shadows[node.name].batches
+            if batch.start >= behind and batch.end <= world.ledger.canon_end and batch.kind != 1
+        ]
+        if not wanted or not world.somebody_else_counts(node.name):
+            return False
+        batch = self.rng.choice(wanted)
+        base = batch.start - batch.start % world.plan.segment_size
+        node.disk.rot(LOG.format(base), self.rng.randrange(batch.start, batch.end) - base)
+        world.rotten.add(node.name)
+        shadows[node.name].intact = False
+        return True
 
     def _io_error(self) -> bool:
         node = self._living()
@@ -234,7 +272,7 @@ class Faults:
         """Copy a directory; the next time, put the copy in its place."""
         node = self.rng.choice(list(self.world.nodes.values()))
         if node.copied is None:
-            if node.store is not None and not node.cutting:
+            if node.name not in self.world.rotten and node.store is not None and not node.cutting:
                 node.back_up()
             return False
         if not node.alive or not self.world.somebody_else_counts(node.name):
@@ -248,6 +286,16 @@ class Faults:
         if node is not None and not node.paused:
             node.order_stop()
         return node is not None
+
+    def _late_writer(self) -> bool:
+        """Somebody who held a token until it ended writes under it: a thread, an old answer."""
+        node = self._living()
+        if node is None or node.paused or node.ended is None or node.store is None:
+            return False
+        for one in self.world.court.late_write:
+            one.late_write(node)
+        self.world.observe(node)
+        return True
 
     # -- operators
 

@@ -14,9 +14,14 @@ Numbers in docstrings are those of the protocol's list of invariants.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, ClassVar
 
+from storage.errors import StaleToken
+from storage.state import ForgetProducers
+from tests.crash import workbench
 from tests.sim.ledger import Batch, Shadow, Violation
+from twinlog.errors import CorruptionError
 
 if TYPE_CHECKING:
     from tests.sim.node import SimNode
@@ -61,6 +66,9 @@ class Invariant:
 
     def acked(self, node: SimNode, epoch: int, end: int, flushed: int) -> None:
         """A slave puts an acknowledgement on the wire."""
+
+    def late_write(self, node: SimNode) -> None:
+        """Somebody holds a token of this process that has ended, and writes."""
 
     def sample(self, node: SimNode) -> None:
         """A good moment for what costs the length of a log; the node is alive and idle."""
@@ -139,6 +147,26 @@ class OneMasterPerEpoch(Invariant):
         granted = self._granted.setdefault(master, (node.name, session))
         if granted != (node.name, session):
             self.fail(f"{node.name} appends in epoch {master}, which is {granted}'s")
+
+
+class SetsNameIncarnations(Invariant):
+    """Who is in a set of the register is there as its present incarnation, and in one of them."""
+
+    numbers = "section 8"
+
+    def register_changed(self) -> None:
+        state = self.world.coordinator.state
+        for name, members in (("isr", state.isr), ("elr", state.elr), ("suspect", state.suspect)):
+            for member, session in members.items():
+                if session != state.session_of(member):
+                    now = state.session_of(member)
+                    self.fail(f"{member} is in {name} with session {session}, has {now}")
+        if state.isr.keys() & state.elr.keys():
+            self.fail(f"{sorted(state.isr.keys() & state.elr.keys())} are in sync and eligible")
+        if state.leader is not None and state.leader not in state.isr:
+            self.fail(f"{state.leader} leads and is not in sync")
+        if state.elr and len(state.isr) >= state.min_isr:
+            self.fail(f"{sorted(state.elr)} are eligible beside {sorted(state.isr)}")
 
 
 class EpochsRise(Invariant):
@@ -286,6 +314,26 @@ class FlushedIsDurable(Invariant):
             self.fail(f"{node.name} says flushed {flushed}, a power loss could take {lost}")
 
 
+class EndedWriterWritesNothing(Invariant):
+    """A token that has ended writes nothing, whoever still holds it; see `Faults` for who does."""
+
+    numbers = "10"
+
+    def late_write(self, node: SimNode) -> None:
+        store, token = node.store, node.ended
+        assert store is not None
+        assert token is not None
+        late = workbench.section(2, topic="topic0", queue=0)
+        for write in (
+            lambda: store.append(token, [late], wall_ms=self.world.wall_ms()),
+            lambda: store.receive(token, [], memoryview(b"")),
+            lambda: store.append_control(token, ForgetProducers(0), wall_ms=self.world.wall_ms()),
+        ):
+            with suppress(StaleToken, CorruptionError):
+                write()
+                self.fail(f"{node.name} writes under {token}, which has ended")
+
+
 class RestartLosesNothing(Invariant):
     """A killed process finds its whole log again; a power loss takes nothing that was flushed."""
 
@@ -301,6 +349,34 @@ class RestartLosesNothing(Invariant):
                 f"{node.name} starts with end {node.store.end}, had {floor}"
                 f" ({'flushed' if node.lost_power else 'in the page cache'})"
             )
+
+
+class CutIsDurable(Invariant):
+    """What a finished cut took away, no start finds again."""
+
+    numbers = "section 2"
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self._gone: dict[tuple[str, int], set[tuple[int, int, int]]] = {}
+
+    def _of(self, node: SimNode) -> set[tuple[int, int, int]]:
+        return self._gone.setdefault((node.name, node.copies), set())
+
+    def cut(self, node: SimNode, shadow: Shadow, end: int) -> None:
+        gone = shadow.batches[shadow.count_up_to(end) :]
+        self._of(node).update((one.epoch, one.start, one.crc) for one in gone)
+
+    def grew(self, node: SimNode, shadow: Shadow, batches: list[Batch]) -> None:
+        self._of(node).difference_update((one.epoch, one.start, one.crc) for one in batches)
+
+    def booted(self, node: SimNode, shadow: Shadow) -> None:
+        assert node.store is not None
+        if node.store.end <= shadow.end or node.died_in_call:
+            return  # what was being written when the process died may be there
+        for entry in node.entries(shadow.end, node.store.end):
+            if (entry.epoch, entry.start, entry.crc) in self._of(node):
+                self.fail(f"{node.name} finds a batch at {entry.start} that a cut took")
 
 
 class CleanMeansComplete(Invariant):
@@ -328,6 +404,21 @@ class OnlyZerosBeyond(Invariant):
         wrong = self.world.layout.first_wrong(node, self.world.ledger.shadows[node.name])
         if wrong is not None:
             self.fail(f"{node.name}: {wrong}")
+
+
+class SnapshotIsFlushed(Invariant):
+    """A state snapshot covers only what no loss of power can take."""
+
+    numbers = "section 4"
+
+    def sample(self, node: SimNode) -> None:
+        shadow = self.world.ledger.shadows[node.name]
+        names = [int(name) for name in node.disk.list("twinlog/state") if name.isdigit()]
+        newest = max(names, default=0)
+        if shadow.flushed < newest <= shadow.end:
+            lost = self.world.layout.first_not_durable(node, shadow, newest)
+            if lost is not None:
+                self.fail(f"{node.name} has a snapshot of {newest}, a power loss could take {lost}")
 
 
 class QueueFollowsLog(Invariant):
@@ -395,6 +486,7 @@ ALL: tuple[type[Invariant], ...] = (
     CandidatesComplete,
     MasterComplete,
     OneMasterPerEpoch,
+    SetsNameIncarnations,
     EpochsRise,
     EpochsAlongLog,
     FilesAreFilled,
@@ -403,9 +495,12 @@ ALL: tuple[type[Invariant], ...] = (
     TruncateOnlyUnconfirmed,
     AckedIsHeld,
     FlushedIsDurable,
+    EndedWriterWritesNothing,
     RestartLosesNothing,
+    CutIsDurable,
     CleanMeansComplete,
     OnlyZerosBeyond,
+    SnapshotIsFlushed,
     QueueFollowsLog,
     KeysFindRecords,
     AckedIsFound,
@@ -432,6 +527,7 @@ class Court:
         self.canon_grew = self._having("canon_grew")
         self.register_changed = self._having("register_changed")
         self.acked = self._having("acked")
+        self.late_write = self._having("late_write")
         self.sample = self._having("sample")
         self.finished = self._having("finished")
 

@@ -9,6 +9,8 @@ Not here: mutants of the store (`tests.sim.mutants_storage`), how they are hunte
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from replication import register_rules, slave_session
 from replication.commands import TakeToken
 from replication.context import Context
@@ -22,6 +24,7 @@ from replication.master_session import MasterSession
 from replication.mastership import Mastership
 from replication.register import Register
 from replication.register_ops import AlterInSync
+from replication.shipment import Shipments
 from storage.checkpoint import PromiseFile
 from tests.sim.mutant import Mutant, Patches, always, bend
 
@@ -58,6 +61,21 @@ def _rollback_on_read(patches: Patches) -> None:
 
 def _no_unclean_exclusion(patches: Patches) -> None:
     patches.set(register_rules, "loses_membership", always(False))
+
+
+def _suspect_not_complete(patches: Patches) -> None:
+    """Who registered uncleanly is eligible like any other member that left a small set."""
+    real = register_rules.settle_sets
+
+    def settle(before: GroupState, after: GroupState) -> GroupState:
+        settled = real(before, replace(after, suspect={}))
+        return replace(settled, suspect=after.suspect)
+
+    patches.set(register_rules, "settle_sets", settle)
+
+
+def _blame_slave(patches: Patches) -> None:
+    patches.set(Shipments, "damage_at", always(None))
 
 
 def _unclean_elect(patches: Patches) -> None:
@@ -194,8 +212,6 @@ def _propose_without_revision(patches: Patches) -> None:
     real = register_rules.__dict__["_RULES"][AlterInSync]
 
     def alter(state: object, op: AlterInSync, wall_ms: int) -> object:
-        from dataclasses import replace
-
         return real(state, replace(op, revision=state.revision), wall_ms)  # type: ignore[attr-defined]
 
     rules = dict(register_rules.__dict__["_RULES"])
@@ -217,6 +233,9 @@ MUTANTS = (
            _propose_without_revision, bend(coordinator_cut=0.5, kill=0.2, stream_cut=0.5)),
     Mutant("no_unclean_exclusion", "an unclean store leaves both sets", _no_unclean_exclusion,
            _LOSSES),
+    Mutant("blame_slave", "a master looks at its own copy first", _blame_slave,
+           bend(rot=2.0, partition=0.3)),
+    Mutant("suspect_not_complete", "a suspect is no candidate", _suspect_not_complete, _LOSSES),
     Mutant("unclean_elect", "only members of either set are elected", _unclean_elect, _LOSSES),
     Mutant("unclean_master", "only members of either set are elected", _unclean_elect, _LOSSES,
            alone="MasterComplete"),
@@ -250,6 +269,6 @@ MUTANTS = (
     Mutant("changes_before_reports", "no change before more than half have reported",
            _changes_before_reports, bend(register_restored=0.3, failover=0.2)),
     Mutant("no_revision_in_ack", "acks show the revision of the set they count under",
-           _no_revision_in_ack, _DEPOSED, redundant="stale reads of the register are refused by"
-           " revision at every node, and both sets count until a change is settled"),
+           _no_revision_in_ack,
+           bend(set_forgotten=1.0, kill=0.3, coordinator_cut=1.0, stream_cut=0.6)),
 )  # fmt: skip

@@ -13,26 +13,28 @@ from dataclasses import replace
 
 from storage import cut, opening
 from storage.appender import Appender
-from storage.batch_index import BatchIndex
+from storage.batch_index import BatchIndex, index_path
 from storage.checkpoint import CheckpointFile, Trusted
 from storage.commit_log import CommitLog
 from storage.consume_queue import Unflushed
+from storage.disk import Disk
 from storage.epoch_history import EpochRecord
 from storage.front import Front
 from storage.key_index import Flush as IndexFlush
 from storage.key_index import KeyIndex
 from storage.producers import Producers
 from storage.receiver import Receiver
+from storage.recovery import Found
 from storage.recovery import Plan as RecoveryPlan
 from storage.sections import Outcome, Section, SectionResult
-from storage.segment import Segment
+from storage.segment import Segment, log_path
 from storage.store import Store
 from storage.token import Token
 from tests.fakes.disk import FakeDisk, FakeMapping
 from tests.sim.mutant import Mutant, Patches, always, bend
 from tests.sim.swarm import Plan
-from twinlog.kernels import crc32c
-from twinlog.layout import KIND_EPOCH, KIND_RECORDS, BatchEntry
+from twinlog.kernels import crc32c, verify_records
+from twinlog.layout import KIND_EPOCH, KIND_REBUILT, KIND_RECORDS, BatchEntry
 
 _POWER = bend(power=0.3, failover=0.15, kill=0.1)
 
@@ -133,6 +135,34 @@ def _trust_entries(patches: Patches) -> None:
         return real(*args, **names)  # type: ignore[no-any-return]
 
     patches.set(opening, "plan", plan)
+
+
+def _scan_tail(patches: Patches) -> None:
+    """A start believes records behind the last entry, too, and makes entries for them."""
+    real = opening.__dict__["_found"]
+
+    def found(disk: Disk, start: int) -> Found:
+        file: Found = real(disk, start)
+        entries = opening._stripped(file.entries)
+        last = BatchEntry.unpack(entries[-48:])
+        if last is None or last.end >= start + file.size or not file.size:
+            return file
+        data, end = disk.read(log_path(start), "open.scan"), last.end
+        made: list[bytes] = []
+        while (size := int.from_bytes(data[end - start : end - start + 4], "big")) > 90:
+            record = data[end - start : end - start + size]
+            if verify_records(record, 0, len(record), end)[2] or len(record) < size:
+                break
+            stamp = last.store_timestamp
+            one = BatchEntry(end, size, 1, last.epoch, crc32c(record), stamp, KIND_REBUILT, 0)
+            made.append(one.pack())
+            end += size
+        if not made:
+            return file
+        disk.write_at(index_path(start), len(entries), b"".join(made), "open.scan")
+        return real(disk, start)  # type: ignore[no-any-return]
+
+    patches.set(opening, "_found", found)
 
 
 def _rebuild_from_confirm(patches: Patches) -> None:
@@ -331,13 +361,11 @@ MUTANTS = (
     Mutant("index_not_cut", "a cut zeroes the index", _index_not_cut,
            bend(failover=0.3, partition=0.3, pause=0.2, kill=0.1)),
     Mutant("lazy_trunc", "a cut is durable", _lazy_trunc,
-           bend(failover=0.4, partition=0.3, pause=0.2, power=0.4),
-           redundant="a flush covers the whole index file, a start zeroes beyond the end"),
+           bend(failover=0.4, partition=0.3, pause=0.2, power=0.4)),
     Mutant("no_intent", "an interrupted cut is finished", _no_intent,
            bend(failover=0.4, partition=0.4, crash_in_call=0.6)),
     Mutant("no_second_token_check", "an ended writer writes nothing", _no_second_token_check,
-           bend(failover=0.4, partition=0.3, pause=0.3, disk_full=0.2),
-           redundant="the driver is synchronous and forgets its token when a role ends"),
+           bend(failover=0.4, partition=0.3, pause=0.3, disk_full=0.2, late_writer=0.5)),
     Mutant("map_unverified", "received bytes are compared with their CRC", _map_unverified,
            bend(damage=0.05)),
     Mutant("always_clean", "a start after a loss of power is not clean", _always_clean, _POWER),
@@ -345,6 +373,8 @@ MUTANTS = (
            _buffering(bend(failover=0.4, pause=0.2, partition=0.3))),
     Mutant("never_clean", "a start after a kill is clean", _never_clean, bend(kill=0.2)),
     Mutant("trust_entries", "recovery compares bytes with their CRC", _trust_entries, _POWER),
+    Mutant("scan_tail", "a start believes entries, not records", _scan_tail,
+           bend(crash_in_call=0.6, failover=0.2)),
     Mutant("rebuild_from_confirm", "the pending layer is rebuilt from the dispatcher",
            _rebuild_from_confirm, bend(disk_full=0.4, failover=0.4)),
     Mutant("no_rebuild", "the pending layer is rebuilt at promotion", _no_rebuild,
@@ -356,8 +386,7 @@ MUTANTS = (
            bend(quality="durable", power=0.4, blackout=0.3, failover=0.2)),
     Mutant("queues_not_flushed", "a snapshot's queues are durable", _queues_not_flushed, _POWER),
     Mutant("snapshot_above_flushed", "a snapshot covers flushed bytes only",
-           _snapshot_above_flushed, _POWER,
-           redundant="a start takes the newest snapshot at or below the recovered end"),
+           _snapshot_above_flushed, _POWER),
     Mutant("filler_of_old_epoch", "a new master's filler is of its epoch", _filler_of_old_epoch,
            bend(failover=0.5, partition=0.3, pause=0.2)),
     Mutant("checkpoint_leads", "the checkpointed confirm offset never leads", _checkpoint_leads,

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from replication.driver import Driver
 from replication.settings import ReplicationSettings
-from storage import Job, SectionResult, Store, StoreSettings, Who
+from storage import Job, SectionResult, Store, StoreSettings, Token, Who
 from storage.errors import DiskError
 from storage.retention import RetentionSettings
 from storage.state import CreateTopic
@@ -62,6 +62,8 @@ class SimNode:
         paused: It is stopped (SIGSTOP).
         lost_power: The last end of the process took the page cache with it.
         died_cutting: It ended in the middle of a cut.
+        died_in_call: It ended in the middle of a call of the disk.
+        ended: A writer's token of this process that has ended.
         unclean_pending: An unclean start has not heard the answer to its registration.
         cut_before: A cut was under way when its last event came.
         opened: This process got through opening its store.
@@ -83,6 +85,9 @@ class SimNode:
         self.paused = False
         self.lost_power = False
         self.died_cutting = False
+        self.died_in_call = False
+        self.ended: Token | None = None
+        self._token: Token | None = None
         self.unclean_pending = False
         self.copied: FakeDisk | None = None
         self.copies = 0
@@ -105,6 +110,7 @@ class SimNode:
         self.queues_checked = {}
         self.alive = True
         self.opened = False
+        self.ended = self._token = None
         self.cause = ""
         self._backlog = []
         self._tick_at = float("inf")
@@ -180,6 +186,8 @@ class SimNode:
         # A start that did not get through leaves the disk as the end before it did.
         self.lost_power = power or (self.lost_power and not self.opened)
         self.died_cutting = self.cutting or (self.died_cutting and not self.opened)
+        in_call = cause.startswith("crash in")
+        self.died_in_call = in_call or (self.died_in_call and not self.opened)
         # A kill between a failed flush and the note of it may leave no trace.
         errors = self.disk.faults.io_errors > 0
         broken = errors and "EIO" in cause
@@ -281,7 +289,14 @@ class SimNode:
             self._gave_up(str(end))
             return
         self.world.observe(self)
+        self._note_token()
         self._set_tick()
+
+    def _note_token(self) -> None:
+        """Keep the token of a writer that ended: somebody may still hold it, too."""
+        token = self.store._token if self.store is not None else None
+        if token != self._token:
+            self.ended, self._token = self._token or self.ended, token
 
     def _gave_up(self, why: str) -> None:
         """The driver ended its process: right only when the disk left it no choice."""
@@ -532,6 +547,11 @@ class SimNode:
     def is_displaced(self) -> bool:
         """True when the node says that another process registered under its name."""
         return self.driver is not None and self.driver.core.trouble.startswith("another process")
+
+    @property
+    def is_quarantined(self) -> bool:
+        """True when the node says that its log is damaged."""
+        return self.driver is not None and self.driver.core.context.damage is not None
 
     @property
     def cutting(self) -> bool:

@@ -86,6 +86,10 @@ class Operator:
                 # A registration of a former disk came late: the node alarms and waits for a person.
                 node.kill(power=False)
                 node.boot()
+            if node.name in world.rotten and node.is_quarantined:
+                node.kill(power=False)
+                node.wipe()
+                node.boot()
         master = world.newest_master()
         state = world.coordinator.state
         if master is not None and master.name == state.leader:

@@ -41,7 +41,7 @@ class Readers:
         node = world.nodes[rng.choice(world.plan.nodes)]
         topic = rng.choice(world.topics)
         queue = rng.randrange(world.topic_queues[topic])
-        if not node.alive or node.paused or node.store is None:
+        if not node.alive or node.paused or node.store is None or node.name in world.rotten:
             return
         if topic not in node.store.topics():
             return

@@ -116,6 +116,11 @@ def draw(seed: int) -> Plan:
     for name, (low, high) in FAULTS.items():
         if rng.random() < wanted:
             plan.rates[name] = low * (high / low) ** rng.random()
+    late = Random(f"late {seed}")  # drawn apart: other faults keep their rates
+    if late.random() < 0.3:
+        plan.rates["late_writer"] = 0.3
+    if late.random() < 0.25 and plan.in_sync_min > 1 and not plan.keep_files:
+        plan.rates["rot"] = 0.2  # what is damaged is made anew, which needs the log's beginning
     if plan.keep_files:  # an empty node cannot catch up with a log that lacks its beginning
         for name in ("wipe", "old_disk"):
             plan.rates.pop(name, None)

@@ -28,6 +28,8 @@ QUICK = {
     "flushed_without_index": "FlushedIsDurable",
     "keys_lag": "KeysFindRecords",
     "keys_not_flushed": "KeysFindRecords",
+    "no_second_token_check": "EndedWriterWritesNothing",
+    "snapshot_above_flushed": "SnapshotIsFlushed",
     "late_pool_commit": "NeverCrashes",
     "never_clean": "CleanMeansComplete",
     "no_dedupe": "NoGapNoDouble",

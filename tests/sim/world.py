@@ -59,6 +59,10 @@ class World:
         self.ledger = Ledger(plan.nodes)
         self.contents = Contents()
         self.layout = Layout(plan.segment_size)
+        self.confirmed_under = (0, 0)
+        """Epoch of the newest confirmed batch's master, and the revision of the set it counted."""
+        self.rotten: set[str] = set()
+        """Nodes whose disk has changed a confirmed byte; they count for nothing."""
         self.starts: dict[str, int] = {}
         self.retained = 0
         self.topics: list[str] = []
@@ -190,6 +194,9 @@ class World:
             gained = self.ledger.confirm(shadow, confirm)
             for batch in gained:
                 self._enter(node, batch)
+            reign = node.driver.core.mastership if node.driver is not None else None
+            if gained and reign is not None:
+                self.confirmed_under = (reign.epoch, reign.insync.set_revision)
             if gained:
                 for one in self.court.canon_grew:
                     one.canon_grew()
@@ -217,7 +224,8 @@ class World:
     def sample(self) -> None:
         """Check what costs the length of a log, on nodes where nothing is under way."""
         for node in self.nodes.values():
-            if node.alive and not node.paused and not node.cutting:
+            sound = node.name not in self.rotten
+            if sound and node.alive and not node.paused and not node.cutting:
                 for one in self.court.sample:
                     one.sample(node)
 
@@ -231,7 +239,7 @@ class World:
         """A store is open again: what it holds must be what it held, or what a crash leaves."""
         store, shadow = node.store, self.ledger.shadows[node.name]
         assert store is not None
-        for one in self.court.booted:
+        for one in self.court.booted if node.name not in self.rotten else ():
             one.booted(node, shadow)
         if self.plan.quality == "durable" and node.lost_power:
             shadow.intact = shadow.was_intact
@@ -242,7 +250,7 @@ class World:
         shadow.confirm = store.confirm
         self.observe(node)
         wrong = self.layout.first_wrong(node, shadow)
-        if wrong is not None:
+        if wrong is not None and node.name not in self.rotten:
             raise Violation("OnlyZerosBeyond", f"{node.name} after its start: {wrong}")
 
     def _compare_whole(self, node: SimNode, shadow: Shadow) -> None:
@@ -264,6 +272,7 @@ class World:
 
     def wiped(self, node: SimNode) -> None:
         """A disk was exchanged for an empty one, or for an old copy."""
+        self.rotten.discard(node.name)
         floor = self.ledger.canon_end
         self.ledger.shadows[node.name] = Shadow(
             node.name, intact=False, was_intact=False, confirm_floor=floor
@@ -297,7 +306,8 @@ class World:
         state = self.coordinator.state
         for name, node in self.nodes.items():
             shadow, known = self.ledger.shadows[name], state.reg.get(name)
-            if not shadow.intact and known is not None and node.store is not None:
+            sound = name not in self.rotten
+            if sound and not shadow.intact and known is not None and node.store is not None:
                 shadow.intact = known.start == node.store.boot.start_id
         for one in self.court.register_changed:
             one.register_changed()
@@ -402,6 +412,8 @@ class World:
         self._until(HEAL_SECONDS / 2, "HealedWorldWorks", self._unhealed)
         self.healed_after = self.schedule.now - begin
         self.sample()
+        for name in self.rotten:  # nobody needed what is bad there, so nobody has noticed
+            self.nodes[name].kill(power=False)
         for one in self.court.finished:
             one.finished()
 

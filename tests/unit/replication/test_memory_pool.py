@@ -6,7 +6,7 @@ import pytest
 
 from replication.outcomes import NOT_KNOWN_FLUSHED
 from replication.upkeep import FULL_SECONDS, Upkeep
-from storage import Job, Outcome, Store, StoreSettings
+from storage import Damage, Job, Outcome, Store, StoreSettings
 from tests.crash.workbench import append, master, section
 from tests.dialogues.stories import steady
 from tests.dialogues.world import Node
@@ -83,3 +83,15 @@ def test_a_flush_that_takes_too_long_is_the_third_outcome(monkeypatch: pytest.Mo
     world.run(0.2)
     assert world.outcome(key) == (Outcome.UNKNOWN, "unknown")
     assert world.replies[key][0][0][0].text == NOT_KNOWN_FLUSHED
+
+
+def test_a_quarantined_store_keeps_what_is_in_memory_and_asks_for_no_time() -> None:
+    """What was not committed is never written; its timer would burn a core."""
+    store, upkeep = looked_after(FakeDisk())
+    append(store, section(2))
+    assert not upkeep.commit(1.0)
+    assert upkeep.next_deadline(1.0) <= 1.2
+    store.mark_quarantine(Damage("f", 0, 1, "test"))
+    assert not upkeep.commit(1.3)
+    upkeep.work(1.3)
+    assert upkeep.next_deadline(1.3) > 1.3
