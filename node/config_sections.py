@@ -38,7 +38,7 @@ def _size(value: object) -> object:
 
 
 def _seconds(value: object) -> object:
-    if isinstance(value, (str, int, float)) and not isinstance(value, bool):
+    if isinstance(value, (str, int, float)):
         try:
             return parse_duration(str(value))
         except UnitError as error:
@@ -522,10 +522,8 @@ _KINDS = (
 
 
 def _choices(model: type[Section], key: str) -> tuple[object, ...]:
-    for name, info in model.model_fields.items():
-        if key == (info.alias or name):
-            return get_args(info.annotation)
-    return ()
+    fields = {info.alias or name: info for name, info in model.model_fields.items()}
+    return get_args(fields[key].annotation)
 
 
 def _unit(model: type[Section], key: str, bound: object) -> str:

@@ -137,11 +137,11 @@ class FollowingMaster:
 
     def _leave(self, now: float, code: str | None, text: str, pause: float | None = None) -> None:
         """End the link from our side and say why, unless ``code`` is None."""
-        if self.conn is not None:
-            if code is not None:
-                bye = frames.Bye(self.epoch, self._context.session, code, text[:500])
-                self._context.do(commands.Send(self.conn, bye))
-            self._context.do(commands.Close(self.conn, text))
+        assert self.conn is not None, "whoever leaves has a link"
+        if code is not None:
+            bye = frames.Bye(self.epoch, self._context.session, code, text[:500])
+            self._context.do(commands.Send(self.conn, bye))
+        self._context.do(commands.Close(self.conn, text))
         self.why = text
         self.on_closed(now, text)
         if pause is not None:
@@ -204,8 +204,8 @@ class FollowingMaster:
             case slave_session.Divergence(what):
                 self._leave(now, "quarantined", what)
                 context.damage = f"differs from {self.leader}: {what}"
-            case slave_session.Agreed(point):
-                self._agreed(now, ok, point)
+            case _:
+                self._agreed(now, ok, verdict.point)
 
     def _own_chain(self, start: int, point: int) -> int | None:
         log = self._context.log

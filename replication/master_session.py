@@ -87,9 +87,11 @@ def is_older_epoch(hello: frames.Hello, master: Master) -> bool:
 
 
 def is_registered(hello: frames.Hello, state: GroupState) -> bool:
-    """Whether (session, store) are those of the slave's last registration."""
+    """Whether (session, store) are those of the last registration of a replica, not the master."""
     known = state.reg.get(hello.node)
-    return known is not None and (known.session, known.store) == (hello.session, hello.store)
+    if known is None or hello.node not in state.replicas or hello.node == state.leader:
+        return False
+    return (known.session, known.store) == (hello.session, hello.store)
 
 
 def find_point(hello: frames.Hello, master: Master) -> int | Refusal:

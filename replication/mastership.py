@@ -242,10 +242,9 @@ class Mastership:
         session.greet(hello, point)
         self.sessions[conn] = session
         self.links[hello.node] = conn
-        member = self.insync.members.get(hello.node)
-        if member is not None:
-            member.greeted(hello.session)
-            member.heard_at = now
+        member = self.insync.members[hello.node]
+        member.greeted(hello.session)
+        member.heard_at = now
         offer = session.offer(master, (start, log.chain_crc(start, point)), self.confirm)
         context.do(commands.Send(conn, offer))
 
@@ -253,18 +252,15 @@ class Mastership:
         """Take what a slave sent."""
         session = self.sessions.get(conn)
         if isinstance(message, frames.Hello):
-            if session is not None and not session.may_greet:
-                self._drop(conn, f"HELLO while {session.state.value}", now)
+            if session is not None and not (session.may_greet and session.node == message.node):
+                self._drop(conn, f"HELLO of {message.node} while {session.state.value}", now)
                 return
             self.on_hello(now, conn, message)
             return
         if session is None:
             self._drop(conn, f"{type(message).__name__} before HELLO", now)
             return
-        session.heard_at = now
-        member = self.insync.members.get(session.node)
-        if member is not None:
-            member.heard_at = now
+        session.heard_at = self.insync.members[session.node].heard_at = now
         match message:
             case frames.Ack():
                 self.on_ack(now, session, message)
@@ -369,8 +365,6 @@ class Mastership:
         if session is None:
             return
         session.end()
-        if self.links.get(session.node) != conn:
-            return
         del self.links[session.node]
         self.why_not.setdefault(session.node, why)
         member = self.insync.members.get(session.node)

@@ -30,7 +30,6 @@ from twinlog.record import (
     TAGS,
     Record,
     body_crc,
-    decode,
     decode_properties,
     unpack_host,
 )
@@ -153,8 +152,8 @@ def messages_of(payload: memoryview | bytes) -> list[Message]:
     data, end = bytes(payload), len(payload)  # one copy here spares two objects a record below
     _, stop, code, _, _ = kernels.walk(data, 0, end)
     if code:
-        decode(data, stop)  # raises what is wrong there
-        raise CorruptionError(f"no record at {stop}", offset=stop, what=kernels.REFUSALS[code])
+        what = kernels.REFUSALS[code]
+        raise CorruptionError(f"no record at byte {stop} of an answer: {what}", what=what)
     found: list[Message] = []
     topic_bytes, topic, at = b"", "", 0
     while at < end:

@@ -152,7 +152,7 @@ def parts_of(node: Node) -> tuple[Node, ...]:
             return (node.operand,)
         case Every() | Some():
             return node.parts
-        case Equal() | Ordered():
+        case _:
             return node.left, node.right
 
 
@@ -193,7 +193,7 @@ def build(node: Node, slots: Slots) -> Evaluate:
             return _ordered(sign, build(left, slots), build(right, slots))
         case OneOf():
             return _one_of(node, build(node.operand, slots))
-        case Search():
+        case _:
             return _search(node, build(node.operand, slots))
 
 

@@ -210,3 +210,23 @@ def test_after_an_append_that_waited_for_memory_others_are_refused(
     path.add(request(client, 3))
     path.run(0.0)
     assert len(log.appends) == (2 if busy else 3)
+
+
+def test_sections_are_the_pieces_of_the_payload() -> None:
+    """One after the other, none copied."""
+    rows = [["t", 0, 2, 4, 0, 0, 0], ["u", 3, 1, 6, 7, 1, 9]]
+    first, second = parse_sections({"sections": rows}, memoryview(b"0123456789"))
+    assert (first.topic, first.count, bytes(first.data)) == ("t", 2, b"0123")
+    assert (second.queue, second.producer, second.producer_epoch) == (3, 7, 1)
+    assert (second.sequence, bytes(second.data)) == (9, b"456789")
+
+
+def test_a_path_knows_whether_a_run_is_due() -> None:
+    """It is not asked to run for nothing."""
+    log, client = Log(), Client()
+    path = path_to(log, Limits())
+    assert not path.pending
+    path.add(request(client, 1))
+    assert path.pending
+    path.run(0.0)
+    assert not path.pending

@@ -148,6 +148,27 @@ def test_a_parked_read_is_answered_when_its_queue_grows() -> None:
     assert served.waiting == 0
 
 
+def test_a_parked_read_of_a_queue_that_did_not_grow_stays() -> None:
+    """Dispatch moved for others."""
+    queue, reader = Queue(), Reader()
+    served = reads(queue)
+    served.serve(request(reader, 0, wait=9.0), 0.0)
+    queue.dispatched += 5
+    assert served.wake(1.0) == []
+    assert (served.waiting, reader.answers) == (1, [])
+
+
+def test_a_parked_read_whose_records_are_cold_is_a_threads_work() -> None:
+    """A reader far behind may be woken, too."""
+    queue, reader = Queue(cold=True), Reader()
+    served = reads(queue)
+    served.serve(request(reader, 0, wait=9.0), 0.0)
+    queue.add(b"x")
+    woken = served.wake(1.0)
+    assert [bytes(cold.result.slices[0]) for cold in woken] == [b"x"]
+    assert (served.waiting, reader.answers) == (0, [])
+
+
 def test_a_parked_read_hears_that_its_topic_is_gone() -> None:
     """A forced election may undo a topic; the others go on."""
     queue, reader = Queue(), Reader()

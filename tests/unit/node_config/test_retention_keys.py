@@ -61,6 +61,12 @@ def test_any_time_is_no_hour(tmp_path: Path) -> None:
         ('[storage]\ndisk_clean = "175 %"', "at most 100 %"),
         ('[storage]\ndisk_clean = "95 %"', "must rise in this order"),
         ('[storage]\ndisk_refuse = "80 %"', "must rise in this order"),
+        ("[storage]\nsegment_size = []", "segment_size is []; it must be"),
+        ("[storage]\nsegment_size = 100001", "must be a multiple of 4096"),
+        ("[replication]\nheartbeat = []", "heartbeat is []; it must be"),
+        ("[replication]\nheartbeat = true", 'heartbeat is "True", which is not a duration'),
+        ('[coordinator]\nkind = "odd"', 'kind is "odd"; it can only be embedded'),
+        ('[[node]]\nname = "a b"\naddress = "127.0.0.1"', 'name is "a b", which is not a name'),
     ],
 )
 def test_mistakes_are_told(tmp_path: Path, lines: str, told: str) -> None:

@@ -87,3 +87,8 @@ def test_every_key_of_any_file_is_found(tables: dict[str, dict[str, str]]) -> No
         for key in keys:
             path: Path = (name, key)
             assert lines[(found.line(path) or 0) - 1].strip().startswith(f"{key} =")
+
+
+def test_a_line_that_is_no_statement_has_no_place() -> None:
+    """The parser tells what is wrong with it; the lines around it keep theirs."""
+    assert positions("[a]\n= 3\nb = 1\n").numbers == {("a",): 1, ("a", "b"): 3}

@@ -11,7 +11,7 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
 from prometheus_client.parser import text_string_to_metric_families as classic
 
-from node.figures import Counters, figures
+from node.figures import Counters, _retention, figures
 from node.metrics import (
     BY_NAME,
     METRICS,
@@ -182,3 +182,8 @@ def test_the_reference_has_a_row_for_each() -> None:
     assert "| `twinlog_requests_total` | counter | kind, outcome | Answers to clients. |" in page
     assert page.count("| `twinlog_") == len(METRICS)
     assert page.endswith("\n")
+
+
+def test_a_document_from_before_retention_shows_none_of_it() -> None:
+    """What is not known is not 0."""
+    assert _retention({}) == {}

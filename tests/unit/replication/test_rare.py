@@ -21,7 +21,7 @@ from replication.register_ops import (
     parse_op,
     to_wire,
 )
-from replication.roles import FollowingInput
+from replication.roles import MASTER_SESSION, FollowingInput, Role
 from replication.settings import ReplicationSettings
 from replication.shipment import Shipments
 from storage import Job
@@ -75,6 +75,20 @@ def test_another_epochs_verdict_condemns_no_log(world: World, code: str) -> None
     assert not node.driver.core.context.damage
     world.resume("n1")
     world.run(8.0)
+    assert node.driver.view().state == "streaming"
+
+
+def test_a_refusal_for_another_reason_is_told_and_the_slave_waits(world: World) -> None:
+    """Nothing is wrong with its log; it dials again after a long pause."""
+    node = slave_in_handshake(world)
+    tell(node, "n1", frames.HelloErr(1, 1, "OTHER_LAYOUT", "segments of another size"))
+    assert node.has_event("handshake-refused")
+    assert not node.driver.core.context.damage
+    following = node.driver.core.following
+    assert following is not None
+    assert following.next_deadline() > world.clock.now + 1.0
+    world.resume("n1")
+    world.run(60.0)
     assert node.driver.view().state == "streaming"
 
 
@@ -165,6 +179,74 @@ def test_events_of_a_link_that_has_ended_change_nothing(world: World) -> None:
     reign.on_message(world.clock.now, 12345, frames.Ping(1, 1, 1))
     reign.transfer_refused("not-leader", "late")
     assert world.nodes["n1"].driver.view().role == "master"
+
+
+def test_nobody_says_hello_in_the_masters_name(world: World) -> None:
+    """Nor in that of another slave over a link that has greeted."""
+    master, slave = world.nodes["n1"], world.nodes["n2"]
+    reign, following = master.driver.core.mastership, slave.driver.core.following
+    assert reign is not None
+    assert following is not None
+    said: list[frames.Message] = []
+    slave.driver.core.context.do = lambda command: said.append(command.message)  # type: ignore
+    following._hello()
+    hello, own = said[0], master.driver.core.context
+    assert isinstance(hello, frames.Hello)
+    in_its_name = replace(hello, node="n1", session=own.session, store=own.node.store)
+    reign.on_hello(world.clock.now, 777, in_its_name)
+    assert 777 not in reign.sessions
+    assert reign.why_not["n1"].startswith("UNKNOWN_REPLICA")
+    conn = link_of(master, "n2")
+    session = reign.sessions[conn]
+    session.machine = type(session.machine)(MASTER_SESSION)
+    master.tell(reign.on_message, conn, replace(hello, node="n3"))
+    assert conn not in reign.sessions
+    assert set(reign.links) == {"n3"}
+
+
+@pytest.mark.parametrize(("alone", "elr"), [(True, {}), (True, {"n2": 1}), (False, {})])
+def test_a_damaged_log_that_is_alone_is_still_the_best(
+    world: World, alone: bool, elr: dict[str, int]
+) -> None:
+    """With others that hold everything the master is the damaged one and leaves."""
+    context, reign = world.nodes["n1"].driver.core.context, world.nodes["n1"].driver.core.mastership
+    assert reign is not None
+    isr = {"n1": 1} if alone else {"n1": 1, "n3": 1}
+    reign.state = replace(reign.state, isr=isr, elr=elr)
+    reign.on_verified(world.clock.now, link_of(world.nodes["n1"], "n2"), 0, "bytes differ")
+    assert bool(context.damage) is bool(elr or not alone)
+
+
+def test_a_flush_before_the_epoch_record_confirms_nothing() -> None:
+    """Bytes of the reign before may reach the disk while the new master finds no space."""
+    world = World("n1", min_in_sync=1)
+    world.boot("n1").store.full = True
+    world.run(2.0)
+    core = world.nodes["n1"].driver.core
+    core.on_flushed(world.clock.now)
+    assert core.mastership is not None
+    assert (core.mastership.confirm, core.context.role.state) == (0, Role.STARTING)
+
+
+def test_a_refused_switchover_of_a_set_that_shrank_leaves_it_degraded(pair: World) -> None:
+    """It was asked for, then too few were in sync: the refusal only answers the operator."""
+    node, answers = pair.nodes["n1"], list[Any]()
+    pair.coordinator_down = True
+    node.tell(lambda now: node.driver.transfer(now, "n2", lambda *got: answers.append(got)))
+    pair.run(0.2)
+    reign = node.driver.core.mastership
+    assert reign is not None
+    assert reign.handover is not None
+    assert reign.handover.asked
+    state = pair.register.state
+    shrunk = replace(state, isr={"n1": 1}, elr={"n2": 1}, revision=state.revision + 1, tag=5)
+    node.tell(node.driver.on_group_state, shrunk.to_json())
+    pair.run(0.05)
+    assert node.driver.view().state == "degraded"
+    reign.transfer_refused("other-revision", "not now")
+    assert node.driver.view().state == "degraded"
+    node.driver.on_tick(pair.clock.now)
+    assert answers[0][0] == "other-revision"
 
 
 def test_a_switchover_needs_an_active_master_and_a_quiet_set(pair: World) -> None:

@@ -6,12 +6,14 @@ from collections.abc import Sequence
 
 import pytest
 
+from node.running import fetch
 from storage import ReadStatus, Section, Store, StoreSettings, filtering
 from storage.filtering import ROW_MAX, SIFT_RECORDS, VERDICTS_MAX, Sieve, sieve
 from storage.reads import ReadResult
 from tests.crash.workbench import TOPIC, WHO, append, flip, master, section, settle
 from tests.fakes.disk import FakeDisk
 from twinlog.errors import CorruptionError
+from twinlog.layout import QUEUE_ENTRY
 from twinlog.record import RecordEncoder, decode, encode_properties, java_hash
 from twinlog.sql92 import FilterError, parse_filter
 
@@ -131,8 +133,10 @@ def test_a_cold_filter_touches_the_log_only_in_its_thread() -> None:
     assert not read(store, 58, "price > 9").cold
 
 
-def _settled(answer: ReadResult) -> ReadResult:
-    return answer if answer.sift is None else answer.sift()
+def _settled(store: Store, where: str) -> ReadResult:
+    """What a reader gets, through a thread if need be."""
+    answer = read(store, 0, where)
+    return store.fetched(answer, fetch(answer)) if answer.cold else answer
 
 
 @pytest.mark.parametrize("hot", [1 << 30, 2000])
@@ -149,7 +153,7 @@ def test_a_damaged_record_is_an_error_and_not_one_that_does_not_match(hot: int) 
     at = view.index(b"price\x0120")
     flip(disk, "commitlog/00000000000000000000", at)
     with pytest.raises(CorruptionError):
-        _settled(read(store, 0, "price > 9"))
+        _settled(store, "price > 9")
     assert store.damage is not None
 
 
@@ -191,3 +195,10 @@ def test_a_text_that_is_no_filter() -> None:
     for _ in range(2):
         with pytest.raises(FilterError, match="character 3"):
             sieve("a ! b")
+
+
+def test_an_entry_that_leads_to_no_record_is_named_by_its_number() -> None:
+    """The sieve does not guess: whoever gave the entries calls it damage."""
+    view = memoryview(bytes(200))
+    entries = QUEUE_ENTRY.pack(1000, 100, 0)
+    assert sieve("a = 1").keep(view, 1000, entries) == 0

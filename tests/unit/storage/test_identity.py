@@ -119,7 +119,8 @@ def test_a_log_that_twinlog_did_not_write_is_refused() -> None:
     [
         {"buffer_pool_bytes": 5000}, {"flush": "never"}, {"segment_size": 1000},
         {"segment_size": 100_001}, {"quality": "hoped"}, {"message_size_max": 1 << 23},
-        {"batch_size_max": 1}, {"queue_segment_entries": 0},
+        {"batch_size_max": 1}, {"queue_segment_entries": 0}, {"index_slots": 0},
+        {"index_cells": 1},
     ],
 )  # fmt: skip
 def test_settings_that_cannot_work_are_refused(changes: dict[str, object]) -> None:

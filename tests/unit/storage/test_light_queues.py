@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from storage import Outcome, ReadStatus, Section, Store, StoreSettings
 from storage.filtering import sieve
-from storage.light import NAMES_MAX
+from storage.light import NAMES_MAX, LightRefused, light_runs, shares
+from storage.sections import marks_of
 from tests.crash.workbench import (
     SETTINGS,
     SLAVE,
@@ -27,6 +28,7 @@ from tests.crash.workbench import (
 )
 from tests.fakes.disk import FakeDisk
 from twinlog.errors import CorruptionError
+from twinlog.layout import LIGHT_DIGITS
 from twinlog.outgoing import light_text, property_text
 from twinlog.record import Record, RecordEncoder, decode, encode_properties, java_hash
 
@@ -239,3 +241,34 @@ def test_a_cut_takes_entries_back() -> None:
     append(store, shared([B]), epoch=2)
     settle(store)
     assert [numbers(store, name) for name in (A, B)] == [[0, 1], [0, 1]]
+
+
+def foreign(*texts: bytes, topic: str = "t") -> tuple[memoryview, list[tuple[int, bytes]]]:
+    """Records that RocketMQ stored, and where they say that they name light queues."""
+    encoder = RecordEncoder(topic, 0)
+    for text in texts:
+        encoder.add(b"x", properties=text, born_timestamp=1)
+    view = memoryview(bytes(encoder.take()))
+    return view, marks_of(view)[1]
+
+
+def test_foreign_records_that_do_not_fit_together_are_passed_over() -> None:
+    """Lists of other lengths, no numbers, another prefix, a topic of the store's own, damage."""
+    fine = light_text([A])
+    odd = light_text([A]).replace(b"0" * LIGHT_DIGITS, b"1,2")
+    worded = light_text([A]).replace(b"0" * LIGHT_DIGITS, b"one")
+    other = light_text([A]).replace(b"%LMQ%", b"other")
+    view, marks = foreign(fine, odd, worded, other)
+    assert [(name, first) for name, first, _ in light_runs(view, 0, marks)] == [(A, 0)]
+    view, marks = foreign(fine, topic="SCHEDULE_TOPIC_XXXX")
+    assert len(marks) == 1
+    assert list(light_runs(view, 0, marks)) == []
+    assert list(light_runs(memoryview(bytes(100)), 0, [(0, b"%LMQ%a")])) == []
+
+
+def test_a_topic_of_the_stores_own_feeds_no_light_queue() -> None:
+    """RocketMQ does not dispatch those; a section of one is refused."""
+    encoder = RecordEncoder("SCHEDULE_TOPIC_XXXX", 0)
+    encoder.add(b"x", properties=light_text([A]), born_timestamp=1)
+    with pytest.raises(LightRefused, match="go to no light queue"):
+        shares(memoryview(encoder.take()), 0)

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import pickle
 
 import pytest
 
 from storage import Job, StoreSettings
-from storage.errors import DiskError, DiskFull
+from storage.epoch_history import EpochHistory, EpochRecord
+from storage.errors import DiskError, DiskFull, disk_error
 from storage.flusher import Flush, FlushPolicy
 from storage.packing import number, pack, seal, text, unpack, unseal
 from storage.producers import Done, Line, Producers, Verdict, judge
 from storage.recovery import Found, Plan, plan
-from storage.sections import parse_sequence
+from storage.sections import idempotent_sections, marks_of, parse_sequence
 from storage.state import (
     CreateTopic,
     Layers,
@@ -22,8 +24,10 @@ from storage.state import (
     encode_control,
     topic_refusal,
 )
+from twinlog import kernels
 from twinlog.errors import CorruptionError
-from twinlog.layout import KIND_EPOCH, KIND_FILLER, KIND_RECORDS, BatchEntry
+from twinlog.layout import KIND_EPOCH, KIND_FILLER, KIND_RECORDS, BatchEntry, epoch_file_pack
+from twinlog.record import RecordEncoder, encode_properties
 
 # -- jobs
 
@@ -213,6 +217,18 @@ def test_sealed_maps_are_proven() -> None:
         text(fields, "a")
 
 
+def test_a_full_quota_is_a_full_disk() -> None:
+    """And an error without a number is one of input and output."""
+    for errno_, kind in (
+        (errno.ENOSPC, DiskFull),
+        (errno.EDQUOT, DiskFull),
+        (errno.EROFS, DiskError),
+    ):
+        found = disk_error("op", "path", OSError(errno_, "text"))
+        assert (type(found), found.errno) == (kind, errno_)
+    assert disk_error("op", "path", OSError("no number")).errno == errno.EIO
+
+
 def test_disk_errors_travel_between_processes() -> None:
     """They name operation, path and error, and can be pickled."""
     error = pickle.loads(pickle.dumps(DiskFull("log.roll", "commitlog/0", 28)))
@@ -315,6 +331,16 @@ def test_a_batch_that_breaks_a_rule_ends_the_log(
         assert damaged.offset == end
 
 
+def test_an_index_without_zeros_behind_its_entries_is_at_its_end() -> None:
+    """A file that grew exactly so far, or holds a piece of an entry, ends the log there."""
+    for tail in (b"", b"\0" * 20, HEAD.pack()[:20]):
+        found = plan(
+            [Found(0, SIZE, HEAD.pack() + tail)], segment_size=SIZE, prove_from=0, flushed=0,
+            check=lambda _: None,
+        )  # fmt: skip
+        assert (found.end, found.counts, found.damage) == (100, {0: 1}, None)
+
+
 def test_bytes_are_looked_at_from_a_point_on() -> None:
     """Below it a batch is believed, above it a mismatch is a torn tail or damage."""
     assert recover((0, FULL), (1000, NEXT), bad=100, prove_from=600).end == 1300
@@ -340,3 +366,95 @@ def test_a_log_that_ends_early_without_a_file() -> None:
     found = plan([], segment_size=SIZE, prove_from=0, flushed=50, check=lambda _: None)
     assert found.damage is not None
     assert "before its flushed offset" in found.damage.what
+
+
+# -- epochs along the log
+
+
+def record(epoch: int, start: int, previous: int = 0) -> EpochRecord:
+    """An epoch record."""
+    return EpochRecord(epoch, start, "n1", 1, 0, previous, 0, 0, "test", "test")
+
+
+def history(*epochs: tuple[int, int]) -> EpochHistory:
+    """A history of epochs and their starts."""
+    found = EpochHistory()
+    for epoch, start in epochs:
+        assert found.add(record(epoch, start))
+    return found
+
+
+TWO = ((1, 0), (3, 500))
+
+
+@pytest.mark.parametrize(
+    ("epochs", "value", "at", "refused"),
+    [
+        (TWO, record(3, 500, 1), 900, ""),
+        (TWO, record(3, 501, 1), 900, "another start"),
+        (TWO, record(2, 900, 3), 900, "older than the last"),
+        (TWO, record(4, 900, 3), 900, ""),
+        (TWO, record(4, 901, 3), 900, "does not start at its record"),
+        (TWO, record(4, 900, 2), 900, "follows another one"),
+        ((), record(4, 100, 3), 900, ""),
+        ((), record(4, 901, 3), 900, "starts behind its record"),
+    ],
+)
+def test_an_epoch_record_continues_the_history(
+    epochs: tuple[tuple[int, int], ...], value: EpochRecord, at: int, refused: str
+) -> None:
+    """At the head of a file it repeats; else it opens the next epoch, at its own place."""
+    found = history(*epochs).refusal(value, at)
+    assert found is None if not refused else refused in str(found)
+
+
+def test_an_epoch_is_entered_once() -> None:
+    """By its record, or by the filler before it; a cut takes it out again."""
+    found = history(*TWO)
+    assert not found.add(record(3, 500))
+    found.open(3, 700)
+    found.open(5, 900)
+    assert [(one.epoch, one.start) for one in found.epochs] == [*TWO, (5, 900)]
+    assert found.file() == epoch_file_pack([*TWO, (5, 900)])
+    found.cut(900)
+    assert (found.last, found.last_start) == (3, 500)
+    found.cut(0)
+    assert (found.last, found.last_start, found.epochs) == (0, 0, ())
+
+
+# -- sections in the log
+
+
+def in_log(
+    *sections: tuple[int, int, int],
+) -> tuple[memoryview, list[tuple[bytes, int, int, bytes]]]:
+    """Records of queue 0 as they lie in the log: (records, sequence said, records said) each."""
+    data, at = bytearray(), 0
+    for count, sequence, said in sections:
+        encoder = RecordEncoder("t", 0)
+        for each in range(count):
+            text = f"{9:016x}.0.{sequence}.{said}" if each == 0 else ""
+            encoder.add(b"x", properties=encode_properties({"TL_SEQ": text} if text else {}),
+                        born_timestamp=1)  # fmt: skip
+        part = encoder.take()
+        kernels.patch_section(part, 0, len(part), log_offset=1000 + len(data), queue_offset=at,
+                              store_timestamp=5, store_host=bytes(8))  # fmt: skip
+        data += part
+        at += count
+    view = memoryview(bytes(data))
+    return view, kernels.gather_queues(view, 0, len(view), 1000)
+
+
+def sequences(view: memoryview, gathered: list[tuple[bytes, int, int, bytes]]) -> list[int]:
+    """Sequences of the idempotent sections that are found."""
+    marks, _ = marks_of(view)
+    return [one[4].sequence for one in idempotent_sections(view, 1000, gathered, marks)]
+
+
+def test_a_section_in_the_log_is_what_its_property_says() -> None:
+    """One that names more records than there are, or stands inside another one, is none."""
+    assert sequences(*in_log((2, 0, 2), (1, 2, 1))) == [0, 2]
+    assert sequences(*in_log((2, 0, 2), (1, 2, 5))) == [0]
+    assert sequences(*in_log((1, 0, 2), (1, 1, 1), (1, 2, 1))) == [0, 2]
+    view, gathered = in_log((1, 0, 1))
+    assert list(idempotent_sections(view, 1000, gathered, [(0, b"no sequence")])) == []

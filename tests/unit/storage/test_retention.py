@@ -57,6 +57,11 @@ def test_a_file_goes_by_the_age_of_its_newest_record(hours: float, goes: bool) -
     assert found == (Leave(100, Reason.AGE, overtakes=False) if goes else None)
 
 
+def test_an_empty_log_has_nothing_to_lose() -> None:
+    """However full the disk is."""
+    assert decide(SETTINGS, facts(used=0.99)) == (None, Wait.NOTHING)
+
+
 def test_the_last_file_never_goes() -> None:
     """It is the one that is written."""
     assert decide(SETTINGS, facts(500)) == (None, Wait.LAST)

@@ -15,7 +15,15 @@ import pytest
 
 from twinlog.sql92 import DEPTH_MAX, NAMES_MAX, Filter, FilterError, parse_filter
 from twinlog.sql92_lexer import EXPRESSION_MAX
-from twinlog.sql92_values import INT_MAX, NotComparable, compare_doubles, double, whole
+from twinlog.sql92_values import (
+    INT_MAX,
+    NotComparable,
+    Value,
+    compare,
+    compare_doubles,
+    double,
+    whole,
+)
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "sql92.jsonl"
 WORDS = {True: "true", False: "false", None: "null"}
@@ -165,3 +173,10 @@ def test_numbers_are_java_numbers() -> None:
     for first, left in enumerate(ordered):
         for second, right in enumerate(ordered):
             assert compare_doubles(left, right) == (first > second) - (first < second)
+
+
+@pytest.mark.parametrize("pair", [(None, 1), ("a", None), (None, None)])
+def test_null_is_not_compared(pair: tuple[Value, Value]) -> None:
+    """Whoever compares has looked before; an order of its own would make a wrong match."""
+    with pytest.raises(NotComparable):
+        compare(*pair)
