@@ -14,7 +14,7 @@ from storage.flusher import Flush, FlushPolicy
 from storage.packing import number, pack, seal, text, unpack, unseal
 from storage.producers import Done, Line, Producers, Verdict, judge
 from storage.recovery import Found, Plan, plan
-from storage.sections import idempotent_sections, marks_of, parse_sequence
+from storage.sections import Gathered, idempotent_sections, marks_of, parse_sequence
 from storage.state import (
     CreateTopic,
     Layers,
@@ -427,7 +427,7 @@ def test_an_epoch_is_entered_once() -> None:
 
 def in_log(
     *sections: tuple[int, int, int],
-) -> tuple[memoryview, list[tuple[bytes, int, int, bytes]]]:
+) -> tuple[memoryview, Gathered]:
     """Records of queue 0 as they lie in the log: (records, sequence said, records said) each."""
     data, at = bytearray(), 0
     for count, sequence, said in sections:
@@ -442,10 +442,10 @@ def in_log(
         data += part
         at += count
     view = memoryview(bytes(data))
-    return view, kernels.gather_queues(view, 0, len(view), 1000)
+    return view, Gathered(kernels.gather_queues(view, 0, len(view), 1000))
 
 
-def sequences(view: memoryview, gathered: list[tuple[bytes, int, int, bytes]]) -> list[int]:
+def sequences(view: memoryview, gathered: Gathered) -> list[int]:
     """Sequences of the idempotent sections that are found."""
     marks, _ = marks_of(view)
     return [one[4].sequence for one in idempotent_sections(view, 1000, gathered, marks)]
