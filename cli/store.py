@@ -63,7 +63,8 @@ def adopt(
             _name("node", node, named.node if named else None),
             value.family,
         )
-        if named == who and not value.foreign and ours.clean:
+        complete = value.epoch > 1  # an adoption that met its end early has no epoch of ours yet
+        if named == who and not value.foreign and ours.clean and complete:
             context.printer.note(f"{directory} is the store of {who.node} already")
             return _answer(directory, value, who, None, context)
         if dry_run:

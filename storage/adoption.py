@@ -17,7 +17,7 @@ The same directory, adopted twice, gives the same bytes, whatever node it is for
 done: times and hosts come from its last record. So copies that are adopted on several nodes have
 equal logs. What was there of ``twinlog`` and of the files that are exported anew is kept in
 ``cut/adopt-N``. A crash before step 4 leaves a foreign directory, a crash after it a store of ours
-without topics; adopting again does the rest.
+without topics; adopting again does the rest, and knows the blank that closes epoch 0.
 
 Units: log offsets in bytes, times in ms. Not here: who is asked (``cli``), noticing that a store is
 foreign (`storage.opening`), shipping epoch 0 to a slave (it goes with whole files only).
@@ -141,6 +141,8 @@ def plan_adoption(reader: StoreReader, ours: StoreReader) -> Adoption:
     size = _segment_size(reader)
     _must_be_sound(reader, ours)
     proven = ours.end if ours.ours else reader.start
+    if proven > reader.end and _closed(reader, size) == proven:
+        proven = reader.end
     if proven > reader.end:
         raise _refused(
             f"RocketMQ has cut the log at {reader.end}; it was ours up to {proven}",
@@ -166,6 +168,13 @@ def plan_adoption(reader: StoreReader, ours: StoreReader) -> Adoption:
         beyond=tuple(file.start for file in reader.series.files if file.start >= end),
         batched=tuple(sorted(reader.batch_topics)),
     )
+
+
+def _closed(reader: StoreReader, size: int) -> int:
+    """Return the border to which an adoption that met its end here has closed the last file."""
+    border = -(-reader.end // size) * size
+    blank = BLANK.pack(border - reader.end, MAGIC_BLANK)
+    return border if reader.series.read(reader.end, len(blank)) == blank else reader.end
 
 
 def _refused(text: str, hint: str) -> ForeignStore:

@@ -213,6 +213,16 @@ def test_names(disk: Disk) -> None:
     disk.fsync_dir(".", "test.fsync")
 
 
+def test_a_directory_is_renamed_with_what_is_in_it(disk: Disk) -> None:
+    """Files and directories below it go along; what only begins alike stays."""
+    disk.make_dir("d/e", "test.make")
+    disk.make_dir("da", "test.make")
+    disk.write_file("d/e/f", b"1", "test.write")
+    disk.rename("d", "da/new", "test.rename")
+    assert (disk.read("da/new/e/f", "test.read"), disk.exists("d")) == (b"1", False)
+    assert disk.list("da") == ["new"]
+
+
 def test_a_removed_file_lives_in_its_mapping(disk: Disk) -> None:
     """Removing a file takes its name, not the bytes that somebody maps."""
     mapping = disk.map("d/f", 4096, op="test.map", create=True)

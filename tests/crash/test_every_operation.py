@@ -2,9 +2,10 @@
 
 One scripted history (appends, rolls, flushes, checkpoints, snapshots, a cut, epochs, retention,
 restarts, clean and not) is run once to count its disk calls, then once for each call, dying there,
-with three kinds of loss: nothing (kill -9), everything that was not flushed, a random part of it.
-After each the store opens without damage, holds what the model says it must, nothing the model
-does not know, only zeros beyond, and goes on.
+with three kinds of loss: nothing (kill -9), everything that was not flushed, a random part of it
+(each day of another eighth of the calls, see `tests.crash.rotation`). After each the store opens
+without damage, holds what the model says it must, nothing the model does not know, only zeros
+beyond, and goes on.
 
 Not here: damage by other hands (`tests.crash.test_damage`).
 """
@@ -17,6 +18,7 @@ import pytest
 
 from storage import Store
 from storage.segments import covered
+from tests.crash.rotation import numbers
 from tests.crash.workbench import (
     SETTINGS,
     append,
@@ -237,15 +239,20 @@ class Forgetful(Random):
 @pytest.mark.parametrize("kind", LOSSES)
 @pytest.mark.parametrize("part", range(8))
 def test_every_call(kind: str, part: int) -> None:
-    """See the module's text."""
-    for number in range(part, CALLS, 8):
-        disk = FakeDisk(page_size=512)
-        history = History(disk)
-        disk.faults.crash(after=number)
-        with pytest.raises(SimulatedCrash):
-            history.play()
-        lose(disk, kind, number)
-        examine(disk, history, kind)
+    """See the module's text; which calls those are: `tests.crash.rotation`."""
+    for number in numbers(CALLS, kind, first=part, step=8):
+        die(number, kind)
+
+
+def die(number: int, kind: str) -> None:
+    """Die in one call, lose something, and look at what is left."""
+    disk = FakeDisk(page_size=512)
+    history = History(disk)
+    disk.faults.crash(after=number)
+    with pytest.raises(SimulatedCrash):
+        history.play()
+    lose(disk, kind, number)
+    examine(disk, history, kind)
 
 
 def examine(disk: FakeDisk, history: History, kind: str) -> None:

@@ -6,6 +6,8 @@ and removed in three folders, whose names become durable one by one.
 
 from __future__ import annotations
 
+from functools import cache
+
 import pytest
 
 from storage.spread import Folders, SpreadDisk
@@ -28,17 +30,28 @@ class SpreadHistory(History):
         super().__init__(spread(disk))
 
 
+@cache
+def calls() -> int:
+    """Disk calls of the whole history."""
+    disk = FakeDisk(page_size=512)
+    SpreadHistory(disk).play()
+    return disk.faults.calls
+
+
+def die(number: int, kind: str) -> None:
+    """Die in one call, lose something, and look at what is left."""
+    disk = FakeDisk(page_size=512)
+    history = SpreadHistory(disk)
+    disk.faults.crash(after=number)
+    with pytest.raises(SimulatedCrash):
+        history.play()
+    lose(disk, kind, number)
+    examine(spread(disk), history, kind)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", LOSSES)
 def test_every_ninety_sixth_call(kind: str) -> None:
     """See the module's text; each kind of loss has calls of its own."""
-    whole = FakeDisk(page_size=512)
-    SpreadHistory(whole).play()
-    for number in range(PARTS // 3 * LOSSES.index(kind), whole.faults.calls, PARTS):
-        disk = FakeDisk(page_size=512)
-        history = SpreadHistory(disk)
-        disk.faults.crash(after=number)
-        with pytest.raises(SimulatedCrash):
-            history.play()
-        lose(disk, kind, number)
-        examine(spread(disk), history, kind)
+    for number in range(PARTS // 3 * LOSSES.index(kind), calls(), PARTS):
+        die(number, kind)

@@ -207,8 +207,16 @@ class _Names:
                 assert change.file is not None
                 self.files.pop(change.path, None)
                 self.files[change.target] = change.file
+            case "move" if _parent(change.target) in self.directories:
+                self._move(change.path, change.target)
             case _:
                 pass
+
+    def _move(self, path: str, target: str) -> None:
+        """Give a directory, with what is in it, another name."""
+        for held in (self.files, self.directories):
+            for name in [name for name in held if f"{name}/".startswith(f"{path}/")]:
+                held[target + name[len(path) :]] = held.pop(name)  # type: ignore[assignment]
 
 
 def _pages(start: int, end: int) -> range:
@@ -445,8 +453,11 @@ class FakeDisk:
                 self._change(_Change("directory", name))
 
     def rename(self, path: str, target: str, op: str) -> None:
-        """Give a file another name, replacing what has it."""
+        """Give a file another name, replacing what has it; or a directory, with what is in it."""
         self.called(op, path)
+        if path in self._now.directories and _parent(target) in self._now.directories:
+            self._change(_Change("move", path, target))
+            return
         file = self._file(path, op)
         if _parent(target) not in self._now.directories:
             raise DiskError(op, path, errno.ENOENT)

@@ -9,6 +9,8 @@ import pytest
 
 from cli.app import main
 from tests.golden.manifest import manifest, unpack
+from twinlog.store_check import Grade, verify
+from twinlog.store_reader import StoreReader
 
 
 def test_a_plan_changes_nothing(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -49,3 +51,23 @@ def test_what_is_no_store(capsys: pytest.CaptureFixture[str], tmp_path: Path) ->
     code = main(["store", "adopt", str(root), "--cluster", "c", "--node", "n", "--yes"], {})
     assert code == 78
     assert "not stopped cleanly" in capsys.readouterr().err
+
+
+def test_an_adoption_that_ended_early_is_finished(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With its identity but without an epoch it is no store yet, whatever its marks say."""
+    root = unpack("01-basic", tmp_path)
+    words = ["store", "adopt", str(root), "--cluster", "demo", "--node", "n1", "--yes"]
+    with monkeypatch.context() as patch:
+        patch.setattr("storage.adoption._first_epoch", lambda disk, value, who: 0)
+        assert main(words, {}) == 0
+    with StoreReader(root) as reader:
+        assert [epoch for epoch, _ in reader.epochs()] == [0]
+    assert main(words, {}) == 0
+    with StoreReader(root) as reader:
+        assert [epoch for epoch, _ in reader.epochs()] == [0, 1]
+        assert not any(one.grade is Grade.DAMAGE for one in verify(reader).findings)
+    capsys.readouterr()
+    assert main(words, {}) == 0
+    assert "is the store of n1 already" in capsys.readouterr().err

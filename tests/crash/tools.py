@@ -1,0 +1,209 @@
+"""Tools that change a directory, and small directories they have to change: for crashing them.
+
+Each `Tool` has a directory as it lies before, says what it does to it, and looks at what a crash
+left: the tool is run again, as its user would, and then the directory is as it should be. Readers
+need real files; they see the directory in a folder of their own, the tool works on the fake disk.
+
+Not here: crashing (`tests.crash.test_tools`), what tools do without a crash (``tests/unit``).
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from tempfile import mkdtemp
+
+from storage import Store, adoption, repair
+from storage.identity import Who
+from storage.recover import identity_of, recover, settings_of
+from tests.crash.workbench import (
+    SETTINGS,
+    TOPIC,
+    WHO,
+    append,
+    fill,
+    flip,
+    log_records,
+    master,
+    run,
+    section,
+    settle,
+)
+from tests.fakes.disk import FakeDisk
+from tests.golden.manifest import unpack
+from twinlog.layout import file_name
+from twinlog.store_check import Grade, verify
+from twinlog.store_reader import StoreReader
+
+ADOPTER = Who("adopted", "g1", "n1")
+Bodies = list[tuple[int, bytes]]
+
+
+def to_files(disk: FakeDisk) -> Path:
+    """Return a new folder with what is on the disk; the caller removes it."""
+    root = Path(mkdtemp())
+    for path in disk._now.files:
+        target = root / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(disk.read(path, "test"))
+    for path in disk._now.directories:
+        (root / path).mkdir(parents=True, exist_ok=True)
+    return root
+
+
+def from_files(root: Path) -> FakeDisk:
+    """Return a disk with what is in a folder, all of it durable."""
+    disk = FakeDisk(page_size=512)
+    for path in sorted(root.rglob("*")):
+        name = path.relative_to(root).as_posix()
+        if path.is_dir():
+            disk.make_dir(name, "test")
+        else:
+            disk.create_sparse(name, 0, "test")
+            disk.write_at(name, 0, path.read_bytes(), "test")
+    disk.sync_all("test")
+    disk.faults.calls = 0
+    return disk
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """A tool and its directory.
+
+    Attributes:
+        before: The directory, as files.
+        bodies: (log offset, record) that must be there after it.
+        work: Runs the tool on a disk whose content lies in the folder as well.
+        after: Looks at the disk when the tool is done; fails when it is not as it should be.
+    """
+
+    before: Path
+    bodies: Bodies
+    work: Callable[[FakeDisk, Path], None]
+    after: Callable[[FakeDisk, Bodies], None]
+
+
+@cache
+def tools() -> dict[str, Tool]:
+    """Every tool, by name."""
+    return {
+        "adopt": Tool(*_adoptable(), _adopt, _is_adopted),
+        "repair-ours": Tool(*_damaged(), _repair, _is_ours),
+        "repair-torn": Tool(*_golden("03b-torn-tail"), _repair, _is_sound),
+        "repair-queues": Tool(*_golden("03e-queue-lost"), _repair, _is_sound),
+        "recover": Tool(*_killed(), _recover, _is_ours),
+    }
+
+
+def _kept(store: Store) -> Bodies:
+    return [(found.log_offset, found.body) for found in log_records(store)]
+
+
+def _adoptable() -> tuple[Path, Bodies]:
+    """A stopped store without what is ours: RocketMQ's, as far as anybody can tell."""
+    disk = FakeDisk(page_size=512)
+    store = master(disk)
+    fill(store, 20, records=5)
+    settle(store)
+    kept = _kept(store)
+    store.close(clean=True)
+    root = to_files(disk)
+    shutil.rmtree(root / "twinlog")
+    return root, kept
+
+
+def _damaged() -> tuple[Path, Bodies]:
+    """A killed store: a sealed batch index lost, a queue lost, a torn tail."""
+    disk = FakeDisk(page_size=512)
+    store = master(disk)
+    for number in range(30):
+        append(store, section(5, queue=number % 4, mark=number))
+    settle(store)
+    run(store, store.snapshot_job(force=True))
+    run(store, store.flush_job(thorough=True))
+    run(store, store.checkpoint_job())
+    kept, end = _kept(store), store.end
+    append(store, section(5))
+    append(store, section(5))
+    store.close(clean=False)
+    size = SETTINGS.segment_size
+    flip(disk, f"commitlog/{file_name(end - end % size)}", end % size + 70)
+    disk.remove(f"consumequeue/{TOPIC}/1/{file_name(0)}", "test")
+    disk.remove(f"twinlog/batches/{file_name(0)}", "test")
+    return to_files(disk), kept
+
+
+def _golden(case: str) -> tuple[Path, Bodies]:
+    """A damaged store of RocketMQ's."""
+    root = unpack(case, Path(mkdtemp()))
+    with StoreReader(root) as reader:
+        return root, [(found.log_offset, found.body) for found in reader.records()]
+
+
+def _killed() -> tuple[Path, Bodies]:
+    """A killed store with a tail that no flush covers, and records beyond confirm."""
+    disk = FakeDisk(page_size=512)
+    store = master(disk)
+    fill(store, 12)
+    settle(store)
+    run(store, store.flush_job(thorough=True))
+    run(store, store.checkpoint_job())
+    kept = _kept(store)
+    fill(store, 4)
+    store.close(clean=False)
+    return to_files(disk), kept
+
+
+def _adopt(disk: FakeDisk, root: Path) -> None:
+    with StoreReader(root) as ours, StoreReader(root, rocketmq=True) as reader:
+        value = adoption.plan_adoption(reader, ours)
+        adoption.carry_out(disk, value, ADOPTER, reader=reader, ours=ours)
+
+
+def _repair(disk: FakeDisk, root: Path) -> None:
+    with StoreReader(root) as reader:
+        plan = repair.plan_repair(reader)
+        if plan.actions:
+            repair.carry_out(disk, plan, reader=reader, wall_ms=3000)
+        elif reader.ours:
+            recover(disk, wall_ms=3000)
+
+
+def _recover(disk: FakeDisk, root: Path) -> None:
+    recover(disk, wall_ms=3000)
+
+
+def _is_adopted(disk: FakeDisk, kept: Bodies) -> None:
+    _holds(disk, kept, ADOPTER)
+    store = Store.open(disk, settings_of(identity_of(disk)), ADOPTER, wall_ms=4000)
+    assert store.damage is None
+    assert store.topics() == {TOPIC: 4}
+    assert store.epochs[0].epoch == 0
+    store.close(clean=True)
+
+
+def _is_ours(disk: FakeDisk, kept: Bodies) -> None:
+    _holds(disk, kept, WHO)
+
+
+def _holds(disk: FakeDisk, kept: Bodies, who: Who) -> None:
+    _is_sound(disk, kept)
+    store = Store.open(disk, settings_of(identity_of(disk)), who, wall_ms=4000)
+    assert store.damage is None
+    held = dict(_kept(store))
+    assert [(at, held.get(at)) for at, _ in kept] == kept
+    store.close(clean=True)
+
+
+def _is_sound(disk: FakeDisk, kept: Bodies) -> None:
+    root = to_files(disk)
+    try:
+        with StoreReader(root) as reader:
+            assert [one for one in verify(reader).findings if one.grade is Grade.DAMAGE] == []
+            held = {found.log_offset: found.body for found in reader.records()}
+            assert [(at, held.get(at)) for at, _ in kept] == kept
+    finally:
+        shutil.rmtree(root)
