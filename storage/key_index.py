@@ -32,6 +32,7 @@ from storage.disk import Disk
 from storage.dispatcher import stretch
 from storage.errors import DiskError
 from storage.key_index_file import CELLS_AT_ONCE, DIRECTORY, FileMark, KeyFile, read_cells
+from storage.key_seal import Seals, break_seal, write_seals
 from storage.segments import Segments
 from storage.settings import StoreSettings
 from twinlog.errors import CorruptionError
@@ -75,12 +76,15 @@ class Flush:
     unflushed: Unflushed
     current: KeyFile | None
     pages: bytes
+    full: tuple[FileMark, ...] = ()
 
     def run(self, op: str) -> None:
         """Make everything durable up to the mark; may run in a worker thread."""
         if self.current is not None and self.disk.exists(self.current.mark.path):
             self.current.write_pages(self.pages, op)
         self.unflushed.flush(self.disk, op)
+        kept = [file.name for file in self.mark.files]
+        write_seals(self.disk, self.full, kept, op + ".seal")
 
 
 class KeyIndex:
@@ -98,6 +102,9 @@ class KeyIndex:
         self._current: KeyFile | None = None
         self._ahead = 0
         self._unflushed = Unflushed()
+        self._unsealed: list[FileMark] = []
+        self.seals = Seals(disk)
+        """What full files are compared with when they are searched."""
         self.position = 0
         self.full_timestamp = 0
         """End timestamp of the newest full file that is on the disk; RocketMQ's checkpoint."""
@@ -182,6 +189,7 @@ class KeyIndex:
         """Set a damaged file aside, drop those after it, and go back to where it began."""
         disk = self._disk
         for file in reversed(lost):
+            self._unseal(file.name)
             self._unflushed.files.discard(file.path)
             if file is not bad and disk.exists(file.path):
                 disk.remove(file.path, "key-index.remove")
@@ -207,7 +215,14 @@ class KeyIndex:
         """Make the last full file the one that grows; it may have room after a cut."""
         self._current = None
         if self._full:
+            self._unseal(self._full[-1].name)
             self._current, _ = KeyFile.load(self._disk, self._full.pop(), thorough=False)
+
+    def _unseal(self, name: str) -> None:
+        """Forget the check sums of a file that is no full one any more, or another one."""
+        break_seal(self._disk, name)
+        self.seals.forget(name)
+        self._unsealed = [file for file in self._unsealed if file.name != name]
 
     def _entered_behind(self, border: int) -> int:
         """Return how many cells there are of records at or behind a log offset."""
@@ -312,6 +327,7 @@ class KeyIndex:
         self._unflushed.directories.add(DIRECTORY)
         if before is not None:
             self._full.append(before.mark)
+            self._unsealed.append(before.mark)
         self._current = made
 
     def leave(self, log_start: int) -> list[FileMark]:
@@ -359,15 +375,19 @@ class KeyIndex:
         if self._current is not None:
             self._current.write_header("key-index.flush")
             pages = self._current.take_dirty()
-        return Flush(self._disk, self.mark(), self._unflushed.take(), self._current, pages)
+        full, self._unsealed = tuple(self._unsealed), []
+        return Flush(self._disk, self.mark(), self._unflushed.take(), self._current, pages, full)
 
     def flushed(self, flush: Flush, *, done: bool) -> None:
         """Take a flush back, done or not."""
         if done:
+            for file in flush.full:
+                self.seals.forget(file.name)
             newest = flush.mark.files[-2].header.end_timestamp if len(flush.mark.files) > 1 else 0
             self.full_timestamp = max(self.full_timestamp, newest)
             return
         self._unflushed.give_back(flush.unflushed)
+        self._unsealed = [*flush.full, *self._unsealed]
         if flush.current is not None:
             flush.current.give_back(flush.pages)
 

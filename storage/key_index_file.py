@@ -74,6 +74,10 @@ class FileMark:
         """Return where in the file a cell begins."""
         return _HEAD + _SLOT * self.slots + _CELL * number
 
+    def slot_at(self, slot: int) -> int:
+        """Return where in the file a slot begins."""
+        return _HEAD + _SLOT * slot
+
     def damaged(self, what: str) -> CorruptionError:
         """Return the error for a file that does not hold together."""
         return CorruptionError(f"{self.path}: {what}", file=self.path, offset=0, what=what)
@@ -93,7 +97,7 @@ def read_cells(disk: Disk, mark: FileMark, start: int, end: int) -> bytes:
 
 def read_slot(disk: Disk, mark: FileMark, slot: int) -> int:
     """Return the newest cell of a slot's chain, as the file says."""
-    data = disk.read_at(mark.path, _HEAD + _SLOT * slot, _SLOT, "key-index.read")
+    data = disk.read_at(mark.path, mark.slot_at(slot), _SLOT, "key-index.read")
     return int(INDEX_SLOT.unpack(data)[0]) if len(data) == _SLOT else 0
 
 

@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 
 from storage.disk import Disk
 from storage.key_index_file import FileMark, KeyFile, read_cells, read_slot
+from storage.key_seal import Seals
 from storage.segments import Segments
 from twinlog import record
 from twinlog.errors import CorruptionError
@@ -100,6 +101,8 @@ class Lookup:
         self.query = query
         self._hash = key_hash(f"{query.topic}#{query.key}".encode())
         self._chains: list[tuple[FileMark, int]] = []
+        self._seals: Seals | None = None
+        self._grows = ""
         self._reading = ""
         self.found = Found()
         self.generation = 0
@@ -107,12 +110,16 @@ class Lookup:
         self.bad_file = ""
         """Name of an index file that did not hold together, after `run` raised."""
 
-    def over(self, files: Sequence[FileMark], current: KeyFile | None) -> Lookup:
+    def over(
+        self, files: Sequence[FileMark], current: KeyFile | None, seals: Seals | None = None
+    ) -> Lookup:
         """Choose the files, newest first; to be called by the store's owner.
 
+        What is read of full files is compared with their check sums, if ``seals`` has any.
         The newest cell is taken now, so cells that are written later are no part of the answer.
         """
         begin, end = self.query.begin, self.query.end
+        self._seals, self._grows = seals, current.mark.name if current is not None else ""
         for mark in reversed(files):
             header = mark.header
             if header.next_cell <= 1 or header.begin_timestamp > end:
@@ -154,11 +161,21 @@ class Lookup:
             if not self.found.complete:
                 return
             self._reading = mark.name
-            number = first if first >= 0 else read_slot(self._disk, mark, self._hash % mark.slots)
+            number = first if first >= 0 else self._slot(mark)
             for offset in self._chain(mark, number):
                 if offset < last and offset < self.query.before:
                     yield offset
                     last = offset
+
+    def _slot(self, mark: FileMark) -> int:
+        slot = self._hash % mark.slots
+        self._prove(mark, mark.slot_at(slot), INDEX_SLOT.size)
+        return read_slot(self._disk, mark, slot)
+
+    def _prove(self, mark: FileMark, at: int, length: int) -> None:
+        seals = self._seals if mark.name != self._grows else None
+        if seals is not None and not seals.prove(mark, at, length):
+            raise self._damaged(mark, f"bytes around {at} are not as they were when it was full")
 
     def _chain(self, mark: FileMark, number: int) -> Iterator[int]:
         """Walk one chain; a damaged one is an error."""
@@ -170,6 +187,7 @@ class Lookup:
                 self.found.complete = False
                 return
             self.found.looks += 1
+            self._prove(mark, mark.cell_at(number), INDEX_CELL.size)
             cell = read_cells(self._disk, mark, number, number + 1)
             hashed, offset, seconds, before = INDEX_CELL.unpack(cell)
             if hashed < 0 or hashed % mark.slots != slot or not 0 <= before < number:

@@ -441,7 +441,7 @@ class Store(Upkeep):
             raise
         lookup = Lookup(self._disk, segments, query, self.confirm)
         lookup.generation = self._generation
-        return lookup.over(keys.files, keys.current)
+        return lookup.over(keys.files, keys.current, keys.seals)
 
     def looked_up(self, lookup: Lookup, error: CorruptionError | None) -> None:
         """Take a search back after it ran.
