@@ -66,7 +66,8 @@ def run(folder: Path, made: list[Section], *, index: bool) -> tuple[float, float
         appending, dispatching = appending + between - begin, dispatching + end - between
     if index:
         begin = time.process_time()
-        answer = store.find_key(KeyQuery("orders", "customer-17"))
+        lookup = store.look_up(KeyQuery("orders", "customer-17"))
+        answer = lookup.run()
         asking = time.process_time() - begin
         assert len(answer.slices) == min(32, len(made) * RECORDS // 9973 + 1)
     store.close(clean=False)

@@ -182,7 +182,7 @@ class History:
             self.step(number)
         self.restart(clean=False)
         self.retain(erase=True)
-        for number in range(26, 30):
+        for number in range(26, 36):
             self.step(number)
         self.store.close(clean=True)
 

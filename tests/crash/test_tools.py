@@ -15,7 +15,7 @@ from tests.crash.test_every_operation import LOSSES, lose
 from tests.crash.tools import Tool, from_files, to_files, tools
 from tests.fakes.faults import SimulatedCrash
 
-NAMES = ("adopt", "repair-ours", "repair-torn", "repair-queues", "recover")
+NAMES = ("adopt", "repair-ours", "repair-rocketmq", "recover")
 
 
 def calls(tool: Tool) -> int:

@@ -33,7 +33,6 @@ from tests.crash.workbench import (
     settle,
 )
 from tests.fakes.disk import FakeDisk
-from tests.golden.manifest import unpack
 from twinlog.layout import file_name
 from twinlog.store_check import Grade, verify
 from twinlog.store_reader import StoreReader
@@ -92,8 +91,7 @@ def tools() -> dict[str, Tool]:
     return {
         "adopt": Tool(*_adoptable(), _adopt, _is_adopted),
         "repair-ours": Tool(*_damaged(), _repair, _is_ours),
-        "repair-torn": Tool(*_golden("03b-torn-tail"), _repair, _is_sound),
-        "repair-queues": Tool(*_golden("03e-queue-lost"), _repair, _is_sound),
+        "repair-rocketmq": Tool(*_torn(), _repair, _is_sound),
         "recover": Tool(*_killed(), _recover, _is_ours),
     }
 
@@ -136,11 +134,22 @@ def _damaged() -> tuple[Path, Bodies]:
     return to_files(disk), kept
 
 
-def _golden(case: str) -> tuple[Path, Bodies]:
-    """A damaged store of RocketMQ's."""
-    root = unpack(case, Path(mkdtemp()))
+def _torn() -> tuple[Path, Bodies]:
+    """RocketMQ's, as far as anybody can tell: a queue and the key index lost, a torn tail."""
+    root, kept = _adoptable()
     with StoreReader(root) as reader:
-        return root, [(found.log_offset, found.body) for found in reader.records()]
+        end = reader.end
+    name, size = file_name(end - end % SETTINGS.segment_size), SETTINGS.segment_size
+    with (root / "commitlog" / name).open("r+b") as log:
+        log.seek(kept[-1][0] % size)
+        torn = log.read(100)
+        log.seek(end % size)
+        log.write(torn)
+    (root / "abort").touch()
+    shutil.rmtree(root / "consumequeue" / TOPIC / "1")
+    for path in (root / "index").iterdir():
+        path.write_bytes(b"torn")
+    return root, kept
 
 
 def _killed() -> tuple[Path, Bodies]:

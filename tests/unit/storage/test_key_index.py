@@ -21,6 +21,7 @@ from tests.crash.workbench import (
     SETTINGS,
     TOPIC,
     append,
+    find_key,
     flip,
     index_files,
     keys_of,
@@ -41,7 +42,7 @@ from twinlog.record import Record, decode
 
 def found(store: Store, key: str, **more: int) -> list[Record]:
     """The records with a key."""
-    answer = store.find_key(KeyQuery(TOPIC, key, **more))  # type: ignore[arg-type]
+    answer = find_key(store, KeyQuery(TOPIC, key, **more))  # type: ignore[arg-type]
     return [decode(view) for view in answer.slices]
 
 
@@ -135,7 +136,7 @@ def test_queries_as_rocketmq_bounds_them() -> None:
     assert offsets(store, "k1", most=64, before=third) == wanted(store, "k1")[3:]
     assert offsets(store, "Uk1", unique=True) == wanted(store, "Uk1")[:32]
     assert offsets(store, "k1", unique=True) == []
-    few = store.find_key(KeyQuery(TOPIC, "k1", max_bytes=1))
+    few = find_key(store, KeyQuery(TOPIC, "k1", max_bytes=1))
     assert (len(few.slices), few.more, few.complete) == (1, True, True)
 
 
@@ -159,11 +160,11 @@ def test_refusals() -> None:
     keyed(store, 10)
     settle(store)
     with pytest.raises(UnknownTopic):
-        store.find_key(KeyQuery("nowhere", "k"))
+        find_key(store, KeyQuery("nowhere", "k"))
     store.close(clean=True)
     off = open_store(disk, settings=replace(SETTINGS, key_index=False))
     with pytest.raises(IndexOff) as caught:
-        off.find_key(KeyQuery(TOPIC, "k1"))
+        find_key(off, KeyQuery(TOPIC, "k1"))
     assert caught.value.hint
     assert not caught.value.retryable
 
