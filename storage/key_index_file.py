@@ -28,7 +28,7 @@ from dataclasses import dataclass, replace
 from storage.disk import Disk
 from storage.errors import DiskError
 from twinlog.errors import CorruptionError
-from twinlog.kernels import enter_keys, link_cells, unlink_cells
+from twinlog.kernels import crc32c, enter_keys, link_cells, unlink_cells
 from twinlog.layout import INDEX_CELL, INDEX_HEADER, INDEX_SLOT, IndexHeader
 
 DIRECTORY = "index"
@@ -48,12 +48,14 @@ class FileMark:
         slots: Slots of its table.
         cells: Its capacity; cell 0 is never used.
         header: As its bytes say once it is flushed.
+        crc: crc32c of its cells from 1 on; negative when nobody knows it.
     """
 
     name: str
     slots: int
     cells: int
     header: IndexHeader
+    crc: int = 0
 
     @property
     def path(self) -> str:
@@ -143,16 +145,19 @@ class KeyFile:
         """
         slots = bytearray(_SLOT * mark.slots)
         used, end = 0, mark.header.next_cell
-        last = mark.header.begin_offset
+        last, crc = mark.header.begin_offset, 0
         for start in range(1, end, CELLS_AT_ONCE):
             data = read_cells(disk, mark, start, min(start + CELLS_AT_ONCE, end))
             more, bad = link_cells(data, start, memoryview(slots))
             if bad >= 0:
                 raise mark.damaged(f"cell {bad} does not continue its chain")
+            crc = crc32c(data, crc)
             used, last = used + more, INDEX_CELL.unpack_from(data, len(data) - _CELL)[1]
         if (used, last) != (mark.header.slots_used, mark.header.end_offset):
             raise mark.damaged("its cells are not those of its header")
-        made = cls(disk, mark, slots)
+        if mark.crc not in (crc, -1):
+            raise mark.damaged("its cells do not match their CRC")
+        made = cls(disk, replace(mark, crc=crc), slots)
         written = disk.read_at(mark.path, _HEAD, len(slots), "key-index.read")
         table = bytes(slots)
         other = written != table
@@ -190,7 +195,8 @@ class KeyFile:
             began, stamp, first, offset, header.slots_used + used,
             header.next_cell + len(cells) // _CELL,
         )  # fmt: skip
-        self.mark = replace(self.mark, header=made)
+        crc = crc32c(cells, self.mark.crc) if self.mark.crc >= 0 else -1
+        self.mark = replace(self.mark, header=made, crc=crc)
         return len(cells)
 
     def cut(self, end: int, stamp_at: Callable[[int], int]) -> bool:
@@ -218,7 +224,11 @@ class KeyFile:
             header, end_timestamp=stamp_at(last), end_offset=last, next_cell=number,
             slots_used=header.slots_used - freed,
         )  # fmt: skip
-        self.mark = replace(self.mark, header=made)
+        crc = 0
+        for start in range(1, number, CELLS_AT_ONCE):
+            end = min(start + CELLS_AT_ONCE, number)
+            crc = crc32c(read_cells(self._disk, self.mark, start, end), crc)
+        self.mark = replace(self.mark, header=made, crc=crc)
         return True
 
     def _back(self) -> Iterator[tuple[int, bytes]]:

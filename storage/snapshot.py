@@ -33,7 +33,7 @@ KEPT = 2
 _VERSION = 1
 _TopicRow = tuple[str, int, int]
 _QueueRow = tuple[str, int, int, int]
-_IndexRow = tuple[str, int, int, bytes]
+_IndexRow = tuple[str, int, int, bytes] | tuple[str, int, int, bytes, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,9 @@ def encode_snapshot(value: Snapshot) -> bytes:
 def _index_row(mark: IndexMark | None) -> list[object] | None:
     if mark is None:
         return None
-    files = [[file.name, file.slots, file.cells, file.header.pack()] for file in mark.files]
+    files = [
+        [file.name, file.slots, file.cells, file.header.pack(), file.crc] for file in mark.files
+    ]
     return [mark.position, mark.ahead, files]
 
 
@@ -129,8 +131,9 @@ def _index_mark(row: object) -> IndexMark | None:
         return None
     position, ahead, files = cast("tuple[int, int, Sequence[_IndexRow]]", row)
     marks = (
-        FileMark(name, slots, cells, IndexHeader.unpack(header))
-        for name, slots, cells, header in files
+        # A snapshot from before these check sums has none.
+        FileMark(name, slots, cells, IndexHeader.unpack(header), crc[0] if crc else -1)
+        for name, slots, cells, header, *crc in files
     )
     return IndexMark(position, ahead, tuple(marks))
 

@@ -9,9 +9,9 @@ A store ends in one of these ways:
 * *found by reading*: the start did not look there; a read or `verify` names file and offset, and
   what can be read is right;
 * *refused*: the start ends with an error that says which file;
-* *keys hidden*: of the key index only: a damaged file whose bytes still hold together as chains
-  gives fewer records for a key. RocketMQ's format has no check sums there; `twinlog log verify`
-  compares it with the log and `twinlog log repair` builds it anew.
+* *keys hidden*: of the key index only, where its check sums (ours, RocketMQ's format has none) are
+  gone too: a damaged file whose bytes still hold together as chains gives fewer records for a key.
+  `twinlog log verify` compares it with the log and `twinlog log repair` builds it anew.
 
 Never: a wrong record, another exception than those of the store, a second start that ends another
 way than the first for no reason, silent loss below the flushed offset.
