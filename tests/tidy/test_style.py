@@ -59,8 +59,8 @@ SEAM = {
     "storage": {
         "appender", "archive_mark", "batch_index", "checkpoint", "closing", "commit_log",
         "batch_queue", "config_export", "consume_queue", "cut", "derived", "dispatcher", "front",
-        "identity", "key_index", "key_index_file", "key_query", "key_seal", "opening", "queues", "raw",
-        "reads", "receiver", "reserve", "segment", "segments", "slots", "snapshot", "spread",
+        "identity", "key_index", "key_index_file", "key_query", "key_seal", "opening", "queues",
+        "raw", "reads", "receiver", "reserve", "segment", "segments", "slots", "snapshot", "spread",
     },
     "replication": {"driver", "keeping", "outside", "shipment", "upkeep"},
     "node": {"connection", "finds", "raw_log"},
