@@ -174,7 +174,7 @@ def _closed(reader: StoreReader, size: int) -> int:
     """Return the border to which an adoption that met its end here has closed the last file."""
     border = -(-reader.end // size) * size
     blank = BLANK.pack(border - reader.end, MAGIC_BLANK)
-    return border if reader.series.read(reader.end, len(blank)) == blank else reader.end
+    return border if bytes(reader.series.read(reader.end, len(blank))) == blank else reader.end
 
 
 def _refused(text: str, hint: str) -> ForeignStore:
