@@ -12,62 +12,104 @@ from cli.context import Context
 from cli.failures import Exit, Failure
 from cli.parsing import PRIVATE
 from cli.spark_run import Run, store_at
+from twinlog.spark.jobs.replay import ReplaySettings
+from twinlog.spark.jobs.replay import run as send_again
+from twinlog.spark.sink.settings import Rate, rate_of
 
 
 def replay(
     *,
-    path: Path,
     topic: str,
     to_topic: str,
+    path: Path | None = None,
+    from_servers: str = "",
     servers: str = "",
     range_: str = "",
+    since: str = "",
+    until: str = "",
     tags: str = "",
+    keys: Path | None = None,
     same_queues: bool = False,
-    rate: float = 0.0,
+    rate: str = "",
     resume: Path | None = None,
     dry_run: bool = False,
     master: str = "",
     report: Path | None = None,
     context: Annotated[Context, PRIVATE],
 ) -> int:
-    """Send the records of a topic to a topic again, from a store directory to a cluster.
-
-    With --resume a replay that was stopped goes on where it was and stores nothing twice.
+    """Send the records of a topic to a topic again, from a store or a cluster to a cluster.
 
     Args:
-        path: Directory of the store that is read.
+        path: Directory of the store that is read; or --from-servers.
         topic: Its topic.
         to_topic: Topic that is written; it must exist.
-        servers: Addresses of the cluster; without it the cluster file's.
+        from_servers: Addresses of the cluster that is read, instead of a directory.
+        servers: Addresses of the cluster that is written; without it the cluster file's.
         range_: Which records: @-1h:, 100:200, -100: (see message read).
+        since: First store time: ms since 1970, 2026-11-21T10:00Z or -2h.
+        until: Store time before which it ends.
         tags: Only these tags, as "a || b".
+        keys: File with a key in each line: only records that have one of them.
         same_queues: Each record to the queue that it had.
-        rate: Rows per second of each task, at most.
-        resume: Directory that remembers how far it came; not together with --range.
-        dry_run: Count rows and bytes, send nothing.
+        rate: All tasks together at most: messages a second, as 500, or 50 MiB/s.
+        resume: Directory that remembers how far it came, to go on there; not with --until.
+        dry_run: Count messages, bytes and the time they take at --rate; send nothing.
         master: Spark master, as spark://host:port; without it a local one.
         report: File for the report as JSON.
     """
-    from twinlog.spark.jobs import replay as job
-
-    if resume is not None and range_:
-        text = "--range and --resume do not go together: what was done is remembered by position"
-        raise Failure(Exit.USAGE, text)
-    where = servers or ("" if dry_run else ",".join(context.endpoints()))
-    settings = job.ReplaySettings(
-        path=store_at(path),
+    _agree(resume, bool(range_ or until), bool(path), bool(from_servers))
+    settings = ReplaySettings(
+        path=store_at(path) if path else None,
         topic=topic,
-        servers=where,
+        from_servers=from_servers,
+        servers=servers or ("" if dry_run else ",".join(context.endpoints())),
         to_topic=to_topic,
         range=range_,
+        since=since,
+        until=until,
         tags=tags,
+        keys=_keys(keys) if keys else (),
         same_queues=same_queues,
-        rate=rate,
+        rate=_rate(rate) if rate else None,
         resume=resume.absolute() if resume else None,
         dry_run=dry_run,
     )
     with Run(context, master, report) as run:
-        return run.finish(job.run(run.session, settings))
+        return run.finish(send_again(run.session, settings))
+
+
+def _agree(resume: Path | None, bounded: bool, by_path: bool, by_servers: bool) -> None:
+    """Refuse what does not go together."""
+    if resume is not None and bounded:
+        text = "--range and --until do not go with --resume: what was done is remembered by place"
+        raise Failure(Exit.USAGE, text)
+    if by_path == by_servers:
+        text = "a replay reads a directory or a cluster"
+        raise Failure(Exit.USAGE, text, hints=("name one: --path STORE or --from-servers n1:7410",))
+
+
+def _rate(text: str) -> Rate:
+    try:
+        return rate_of(text)
+    except ValueError:
+        hints = ("write messages a second, as 500, or bytes, as 50MiB/s",)
+        raise Failure(Exit.USAGE, f'"{text}" is no rate', hints=hints) from None
+
+
+def _keys(path: Path) -> tuple[str, ...]:
+    """Return the keys that a file names."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except OSError as error:
+        raise Failure(Exit.MISSING, f"{path} cannot be read: {error.strerror}") from None
+    found = tuple(line.strip() for line in lines if line.strip())
+    for key in found:
+        if "," in key or " " in key:
+            hints = ("one key in each line: blanks separate keys in a record, commas here",)
+            raise Failure(Exit.USAGE, f'"{key}" in {path} is no key', hints=hints)
+    if not found:
+        raise Failure(Exit.USAGE, f"{path} names no key")
+    return found
 
 
 def compact(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
@@ -13,7 +14,7 @@ import pytest
 from tests.fixtures.processes import Processes
 from twinlog import Client
 from twinlog.spark.jobs.replay import ReplaySettings, run
-from twinlog.spark.sink.settings import SOURCE_PROPERTY
+from twinlog.spark.sink.settings import SOURCE_PROPERTY, Rate
 from twinlog.store_reader import StoreReader
 
 
@@ -96,8 +97,12 @@ def test_a_replay_can_be_resumed(spark: Any, golden: Path, servers: str, tmp_pat
     assert run(spark, settings).fields["rows"] == count
     with Client(servers) as client:
         assert not list(client.read("again"))
-        settings = replace(settings, dry_run=False, resume=tmp_path / "state")
-        run(spark, settings)
+        rate = Rate(count / 2)
+        settings = replace(settings, dry_run=False, resume=tmp_path / "state", rate=rate)
+        began = time.monotonic()
+        assert run(spark, settings).fields["seconds_at_rate"] == 2
+        assert time.monotonic() - began >= 0.9 * 2, "not quicker than the rate allows"
+        settings = replace(settings, rate=None)
         first = list(client.read("again"))
         run(spark, settings)
         assert [m.log_offset for m in client.read("again")] == [m.log_offset for m in first]

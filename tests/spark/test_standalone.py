@@ -5,10 +5,12 @@ One cluster for the tests of this file. Drivers are processes of their own, as u
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -20,6 +22,7 @@ import pytest
 from tests.fixtures.processes import Processes
 from tests.golden.manifest import unpack
 from twinlog import Client
+from twinlog.spark.sink.settings import SOURCE_PROPERTY
 
 pyspark = pytest.importorskip("pyspark", reason="the extra spark is not installed")
 
@@ -95,12 +98,36 @@ class Standalone:
             check=False,
         )
 
+    def below(self, word: str) -> list[int]:
+        """Processes whose command has a word and that descend from one of ours."""
+        ours = {process.pid for process in self.running}
+        found: list[int] = []
+        for pid, (_, command) in (table := processes()).items():
+            above = pid
+            while above not in ours and above in table:
+                above = table[above][0]
+            if above in ours and pid not in ours and word in command:
+                found.append(pid)
+        return found
+
     def close(self) -> None:
         """End what was started, workers first."""
         for process in reversed(self.running):
             process.terminate()
         for process in self.running:
             process.wait(SECONDS)
+
+
+def processes() -> dict[int, tuple[int, str]]:
+    """Parent and command of every process there is."""
+    found: dict[int, tuple[int, str]] = {}
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
+            with contextlib.suppress(OSError):  # it is gone already
+                parent = (folder / "stat").read_text().rpartition(")")[2].split()[1]
+                command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+                found[int(folder.name)] = int(parent), command
+    return found
 
 
 @pytest.fixture(scope="module")
@@ -166,5 +193,51 @@ def test_executors_ask_nodes(cluster: Standalone, tmp_path: Path) -> None:
         assert done.returncode == 0, done.stderr[-3000:]
         (row,) = json.loads(done.stdout)["rows"]
         assert (row["topic"], row["messages"]) == ("orders", 3000)
+    finally:
+        nodes.close()
+
+
+COPY = """
+import sys
+from twinlog.spark.sessions import start
+master, store, servers = sys.argv[1:]
+spark = start(master, {"spark.log.level": "ERROR", "spark.executor.memory": "512m"})
+frame = spark.read.format("twinlog").load(store).select("key", "tags", "body")
+write = frame.write.format("twinlog").mode("append").option("rate", "200")
+write.option("servers", servers).option("topic", "copy").save()
+spark.stop()
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="processes are found in /proc")
+def test_an_executor_that_is_killed_in_a_task(cluster: Standalone, tmp_path: Path) -> None:
+    """First a Python worker, then a whole executor: tasks run again, each row is stored once."""
+    root = unpack("02-rollover", tmp_path / "store")
+    nodes = Processes(tmp_path, nodes=1)
+    try:
+        nodes.start_all()
+        address = "{}:{}".format(*nodes.address("n1"))
+        with Client(address) as client:
+            client.create_topic("copy", 2)
+
+            def stored() -> int:
+                return sum(end for _, end in client.offsets("copy").values())
+
+            words = [sys.executable, "-c", COPY, cluster.address, str(root), address]
+            driver = subprocess.Popen(
+                words, env=dict(cluster.environment()), stderr=subprocess.PIPE, text=True
+            )
+            try:
+                for rows, word in ((100, "pyspark.daemon"), (400, "CoarseGrainedExecutorBackend")):
+                    nodes.until(lambda rows=rows: stored() >= rows, "rows are stored", seconds=90)
+                    os.kill(max(cluster.below(word)), signal.SIGKILL)
+                _, said = driver.communicate(timeout=SECONDS)
+            finally:
+                driver.kill()
+                driver.wait()
+            assert driver.returncode == 0, said[-3000:]
+            names = [m.properties[SOURCE_PROPERTY] for m in client.read("copy")]
+        assert len(names) == len(set(names)) == 1400
+        assert "ExecutorLostFailure" in said or "Lost executor" in said or "exit" in said
     finally:
         nodes.close()

@@ -23,7 +23,7 @@ GOOD = {"servers": "n1:1", "topic": "t"}
         ({}, "servers"),
         ({**GOOD, "topc": "x"}, "topc"),
         ({**GOOD, "ack": "all"}, "written, flushed"),
-        ({**GOOD, "rate": "-1"}, "Rows per second"),
+        ({**GOOD, "rate": "-1"}, "rows per second"),
         ({**GOOD, "exactlyOnce": "maybe"}, "exactlyOnce"),
         ({**GOOD, "commitTopic": "c"}, "writeId"),
     ],

@@ -17,6 +17,7 @@ from typing import Any
 
 from twinlog.spark import register
 from twinlog.spark.jobs.report import Report, Rows, Value
+from twinlog.spark.sink.settings import Rate
 
 LEFT_BEHIND = (
     "KEYS", "TAGS", "__SHARDINGKEY", "TL_SEQ", "TL_SRC", "TL_ORIGIN", "UNIQ_KEY", "WAIT",
@@ -33,26 +34,34 @@ class ReplaySettings:
     """What to replay and where to.
 
     Attributes:
-        path: The store that is read.
+        path: The store that is read; None with ``from_servers``.
         topic: Its topic.
         servers: The cluster that is written.
         to_topic: The topic there; it must exist.
+        from_servers: Addresses of the cluster that is read; empty with ``path``.
         range: Which records, in the tools' grammar; empty: all.
+        since: First store time: ms, an ISO time or ``-2h``; empty: from the start.
+        until: Store time before which it ends; empty: what is there.
         tags: Only these tags; empty: all.
+        keys: Only records with one of these keys; empty: all.
         same_queues: Whether a row goes to the queue that it had.
-        rate: Rows per second of each task; 0: no limit.
+        rate: What all tasks together send at most; None: no limit.
         resume: Directory that remembers how far it came; None: start anew.
         dry_run: Only count.
     """
 
-    path: Path
+    path: Path | None
     topic: str
     servers: str
     to_topic: str
     range: str = ""
     tags: str = ""
+    from_servers: str = ""
+    since: str = ""
+    until: str = ""
+    keys: tuple[str, ...] = ()
     same_queues: bool = False
-    rate: float = 0.0
+    rate: Rate | None = None
     resume: Path | None = None
     dry_run: bool = False
 
@@ -85,11 +94,13 @@ def run(session: Any, settings: ReplaySettings) -> Report:
     if not settings.dry_run and rows:
         if settings.resume is None:
             frame = _source(session.read, settings).selectExpr(*columns(settings))
-            _sink(frame.write.mode("append"), settings).save()
+            at_once = session.sparkContext.defaultParallelism
+            tasks = min(at_once, frame.rdd.getNumPartitions()) if settings.rate else at_once
+            _sink(frame.write.mode("append"), settings, tasks).save()
         else:
             _stream(session, settings, settings.resume)
     fields: dict[str, Value | Sequence[Value] | Mapping[str, Value]] = {
-        "source": str(settings.path),
+        "source": str(settings.path or settings.from_servers),
         "topic": settings.topic,
         "to_topic": settings.to_topic,
         "dry_run": settings.dry_run,
@@ -97,6 +108,7 @@ def run(session: Any, settings: ReplaySettings) -> Report:
         "bytes": size,
         "first_ms": first,
         "last_ms": last,
+        "seconds_at_rate": seconds_at(settings.rate, rows, size),
     }
     word = "would be sent" if settings.dry_run else "sent"
     head = f"{settings.topic} to {settings.to_topic} · {rows} rows {word}"
@@ -104,24 +116,51 @@ def run(session: Any, settings: ReplaySettings) -> Report:
     return Report("SparkReplay", head, fields, {"counts": table})
 
 
+def seconds_at(rate: Rate | None, rows: int, size: int) -> float | None:
+    """Return how long so much takes at a rate; None without one.
+
+    >>> seconds_at(Rate(50.0), 100, 0), seconds_at(Rate(1024.0, size=True), 100, 4096)
+    (2.0, 4.0)
+    """
+    return None if rate is None else (size if rate.size else rows) / rate.amount
+
+
+def chosen(settings: ReplaySettings) -> dict[str, str]:
+    """Return the source's options.
+
+    >>> settings = ReplaySettings(None, "t", "n1:1", "u", from_servers="n2:1", since="-2h")
+    >>> chosen(settings)
+    {'subscribe': 't', 'servers': 'n2:1', 'startingTimestamp': '-2h'}
+    """
+    found = {
+        "subscribe": settings.topic,
+        "path": "" if settings.path is None else str(settings.path),
+        "servers": settings.from_servers,
+        "range": settings.range,
+        "startingTimestamp": settings.since,
+        "endingTimestamp": settings.until,
+        "tags": settings.tags,
+        "keys": ",".join(settings.keys),
+    }
+    return {name: text for name, text in found.items() if text}
+
+
 def _source(reader: Any, settings: ReplaySettings) -> Any:
-    reader = reader.format("twinlog").option("subscribe", settings.topic)
-    if settings.range:
-        reader = reader.option("range", settings.range)
-    if settings.tags:
-        reader = reader.option("tags", settings.tags)
-    return reader.load(str(settings.path))
+    return reader.format("twinlog").options(**chosen(settings)).load()
 
 
-def _sink(writer: Any, settings: ReplaySettings) -> Any:
+def _sink(writer: Any, settings: ReplaySettings, tasks: int) -> Any:
     writer = writer.format("twinlog").option("servers", settings.servers)
     writer = writer.option("topic", settings.to_topic)
-    return writer.option("rate", str(settings.rate)) if settings.rate else writer
+    return writer.option("rate", settings.rate.over(tasks)) if settings.rate else writer
 
 
 def _stream(session: Any, settings: ReplaySettings, resume: Path) -> None:
-    reader = session.readStream.option("startingOffsets", "earliest")
+    reader = session.readStream
+    if not settings.since:
+        reader = reader.option("startingOffsets", "earliest")
     reader = reader.option("maxOffsetsPerTrigger", str(BATCH_ROWS))
     frame = _source(reader, settings).selectExpr(*columns(settings))
-    writer = _sink(frame.writeStream, settings).option("checkpointLocation", str(resume))
+    tasks = session.sparkContext.defaultParallelism
+    writer = _sink(frame.writeStream, settings, tasks).option("checkpointLocation", str(resume))
     writer.trigger(availableNow=True).start().awaitTermination()

@@ -15,6 +15,7 @@ from typing import Final, cast
 
 from twinlog.record import java_hash
 from twinlog.spark.errors import SourceError, listed, nearest
+from twinlog.units import parse_duration, parse_size
 
 TURN: Final = 1024
 """Rows without an order key that go to one queue before the next takes over."""
@@ -37,7 +38,27 @@ COLUMNS: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
 }
 """Columns of the sink: accepted types, meaning."""
 
+PACE_SECONDS: Final = 0.1
+"""How much may be sent before it is paid for, in seconds of the rate."""
+
 ACKNOWLEDGE: Final = ("written", "flushed", "replicated", "confirmed")
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """How much may go in a second: rows, or bytes of bodies."""
+
+    amount: float
+    size: bool = False
+
+    def over(self, tasks: int) -> str:
+        """Return the share of one of so many tasks, as an option.
+
+        >>> Rate(500.0).over(4), Rate(2048.0, size=True).over(2)
+        ('125.0', '1024 B/s')
+        """
+        share = self.amount / max(1, tasks)
+        return f"{max(1, round(share))} B/s" if self.size else str(share)
 
 
 def _flag(text: str) -> object:
@@ -45,7 +66,6 @@ def _flag(text: str) -> object:
 
 
 def _seconds(text: str) -> object:
-    from twinlog.units import parse_duration
 
     return parse_duration(text)
 
@@ -54,11 +74,22 @@ def _word(text: str) -> object:
     return ACKNOWLEDGE[ACKNOWLEDGE.index(text.lower())]
 
 
-def _rows(text: str) -> object:
-    number = float(text)
-    if number <= 0:
-        raise ValueError
-    return number
+def rate_of(text: str) -> Rate:
+    """Return rows per second, as 500, or bytes per second, as 50 MiB/s.
+
+    Raises:
+        ValueError: It is neither.
+
+    >>> rate_of("500"), rate_of("2 KiB/s")
+    (Rate(amount=500.0, size=False), Rate(amount=2048.0, size=True))
+    """
+    amount, _, per = text.strip().partition("/")
+    if per.strip() == "s":
+        return Rate(float(parse_size(amount.strip())), size=True)
+    rate = float(text)
+    if not 0 < rate < 1e12:
+        raise ValueError(text)
+    return Rate(rate)
 
 
 OPTIONS: Final[tuple[tuple[str, Callable[[str], object], str | None, str], ...]] = (
@@ -68,7 +99,7 @@ OPTIONS: Final[tuple[tuple[str, Callable[[str], object], str | None, str], ...]]
     ("exactlyOnce", _flag, "true", "Streams: whether a replay is recognised by its sequences."),
     ("writeId", str, "", "Streams: names the writer instead of the query's checkpoint."),
     ("commitTopic", str, "", "Streams: topic for a record of each committed batch; needs writeId."),
-    ("rate", _rows, None, "Rows per second of each task, at most."),
+    ("rate", rate_of, None, "Of each task, at most: rows per second, as 500, or 50 MiB/s."),
     ("timeout", _seconds, "60 s", "How long a section may wait for its answer, failover included."),
 )
 """Options of the sink: name, parser, default as text, meaning."""
@@ -84,7 +115,7 @@ class SinkSettings:
     exactly_once: bool
     write_id: str
     commit_topic: str
-    rate: float | None
+    rate: Rate | None
     timeout: float
 
 
@@ -125,7 +156,7 @@ def parse(given: Mapping[str, str]) -> SinkSettings:
         exactly_once=bool(values["exactlyonce"]),
         write_id=str(values["writeid"]),
         commit_topic=str(values["committopic"]),
-        rate=cast("float | None", values["rate"]),
+        rate=cast("Rate | None", values["rate"]),
         timeout=cast("float", values["timeout"]),
     )
 
@@ -201,21 +232,39 @@ def queue_for(order_key: str | None, queue: int | None, number: int, queues: int
 
 @dataclass(slots=True)
 class Pace:
-    """Spreads rows over time: at most ``rate`` per second, none of it saved up for later.
+    """Spreads what a task sends over time: ``rate`` per second, none of it saved up for later.
+
+    What was sent is paid for afterwards, in steps of `PACE_SECONDS`, and the rest at the end: a
+    task takes as long as its rows need, however few they are.
 
     Times are seconds of one monotonic clock, handed in.
     """
 
     rate: float
-    due: float = 0.0
+    due: float | None = None
+    owed: float = 0.0
 
-    def wait(self, rows: int, now: float) -> float:
-        """Return how long to wait before ``rows`` more rows go.
+    def sent(self, amount: float, now: float) -> float:
+        """Count what was sent and return how long to wait before more goes.
 
         >>> pace = Pace(100.0)
-        >>> pace.wait(50, 10.0), pace.wait(50, 10.0), pace.wait(50, 30.0)
-        (0.0, 0.5, 0.0)
+        >>> pace.sent(5, 10.0), pace.sent(5, 10.0), pace.sent(20, 10.2), pace.sent(10, 30.0)
+        (0.0, 0.1, 0.1, 0.0)
         """
-        left = max(0.0, self.due - now)
-        self.due = max(self.due, now) + rows / self.rate
-        return left
+        self.owed += amount
+        if self.owed < self.rate * PACE_SECONDS:
+            if self.due is None:
+                self.due = now
+            return 0.0
+        return self.rest(now)
+
+    def rest(self, now: float) -> float:
+        """Return how long to wait until everything that was sent is paid for.
+
+        >>> Pace(100.0, due=10.0, owed=50.0).rest(10.2)
+        0.3
+        """
+        began = now if self.due is None else self.due
+        paid = began + self.owed / self.rate
+        self.due, self.owed = max(paid, now), 0.0
+        return round(max(0.0, paid - now), 9)

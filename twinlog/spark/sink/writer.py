@@ -51,9 +51,6 @@ else:
 LINGER_SECONDS = 1e9
 """Sections close by size and at the end of a task, never by time: a replay must make the same."""
 
-PACE_ROWS = 256
-"""Rows between two looks at the clock of a limited rate."""
-
 REUSED = "sequence-reused"
 """What a store answers to a section it has with other bodies."""
 
@@ -201,7 +198,7 @@ class _Task:
         self._producers: dict[str, tuple[Producer, int]] = {}
         self._sections: dict[str, list[Section]] = {}
         self._queues: dict[str, int] = {}
-        self._pace = Pace(settings.rate) if settings.rate else None
+        self._pace = Pace(settings.rate.amount) if settings.rate else None
 
     def run(self, client: Client, batches: Iterator[Any]) -> Sent:
         """Send everything, wait for the answers, and say what was stored."""
@@ -209,11 +206,12 @@ class _Task:
         try:
             for batch in batches:
                 for row in rows_of(batch):
-                    if self._pace is not None and rows % PACE_ROWS == 0:
-                        time.sleep(self._pace.wait(PACE_ROWS, time.monotonic()))
                     body = self._send(client, row, rows)
                     crc = zlib.crc32(body, crc)
                     rows += 1
+                    self._wait(body)
+            if self._pace is not None:
+                time.sleep(self._pace.rest(time.monotonic()))
             for producer, _ in self._producers.values():
                 producer.flush()
             duplicates = sum(p.statistics().duplicates for p, _ in self._producers.values())
@@ -221,6 +219,14 @@ class _Task:
             for producer, _ in self._producers.values():
                 producer.close()
         return Sent(self._identity.task, rows, duplicates, crc, self._spans())
+
+    def _wait(self, body: bytes) -> None:
+        """Wait as the rate says; a section that is full leaves meanwhile."""
+        rate = self._settings.rate
+        if self._pace is not None and rate is not None:
+            left = self._pace.sent(len(body) if rate.size else 1, time.monotonic())
+            if left:
+                time.sleep(left)
 
     def _send(self, client: Client, row: Mapping[str, Any], number: int) -> bytes:
         topic = self._settings.topic or row.get("topic")

@@ -1,0 +1,92 @@
+"""replay: what is chosen, how fast it goes, what is refused. Sending is tested with the sink."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cli.app import main
+from tests.unit.twinlog.ours import Ours
+from twinlog.spark.batch import DirectoryQuery, read_task
+from twinlog.spark.jobs.replay import ReplaySettings, chosen
+from twinlog.spark.sink.settings import Pace, Rate, parse, rate_of
+
+PLAIN = {"TWINLOG_SPARK_ENGINE": "plain"}
+SECONDS = 30.0
+
+
+def taken(rate: Rate, tasks: int, amounts: list[float]) -> float:
+    """Seconds that as many tasks at once need, each on a clock of its own, by the sink's option."""
+    share = parse({"servers": "n1:1", "rate": rate.over(tasks)}).rate
+    assert share is not None
+    clocks = [0.0] * tasks
+    for number, rows in enumerate(amounts):
+        own, pace = number % tasks, Pace(share.amount)
+        for _ in range(round(rows)):
+            clocks[own] += 0.000_02  # what sending a row costs
+            clocks[own] += pace.sent(1024 if rate.size else 1, clocks[own])
+        clocks[own] += pace.rest(clocks[own])
+    return max(clocks)
+
+
+@pytest.mark.parametrize("text", ["600", "600 KiB/s"])
+@pytest.mark.parametrize("each", [9000, 4500, 90, 7])
+def test_the_rate_is_kept_within_ten_per_cent(text: str, each: int) -> None:
+    """Over thirty seconds, in two long tasks or in thousands of short ones."""
+    amounts = [float(each)] * (18_000 // each)
+    limit = 18_000 / 600
+    assert limit == SECONDS
+    assert abs(taken(rate_of(text), 2, amounts) - limit) <= limit / 10
+
+
+def test_what_is_chosen(tmp_path: Path) -> None:
+    """By store time and by key, in the source's options."""
+    ours = Ours()
+    for number in range(20):
+        ours.batch(b"%d" % number)
+    root = ours.write(tmp_path)
+    first = ours.clock - 19
+
+    def bodies(**given: object) -> list[int]:
+        settings = ReplaySettings(root, "t", "n1:1", "u", **given)  # type: ignore[arg-type]
+        query = DirectoryQuery.make(chosen(settings))
+        return [
+            int(row["body"])
+            for task in query.tasks(0)
+            for batch in read_task(task)
+            for row in batch.to_pylist()
+        ]
+
+    every = bodies()
+    assert every == list(range(20))
+    since, until = bodies(since=str(ours.clock - 4)), bodies(until=str(ours.clock - 4))
+    assert (since, until) == (every[-5:], every[:-5]), first
+    assert bodies(keys=("none", "other")) == []
+    assert bodies(tags="a || b", range="-3:") == every[-3:]
+
+
+@pytest.mark.parametrize(
+    ("words", "said", "code"),
+    [
+        ([], "a replay reads a directory or a cluster", 64),
+        (["--path", "{}", "--from-servers", "n1:1"], "a replay reads a directory or a cluster", 64),
+        (["--path", "{}", "--rate", "fast"], '"fast" is no rate', 64),
+        (["--path", "{}", "--until", "-1h", "--resume", "x"], "do not go with --resume", 64),
+        (["--path", "{}", "--keys", "{}/nothing"], "cannot be read", 66),
+        (["--path", "{}", "--keys", "{}/two"], '"a b" in', 64),
+        (["--path", "{}", "--keys", "{}/empty"], "names no key", 64),
+    ],
+)
+def test_wrong_calls(
+    words: list[str], said: str, code: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Before a session is started."""
+    root = Ours()
+    root.batch(b"x")
+    root.write(tmp_path)
+    (tmp_path / "two").write_text("fine\na b\n")
+    (tmp_path / "empty").write_text("\n")
+    call = [word.format(tmp_path) for word in words]
+    made = main(["spark", "replay", "--topic", "t", "--to-topic", "u", "--dry-run", *call], PLAIN)
+    assert (made, said in capsys.readouterr().err) == (code, True)
