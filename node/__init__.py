@@ -12,6 +12,7 @@ Who does what for a client's request:
     client_server      sockets, turns of the loop, who is closed
     append_path        many requests become one append
     reads              slices of the log, parked readers, cold data
+    cold_work, budget  what threads do for clients, and the memory of it
     answers, admin     questions and orders
     presence           where the other nodes are
 

@@ -30,18 +30,13 @@ import trio
 from node.admin import Admin
 from node.answers import Answers
 from node.append_path import AppendPath
-from node.connection import ClientConnection, Later
+from node.cold_work import ColdWork
+from node.connection import ClientConnection
 from node.counts import ClientCounts
-from node.finds import Finds, search
 from node.limits import Limits, connections_that_fit
-from node.raw_log import RawLog, RawQuery
-from node.reads import Cold, ReadAsker, ReadRequest, Reads
+from node.reads import ReadRequest, Reads
 from replication.stream_service import Outbox, Stream, accept
-from storage.key_query import KeyQuery, Lookup
-from storage.raw import RawPiece
-from storage.reads import ReadResult
 from twinlog import wire
-from twinlog.errors import TwinlogError
 
 SWEEP_SECONDS = 1.0
 EMPTY_SECONDS = 2.0
@@ -96,20 +91,17 @@ class ClientServer:
         limits: Limits,
         appends: AppendPath,
         reads: Reads,
-        finds: Finds,
-        raw: RawLog,
+        cold: ColdWork,
         answers: Answers,
         admin: Admin,
         status: Callable[[], Mapping[str, object]],
         counts: ClientCounts,
-        fetch: Callable[[ReadResult], ReadResult | Exception],
         tell: Callable[..., None],
     ) -> None:
         self.limits = limits
         self.appends = appends
         self.reads = reads
-        self.finds = finds
-        self.raw = raw
+        self.cold = cold
         self.answers = answers
         self.admin = admin
         self.status = status
@@ -118,13 +110,9 @@ class ClientServer:
         self.epoch = 0
         """Sent in every header; the node keeps it."""
         self._turns = turns
-        self._fetch = fetch
         self._tell = tell
         self._connections: dict[ClientConnection, None] = {}
         self._connections_max = connections_that_fit(limits.connections_max)
-        self._cold_threads = trio.CapacityLimiter(limits.cold_reads_max)
-        self.cold = Budget(limits.cold_bytes_max)
-        """Memory of cold answers that nobody has taken yet."""
         self._nursery: trio.Nursery | None = None
 
     @property
@@ -153,6 +141,7 @@ class ClientServer:
         """Serve until cancelled; see the module for what a cancellation leaves."""
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
+            self.cold.run_in(nursery)
             nursery.start_soon(self._sweep)
             nursery.start_soon(accept, listener, self._accepted)
             task_status.started()
@@ -190,6 +179,7 @@ class ClientServer:
             self._turns.outbox.readiness.turn(self._end)
         del self._connections[connection]
         self.reads.forget(connection)
+        self.cold.forget(connection)
 
     def _left_the_rules(self, connection: ClientConnection, error: wire.FrameError) -> None:
         """Close and count; only a peer of another version is told why."""
@@ -272,7 +262,7 @@ class ClientServer:
         self._turns.watched(by_readers=waiting)
         if waiting:
             for cold in self.reads.wake(now):
-                self._start(cold)
+                self.cold.read(cold)
 
     def enter(self) -> None:
         """Let what is about to be answered show every record that is confirmed."""
@@ -283,106 +273,4 @@ class ClientServer:
         """Answer a read, park it, or have a thread fetch it."""
         cold = self.reads.serve(request, now)
         if cold is not None:
-            self._start(cold)
-
-    def find(self, query: KeyQuery, done: Later) -> None:
-        """Have a thread search for a key; ``done`` takes the answer.
-
-        Raises:
-            TwinlogError: It is refused at once; ``done`` is not called.
-        """
-        assert self._nursery is not None, "the server does not run"
-        self._nursery.start_soon(self._find, self.finds.begin(query), done)
-
-    async def _find(self, lookup: Lookup, done: Later) -> None:
-        """Search in a thread; what is found counts as memory like a cold read's."""
-        size = lookup.query.max_bytes
-        await self.cold.take(size)
-        try:
-            error = await trio.to_thread.run_sync(search, lookup, limiter=self._cold_threads)
-            done(*self.finds.finish(lookup, error))
-        except TwinlogError as refused:
-            done(refused)
-        finally:
-            self.cold.give(size)
-        self._turns.turn()
-
-    def log(self, query: RawQuery, asker: ReadAsker, done: Later) -> None:
-        """Have a thread copy a piece of the log; ``done`` takes the answer.
-
-        Raises:
-            TwinlogError: It is refused at once; ``done`` is not called.
-        """
-        assert self._nursery is not None, "the server does not run"
-        piece = self.raw.begin(query)
-        if piece is None:
-            done(*self.raw.finish(query, None, b""))
-        else:
-            self._nursery.start_soon(self._read_raw, query, piece, asker, done)
-
-    async def _read_raw(
-        self, query: RawQuery, piece: RawPiece, asker: ReadAsker, done: Later
-    ) -> None:
-        """Copy a piece in a thread; it counts as memory until the client has taken it."""
-        size = piece.end - piece.start
-        await self.cold.take(size)
-        try:
-            data = await trio.to_thread.run_sync(piece.copy, limiter=self._cold_threads)
-            done(*self.raw.finish(query, piece, data))
-            del data, piece
-            self._turns.turn()
-            await asker.taken()
-        finally:
-            self.cold.give(size)
-
-    def _start(self, cold: Cold) -> None:
-        assert self._nursery is not None, "the server does not run"
-        self._nursery.start_soon(self._read_cold, cold)
-
-    async def _read_cold(self, cold: Cold) -> None:
-        """Fetch cold data in a thread; touching it here would stall every connection.
-
-        What was fetched is memory of our own until the client has taken it, and counts as long.
-        """
-        size = sum(len(piece) for piece in cold.result.slices)
-        await self.cold.take(size)
-        try:
-            with self._turns.outbox.readiness.awaiting():
-                fetched = await trio.to_thread.run_sync(
-                    self._fetch, cold.result, limiter=self._cold_threads
-                )
-            self.reads.finish(cold, fetched)
-            self._turns.turn()
-            await cold.request.asker.taken()
-        except TwinlogError as error:  # damage, or the log went on: only the reader hears
-            cold.request.asker.read_failed(cold.request.request, error)
-            self._turns.turn()
-        finally:
-            self.cold.give(size)
-
-
-class Budget:
-    """Bytes that tasks may hold together; who asks for more waits in line.
-
-    One that asks for more than all there is gets it when nobody else holds anything.
-    """
-
-    def __init__(self, size: int) -> None:
-        self._size = size
-        self.held = 0
-        """Bytes taken and not given back."""
-        self._line = trio.StrictFIFOLock()
-        self._given = trio.Event()
-
-    async def take(self, size: int) -> None:
-        """Wait until ``size`` more fits; a cancelled wait takes nothing."""
-        async with self._line:
-            while self.held and self.held + size > self._size:
-                self._given = trio.Event()
-                await self._given.wait()
-            self.held += size
-
-    def give(self, size: int) -> None:
-        """Give back what `take` took."""
-        self.held -= size
-        self._given.set()
+            self.cold.read(cold)

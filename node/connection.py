@@ -15,7 +15,7 @@ the answer is ``busy``. Sources: protocol.md 9, replication.md G.16.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from node.append_path import AppendRequest, parse_sections, parse_terms
 from node.finds import parse_find
@@ -29,6 +29,7 @@ from twinlog.errors import Busy, ProtocolError, TwinlogError, UsageError
 if TYPE_CHECKING:
     from node.answers import Identity
     from node.client_server import ClientServer
+    from node.cold_work import Later
     from replication.stream_service import Stream
 
 KINDS: Mapping[int, str] = {kind: kind.name.lower() for kind in wire.CLIENT_TYPES}
@@ -42,16 +43,6 @@ TEXTS_MAX = 128 * 1024
 
 SECTION_TEXT_MIN = 48
 """With `TEXTS_MAX` so few that the answer to the largest append fits a frame in any script."""
-
-
-class Later(Protocol):
-    """Answers a request when its outcome is known; a connection that is gone swallows it."""
-
-    def __call__(
-        self, outcome: Mapping[str, object] | TwinlogError, payload: Sequence[memoryview] = ()
-    ) -> None:
-        """Answer with fields and payload, or with an error."""
-        ...
 
 
 class ClientConnection:
@@ -107,10 +98,10 @@ class ClientConnection:
             case wire.Type.GET:
                 self._get(frame)
             case wire.Type.FIND:
-                self._server.find(parse_find(frame.fields, self._server.limits), self._later(frame))
+                self._find(frame)
             case wire.Type.LOG:
                 query = parse_log(frame.fields, self._server.limits)
-                self._server.log(query, self, self._later(frame))
+                self._server.cold.log(query, self, self._later(frame))
             case wire.Type.STATUS:
                 self.answer(frame.type, frame.request, self._server.status())
             case wire.Type.ADMIN:
@@ -178,6 +169,10 @@ class ClientConnection:
         fields, record = self._server.answers.get(frame.fields)
         self.answer(frame.type, frame.request, fields, record)
 
+    def _find(self, frame: wire.Frame) -> None:
+        query, seconds = parse_find(frame.fields, self._server.limits)
+        self._server.cold.find(query, seconds, self, self._later(frame))
+
     def _later(self, frame: wire.Frame) -> Later:
         kind, request = frame.type, frame.request
 
@@ -232,9 +227,26 @@ class ClientConnection:
         """Answer a read with views of the log."""
         self.answer(wire.Type.READ, request, answer.fields, answer.slices)
 
+    @property
+    def gone(self) -> bool:
+        """Whether nobody hears an answer any more."""
+        return self.stream.closed is not None
+
+    def broke(self, error: Exception) -> None:
+        """An answer's making met a defect: see `ClientServer.broke`."""
+        self._server.broke(self, error)
+
     async def taken(self) -> None:
-        """Wait until the client has taken every answer so far, or is gone."""
-        await self.stream.emptied()
+        """Wait until the client has taken every answer so far, or is gone.
+
+        One that takes less than ``cold_drain_bytes_min`` a second is closed: it holds memory that
+        others wait for.
+        """
+        limits = self._server.limits
+        seconds = limits.cold_drain_seconds + self.stream.unsent / limits.cold_drain_bytes_min
+        if not await self.stream.emptied(seconds) and not self.gone:
+            self._server.counts.limit_reached("cold_drain_bytes_min")
+            self._server.close(self, "slow")
 
     def read_failed(self, request: int, error: TwinlogError) -> None:
         """Say why nothing is served."""

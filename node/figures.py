@@ -33,6 +33,7 @@ class Counters:
         events: Log events by (name, level).
         accepted: Client connections since the start.
         connections, in_flight, long_polls: Now.
+        cold_bytes, cold_waiting: Memory of copied answers, and how many wait for it, now.
         unlocked: Bytes of memory that should be locked and may not be.
     """
 
@@ -44,6 +45,8 @@ class Counters:
     in_flight: int
     long_polls: int
     unlocked: int = 0
+    cold_bytes: int = 0
+    cold_waiting: int = 0
     events: Mapping[tuple[str, str], int] = field(default_factory=dict[tuple[str, str], int])
     appended: Mapping[str, int] = field(default_factory=_none)
     appended_bytes: Mapping[str, int] = field(default_factory=_none)
@@ -122,6 +125,8 @@ def _counted(counters: Counters) -> dict[str, float | Mapping[Labels, float]]:
         "twinlog_requests_in_flight": counters.in_flight,
         "twinlog_long_polls_waiting": counters.long_polls,
         "twinlog_memory_unlocked_bytes": counters.unlocked,
+        "twinlog_cold_answers_bytes": counters.cold_bytes,
+        "twinlog_cold_answers_waiting": counters.cold_waiting,
     }
 
 

@@ -5,13 +5,15 @@ come from the disk. Like a read it is bound by confirm, and a slave that has not
 master for too long refuses it.
 
 Answers: records newest first as payload; ``more`` (ask again below the last one), ``complete``
-(False: the index had too many entries to look at all), and as for a read confirm, age, node, role.
+(False: the index had too many entries to look at all, or in time), and as for a read confirm, age,
+node, role.
 
 Not here: searching (`storage.key_query`), threads and sockets (`node.client_server`).
 """
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
@@ -41,8 +43,8 @@ class FindStore(Protocol):
         ...
 
 
-def parse_find(fields: Mapping[str, object], limits: Limits) -> KeyQuery:
-    """Return what a client asks for, its wishes cut to the node's limits.
+def parse_find(fields: Mapping[str, object], limits: Limits) -> tuple[KeyQuery, float]:
+    """Return what a client asks for and how long it waits, s, its wishes cut to the node's limits.
 
     Raises:
         UsageError: A field is missing or not of its kind.
@@ -50,7 +52,7 @@ def parse_find(fields: Mapping[str, object], limits: Limits) -> KeyQuery:
     topic, key = fields.get("topic"), fields.get("key")
     if not isinstance(topic, str) or not isinstance(key, str) or not key:
         raise UsageError("a search names topic and key", code="fields")
-    return KeyQuery(
+    query = KeyQuery(
         topic,
         key,
         most=min(max(_whole(fields, "max", RESULTS_DEFAULT), 1), RESULTS_MAX),
@@ -60,6 +62,8 @@ def parse_find(fields: Mapping[str, object], limits: Limits) -> KeyQuery:
         unique=fields.get("unique") is True,
         max_bytes=limits.response_size_max,
     )
+    most = limits.find_seconds_max
+    return query, min(_whole(fields, "timeout_ms", round(most * 1000)) / 1000, most)
 
 
 def _whole(fields: Mapping[str, object], name: str, default: int) -> int:
@@ -134,16 +138,22 @@ class Finds:
 
 
 def search(lookup: Lookup) -> TwinlogError | None:
-    """Carry out a search and copy what it found; returns what ended it early.
+    """Carry out a search; returns what ended it early.
 
     Runs in a thread: neither the index nor the records are likely to be in memory. Files and log
     may change under it (a cut); then it says so, and the client asks again.
     """
     try:
-        found = lookup.run()
-        found.slices = [memoryview(bytes(piece)) for piece in found.slices]
-    except (DiskError, IndexError):
+        lookup.run()
+    except (DiskError, IndexError, ValueError, struct.error):  # a file left, be it half read
         return Busy("index or log changed during the search", hint="ask again")
     except TwinlogError as error:
         return error
+    return None
+
+
+def copy(lookup: Lookup) -> TwinlogError | None:
+    """Copy what a search found, in a thread too; whether it is whole is for `Finds.finish`."""
+    found = lookup.found
+    found.slices = [memoryview(bytes(piece)) for piece in found.slices]
     return None

@@ -63,8 +63,28 @@ class Limits:
     """Threads that read data which is no longer in memory."""
 
     cold_bytes_max: int = 16 * MiB
-    """Memory of cold answers that their clients have not taken; beyond it cold reads wait. They are
-    copies, unlike hot answers; a client that does not take its own is closed as stalled."""
+    """Memory of answers that threads brought (cold reads, searches, pieces of the log) and their
+    clients have not taken; beyond it the next wait. They are copies, unlike hot answers."""
+
+    cold_share_max: int = 4 * MiB
+    """What one connection may hold of it, or one answer; who is slow keeps no others waiting."""
+
+    cold_waiting_max: int = 4096
+    """Answers that wait for this memory, one connection a quarter of them; the next is refused
+    ``busy``."""
+
+    cold_drain_seconds: float = 20.0
+    """So long a client may leave an answer that holds this memory, and as long again as its unsent
+    bytes take at the next figure; then its connection is closed (``slow``)."""
+
+    cold_drain_bytes_min: int = 256 * KiB
+    """Bytes a second, see ``cold_drain_seconds``."""
+
+    finds_max: int = 2
+    """Searches at a time, one of each connection; each has a thread besides ``cold_reads_max``."""
+
+    find_seconds_max: float = 60.0
+    """A search stops after so long, or when its client no longer waits, and says so."""
 
 
 def connections_that_fit(most: int) -> int:

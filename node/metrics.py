@@ -118,6 +118,8 @@ METRICS: tuple[Figure, ...] = (
     Figure("twinlog_connections_accepted", "counter", "Client connections since the start."),
     Figure("twinlog_connections_closed", "counter", "Connections ended by the node.", ("kind",)),
     Figure("twinlog_long_polls_waiting", "gauge", "Reads parked for a new record."),
+    Figure("twinlog_cold_answers_bytes", "gauge", "Copied answers that clients have not taken."),
+    Figure("twinlog_cold_answers_waiting", "gauge", "Answers that wait for this memory."),
     Figure("twinlog_limit_reached", "counter", "Times a named limit was reached.", ("limit",)),
     Figure("twinlog_events", "counter", "Log events, written or not.", ("event", "level")),
     Figure(

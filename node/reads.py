@@ -51,6 +51,15 @@ class ReadAsker(Protocol):
         """Nothing is served: the bytes are damaged, or the queue is no more."""
         ...
 
+    @property
+    def gone(self) -> bool:
+        """Whether nobody hears an answer any more."""
+        ...
+
+    def broke(self, error: Exception) -> None:
+        """A defect kept it from its answer; raises where that concerns the node."""
+        ...
+
     async def taken(self) -> None:
         """Wait until every answer so far has left, or the asker is gone."""
         ...
@@ -249,7 +258,9 @@ class Reads:
             return self._serve(request, now)
         except TwinlogError as error:
             request.asker.read_failed(request.request, error)
-            return None
+        except Exception as error:
+            request.asker.broke(error)  # parked reads of others are looked at in the same turn
+        return None
 
     def _serve(self, request: ReadRequest, now: float) -> Cold | None:
         standing = self._standing()
@@ -288,14 +299,15 @@ class Reads:
             where=request.where,
         )
 
-    def finish(self, cold: Cold, fetched: ReadResult | Exception) -> None:
-        """Answer a cold read with what the thread brought.
+    def finish(self, cold: Cold, fetched: ReadResult | Exception) -> int:
+        """Answer a cold read with what the thread brought; return its bytes.
 
         Raises:
             TwinlogError: Nothing of it may be served.
         """
         found = self._store.fetched(cold.result, fetched)
         self._reply(cold.request, self._standing(), "found", found, found.slices)
+        return sum(len(piece) for piece in found.slices)
 
     def wake(self, now: float) -> list[Cold]:
         """Serve the parked readers whose queue grew; call after dispatch may have moved."""

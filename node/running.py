@@ -28,6 +28,7 @@ from node.admin import Admin
 from node.answers import Answers, Leadership
 from node.append_path import AppendPath
 from node.client_server import ClientServer
+from node.cold_work import ColdWork
 from node.config import ClusterConfig
 from node.counts import ClientCounts
 from node.figures import Counters, figures
@@ -139,6 +140,15 @@ class Running:
             staleness_max=self._settings.read.staleness_max,
             wall_ms=wall_ms,
         )
+        cold = ColdWork(
+            self.world,
+            limits,
+            counts,
+            reads=reads,
+            finds=finds,
+            raw=RawLog(self.store, self.standing, segment_size=self._settings.storage.segment_size),
+            fetch=fetch,
+        )
         return ClientServer(
             self.world,
             limits=limits,
@@ -150,13 +160,11 @@ class Running:
                 waited=self.metrics.observe_often("twinlog_confirm_wait_seconds"),
             ),
             reads=reads,
-            finds=finds,
-            raw=RawLog(self.store, self.standing, segment_size=self._settings.storage.segment_size),
+            cold=cold,
             answers=answers,
             admin=admin,
             status=self.status,
             counts=counts,
-            fetch=fetch,
             tell=self._log,
         )
 
@@ -296,6 +304,8 @@ class Running:
             "long_polls_waiting": reads.waiting,
             "memory_unlocked_bytes": self.store.unlocked_bytes,
             "reads_cold": reads.counts.cold,
+            "cold_answers_bytes": clients.cold.held,
+            "cold_answers_waiting": clients.cold.waiting,
             "reads_stale": reads.counts.stale,
             "answers": {f"{kind}/{code}": n for (kind, code), n in counts.answers.items()},
             "closings": dict(counts.closings),
@@ -322,6 +332,8 @@ class Running:
             read_bytes=reads.counts.size,
             links_closed=self.world.links_closed,
             unlocked=self.store.unlocked_bytes,
+            cold_bytes=clients.cold.held,
+            cold_waiting=clients.cold.waiting,
         )
         return figures(self.status(), counters, python=platform.python_version())
 

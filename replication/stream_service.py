@@ -26,6 +26,7 @@ Not here: what a frame means. Sources: performance.md part 3, "what the numbers 
 from __future__ import annotations
 
 import errno
+import math
 import os
 import socket
 from collections import deque
@@ -115,7 +116,7 @@ class Stream:
         self._marked = False
         self._full = False
         self._last: str | None = None
-        self._empty = trio.Event()
+        self._moved: trio.Event | None = None
         self._over = trio.Event()
         self._paused = False
         self._frames = False
@@ -197,10 +198,11 @@ class Stream:
         self.unsent -= count
         self.sent += count
         self.moved_at = self._readiness.now
+        if self._moved is not None:
+            self._moved.set()
         out = self._out
         if not self.unsent:
             out.clear()
-            self._empty.set()
             return
         while count:
             first = out[0]
@@ -360,12 +362,18 @@ class Stream:
         self._reader.received(count)
         return count, more
 
-    async def emptied(self) -> None:
-        """Wait until everything queued has been taken, or the stream is closed."""
-        while self.unsent and self.closed is None:
-            if self._empty.is_set():
-                self._empty = trio.Event()
-            await self._empty.wait()
+    async def emptied(self, seconds: float = math.inf) -> bool:
+        """Wait until everything queued so far has been taken, or the stream is closed.
+
+        False when that took longer than ``seconds``.
+        """
+        end = self.sent + self.unsent
+        with trio.move_on_after(seconds) as patience:
+            while self.sent < end and self.closed is None:
+                if self._moved is None or self._moved.is_set():
+                    self._moved = trio.Event()
+                await self._moved.wait()
+        return not patience.cancelled_caught
 
     # ── end ─────────────────────────────────────────────────────────────────────────────────────
 
@@ -376,7 +384,8 @@ class Stream:
         self.closed = why
         self._out.clear()
         self.unsent = 0
-        self._empty.set()
+        if self._moved is not None:
+            self._moved.set()
         self._over.set()
         self._readiness.forget(self._sock.fileno())
         trio.lowlevel.notify_closing(self._sock)

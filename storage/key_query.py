@@ -9,7 +9,7 @@ file tells no time at all (a quirk of RocketMQ's).
 grows; its `Lookup.run` reads cells and records and may do so in a worker thread.
 
 Limits: ``most`` and ``max_bytes`` of records, behind which the query may be asked again below the
-last record it found (``before``); `LOOKS_MAX` cells, which end it for good.
+last record it found (``before``); `LOOKS_MAX` cells, or `Lookup.stop`, which end it for good.
 
 Units: ms since 1970, log offsets in bytes. Not here: building (`storage.key_index`).
 
@@ -19,7 +19,7 @@ Sources: RocketMQ 5.3 (``IndexService.queryOffset``, ``IndexFile.selectPhyOffset
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from storage.disk import Disk
@@ -74,7 +74,7 @@ class Found:
     Attributes:
         slices: Records as they are stored, newest first.
         more: It ended because of ``most`` or ``max_bytes``: ask again below the last record.
-        complete: It did not end because of `LOOKS_MAX`.
+        complete: It did not end because of `LOOKS_MAX`, nor was it stopped.
         looks: Cells that were looked at.
     """
 
@@ -82,6 +82,10 @@ class Found:
     more: bool = False
     complete: bool = True
     looks: int = 0
+
+
+def _never() -> bool:
+    return False
 
 
 class Lookup:
@@ -105,6 +109,8 @@ class Lookup:
         self._grows = ""
         self._reading = ""
         self.found = Found()
+        self.stop: Callable[[], bool] = _never
+        """Asked before each cell, in the thread that runs: whether nobody waits any more."""
         self.generation = 0
         """The store's, when the search began: a cut raises it."""
         self.bad_file = ""
@@ -183,7 +189,7 @@ class Lookup:
         if not 0 <= number < header.next_cell:
             raise self._damaged(mark, f"slot {slot} leads to cell {number}")
         while number > 0:
-            if self.found.looks >= LOOKS_MAX:
+            if self.found.looks >= LOOKS_MAX or self.stop():
                 self.found.complete = False
                 return
             self.found.looks += 1

@@ -24,6 +24,9 @@ FOUND_DEFAULT = 32
 FOUND_MAX = 10_000
 """Messages that one search returns at most; each may have megabytes."""
 
+WAIT_SHARE = 0.9
+"""Of the time that is left a node may search so much: its answer has to travel."""
+
 
 @dataclass(frozen=True, slots=True)
 class Search:
@@ -115,6 +118,7 @@ def find(
             "end": search.end,
             "before": last,
             "unique": search.unique,
+            "timeout_ms": max(round((deadline - session.now()) * 1000 * WAIT_SHARE), 1),
         }
         answer = yield from session.call(Type.FIND, fields, deadline=deadline, to=to)
         page = messages_of(answer.payload)

@@ -13,6 +13,7 @@ Units: seconds; the clock is any that never goes back.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -38,7 +39,8 @@ BACKOFF_MAX: Final = 1.0
 
 ATTEMPT_SECONDS: Final = 2.0
 """How long a question waits for one node: a paused node must not use up the whole deadline, and a
-healthy one answers in a millisecond."""
+healthy one answers in a millisecond. A search is none: it takes as long as it takes, and asking a
+second time would only begin a second one."""
 
 CHANGE_SECONDS: Final = 5.0
 """The same for a change that may be repeated: it waits for the in-sync set as well."""
@@ -364,6 +366,8 @@ class Session:
 
 
 def _patience(kind: Type) -> float:
+    if kind == Type.FIND:
+        return math.inf
     return ATTEMPT_SECONDS if kind in _QUESTIONS else CHANGE_SECONDS
 
 

@@ -130,6 +130,7 @@ REQUESTS: Final[Mapping[Type, Shape]] = {
         "end": _may(Kind.INT),
         "before": _may(Kind.INT),
         "unique": _may(Kind.BOOL),
+        "timeout_ms": _may(Kind.INT),
     },
     Type.LOG: {"offset": _INT, "max_bytes": _INT},
     Type.STATUS: {},

@@ -93,8 +93,8 @@ SHELL = {
         "readiness_service", "replica_service", "stream_service",
     },
     "node": {
-        "admin", "client_server", "config", "config_pages", "config_sources", "http_server", "logs",
-        "metrics", "node", "parts", "running", "task_tree",
+        "admin", "budget", "client_server", "cold_work", "config", "config_pages",
+        "config_sources", "http_server", "logs", "metrics", "node", "parts", "running", "task_tree",
     },
 }  # fmt: skip
 """The rest: sockets, files, tasks, clocks, and what draws random numbers."""

@@ -16,6 +16,7 @@ from twinlog.errors import (
     Unavailable,
     UsageError,
 )
+from twinlog.finding import Finding, Search, find
 from twinlog.link import Link, error_of
 from twinlog.routing import Address, RoutingTable, parse_route
 from twinlog.session import ANY, MASTER, Ask, LinkDown, Session, Step
@@ -427,3 +428,39 @@ def test_a_greeting_that_is_refused() -> None:
         list(link.answers())
     with pytest.raises(FrameError):
         error_of(Frame(Type.GET, wire.ANSWER | wire.ERROR))
+
+
+def test_a_search_is_asked_once_and_may_take_as_long_as_its_caller_waits() -> None:
+    """One of 2.5 s within 10 s: found by the first question, which says how long it may take."""
+    stage = Stage(A)
+    times: list[object] = []
+    waited: list[float] = []
+
+    def answer(_: str, frame: Frame) -> Reply:
+        if frame.type == Type.METADATA:
+            return metadata("a", 7)
+        times.append(frame.fields["timeout_ms"])
+        stage.now += 2.5
+        fields: dict[str, object] = {
+            "count": 0, "more": False, "complete": True, "confirm": 0, "age_ms": 0,
+            "node": "a", "role": "master",
+        }  # fmt: skip
+        return Frame(Type.FIND, wire.ANSWER, fields=fields)
+
+    def steps() -> Generator[Step, Frame | None, Finding]:
+        search = find(stage.session, Search("t", "k"), read_from="master", deadline=10.0)
+        reply = None
+        while True:
+            try:
+                step = search.send(reply)
+            except StopIteration as stop:
+                return stop.value  # type: ignore[no-any-return]
+            if isinstance(step, Ask) and step.frame.type == Type.FIND:
+                waited.append(step.seconds)
+            reply = yield step
+
+    found = stage.play(steps(), answer)
+    assert (found.complete, found.node) == (True, "a")
+    assert times == [pytest.approx(9000, abs=5)]
+    assert waited == [pytest.approx(10.0, abs=0.01)]
+    assert [kind for _, kind in stage.asked] == ["METADATA", "FIND"]

@@ -111,14 +111,31 @@ def test_a_cut_during_a_search_is_no_answer() -> None:
     assert store.damage is None
 
 
+def test_a_search_that_nobody_waits_for_stops() -> None:
+    """Asked before each cell: what it has by then is the answer, and it says that there is more."""
+    _, store = keyed()
+    parts = finds(store)
+    lookup = parts.begin(KeyQuery(TOPIC, "k", most=64))
+    lookup.stop = lambda: lookup.found.looks >= 10
+    assert search(lookup) is None
+    fields, slices = parts.finish(lookup, None)
+    assert fields["complete"] is False
+    assert lookup.found.looks == 10
+    assert 0 < len(slices) <= 10
+
+
 def test_what_is_asked_is_checked() -> None:
     """Fields of another kind, negative numbers, more than anybody gets."""
     limits = Limits()
-    found = parse_find({"topic": "t", "key": "k", "max": 10_000, "unique": True}, limits)
+    asked = {"topic": "t", "key": "k", "max": 10_000, "unique": True}
+    found, seconds = parse_find(asked, limits)
+    assert seconds == limits.find_seconds_max
     assert (found.most, found.unique, found.end) == (RESULTS_MAX, True, TIME_MAX)
-    assert parse_find({"topic": "t", "key": "k", "max": 0}, limits).most == 1
+    found, seconds = parse_find({"topic": "t", "key": "k", "max": 0, "timeout_ms": 1500}, limits)
+    assert (found.most, seconds) == (1, 1.5)
     for fields in (
         {"topic": "t"}, {"key": "k"}, {"topic": 1, "key": "k"}, {"topic": "t", "key": ""},
+        {"topic": "t", "key": "k", "timeout_ms": "soon"},
         {"topic": "t", "key": "k", "begin": -1}, {"topic": "t", "key": "k", "end": "now"},
     ):  # fmt: skip
         with pytest.raises(UsageError):

@@ -86,8 +86,17 @@ class Reader:
         """Remember an answer."""
         self.answers.append((request, answer.fields, b"".join(answer.slices)))
 
+    @property
+    def gone(self) -> bool:
+        """It stays."""
+        return False
+
     async def taken(self) -> None:
         """It takes everything at once."""
+
+    def broke(self, error: Exception) -> None:
+        """Remember a defect."""
+        self.errors.append(type(error).__name__)
 
     def read_failed(self, request: int, error: TwinlogError) -> None:
         """Remember an error's code."""

@@ -1,0 +1,272 @@
+"""Work for threads: reads of cold data, searches for a key, pieces of the log as they lie.
+
+What they bring is memory of our own, unlike hot answers, so it is bounded (`node.budget`): taken
+before a thread copies, corrected to what was found, held until the client has taken its answer.
+
+* Who is gone when its turn comes costs nothing: no thread runs for it, a search that runs stops.
+* A search takes no memory before it has found what to copy, and stops when its client no longer
+  waits. One connection has one search under way, others of it wait.
+* Whatever an answer's making raises concerns who asked, nobody else.
+
+Limits: ``cold_reads_max``, ``cold_bytes_max``, ``cold_share_max``, ``cold_waiting_max``,
+``finds_max``, ``find_seconds_max`` (`node.limits`). Not here: what is read and answered
+(`node.reads`, `node.finds`, `node.raw_log`), and closing who is slow (`node.connection`).
+
+Cancellation: a cancelled task gives back what it holds; its client hears nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Generic, Protocol, TypeVar
+
+import trio
+
+from node.budget import Budget
+from node.counts import ClientCounts
+from node.finds import Finds, copy, search
+from node.limits import Limits
+from node.raw_log import RawLog, RawQuery
+from node.reads import Cold, ReadAsker, Reads
+from replication.stream_service import Outbox
+from storage.key_query import KeyQuery, Lookup
+from storage.reads import ReadResult
+from twinlog.errors import Busy, TwinlogError
+
+
+class Turns(Protocol):
+    """The part of the loop's turn this module uses."""
+
+    @property
+    def outbox(self) -> Outbox:
+        """Where streams are marked."""
+        ...
+
+    def turn(self) -> None:
+        """Write what was queued and look at what moved."""
+        ...
+
+
+class Later(Protocol):
+    """Answers a request when its outcome is known; a connection that is gone swallows it."""
+
+    def __call__(
+        self, outcome: Mapping[str, object] | TwinlogError, payload: Sequence[memoryview] = ()
+    ) -> None:
+        """Answer with fields and payload, or with an error."""
+        ...
+
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class _Work(Generic[T]):
+    """One piece of work.
+
+    Attributes:
+        asker: Who waits.
+        size: Bytes that its answer may take.
+        run: Reads what is needed, in a thread.
+        answer: Answers with that; returns its bytes, raises what the client is to be told.
+        refuse: Says why there is no answer.
+        until: When nobody waits for it any more.
+    """
+
+    asker: ReadAsker
+    size: int
+    run: Callable[[], T]
+    answer: Callable[[T], int]
+    refuse: Callable[[TwinlogError], None]
+    until: float = math.inf
+
+
+class ColdWork:
+    """See the module."""
+
+    def __init__(
+        self,
+        turns: Turns,
+        limits: Limits,
+        counts: ClientCounts,
+        *,
+        reads: Reads,
+        finds: Finds,
+        raw: RawLog,
+        fetch: Callable[[ReadResult], ReadResult | Exception],
+    ) -> None:
+        self._turns = turns
+        self._limits = limits
+        self._counts = counts
+        self._reads = reads
+        self._finds = finds
+        self._raw = raw
+        self._fetch = fetch
+        # A search may take long and has threads of its own: with one for each there is no line.
+        self._threads = trio.CapacityLimiter(limits.cold_reads_max + limits.finds_max)
+        self._searches = Budget(limits.finds_max, share=1, line_max=limits.cold_waiting_max)
+        self._budget = Budget(
+            limits.cold_bytes_max, share=limits.cold_share_max, line_max=limits.cold_waiting_max
+        )
+        self._nursery: trio.Nursery | None = None
+
+    def run_in(self, nursery: trio.Nursery) -> None:
+        """Have the tasks run there from now on."""
+        self._nursery = nursery
+
+    @property
+    def held(self) -> int:
+        """Bytes of answers under way or not yet taken."""
+        return self._budget.held
+
+    @property
+    def waiting(self) -> int:
+        """How many wait for memory."""
+        return self._budget.waiting
+
+    def forget(self, asker: ReadAsker) -> None:
+        """Drop what waits for a connection that is gone."""
+        self._searches.leave(asker)
+        self._budget.leave(asker)
+
+    # ── what is asked ───────────────────────────────────────────────────────────────────────────
+
+    def read(self, cold: Cold) -> None:
+        """Fetch cold data; touching it on the loop would stall every connection."""
+        request = cold.request
+        asker = request.asker
+        self._begin(
+            _Work(
+                asker,
+                sum(len(piece) for piece in cold.result.slices),
+                run=lambda: self._fetch(cold.result),
+                answer=lambda fetched: self._reads.finish(cold, fetched),
+                refuse=lambda error: asker.read_failed(request.request, error),
+            )
+        )
+
+    def find(self, query: KeyQuery, seconds: float, asker: ReadAsker, done: Later) -> None:
+        """Search for a key for so long; ``done`` takes the answer.
+
+        Raises:
+            TwinlogError: It is refused at once; ``done`` is not called.
+        """
+        clock = self._turns.outbox.readiness.clock
+        until = clock() + seconds
+        self._check_place(self._searches, asker)
+        lookup = self._finds.begin(query)
+        lookup.stop = lambda: asker.gone or clock() >= until
+        assert self._nursery is not None, "the server does not run"
+        self._nursery.start_soon(self._find, lookup, until, asker, done)
+
+    def log(self, query: RawQuery, asker: ReadAsker, done: Later) -> None:
+        """Copy a piece of the log; ``done`` takes the answer.
+
+        Raises:
+            TwinlogError: It is refused at once; ``done`` is not called.
+        """
+        piece = self._raw.begin(query)
+        if piece is None:
+            done(*self._raw.finish(query, None, b""))
+            return
+
+        def answer(data: bytes) -> int:
+            done(*self._raw.finish(query, piece, data))
+            return len(data)
+
+        self._begin(_Work(asker, piece.end - piece.start, piece.copy, answer, done))
+
+    # ── how it is done ──────────────────────────────────────────────────────────────────────────
+
+    def _begin(self, work: _Work[T]) -> None:
+        try:
+            self._check_place(self._budget, work.asker)
+        except Busy as refused:
+            work.refuse(refused)
+            return
+        assert self._nursery is not None, "the server does not run"
+        self._nursery.start_soon(self._carry_out, work)
+
+    def _check_place(self, budget: Budget, asker: ReadAsker) -> None:
+        if not budget.has_place(asker):
+            self._counts.limit_reached("cold_waiting_max")
+            text = f"{budget.waiting} wait for memory or a thread already (cold_waiting_max)"
+            raise Busy(text, limit="cold_waiting_max")
+
+    async def _granted(self, budget: Budget, work: _Work[T]) -> bool:
+        """Wait for the work's turn; False when nobody waits for it any more."""
+        granted = False
+        with trio.move_on_at(work.until) as patience:
+            granted = await budget.take(work.asker, work.size)
+        if patience.cancelled_caught:
+            work.refuse(Busy("its turn did not come in time", limit="cold_bytes_max"))
+            self._turns.turn()
+        return granted
+
+    async def _find(self, lookup: Lookup, until: float, asker: ReadAsker, done: Later) -> None:
+        """Search, holding nothing; have what was found copied like a cold read."""
+
+        def answer(error: TwinlogError | None) -> int:
+            fields, slices = self._finds.finish(lookup, error)
+            done(fields, slices)
+            return sum(len(piece) for piece in slices)
+
+        one = _Work(asker, 1, partial(search, lookup), answer, done, until)
+        if not await self._granted(self._searches, one):
+            return
+        found = 0
+        try:
+            error = await self._threaded(one)
+            found = sum(len(piece) for piece in lookup.found.slices)
+            if error is not None or not found:
+                found = 0
+                self._answer(one, error)
+        except Exception as broken:
+            asker.broke(broken)
+        finally:
+            self._searches.give(asker, 1)
+        if not found:
+            self._turns.turn()
+            return
+        copying = _Work(asker, found, partial(copy, lookup), answer, done, until)
+        await self._carry_out(copying)
+
+    async def _threaded(self, work: _Work[T]) -> T:
+        with self._turns.outbox.readiness.awaiting():
+            return await trio.to_thread.run_sync(work.run, limiter=self._threads)
+
+    async def _carry_out(self, work: _Work[T]) -> None:
+        if not await self._granted(self._budget, work):
+            return
+        asker, held = work.asker, work.size
+        try:
+            if not asker.gone:
+                held = await self._answered(work)
+                self._turns.turn()
+                await asker.taken()
+        finally:
+            self._budget.give(asker, held)
+
+    async def _answered(self, work: _Work[T]) -> int:
+        """Run the work and answer; return what is held for it from now on."""
+        size = 0
+        try:
+            size = self._answer(work, await self._threaded(work))
+        except Exception as error:
+            work.asker.broke(error)
+        if size < work.size:
+            self._budget.give(work.asker, work.size - size)
+        elif size > work.size:
+            self._budget.add(work.asker, size - work.size)
+        return size
+
+    def _answer(self, work: _Work[T], found: T) -> int:
+        """Answer with what a thread brought; damage, or a log that went on, is told instead."""
+        try:
+            return work.answer(found)
+        except TwinlogError as error:
+            work.refuse(error)
+            return 0
