@@ -23,6 +23,7 @@ import org.apache.rocketmq.common.message.MessageAccessor;
 import org.apache.rocketmq.common.message.MessageDecoder;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageExtBrokerInner;
+import org.apache.rocketmq.common.sysflag.MessageSysFlag;
 import org.apache.rocketmq.store.DefaultMessageStore;
 import org.apache.rocketmq.store.PutMessageResult;
 import org.apache.rocketmq.store.QueryMessageResult;
@@ -38,10 +39,11 @@ import org.apache.rocketmq.store.stats.BrokerStatsManager;
  * The real RocketMQ as a judge of store directories: one JSON request per line on standard input,
  * one JSON answer per line on standard output, one JVM for a whole test session.
  *
- * <p>Requests: open {dir, commit_log_size, queue_size, commit_logs?}, dump, query {topic, key}, time {topic, queue,
- * timestamp}, put {messages: [{topic, queue, body (hex), properties}]}, close, filter {cases:
- * [[expression, properties]]}, pack and unpack {rows: [[flag, level, hex]]}. Opening changes a
- * directory, so callers hand over copies.
+ * <p>Requests: open {dir, commit_log_size, queue_size, commit_logs?, batch_queue_size?, light?}, dump,
+ * query {topic, key, begin?, end?}, time {topic, queue, timestamp}, put {messages: [{topic, queue,
+ * body (hex), properties, inner?: [[body, properties]]}]}, close, filter {cases: [[expression,
+ * properties]]}, pack and unpack {rows: [[flag, level, hex]]}. Opening changes a directory, so
+ * callers hand over copies.
  */
 public final class Judge {
     private DefaultMessageStore store;
@@ -90,6 +92,11 @@ public final class Judge {
         config.setStorePathCommitLog(logs != null ? logs : dir + File.separator + "commitlog");
         config.setMappedFileSizeCommitLog(request.getIntValue("commit_log_size"));
         config.setMappedFileSizeConsumeQueue(request.getIntValue("queue_size"));
+        if (request.containsKey("batch_queue_size")) {
+            config.setMapperFileSizeBatchConsumeQueue(request.getIntValue("batch_queue_size"));
+        }
+        config.setEnableLmq(request.getBooleanValue("light"));
+        config.setEnableMultiDispatch(request.getBooleanValue("light"));
         config.setMaxHashSlotNum(100);
         config.setMaxIndexNum(400);
         config.setFlushDiskType(FlushDiskType.ASYNC_FLUSH);
@@ -147,6 +154,7 @@ public final class Judge {
                 one.put("min", queue.getMinOffsetInQueue());
                 one.put("max", queue.getMaxOffsetInQueue());
                 JSONArray entries = new JSONArray();
+                JSONArray counts = new JSONArray();
                 long next = queue.getMinOffsetInQueue();
                 while (next < queue.getMaxOffsetInQueue()) {
                     long before = next;
@@ -155,8 +163,9 @@ public final class Judge {
                         CqUnit unit = units.next();
                         entries.add(List.of(unit.getQueueOffset(), unit.getPos(),
                             unit.getSize(), unit.getTagsCode()));
+                        counts.add(unit.getBatchNum());
                         messages.add(message(unit.getPos(), unit.getSize()));
-                        next = unit.getQueueOffset() + 1;
+                        next = unit.getQueueOffset() + unit.getBatchNum();
                     }
                     if (units != null) {
                         units.release();
@@ -166,6 +175,7 @@ public final class Judge {
                     }
                 }
                 one.put("entries", entries);
+                one.put("counts", counts);
                 queues.add(one);
             }
         }
@@ -175,7 +185,7 @@ public final class Judge {
         return answer;
     }
 
-    private JSONObject message(long offset, int size) {
+    private JSONObject message(long offset, int size) throws Exception {
         SelectMappedBufferResult bytes = store.getCommitLog().getMessage(offset, size);
         if (bytes == null) {
             return null;
@@ -198,6 +208,9 @@ public final class Judge {
             found.put("body", body == null ? "" : HexFormat.of().formatHex(body));
             Map<String, String> properties = one.getProperties();
             found.put("properties", properties == null ? Map.of() : new TreeMap<>(properties));
+            if (MessageSysFlag.check(one.getSysFlag(), MessageSysFlag.INNER_BATCH_FLAG)) {
+                found.put("inner", Batches.unfold(one));
+            }
             return found;
         } finally {
             bytes.release();
@@ -206,7 +219,8 @@ public final class Judge {
 
     private JSONObject query(JSONObject request) throws Exception {
         QueryMessageResult result = store.queryMessage(
-            request.getString("topic"), request.getString("key"), 64, 0, Long.MAX_VALUE);
+            request.getString("topic"), request.getString("key"), 64, request.getLongValue("begin"),
+            request.containsKey("end") ? request.getLongValue("end") : Long.MAX_VALUE);
         JSONArray offsets = new JSONArray();
         for (ByteBuffer buffer : result.getMessageBufferList()) {
             offsets.add(buffer.getLong(buffer.position() + 28));
@@ -233,7 +247,11 @@ public final class Judge {
             MessageExtBrokerInner inner = new MessageExtBrokerInner();
             inner.setTopic(one.getString("topic"));
             inner.setQueueId(one.getIntValue("queue"));
-            inner.setBody(HexFormat.of().parseHex(one.getString("body")));
+            if (one.containsKey("inner")) {
+                Batches.fold(inner, one.getJSONArray("inner"));
+            } else {
+                inner.setBody(HexFormat.of().parseHex(one.getString("body")));
+            }
             JSONObject properties = one.getJSONObject("properties");
             for (String key : properties.keySet()) {
                 MessageAccessor.putProperty(inner, key, properties.getString(key));
