@@ -15,11 +15,12 @@ Not here: what operators want (`tests.sim.operator`).
 from __future__ import annotations
 
 import json
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from replication.group_state import GroupState
 from replication.register import Register
-from replication.register_ops import Failover, Operation, parse_op
+from replication.register_ops import AlterInSync, Failover, Operation, parse_op
 from tests.sim.ledger import Violation
 
 if TYPE_CHECKING:
@@ -40,12 +41,14 @@ class SimCoordinator:
         alive: Its process runs.
         state: The group state as committed.
         changes: Number of changes.
+        leaving: Members that requests on their way would take out of the in-sync set.
     """
 
     def __init__(self, world: World) -> None:
         self.world = world
         self.alive = False
         self.changes = 0
+        self.leaving: Counter[str] = Counter()
         self._register = Register("register-1")
         self.state: GroupState = self._register.state
         self._document = json.dumps(self._register.dump())
@@ -142,10 +145,13 @@ class SimCoordinator:
         world = self.world
         call = _Call(node, incarnation, call_id, self._process)
         world.schedule.after(CALL_SECONDS, self._give_up, call)
+        self.leaving.update(_removed(op))
         if not world.network.post(node.name, NAME, self._arrived, call, op):
             rng = world.schedule.rng
             if rng.random() < _LATE_SHARE:
                 world.schedule.after(rng.random() * _LATE_SECONDS, self._arrived, call, op)
+            else:
+                self.leaving.subtract(_removed(op))
 
     def _give_up(self, call: _Call) -> None:
         if not call.settled:
@@ -153,6 +159,7 @@ class SimCoordinator:
             call.node.answered(call.incarnation, call.number, None)
 
     def _arrived(self, call: _Call, op: dict[str, object]) -> None:
+        self.leaving.subtract(_removed(op))
         if not self.alive or call.process != self._process:
             return  # the connection on which it was said ended with the process
         answer = self._apply(parse_op(op), f"{call.node.name} {op['op']}")
@@ -211,6 +218,11 @@ class SimCoordinator:
         """An operator's order; refused or done, and nothing when nobody answers."""
         if self.alive:
             self._apply(Failover(to, "operator", "simulated"), f"failover to {to}")
+
+
+def _removed(op: dict[str, object]) -> list[str]:
+    parsed = parse_op(op)
+    return list(parsed.remove) if isinstance(parsed, AlterInSync) else []
 
 
 class _Call:

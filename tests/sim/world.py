@@ -102,9 +102,16 @@ class World:
         return name in self.counting()
 
     def somebody_else_counts(self, victim: str) -> bool:
-        """True when the confirmed log survives the loss of this node's page cache."""
+        """True when the confirmed log survives the loss of this node's page cache.
+
+        A member that a request on its way takes out of the set does not count: once it is out, it
+        may not stand, and what the victim had alone is for an operator to give up.
+        """
         return any(
-            name != victim and not self.nodes[name].disk.faults.armed for name in self.counting()
+            name != victim
+            and not self.nodes[name].disk.faults.armed
+            and self.coordinator.leaving[name] <= 0
+            for name in self.counting()
         )
 
     def newest_master(self) -> SimNode | None:
