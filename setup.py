@@ -12,7 +12,8 @@ from pathlib import Path
 from setuptools import Extension, setup
 
 FOLDER = Path("twinlog") / "kernels"
-SOURCES = [FOLDER / "_compiled.pyx", FOLDER / "columns.pxi", FOLDER / "crc.h"]
+NAMES = ("_compiled.pyx", "columns.pxi", "single.pxi", "crc.h")
+SOURCES = [FOLDER / name for name in NAMES]
 
 
 def digest() -> str:

@@ -93,6 +93,10 @@ def parse_sections(fields: Mapping[str, object], payload: memoryview) -> list[Se
     b'12345'
     """
     given = fields.get("sections")
+    if type(given) is list and len(cast("list[object]", given)) == 1:
+        alone = _alone(cast("list[object]", given)[0], payload)
+        if alone is not None:
+            return [alone]
     listed = cast("list[object]", given) if isinstance(given, list) else []
     if not 0 < len(listed) <= SECTIONS_MAX:
         raise UsageError(f"an append names 1 to {SECTIONS_MAX} sections", code="fields")
@@ -106,6 +110,29 @@ def parse_sections(fields: Mapping[str, object], payload: memoryview) -> list[Se
         text = f"the sections have {at} bytes, the payload has {len(payload)}"
         raise UsageError(text, code="fields")
     return sections
+
+
+def _alone(item: object, payload: memoryview) -> Section | None:
+    """Return the one section of an append that has no other; None to have it looked at closely."""
+    if type(item) is not list or len(cast("list[object]", item)) != 7:
+        return None
+    topic, queue, count, size, producer, epoch, sequence = cast("list[object]", item)
+    if (
+        type(topic) is str
+        and type(queue) is int
+        and type(count) is int
+        and type(producer) is int
+        and type(epoch) is int
+        and type(sequence) is int
+        and 0 <= queue <= INT32_MAX
+        and 0 < count <= INT32_MAX
+        and 0 < len(payload) == size
+        and producer >= 0
+        and epoch >= 0
+        and sequence >= 0
+    ):
+        return Section(topic, queue, count, payload, producer, epoch, sequence)
+    return None
 
 
 def _section(item: object, payload: memoryview, at: int) -> Section:
@@ -189,7 +216,7 @@ class AppendPath:
         together: list[AppendRequest] = []
         size = 0
         for request in pending:
-            if self._clock() < self._stalled_until:
+            if now < self._stalled_until and self._clock() < self._stalled_until:
                 self._counts.limit_reached("page_cache_busy_seconds")
                 text = "the last append waited for the page cache; ask again in a second"
                 request.asker.refused(request.request, request.size, "busy", text)

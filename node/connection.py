@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     from node.cold_work import Later
     from replication.stream_service import Stream
 
-KINDS: Mapping[int, str] = {kind: kind.name.lower() for kind in wire.CLIENT_TYPES}
+_APPEND, _HELLO = int(wire.Type.APPEND), int(wire.Type.HELLO)
+KINDS: Mapping[int, str] = {int(kind): kind.name.lower() for kind in wire.CLIENT_TYPES}
 """Request types by their name in metrics."""
 
 TEXT_MAX = 4000
@@ -66,7 +67,7 @@ class ClientConnection:
         if frame.type not in KINDS or frame.flags:
             server.close(self, "type")
             return
-        if self.greeted is (frame.type == wire.Type.HELLO):
+        if self.greeted is (frame.type == _HELLO):
             server.close(self, "hello")
             return
         self.in_flight += 1
@@ -79,7 +80,7 @@ class ClientConnection:
             self.error(frame.type, frame.request, error)
 
     def _carry_out(self, frame: wire.Frame) -> None:
-        if frame.type == wire.Type.APPEND:
+        if frame.type == _APPEND:
             self._append(frame)
             return
         self._server.enter()
@@ -216,7 +217,7 @@ class ClientConnection:
         }
         if by == BUFFERED:
             fields["buffered"] = True
-        self.answer(wire.Type.APPEND, request, fields)
+        self.answer(_APPEND, request, fields)
 
     def refused(self, request: int, size: int, code: str, text: str) -> None:
         """Answer an append of which nothing was written."""

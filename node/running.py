@@ -156,7 +156,7 @@ class Running:
                 self.driver,
                 limits,
                 counts,
-                clock=trio.current_time,
+                clock=trio.lowlevel.current_clock().current_time,
                 waited=self.metrics.observe_often("twinlog_confirm_wait_seconds"),
             ),
             reads=reads,

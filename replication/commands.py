@@ -171,7 +171,7 @@ class Tell:
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """Role, epoch, in-sync set or confirm offset moved."""
+    """Role, epoch, links or in-sync set moved."""
 
 
 Command = (

@@ -387,7 +387,8 @@ class ReplicaCore:
             self.following.on_message(now, message)
         else:
             self._greet(now, conn, message)
-        self._after(now)
+        if self._stop is not None or not self.questions.has_none(self.mastership):
+            self._after(now)
 
     def _greet(self, now: float, conn: int, message: frames.Message) -> None:
         self._strangers.pop(conn, None)

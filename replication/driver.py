@@ -19,7 +19,6 @@ from there. Units: bytes, seconds. Not here: decisions (``core``), sockets, thre
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import cast
 
 from replication import commands, frames
@@ -169,7 +168,7 @@ class Driver:
                 self._outside.close(conn, str(error))
                 self._turn(now, self.core.on_closed, conn, str(error))
             return
-        self._turn(now, self.core.on_message, conn, message)
+        self._turn(now, self.core.on_message, conn, message, brief=True)
 
     def on_answer(self, now: float, call_id: int, answer: object) -> None:
         """The register answered with a map; anything else says that nobody knows."""
@@ -217,15 +216,17 @@ class Driver:
             due = min(due, at)
         return due
 
-    def _turn(self, now: float, event: Callable[..., None], *args: object) -> None:
-        """Hand an event to the core, do what it wants, then what the store needs."""
+    def _turn(
+        self, now: float, event: Callable[..., None], *args: object, brief: bool = False
+    ) -> None:
+        """Hand an event to the core, do what it wants; what the store needs may wait: ``brief``."""
         if self._crashed:
             return
         self._now = now
         try:
             try:
                 event(now, *args)
-                self._drain(now)
+                self._drain(now, brief=brief)
             except CorruptionError:
                 if self.store.damage is None:
                     raise
@@ -239,7 +240,7 @@ class Driver:
         except DiskError as error:
             self._crash(f"the disk: {error}")
 
-    def _drain(self, now: float) -> None:
+    def _drain(self, now: float, *, brief: bool = False) -> None:
         if self._running:
             return  # a reply called us: the loop below goes on with what it wanted
         out, do = self.core.context.out, self._do
@@ -257,12 +258,16 @@ class Driver:
             self._shipments.clear()
         if not self._crashed:
             self._outside.push()
-            self.upkeep.work(now)
-            self.keeping.work(now)
-            if (full := self.upkeep.dispatch(now, self._wall_ms())) is not None:
-                self._outside.event("dispatch-waits", "alarm", what=full)
-            for note in self.store.index_notes():
-                self._outside.event("index-mended", "alarm", what=note)
+            if not (brief and self.upkeep.may_wait(now)):
+                self._look_after(now)
+
+    def _look_after(self, now: float) -> None:
+        self.upkeep.work(now)
+        self.keeping.work(now)
+        if (full := self.upkeep.dispatch(now, self._wall_ms())) is not None:
+            self._outside.event("dispatch-waits", "alarm", what=full)
+        for note in self.store.index_notes():
+            self._outside.event("index-mended", "alarm", what=note)
 
     def _crash(self, why: str) -> None:
         self._crashed = True
@@ -294,7 +299,7 @@ class Driver:
         if refused is not None:
             reply([refusal(*refused) for _ in sections], None)
             return
-        self._turn(now, self._append, sections, ack, deadline, size, reply)
+        self._turn(now, self._append, sections, ack, deadline, size, reply, brief=True)
 
     def _closed(self) -> tuple[str, str] | None:
         """Return the refusal of a node that ends or whose log must not be trusted."""
@@ -316,8 +321,8 @@ class Driver:
         reply: Reply,
     ) -> None:
         assert self._token is not None
-        append = partial(self.store.append, self._token, sections, wall_ms=self._wall_ms())
-        results = or_unknown(append, reply, len(sections))
+        append, wall_ms, count = self.store.append, self._wall_ms(), len(sections)
+        results = or_unknown(append, reply, count, self._token, sections, wall_ms=wall_ms)
         self._written(now, results, ack, deadline, size, reply)
 
     def control(
@@ -337,8 +342,8 @@ class Driver:
 
     def _control(self, now: float, change: Control, deadline: float, reply: Reply) -> None:
         assert self._token is not None
-        append = partial(self.store.append_control, self._token, change, wall_ms=self._wall_ms())
-        result = or_unknown(append, reply, 1)
+        append, wall_ms = self.store.append_control, self._wall_ms()
+        result = or_unknown(append, reply, 1, self._token, change, wall_ms=wall_ms)
         self.upkeep.commit(now, at_once=True)  # somebody waits, and there are few of them
         self._written(now, [result], CONFIRMED, deadline, 1024, reply)
 

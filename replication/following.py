@@ -341,7 +341,6 @@ class FollowingMaster:
         if confirm > log.confirm:
             self._confirm = confirm  # the log knows it once the command below is carried out
             self._context.do(commands.Confirm(confirm))
-            self._context.do(commands.Changed())
 
     def on_bad_batch(self, now: float, start: int, length: int, reason: str) -> None:
         """A batch came damaged: ask for it once more, ignore what was sent behind it."""

@@ -116,6 +116,8 @@ class InSyncSet:
             if name != node:
                 self.members[name] = Member(name, now)
         self._others: tuple[Member, ...] = ()
+        self.is_quiet = False
+        """Every member is recorded and no proposal is open: who leaves is a matter of time."""
         self.effective: tuple[str, ...] = ()
         self._remember()
 
@@ -162,6 +164,13 @@ class InSyncSet:
         names = sorted(self.counted_names() | {self.node})
         self.effective = tuple(names)
         self._others = tuple(self.members[name] for name in names if name in self.members)
+        absent = self.members.keys() - self.state.isr.keys() - set(self.state.learners)
+        self.is_quiet = self.proposal is None and not absent
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether the master's own end alone moves the confirm offset."""
+        return not self._others
 
     def _left(self, member: Member, now: float) -> None:
         settings = self._settings

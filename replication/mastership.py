@@ -52,6 +52,8 @@ def epoch_before(epochs: Sequence[Epoch], offset: int) -> int:
     >>> epoch_before([Epoch(1, 0), Epoch(4, 100)], 100)
     1
     """
+    if epochs and epochs[-1].start < offset:
+        return epochs[-1].epoch
     at = bisect_right(epochs, offset - 1, key=lambda epoch: epoch.start)
     return epochs[at - 1].epoch if at else 0
 
@@ -379,7 +381,8 @@ class Mastership:
         """Batches were appended: send them to everybody whose window has room, and confirm."""
         for session in self.sessions.values():
             self._ship(session)
-        self.advance(now)
+        if self.insync.is_alone:  # with others nothing moves before one of them acknowledges
+            self.advance(now)
 
     def _ship(self, session: MasterSession) -> None:
         start = session.next_ship(self._context.log.committed)
@@ -433,7 +436,6 @@ class Mastership:
             context.do(commands.Confirm(confirm))
             if released := waiters.release(CONFIRMED, confirm):
                 context.do(commands.Release(tuple(released)))
-            context.do(commands.Changed())
             if self.sessions and self._notice_at is None:
                 self._notice_at = now + context.settings.confirm_notice_seconds
         if waiters.waits_for(REPLICATED):

@@ -36,7 +36,11 @@ def unknown(result: SectionResult, text: str = "") -> SectionResult:
 
 
 def or_unknown(
-    append: Callable[[], T], reply: Callable[[list[SectionResult], str | None], None], sections: int
+    append: Callable[..., T],
+    reply: Callable[[list[SectionResult], str | None], None],
+    sections: int,
+    *args: object,
+    wall_ms: int,
 ) -> T:
     """Append; when that finds the log damaged, say "unknown", because nobody else would answer.
 
@@ -44,7 +48,7 @@ def or_unknown(
         CorruptionError: What was found; the reply has been called.
     """
     try:
-        return append()
+        return append(*args, wall_ms=wall_ms)
     except CorruptionError as error:
         reply([SectionResult(Outcome.UNKNOWN, code="unknown", text=str(error))] * sections, None)
         raise

@@ -43,7 +43,7 @@ class Outside(Protocol):
         """Log an event; level ``alarm`` is for a person."""
 
     def changed(self) -> None:
-        """Role, epoch, in-sync set or confirm offset moved: look at ``view``."""
+        """Role, epoch, links or in-sync set moved: look at ``view``."""
 
     def crash(self, why: str) -> None:
         """End the process; may raise."""

@@ -103,6 +103,22 @@ class Questions:
             if op is not None:
                 self.calls.ask(now, op)
 
+    def has_none(self, reign: Mastership | None) -> bool:
+        """Whether nothing but time can make a question or a promise due.
+
+        True after nearly every message, so that an acknowledgement does not pay for the search.
+        """
+        context = self._context
+        return (
+            context.session > 0
+            and self.stand_at is None
+            and context.damage is None
+            and not context.want_read
+            and not context.notes
+            and context.want_revision[0] <= context.promise.revision
+            and (reign is None or (reign.handover is None and reign.insync.is_quiet))
+        )
+
     def must_register(self) -> bool:
         """Whether the register does not yet know what it must know of this process."""
         context = self._context

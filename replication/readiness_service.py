@@ -128,10 +128,11 @@ class Readiness:
 
     def _rounds(self, epoll: select.epoll) -> None:
         clock, readable, linger = self.clock, self._readable, LINGER_MS / 1000
-        until = clock() + ROUNDS_SECONDS
+        now = clock()
+        until = now + ROUNDS_SECONDS
         while events := epoll.poll(0 if self._elsewhere else linger, EVENTS_MAX):
-            now = self.now = clock()
             for fd, _ in events:
+                now = self.now = clock()
                 serve = readable.get(fd)  # None: closed by one that was served before it
                 if serve is not None:
                     serve()

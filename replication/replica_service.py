@@ -155,13 +155,13 @@ class ReplicaService:
 
     def turn(self) -> None:
         """End a turn: write what was queued, let the node look at what moved, set the timer."""
-        outbox = self.outbox
+        outbox, driver = self.outbox, self.driver
         outbox.flush()
         now = outbox.now
         for look in self.after_turn:
             look(now)
         outbox.flush()
-        if now >= self._looked_until or self.driver.upkeep.more:
+        if now >= self._looked_until or driver.upkeep.more:
             self._set_timer(now)
         elif self._timer.deadline > self._looked_until:
             self._timer.deadline = self._looked_until
@@ -176,7 +176,8 @@ class ReplicaService:
 
     def watched(self, *, by_readers: bool) -> None:
         """Say whether readers wait for records: then none waits for its entry in a queue."""
-        self.driver.upkeep.patient = not by_readers
+        assert self._driver is not None, "attach comes first"
+        self._driver.upkeep.patient = not by_readers
 
     @contextlib.contextmanager
     def driving(self) -> Generator[None]:

@@ -47,6 +47,10 @@ class Shipments:
         held = self._held
         if held is not None and held[0] == start and held[1] == end:
             return held[2]
+        if end - start <= FRAME_BYTES_MAX and (packed := store.lone_entry(start)):
+            lone: Shipment = packed[: frames.ENTRY.size], store.view(start, end), end
+            self._held = (start, end, lone)
+            return lone
         entries = one_file(
             store.entries(start, max_bytes=FRAME_BYTES_MAX), store.settings.segment_size
         )

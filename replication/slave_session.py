@@ -27,9 +27,9 @@ from replication.group_state import GroupState
 from storage import Epoch
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Own:
-    """What a slave knows of itself when it judges a frame."""
+    """What a slave knows of itself when it judges a frame; a value that nobody changes."""
 
     epoch: int
     session: int

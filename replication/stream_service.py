@@ -272,13 +272,26 @@ class Stream:
         return self.closed or "closed"
 
     def _turn(self) -> None:
-        """Take what the socket has and hand out what is whole."""
-        self._outbox.begin()
+        """Take what the socket has and hand out what is whole; who calls has read the time."""
         budget, more = TURN_BYTES, True
         try:
             while more and budget > 0 and self.closed is None:
-                count, more = self._receive()
+                room = self._reader.buffer()
+                try:
+                    count = self._sock.recv_into(room)
+                except BlockingIOError:
+                    break
+                except OSError as error:
+                    self.close(f"{type(error).__name__}: {error.strerror}")
+                    break
+                if not count:
+                    self.close("truncated" if self.inside_frame else "peer closed")
+                    break
+                more = count == len(room)
                 budget -= count
+                self.received += count
+                self.moved_at = self._readiness.now
+                self._reader.received(count)
                 if not self._hand_out():
                     return
         except Exception as error:
@@ -342,25 +355,6 @@ class Stream:
         except Exception as error:
             self._broke(error)
         self._end_turn()
-
-    def _receive(self) -> tuple[int, bool]:
-        """Receive once; return the bytes and whether the socket may have more."""
-        room = self._reader.buffer()
-        try:
-            count = self._sock.recv_into(room)
-        except BlockingIOError:
-            return 0, False
-        except OSError as error:
-            self.close(f"{type(error).__name__}: {error.strerror}")
-            return 0, False
-        if not count:
-            self.close("truncated" if self.inside_frame else "peer closed")
-            return 0, False
-        more = count == len(room)
-        self.received += count
-        self.moved_at = self._readiness.now
-        self._reader.received(count)
-        return count, more
 
     async def emptied(self, seconds: float = math.inf) -> bool:
         """Wait until everything queued so far has been taken, or the stream is closed.

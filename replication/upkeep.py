@@ -4,6 +4,9 @@ Decides when; every job runs off the loop, one of each kind at a time. Dispatch 
 bounded slices, after answers. A full disk postpones everything but the flush, which needs no space;
 any other error of the disk ends the process, because nobody knows what is on the disk then.
 
+A turn that brought little looks at none of it (`Upkeep.may_wait`): a single send would pay more for
+the looks than for its own bytes. Whatever is due has its deadline, and the tick looks at all of it.
+
 Units: bytes, seconds. Not here: the jobs (``storage``), who waits for a flush (``waiters``).
 """
 
@@ -61,6 +64,7 @@ class Upkeep:
         self._dispatch_bytes = dispatch_bytes
         self._policy = FlushPolicy(store.settings, now)
         self._commits = CommitPolicy(store.settings)
+        self._pools = store.settings.flush == "async-buffered"
         self._under_way: dict[str, Job] = {}
         self._checkpoint_at = now + store.settings.checkpoint_interval_seconds
         self._checkpointed = (store.flushed, store.confirm)
@@ -69,12 +73,31 @@ class Upkeep:
         self._full_until = now
         self._flush_from = now
         self._enter_at = now
+        self._look_at = now
+        self._looked_end = 0
         self.more = False
         self.patient = False
         self.wanted = 0
 
+    def may_wait(self, now: float) -> bool:
+        """Whether a turn may end without a look at what is due.
+
+        Nobody reads, nobody waits for a flush, `PATIENT_SECONDS` are not over since the last look
+        and little was appended.
+        """
+        store = self._store
+        return (
+            now < self._look_at
+            and self.patient
+            and not self._eager
+            and not self.more
+            and self.wanted <= store.flushed
+            and store.committed - self._looked_end < PATIENT_BYTES
+        )
+
     def work(self, now: float) -> None:
         """Begin what is due."""
+        self._look_at, self._looked_end = now + PATIENT_SECONDS, self._store.committed
         self._flush(now)
         if now < self._full_until:
             return
@@ -88,7 +111,7 @@ class Upkeep:
         A full disk leaves it in memory; it is tried again after `FULL_SECONDS`.
         """
         store = self._store
-        if store.damage is not None or now < self._full_until:
+        if not self._pools or store.damage is not None or now < self._full_until:
             return False
         pooled = store.end - store.committed
         if not self._commits.due(now, pooled) and not (at_once and pooled):

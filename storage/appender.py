@@ -24,7 +24,7 @@ from storage.dispatcher import STRETCH_MAX, enter_sections, scan
 from storage.epoch_history import EpochRecord, encode_epoch
 from storage.errors import DiskFull
 from storage.light import QUEUES_MAX, LightRefused, Share, light_runs, shares, write_offset
-from storage.producers import Done, Key, Line, Producers, Verdict, judge
+from storage.producers import Done, Key, Line, Producers, Verdict, follows, judge
 from storage.queues import ConsumeQueues
 from storage.sections import (
     Outcome,
@@ -98,6 +98,7 @@ class Appender:
         self._family = 6 if len(self._host) == 20 else 4
         self._opening: EpochRecord | None = None
         self._length_max = settings.batch_length_max
+        self._limits = (settings.message_size_max, self._family)
         self._joined_max = min(settings.batch_size_max, settings.batch_length_max)
 
     # -- the pending layer
@@ -204,6 +205,10 @@ class Appender:
         """
         log = self._log
         log.timestamp = max(log.timestamp, wall_ms)
+        if len(sections) == 1 and not system:
+            result = self._alone(sections[0])
+            if result is not None:
+                return [result]
         turn = _Turn([None] * len(sections), start=log.tail, cursor=log.tail)
         for number, section in enumerate(sections):
             try:
@@ -213,6 +218,43 @@ class Appender:
                 turn.results[number] = refused("disk-full", DISK_FULL)
         self._finish(turn)
         return [result for result in turn.results if result is not None]
+
+    def _alone(self, section: Section) -> SectionResult | None:
+        """Append a section that is all of its turn and out of the ordinary in nothing.
+
+        Anything else, and whatever may be wrong with it, goes the general way: None. What is noted
+        of it is noted once its entry is written, so there is nothing to take back.
+        """
+        log, topic, queue = self._log, section.topic, section.queue
+        known = self._layers.confirmed.topics.get(topic)
+        length = len(section.data)
+        if known is None or known.batch or not 0 <= queue < known.queues:
+            return None
+        if not 0 < length <= self._length_max or not log.has_room(length + BLANK_SIZE):
+            return None
+        key, mark = (section.producer, topic, queue), None
+        if section.producer:
+            if not follows(self._producers.line(key), section.producer_epoch, section.sequence):
+                return None
+            mark = sequence_text(section)
+        at, first = log.end, self.next_number(topic, queue)
+        made = kernels.place_section(
+            section.data, section.count, topic.encode(), queue, mark, self._limits,
+            log.window(at, length), (at, first, log.timestamp, self._host),
+            (log.history.last, log.flushed),
+        )  # fmt: skip
+        if made is None:
+            return None
+        digest, entry = made
+        try:
+            log.add_one(entry, length, "log.append")
+        except DiskFull:
+            return refused("disk-full", DISK_FULL)
+        self._numbers[topic, queue] = first + section.count
+        if section.producer:
+            done = Done(section.sequence, section.count, first, at, at + length, digest)
+            self._producers.append(key, section.producer_epoch, done)
+        return SectionResult(Outcome.STORED, first, at, at + length)
 
     def append_control(self, change: Control, wall_ms: int) -> SectionResult:
         """Append a control record, as a batch of its own."""

@@ -208,6 +208,10 @@ class BatchIndex:
         A file change wants it over the whole file: with each append a little, not all at once then.
         """
         raw = self._raw
+        if last - self._chained == ENTRY_SIZE:
+            shared = raw[self._chained : self._chained + _CHAIN]
+            self._chain_crc, self._chained = crc32c(shared, self._chain_crc), last
+            return
         parts = [raw[at : at + _CHAIN] for at in range(self._chained, last, ENTRY_SIZE)]
         self._chain_crc = crc32c(b"".join(parts), self._chain_crc)
         self._chained = last

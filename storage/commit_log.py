@@ -145,15 +145,40 @@ class CommitLog:
         last = self.segments.last
         assert last is not None
         assert entries[0].start == self.end
-        self.segments.newest = ()
+        self.segments.newest, self.segments.packed = (), b""
         try:
-            last.index.append(b"".join([entry.pack() for entry in entries]), op)
+            packed = [entry.pack() for entry in entries]
+            last.index.append(packed[0] if len(packed) == 1 else b"".join(packed), op)
         except BaseException:
             self.wipe(op)
             raise
-        self.end = entries[-1].end
-        self.timestamp = max(self.timestamp, entries[-1].store_timestamp)
+        newest = entries[-1]
+        self.end = newest.end
+        self.timestamp = max(self.timestamp, newest.store_timestamp)
         self.segments.newest = tuple(entries)
+
+    def has_room(self, length: int) -> bool:
+        """Whether a batch of so many bytes, its file's filler behind it, goes straight to the file.
+
+        Not where a file has just begun, for an epoch record comes first, nor past a memory pool.
+        """
+        files = self.segments.all
+        if self._buffering or not files:
+            return False
+        last = files[-1]
+        return self.end + length <= last.end and last.index.count > 0
+
+    def add_one(self, packed: bytes, length: int, op: str) -> None:
+        """Write the packed entry of a batch of ``length`` bytes that is in place, as `add` does."""
+        segments = self.segments
+        segments.newest, segments.packed = (), b""
+        try:
+            segments.all[-1].index.append(packed, op)
+        except BaseException:
+            self.wipe(op)
+            raise
+        self.end += length
+        segments.packed = packed
 
     def wipe(self, op: str) -> None:
         """Zero everything that was placed in the file beyond the end."""
@@ -377,7 +402,7 @@ class CommitLog:
         if self.segments.all:
             self.segments.all[-1].index.forget(end)
         self.history.cut(end)
-        self.segments.newest = ()
+        self.segments.newest, self.segments.packed = (), b""
         self.end = end
         self._placed = end
         self._paging.cut(end)

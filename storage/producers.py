@@ -44,9 +44,9 @@ Key = tuple[int, str, int]
 """(producer, topic, queue)."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Done:
-    """One section that is in the log.
+    """One section that is in the log; a value that nobody changes.
 
     Attributes:
         sequence: Number of its first record.
@@ -85,7 +85,7 @@ class Line:
     def with_done(self, epoch: int, done: Done) -> Line:
         """Return the line after one more section."""
         kept = self.done if epoch == self.epoch else ()
-        return Line(epoch, (*kept, done)[-KEPT:])
+        return Line(epoch, (*kept[1 - KEPT :], done))
 
 
 class Verdict(Enum):
@@ -125,6 +125,19 @@ def judge(
     if line.done and sequence + count <= line.done[0].sequence:
         return Verdict.DUPLICATE, None
     return Verdict.OUT_OF_ORDER, None
+
+
+def follows(line: Line | None, epoch: int, sequence: int) -> bool:
+    """Whether a section is the next of its line, so that `judge` would say NEXT without a doubt.
+
+    >>> follows(None, 3, 0), follows(Line(1, (Done(0, 10, 0, 0, 9, 7),)), 1, 10)
+    (True, True)
+    >>> follows(Line(1, (Done(0, 10, 0, 0, 9, 7),)), 2, 0)
+    False
+    """
+    if line is None:
+        return sequence == 0
+    return epoch == line.epoch and sequence == line.next
 
 
 class Producers:

@@ -41,6 +41,7 @@ class Receiver:
     def __init__(self, log: CommitLog, settings: StoreSettings) -> None:
         self._log = log
         self._settings = settings
+        self._length_max = settings.batch_length_max
 
     def receive(self, entries: Sequence[BatchEntry], payload: memoryview) -> None:
         """Store batches that begin at the end.
@@ -101,6 +102,14 @@ class Receiver:
         """Return what is wrong with an entry in itself, None when nothing is."""
         stop = base + self._settings.segment_size
         epoch = self._log.history.last
+        if (
+            entry.kind == KIND_RECORDS
+            and entry.epoch == epoch
+            and entry.start > base
+            and BLANK.size <= entry.length <= self._length_max
+            and entry.start + entry.length < stop
+        ):
+            return None
         if entry.kind not in (KIND_RECORDS, KIND_FILLER, KIND_EPOCH):
             return f"kind {entry.kind}"
         if entry.length <= 0 or entry.end > stop:
@@ -109,7 +118,7 @@ class Receiver:
             return "a file ends without a filler, or a filler ends before its file"
         if entry.length < BLANK.size:
             return "no batch is so short"
-        if entry.kind != KIND_FILLER and entry.length > self._settings.batch_length_max:
+        if entry.kind != KIND_FILLER and entry.length > self._length_max:
             return "the batch is too long"
         if entry.start == base and entry.kind != KIND_EPOCH:
             return "a file begins without an epoch record"

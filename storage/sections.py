@@ -37,9 +37,9 @@ class Outcome(IntEnum):
     UNKNOWN = 3
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Section:
-    """Records to be appended.
+    """Records to be appended; a value that nobody changes.
 
     Attributes:
         topic: Name.
@@ -60,9 +60,9 @@ class Section:
     sequence: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class SectionResult:
-    """What became of one section.
+    """What became of one section; a value that nobody changes.
 
     Attributes:
         outcome: See `Outcome`.

@@ -39,6 +39,8 @@ class Segments:
         self._proven: set[int] = set()
         self.newest: Sequence[BatchEntry] = ()
         """Entries as they were written last, still as objects: each slave is sent them next."""
+        self.packed = b""
+        """Instead: the one entry that was written last, packed; empty when there were others."""
 
     @property
     def last(self) -> Segment | None:

@@ -137,7 +137,7 @@ class Store(Upkeep):
                 file=self.damage.file,
                 offset=self.damage.offset,
             )
-        if token != self._token or self._cutting:
+        if (token is not self._token and token != self._token) or self._cutting:
             raise StaleToken(f"the writer {token} has ended")
 
     # -- master
@@ -263,6 +263,11 @@ class Store(Upkeep):
         """
         last = self.committed if end is None else end
         return self._log.segments.whole_batches(start, last, max_bytes)
+
+    def lone_entry(self, start: int) -> bytes:
+        """Return the packed entry of the one batch from ``start`` on; empty: ask `entries`."""
+        packed = self._log.segments.packed
+        return packed if int.from_bytes(packed[:8], "big") == start else b""
 
     def view(self, start: int, end: int) -> memoryview:
         """Return bytes of the log within one segment, not compared with any CRC."""

@@ -14,7 +14,7 @@ import select
 import socket
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from twinlog.errors import TwinlogError
 from twinlog.link import Link, Peer
@@ -51,6 +51,7 @@ class Connection:
             raise LinkDown(f"cannot be reached: {_why(error)}", sent=False) from error
         try:
             self._socket.setblocking(False)
+            self._poll = _poll_of(self._socket)
             with contextlib.suppress(OSError):
                 self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._send([self._link.hello()], end)
@@ -78,6 +79,12 @@ class Connection:
     def close(self) -> None:
         """Close; requests under way stay without an answer."""
         self._socket.close()
+
+    def _readable(self, seconds: float) -> bool:
+        """Wait until something can be read, at most ``seconds``; say whether it can."""
+        if self._poll is None:
+            return _ready(self._socket, seconds, write=False)
+        return bool(self._poll(seconds * 1000 + 0.5))
 
     def stale(self) -> bool:
         """Whether the node has closed its end, or said something we did not ask for."""
@@ -130,7 +137,7 @@ class Connection:
                 return answer
 
     def _send(self, parts: Sequence[memoryview | bytes], end: float) -> None:
-        rest = [memoryview(part) for part in parts]
+        rest: list[memoryview | bytes] = list(parts)
         begun = False
         try:
             while rest:
@@ -144,7 +151,7 @@ class Connection:
                 while rest and count >= len(rest[0]):
                     count -= len(rest.pop(0))
                 if count:
-                    rest[0] = rest[0][count:]
+                    rest[0] = memoryview(rest[0])[count:]
         except OSError as error:
             self.close()
             raise LinkDown(f"does not take what is sent: {_why(error)}", sent=begun) from error
@@ -156,7 +163,7 @@ class Connection:
         """Receive once; False (only when ``patient``) if nothing came before ``end``."""
         seconds = end - time.monotonic()
         try:
-            if seconds > 0 and not _ready(self._socket, seconds, write=False):
+            if seconds > 0 and not self._readable(seconds):
                 raise TimeoutError
             with self._link.buffer() as room:
                 count = self._socket.recv_into(room)
@@ -179,6 +186,15 @@ class Connection:
         return True
 
 
+def _poll_of(sock: socket.socket) -> Callable[[float], object] | None:
+    """Return what waits so many ms for the socket to be readable; None where there is no poll."""
+    if not hasattr(select, "poll"):  # Windows
+        return None
+    poll = select.poll()
+    poll.register(sock, select.POLLIN)
+    return poll.poll
+
+
 def _ready(sock: socket.socket, seconds: float, *, write: bool) -> bool:
     """Wait until the socket can be read or written, at most ``seconds``; say whether it can."""
     seconds = max(seconds, 0.0)
@@ -190,10 +206,14 @@ def _ready(sock: socket.socket, seconds: float, *, write: bool) -> bool:
     return bool(poll.poll(seconds * 1000 + 0.5))
 
 
-def _send_some(sock: socket.socket, parts: list[memoryview]) -> int:
-    if hasattr(sock, "sendmsg"):
+_GATHERS = hasattr(socket.socket, "sendmsg")
+"""Windows has no sendmsg."""
+
+
+def _send_some(sock: socket.socket, parts: list[memoryview | bytes]) -> int:
+    if _GATHERS and len(parts) > 1:
         return sock.sendmsg(parts[:64])
-    return sock.send(parts[0])  # Windows has no sendmsg
+    return sock.send(parts[0])
 
 
 def _why(error: OSError) -> str:

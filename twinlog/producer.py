@@ -353,7 +353,7 @@ class ProducerCore:
 
     def _request(self, sections: list[Section], now: float) -> Request:
         self._number += 1
-        left = min(section.deadline for section in sections) - now
+        left = min([section.deadline for section in sections]) - now
         for section in sections:
             self.statistics.resent += section.attempts > 0
             section.attempts += 1
@@ -392,10 +392,11 @@ class ProducerCore:
             raise
         by = frame.fields.get("confirmed_by")
         names: list[object] = by if isinstance(by, list) else []  # pyright: ignore[reportUnknownVariableType]
+        holders = tuple([str(name) for name in names])
+        buffered, epoch = frame.fields.get("buffered") is True, _whole(frame.fields.get("epoch"))
         for section, row in zip(sections, results, strict=True):
-            section.confirmed_by = tuple(str(name) for name in names)
-            section.buffered = frame.fields.get("buffered") is True
-            section.master_epoch = _whole(frame.fields.get("epoch"))
+            section.confirmed_by, section.buffered = holders, buffered
+            section.master_epoch = epoch
             self._result(section, row, now)
 
     def _refused_all(self, sections: list[Section], error: TwinlogError, now: float) -> None:

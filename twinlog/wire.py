@@ -42,7 +42,7 @@ from typing import Final, cast
 import msgpack
 
 from twinlog.errors import ProtocolError
-from twinlog.kernels import crc32c
+from twinlog.kernels import crc32c, frame_head, take_frame
 
 MAGIC: Final = b"TWL1"
 VERSION: Final = 1
@@ -245,20 +245,9 @@ def encode_gather(frame: Frame, payload: Sequence[memoryview | bytes]) -> bytes:
     if not frame.flags & BATCH_CRC:
         for piece in payload:
             crc = crc32c(piece, crc)
-    head = HEADER.pack(
-        MAGIC,
-        VERSION,
-        frame.type,
-        frame.flags,
-        len(fields),
-        length,
-        frame.epoch,
-        frame.request,
-        frame.names_crc,
-        crc32c(fields),
-        crc,
+    return frame_head(
+        frame.type, frame.flags, frame.epoch, frame.request, frame.names_crc, fields, length, crc
     )
-    return b"".join((head, _CRC.pack(crc32c(head)), fields))
 
 
 def encode_whole(frame: Frame) -> bytes:
@@ -479,16 +468,32 @@ class FrameReader:
     def _parse(self) -> None:
         """Take every whole frame out of the stage; begin a payload that is not all there."""
         at, need = 0, 0
-        with memoryview(self._stage) as stage:
-            while self._head is None and at < self._end:
-                step = self._step(stage, at)
-                if step <= 0:
-                    need = -step
-                    break
-                at += step
-        self._compact(at, need)
+        while self._head is None and at < self._end:
+            step = self._simple(at) or self._step(at)
+            if step <= 0:
+                need = -step
+                break
+            at += step
+        if at == self._end and len(self._stage) == STAGE_SIZE and at < STAGE_SIZE:
+            self._end = 0
+        else:
+            self._compact(at, need)
 
-    def _step(self, stage: memoryview, at: int) -> int:
+    def _simple(self, at: int) -> int:
+        """Take one whole frame that needs no further look; return the bytes used, 0 for another."""
+        if self._place is not None:
+            return 0
+        found = take_frame(self._stage, at, self._end, self.fields_max, self.payload_max)
+        if found is None or found[1] not in _NAMES:
+            return 0
+        self._frames.append(Frame(*found[1:]))
+        return found[0]
+
+    def _step(self, at: int) -> int:
+        with memoryview(self._stage) as stage:
+            return self._general(stage, at)
+
+    def _general(self, stage: memoryview, at: int) -> int:
         """Take one frame, or its beginning, that begins at ``at``; return the bytes used.
 
         When header and fields are not complete: minus the bytes they need.

@@ -28,7 +28,7 @@ PURE = {
         "messages", "outgoing", "producer", "producer_settings", "ranges", "reading", "record",
         "routing", "session", "shapes", "sql92", "sql92_lexer", "sql92_nodes", "sql92_values",
         "units", "wire", "kernels/codes", "kernels/columns", "kernels/fields", "kernels/inner",
-        "kernels/key_cells", "kernels/plain", "spark/columns", "spark/decoding",
+        "kernels/key_cells", "kernels/plain", "kernels/single", "spark/columns", "spark/decoding",
         "spark/errors", "spark/foreign", "spark/options", "spark/planning", "spark/selection",
         "spark/stream",
     },

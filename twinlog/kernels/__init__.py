@@ -20,7 +20,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from twinlog.errors import UsageError
-from twinlog.kernels import plain
+from twinlog.kernels import plain, single
 from twinlog.kernels.codes import EXPLANATIONS, REFUSALS
 
 if TYPE_CHECKING:
@@ -52,6 +52,7 @@ if TYPE_CHECKING:
         verify_records,
         walk,
     )
+    from twinlog.kernels.single import frame_head, place_section, take_frame
 
 __all__ = [
     "EXPLANATIONS",
@@ -66,6 +67,7 @@ __all__ = [
     "enter_keys",
     "find_properties",
     "find_property",
+    "frame_head",
     "gather_queues",
     "gather_units",
     "java_hash",
@@ -73,6 +75,7 @@ __all__ = [
     "link_cells",
     "patch_section",
     "pick_properties",
+    "place_section",
     "record_starts",
     "scan_keys",
     "scan_queues",
@@ -80,6 +83,7 @@ __all__ = [
     "split_record",
     "store_timestamp_last",
     "tags_code",
+    "take_frame",
     "unlink_cells",
     "verify_records",
     "walk",
@@ -87,7 +91,7 @@ __all__ = [
     "why",
 ]
 
-_SOURCES = ("_compiled.pyx", "columns.pxi", "crc.h")
+_SOURCES = ("_compiled.pyx", "columns.pxi", "single.pxi", "crc.h")
 REBUILD = "uv sync --reinstall-package twinlog"
 """The command that builds the compiled kernels again."""
 
@@ -135,6 +139,7 @@ def load() -> tuple[ModuleType, str]:
 
 
 _chosen, _why = load()
+_small: ModuleType = single if _chosen is plain else _chosen
 
 
 def which() -> str:
@@ -158,6 +163,7 @@ if not TYPE_CHECKING:
     enter_keys = _chosen.enter_keys
     find_properties = _chosen.find_properties
     find_property = _chosen.find_property
+    frame_head = _small.frame_head
     gather_queues = _chosen.gather_queues
     gather_units = _chosen.gather_units
     java_hash = _chosen.java_hash
@@ -165,6 +171,7 @@ if not TYPE_CHECKING:
     link_cells = _chosen.link_cells
     patch_section = _chosen.patch_section
     pick_properties = _chosen.pick_properties
+    place_section = _small.place_section
     record_starts = _chosen.record_starts
     scan_keys = _chosen.scan_keys
     scan_queues = _chosen.scan_queues
@@ -172,6 +179,7 @@ if not TYPE_CHECKING:
     split_record = _chosen.split_record
     store_timestamp_last = _chosen.store_timestamp_last
     tags_code = _chosen.tags_code
+    take_frame = _small.take_frame
     unlink_cells = _chosen.unlink_cells
     verify_records = _chosen.verify_records
     walk = _chosen.walk

@@ -161,3 +161,15 @@ def test_garbage_is_refused(kind: wire.Type, fields: dict[str, object], payload:
         frames.decode(wire.Frame(kind, wire.BATCH_CRC, 1, 1, 0, fields, payload))
     except ProtocolError:
         return
+
+
+@pytest.mark.parametrize("message", MESSAGES[5:8])
+def test_the_short_way_takes_what_the_general_way_takes(
+    message: frames.Message, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the two frames that each record costs."""
+    frame = over_the_wire(message)
+    found = frames.decode(frame)
+    monkeypatch.setattr(frames, "_quick_ack", lambda frame: None)
+    monkeypatch.setattr(frames, "_quick_append", lambda frame: None)
+    assert frames.decode(frame) == found

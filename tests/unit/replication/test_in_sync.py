@@ -274,3 +274,17 @@ def test_an_acknowledgement_is_worth_what_the_quality_says(ack: str, worth: int)
     store.flushed = 100
     assert store.end == 200
     assert core.context.own_end() == (200 if ack == "received" else 100)
+
+
+def test_a_whole_set_is_quiet_and_a_lonely_master_alone() -> None:
+    """Quiet: every member is recorded and nothing is proposed; alone: nobody else counts."""
+    insync = a_set(n2=150, n3=150)
+    assert not insync.is_quiet, "n3 may join"
+    assert not insync.is_alone
+    insync.adopt(change_to(isr={"n1": 5, "n2": 6, "n3": 7}), 1.0)
+    assert insync.is_quiet
+    insync.propose(insync.proposal_for({}, ["n3"]))
+    assert not insync.is_quiet
+    insync.adopt(replace(change_to(isr={"n1": 5}), revision=12), 2.0)
+    assert insync.is_alone
+    assert not insync.is_quiet

@@ -85,3 +85,20 @@ def test_who_looks_does_not_wait() -> None:
     assert made.next_deadline(10.0) <= 10.0
     made.dispatch(10.0, 0)
     assert store.dispatched == store.confirm
+
+
+def test_a_turn_that_brought_little_looks_at_nothing() -> None:
+    """Not while somebody reads or waits for a flush, when much came, or when the pause is over."""
+    store = Queues()
+    made = upkeep(store)
+    assert made.may_wait(10.001)
+    assert not made.may_wait(10.0 + PATIENT_SECONDS)
+    store.committed = PATIENT_BYTES
+    assert not made.may_wait(10.001)
+    store.committed = 100
+    made.wanted = 100
+    assert not made.may_wait(10.001)
+    store.flushed = 100
+    assert made.may_wait(10.001)
+    made.patient = False
+    assert not made.may_wait(10.001)

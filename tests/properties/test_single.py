@@ -1,0 +1,164 @@
+"""The single calls of a single send: twins agree, and say what the general way says.
+
+Bytes are good frames and sections, then damaged; whatever is not plain must be None.
+"""
+
+from __future__ import annotations
+
+import importlib
+from types import ModuleType
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.properties.test_kernels import damaged
+from tests.properties.test_wire import frames, u32, u64, values
+from twinlog import record, wire
+from twinlog.kernels import plain, single
+from twinlog.layout import BatchEntry
+from twinlog.wire import Frame, FrameReader, encode_whole
+
+
+def twin() -> ModuleType:
+    """The compiled twin; the plain one where nothing is built (CI builds it and insists)."""
+    try:
+        return importlib.import_module("twinlog.kernels._compiled")
+    except ImportError:
+        return single
+
+
+COMPILED = twin()
+
+
+def general(data: bytes) -> Frame | None:
+    """The first frame of ``data`` as the general reader cuts it; None without one."""
+    reader = FrameReader(place=lambda frame, length: None)
+    reader.feed(data)
+    try:
+        return reader.next()
+    except wire.FrameError:
+        return None
+
+
+def flip(data: bytes, at: int, bit: int) -> bytes:
+    """``data`` with one bit turned."""
+    at %= len(data)
+    return data[:at] + bytes([data[at] ^ 1 << bit]) + data[at + 1 :]
+
+
+@given(st.lists(frames, min_size=1, max_size=2), st.integers(0, 2**16), st.integers(0, 8), u32)
+@settings(max_examples=150, deadline=None)
+def test_a_frame_taken_in_one_call_is_the_general_readers(
+    sent: list[Frame], at: int, bit: int, cut: int
+) -> None:
+    """Whole, damaged (``bit`` below 8), cut off, with another one behind it."""
+    data = b"".join(encode_whole(frame) for frame in sent)
+    data = data if bit == 8 else flip(data, at, bit)
+    data = data[: cut % (2 * len(data))]
+    found = single.take_frame(data, 0, len(data), wire.FIELDS_MAX, wire.PAYLOAD_MAX)
+    taken = COMPILED.take_frame(
+        memoryview(b"ab" + data), 2, len(data) + 2, wire.FIELDS_MAX, wire.PAYLOAD_MAX
+    )
+    assert repr(taken) == repr(found)  # True is not 1
+    expected = general(data)
+    if found is not None:
+        assert repr(Frame(*found[1:])) == repr(expected)
+        assert len(encode_whole(Frame(*found[1:]))) == found[0]
+    elif expected is not None:
+        inner = expected.fields.values()
+        assert any(_is_map_in(value) for value in inner), "only rare fields go the general way"
+
+
+def _is_map_in(value: object, depth: int = 0) -> bool:
+    if isinstance(value, list):
+        return depth > 3 or any(_is_map_in(item, depth + 1) for item in value)  # pyright: ignore
+    return isinstance(value, dict)
+
+
+@given(frames, st.integers(0, 4000), st.integers(0, 400))
+def test_limits_are_those_of_the_reader(frame: Frame, fields_max: int, payload_max: int) -> None:
+    """A frame beyond one of them is left to the reader, which refuses it."""
+    data = encode_whole(frame)
+    found = single.take_frame(data, 0, len(data), fields_max, payload_max)
+    taken = COMPILED.take_frame(data, 0, len(data), fields_max, payload_max)
+    assert repr(taken) == repr(found)
+    size = len(data) - wire.HEADER_SIZE - len(frame.payload)
+    if size > fields_max or len(frame.payload) > payload_max:
+        assert found is None
+
+
+@given(st.integers(0, 255), st.integers(0, 65535), u64, u64, u32, st.binary(max_size=99), u32, u32)
+def test_heads_are_alike(
+    kind: int, flags: int, epoch: int, request: int, names: int, packed: bytes, size: int, crc: int
+) -> None:
+    """Header and fields."""
+    numbers = kind, flags, epoch, request, names, packed, size, crc
+    assert COMPILED.frame_head(*numbers) == single.frame_head(*numbers)
+
+
+@given(st.binary(max_size=40), values)
+def test_broken_fields_are_left_to_the_reader(packed: bytes, value: object) -> None:
+    """Fields that are any bytes at all, with right CRCs around them."""
+    data = single.frame_head(34, 0, 1, 2, 3, packed, 0, 0)
+    found = single.take_frame(data, 0, len(data), 99, 99)
+    assert repr(COMPILED.take_frame(data, 0, len(data), 99, 99)) == repr(found)
+    expected = general(data)
+    if found is not None:
+        assert expected is not None
+        assert repr(expected.fields) == repr(found[6])
+
+
+@given(
+    damaged(), st.integers(0, 4), st.sampled_from(["t", "flights"]), st.integers(0, 1),
+    st.sampled_from([None, b"k", b"00000000000000ff.0.0.1"]), st.sampled_from([4, 6]),
+)  # fmt: skip
+@settings(max_examples=150, deadline=None)
+def test_sections_are_placed_alike(
+    case: tuple[bytes, int, int],
+    count: int,
+    topic: str,
+    queue: int,
+    sequence: bytes | None,
+    family: int,
+) -> None:
+    """Of damaged records nothing is written; of good ones the same bytes."""
+    data = case[0][case[1] : case[2]]
+    host = bytes(range(8 if family == 4 else 20))
+    place, entry = (4096, 17, 1234567, host), (3, 99)
+    rooms = bytearray(len(data)), bytearray(len(data))
+    made = [
+        kernel.place_section(
+            data, count, topic.encode(), queue, sequence, (1000, family), room, place, entry
+        )
+        for kernel, room in zip((single, COMPILED), rooms, strict=True)
+    ]
+    assert made[0] == made[1]
+    assert rooms[0] == rooms[1]
+    assert made[0] is not None or not any(rooms[0])
+
+
+@pytest.mark.parametrize("kernel", [single, COMPILED], ids=["plain", "compiled"])
+def test_a_placed_section_is_what_the_single_steps_make(kernel: ModuleType) -> None:
+    """Numbers, stamps, digest and entry; the producer's sequence is looked at."""
+    mark = b"TL_SEQ\x0100000000000000ff.0.0.2\x02"
+    data = b"".join(
+        record.encode("t", 1, body, properties=text)
+        for body, text in [(b"one", mark), (b"two", b"")]
+    )
+    host, room = bytes([127, 0, 0, 1, 0, 0, 1, 2]), bytearray(len(data))
+    arguments = data, 2, b"t", 1, b"00000000000000ff.0.0.2", (99, 4), room
+    digest, packed = kernel.place_section(*arguments, (640, 7, 1000, host), (5, 320))
+    stepped = bytearray(data)
+    plain.patch_section(
+        stepped, 0, len(data), log_offset=640, queue_offset=7, store_timestamp=1000, store_host=host
+    )
+    assert room == stepped
+    assert digest == plain.bodies_digest(data, 0, len(data))
+    crc = plain.crc32c(stepped)
+    assert BatchEntry.unpack(packed) == BatchEntry(640, len(data), 2, 5, crc, 1000, 0, 320)
+    for other in (None, b"00000000000000ff.0.2.2", b"00000000000000ff.0.0."):
+        changed = (*arguments[:4], other, *arguments[5:])
+        assert kernel.place_section(*changed, (640, 7, 1000, host), (5, 320)) is None
+    with pytest.raises(ValueError, match="room"):
+        kernel.place_section(*arguments[:6], bytearray(9), (640, 7, 1000, host), (5, 320))

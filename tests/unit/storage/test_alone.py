@@ -1,0 +1,86 @@
+"""A section that is all of its turn: the short way leaves what the general way would have left."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from storage import Section, SectionResult, Store
+from storage.appender import Appender
+from tests.crash.workbench import append, master, section, settle
+from tests.fakes.disk import FakeDisk
+
+APPENDS = 120
+
+
+def story(seed: int) -> list[Section]:
+    """Sections of two producers and none, most of them good: one in three is not."""
+    rng, made, following = random.Random(seed), list[Section](), dict[tuple[int, int], int]()
+    for number in range(APPENDS):
+        producer, queue = rng.choice([0, 7, 9]), rng.randrange(4)
+        count = rng.randrange(1, 4)
+        sequence = following.get((producer, queue), 0)
+        one = section(
+            count, queue=queue, producer=producer, sequence=sequence, size=rng.randrange(1, 90),
+            mark=number, light=["%LMQ%x"] if rng.random() < 0.1 else (),
+        )  # fmt: skip
+        odd = rng.randrange(12)
+        if odd == 0 and made:
+            one = rng.choice(made)  # an old one comes again
+        elif odd == 1:
+            one = replace(one, count=count + 1)
+        elif odd == 2:
+            one = replace(one, queue=rng.choice([-1, queue + 1, 9]))
+        elif odd == 3:
+            one = replace(one, sequence=sequence + rng.choice([-1, 1]), producer_epoch=1)
+        elif odd == 4:
+            data = bytearray(one.data)
+            data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
+            one = replace(one, data=bytes(data))
+        else:
+            following[producer, queue] = sequence + count
+        made.append(one)
+    return made
+
+
+def tell(store: Store, disk: FakeDisk, sections: list[Section]) -> list[SectionResult]:
+    """Append each alone, the disk full now and then."""
+    results: list[SectionResult] = []
+    for number, one in enumerate(sections):
+        if number % 30 == 29:
+            disk.faults.fail("log.append", after=0, error=28)
+        results += append(store, one)
+        if number % 25 == 24:
+            settle(store)
+    settle(store)
+    return results
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_short_way_leaves_what_the_general_way_leaves(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Same results, same bytes in every file, same queues, same answer to what comes again."""
+    sections, short, taken = story(seed), Appender._alone, list[bool]()  # pyright: ignore[reportPrivateUsage]
+
+    def counted(self: Appender, one: Section) -> SectionResult | None:
+        found = short(self, one)
+        taken.append(found is not None)
+        return found
+
+    left: list[tuple[object, ...]] = []
+    for way in (counted, lambda self, one: None):  # pyright: ignore[reportUnknownLambdaType]
+        monkeypatch.setattr(Appender, "_alone", way)
+        disk = FakeDisk()
+        store = master(disk)
+        results = tell(store, disk, sections)
+        again = [append(store, one)[0] for one in sections if one.producer]
+        names = [f"{where}/{name}" for where in ("commitlog", "twinlog/batches")
+                 for name in disk.list(where)]  # fmt: skip
+        files = {name: bytes(disk.peek(name) or b"") for name in names}
+        left.append((results, again, files, store.end, store.queue_range("flights", 0)))
+    assert left[0] == left[1]
+    assert "disk-full" in {result.code for result in results}
+    assert APPENDS // 3 < sum(taken) < len(taken), "both ways are gone"

@@ -1,0 +1,335 @@
+# What one small frame and one section cost: single calls instead of a dozen. Included by
+# ``_compiled.pyx``; described in ``single.py``, the plain twin.
+
+cdef enum:
+    HEADER_BYTES = 48
+    ENTRY_BYTES = 48
+    COVERED = 4
+    NEST_MAX = 4
+    ITEMS_LIMIT = 65536
+
+cdef uint32_t FRAME_MAGIC = 0x54574C31
+cdef uint8_t FRAME_VERSION = 1
+
+
+cdef inline uint64_t _u64(const uint8_t *p) noexcept nogil:
+    return <uint64_t>_u32(p) << 32 | _u32(p + 4)
+
+
+cdef inline uint16_t _u16(const uint8_t *p) noexcept nogil:
+    return <uint16_t>(p[0] << 8 | p[1])
+
+
+cdef struct Cursor:
+    const uint8_t *at
+    const uint8_t *end
+
+
+cdef inline const uint8_t *_take(Cursor *cursor, uint64_t size) noexcept nogil:
+    """Bytes that the cursor passes; NULL when there are not so many."""
+    cdef const uint8_t *found = cursor.at
+    if <uint64_t>(cursor.end - found) < size:
+        return NULL
+    cursor.at += size
+    return found
+
+
+cdef int64_t _length(Cursor *cursor, int width) noexcept nogil:
+    """A length of 1, 2 or 4 bytes that the cursor passes; -1 when it is not all there."""
+    cdef const uint8_t *p = _take(cursor, width)
+    if p == NULL:
+        return -1
+    return p[0] if width == 1 else _u16(p) if width == 2 else _u32(p)
+
+
+cdef object _plain_value(Cursor *cursor, int depth):
+    """One value; NotImplemented for what is broken, or has its place in the general reader."""
+    cdef const uint8_t *p = _take(cursor, 1)
+    cdef uint8_t kind
+    cdef int64_t length = -1
+    if p == NULL:
+        return NotImplemented
+    kind = p[0]
+    if kind < 0x80:
+        return <int>kind
+    if kind >= 0xE0:
+        return <int>(<signed char>kind)
+    if 0xA0 <= kind < 0xC0:
+        return _plain_text(cursor, kind & 0x1F)
+    if 0x90 <= kind < 0xA0:
+        return _plain_list(cursor, kind & 0x0F, depth)
+    if kind == 0xC0:
+        return None
+    if kind == 0xC2:
+        return False
+    if kind == 0xC3:
+        return True
+    if 0xC4 <= kind <= 0xC6:
+        length = _length(cursor, 1 << (kind - 0xC4))
+        p = _take(cursor, length) if length >= 0 else NULL
+        return NotImplemented if p == NULL else PyBytes_FromStringAndSize(<const char *>p, length)
+    if 0xD9 <= kind <= 0xDB:
+        length = _length(cursor, 1 << (kind - 0xD9))
+        return NotImplemented if length < 0 else _plain_text(cursor, length)
+    if 0xCC <= kind <= 0xCF or 0xD0 <= kind <= 0xD3:
+        p = _take(cursor, 1 << (kind & 3))
+        if p == NULL:
+            return NotImplemented
+        if kind == 0xCC:
+            return <int>p[0]
+        if kind == 0xCD:
+            return <int>_u16(p)
+        if kind == 0xCE:
+            return _u32(p)
+        if kind == 0xCF:
+            return _u64(p)
+        if kind == 0xD0:
+            return <int>(<signed char>p[0])
+        if kind == 0xD1:
+            return <int>_i16(p)
+        if kind == 0xD2:
+            return <int>_i32(p)
+        return _i64(p)
+    if kind == 0xDC or kind == 0xDD:
+        length = _length(cursor, 2 if kind == 0xDC else 4)
+        return NotImplemented if length < 0 else _plain_list(cursor, length, depth)
+    return NotImplemented
+
+
+cdef object _plain_text(Cursor *cursor, int64_t length):
+    cdef const uint8_t *p = _take(cursor, length)
+    if p == NULL or not _utf8(p, p + length):
+        return NotImplemented
+    return PyUnicode_DecodeUTF8(<const char *>p, length, NULL)
+
+
+cdef object _plain_list(Cursor *cursor, int64_t count, int depth):
+    cdef list found = []
+    cdef object value
+    if depth >= NEST_MAX or count > ITEMS_LIMIT or count > cursor.end - cursor.at:
+        return NotImplemented
+    while count:
+        value = _plain_value(cursor, depth + 1)
+        if value is NotImplemented:
+            return NotImplemented
+        found.append(value)
+        count -= 1
+    return found
+
+
+cdef object _plain_fields(const uint8_t *p, Py_ssize_t size):
+    """The map in exactly these bytes; NotImplemented as in `_plain_value`."""
+    cdef Cursor cursor
+    cdef const uint8_t *head
+    cdef int64_t count
+    cdef dict found = {}
+    cdef object key, value
+    cursor.at = p
+    cursor.end = p + size
+    head = _take(&cursor, 1)
+    if head == NULL:
+        return NotImplemented
+    if 0x80 <= head[0] < 0x90:
+        count = head[0] & 0x0F
+    elif head[0] == 0xDE:
+        count = _length(&cursor, 2)
+    else:
+        return NotImplemented
+    if count < 0:
+        return NotImplemented
+    while count:
+        key = _plain_value(&cursor, NEST_MAX)
+        if type(key) is not str:
+            return NotImplemented
+        value = _plain_value(&cursor, 0)
+        if value is NotImplemented:
+            return NotImplemented
+        found[key] = value
+        count -= 1
+    return found if cursor.at == cursor.end else NotImplemented
+
+
+def take_frame(
+    data, Py_ssize_t at, Py_ssize_t end, Py_ssize_t fields_max, Py_ssize_t payload_max
+):
+    """See `single.take_frame`."""
+    cdef Py_buffer view
+    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+    try:
+        _range(view.len, at, end)
+        return _take_frame(<const uint8_t *>view.buf + at, end - at, fields_max, payload_max)
+    finally:
+        PyBuffer_Release(&view)
+
+
+cdef object _take_frame(
+    const uint8_t *p, Py_ssize_t there, Py_ssize_t fields_max, Py_ssize_t payload_max
+):
+    cdef const uint8_t *body = p + HEADER_BYTES
+    cdef uint64_t size, payload
+    cdef uint32_t flags
+    cdef uint32_t crc = 0
+    cdef object fields
+    if there < HEADER_BYTES or _u32(p) != FRAME_MAGIC or p[4] != FRAME_VERSION:
+        return None
+    if twinlog_crc32c(0, p, 44) != _u32(p + 44):
+        return None
+    size, payload, flags = _u32(p + 8), _u32(p + 12), _u16(p + 6)
+    if size > <uint64_t>fields_max or payload > <uint64_t>payload_max:
+        return None
+    if <uint64_t>(there - HEADER_BYTES) < size + payload:
+        return None
+    if twinlog_crc32c(0, body, size) != _u32(p + 36):
+        return None
+    if payload and not flags & COVERED:
+        crc = twinlog_crc32c(0, body + size, payload)
+    if crc != _u32(p + 40):
+        return None
+    fields = _plain_fields(body, size)
+    if fields is NotImplemented:
+        return None
+    return (
+        <Py_ssize_t>(HEADER_BYTES + size + payload),
+        <int>p[5],
+        flags,
+        _u64(p + 16),
+        _u64(p + 24),
+        _u32(p + 32),
+        fields,
+        PyBytes_FromStringAndSize(<const char *>body + size, payload),
+    )
+
+
+def frame_head(
+    int kind,
+    int flags,
+    uint64_t epoch,
+    uint64_t request,
+    uint32_t names,
+    bytes fields not None,
+    uint32_t payload,
+    uint32_t payload_crc,
+):
+    """See `single.frame_head`."""
+    cdef Py_ssize_t size = PyBytes_GET_SIZE(fields)
+    cdef bytes made = PyBytes_FromStringAndSize(NULL, HEADER_BYTES + size)
+    cdef uint8_t *p = <uint8_t *>PyBytes_AS_STRING(made)
+    _put32(p, FRAME_MAGIC)
+    p[4] = FRAME_VERSION
+    p[5] = kind
+    p[6] = flags >> 8 & 0xFF
+    p[7] = flags & 0xFF
+    _put32(p + 8, <uint32_t>size)
+    _put32(p + 12, payload)
+    _put64(p + 16, epoch)
+    _put64(p + 24, request)
+    _put32(p + 32, names)
+    _put32(p + 36, twinlog_crc32c(0, <const uint8_t *>PyBytes_AS_STRING(fields), size))
+    _put32(p + 40, payload_crc)
+    _put32(p + 44, twinlog_crc32c(0, p, 44))
+    memcpy(p + HEADER_BYTES, PyBytes_AS_STRING(fields), size)
+    return made
+
+
+cdef bytes _entry(
+    uint64_t start,
+    uint32_t length,
+    uint32_t count,
+    uint32_t epoch,
+    uint32_t crc,
+    uint64_t stamp,
+    uint64_t flushed,
+):
+    """The packed batch entry of records."""
+    cdef bytes made = PyBytes_FromStringAndSize(NULL, ENTRY_BYTES)
+    cdef uint8_t *p = <uint8_t *>PyBytes_AS_STRING(made)
+    _put64(p, start)
+    _put32(p + 8, length)
+    _put32(p + 12, count)
+    _put32(p + 16, epoch)
+    _put32(p + 20, crc)
+    _put64(p + 24, stamp)
+    _put32(p + 32, 0)
+    _put64(p + 36, flushed)
+    _put32(p + 44, twinlog_crc32c(0, p, 44))
+    return made
+
+
+def place_section(
+    data,
+    Py_ssize_t count,
+    bytes topic not None,
+    int32_t queue,
+    bytes sequence,
+    tuple limits not None,
+    target,
+    tuple place not None,
+    tuple entry not None,
+):
+    """See `single.place_section`."""
+    cdef Py_buffer view
+    cdef Py_buffer room
+    cdef Parts parts
+    cdef int64_t body_max = limits[0]
+    cdef uint32_t store_bit = STORE_V6 if limits[1] == 6 else 0
+    cdef uint64_t log_offset = place[0]
+    cdef uint64_t queue_offset = place[1]
+    cdef uint64_t stamp = place[2]
+    cdef bytes host = <bytes?>place[3]
+    cdef uint32_t epoch = entry[0]
+    cdef uint64_t flushed = entry[1]
+    cdef const uint8_t *name = <const uint8_t *>PyBytes_AS_STRING(topic)
+    cdef Py_ssize_t name_length = PyBytes_GET_SIZE(topic)
+    cdef Py_ssize_t host_length = PyBytes_GET_SIZE(host)
+    cdef Py_ssize_t at = 0
+    cdef Py_ssize_t number = 0
+    cdef const uint8_t *p
+    cdef const uint8_t *value
+    cdef int64_t length = 0
+    cdef uint8_t *to
+    cdef uint32_t digest = 0
+    cdef uint32_t crc
+    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+    try:
+        PyObject_GetBuffer(target, &room, PyBUF_WRITABLE)
+        try:
+            if room.len != view.len or host_length != (20 if store_bit else 8):
+                raise ValueError("the room is not the section's, or the host of another family")
+            p = <const uint8_t *>view.buf
+            while at < view.len:
+                if _check_record(
+                    p + at, view.len - at, &parts, name, name_length, queue, body_max, store_bit,
+                    True, False,
+                ):
+                    return None
+                if number == 0:
+                    value = _property(parts.text, parts.text_length, "TL_SEQ", 6, &length)
+                    if (value == NULL) != (sequence is None):
+                        return None
+                    if value != NULL and (
+                        length != PyBytes_GET_SIZE(sequence)
+                        or memcmp(value, PyBytes_AS_STRING(sequence), length)
+                    ):
+                        return None
+                digest = twinlog_crc32c(digest, p + at + 8, 4)
+                digest = twinlog_crc32c(digest, parts.body - 4, 4)
+                number += 1
+                at += parts.size
+            if number != count or not number:
+                return None
+            to = <uint8_t *>room.buf
+            memcpy(to, p, view.len)
+            at = 0
+            for number in range(count):
+                _parts(to + at, view.len - at, &parts)
+                _put64(to + at + 20, queue_offset + number)
+                _put64(to + at + 28, log_offset + at)
+                _put64(<uint8_t *>parts.stamp, stamp)
+                memcpy(<uint8_t *>parts.stamp + 8, PyBytes_AS_STRING(host), host_length)
+                at += parts.size
+            crc = twinlog_crc32c(0, to, view.len)
+            return digest or 1, _entry(log_offset, view.len, count, epoch, crc, stamp, flushed)
+        finally:
+            PyBuffer_Release(&room)
+    finally:
+        PyBuffer_Release(&view)

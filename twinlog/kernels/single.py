@@ -1,0 +1,172 @@
+"""What one small frame and one section cost, in single calls; the plain twin of ``single.pxi``.
+
+A single send is a frame with one section, and little else happens: here every layer's dozen of
+calls is one. Each function knows the plain case only and says None to anything else, whatever is
+wrong or merely rare about it; then the general way is gone, which knows what to answer.
+
+Not here: the general way (``twinlog.wire``, ``storage.appender``), layouts and what they mean
+(``twinlog.wire``, ``twinlog.layout``).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import cast
+
+import msgpack
+
+from twinlog.kernels.fields import Buffer, check_bounds, crc32c
+from twinlog.kernels.plain import bodies_digest, check_section, find_property, patch_section
+
+_HEAD = struct.Struct(">4sBBHIIQQIII")
+_CRC = struct.Struct(">I")
+_ENTRY = struct.Struct(">QIIIIQIQ")
+_MAGIC = b"TWL1"
+_VERSION = 1
+_COVERED = 4
+_NEST_MAX = 4
+_ITEMS_MAX = 65536
+_SIMPLE = frozenset({int, str, bytes, bool, type(None)})
+_unpack = cast("Callable[..., object]", msgpack.unpackb)  # pyright: ignore
+
+Taken = tuple[int, int, int, int, int, int, dict[str, object], bytes]
+"""Bytes used, type, flags, epoch, request id, CRC of the names, fields, payload."""
+
+
+def take_frame(data: Buffer, at: int, end: int, fields_max: int, payload_max: int) -> Taken | None:
+    """Return the frame at ``at`` if it is whole before ``end``, right in every CRC and simple.
+
+    Simple: the fields are a map of texts to numbers, texts, bytes, truth values, nil, and lists of
+    such, at most `_NEST_MAX` deep.
+
+    Args:
+        data: Received bytes.
+        at: Where the frame begins.
+        end: Where the received bytes end.
+        fields_max: Limit for fields, bytes.
+        payload_max: Limit for the payload, bytes.
+    """
+    check_bounds(data, at, end)
+    if end - at < 48:
+        return None
+    magic, version, kind, flags, size, payload, epoch, request, names, crc, payload_crc = (
+        _HEAD.unpack_from(data, at)
+    )
+    if magic != _MAGIC or version != _VERSION or size > fields_max or payload > payload_max:
+        return None
+    body, stop = at + 48, at + 48 + size + payload
+    if stop > end or crc32c(data[at : at + 44]) != _CRC.unpack_from(data, at + 44)[0]:
+        return None
+    packed, carried = bytes(data[body : body + size]), bytes(data[body + size : stop])
+    covered = flags & _COVERED or not payload
+    if crc32c(packed) != crc or (0 if covered else crc32c(carried)) != payload_crc:
+        return None
+    fields = _simple_fields(packed)
+    if fields is None:
+        return None
+    return stop - at, kind, flags, epoch, request, names, fields, carried
+
+
+def _simple_fields(packed: bytes) -> dict[str, object] | None:
+    if not packed or packed[0] == 0xDF:  # a map of 65,536 entries and more
+        return None
+    try:
+        found = _unpack(packed, strict_map_key=False, max_array_len=_ITEMS_MAX, max_ext_len=0)
+    except Exception:  # msgpack raises six unrelated types
+        return None
+    if type(found) is not dict:
+        return None
+    fields = cast("dict[object, object]", found)
+    if not all(type(key) is str and _is_simple(value, 0) for key, value in fields.items()):
+        return None
+    return cast("dict[str, object]", fields)
+
+
+def _is_simple(value: object, depth: int) -> bool:
+    if type(value) in _SIMPLE:
+        return True
+    if type(value) is not list or depth >= _NEST_MAX:
+        return False
+    return all(_is_simple(item, depth + 1) for item in cast("list[object]", value))
+
+
+def frame_head(
+    kind: int,
+    flags: int,
+    epoch: int,
+    request: int,
+    names: int,
+    fields: bytes,
+    payload: int,
+    payload_crc: int,
+) -> bytes:
+    """Return header and fields of a frame; numbers as in `Taken`.
+
+    Args:
+        kind: Type.
+        flags: Flags.
+        epoch: The sender's epoch.
+        request: Request id.
+        names: CRC of the names.
+        fields: Packed.
+        payload: Its bytes, at most 2^32 - 1.
+        payload_crc: Its CRC-32C, 0 where the flags say that it is covered elsewhere.
+    """
+    head = _HEAD.pack(
+        _MAGIC, _VERSION, kind, flags, len(fields), payload, epoch, request, names, crc32c(fields),
+        payload_crc,
+    )  # fmt: skip
+    return b"".join((head, _CRC.pack(crc32c(head)), fields))
+
+
+def place_section(
+    data: Buffer,
+    count: int,
+    topic: bytes,
+    queue: int,
+    sequence: bytes | None,
+    limits: tuple[int, int],
+    target: memoryview | bytearray,
+    place: tuple[int, int, int, bytes],
+    entry: tuple[int, int],
+) -> tuple[int, bytes] | None:
+    """Check a section, copy it to where it is stored, number and stamp it; make its batch entry.
+
+    None when a record is refused, names light queues, or does not carry the producer's sequence:
+    nothing was written then.
+
+    Args:
+        data: The section as the client sent it.
+        count: Records it must hold.
+        topic: Its topic, UTF-8.
+        queue: Its queue.
+        sequence: Value of TL_SEQ that its first record must have; None: it must have none.
+        limits: Largest body in bytes, address family of the store hosts.
+        target: Its place in the log, as long as ``data``.
+        place: Log offset, queue offset of the first record, store timestamp, store host.
+        entry: Epoch and flushed offset for the batch entry.
+
+    Returns:
+        The digest of the bodies (never 0), and the packed entry of a batch that is this section.
+    """
+    (body_max, family), (log_offset, queue_offset, stamp, host) = limits, place
+    length = len(data)
+    if len(target) != length or len(host) != (20 if family == 6 else 8):
+        raise ValueError("the room is not the section's, or the host of another family")
+    if not length or check_section(
+        data, 0, length, count, topic, queue, body_max=body_max, family=family
+    ):
+        return None
+    first = int.from_bytes(data[:4], "big")
+    named = find_property(data, 0, first, b"TL_SEQ")
+    if (named[0][1] if named else None) != sequence:
+        return None
+    target[:] = data
+    patch_section(
+        target, 0, length, log_offset=log_offset, queue_offset=queue_offset,
+        store_timestamp=stamp, store_host=host,
+    )  # fmt: skip
+    epoch, flushed = entry
+    body = _ENTRY.pack(log_offset, length, count, epoch, crc32c(target), stamp, 0, flushed)
+    return bodies_digest(data, 0, length) or 1, body + _CRC.pack(crc32c(body))
