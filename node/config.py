@@ -459,6 +459,7 @@ def _limits(limits: LimitsSection, read: ReadSection) -> Limits:
         requests_in_flight_max=limits.requests_in_flight_max,
         response_size_max=limits.response_size_max,
         producers_waiting_max=limits.producers_waiting_max,
+        spin_seconds=limits.spin,
         long_poll_seconds_max=read.long_poll,
     )
 

@@ -56,6 +56,9 @@ class Limits:
     hello_seconds: float = 10.0
     """A connection that did not say HELLO by then is closed."""
 
+    spin_seconds: float = 0.0005
+    """How long a node that was just served looks for more before it sleeps."""
+
     long_poll_seconds_max: float = 30.0
     """A read is parked at most so long, whatever it asks for."""
 

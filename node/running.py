@@ -97,7 +97,12 @@ class Running:
         self.store = store
         self.metrics = NodeMetrics(self._figures)
         self.presence = Presence(name, lambda: self.register.live)
-        self.world = ReplicaService(peers=self.presence.slave_address, tell=log, moved=self._moved)
+        self.world = ReplicaService(
+            peers=self.presence.slave_address,
+            tell=log,
+            moved=self._moved,
+            spin_seconds=settings.limits.spin_seconds,
+        )
         self.register = CoordinatorClient(
             coordinator,
             wire.names_crc(config.name, config.group),

@@ -66,6 +66,7 @@ class ReplicaService:
         peers: Where other nodes take slaves, by name; None for one that is not known.
         tell: Logs and counts an event of the driver.
         moved: Called when the driver's view changed.
+        spin_seconds: See `readiness_service`.
     """
 
     def __init__(
@@ -74,7 +75,9 @@ class ReplicaService:
         peers: Callable[[str], tuple[str, int] | None],
         tell: Callable[..., None],
         moved: Callable[[], None],
+        spin_seconds: float = 0.0,
     ) -> None:
+        self._spin_seconds = spin_seconds
         self._register: CoordinatorClient | None = None
         self._peers = peers
         self._tell = tell
@@ -134,7 +137,7 @@ class ReplicaService:
         """
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
-            self._outbox = Outbox(nursery)
+            self._outbox = Outbox(nursery, self._spin_seconds)
             # The driver begins before anything can reach it.
             self.driver.start(self.now())
             self.turn()

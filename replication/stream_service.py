@@ -50,10 +50,10 @@ Buffer = bytes | bytearray | memoryview
 class Outbox:
     """The streams of a node that have something to send, and the tasks of those that are full."""
 
-    def __init__(self, nursery: trio.Nursery) -> None:
+    def __init__(self, nursery: trio.Nursery, spin_seconds: float = 0.0) -> None:
         self._nursery = nursery
         self._marked: list[Stream] = []
-        self.readiness = Readiness()
+        self.readiness = Readiness(spin_seconds)
         """Calls the streams that have something to read, in a task of the nursery."""
         nursery.start_soon(self.readiness.run)
 

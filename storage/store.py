@@ -132,11 +132,8 @@ class Store(Upkeep):
 
     def _check(self, token: Token) -> None:
         if self.damage is not None:
-            raise CorruptionError(
-                f"the store is quarantined: {self.damage.what}",
-                file=self.damage.file,
-                offset=self.damage.offset,
-            )
+            what, file, offset = self.damage.what, self.damage.file, self.damage.offset
+            raise CorruptionError(f"the store is quarantined: {what}", file=file, offset=offset)
         if (token is not self._token and token != self._token) or self._cutting:
             raise StaleToken(f"the writer {token} has ended")
 

@@ -67,6 +67,45 @@ async def test_what_two_sockets_ask_for_is_done_once_after_both() -> None:
                 each.close()
 
 
+class Poll:
+    """An epoll that answers what it is told to; a wait takes as long as it says."""
+
+    def __init__(self, clock: list[float], answers: list[tuple[float, bool]]) -> None:
+        self.clock, self.answers, self.waits = clock, answers, list[float]()
+
+    def poll(self, seconds: float, most: int) -> list[tuple[int, int]]:
+        """Answer the next."""
+        self.waits.append(seconds)
+        took, found = self.answers.pop(0)
+        self.clock[0] += took
+        return [(5, 1)] if found else []
+
+
+@pytest.mark.parametrize("spin", [0.0, 0.0002])
+async def test_a_round_spins_only_while_sockets_answer_briskly(
+    spin: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And yields the processor each time; when nothing came in time it sleeps."""
+    yields: list[None] = []
+    monkeypatch.setattr("os.sched_yield", lambda: yields.append(None))
+    readiness, clock = Readiness(spin), [0.0]
+    monkeypatch.setattr(readiness, "clock", lambda: clock[0])
+    late, soon, nothing = (0.0005, True), (0.0001, True), (0.00015, False)
+    poll = Poll(clock, [late, soon, nothing, (0.0, True), nothing, nothing, late, late])
+    wait = readiness._wait  # pyright: ignore[reportPrivateUsage]
+    assert wait(poll), "late: it slept"  # type: ignore[arg-type]
+    assert wait(poll), "it slept, but was woken soon"  # type: ignore[arg-type]
+    if not spin:
+        assert not wait(poll)  # type: ignore[arg-type]
+        assert not any(pause == 0 for pause in poll.waits)
+        return
+    assert wait(poll), "it looked twice"  # type: ignore[arg-type]
+    assert wait(poll), "it looked twice in vain, and slept"  # type: ignore[arg-type]
+    assert wait(poll), "nobody is brisk: it slept at once"  # type: ignore[arg-type]
+    assert [pause > 0 for pause in poll.waits] == [True, True] + 4 * [False] + 2 * [True]
+    assert len(yields) == 2
+
+
 async def test_a_socket_that_never_rests_leaves_the_loop_its_turns() -> None:
     """Rounds end after a while even when there is always something to read."""
     async with serving() as (readiness, nursery):

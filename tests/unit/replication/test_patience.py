@@ -19,6 +19,7 @@ class Queues:
     confirm: int = 0
     dispatched: int = 0
     calls: int = 0
+    damage: None = None
 
     @property
     def behind(self) -> bool:
