@@ -3,7 +3,7 @@
 RUN = uv run
 SEED ?= 1
 
-.PHONY: verify fix test sim bench dev processes interop types docs fuzz
+.PHONY: verify fix test sim bench dev processes interop types docs fuzz cover
 
 verify: types           ## format, lint, types, imports, style, quick tests; writes nothing
 	$(RUN) ruff format --check .
@@ -34,6 +34,9 @@ interop:                ## the real RocketMQ opens our stores (Java 17, Maven)
 
 fuzz:                   ## a minute of coverage-guided fuzzing (uv sync --group fuzz)
 	$(RUN) python -m tests.fuzz --seconds 60
+
+cover:                  ## every line and branch of the pure modules; minutes
+	$(RUN) python -m tests.tidy.cover
 
 bench:                  ## the key cells against Redis Streams, in one run
 	$(RUN) python benchmarks/key_cells.py

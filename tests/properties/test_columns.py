@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from array import array
+from types import ModuleType
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -71,3 +73,21 @@ def texts_of(column: columns.Text) -> list[str | None]:
         else bytes(values[offsets[i] : offsets[i + 1]]).decode()
         for i in range(len(offsets) - 1)
     ]
+
+
+@pytest.mark.parametrize("kernel", [columns, COMPILED])
+@pytest.mark.parametrize("place", [-1, 500])
+def test_a_start_outside_the_bytes_is_no_record(kernel: ModuleType, place: int) -> None:
+    """What came before it counts."""
+    data = record.encode("t", 0, b"x")
+    places = array("q", [0, place]).tobytes()
+    rows, code, _ = kernel.decode_columns(data, places, {"topic"})
+    assert (rows, code) == (1, codes.SIZE)
+
+
+def test_a_column_has_a_largest_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rows that fit are given, and why there are no more."""
+    monkeypatch.setattr(columns, "_COLUMN_BYTES_MAX", 25)
+    data = b"".join(record.encode("t", 0, b"x" * 10) for _ in range(4))
+    rows, code, _ = columns.decode_columns(data, starts_of(data), {"body"})
+    assert (rows, code) == (2, codes.COUNT)

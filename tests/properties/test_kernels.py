@@ -312,6 +312,25 @@ def test_which_properties_a_client_may_send(kernel: ModuleType, text: bytes, fin
 
 
 @pytest.mark.parametrize("kernel", [plain, COMPILED], ids=["plain", "compiled"])
+def test_v2_topic_length_is_signed(kernel: ModuleType) -> None:
+    """A negative one adds up to no record."""
+    data = bytearray(record.encode("y" * 128, 0, b""))
+    assert kernel.verify_records(data, 0, len(data), 0, check_offsets=False)[2] == 0
+    data[88] = 0xFF
+    assert kernel.verify_records(data, 0, len(data), 0, check_offsets=False)[2] != 0
+
+
+@pytest.mark.parametrize("kernel", [plain, COMPILED], ids=["plain", "compiled"])
+def test_keys_end_before_a_record_that_is_none(kernel: ModuleType) -> None:
+    """As queues do; what comes behind it is not looked for."""
+    one = record.encode("t", 0, b"x", properties=b"KEYS\x01k\x02")
+    assert len(kernel.scan_keys(one + one, 0, 2 * len(one), 0)) == 40
+    assert kernel.scan_keys(one + bytes(9) + one, 0, 2 * len(one) + 9, 0) == kernel.scan_keys(
+        one, 0, len(one), 0
+    )
+
+
+@pytest.mark.parametrize("kernel", [plain, COMPILED], ids=["plain", "compiled"])
 def test_v1_topic_length_is_signed(kernel: ModuleType) -> None:
     """RocketMQ cannot read a V1 record with a topic above 127 bytes, so it is none."""
     data = bytearray(record.encode("y" * 128, 0, b""))

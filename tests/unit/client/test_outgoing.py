@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from twinlog import kernels
 from twinlog.errors import OutcomeUnknown, RecordRefused
-from twinlog.outgoing import PROPERTIES_MAX, Section, State, property_text
+from twinlog.outgoing import PROPERTIES_MAX, Section, State, light_text, property_text
 from twinlog.record import Record, RecordEncoder, decode
 
 names = st.text(st.characters(exclude_characters="\x01\x02", exclude_categories=["Cs"]), min_size=1)
@@ -109,3 +109,10 @@ def test_a_receipt_or_the_error() -> None:
     assert (section.receipt(2).queue_offset, section.receipt(2).log_offset) == (12, -1)
     section.queue_offset = -1
     assert section.receipt(2).queue_offset == -1
+
+
+@pytest.mark.parametrize("name", ["orders", "%LMQ%a,b", "%LMQ%a\x02"])
+def test_a_name_that_is_no_light_queue_is_refused(name: str) -> None:
+    """Before it could be taken for two, or for the end of a property."""
+    with pytest.raises(RecordRefused, match="is no light queue"):
+        light_text([name])

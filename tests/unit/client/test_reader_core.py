@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from typing import Any
 
 import pytest
 
-from twinlog.errors import UsageError
+from twinlog.errors import Unavailable, UsageError
+from twinlog.finding import _a_slave
 from twinlog.reading import Cursor, ReaderCore, ReadSettings, parse_address, parse_offsets
-from twinlog.routing import Address, RoutingTable, parse_endpoints, parse_route
+from twinlog.routing import Address, Route, RoutingTable, parse_endpoints, parse_route
 from twinlog.wire import Frame, FrameError, Type
 
 
@@ -47,7 +49,12 @@ def route_to(*names: str) -> RoutingTable:
     """A table that knows these nodes, each on a port of its own; the first is the master."""
     table = RoutingTable((Address("h", 1),))
     nodes = [
-        {"name": name, "host": "h", "client_port": 10 + number, "role": "slave"}
+        {
+            "name": name,
+            "host": "h",
+            "client_port": 10 + number,
+            "role": "slave" if number else "master",
+        }
         for number, name in enumerate(names)
     ]
     fields = {"epoch": 1, "leader": names[0], "nodes": nodes, "topics": None}
@@ -73,3 +80,20 @@ def test_advice_that_leads_nowhere_is_not_followed() -> None:
     assert core.choose(0.5) == Address("h", 11)
     table.suspect(Address("h", 11))
     assert core.choose(0.5) == Address("h", 10)
+
+
+def test_a_cluster_without_a_slave_finds_nothing_there() -> None:
+    """Whoever insists on a slave is told so; the master is not asked behind their back."""
+    table = route_to("n1")
+
+    class Alone:
+        """A session that knows one node."""
+
+        def route(self, deadline: float) -> Generator[Any, Any, Route]:
+            """Its route, without asking."""
+            yield from ()
+            assert table.route is not None
+            return table.route
+
+    with pytest.raises(Unavailable, match="has no slave"):
+        list(_a_slave(Alone(), 1.0))  # type: ignore[arg-type]

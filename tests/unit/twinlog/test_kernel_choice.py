@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
+import sys
 import warnings
 from types import ModuleType
 
@@ -10,7 +11,7 @@ import pytest
 
 from twinlog import kernels
 from twinlog.errors import UsageError
-from twinlog.kernels import plain
+from twinlog.kernels import fields, plain
 
 
 class Built(ModuleType):
@@ -90,3 +91,17 @@ def test_the_digest_is_that_of_the_sources() -> None:
     if kernels.which() == "compiled":
         compiled = importlib.import_module("twinlog.kernels._compiled")
         assert digest == compiled.DIGEST
+
+
+def test_without_the_fast_library_the_checksums_are_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """No wheel for a machine makes it slower, not different."""
+    monkeypatch.setitem(sys.modules, "isal.isal_zlib", None)
+    spec = importlib.util.spec_from_file_location("fields_alone", fields.__file__)
+    assert spec is not None
+    assert spec.loader is not None
+    alone = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(alone)
+    for data in (b"", b"x", bytes(range(256)) * 40):
+        assert alone.crc32(data, 7) == fields.crc32(data, 7)
