@@ -18,7 +18,7 @@ from twinlog.spark.decoding import _items, inflate
 from twinlog.spark.errors import DataLossError, SourceError
 from twinlog.spark.jobs.plain import failovers, kind_of
 from twinlog.spark.selection import selected
-from twinlog.spark.sink.settings import Identity, Pace, queue_for
+from twinlog.spark.sink.settings import Identity, queue_for
 
 WHERE = {"path": "/d"}
 
@@ -198,12 +198,10 @@ def test_texts_that_are_no_manifest(text: str) -> None:
 
 
 def test_a_tasks_rows_go_where_they_went_before() -> None:
-    """Named queue, order key, else in turns; a name for each row, and a pace."""
+    """Named queue, order key, else in turns; a name for each row."""
     assert queue_for(None, 3, 0, 4) == 3
     assert queue_for("a", None, 9, 4) == 1
     assert queue_for(None, None, 1024, 4) == 1
     who = Identity("w", 3, 1)
     assert (who.epoch, who.row(7)) == (3, "w/3/1/7")
     assert who.producer == Identity("w", 4, 1).producer != Identity("w", 3, 2).producer
-    pace = Pace(100.0)
-    assert [pace.wait(50, 10.0), pace.wait(50, 10.0), pace.wait(50, 30.0)] == [0.0, 0.5, 0.0]
