@@ -177,6 +177,8 @@ class ClientServer:
         except wire.FrameError as error:
             self._left_the_rules(connection, error)
             self._turns.outbox.readiness.turn(self._end)
+        except Exception as error:
+            self.broke(connection, error)
         del self._connections[connection]
         self.reads.forget(connection)
         self.cold.forget(connection)

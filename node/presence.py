@@ -15,6 +15,12 @@ from collections.abc import Callable, Mapping
 
 Entry = Mapping[str, object]
 
+KINDS: Mapping[str, tuple[type, ...]] = {
+    "group": (str,), "host": (str,), "role": (str,), "state": (str,), "epoch": (int,),
+    "client_port": (int,), "slave_port": (int,), "http_port": (int,), "age": (int, float),
+}  # fmt: skip
+"""What clients rely on: one odd value of one entry would keep them from the whole answer."""
+
 
 class Presence:
     """The last known live entries by node name, one's own included."""
@@ -27,7 +33,8 @@ class Presence:
 
     def entries(self) -> list[Entry]:
         """Return every entry, ordered by name."""
-        known = {**self._others(), self._name: self.own}
+        known = {name: _checked(name, entry) for name, entry in self._others().items()}
+        known[self._name] = self.own
         return [known[name] for name in sorted(known)]
 
     def address(self, name: str | None, port: str) -> tuple[str, int] | None:
@@ -36,10 +43,24 @@ class Presence:
         if entry is None:
             return None
         host, number = entry.get("host"), entry.get(port)
-        if not isinstance(host, str) or not isinstance(number, int) or not number:
+        if not isinstance(host, str) or type(number) is not int or not 0 < number < 65536:
             return None
         return host, number
 
     def slave_address(self, name: str) -> tuple[str, int] | None:
         """Return where a node takes its slaves."""
         return self.address(name, "slave_port")
+
+
+def _checked(name: str, entry: Entry) -> Entry:
+    """Return an entry as others may read it: whoever wrote it, its name and kinds are right."""
+    kept = {
+        key: value
+        for key, value in entry.items()
+        if key not in KINDS or type(value) in KINDS[key] or value is None
+    }
+    for key in ("client_port", "slave_port", "http_port"):
+        value = kept.get(key)
+        if isinstance(value, int) and not 0 <= value < 65536:
+            del kept[key]
+    return {**kept, "name": name}

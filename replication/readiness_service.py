@@ -90,9 +90,9 @@ class Readiness:
 
     def add(self, fd: int, readable: Callable[[], None]) -> None:
         """Watch a socket, or watch it again; `watch` does it."""
-        self._readable[fd] = readable
         if self._epoll is not None:
             self._epoll.register(fd, select.EPOLLIN)
+        self._readable[fd] = readable
 
     def forget(self, fd: int) -> None:
         """Leave what a socket has in it; call this before it is closed. Harmless twice."""

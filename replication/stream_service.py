@@ -25,6 +25,7 @@ Not here: what a frame means. Sources: performance.md part 3, "what the numbers 
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import math
 import os
@@ -43,6 +44,17 @@ GATHER_MAX = 64
 
 TURN_BYTES = 1 << 20
 """Received in one turn at most: four default sections of 256 KiB, then others have theirs."""
+
+OF_THE_PEER = frozenset(
+    getattr(errno, name)
+    for name in (
+        "ECONNRESET", "EHOSTDOWN", "EHOSTUNREACH", "ENETDOWN", "ENETUNREACH", "ENONET",
+        "ENOPROTOOPT", "EOPNOTSUPP", "EPERM", "EPROTO", "ETIMEDOUT",
+    )
+    if hasattr(errno, name)
+)  # fmt: skip
+"""What accept says of a connection that ended, or was forbidden, before it was taken: accept(2)
+asks to go on as if nobody had come."""
 
 Buffer = bytes | bytearray | memoryview
 
@@ -106,7 +118,8 @@ class Stream:
     ) -> None:
         sock.setblocking(False)
         if sock.family in (socket.AF_INET, socket.AF_INET6):
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            with contextlib.suppress(OSError):  # some systems refuse it once the peer is gone
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._sock = sock
         self._outbox = outbox
         self._reader = reader
@@ -417,6 +430,8 @@ async def accept(listener: socket.socket, accepted: Callable[[socket.socket, str
         except (BlockingIOError, ConnectionAbortedError, InterruptedError):
             continue
         except OSError as error:
+            if error.errno in OF_THE_PEER:
+                continue
             if error.errno not in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
                 raise
             await trio.sleep(0.1)
@@ -428,9 +443,12 @@ async def connect(host: str, port: int) -> socket.socket:
     """Return a connected socket; a cancelled call leaves nothing open.
 
     Raises:
-        OSError: Nobody answers there.
+        OSError: Nobody answers there, or it is no address: others said where to connect.
     """
-    stream = await trio.open_tcp_stream(host, port)
+    try:
+        stream = await trio.open_tcp_stream(host, port)
+    except (ValueError, OverflowError) as error:
+        raise OSError(f"{host!r} port {port} is no address: {error}") from error
     sock = socket.socket(fileno=os.dup(stream.socket.fileno()))
     with trio.CancelScope(shield=True):
         await stream.aclose()

@@ -22,6 +22,7 @@ from twinlog.errors import (
     UnknownTopic,
     UsageError,
 )
+from twinlog.routing import parse_route
 
 IDENTITY = Identity("c", "g1", "n1", 4, 1 << 20, 4 << 20, "confirmed")
 OTHERS: dict[str, Mapping[str, object]] = {
@@ -227,3 +228,25 @@ def test_counts() -> None:
 def test_metadata_lists_epochs_that_hold_a_confirmed_byte() -> None:
     """An epoch whose first byte is not confirmed may still be cut."""
     assert answers().metadata(None)["epochs"] == [[3, 0], [7, 150]]
+
+
+def test_an_odd_entry_of_another_node_spoils_no_answer() -> None:
+    """Anybody may write one at the coordinator; what clients could not read is left out."""
+    odd: dict[str, dict[str, object]] = {
+        "n2": {"name": "n1", "host": 7, "client_port": "72", "slave_port": 70_000, "role": "slave"},
+        "n3": {"name": ["n3"], "host": "h3", "client_port": True, "slave_port": 83, "age": "old"},
+    }
+    found = Presence("n1", lambda: odd)
+    found.own = {"name": "n1", "host": "h1", "client_port": 71}
+    assert found.entries() == [
+        {"name": "n1", "host": "h1", "client_port": 71},
+        {"name": "n2", "role": "slave"},
+        {"name": "n3", "host": "h3", "slave_port": 83},
+    ]
+    nodes: list[object] = [dict(entry) for entry in found.entries()]
+    fields = {"topics": {}, "nodes": nodes, "cluster": "c", "group": "g1"}
+    assert [node.client_port for node in parse_route(fields).nodes] == [71, 0, 0]
+    assert found.slave_address("n2") is None
+    odd["n2"] = {"host": "h2", "slave_port": 70_000}
+    assert found.slave_address("n2") is None
+    assert found.slave_address("n3") == ("h3", 83)

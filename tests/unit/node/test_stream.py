@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 import trio
 
-from replication.stream_service import Outbox, Stream
+from replication.stream_service import Outbox, Stream, accept, connect, listen
 from twinlog import wire
 
 
@@ -236,3 +239,39 @@ async def test_a_defect_that_must_end_the_node_does() -> None:
         async with streams(defect=refuse) as (stream, theirs):
             theirs.send(frame(1))
             await stream.serve(on_frame, nothing)
+
+
+async def test_a_connection_that_ended_before_it_was_taken_is_passed_over() -> None:
+    """Linux reports a peer's network error from accept; the next peer is taken all the same."""
+    listener = listen("127.0.0.1", 0)
+    errors = [errno.EPROTO, errno.EHOSTUNREACH, errno.ECONNABORTED]
+
+    class Odd(socket.socket):
+        """A listener whose first connections are gone when they are to be taken."""
+
+        def accept(self) -> tuple[socket.socket, Any]:
+            """Fail so often, then take one."""
+            if errors:
+                number = errors.pop()
+                raise OSError(number, os.strerror(number))
+            return super().accept()
+
+    got: list[socket.socket] = []
+    async with trio.open_nursery() as nursery:
+        with Odd(fileno=listener.detach()) as odd:
+            odd.setblocking(False)
+            nursery.start_soon(accept, odd, lambda sock, _: got.append(sock))
+            peer = socket.create_connection(odd.getsockname())
+            await until(lambda: len(got) == 1)
+            nursery.cancel_scope.cancel()
+    for each in (*got, peer):
+        each.close()
+
+
+@pytest.mark.parametrize(
+    ("host", "port"), [("\0", 1), ("x" * 99 + ".", 1), ("127.0.0.1", 70_000), ("127.0.0.1", -1)]
+)
+async def test_what_is_no_address_is_an_address_where_nobody_answers(host: str, port: int) -> None:
+    """Addresses of other nodes come from the coordinator, where anybody may have put them."""
+    with pytest.raises(OSError):  # noqa: PT011
+        await connect(host, port)
