@@ -175,7 +175,8 @@ class ConsumeQueue:
         is not their entry's (golden case 08b). ``first`` counts only where the queue begins.
         """
         if self.start == self.end:
-            self.write(max(first, self.end), entries)
+            anew = self._is_absent(first)  # built from a log whose beginning is gone
+            self.write(first if anew else max(first, self.end), entries)
             return
         last = self.entry(self.end - 1)[0]
         new = [entry for entry in QUEUE_ENTRY.iter_unpack(entries) if entry[0] > last]

@@ -21,7 +21,7 @@ from itertools import accumulate, compress, repeat, takewhile
 from operator import add, ne
 from typing import TypeVar
 
-from storage.batch_queue import BatchQueue
+from storage.batch_queue import BatchQueue, Unit
 from storage.commit_log import CommitLog
 from storage.consume_queue import ConsumeQueue
 from storage.filtering import SIFT_BYTES, SIFT_RECORDS, Entries, Sieve, Wanted
@@ -35,6 +35,8 @@ from twinlog.layout import LIGHT_PROPERTY, QUEUE_ENTRY
 
 READ_ENTRIES = 4096
 """Entries that one read looks at; with a tag filter it may answer with fewer, even none."""
+UNITS_AT_FIRST = 64
+"""Units of a batch queue that one read looks at before it looks at more."""
 NEAR_MIN = 16
 """Entries in one stretch of the log from which scanning it is cheaper than walking entries."""
 _HEAD = struct.Struct(">i16xq")
@@ -234,7 +236,7 @@ class Reader:
 
         A filter over properties is the client's to lay over the messages inside.
         """
-        units = self._guarded(lambda: queue.units(first, READ_ENTRIES))
+        units = self._guarded(lambda: _units_for(queue, first, wanted))
         unsifted, wanted = wanted.where is not None, replace(wanted, where=None)
         cold = self._log.end - units[0].log_offset > self._settings.hot_bytes
         _, sizes, codes, _, bases, *_ = zip(*units)
@@ -459,6 +461,20 @@ class Reader:
                 if offset == log_offset:
                     return view[offset - entry.start : offset - entry.start + size]
         return None
+
+
+def _units_for(queue: BatchQueue, first: int, wanted: Wanted) -> list[Unit]:
+    """Return units from the one on that holds queue offset ``first``: as many as an answer needs.
+
+    Records of batch queues are large, so a few fill an answer; only a tag may leave many out.
+    """
+    most = READ_ENTRIES if wanted.tag_hashes is not None else UNITS_AT_FIRST
+    while True:
+        units = queue.units(first, most)
+        full = sum([unit.size for unit in units]) >= wanted.bytes
+        if full or len(units) < most or most >= READ_ENTRIES:
+            return units
+        most *= 8
 
 
 def _picked(

@@ -12,6 +12,7 @@ Not here: damage by other hands (`tests.crash.test_damage`).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from random import Random
 
 import pytest
@@ -255,8 +256,13 @@ def die(number: int, kind: str) -> None:
     examine(disk, history, kind)
 
 
-def examine(disk: FakeDisk, history: History, kind: str) -> None:
-    """Open what is left and compare it with the model."""
+def examine(
+    disk: FakeDisk,
+    history: History,
+    kind: str,
+    also: Callable[[FakeDisk, Store], None] = lambda disk, store: None,
+) -> None:
+    """Open what is left and compare it with the model; ``also`` looks at it as it was opened."""
     store = open_store(disk)
     boot = store.boot
     assert boot.damage is None, boot
@@ -276,6 +282,7 @@ def examine(disk: FakeDisk, history: History, kind: str) -> None:
     examine_index(store)
     examine_light(store, LIGHT)
     examine_queues(disk, store)
+    also(disk, store)
     assert store.dispatched == store.confirm <= store.end
     assert store.flushed == store.end
     size = store.settings.segment_size

@@ -5,7 +5,7 @@ Not here: the histories that are crashed (`tests.crash.test_every_operation`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from storage import (
     CreateTopic,
@@ -228,6 +228,13 @@ def _put_key(file: bytearray, hashed: int, one: Record, slots: int) -> None:
         one.log_offset if first else head.begin_offset, one.log_offset,
         head.slots_used + (before == 0), head.next_cell + 1,
     ).pack()  # fmt: skip
+
+
+def covered_views(store: Store, end: int) -> Iterator[tuple[int, memoryview]]:
+    """Yield (log offset, bytes) of every batch that ends at or below ``end``."""
+    for entry in store.entries(store.start, max_bytes=1 << 40):
+        if entry.kind != KIND_FILLER and entry.end <= end:
+            yield entry.start, store.view(entry.start, entry.start + covered(entry))
 
 
 def log_records(store: Store) -> list[Record]:

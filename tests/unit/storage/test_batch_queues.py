@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -138,6 +139,18 @@ def test_a_read_may_begin_inside_a_batch_and_counts_messages() -> None:
     assert (answer.count, answer.next) == (1, 6)
     assert store.read(NAME, 0, 30, max_bytes=1, max_records=1).status is ReadStatus.NONE
     assert store.read(NAME, 0, 31, max_bytes=1, max_records=1).status is ReadStatus.PAST_END
+
+
+def test_a_large_answer_has_many_records() -> None:
+    """More than are looked at first: messages alone, each a record of its own."""
+    store = make(FakeDisk(), settings=replace(SETTINGS, segment_size=64 * 1024))
+    for start in range(200):
+        append(store, batch(*plain(1, start)))
+    settle(store)
+    answer = store.read(NAME, 0, 0, max_bytes=1 << 20, max_records=65536)
+    assert (answer.count, answer.next) == (200, 200)
+    answer = store.read(NAME, 0, 150, max_bytes=1 << 20, max_records=30)
+    assert (answer.count, answer.next) == (30, 180)
 
 
 def test_tags_divide_batches_and_filters_hold() -> None:

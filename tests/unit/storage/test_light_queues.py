@@ -252,6 +252,32 @@ def foreign(*texts: bytes, topic: str = "t") -> tuple[memoryview, list[tuple[int
     return view, marks_of(view)[1]
 
 
+def test_built_anew_behind_retention_they_keep_their_numbers() -> None:
+    """The queue begins at what its first kept record says, not behind where it ended."""
+    disk = FakeDisk()
+    store = master(disk)
+    while store.end < 5 * SETTINGS.segment_size:
+        append(store, *[shared([A], [A, B]) for _ in range(20)])
+        settle(store)
+        run(store, store.flush_job(thorough=True))
+        run(store, store.snapshot_job())
+    run(store, store.checkpoint_job())
+    store.front.leave(2 * SETTINGS.segment_size, store.confirm, 0.0)
+    run(store, store.front.remove_job([one.start for one in store.front.left()], erase=False))
+    run(store, store.snapshot_job())
+    ranges = [store.queue_range(name, 0) for name in (A, B)]
+    kept = [[record.log_offset for record in found(store, name)] for name in (A, B)]
+    assert 0 < ranges[0][0] < ranges[0][1]
+    store.close(clean=True)
+    for name in disk.list(f"consumequeue/{A}/0"):
+        disk.remove(f"consumequeue/{A}/0/{name}", "test")
+    store = open_store(disk)
+    assert store.boot.queues_rebuilt
+    assert [store.queue_range(name, 0) for name in (A, B)] == ranges
+    assert [[record.log_offset for record in found(store, name)] for name in (A, B)] == kept
+    store.close(clean=True)
+
+
 def test_foreign_records_that_do_not_fit_together_are_passed_over() -> None:
     """Lists of other lengths, no numbers, another prefix, a topic of the store's own, damage."""
     fine = light_text([A])
