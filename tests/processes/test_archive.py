@@ -174,7 +174,7 @@ def test_sigkill_of_the_driver_in_the_commit(step: str, tmp_path: Path) -> None:
     made.open_epoch(1)
     for number in range(40):
         made.batch(b"x" * 100, b"%d" % number)
-    root = made.write(tmp_path / "s")
+    root = made.write(tmp_path / "s", confirm=made.end)
     driver = subprocess.Popen(
         [sys.executable, "-c", DRIVER, step, str(root), str(to)],
         cwd=ROOT,

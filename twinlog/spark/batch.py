@@ -14,10 +14,11 @@ Units: times are ms since 1970.
 from __future__ import annotations
 
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from twinlog.spark.columns import Column, chosen
 from twinlog.spark.decoding import Context
@@ -29,6 +30,9 @@ from twinlog.spark.reading import Only, Reading, read_split
 from twinlog.spark.selection import check_named, selected
 
 _log = logging.getLogger("twinlog.spark")
+
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +52,8 @@ class Task:
     only: Only | None = None
 
 
-class DirectoryQuery:
-    """One batch query.
+class BatchQuery(ABC, Generic[T]):
+    """One batch query over one kind of store.
 
     Args:
         options: What is asked for.
@@ -63,6 +67,14 @@ class DirectoryQuery:
         self.options = options
         self.columns = tuple(columns)
         self._narrowed = narrowed or Narrowed()
+
+    @abstractmethod
+    def tasks(self, now_ms: int) -> list[T]:
+        """Pin the store and return the tasks."""
+
+
+class DirectoryQuery(BatchQuery[Task]):
+    """A batch query over directories."""
 
     @classmethod
     def make(

@@ -13,14 +13,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
-from twinlog.spark.batch import DirectoryQuery, Task, columns_of, read_task
+from twinlog.spark.batch import BatchQuery, DirectoryQuery, Task, columns_of, read_task
 from twinlog.spark.cluster import ClusterTask, ClusterView, read_cluster
 from twinlog.spark.columns import Column
-from twinlog.spark.options import Options, parse
+from twinlog.spark.options import parse
 from twinlog.spark.planning import Piece, bounds_of
-from twinlog.spark.pushdown import Narrowed, narrow
+from twinlog.spark.pushdown import narrow
 from twinlog.spark.selection import check_named
 from twinlog.spark.stream import Json
 from twinlog.spark.stream_directory import DirectoryStream
@@ -31,29 +31,8 @@ _log = logging.getLogger("twinlog.spark")
 AnyTask = Task | ClusterTask
 
 
-class BatchQuery(Protocol):
-    """A batch query."""
-
-    def tasks(self, now_ms: int) -> Sequence[AnyTask]:
-        """Pin the store and return the tasks."""
-        ...
-
-
-class ClusterQuery:
-    """A batch query over a cluster.
-
-    Args:
-        options: What is asked for.
-        columns: The schema.
-        narrowed: What Spark's filters leave.
-    """
-
-    def __init__(
-        self, options: Options, columns: Sequence[Column], narrowed: Narrowed | None = None
-    ) -> None:
-        self.options = options
-        self.columns = tuple(columns)
-        self._narrowed = narrowed or Narrowed()
+class ClusterQuery(BatchQuery[ClusterTask]):
+    """A batch query over a cluster."""
 
     def tasks(self, now_ms: int) -> list[ClusterTask]:
         """Pin the cluster and return the tasks.
@@ -98,13 +77,14 @@ class ClusterStream(StreamQuery[ClusterView, ClusterTask]):
 
 
 AnyStream = DirectoryStream | ClusterStream
+AnyBatch = DirectoryQuery | ClusterQuery
 
 
 def batch_query(
     given: Mapping[str, str],
     columns: Sequence[Column] | None = None,
     filters: Sequence[Any] = (),
-) -> DirectoryQuery | ClusterQuery:
+) -> AnyBatch:
     """Return the batch query that Spark's options describe.
 
     Args:

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from twinlog.spark.queries import AnyStream, BatchQuery
+    from twinlog.spark.queries import AnyBatch, AnyStream
 
     Base: Any = object
     BaseReader: Any = object
@@ -110,7 +110,7 @@ class BatchReader(BaseReader):  # type: ignore[misc]
         self._fields = tuple(fields)
         self._filters: tuple[Any, ...] = ()
 
-    def _query(self) -> BatchQuery:
+    def _query(self) -> AnyBatch:
         from twinlog.spark.columns import of_schema
         from twinlog.spark.options import parse
         from twinlog.spark.queries import batch_query
