@@ -15,7 +15,6 @@ import os
 import platform
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from importlib.metadata import version
@@ -360,16 +359,11 @@ def fetch(result: ReadResult) -> ReadResult | Exception:
     Runs in a thread, because the pages may have to come from disk. The log may be cut and files may
     leave under it, so what it meets is judged on the loop (`Store.fetched`).
     """
-    found = result
+    assert result.fetch is not None
     try:
-        if result.sift is not None:
-            found = result.sift()
-        elif result.proof is not None:
-            result.proof()
-        copied = [memoryview(bytes(piece)) for piece in found.slices]
+        return result.fetch()
     except Exception as error:
         return error
-    return replace(found, slices=copied, cold=True)
 
 
 def wall_ms() -> int:

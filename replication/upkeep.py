@@ -162,7 +162,16 @@ class Upkeep:
             self._run("checkpoint", store.checkpoint_job())
         if self.patient:
             store.dispatch(self._dispatch_bytes)  # a snapshot is of queues that lack nothing
-        if "snapshot" not in self._under_way and (job := store.snapshot_job()) is not None:
+        if "snapshot" not in self._under_way:
+            self._snapshot(now)
+
+    def _snapshot(self, now: float) -> None:
+        try:
+            job = self._store.snapshot_job()
+        except DiskFull:  # the head of an index file is written before the job runs
+            self._full_until = now + FULL_SECONDS
+            return
+        if job is not None:
             self._run("snapshot", job)
 
     def _run(self, kind: str, job: Job) -> None:
@@ -192,7 +201,10 @@ class Upkeep:
             return False
         del self._under_way[kind]
         store = self._store
-        store.finish(job)
+        try:
+            store.finish(job)
+        except DiskFull as full:
+            error = full
         if isinstance(error, DiskFull):
             self._full_until = now + FULL_SECONDS
             error = None

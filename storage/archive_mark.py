@@ -2,7 +2,8 @@
 
 Path ``twinlog/archive`` (slots): one log offset. It rises only when the archive names sealed parts
 of the log, without a gap from the mark on, each with the SHA-256 of its bytes, and our own bytes
-have the same: what the archive cannot prove is kept (`storage.retention`, ``archive``).
+have the same: what the archive cannot prove is kept (`storage.retention`, ``archive``). It falls
+only in a cut, to the border of the file that is cut: what is written there next has no archive.
 
 The hashing reads every byte once, in a worker thread, through the file and not through the mapping.
 
@@ -105,7 +106,7 @@ class ArchiveMark:
         return ""
 
     def raise_to(self, offset: int) -> None:
-        """Make a new mark durable; it never falls.
+        """Make a new mark durable; a lower one changes nothing.
 
         Raises:
             DiskError: The old one counts.
@@ -114,4 +115,14 @@ class ArchiveMark:
             if not self._disk.exists(PATH):
                 self._slots.create("archive.create")
             self._slots.store(pack({"end": offset}), "archive.mark")
+            self.offset = offset
+
+    def lower_to(self, offset: int) -> None:
+        """Make durable that a cut takes the log from here on; a higher offset changes nothing.
+
+        Raises:
+            DiskError: Which of the two counts is not known; call again before the log is used.
+        """
+        if offset < self.offset:
+            self._slots.store(pack({"end": offset}), "archive.lower")
             self.offset = offset

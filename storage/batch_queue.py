@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from storage.consume_queue import ConsumeQueue
+from storage.consume_queue import LOOK_BACK, Check, ConsumeQueue
 from storage.disk import Disk
 from twinlog.errors import CorruptionError
 from twinlog.layout import BATCH_QUEUE_UNIT
@@ -79,7 +79,7 @@ class BatchQueue(ConsumeQueue):
         """Write units whose messages begin at queue offset ``first``, as `ConsumeQueue.write`."""
         units = units_of(entries)
         if self.start == self.end:
-            self._low = units[0].log_offset
+            self.low = units[0].log_offset
             if not self._units:
                 self.start = self.end = first
         new = [unit for unit in units if unit.base >= self.end]
@@ -147,9 +147,9 @@ class BatchQueue(ConsumeQueue):
         number = self._search(self._first, self._units, lambda unit: unit.store_timestamp >= ms)
         return self.unit(number).base if number < self._units else self.end
 
-    def trim(self, log_start: int) -> None:
+    def trim(self, log_start: int, check: Check) -> None:
         """As `ConsumeQueue.trim`."""
-        super().trim(log_start)
+        super().trim(log_start, check)
         self._find_first()
 
     def move_start(self, start: int, low: int) -> None:
@@ -161,14 +161,30 @@ class BatchQueue(ConsumeQueue):
         if self._first < self._units and self.unit(self._first).base < self.start:
             self._first = self._number(self.start)
 
-    def kept_from(self, log_start: int) -> tuple[int, int]:
+    def kept_from(self, log_start: int, check: Check) -> tuple[int, int]:
         """As `ConsumeQueue.kept_from`."""
-        end, units = self.end, self._units
-        number = self._search(self._first, units, lambda unit: unit.log_offset >= log_start)
+        end, units, first = self.end, self._units, self._first
+        number = self._search(first, units, lambda unit: self._place(unit) >= log_start)
+        if number > first:
+            before = max(first, number - LOOK_BACK)
+            offsets = [self._place(unit) for unit in units_of(self._bytes(before, number))]
+            if sorted([*offsets, log_start]) != [*offsets, log_start]:
+                raise self._damaged(before, "units before the start do not lead to before it")
         if number == units:
             return end, log_start
         found = self.unit(number)
+        check(self, found.base, self._place(found), found.size)
         return found.base, found.log_offset
+
+    def _place(self, unit: Unit) -> int:
+        """Return where the record of a unit lies.
+
+        Raises:
+            CorruptionError: There is no such unit.
+        """
+        if unit.size <= 0 or unit.messages <= 0:
+            raise self._damaged(self._first, "a unit behind it is empty")
+        return unit.log_offset
 
     def removable(self) -> int:
         """As `ConsumeQueue.removable`."""

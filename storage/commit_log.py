@@ -331,13 +331,23 @@ class CommitLog:
             self.unlocked += end - start
 
     def take_ahead(self, made: Segment, op: str) -> None:
-        """Keep a file that `make_ahead` made; it goes when the log has gone another way."""
+        """Keep a file that `make_ahead` made; it goes when the log has gone another way.
+
+        Raises:
+            DiskFull: It could not be given its names and has gone, too.
+        """
         last = self.segments.last
         if last is None or made.start != last.end or self._ahead is not None:
             made.mapping.close()
             remove_ahead(self._disk, op + ".remove")
             return
-        adopt(self._disk, made, op)
+        try:
+            adopt(self._disk, made, op)
+        except DiskFull:
+            made.mapping.close()
+            remove_segment(self._disk, made.start, op + ".remove")
+            remove_ahead(self._disk, op + ".remove")
+            raise
         self._ahead = made
 
     def drop_ahead(self, op: str) -> None:
@@ -382,12 +392,13 @@ class CommitLog:
     def leave(self, to: int) -> list[Segment]:
         """Let the files below ``to`` leave: the log starts there from now on.
 
-        Their bytes stay in memory for as long as a reader holds them.
+        Their bytes stay in memory for as long as a reader holds them. Whoever removes the files
+        closes their mappings.
         """
         gone = [one for one in self.segments.all if one.end <= to]
         self.segments.all = self.segments.all[len(gone) :]
         for one in gone:
-            one.mapping.close()
+            one.mapping.retire()
         return gone
 
     # -- cutting, in memory

@@ -22,7 +22,12 @@ queues of a store (`storage.queues`), queues of inner batches (`storage.batch_qu
 
 from __future__ import annotations
 
+import errno
+from collections.abc import Callable
+from itertools import pairwise
+
 from storage.disk import Disk
+from storage.errors import DiskError
 from twinlog.errors import CorruptionError
 from twinlog.layout import LIGHT_PREFIX, QUEUE_ENTRY, file_name
 
@@ -32,6 +37,8 @@ _BLANK = QUEUE_ENTRY.pack(0, 0x7FFFFFFF, 0)
 _FILL_MAX = 64 * 1024
 _LOOK = 1024 * ENTRY_SIZE
 _ZEROS = bytes(_LOOK)
+LOOK_BACK = 8
+"""Entries before a start that are looked at: one that is damaged does not pass for the rest."""
 FLUSH_EACH_MAX = 256
 """Files that are flushed one by one; more are flushed with their file system."""
 
@@ -73,6 +80,10 @@ class Unflushed:
             disk.fsync_dir(path, op + ".dir")
 
 
+Check = Callable[["ConsumeQueue", int, int, int], object]
+"""Compares an entry (queue, number, log offset, size) with the log; raises `CorruptionError`."""
+
+
 class ConsumeQueue:
     """One queue of one topic.
 
@@ -86,6 +97,7 @@ class ConsumeQueue:
         unflushed: Where it notes what it wrote.
         start: First queue offset.
         end: Next queue offset.
+        low: No entry leads to before this log offset, as far as anybody knows.
 
     Attributes:
         noted: The start that was last put into a snapshot.
@@ -106,6 +118,7 @@ class ConsumeQueue:
         *,
         start: int = 0,
         end: int = 0,
+        low: int = -1,
     ) -> None:
         self._disk = disk
         self._size = file_size
@@ -119,7 +132,7 @@ class ConsumeQueue:
         self.end = end
         self.removed = 0
         self.noted = self.recorded = start
-        self._low = -1
+        self.low = low
 
     def _path(self, at: int) -> str:
         return f"{self.directory}/{file_name(at - at % self._size)}"
@@ -133,7 +146,7 @@ class ConsumeQueue:
         """
         skip = self.end - first
         if self.start == self.end:
-            self._low = QUEUE_ENTRY.unpack_from(entries)[0]
+            self.low = QUEUE_ENTRY.unpack_from(entries)[0]
         if self._is_absent(first):
             self._begin(first)
         elif skip < 0:
@@ -204,39 +217,63 @@ class ConsumeQueue:
         self._unflushed.files.add(path)
         self.start = self.end = first
 
-    def trim(self, log_start: int) -> None:
-        """Set the start to the first entry that leads to ``log_start`` or behind it."""
-        if self._low < log_start and self.start < self.end:
-            self.start, self._low = self.kept_from(log_start)
+    def trim(self, log_start: int, check: Check) -> None:
+        """Set the start to the first entry that leads to ``log_start`` or behind it.
 
-    def kept_from(self, log_start: int) -> tuple[int, int]:
+        Raises:
+            CorruptionError: As `kept_from`; nothing has changed.
+        """
+        if self.low < log_start and self.start < self.end:
+            self.start, self.low = self.kept_from(log_start, check)
+
+    def kept_from(self, log_start: int, check: Check) -> tuple[int, int]:
         """Return the first queue offset whose record is kept, and where that record lies.
 
         Changes nothing; entries below the start of the log never change, so a worker thread may ask
         while the queue grows. Without such an entry it is the end, and ``log_start``.
+
+        Args:
+            log_start: Start of the log.
+            check: Compares the entry that is found with its record.
+
+        Raises:
+            CorruptionError: An entry is damaged; a queue never loses records for that.
         """
-        low = self.start
-        high = end = self.end
-        if low < end and self.entry(low)[0] >= log_start:
-            return low, self.entry(low)[0]
-        if low < end and self.entry(end - 1)[0] < log_start:
+        low, end = self.start, self.end
+        if low == end:
             return end, log_start
-        while low < high:
-            middle = (low + high) // 2
-            if self.entry(middle)[0] < log_start:
-                low = middle + 1
-            else:
-                high = middle
-        return low, self.entry(low)[0] if low < end else log_start
+        if self.entry(low)[0] < log_start:
+            high = end if self.entry(end - 1)[0] >= log_start else low
+            low = end if high == low else low
+            while low < high:
+                middle = (low + high) // 2
+                if self.entry(middle)[0] < log_start:
+                    low = middle + 1
+                else:
+                    high = middle
+            self._look_back(low, log_start)
+        if low == end:
+            return end, log_start
+        offset, size, _ = self.entry(low)
+        check(self, low, offset, size)
+        return low, offset
+
+    def _look_back(self, number: int, log_start: int) -> None:
+        """Look at the entries before ``number``: each leads further, and below ``log_start``."""
+        first = max(self.start, number - LOOK_BACK)
+        found = [entry[0] for entry in QUEUE_ENTRY.iter_unpack(self.read(first, number - first))]
+        for at, (offset, after) in enumerate(pairwise([*found, log_start])):
+            if offset > after:
+                raise self._damaged(first + at, f"entry {first + at} leads behind the one after it")
 
     def move_start(self, start: int, low: int) -> None:
         """Take what `kept_from` found, unless the queue has moved on."""
         if self.start < start <= self.end:
-            self.start, self._low = start, low
+            self.start, self.low = start, low
 
     def leads_below(self, log_start: int) -> bool:
         """Whether entries may lead to before ``log_start``."""
-        return self._low < log_start and self.start < self.end
+        return self.low < log_start and self.start < self.end
 
     def removable(self) -> int:
         """Return the byte below which files may go, for the newest snapshot records the start.
@@ -257,7 +294,12 @@ class ConsumeQueue:
         return bool(names)
 
     def read(self, first: int, count: int) -> bytes:
-        """Return up to ``count`` entries from queue offset ``first``, below `end`."""
+        """Return up to ``count`` entries from queue offset ``first``, below `end`.
+
+        Raises:
+            CorruptionError: A file is missing or too short.
+            DiskError: They cannot be read now.
+        """
         return self._bytes(first, min(first + count, self.end))
 
     def _bytes(self, first: int, end: int) -> bytes:
@@ -266,15 +308,35 @@ class ConsumeQueue:
         at, end = first * self.SIZE, end * self.SIZE
         while at < end:
             length = min(end - at, self._size - at % self._size)
-            part = self._disk.read_at(self._path(at), at % self._size, length, "queue.read")
+            try:
+                part = self._disk.read_at(self._path(at), at % self._size, length, "queue.read")
+            except DiskError as error:
+                if error.errno != errno.ENOENT:
+                    raise
+                part = b""
+            if len(part) != length:
+                raise self._damaged(
+                    (at + len(part)) // ENTRY_SIZE, "its file is missing or too short"
+                )
             parts.append(part)
             at += length
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def entry(self, number: int) -> tuple[int, int, int]:
-        """Return (log offset, size, tags code) of one entry."""
+        """Return (log offset, size, tags code) of one entry.
+
+        Raises:
+            CorruptionError: There is none.
+        """
         log_offset, size, code = QUEUE_ENTRY.unpack(self.read(number, 1))
+        if size <= 0:
+            raise self._damaged(number, "it is empty")
         return int(log_offset), int(size), int(code)
+
+    def _damaged(self, number: int, what: str) -> CorruptionError:
+        at = number * self.SIZE
+        text = f"entry {number} of queue {self.queue} of {self.topic}: {what}"
+        return CorruptionError(text, file=self._path(at), offset=at, what="queue entry")
 
     def whole(self, end: int, log_start: int = 0) -> bool:
         """Whether the files hold entries up to queue offset ``end``, as far as a look tells.

@@ -7,9 +7,11 @@ Steps, each of which may be repeated after a crash:
    evidence for people, never read by us (``ms``: store timestamp of the newest record, its age).
    They were never confirmed, and a member that cannot cut is no member: where the disk has no room
    for them, they are given up after some attempts (`SIDE_ATTEMPTS`), and that is said;
-3. snapshots beyond P, queue entries of records from P on;
+3. the archive's mark falls to the border of the file that holds P: what is written behind P next
+   is not what the archive has (`storage.archive_mark`); snapshots beyond P go;
 4. batch index and log: zeros from P to the end of the file that holds it (file lengths never
-   change), later files removed, the index file of each before its log file;
+   change), later files removed, the index file of each before its log file; entries in queues go
+   when the queues are taken up again (`storage.derived`);
 5. files and directories fsynced, then a checkpoint whose flushed offset is at most P, and which
    says that queue files may hold entries beyond it;
 6. the intent is removed.
@@ -24,6 +26,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from storage.archive_mark import ArchiveMark
 from storage.batch_index import DIRECTORY as INDEX_DIRECTORY
 from storage.batch_index import index_path
 from storage.checkpoint import CheckpointFile, Trusted
@@ -106,6 +109,7 @@ def carry_out(
     segment_size: int,
     checkpoint: CheckpointFile,
     *,
+    archive: ArchiveMark,
     may_lose: bool = False,
 ) -> bool:
     """Do steps 2 to 6; see the module's text.
@@ -115,6 +119,7 @@ def carry_out(
         intent: What is written in the intent.
         segment_size: Bytes of a log file.
         checkpoint: Says the new flushed offset.
+        archive: Falls with the log.
         may_lose: On a full disk, go on without the side file.
 
     Returns:
@@ -132,8 +137,9 @@ def carry_out(
             raise
         kept = False
         _remove_half(disk, intent)
-    Snapshots(disk).cut(intent.to)
     base = intent.to - intent.to % segment_size
+    archive.lower_to(base)
+    Snapshots(disk).cut(intent.to)
     if base < intent.to:
         _zero_index(disk, base, intent.to)
         _zero_log(disk, base, intent.to, segment_size)

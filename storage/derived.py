@@ -105,6 +105,7 @@ class Derived:
             self.keys.mark() if self.keys is not None else self.index_mark,
             log.start,
             tuple(sorted(self.layers.confirmed.batched)),
+            min((one.low for one in self.queues if one.start < one.end), default=log.start),
         )
 
     @property
@@ -115,7 +116,7 @@ class Derived:
     def cut_keys(self, end: int, segments: Segments) -> None:
         """Take what a cut to ``end`` loses out of the key index."""
         if self.keys is not None:
-            self.keys.cut(end, lambda offset: stamp_at(segments, offset))
+            self.keys.cut(end, segments, lambda offset: stamp_at(segments, offset))
 
 
 def stamp_at(segments: Segments, offset: int) -> int:
@@ -171,7 +172,8 @@ def derive(
     layers = Layers(State(base.topics, base.batched))
     queues = ConsumeQueues(disk, settings.queue_file_size, layers.confirmed.batched)
     for topic, queue, start, end in base.queues:
-        rebuild |= not queues.load(topic, queue, start, end).whole(end, base.start)
+        made = queues.load(topic, queue, start, end, low=base.lowest)
+        rebuild |= not made.whole(end, base.lowest)
     producers = Producers()
     for key, line in base.producers:
         producers.load(key, line)

@@ -19,7 +19,8 @@ Facts this rests on (Linux; measured with CPython 3.11):
   this process.
 
 `Mapping.flush_range` and `Mapping.touch` may run in a worker thread while others write to the
-buffer; everything else is called by the store's owner, or by a job while the owner keeps away.
+buffer; everything else is called by the store's owner, or by a job while the owner keeps away from
+those files. Nobody waits for a call about another file (`storage.descriptors`).
 
 macOS has neither zero range nor open file description locks; the fallbacks are weaker, not wrong.
 
@@ -33,12 +34,12 @@ import fcntl
 import os
 import struct
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Protocol
 
+from storage.descriptors import Descriptors
 from storage.errors import DirectoryInUse, disk_error
 from storage.mapping import (
     PAGE,
@@ -175,8 +176,7 @@ class RealDisk:
 
     def __init__(self, root: Path, *, descriptors_max: int = _DESCRIPTORS_MAX) -> None:
         self.root = root
-        self._max = descriptors_max
-        self._open: OrderedDict[str, int] = OrderedDict()
+        self._open = Descriptors(descriptors_max, _open_file)
         self._guard = threading.Lock()
         self._lock = -1
         self._helper: ThreadPoolExecutor | None = None
@@ -187,24 +187,6 @@ class RealDisk:
 
     def _path(self, path: str) -> str:
         return os.path.join(self.root, path)
-
-    def _descriptor(self, path: str) -> int:
-        """Return an open descriptor from the cache; under the guard. The oldest go."""
-        descriptor = self._open.get(path, -1)
-        if descriptor >= 0:
-            self._open.move_to_end(path)
-            return descriptor
-        descriptor = os.open(self._path(path), os.O_RDWR | os.O_CLOEXEC)
-        self._open[path] = descriptor
-        while len(self._open) > self._max:
-            os.close(self._open.popitem(last=False)[1])
-        return descriptor
-
-    def _forget(self, path: str) -> None:
-        with self._guard:
-            descriptor = self._open.pop(path, -1)
-            if descriptor >= 0:
-                os.close(descriptor)
 
     def map(self, path: str, size: int, *, op: str, create: bool = False) -> RealMapping:
         """See `Disk`. A created file that meets a full disk is removed again."""
@@ -263,11 +245,11 @@ class RealDisk:
 
     def read_at(self, path: str, offset: int, length: int, op: str) -> bytes:
         """See `Disk`."""
-        with self._guard:
-            try:
-                return os.pread(self._descriptor(path), length, offset)
-            except OSError as error:
-                raise disk_error(op, path, error) from None
+        try:
+            with self._open.use(self._path(path)) as descriptor:
+                return os.pread(descriptor, length, offset)
+        except OSError as error:
+            raise disk_error(op, path, error) from None
 
     def look(self, path: str, size: int, places: Sequence[int], length: int) -> list[bytes] | None:
         """See `Disk`."""
@@ -288,14 +270,13 @@ class RealDisk:
 
     def write_at(self, path: str, offset: int, data: bytes | memoryview, op: str) -> None:
         """See `Disk`."""
-        with self._guard:
-            try:
-                descriptor = self._descriptor(path)
+        try:
+            with self._open.use(self._path(path)) as descriptor:
                 done = os.pwrite(descriptor, data, offset)
                 while done < len(data):
                     done += os.pwrite(descriptor, memoryview(data)[done:], offset + done)
-            except OSError as error:
-                raise disk_error(op, path, error) from None
+        except OSError as error:
+            raise disk_error(op, path, error) from None
 
     def write_file(self, path: str, data: bytes, op: str) -> None:
         """See `Disk`."""
@@ -313,7 +294,7 @@ class RealDisk:
             os.rename(aside, self._path(path))
         except OSError as error:
             raise disk_error(op, path, error) from None
-        self._forget(path)
+        self._open.forget(self._path(path))
         self.fsync_dir(path.rpartition("/")[0] or ".", op + ".fsync_dir")
 
     def fsync(self, path: str, op: str) -> None:
@@ -374,20 +355,23 @@ class RealDisk:
 
     def rename(self, path: str, target: str, op: str) -> None:
         """See `Disk`."""
-        self._forget(path)
-        self._forget(target)
+        names = self._path(path), self._path(target)
+        self._open.forget(*names)
         try:
-            os.rename(self._path(path), self._path(target))
+            os.rename(*names)
         except OSError as error:
             raise disk_error(op, path, error) from None
+        self._open.forget(*names)
 
     def remove(self, path: str, op: str) -> None:
         """See `Disk`."""
-        self._forget(path)
+        name = self._path(path)
+        self._open.forget(name)
         try:
-            os.unlink(self._path(path))
+            os.unlink(name)
         except OSError as error:
             raise disk_error(op, path, error) from None
+        self._open.forget(name)
 
     def free_bytes(self, path: str = ".") -> tuple[int, int]:
         """See `Disk`."""
@@ -421,9 +405,8 @@ class RealDisk:
 
     def unlock(self) -> None:
         """See `Disk`. Also closes what is open; calling it twice does nothing."""
+        self._open.close()
         with self._guard:
-            while self._open:
-                os.close(self._open.popitem()[1])
             if self._helper is not None:
                 self._helper.shutdown(wait=False)
                 self._helper = None
@@ -452,6 +435,10 @@ class RealDisk:
     def random_bytes(self, count: int) -> bytes:
         """See `Disk`."""
         return os.urandom(count)
+
+
+def _open_file(path: str) -> int:
+    return os.open(path, os.O_RDWR | os.O_CLOEXEC)
 
 
 def _allocate(descriptor: int, size: int) -> None:

@@ -3,15 +3,19 @@
 A file goes in two steps (`storage.retention` decides when). `Front.leave` moves the start of the
 log, on the loop and in memory only. `Front.remove_job` does the rest in a worker thread:
 
-1. the new start is written into the checkpoint, durably: from now on what lies below is rubbish,
-   and a start removes it;
-2. the file is overwritten, where that is wished;
+1. where each queue begins now is looked up and compared with the log: with damage nothing goes;
+   then the new start is written into the checkpoint, durably: from now on what lies below is
+   rubbish, and a start removes it;
+2. the file is overwritten, where that is wished and no reader holds it;
 3. batch index and log file are removed, and the directories fsynced;
 4. queue files whose entries all lead to before the start that the newest snapshot *records* go,
    and files of the key index that it names no more. A file that went before that was durable would
    look like damage.
 
 A crash between any two leaves a store that starts where step 1 said, or where it was before.
+
+A file that a reader holds for too long loses its names first. Then it is overwritten once the
+reader lets go: what was handed out never changes. A crash between leaves its bytes unnamed.
 
 A new start of the log makes a snapshot due (`Front.snapshot_due`), so that step 4 follows.
 
@@ -26,6 +30,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 
 from storage import cut, reserve
 from storage.archive_mark import ArchivedPart, ArchiveMark, refusal
@@ -34,20 +39,25 @@ from storage.commit_log import CommitLog
 from storage.consume_queue import ConsumeQueue
 from storage.derived import Derived
 from storage.disk import Disk
+from storage.entry_check import fetch_head
+from storage.errors import DiskError
 from storage.jobs import Job
 from storage.retention import File, Held
-from storage.segment import Segment, flush_names, log_path, remove_segment
+from storage.segment import Segment, flush_names, remove_segment
+from twinlog.errors import CorruptionError
 
-_PIECE = 4 * 1024 * 1024
 SIDE_FILES_MAX = 16
 """Cuts whose bytes are kept aside."""
+_CUT = "the log is being cut; compare again what is left of it"
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Left:
     segment: Segment
     at: float
     removing: bool = False
+    nameless: bool = False
+    """Its names have gone; it is to be overwritten once nobody holds it."""
 
 
 class Front:
@@ -59,6 +69,10 @@ class Front:
         checkpoint: What says durably where the log starts.
         guard: Held while a job writes files that other jobs write too.
         derived: The present derived state; a cut makes another one.
+        shape: Changes with each cut; None while one is under way.
+
+    Attributes:
+        archive: How far an archive has the log; changed under ``guard`` only.
     """
 
     def __init__(
@@ -68,13 +82,16 @@ class Front:
         checkpoint: CheckpointFile,
         guard: AbstractContextManager[object],
         derived: Callable[[], Derived],
+        *,
+        shape: Callable[[], int | None],
     ) -> None:
         self._disk = disk
         self._log = log
         self._checkpoint = checkpoint
         self._guard = guard
         self._derived = derived
-        self._archive = ArchiveMark(disk)
+        self._shape = shape
+        self.archive = ArchiveMark(disk)
         self._left: list[_Left] = []
         self._tidying = False
         self._old_index: list[str] = []
@@ -121,22 +138,33 @@ class Front:
     @property
     def archived(self) -> int:
         """Log offset below which the archive has everything."""
-        return self._archive.offset
+        return self.archive.offset
 
     def archive_job(self, parts: Sequence[ArchivedPart], confirm: int) -> Job:
         """Return a job that compares what an archive says it has with our bytes.
 
-        Its result is "" when the mark was raised, else why not.
+        Its result is "" when the mark was raised, else why not. A cut meanwhile is such a reason:
+        nobody knows which bytes were compared.
         """
-        log, size = self._log, self._log.segments.size
+        log, size, archive = self._log, self._log.segments.size, self.archive
         start, limit = log.start, min(confirm, log.flushed)
-        known = self._archive.offset
-        wrong = refusal(parts, mark=known, start=start, limit=limit, size=size)
+        shape = self._shape()
+        wrong = refusal(parts, mark=archive.offset, start=start, limit=limit, size=size)
 
         def work() -> str:
-            found = wrong or self._archive.compare(parts, start=start, size=size)
-            if not found and parts:
-                self._archive.raise_to(max(part.end for part in parts))
+            if shape is None:
+                return _CUT
+            try:
+                found = wrong or archive.compare(parts, start=start, size=size)
+            except DiskError:
+                if shape != self._shape():
+                    return _CUT  # a file that the cut took
+                raise
+            with self._guard:
+                if shape != self._shape():
+                    return _CUT
+                if not found and parts:
+                    archive.raise_to(max(part.end for part in parts))
             return found
 
         return Job("archive", work, lambda job: None)
@@ -151,11 +179,12 @@ class Front:
             self._left.append(_Left(one, now))
 
     def left(self) -> list[Held]:
-        """Return the files that have left and are not being removed."""
+        """Return the files that have left and are not being removed, if anything can be done."""
+        found = [(one, one.segment.mapping.held()) for one in self._left if not one.removing]
         return [
-            Held(one.segment.start, one.at, one.segment.mapping.held())
-            for one in self._left
-            if not one.removing
+            Held(one.segment.start, one.at, held)
+            for one, held in found
+            if not (held and one.nameless)
         ]
 
     @property
@@ -164,32 +193,41 @@ class Front:
         return len(self._left)
 
     def remove_job(self, starts: Iterable[int], *, erase: bool) -> Job:
-        """Return a job that removes the files that left and begin at ``starts``."""
+        """Return a job that removes the files that left and begin at ``starts``.
+
+        With ``erase`` they are overwritten; those that are held stay among `left` until then.
+        """
         wanted = set(starts)
         going = [one for one in self._left if one.segment.start in wanted]
+        later = [one for one in going if erase and one.segment.mapping.held()]
         for one in going:
             one.removing = True
-        start, derived = self._log.start, self._derived()
-        queues = list(derived.queues)
+        start, derived, shape = self._log.start, self._derived(), self._shape()
+        queues = [one for one in derived.queues if one.leads_below(start)]
 
         moved: list[tuple[ConsumeQueue, int, int]] = []
 
         def work() -> None:
+            moved.extend(self._kept_from(queues, start, shape))
             with self._guard:
                 self._checkpoint.advance(start, "retention.mark")
             for one in going:
-                if erase:
-                    self._erase(one.segment)
+                if erase and one not in later:
+                    one.segment.mapping.erase("retention.erase")
                 remove_segment(self._disk, one.segment.start, "retention.remove")
             flush_names(self._disk, "retention")
-            moved.extend((one, *one.kept_from(start)) for one in queues if one.leads_below(start))
 
         def apply(job: Job) -> None:
             if job.error is not None:
                 for one in going:
                     one.removing = False
                 return
-            self._left = [one for one in self._left if one not in going]
+            for one in going:
+                if one in later:
+                    one.removing, one.nameless = False, True
+                else:
+                    one.segment.mapping.close()
+            self._left = [one for one in self._left if one not in going or one in later]
             for queue, first, low in moved:
                 queue.move_start(first, low)
             if (keys := derived.keys) is not None and derived is self._derived():
@@ -198,14 +236,23 @@ class Front:
 
         return Job("retention", work, apply)
 
-    def _erase(self, segment: Segment) -> None:
-        path = log_path(segment.start)
-        if not self._disk.exists(path):
-            return
-        for at in range(0, segment.size, _PIECE):
-            length = min(_PIECE, segment.size - at)
-            self._disk.write_at(path, at, bytes(length), "retention.erase")
-        self._disk.fsync(path, "retention.erase.fsync")
+    def _kept_from(
+        self, queues: Iterable[ConsumeQueue], start: int, shape: int | None
+    ) -> Iterable[tuple[ConsumeQueue, int, int]]:
+        """Yield queues and where they begin in a log that begins at ``start``.
+
+        A cut, or a file that leaves meanwhile, changes what the entries are compared with: then
+        the rest stays as it is, and the next reader or retention finds out.
+        """
+        check = partial(fetch_head, self._log)
+        for one in queues:
+            try:
+                found = one.kept_from(start, check)
+            except (CorruptionError, DiskError, IndexError, ValueError):
+                if shape is None or shape != self._shape() or start != self._log.start:
+                    return
+                raise
+            yield one, *found
 
     def tidy_job(self) -> Job | None:
         """Return a job that removes queue files below their queues' recorded starts, if any may go.

@@ -105,6 +105,7 @@ class KeyIndex:
         self._unsealed: list[FileMark] = []
         self.seals = Seals(disk)
         """What full files are compared with when they are searched."""
+        self._flying: Flush | None = None
         self.position = 0
         self.full_timestamp = 0
         """End timestamp of the newest full file that is on the disk; RocketMQ's checkpoint."""
@@ -188,6 +189,7 @@ class KeyIndex:
     def _give_up(self, bad: FileMark, why: str, lost: list[FileMark], segments: Segments) -> None:
         """Set a damaged file aside, drop those after it, and go back to where it began."""
         disk = self._disk
+        self._full = [file for file in self._full if file not in lost]
         for file in reversed(lost):
             self._unseal(file.name)
             self._unflushed.files.discard(file.path)
@@ -204,19 +206,32 @@ class KeyIndex:
         start = segments.all[0].start if segments.all else 0
         self.position = segments.border_at_or_below(max(min(first, self.position), start))
         self.notes.append(f"{why}; set aside, the index is built again from {self.position} on")
-        before = self._full[-1:]
+        self._close()
         try:
             self._reopen()
             self._ahead = self._entered_behind(self.position)
         except CorruptionError as error:
-            self._give_up(before[0], error.text, before, segments)
+            self._give_up_one(error, segments)
+
+    def _give_up_one(self, error: CorruptionError, segments: Segments) -> None:
+        """Give up the file that an error names; raise it when it is none of ours."""
+        path = str(error.facts.get("file", ""))
+        name = next((file.name for file in self.files if file.path == path), None)
+        if name is None:
+            raise error
+        self.give_up(name, error.text, segments)
+
+    def _close(self) -> None:
+        if self._current is not None:
+            self._current.closed = True
+        self._current = None
 
     def _reopen(self) -> None:
         """Make the last full file the one that grows; it may have room after a cut."""
-        self._current = None
         if self._full:
             self._unseal(self._full[-1].name)
-            self._current, _ = KeyFile.load(self._disk, self._full.pop(), thorough=False)
+            self._current, _ = KeyFile.load(self._disk, self._full[-1], thorough=False)
+            self._full.pop()
 
     def _unseal(self, name: str) -> None:
         """Forget the check sums of a file that is no full one any more, or another one."""
@@ -314,7 +329,11 @@ class KeyIndex:
                 last.end_timestamp, last.end_timestamp, last.end_offset, last.end_offset, 0, 1
             )
             before.write_header("key-index.roll")
+            self._unflushed.files.add(before.mark.path)
             pages = before.take_dirty()
+            if self._flying is not None and self._flying.current is before:
+                # a search reads them from the file from now on, before the job has run
+                pages = bytes(a | b for a, b in zip(pages, self._flying.pages, strict=True))
             try:
                 before.write_pages(pages, "key-index.roll")
             except DiskError:
@@ -328,6 +347,7 @@ class KeyIndex:
         if before is not None:
             self._full.append(before.mark)
             self._unsealed.append(before.mark)
+        self._close()
         self._current = made
 
     def leave(self, log_start: int) -> list[FileMark]:
@@ -341,25 +361,38 @@ class KeyIndex:
 
     # -- going back
 
-    def cut(self, end: int, stamp_at: Callable[[int], int]) -> None:
+    def cut(self, end: int, segments: Segments, stamp_at: Callable[[int], int]) -> None:
         """Remove every entry of a record at or behind ``end``, the log's new end.
+
+        A file that is damaged is set aside, as at a start, and the cut goes on before it.
 
         Args:
             end: A batch border.
+            segments: The log, which ends there.
             stamp_at: Store timestamp of the record at a log offset below it.
         """
         if self.position < end and not self._ahead:
             return
+        while True:
+            try:
+                self._cut_files(end, stamp_at)
+                self.position = min(self.position, end)
+                self._ahead = self._entered_behind(self.position)
+            except CorruptionError as error:
+                self._give_up_one(error, segments)
+            else:
+                return
+
+    def _cut_files(self, end: int, stamp_at: Callable[[int], int]) -> None:
         while self._current is not None and not self._current.cut(end, stamp_at):
             path = self._current.mark.path
             self._disk.remove(path, "key-index.cut.remove")
             self._unflushed.files.discard(path)
             self._unflushed.directories.add(DIRECTORY)
+            self._close()
             self._reopen()
         if self._current is not None:
             self._unflushed.files.add(self._current.mark.path)
-        self.position = min(self.position, end)
-        self._ahead = self._entered_behind(self.position)
 
     # -- the disk
 
@@ -376,10 +409,13 @@ class KeyIndex:
             self._current.write_header("key-index.flush")
             pages = self._current.take_dirty()
         full, self._unsealed = tuple(self._unsealed), []
-        return Flush(self._disk, self.mark(), self._unflushed.take(), self._current, pages, full)
+        unflushed = self._unflushed.take()
+        self._flying = Flush(self._disk, self.mark(), unflushed, self._current, pages, full)
+        return self._flying
 
     def flushed(self, flush: Flush, *, done: bool) -> None:
         """Take a flush back, done or not."""
+        self._flying = None
         if done:
             for file in flush.full:
                 self.seals.forget(file.name)
@@ -388,7 +424,7 @@ class KeyIndex:
             return
         self._unflushed.give_back(flush.unflushed)
         self._unsealed = [*flush.full, *self._unsealed]
-        if flush.current is not None:
+        if flush.current is not None and not flush.current.closed:
             flush.current.give_back(flush.pages)
 
 

@@ -21,6 +21,7 @@ Sources: RocketMQ 5.3 (``IndexFile``, ``IndexHeader``).
 
 from __future__ import annotations
 
+import errno
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -89,18 +90,30 @@ def read_cells(disk: Disk, mark: FileMark, start: int, end: int) -> bytes:
     """Return the cells ``start..end`` of a file.
 
     Raises:
-        CorruptionError: The file ends before them.
+        CorruptionError: The file ends before them, or is not there.
     """
-    data = disk.read_at(mark.path, mark.cell_at(start), _CELL * (end - start), "key-index.read")
-    if len(data) != _CELL * (end - start):
-        raise mark.damaged("the file is too short")
-    return data
+    return _read(disk, mark, mark.cell_at(start), _CELL * (end - start))
 
 
 def read_slot(disk: Disk, mark: FileMark, slot: int) -> int:
-    """Return the newest cell of a slot's chain, as the file says."""
-    data = disk.read_at(mark.path, mark.slot_at(slot), _SLOT, "key-index.read")
-    return int(INDEX_SLOT.unpack(data)[0]) if len(data) == _SLOT else 0
+    """Return the newest cell of a slot's chain, as the file says.
+
+    Raises:
+        CorruptionError: The file ends before it, or is not there.
+    """
+    return int(INDEX_SLOT.unpack(_read(disk, mark, mark.slot_at(slot), _SLOT))[0])
+
+
+def _read(disk: Disk, mark: FileMark, at: int, length: int) -> bytes:
+    try:
+        data = disk.read_at(mark.path, at, length, "key-index.read")
+    except DiskError as error:
+        if error.errno != errno.ENOENT:
+            raise
+        raise mark.damaged("the file is missing") from None
+    if len(data) != length:
+        raise mark.damaged("the file is too short")
+    return data
 
 
 class KeyFile:
@@ -110,20 +123,28 @@ class KeyFile:
         disk: Where it lies.
         mark: What it holds.
         slots: Its slot table; None for a new file.
+
+    Attributes:
+        closed: It grows no more and its pages are written: who still has some writes nothing.
     """
 
     def __init__(self, disk: Disk, mark: FileMark, slots: bytearray | None = None) -> None:
         self._disk = disk
         self.mark = mark
+        self.closed = False
         table = slots if slots is not None else bytearray(_SLOT * mark.slots)
         self.slots = memoryview(table)
         self.dirty = memoryview(bytearray(-(-len(table) // _PAGE)))
 
     @classmethod
     def create(cls, disk: Disk, mark: FileMark) -> KeyFile:
-        """Make the file that ``mark`` names, without keys."""
+        """Make the file that ``mark`` names, without keys.
+
+        Its header has its page from the beginning: writing it later never needs room.
+        """
         try:
             disk.create_sparse(mark.path, mark.size, "key-index.create")
+            disk.write_at(mark.path, 0, mark.header.pack(), "key-index.create.header")
         except DiskError:
             if disk.exists(mark.path):
                 disk.remove(mark.path, "key-index.create.remove")
@@ -215,7 +236,7 @@ class KeyFile:
             if keep:
                 break
         if number == header.next_cell:
-            return True
+            return number > 1
         self._zero(number, header.next_cell, thorough=True)
         if number <= 1:
             return False
@@ -274,7 +295,7 @@ class KeyFile:
     def write_pages(self, pages: bytes, op: str) -> None:
         """Write those pages of the slot table as they are now; may run in a worker thread."""
         end = 0
-        while (start := pages.find(1, end)) >= 0:
+        while not self.closed and (start := pages.find(1, end)) >= 0:
             end = pages.find(0, start)
             end = len(pages) if end < 0 else end
             for at in range(start * _PAGE, min(end * _PAGE, len(self.slots)), _PIECE):

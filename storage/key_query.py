@@ -18,11 +18,13 @@ Sources: RocketMQ 5.3 (``IndexService.queryOffset``, ``IndexFile.selectPhyOffset
 
 from __future__ import annotations
 
+import errno
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from storage.disk import Disk
+from storage.errors import DiskError
 from storage.key_index_file import FileMark, KeyFile, read_cells, read_slot
 from storage.key_seal import Seals
 from storage.segments import Segments
@@ -143,8 +145,22 @@ class Lookup:
 
         Raises:
             CorruptionError: A file of the index (`bad_file`), or the log, is damaged.
-            DiskError: A file could not be read, be it that a cut removed it meanwhile.
+            DiskError: A file could not be read.
         """
+        try:
+            self._walk()
+        except CorruptionError as error:
+            if error.facts.get("file") == f"index/{self._reading}":
+                self.bad_file = self._reading
+            raise
+        except DiskError as error:
+            if error.errno != errno.ENOENT or error.path != f"index/{self._reading}":
+                raise
+            self.bad_file, text = self._reading, f"{error.path}: the file is missing"
+            raise CorruptionError(text, file=error.path, offset=0) from None
+        return self.found
+
+    def _walk(self) -> None:
         size = 0
         for offset in self._hits():
             view = self._proven(offset)
@@ -158,7 +174,6 @@ class Lookup:
             if len(self.found.slices) >= self.query.most:
                 self.found.more = True
                 break
-        return self.found
 
     def _hits(self) -> Iterator[int]:
         """Yield log offsets of cells with the key's hash, newest first; each once."""
@@ -181,13 +196,13 @@ class Lookup:
     def _prove(self, mark: FileMark, at: int, length: int) -> None:
         seals = self._seals if mark.name != self._grows else None
         if seals is not None and not seals.prove(mark, at, length):
-            raise self._damaged(mark, f"bytes around {at} are not as they were when it was full")
+            raise mark.damaged(f"bytes around {at} are not as they were when it was full")
 
     def _chain(self, mark: FileMark, number: int) -> Iterator[int]:
         """Walk one chain; a damaged one is an error."""
         header, slot = mark.header, self._hash % mark.slots
         if not 0 <= number < header.next_cell:
-            raise self._damaged(mark, f"slot {slot} leads to cell {number}")
+            raise mark.damaged(f"slot {slot} leads to cell {number}")
         while number > 0:
             if self.found.looks >= LOOKS_MAX or self.stop():
                 self.found.complete = False
@@ -197,7 +212,7 @@ class Lookup:
             cell = read_cells(self._disk, mark, number, number + 1)
             hashed, offset, seconds, before = INDEX_CELL.unpack(cell)
             if hashed < 0 or hashed % mark.slots != slot or not 0 <= before < number:
-                raise self._damaged(mark, f"cell {number} is of no chain of slot {slot}")
+                raise mark.damaged(f"cell {number} is of no chain of slot {slot}")
             earliest = header.begin_timestamp + seconds * _SECOND
             if number > 1 and earliest + _SECOND <= self.query.begin:
                 return
@@ -205,19 +220,14 @@ class Lookup:
                 yield offset
             number = before
 
-    def _damaged(self, mark: FileMark, what: str) -> CorruptionError:
-        self.bad_file = mark.name
-        return mark.damaged(what)
-
     def _proven(self, offset: int) -> memoryview | None:
         """Return the record at ``offset`` if it is what is asked for."""
         segments, query = self._segments, self.query
         if not segments.all or offset < segments.all[0].start:
             return None  # dropped meanwhile
         index = segments.at(offset).index
-        number = index.find(offset)
-        entry = index.entry(number)
-        segments.prove(entry.start, entry.end)
+        segments.prove(offset, offset + 1)
+        entry = index.entry(index.find(offset))
         view = segments.view(entry.start, entry.end)
         keys = scan_keys(view, 0, len(view), entry.start)
         hit = _HIT.pack(self._hash, offset)
@@ -225,7 +235,6 @@ class Lookup:
         while at % 20 and at >= 0:
             at = keys.find(hit, at + 1)
         if at < 0:
-            self.bad_file = self._reading
             raise CorruptionError(
                 f"index/{self._reading}: no record with such a key begins at {offset}",
                 file=f"index/{self._reading}", offset=offset,

@@ -81,12 +81,35 @@ class Mapping(Protocol):
         """Make the range zeros, in memory and, after a flush, on the disk."""
         ...
 
+    def read(self, start: int, end: int, op: str) -> bytes:
+        """Return a copy of bytes ``start..end``, read from the file: no page of ours is touched.
+
+        For bytes that may have to come from the disk: a page fault would keep every other thread
+        waiting, and one that meets an error of the disk ends the process. After `retire`, too.
+
+        Raises:
+            DiskError: They cannot be read, or the mapping was closed.
+        """
+        ...
+
+    def retire(self) -> None:
+        """Give no views any more; `read` and `erase` still reach the file until `close`."""
+        ...
+
+    def erase(self, op: str) -> None:
+        """Overwrite the file with zeros, durably, whatever its name is by now; after `retire`.
+
+        Raises:
+            DiskError: Some of it may be overwritten.
+        """
+        ...
+
     def close(self) -> None:
         """Let go of the file; views that are still held keep the memory alive."""
         ...
 
     def held(self) -> bool:
-        """Whether somebody still holds a view of a mapping that was closed."""
+        """Whether somebody still holds a view of a mapping that was retired or closed."""
         ...
 
 
@@ -170,6 +193,7 @@ class RealMapping:
         self._map = mmap.mmap(descriptor, size)
         self.buffer = memoryview(self._map)
         self._users = 1
+        self._closed = False
         self._guard = threading.Lock()
 
     def _enter(self) -> int:
@@ -262,16 +286,49 @@ class RealMapping:
         finally:
             self._leave()
 
+    def read(self, start: int, end: int, op: str) -> bytes:
+        """See `Mapping`."""
+        descriptor = self._enter()
+        try:
+            data = os.pread(descriptor, end - start, start)
+            while 0 < len(data) < end - start:  # a signal, or more than one call gives
+                more = os.pread(descriptor, end - start - len(data), start + len(data))
+                if not more:
+                    break
+                data += more
+        except OSError as error:
+            raise disk_error(op, self.path, error) from None
+        finally:
+            self._leave()
+        return data
+
+    def retire(self) -> None:
+        """See `Mapping`."""
+        self.buffer = memoryview(b"")
+
+    def erase(self, op: str) -> None:
+        """See `Mapping`."""
+        descriptor, zeros = self._enter(), bytes(_TOUCH_STEP)
+        try:
+            at = 0
+            while at < self.size:
+                at += os.pwrite(descriptor, zeros[: self.size - at], at)
+            os.fsync(descriptor)
+        except OSError as error:
+            raise disk_error(op, self.path, error) from None
+        finally:
+            self._leave()
+
     def close(self) -> None:
         """See `Mapping`. Calling it twice does nothing."""
-        if self.buffer.nbytes == 0:
-            return
         self.buffer = memoryview(b"")
-        self._leave()
+        if not self._closed:
+            self._closed = True
+            self._leave()
 
     def held(self) -> bool:
         """See `Mapping`. What nobody holds is unmapped by this look."""
-        if self.buffer.nbytes or self._users:
+        if self.buffer.nbytes or self._users > (not self._closed):
             return True
         try:
             self._map.close()

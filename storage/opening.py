@@ -16,6 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from storage import config_export, cut, reserve, segment, snapshot
+from storage.archive_mark import ArchiveMark
 from storage.batch_index import DIRECTORY as INDEX_DIRECTORY
 from storage.batch_index import ENTRY_SIZE, BatchIndex, growth_for, index_path
 from storage.boot import BootSummary
@@ -209,7 +210,10 @@ def _open(start: _Start, wall_ms: int) -> Opened:
     intent = cut.read_intent(disk)
     if intent is not None:
         # Nobody would try again: without room for the side file there is no start.
-        cut.carry_out(disk, intent, settings.segment_size, start.checkpoint, may_lose=True)
+        cut.carry_out(
+            disk, intent, settings.segment_size, start.checkpoint,
+            archive=ArchiveMark(disk), may_lose=True,
+        )  # fmt: skip
         start.trusted = start.checkpoint.load()
         start.intent_replayed = True
     files, planned, old = _recover(start)

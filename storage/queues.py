@@ -60,9 +60,10 @@ class ConsumeQueues:
         """Return a queue that has ever had an entry; else None."""
         return self._all.get((topic, queue))
 
-    def load(self, topic: str, queue: int, start: int, end: int) -> ConsumeQueue:
+    def load(self, topic: str, queue: int, start: int, end: int, *, low: int = -1) -> ConsumeQueue:
         """Take a queue as a snapshot names it."""
         made = self._made(topic, queue, start, end)
+        made.low = low
         self._keep(made)
         return made
 

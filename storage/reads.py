@@ -13,10 +13,10 @@ Not here: waiting for new records, choosing the node (``node.reads``).
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from functools import partial
 from itertools import accumulate, compress, repeat, takewhile
 from operator import add, ne
 from typing import TypeVar
@@ -24,14 +24,14 @@ from typing import TypeVar
 from storage.batch_queue import BatchQueue, Unit
 from storage.commit_log import CommitLog
 from storage.consume_queue import ConsumeQueue
+from storage.entry_check import check_entry, check_record, fetch_head, wrong_entry
 from storage.filtering import SIFT_BYTES, SIFT_RECORDS, Entries, Sieve, Wanted
-from storage.light import named_in
 from storage.queues import ConsumeQueues
 from storage.settings import StoreSettings
 from storage.state import Layers
 from twinlog.errors import Busy, CorruptionError, UnknownTopic
-from twinlog.kernels import pick_properties, scan_queues
-from twinlog.layout import LIGHT_PROPERTY, QUEUE_ENTRY
+from twinlog.kernels import scan_queues
+from twinlog.layout import QUEUE_ENTRY
 
 READ_ENTRIES = 4096
 """Entries that one read looks at; with a tag filter it may answer with fewer, even none."""
@@ -39,7 +39,6 @@ UNITS_AT_FIRST = 64
 """Units of a batch queue that one read looks at before it looks at more."""
 NEAR_MIN = 16
 """Entries in one stretch of the log from which scanning it is cheaper than walking entries."""
-_HEAD = struct.Struct(">i16xq")
 T = TypeVar("T")
 
 
@@ -61,6 +60,7 @@ class _Place:
 
     start: int
     end: int
+    count: int
     edges: tuple[tuple[int, int, int], ...]
 
 
@@ -70,18 +70,18 @@ class ReadResult:
 
     Attributes:
         status: See `ReadStatus`; NONE says that the offset is the queue's end.
-        slices: Records as they are stored, one after the other.
+        slices: Records as they are stored, one after the other. Of a cold answer what there is to
+            fetch, to be measured and not to be touched.
         count: Records in ``slices``.
         next: Queue offset to go on with.
         start: First queue offset of the queue.
         end: Queue offset after its last confirmed record.
         cold: The bytes lie so far behind the end that they are hardly in memory: to touch them
             stalls the thread that does it.
-        proof: Of a cold answer: compares the bytes with CRCs and queue entries, and raises what
-            does not fit. To be called, in a worker thread, before anything of it is served; then
-            `Reader.fetched` judges. None when that is done already.
-        sift: Of a cold answer to a filter over properties: looks at them and returns what is left,
-            proven. ``slices`` and ``count`` are what there is to look at. To be called likewise.
+        fetch: Of a cold answer: reads the records from their files, compares them with CRCs and
+            queue entries, leaves out what a filter over properties does not want, and returns the
+            answer with copies. To be called, in a worker thread, before anything of it is served;
+            then `Reader.fetched` judges it, or what it raised.
         lowest: Of a cold answer: log offset of its first byte.
         generation: Of a cold answer: how often the log had been cut.
         unsifted: A filter over properties was asked for and is the client's to lay over them.
@@ -94,8 +94,7 @@ class ReadResult:
     start: int = 0
     end: int = 0
     cold: bool = False
-    proof: Callable[[], None] | None = None
-    sift: Callable[[], ReadResult] | None = None
+    fetch: Callable[[], ReadResult] | None = None
     lowest: int = 0
     generation: int = 0
     unsifted: bool = False
@@ -153,8 +152,8 @@ class Reader:
     def _kept(self, topic: str, queue: int) -> ConsumeQueue | None:
         """Return a queue, without what retention has taken from it."""
         found = self._queues.get(topic, queue)
-        if found is not None:
-            found.trim(self._log.start)
+        if found is not None and found.leads_below(start := self._log.start):
+            self._guarded(lambda: found.trim(start, partial(fetch_head, self._log)))
         return found
 
     def read(
@@ -211,9 +210,7 @@ class Reader:
         most = min(wanted.records, READ_ENTRIES)
         if wanted.filtered:
             most = READ_ENTRIES if wanted.tag_hashes is not None else SIFT_RECORDS
-        raw = queue.read(first, most)
-        if len(raw) < QUEUE_ENTRY.size:
-            raise self._wrong(queue, first, 0, 0)
+        raw = self._guarded(lambda: queue.read(first, most))
         range_ = queue.start, queue.end
         cold = self._log.end - QUEUE_ENTRY.unpack_from(raw)[0] > self._settings.hot_bytes
         if not wanted.filtered and not cold and not queue.light:
@@ -225,6 +222,11 @@ class Reader:
                 return ReadResult(ReadStatus.FOUND, slices, near, first + near, *range_)
         columns: tuple[tuple[int, ...], ...] = tuple(zip(*QUEUE_ENTRY.iter_unpack(raw)))
         offsets, sizes, codes = columns
+        if 0 in sizes:  # no filter may pass over it
+            at = sizes.index(0)
+            error = wrong_entry(queue, first + at, offsets[at], 0)
+            self._damaged(error)
+            raise error
         numbers = range(first, first + len(offsets) + 1)
         entries, following = _picked(Entries(numbers[:-1], offsets, sizes), codes, numbers, wanted)
         if wanted.where is not None and not cold:
@@ -247,36 +249,52 @@ class Reader:
         entries = Entries(bases, tuple(unit.log_offset for unit in units), sizes)
         numbers = (*bases, units[-1].behind)
         entries, following = _picked(entries, codes, numbers, wanted)
-        found = self._served(queue, entries, following, wanted, cold=cold)
-        return replace(found, unsifted=unsifted)
+        return self._served(queue, entries, following, wanted, cold=cold, unsifted=unsifted)
 
     def _served(
-        self, queue: ConsumeQueue, entries: Entries, following: int, wanted: Wanted, *, cold: bool
+        self,
+        queue: ConsumeQueue,
+        entries: Entries,
+        following: int,
+        wanted: Wanted,
+        *,
+        cold: bool,
+        unsifted: bool = False,
     ) -> ReadResult:
-        """Return chosen records; those that are cold with what proves or sifts them later."""
+        """Return chosen records; those that are cold with what fetches them later."""
         range_ = queue.start, queue.end
         places = _joined(entries)
         slices = self._guarded(lambda: [self._view(queue, one.edges[0][0], one) for one in places])
 
-        found = ReadResult(ReadStatus.FOUND, slices, len(entries), following, *range_, cold)
+        found = ReadResult(
+            ReadStatus.FOUND, slices, len(entries), following, *range_, cold, unsifted=unsifted
+        )
         if not cold:
             self._guarded(lambda: self._prove(queue, places))
             return found
 
-        def proof() -> None:
-            self._prove(queue, places)
+        def fetch() -> ReadResult:
+            copies = [self._copy(queue, place) for place in places]
+            whole = replace(found, slices=copies, fetch=None)
+            if wanted.where is None:
+                return whole
+            keep = _matching_copies(queue, entries, wanted.where, (places, copies))
+            kept, following = _fitting(entries.only(keep), wanted, whole.next)
+            slices = list(_parts(places, copies, _joined(kept)))
+            return replace(whole, slices=slices, count=len(kept), next=following)
 
-        def sift() -> ReadResult:
-            return self._sifted(queue, entries, following, wanted)
+        return replace(found, fetch=fetch, lowest=min(entries.offsets, default=self._log.end))
 
-        if wanted.where is None:
-            found = replace(found, proof=proof)
-        else:
-            found = replace(found, sift=sift)
-        return replace(found, lowest=min(entries.offsets, default=self._log.end))
+    def _copy(self, queue: ConsumeQueue, place: _Place) -> memoryview:
+        """Return a proven copy of neighbouring records; in a worker thread."""
+        data = self._log.segments.fetch(place.start, place.end)
+        for number, offset, size in place.edges:
+            at = offset - place.start
+            check_record(queue, number, offset, size, data[at : at + size])
+        return data
 
     def fetched(self, result: ReadResult, outcome: ReadResult | Exception) -> ReadResult:
-        """Judge what came of ``proof`` or ``sift`` in a thread; return what may be served.
+        """Judge what came of ``fetch`` in a thread; return what may be served.
 
         Meanwhile retention may have taken the records: then an error says nothing about the disk.
 
@@ -300,13 +318,10 @@ class Reader:
         assert wanted.where is not None
         self._prove(queue, _joined(entries))
         kept = entries.only(self._matching(queue, entries, wanted.where))
-        count = _fit(kept.sizes, wanted.bytes, wanted.records)
-        if count < len(kept):
-            following = kept.numbers[count]
-            kept = kept.first(count)
+        kept, following = _fitting(kept, wanted, following)
         slices = [self._view(queue, place.edges[0][0], place) for place in _joined(kept)]
         range_ = queue.start, queue.end
-        return ReadResult(ReadStatus.FOUND, slices, count, following, *range_)
+        return ReadResult(ReadStatus.FOUND, slices, len(kept), following, *range_)
 
     def _matching(self, queue: ConsumeQueue, entries: Entries, where: Sieve) -> list[bool]:
         """Return for each entry whether its record matches: a kernel call for each log file."""
@@ -319,12 +334,12 @@ class Reader:
             part = slice(begin, stop)
             first, end = min(offsets[part]), max(map(add, offsets[part], sizes[part]))
             if first < segment.start:
-                raise self._wrong(queue, entries.numbers[begin], first, end - first)
+                raise wrong_entry(queue, entries.numbers[begin], first, end - first)
             packed = b"".join(map(QUEUE_ENTRY.pack, offsets[part], sizes[part], repeat(0)))
             kept = where.keep(segment.view(first, end), first, packed)
             if isinstance(kept, int):
                 at = begin + kept
-                raise self._wrong(queue, entries.numbers[at], offsets[at], sizes[at])
+                raise wrong_entry(queue, entries.numbers[at], offsets[at], sizes[at])
             found += kept
         return found
 
@@ -333,7 +348,7 @@ class Reader:
         inside = log.start <= place.start < place.end <= log.end
         if inside and place.end <= log.segments.at(place.start).end:
             return log.segments.view(place.start, place.end)
-        raise self._wrong(queue, number, place.start, place.end - place.start)
+        raise wrong_entry(queue, number, place.start, place.end - place.start)
 
     def _prove(self, queue: ConsumeQueue, places: Sequence[_Place]) -> None:
         for place in places:
@@ -381,36 +396,12 @@ class Reader:
             found.append(entries)
             number += len(entries) // QUEUE_ENTRY.size
         if b"".join(found) != raw:
-            raise self._wrong(queue, first, begin, end - begin)
+            raise wrong_entry(queue, first, begin, end - begin)
         return slices
 
     def _check(self, queue: ConsumeQueue, number: int, offset: int, size: int) -> None:
         """Compare a queue entry with the record it leads to."""
-        if self._log.start <= offset and size >= 91 and offset + size <= self._log.end:
-            head = self._log.segments.at(offset)
-            if offset + size > head.end:
-                pass
-            elif queue.light:
-                if self._in_light(queue.topic, head.view(offset, offset + size), size):
-                    return
-            elif _HEAD.unpack(head.view(offset, offset + 28)) == (size, number):
-                return
-        raise self._wrong(queue, number, offset, size)
-
-    def _in_light(self, name: str, record: memoryview, size: int) -> bool:
-        """Whether a record of that size begins there and names the light queue."""
-        entry = QUEUE_ENTRY.pack(0, size, 0)
-        found = pick_properties(record, 0, entry, (LIGHT_PROPERTY,))
-        return not isinstance(found, int) and named_in(found[0][0], name)
-
-    def _wrong(self, queue: ConsumeQueue, number: int, offset: int, length: int) -> CorruptionError:
-        return CorruptionError(
-            f"entry {number} of queue {queue.queue} of {queue.topic} leads to no such record",
-            file=queue.directory,
-            offset=offset,
-            length=length,
-            what="queue entry",
-        )
+        check_entry(self._log, queue, number, offset, size)
 
     def offset_at_time(self, topic: str, queue: int, ms: int, *, upper: bool = False) -> int:
         """Return the queue offset of a time.
@@ -439,8 +430,7 @@ class Reader:
 
     def _stored(self, queue: ConsumeQueue, number: int) -> int:
         offset, size, _ = queue.entry(number)
-        self._check(queue, number, offset, size)
-        view = self._log.segments.view(offset, offset + size)
+        view = fetch_head(self._log, queue, number, offset, size)
         at = 68 if view[39] & 0x10 else 56
         return int.from_bytes(view[at : at + 8], "big", signed=True)
 
@@ -449,12 +439,9 @@ class Reader:
         segments = self._log.segments
         if not self._log.start <= log_offset < confirm:
             return None
-        index = segments.at(log_offset).index
-        number = index.find(log_offset)
-        if number == index.count:
-            return None
-        entry = self._guarded(lambda: index.entry(number))
-        self._guarded(lambda: segments.prove(entry.start, entry.end))
+        index = self._guarded(lambda: segments.at(log_offset)).index
+        self._guarded(lambda: segments.prove(log_offset, log_offset + 1))
+        entry = self._guarded(lambda: index.entry(index.find(log_offset)))
         view = segments.view(entry.start, entry.end)
         for _, _, _, entries in scan_queues(view, 0, len(view), entry.start):
             for offset, size, _ in QUEUE_ENTRY.iter_unpack(entries):
@@ -498,6 +485,45 @@ def _picked(
     return entries, following
 
 
+def _fitting(kept: Entries, wanted: Wanted, following: int) -> tuple[Entries, int]:
+    """Return as many as an answer may hold, and the queue offset to go on with."""
+    count = _fit(kept.sizes, wanted.bytes, wanted.records)
+    if count < len(kept):
+        return kept.first(count), kept.numbers[count]
+    return kept, following
+
+
+_Copies = tuple[Sequence[_Place], Sequence[memoryview]]
+
+
+def _matching_copies(
+    queue: ConsumeQueue, entries: Entries, where: Sieve, copied: _Copies
+) -> list[bool]:
+    """Return for each entry whether its record matches: a kernel call for each place."""
+    found: list[bool] = []
+    for place, data in zip(*copied, strict=True):
+        part = slice(len(found), len(found) + place.count)
+        offsets, sizes = entries.offsets[part], entries.sizes[part]
+        packed = b"".join(map(QUEUE_ENTRY.pack, offsets, sizes, repeat(0)))
+        kept = where.keep(data, place.start, packed)
+        if isinstance(kept, int):
+            at = part.start + kept
+            raise wrong_entry(queue, entries.numbers[at], entries.offsets[at], entries.sizes[at])
+        found += kept
+    return found
+
+
+def _parts(
+    places: Sequence[_Place], copies: Sequence[memoryview], wanted: Sequence[_Place]
+) -> Iterator[memoryview]:
+    """Yield the bytes of places that lie, in the same order, within those that were copied."""
+    at = 0
+    for one in wanted:
+        while not places[at].start <= one.start < one.end <= places[at].end:
+            at += 1
+        yield copies[at][one.start - places[at].start : one.end - places[at].start]
+
+
 def _joined(entries: Entries) -> list[_Place]:
     """Return where the records lie, neighbours joined; touches nothing of the log."""
     count = len(entries)
@@ -509,7 +535,7 @@ def _joined(entries: Entries) -> list[_Place]:
     begin = 0
     for stop in [*compress(range(1, count), map(ne, offsets[1:], ends)), count]:
         edges = ((numbers[at], offsets[at], sizes[at]) for at in (begin, stop - 1))
-        places.append(_Place(offsets[begin], ends[stop - 1], tuple(edges)))
+        places.append(_Place(offsets[begin], ends[stop - 1], stop - begin, tuple(edges)))
         begin = stop
     return places
 

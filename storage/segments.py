@@ -1,26 +1,53 @@
 """The ordered set of a log's segments: finding bytes and entries by log offset.
 
-Invariants: segments follow each other without a gap, all have the same size, every one but the last
-is full and ends with a filler, and the log's end lies in the last one or exactly at its end.
+Invariants: segments follow each other, all have the same size, every one but the last is full and
+ends with a filler, and the log's end lies in the last one or exactly at its end. There is no gap
+between them but in a quarantined store that has lost a file: what lies there is damage to whoever
+asks for it, and everything else is found.
 
 Not here: writing (`storage.commit_log`), which files belong (`storage.recovery`).
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
-from storage.segment import Segment
+from storage.segment import Segment, log_path
 from twinlog.errors import CorruptionError
 from twinlog.kernels import crc32c
 from twinlog.layout import KIND_FILLER, BatchEntry
 
 _PROVEN_MAX = 200_000
+_DIFFERS = "bytes do not match the batch's CRC"
 
 
 def covered(entry: BatchEntry) -> int:
     """Return how many bytes of a batch its CRC covers: of a filler only the first 8."""
     return 8 if entry.kind == KIND_FILLER else entry.length
+
+
+def _stop(entry: BatchEntry) -> int:
+    return entry.start + covered(entry)
+
+
+def _start(segment: Segment) -> int:
+    return segment.start
+
+
+def _lost(start: int) -> CorruptionError:
+    path = log_path(start)
+    return CorruptionError(
+        f"{path}: log file is missing", file=path, offset=start, what="log file is missing"
+    )
+
+
+def _lost_entry(path: str, offset: int) -> CorruptionError:
+    return CorruptionError(
+        f"{path}: no entry for the batch at {offset}", file=path, offset=offset,
+        what="batch index entry",
+    )  # fmt: skip
 
 
 class Segments:
@@ -48,16 +75,35 @@ class Segments:
         return self.all[-1] if self.all else None
 
     def at(self, offset: int) -> Segment:
-        """Return the segment that holds the byte at ``offset``, which must exist."""
+        """Return the segment that holds the byte at ``offset``, which must exist.
+
+        Raises:
+            CorruptionError: Its file is lost.
+        """
         found = self.all  # a cold read looks from its thread while files leave
         number = (offset - found[0].start) // self.size if found else -1
-        if not 0 <= number < len(found):
+        if 0 <= number < len(found):
+            one = found[number]
+            if one.start <= offset < one.end:
+                return one
+        if not found or not found[0].start <= offset < found[-1].end:
             raise IndexError(f"no segment holds log offset {offset}")
+        number = bisect_right(found, offset, key=_start) - 1
+        if offset >= found[number].end:
+            raise _lost(offset - offset % self.size)
         return found[number]
 
     def between(self, start: int, end: int) -> list[Segment]:
-        """Return the segments that hold a byte of ``start..end``."""
-        return [one for one in self.all if one.start < end and one.end > start]
+        """Return the segments that hold a byte of ``start..end``.
+
+        Raises:
+            CorruptionError: The file of one between them is lost.
+        """
+        found = [one for one in self.all if one.start < end and one.end > start]
+        if found and found[-1].end - found[0].start != len(found) * self.size:
+            gap = next(one for one, after in pairwise(found) if one.end != after.start)
+            raise _lost(gap.end)
+        return found
 
     def view(self, start: int, end: int) -> memoryview:
         """Return the bytes of a range within one segment."""
@@ -98,20 +144,23 @@ class Segments:
         return crc
 
     def border_at_or_below(self, offset: int) -> int:
-        """Return the last batch border that is not beyond ``offset`` (nor beyond the end)."""
+        """Return the last batch border that is not beyond ``offset`` (nor beyond the end).
+
+        Where a file is lost it is the end of the one before.
+        """
         if not self.all:
             return 0
         if offset <= self.all[0].start:
             return self.all[0].start
-        segment = self.at(min(offset, self.all[-1].end) - 1)
+        segment = self.all[bisect_left(self.all, offset, key=_start) - 1]
         if offset >= segment.index.end:
             return segment.index.end
         return segment.index.span(segment.index.find(offset))[0]
 
     def check(self, entry: BatchEntry) -> str | None:
         """Return what is wrong with the bytes of a batch; None when they match its CRC."""
-        data = self.view(entry.start, entry.start + covered(entry))
-        return None if crc32c(data) == entry.crc else "bytes do not match the batch's CRC"
+        data = self.view(entry.start, _stop(entry))
+        return None if crc32c(data) == entry.crc else _DIFFERS
 
     def prove(self, start: int, end: int, *, again: bool = False) -> None:
         """Make sure that the batches that hold ``start..end`` are as they were written.
@@ -119,22 +168,59 @@ class Segments:
         What this process wrote or has proven already is not looked at again, unless ``again``.
 
         Raises:
-            CorruptionError: Facts ``file``, ``offset`` (log offset of the batch), ``length``.
+            CorruptionError: Facts ``file``, ``offset`` (log offset of the batch), ``length``. So it
+                is, too, where a file or the entry of a batch is lost: nothing proves those bytes.
         """
         if start >= self.proven_from and not again:
             return
         for segment in self.between(start, end):
-            index = segment.index
-            number = index.find(max(start, segment.start))
-            while number < index.count and index.span(number)[0] < end:
-                at = index.span(number)[0]
-                if again or (at < self.proven_from and at not in self._proven):
-                    self._prove_one(segment, index.entry(number))
-                number += 1
+            first, last = max(start, segment.start), min(end, segment.end)
+            for entry in self._unproven(segment, first, last, again=again):
+                self._prove_one(segment, entry, segment.view(entry.start, _stop(entry)))
 
-    def _prove_one(self, segment: Segment, entry: BatchEntry) -> None:
-        wrong = self.check(entry)
-        if wrong is not None:
+    def fetch(self, start: int, end: int) -> memoryview:
+        """Return a copy of a range within one segment, proven.
+
+        It is read from the file: a page that has to come from the disk keeps nobody else waiting.
+        For a worker thread; files may leave meanwhile, and a cut may overtake it.
+
+        Raises:
+            CorruptionError: As `prove`.
+            DiskError: The bytes cannot be read.
+            IndexError: The log does not hold them any more.
+        """
+        segment = self.at(start)
+        if end > segment.end:
+            raise IndexError(f"{start}..{end} crosses the border of a segment")
+        todo = list(self._unproven(segment, start, end))
+        low = min(start, todo[0].start) if todo else start
+        high = max(end, _stop(todo[-1])) if todo else end
+        data = memoryview(
+            segment.mapping.read(low - segment.start, high - segment.start, "read.cold")
+        )
+        for entry in todo:
+            self._prove_one(segment, entry, data[entry.start - low : _stop(entry) - low])
+        part = data[start - low : end - low]
+        # what a slow reader keeps must not be ten times what was counted
+        return part if 2 * len(part) >= len(data) else memoryview(bytes(part))
+
+    def _unproven(
+        self, segment: Segment, start: int, end: int, *, again: bool = False
+    ) -> Iterator[BatchEntry]:
+        """Yield the entries of batches that hold bytes of ``start..end`` and were never proven."""
+        index, at = segment.index, start
+        number = index.find(at)
+        while at < end and (again or at < self.proven_from):
+            begin, after = index.span(number) if number < index.count else (at, at)
+            if not begin <= at < after:
+                raise _lost_entry(index.path, at)
+            if again or (begin < self.proven_from and begin not in self._proven):
+                yield index.entry(number)
+            at, number = after, number + 1
+
+    def _prove_one(self, segment: Segment, entry: BatchEntry, data: memoryview) -> None:
+        if crc32c(data) != entry.crc:
+            wrong = _DIFFERS
             raise CorruptionError(
                 f"{segment.path}: batch at {entry.start} of {entry.length} bytes: {wrong}",
                 file=segment.path,

@@ -50,6 +50,8 @@ class Snapshot:
         timestamp: Store timestamp of the newest record below it, ms.
         index: How far the key index is durable; None where none was ever built.
         start: First log offset that was kept.
+        lowest: No entry of ``queues`` leads to before this log offset; before ``start`` while
+            queues have not been trimmed to it yet.
     """
 
     offset: int
@@ -61,6 +63,7 @@ class Snapshot:
     index: IndexMark | None = None
     start: int = 0
     batched: tuple[str, ...] = ()
+    lowest: int = 0
 
 
 def encode_snapshot(value: Snapshot) -> bytes:
@@ -70,6 +73,7 @@ def encode_snapshot(value: Snapshot) -> bytes:
         "offset": value.offset,
         "timestamp": value.timestamp,
         "start": value.start,
+        "lowest": value.lowest,
         "epochs": [[epoch.epoch, epoch.start] for epoch in value.epochs],
         "topics": [[topic.name, topic.queues, topic.created_ms] for topic in value.topics],
         "queues": [list(queue) for queue in value.queues],
@@ -108,6 +112,7 @@ def decode_snapshot(data: bytes) -> Snapshot:
     fields = unseal(data)
     if number(fields, "version") != _VERSION:
         raise CorruptionError("a snapshot of another version")
+    start = number(fields, "start") if "start" in fields else 0
     try:
         batched = tuple(cast("Sequence[str]", fields.get("batched", ())))
         rows = cast("Sequence[_TopicRow]", fields["topics"])
@@ -119,8 +124,9 @@ def decode_snapshot(data: bytes) -> Snapshot:
             tuple(_line(row) for row in _rows(fields, "producers")),
             number(fields, "timestamp"),
             _index_mark(fields.get("index")),
-            number(fields, "start") if "start" in fields else 0,
+            start,
             batched,
+            number(fields, "lowest") if "lowest" in fields else start,
         )
     except (TypeError, KeyError, ValueError) as error:
         raise CorruptionError(f"a snapshot of another shape: {error}") from None

@@ -9,8 +9,8 @@ job that was under way before it.
 
 A quarantined store (`damage`) writes no batch and cuts nothing; what is whole can still be read.
 
-Not here: the jobs that are due by themselves (`storage.upkeep`); roles, sessions, who is in sync
-(``replication``). Time and randomness come in.
+Not here: the jobs that are due by themselves (`storage.upkeep`), what is read below confirm
+(`storage.serving`); roles, sessions, who is in sync (``replication``). Time and randomness come in.
 """
 
 from __future__ import annotations
@@ -18,31 +18,28 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 
 from storage import closing, cut, identity, reserve
 from storage.derived import Doubt, damage_of, derive
 from storage.disk import Disk
 from storage.dispatcher import STRETCH_MAX
 from storage.epoch_history import Epoch, EpochRecord
-from storage.errors import DiskError, DiskFull, IndexBehind, IndexOff, StaleToken
-from storage.filtering import Sieve
+from storage.errors import DiskError, DiskFull, StaleToken
 from storage.jobs import Job
 from storage.key_index import CLOSE_MAX, LAZY_BYTES
-from storage.key_query import KeyQuery, Lookup
 from storage.producers import KEEP_SECONDS, LINES_KEPT
-from storage.raw import RawPiece, raw_piece
-from storage.reads import ReadResult
 from storage.sections import Section, SectionResult
 from storage.segment import remove_ahead
+from storage.serving import Serving
 from storage.settings import StoreSettings
 from storage.state import Control
 from storage.token import Token
-from storage.upkeep import Upkeep
-from twinlog.errors import Busy, CorruptionError, TwinlogError
+from twinlog.errors import CorruptionError
 from twinlog.layout import BatchEntry
 
 
-class Store(Upkeep):
+class Store(Serving):
     """One open store; made by `Store.open`.
 
     Attributes:
@@ -342,139 +339,6 @@ class Store(Upkeep):
         if run.value is not None and (run.value.unclean_since is not None or run.value.unseen):
             run.write(replace(run.value, unclean_since=None, unseen=()), "registered")
 
-    # -- reads
-
-    def topics(self) -> dict[str, int]:
-        """Return confirmed topics and how many queues they have."""
-        found = self._derived.layers.confirmed.topics
-        return {name: topic.queues for name, topic in found.items()}
-
-    def missing(self, topic: str) -> TwinlogError:
-        """Return why a topic is not among `topics`; see `storage.state.Layers.missing`."""
-        return self._derived.layers.missing(topic)
-
-    def batched(self) -> frozenset[str]:
-        """Return the confirmed topics that have batch queues."""
-        confirmed = self._derived.layers.confirmed
-        return frozenset(confirmed.batched & confirmed.topics.keys())
-
-    def queue_range(self, topic: str, queue: int) -> tuple[int, int]:
-        """Return (start, end) of a queue; raises `twinlog.errors.UnknownTopic`."""
-        return self._reader.range(topic, queue)
-
-    def _check_readable(self) -> None:
-        if self._losing:
-            raise Busy("a cut takes confirmed records away at this moment", hint="ask again")
-
-    def read(
-        self,
-        topic: str,
-        queue: int,
-        queue_offset: int,
-        *,
-        max_bytes: int,
-        max_records: int,
-        tag_hashes: frozenset[int] | None = None,
-        where: Sieve | None = None,
-    ) -> ReadResult:
-        """Return confirmed records; see `storage.reads.Reader.read`.
-
-        What is ``cold`` is proven in a thread and then goes through `fetched`.
-
-        Raises:
-            Busy: Records are being cut off that were confirmed.
-            CorruptionError: Damage; the store is quarantined and nothing wrong was served.
-        """
-        self._check_readable()
-        found = self._reader.read(
-            topic, queue, queue_offset, max_bytes=max_bytes, max_records=max_records,
-            tag_hashes=tag_hashes, where=where, unconfirmed=self.dispatched < self.end,
-        )  # fmt: skip
-        return replace(found, generation=self._generation) if found.cold else found
-
-    def fetched(self, result: ReadResult, outcome: ReadResult | Exception) -> ReadResult:
-        """Return what may be served of a cold answer after its thread; see `Reader.fetched`.
-
-        Raises:
-            Busy: The log was cut or files left meanwhile: what was fetched says nothing.
-            CorruptionError: Damage; the store is quarantined.
-        """
-        if result.generation != self._generation:
-            raise Busy("the log was cut while it was read", hint="ask again")
-        return self._reader.fetched(result, outcome)
-
-    def offset_at_time(self, topic: str, queue: int, ms: int, *, upper: bool = False) -> int:
-        """Return the queue offset of a time; see `storage.reads.Reader.offset_at_time`."""
-        self._check_readable()
-        return self._reader.offset_at_time(topic, queue, ms, upper=upper)
-
-    def record_at(self, log_offset: int) -> memoryview | None:
-        """Return the confirmed record that begins at ``log_offset``; None when none does."""
-        self._check_readable()
-        return self._reader.record_at(log_offset, self.confirm)
-
-    def raw(self, offset: int, max_bytes: int) -> RawPiece | None:
-        """Return bytes below confirm as they lie; see `storage.raw.raw_piece`."""
-        limit = min(self.confirm, self.committed)
-        return raw_piece(self._log.segments, offset, limit=limit, max_bytes=max_bytes)
-
-    def look_up(self, query: KeyQuery, *, wall_ms: int = 0) -> Lookup:
-        """Return a search for the confirmed records with a key; ``run`` it, then `looked_up`.
-
-        Raises:
-            UnknownTopic: There is no such topic.
-            NotYetConfirmed: Its record is not confirmed.
-            Busy: Records are being cut off that were confirmed.
-            Unavailable: The index is turned off, or (retryable) is being built.
-            DiskError: The index could not be brought up to date.
-            CorruptionError: The log is damaged; the store is quarantined.
-        """
-        self._check_readable()
-        keys, segments = self._derived.keys, self._log.segments
-        if self._derived.layers.confirmed.queues(query.topic) is None:
-            raise self._derived.layers.missing(query.topic)
-        if keys is None:
-            raise IndexOff.of_node()
-        try:
-            if not keys.catch_up(segments, self.confirm, wall_ms):
-                raise IndexBehind.at(keys.position, self.confirm)
-        except CorruptionError as error:
-            self.mark_quarantine(damage_of(error))
-            raise
-        lookup = Lookup(self._disk, segments, query, self.confirm)
-        lookup.generation = self._generation
-        return lookup.over(keys.files, keys.current, keys.seals)
-
-    def looked_up(self, lookup: Lookup, error: CorruptionError | None) -> None:
-        """Take a search back after it ran.
-
-        With damage: a file of the index is set aside and built again, one of the log quarantines
-        the store.
-
-        Raises:
-            Busy: The log was cut meanwhile; what was found says nothing.
-            IndexBehind: A file of the index was damaged; to be tried again.
-            CorruptionError: The log is damaged; nothing wrong was found.
-        """
-        keys = self._derived.keys
-        if lookup.generation != self._generation:
-            raise Busy("the log was cut during the search", hint="ask again")
-        if error is None:
-            return
-        if not lookup.bad_file or keys is None:
-            self.mark_quarantine(damage_of(error))
-            raise error
-        keys.give_up(lookup.bad_file, error.text, self._log.segments)
-        raise IndexBehind.at(keys.position, self.confirm)
-
-    def index_notes(self) -> list[str]:
-        """Return what was found damaged in the key index since the last call, and mended."""
-        keys = self._derived.keys
-        notes = list(keys.notes) if keys is not None else []
-        if keys is not None:
-            keys.notes.clear()
-        return notes
-
     # -- the way back
 
     def cut_job(self, token: Token, to: int) -> Job:
@@ -508,8 +372,10 @@ class Store(Upkeep):
                 reserve.give_up(self._disk, "cut")
                 cut.write_intent(self._disk, intent)
                 size = self.settings.segment_size
-                checkpoint = self._opened.checkpoint
-                return cut.carry_out(self._disk, intent, size, checkpoint, may_lose=may_lose)
+                return cut.carry_out(
+                    self._disk, intent, size, self._opened.checkpoint,
+                    archive=self.front.archive, may_lose=may_lose,
+                )  # fmt: skip
 
         def apply(job: Job) -> None:
             if job.error is None:
@@ -573,6 +439,12 @@ class Store(Upkeep):
         except CorruptionError as error:
             self.mark_quarantine(damage_of(error))
 
+    def _run(self, job: Job) -> None:
+        try:
+            job.run()
+        finally:
+            self.finish(job)
+
     def _close_clean(self) -> bool:
         log = self._log
         log.commit("close.commit")
@@ -588,11 +460,10 @@ class Store(Upkeep):
         segments = log.segments.between(log.flushed, log.end)
         log.flush_to(log.end, segments, "close.log")
         log.flushed_to(log.end, segments)
-        for job in (self.snapshot_job(force=True), self.checkpoint_job()):
-            if job is not None:
-                with suppress(DiskFull):  # a start makes both again, from the log
-                    job.run()
-                self.finish(job)
+        for due in (partial(self.snapshot_job, force=True), self.checkpoint_job):
+            with suppress(DiskFull):  # a start makes both again, from the log
+                if (job := due()) is not None:
+                    self._run(job)
         closing.mark_clean(
             self._disk, log, self._opened.run.value, confirm=self.dispatched,
             index_timestamp=self._derived.full_index_timestamp,

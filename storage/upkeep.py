@@ -21,7 +21,7 @@ from storage.checkpoint import Promise, Trusted, write_rocketmq_checkpoint
 from storage.config_export import Exports
 from storage.derived import Derived, damage_of
 from storage.disk import Disk
-from storage.errors import DiskFull
+from storage.errors import DiskError, DiskFull
 from storage.front import Front
 from storage.jobs import Job
 from storage.opening import open_store
@@ -31,6 +31,7 @@ from storage.recovery import Damage
 from storage.segment import Segment, remove_ahead
 from storage.settings import StoreSettings
 from storage.token import Token
+from twinlog.errors import CorruptionError
 from twinlog.layout import Checkpoint
 
 
@@ -64,7 +65,10 @@ class Upkeep:
         self.checkpointed = opened.log.end
         self.damage: Damage | None = opened.boot.damage
         self.disk_full = False
-        self.front = Front(disk, opened.log, opened.checkpoint, self._guard, lambda: self._derived)
+        self.front = Front(
+            disk, opened.log, opened.checkpoint, self._guard, lambda: self._derived,
+            shape=lambda: None if self._cutting else self._generation,
+        )  # fmt: skip
         self._wire(opened.derived)
 
     def _wire(self, derived: Derived) -> None:
@@ -80,9 +84,23 @@ class Upkeep:
         self.damage = self.damage or damage
 
     def finish(self, job: Job) -> None:
-        """Take a job back after `Job.run`, whether it worked or not; only now positions move."""
-        job.apply(job)
-        if job.error is not None and not isinstance(job.error, DiskFull):
+        """Take a job back after `Job.run`, whether it worked or not; only now positions move.
+
+        Damage that it met quarantines the store.
+
+        Raises:
+            DiskFull: What the job made was given up; it is asked for again later.
+            DiskError: Of what follows a job that worked.
+        """
+        try:
+            job.apply(job)
+        except DiskError as error:
+            if not isinstance(error, DiskFull):
+                self._opened.run.note_io_error()
+            raise
+        if isinstance(job.error, CorruptionError):
+            self.mark_quarantine(damage_of(job.error))
+        elif job.error is not None and not isinstance(job.error, DiskFull):
             self._opened.run.note_io_error()
 
     def flush_job(self, thorough: bool = False) -> Job | None:
@@ -192,6 +210,9 @@ class Upkeep:
         Due once the dispatcher has caught up with confirm in a log file behind that of the newest
         snapshot, when retention has moved the starts of queues, or behind so many bytes of control
         records; with ``force`` whenever there is anything new.
+
+        Raises:
+            DiskFull: Nothing has changed; to be asked for again.
         """
         at, size = self._derived.dispatcher.position, self.settings.segment_size
         due = at // size > self._snapshot_at // size or (force and at > self._snapshot_at)

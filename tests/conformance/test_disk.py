@@ -80,6 +80,28 @@ def test_a_closed_mapping_is_held_by_its_views(disk: Disk) -> None:
     assert not mapping.held()
 
 
+def test_a_retired_mapping_reaches_its_file_until_it_is_closed(disk: Disk) -> None:
+    """It gives no views; it reads, and overwrites under whatever name; views keep their bytes."""
+    mapping = disk.map("d/f", 8192, op="test.map", create=True)
+    mapping.buffer[4094:4099] = b"hello"
+    assert mapping.read(4090, 4100, "test.read") == b"\0\0\0\0hello\0"
+    assert mapping.read(8190, 9000, "test.read") == b"\0\0"
+    view = mapping.buffer[4094:4099]
+    mapping.retire()
+    assert mapping.buffer.nbytes == 0
+    assert mapping.held()
+    view.release()
+    assert not mapping.held()
+    disk.remove("d/f", "test.remove")
+    assert mapping.read(4094, 4099, "test.read") == b"hello"
+    mapping.erase("test.erase")
+    assert mapping.read(0, 8192, "test.read") == bytes(8192)
+    mapping.close()
+    mapping.close()
+    with pytest.raises(DiskError):
+        mapping.read(0, 1, "test.read")
+
+
 def test_creating_what_exists_keeps_its_bytes(disk: Disk) -> None:
     """`map` with create and `create_sparse` lengthen a file and lose nothing of it."""
     disk.create_sparse("d/f", 10, "test.create")

@@ -163,6 +163,8 @@ class History:
         """Stop, start, lead."""
         assert self.store is not None
         self.store.close(clean=clean)
+        for segment in self.store._log.segments.all:
+            segment.mapping.close()  # a process that has ended holds no file
         self.store = open_store(self.disk, settings=self.settings)
         self.note()
         self.promote()

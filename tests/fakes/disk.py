@@ -146,6 +146,22 @@ class FakeMapping:
         self._use(op)
         self.buffer[start:end] = bytes(end - start)
 
+    def read(self, start: int, end: int, op: str) -> bytes:
+        """Return a copy."""
+        self._use(op)
+        return bytes(memoryview(self._file.content)[start:end])
+
+    def retire(self) -> None:
+        """Let the buffer go; the file is still there."""
+        self.buffer = memoryview(b"")
+
+    def erase(self, op: str) -> None:
+        """Overwrite the file, durably."""
+        self._use(op)
+        self._file.content[: self.size] = bytes(self.size)
+        self._use(op + ".fsync")
+        self._file.flush()
+
     def close(self) -> None:
         """Let the buffer go; slices that are still held keep it alive."""
         self._open = False

@@ -58,9 +58,10 @@ SEAM = {
     },
     "storage": {
         "appender", "archive_mark", "batch_index", "checkpoint", "closing", "commit_log",
-        "batch_queue", "config_export", "consume_queue", "cut", "derived", "dispatcher", "front",
-        "identity", "key_index", "key_index_file", "key_query", "key_seal", "opening", "queues",
-        "raw", "reads", "receiver", "reserve", "segment", "segments", "slots", "snapshot", "spread",
+        "batch_queue", "config_export", "consume_queue", "cut", "derived", "dispatcher",
+        "entry_check", "front", "identity", "key_index", "key_index_file", "key_query", "key_seal",
+        "opening", "queues", "raw", "reads", "receiver", "reserve", "segment", "segments", "slots",
+        "snapshot", "spread",
     },
     "replication": {"driver", "keeping", "outside", "shipment", "upkeep"},
     "node": {"connection", "finds", "raw_log"},
@@ -87,7 +88,10 @@ SHELL = {
         "spark/remote_log", "spark/sessions", "spark/source", "spark/stream_directory",
         "spark/stream_query",
     },
-    "storage": {"adoption", "disk", "mapping", "recover", "reindex", "repair", "store", "upkeep"},
+    "storage": {
+        "adoption", "descriptors", "disk", "mapping", "recover", "reindex", "repair", "serving",
+        "store", "upkeep",
+    },
     "replication": {
         "coordinator_calls", "coordinator_client", "coordinator_service", "coordinator_store",
         "readiness_service", "replica_service", "stream_service",

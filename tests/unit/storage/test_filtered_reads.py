@@ -118,7 +118,7 @@ def test_work_is_bounded_by_records_and_by_bytes(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_cold_filter_touches_the_log_only_in_its_thread() -> None:
-    """Before ``sift`` is called nothing is known but what there is to look at."""
+    """Before ``fetch`` is called nothing is known but what there is to look at."""
     settings = StoreSettings(segment_size=64 * 1024, hot_bytes=2000)
     store = master(FakeDisk(), settings=settings)
     for _ in range(20):
@@ -126,9 +126,8 @@ def test_a_cold_filter_touches_the_log_only_in_its_thread() -> None:
     settle(store)
     answer = read(store, 0, "price > 9", records=4)
     assert answer.cold
-    assert answer.sift is not None
-    assert answer.proof is None
-    sifted = answer.sift()
+    assert answer.fetch is not None
+    sifted = answer.fetch()
     assert (numbers(sifted), sifted.next) == ([1, 4, 7, 10], 13)
     assert not read(store, 58, "price > 9").cold
 

@@ -6,13 +6,16 @@ Not here: when a file leaves (`tests.unit.storage.test_retention`), a crash at e
 
 from __future__ import annotations
 
+from pathlib import Path
 from random import Random
 
 import pytest
 
 from storage import Store
+from storage.disk import RealDisk
 from storage.errors import DiskError
 from storage.reads import ReadStatus
+from storage.retention import Retention, RetentionSettings
 from tests.crash.workbench import (
     SETTINGS,
     TOPIC,
@@ -32,7 +35,7 @@ from tests.fakes.disk import FakeDisk
 SIZE = SETTINGS.segment_size
 
 
-def grown(disk: FakeDisk, files: int = 6) -> Store:
+def grown(disk: FakeDisk | RealDisk, files: int = 6) -> Store:
     """A master whose log has several files, each with its snapshot."""
     store = master(disk)
     while store.end < files * SIZE:
@@ -129,6 +132,34 @@ def test_a_start_begins_where_the_log_was_left(clean: bool, power: bool) -> None
     append(again, section(2, queue=3), epoch=2)
     settle(again)
     assert bodies(again, 3)[:-2] == kept[3]
+
+
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("removed", [0, 1])
+def test_a_snapshot_while_a_file_leaves_costs_no_rebuild(clean: bool, removed: int) -> None:
+    """Queues that still lead to before the start of the log are whole; the start is right."""
+    disk = FakeDisk()
+    store = grown(disk)
+    if removed:
+        store.front.leave(SIZE, store.confirm, 0.0)
+        run(store, store.front.remove_job([0], erase=False))
+    store.front.leave(3 * SIZE, store.confirm, 0.1)
+    while store.end < 8 * SIZE:
+        fill(store, 4)
+        settle(store)
+    run(store, store.flush_job(thorough=True))
+    run(store, store.snapshot_job())
+    run(store, store.checkpoint_job())
+    taken = store._derived.snapshots.newest(store.end)
+    assert taken is not None
+    assert (taken.start, taken.lowest >= SIZE) == (3 * SIZE, bool(removed))
+    store.close(clean=clean)
+    again = open_store(disk)
+    assert again.damage is None
+    assert (again.start, again.boot.queues_rebuilt) == (3 * SIZE, False)
+    for queue in range(4):
+        assert again.queue_range(TOPIC, queue) == store.queue_range(TOPIC, queue)
+        assert bodies(again, queue) == bodies(store, queue)
 
 
 def test_a_lost_first_file_is_damage_and_no_later_start() -> None:
@@ -239,6 +270,31 @@ def test_erased_files_held_zeros_before_they_went() -> None:
     retain(store, SIZE, erase=True)
     ops = [op for op, path in disk.faults.record if path.startswith(f"commitlog/{0:020}")]
     assert ops[-3:] == ["retention.erase", "retention.erase.fsync", "retention.remove"]
+
+
+def test_a_held_file_is_overwritten_when_its_reader_lets_go(tmp_path: Path) -> None:
+    """Its names go when the time is up; what the reader has does not change."""
+    store = grown(RealDisk(tmp_path))
+    answer = store.read(TOPIC, 0, 0, max_bytes=4096, max_records=9)
+    copy = [bytes(piece) for piece in answer.slices]
+    path = tmp_path / "commitlog" / f"{0:020}"
+    with path.open("rb") as file:
+        store.front.leave(SIZE, store.confirm, 0.0)
+        policy = Retention(RetentionSettings(erase=True, hold_seconds=120.0), 0.0)
+        assert policy.removable(119.0, store.front.left()) == []
+        assert policy.removable(121.0, store.front.left()) == [0]
+        run(store, store.front.remove_job([0], erase=True))
+        assert [bytes(piece) for piece in answer.slices] == copy
+        assert not path.exists()
+        assert (store.front.leaving, store.front.left(), policy.forced) == (1, [], 1)
+        assert any(file.read())
+        answer.slices.clear()
+        assert policy.removable(122.0, store.front.left()) == [0]
+        run(store, store.front.remove_job([0], erase=True))
+        assert (store.front.leaving, policy.forced) == (0, 1)
+        file.seek(0)
+        assert file.read() == bytes(SIZE)
+    store.close(clean=False)
 
 
 def test_an_error_of_the_disk_leaves_the_file_to_a_later_attempt() -> None:

@@ -172,16 +172,16 @@ def test_a_cold_read_touches_nothing_before_its_proof() -> None:
     for queue in range(4):
         answer = store.read(TOPIC, queue, 0, max_bytes=500, max_records=9)
         assert (answer.cold, store.damage) == (True, None)
-        assert answer.proof is not None
+        assert answer.fetch is not None
         if answer.slices[0].nbytes and decode(answer.slices[0], check_crc=False).log_offset == at:
             with pytest.raises(CorruptionError) as caught:
-                answer.proof()
+                answer.fetch()
             assert store.damage is None
             with pytest.raises(CorruptionError):
                 store.fetched(answer, caught.value)
             assert store.damage is not None
             return
-        answer.proof()
+        answer.fetch()
     raise AssertionError("no queue begins with the damaged batch")
 
 

@@ -1,0 +1,157 @@
+"""What an open store answers: records by offset, time, key and log offset, below confirm.
+
+While a cut takes confirmed records away, nothing is read. What is read in a thread is judged on the
+loop afterwards (`Serving.fetched`, `Serving.looked_up`): the log may have been cut meanwhile.
+
+Not here: how records are found and proven (`storage.reads`, `storage.key_query`), writing and
+cutting (`storage.store`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from storage.derived import damage_of
+from storage.errors import IndexBehind, IndexOff
+from storage.filtering import Sieve
+from storage.key_query import KeyQuery, Lookup
+from storage.raw import RawPiece, raw_piece
+from storage.reads import ReadResult
+from storage.upkeep import Upkeep
+from twinlog.errors import Busy, CorruptionError, TwinlogError
+
+
+class Serving(Upkeep):
+    """The answers of an open store; see `storage.store.Store` for the attributes."""
+
+    def topics(self) -> dict[str, int]:
+        """Return confirmed topics and how many queues they have."""
+        found = self._derived.layers.confirmed.topics
+        return {name: topic.queues for name, topic in found.items()}
+
+    def missing(self, topic: str) -> TwinlogError:
+        """Return why a topic is not among `topics`; see `storage.state.Layers.missing`."""
+        return self._derived.layers.missing(topic)
+
+    def batched(self) -> frozenset[str]:
+        """Return the confirmed topics that have batch queues."""
+        confirmed = self._derived.layers.confirmed
+        return frozenset(confirmed.batched & confirmed.topics.keys())
+
+    def queue_range(self, topic: str, queue: int) -> tuple[int, int]:
+        """Return (start, end) of a queue; raises `twinlog.errors.UnknownTopic`."""
+        return self._reader.range(topic, queue)
+
+    def _check_readable(self) -> None:
+        if self._losing:
+            raise Busy("a cut takes confirmed records away at this moment", hint="ask again")
+
+    def read(
+        self,
+        topic: str,
+        queue: int,
+        queue_offset: int,
+        *,
+        max_bytes: int,
+        max_records: int,
+        tag_hashes: frozenset[int] | None = None,
+        where: Sieve | None = None,
+    ) -> ReadResult:
+        """Return confirmed records; see `storage.reads.Reader.read`.
+
+        What is ``cold`` is proven in a thread and then goes through `fetched`.
+
+        Raises:
+            Busy: Records are being cut off that were confirmed.
+            CorruptionError: Damage; the store is quarantined and nothing wrong was served.
+        """
+        self._check_readable()
+        unconfirmed = self._derived.dispatcher.position < self._log.tail
+        found = self._reader.read(
+            topic, queue, queue_offset, max_bytes=max_bytes, max_records=max_records,
+            tag_hashes=tag_hashes, where=where, unconfirmed=unconfirmed,
+        )  # fmt: skip
+        return replace(found, generation=self._generation) if found.cold else found
+
+    def fetched(self, result: ReadResult, outcome: ReadResult | Exception) -> ReadResult:
+        """Return what may be served of a cold answer after its thread; see `Reader.fetched`.
+
+        Raises:
+            Busy: The log was cut or files left meanwhile: what was fetched says nothing.
+            CorruptionError: Damage; the store is quarantined.
+        """
+        if result.generation != self._generation:
+            raise Busy("the log was cut while it was read", hint="ask again")
+        return self._reader.fetched(result, outcome)
+
+    def offset_at_time(self, topic: str, queue: int, ms: int, *, upper: bool = False) -> int:
+        """Return the queue offset of a time; see `storage.reads.Reader.offset_at_time`."""
+        self._check_readable()
+        return self._reader.offset_at_time(topic, queue, ms, upper=upper)
+
+    def record_at(self, log_offset: int) -> memoryview | None:
+        """Return the confirmed record that begins at ``log_offset``; None when none does."""
+        self._check_readable()
+        return self._reader.record_at(log_offset, self.confirm)
+
+    def raw(self, offset: int, max_bytes: int) -> RawPiece | None:
+        """Return bytes below confirm as they lie; see `storage.raw.raw_piece`."""
+        limit = min(self.confirm, self._log.end)
+        return raw_piece(self._log.segments, offset, limit=limit, max_bytes=max_bytes)
+
+    def look_up(self, query: KeyQuery, *, wall_ms: int = 0) -> Lookup:
+        """Return a search for the confirmed records with a key; ``run`` it, then `looked_up`.
+
+        Raises:
+            UnknownTopic: There is no such topic.
+            NotYetConfirmed: Its record is not confirmed.
+            Busy: Records are being cut off that were confirmed.
+            Unavailable: The index is turned off, or (retryable) is being built.
+            DiskError: The index could not be brought up to date.
+            CorruptionError: The log is damaged; the store is quarantined.
+        """
+        self._check_readable()
+        keys, segments = self._derived.keys, self._log.segments
+        if self._derived.layers.confirmed.queues(query.topic) is None:
+            raise self._derived.layers.missing(query.topic)
+        if keys is None:
+            raise IndexOff.of_node()
+        try:
+            if not keys.catch_up(segments, self.confirm, wall_ms):
+                raise IndexBehind.at(keys.position, self.confirm)
+        except CorruptionError as error:
+            self.mark_quarantine(damage_of(error))
+            raise
+        lookup = Lookup(self._disk, segments, query, self.confirm)
+        lookup.generation = self._generation
+        return lookup.over(keys.files, keys.current, keys.seals)
+
+    def looked_up(self, lookup: Lookup, error: CorruptionError | None) -> None:
+        """Take a search back after it ran.
+
+        With damage: a file of the index is set aside and built again, one of the log quarantines
+        the store.
+
+        Raises:
+            Busy: The log was cut meanwhile; what was found says nothing.
+            IndexBehind: A file of the index was damaged; to be tried again.
+            CorruptionError: The log is damaged; nothing wrong was found.
+        """
+        keys = self._derived.keys
+        if lookup.generation != self._generation:
+            raise Busy("the log was cut during the search", hint="ask again")
+        if error is None:
+            return
+        if not lookup.bad_file or keys is None:
+            self.mark_quarantine(damage_of(error))
+            raise error
+        keys.give_up(lookup.bad_file, error.text, self._log.segments)
+        raise IndexBehind.at(keys.position, self.confirm)
+
+    def index_notes(self) -> list[str]:
+        """Return what was found damaged in the key index since the last call, and mended."""
+        keys = self._derived.keys
+        notes = list(keys.notes) if keys is not None else []
+        if keys is not None:
+            keys.notes.clear()
+        return notes

@@ -1,0 +1,124 @@
+"""The archive's mark and a cut: what is written anew behind a cut is not what the archive has.
+
+Not here: what an archive must name (`tests.unit.node.test_archive_order`), which files go
+(`tests.unit.storage.test_retention`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from random import Random
+
+import pytest
+
+from storage import Store
+from storage.archive_mark import ArchivedPart
+from storage.retention import Facts, Retention, RetentionSettings
+from tests.crash.workbench import SETTINGS, SLAVE, fill, lead, open_store, run, settle
+from tests.fakes.disk import FakeDisk
+from tests.fakes.faults import SimulatedCrash
+from tests.unit.storage.test_front import grown
+
+SIZE = SETTINGS.segment_size
+
+
+def part(store: Store, number: int) -> ArchivedPart:
+    """What an archive says about a log file that it has."""
+    data = bytes(store.view(number * SIZE, (number + 1) * SIZE))
+    return ArchivedPart(number * SIZE, (number + 1) * SIZE, hashlib.sha256(data).hexdigest())
+
+
+def archived(disk: FakeDisk, files: int = 4) -> tuple[Store, list[ArchivedPart]]:
+    """A store whose first files an archive has."""
+    store = grown(disk, files=files + 1)
+    parts = [part(store, number) for number in range(files)]
+    run(store, store.front.archive_job(parts, store.confirm))
+    assert store.front.archived == files * SIZE
+    return store, parts
+
+
+def cut(store: Store, to: int) -> None:
+    """Cut the log as a slave does."""
+    store.take_token(SLAVE)
+    run(store, store.cut_job(SLAVE, to))
+
+
+def goes(store: Store) -> int:
+    """Log offset up to which a retention that wants everything may go."""
+    settings = RetentionSettings(archive=True, keep_seconds=0.0, hours=None)
+    front, policy, to = store.front, Retention(settings, 0.0), store.start
+    for now in range(100, 110):
+        facts = Facts(
+            files=[one for one in front.files() if one.start >= to],
+            limit=front.limit(store.confirm), needed=1 << 62, archived=front.archived,
+            used=None, wall_ms=1 << 40,
+        )  # fmt: skip
+        found = policy.decide(float(now), facts)
+        to = found.to if found is not None else to
+    return to
+
+
+def test_a_cut_takes_the_mark_back_to_the_file_that_is_written_anew() -> None:
+    """Retention lets go only what the archive still has; the mark is durable."""
+    disk = FakeDisk()
+    store, parts = archived(disk)
+    cut(store, store.border_at_or_below(2 * SIZE + 5000))
+    assert store.front.archived == 2 * SIZE
+    lead(store, epoch=2)
+    while store.end < 8 * SIZE:
+        fill(store, 4, epoch=2)
+        settle(store)
+        run(store, store.flush_job(thorough=True))
+        run(store, store.snapshot_job())
+    assert part(store, 2) != parts[2]
+    assert goes(store) == 2 * SIZE
+    job = store.front.archive_job(parts, store.confirm)
+    run(store, job)
+    assert "differs" in str(job.result)
+    store.close(clean=False)
+    assert open_store(disk).front.archived == 2 * SIZE
+
+
+def test_a_cut_above_the_mark_leaves_it() -> None:
+    """What lies below stays as the archive has it."""
+    store, _ = archived(FakeDisk())
+    cut(store, store.border_at_or_below(4 * SIZE + 5000))
+    assert store.front.archived == 4 * SIZE
+
+
+def test_a_comparison_that_a_cut_overtakes_raises_nothing() -> None:
+    """Before, during and after the cut; a file that the cut took is no error of the disk."""
+    disk = FakeDisk()
+    store = grown(disk)
+    parts = [part(store, number) for number in range(4)]
+    early = store.front.archive_job(parts, store.confirm)
+    store.take_token(SLAVE)
+    going = store.cut_job(SLAVE, store.border_at_or_below(SIZE + 5000))
+    during = store.front.archive_job(parts, store.confirm)
+    going.run()
+    for job in (early, during):
+        run(store, job)
+        assert "cut" in str(job.result)
+    store.finish(going)
+    assert store.front.archived == 0
+
+
+@pytest.mark.slow
+def test_a_crash_anywhere_in_a_cut_leaves_no_mark_above_it() -> None:
+    """The mark falls before a byte of the log does, and again when the cut is done again."""
+    disk = FakeDisk()
+    store, _ = archived(disk, files=2)
+    to, before = store.border_at_or_below(SIZE + 5000), disk.faults.calls
+    cut(store, to)
+    calls = disk.faults.calls - before
+    assert calls > 10
+    for number in range(calls):
+        disk = FakeDisk()
+        store, _ = archived(disk, files=2)
+        disk.faults.crash(after=number)
+        with pytest.raises(SimulatedCrash):
+            cut(store, to)
+        disk.crash(keep_page_cache=number % 2 == 0, rng=Random(number))
+        store = open_store(disk)
+        assert store.damage is None
+        assert store.front.archived == (1 if store.end == to else 2) * SIZE, number

@@ -1,0 +1,207 @@
+"""The key index when its file changes under something: a flush under way, a cut, damage in a cut.
+
+Not here: what is in the files (`test_key_index`), crashes at every operation (`tests.crash`).
+"""
+
+from __future__ import annotations
+
+import errno
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from storage import Store
+from storage.errors import DiskFull, IndexBehind
+from storage.key_index import KeyIndex
+from storage.key_index_file import FileMark
+from storage.key_query import KeyQuery
+from tests.crash.workbench import (
+    SETTINGS,
+    SLAVE,
+    TOPIC,
+    append,
+    find_key,
+    flip,
+    index_files,
+    keys_of,
+    lead,
+    log_records,
+    master,
+    open_store,
+    rocketmq_index,
+    run,
+    section,
+    settle,
+)
+from tests.fakes.disk import FakeDisk
+from twinlog.record import decode
+
+PAGES = replace(SETTINGS, index_slots=5000, index_cells=60)
+"""A slot table of several pages."""
+
+
+def put(store: Store, first: int, count: int, *, epoch: int = 1) -> None:
+    """Append records with two keys each and enter them."""
+    for number in range(first, first + count):
+        append(store, section(1, key=f"k{number}", mark=number), epoch=epoch)
+        settle(store)
+        find_key(store, KeyQuery(TOPIC, "none"))
+
+
+def examine(store: Store) -> None:
+    """Every record is found by each of its keys, and nothing else is."""
+    records = [one for one in log_records(store) if one.topic == TOPIC]
+    for key in {key for one in records for key in keys_of(one)}:
+        answer = find_key(store, KeyQuery(TOPIC, key, most=64))
+        want = [one.log_offset for one in reversed(records) if key in keys_of(one)]
+        assert [decode(view).log_offset for view in answer.slices] == want, key
+
+
+def keys_in(store: Store) -> KeyIndex:
+    """The index."""
+    assert store._derived.keys is not None
+    return store._derived.keys
+
+
+@pytest.mark.parametrize("works", [True, False])
+@pytest.mark.parametrize("power", [True, False])
+def test_a_file_that_is_full_while_it_is_flushed_lacks_nothing(works: bool, power: bool) -> None:
+    """Pages that the job took are written when the file rolls, whatever becomes of the job."""
+    disk = FakeDisk()
+    store = master(disk, settings=PAGES)
+    put(store, 0, 6)
+    job = store.snapshot_job(force=True)
+    assert job is not None
+    put(store, 6, 30)
+    assert len(disk.list("index")) > 1
+    examine(store)
+    if works:
+        run(store, job)
+    else:
+        disk.faults.fail("snapshot.queues", error=errno.ENOSPC)
+        with pytest.raises(DiskFull):
+            run(store, job)
+    examine(store)
+    run(store, store.flush_job(thorough=True))
+    run(store, store.snapshot_job(force=True))
+    run(store, store.checkpoint_job())
+    records = log_records(store)
+    store.close(clean=False)
+    disk.crash(keep_page_cache=not power, rng=Random(3))
+    again = open_store(disk, settings=PAGES)
+    settle(again)
+    examine(again)
+    assert again.index_notes() == []
+    again.close(clean=True)
+    assert index_files(disk) == rocketmq_index(records, slots=5000, cells=60)
+
+
+def brim(store: Store) -> int:
+    """Fill the newest file to its last cell; return how many records there are."""
+    number = 0
+    while (current := keys_in(store).current) is None or not current.mark.full:
+        put(store, number, 1)
+        number += 1
+    return number
+
+
+@pytest.mark.parametrize("files", [1, 2])
+def test_a_cut_goes_on_behind_an_empty_file(files: int) -> None:
+    """A new file that met a full disk before its first cell hides nothing of the one before."""
+    disk = FakeDisk()
+    store = master(disk)
+    count = brim(store)
+    for _ in range(files - 1):
+        put(store, count, 1)
+        count += 1 + brim(store)
+    to = store.entries(0, max_bytes=1 << 30)[-3].start
+    append(store, section(1, key="new"))
+    store.set_confirm(store.end)
+    disk.faults.fail("key-index.cells", error=errno.ENOSPC)
+    with pytest.raises(DiskFull):
+        find_key(store, KeyQuery(TOPIC, "none"))
+    assert keys_in(store).files[-1].header.next_cell == 1
+    store.take_token(SLAVE)
+    run(store, store.cut_job(SLAVE, to))
+    assert keys_in(store).files[-1].header.end_offset < to
+    lead(store, epoch=2)
+    put(store, 500, 4, epoch=2)
+    examine(store)
+    assert (store.damage, store.index_notes()) == (None, [])
+    records = log_records(store)
+    store.close(clean=True)
+    assert index_files(disk) == rocketmq_index(records)
+
+
+def test_a_cut_takes_an_empty_first_file_away() -> None:
+    """There is nothing before it."""
+    disk = FakeDisk()
+    store = master(disk)
+    append(store, section(1, key="new"))
+    store.set_confirm(store.end)
+    disk.faults.fail("key-index.cells", error=errno.ENOSPC)
+    with pytest.raises(DiskFull):
+        find_key(store, KeyQuery(TOPIC, "none"))
+    store.take_token(SLAVE)
+    run(store, store.cut_job(SLAVE, store.entries(0, max_bytes=1 << 30)[-1].start))
+    lead(store, epoch=2)
+    put(store, 0, 20, epoch=2)
+    examine(store)
+
+
+def hurt(disk: FakeDisk, bad: FileMark, harm: str) -> None:
+    """Damage a file behind the store's back."""
+    if harm == "cell":
+        flip(disk, bad.path, bad.cell_at(1) + 19)
+    elif harm == "short":
+        disk.write_file(bad.path, disk.read(bad.path, "test")[:50], "test")
+    else:
+        disk.remove(bad.path, "test")
+
+
+def full_files(store: Store) -> None:
+    """Two full files."""
+    brim(store)
+    put(store, 100, 1)
+    brim(store)
+
+
+@pytest.mark.parametrize("harm", ["cell", "short", "gone"])
+@pytest.mark.parametrize("which", [-3, -2, -1])
+def test_a_cut_sets_a_damaged_file_aside(harm: str, which: int) -> None:
+    """It is built again from where it began; the cut ends, and everything is found."""
+    disk = FakeDisk()
+    store = master(disk)
+    full_files(store)
+    to = store.end
+    put(store, 200, 2)
+    hurt(disk, keys_in(store).files[which], harm)
+    store.take_token(SLAVE)
+    run(store, store.cut_job(SLAVE, to))
+    assert (store.end, store.damage) == (to, None)
+    lead(store, epoch=2)
+    while True:
+        try:
+            put(store, 300, 3, epoch=2)
+            examine(store)
+            break
+        except IndexBehind:  # a file that the cut did not look at is found by whoever reads it
+            assert which == -3
+            which = 0
+    records = log_records(store)
+    store.close(clean=True)
+    assert index_files(disk) == rocketmq_index(records)
+
+
+@pytest.mark.parametrize("harm", ["short", "gone"])
+def test_a_search_in_a_lost_file_is_answered_later(harm: str) -> None:
+    """No wrong answer, no error of the disk, and the store is not quarantined."""
+    disk = FakeDisk()
+    store = master(disk)
+    full_files(store)
+    hurt(disk, keys_in(store).files[0], harm)
+    with pytest.raises(IndexBehind):
+        examine(store)
+    assert store.damage is None
+    examine(store)
