@@ -28,7 +28,8 @@ PURE = {
         "messages", "outgoing", "producer", "producer_settings", "ranges", "reading", "record",
         "routing", "session", "shapes", "sql92", "sql92_lexer", "sql92_nodes", "sql92_values",
         "units", "wire", "kernels/codes", "kernels/columns", "kernels/fields", "kernels/inner",
-        "kernels/key_cells", "kernels/plain", "kernels/single", "spark/columns", "spark/decoding",
+        "kernels/key_cells", "kernels/plain", "kernels/single", "spark/columns",
+        "spark/contradictions", "spark/decoding",
         "spark/errors", "spark/foreign", "spark/options", "spark/planning", "spark/selection",
         "spark/stream",
     },
@@ -71,7 +72,7 @@ SEAM = {
 
 SHELL = {
     "twinlog/spark/archive": {
-        "job", "place", "rows", "scan", "sources", "telling", "writing",
+        "job", "place", "rows", "scan", "sources", "telling", "view", "writing",
     },
     "twinlog/spark/jobs": {
         "compact", "compare", "engine", "index_check", "rebuild", "replay", "session",

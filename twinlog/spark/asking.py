@@ -131,6 +131,7 @@ class Nodes:
         fields: Mapping[str, object],
         what: str,
         usable: Callable[[Frame], str | None],
+        spare: Callable[[Frame], int | None] = lambda answer: None,
     ) -> Frame:
         """Ask the nodes in turn until the answer of one is usable.
 
@@ -139,6 +140,8 @@ class Nodes:
             fields: Its fields.
             what: Names it in the error.
             usable: Why an answer is not, or None.
+            spare: The rank of an answer that is not usable and will do where no node has a better
+                one, the least first; None: it will not.
 
         Raises:
             SourceUnavailable: None was within ``max_staleness``.
@@ -146,7 +149,7 @@ class Nodes:
         """
         began, attempt = time.monotonic(), 0
         while True:
-            why = self._round(kind, fields, usable)
+            why = self._round(kind, fields, usable, spare)
             if isinstance(why, Frame):
                 return why
             left = self._asking.max_staleness - (time.monotonic() - began)
@@ -161,17 +164,25 @@ class Nodes:
                 self.route = self._client.metadata(timeout=min(ROUTE_SECONDS, max(left, 1.0)))
 
     def _round(
-        self, kind: Type, fields: Mapping[str, object], usable: Callable[[Frame], str | None]
+        self,
+        kind: Type,
+        fields: Mapping[str, object],
+        usable: Callable[[Frame], str | None],
+        spare: Callable[[Frame], int | None],
     ) -> Frame | dict[str, str]:
         """Ask each node once; return the first usable answer, or why each was not."""
         why: dict[str, str] = {}
+        spares: list[tuple[int, Frame]] = []
         for name in self.order():
             answer = self._one(name, kind, fields)
             reason = answer if isinstance(answer, str) else usable(answer)
             if reason is None and isinstance(answer, Frame):
                 return answer
+            rank = None if isinstance(answer, str) else spare(answer)
+            if rank is not None and isinstance(answer, Frame):
+                spares.append((rank, answer))
             why[name] = reason or ""
-        return why
+        return min(spares, key=lambda each: each[0])[1] if spares else why
 
     def _one(self, name: str, kind: Type, fields: Mapping[str, object]) -> Frame | str:
         """Ask one node; return its answer, or why there is none that counts."""

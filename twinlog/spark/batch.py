@@ -20,11 +20,20 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, Generic, TypeVar
 
+from twinlog.spark.archive.view import ArchiveTask, Tiers
 from twinlog.spark.columns import Column, chosen
 from twinlog.spark.decoding import Context
 from twinlog.spark.directory import Directory
 from twinlog.spark.options import Options, parse
-from twinlog.spark.planning import Sizing, Split, bounds_of, cut_points, splits_of
+from twinlog.spark.planning import (
+    Piece,
+    QueueView,
+    Sizing,
+    Split,
+    bounds_of,
+    cut_points,
+    splits_of,
+)
 from twinlog.spark.pushdown import Narrowed
 from twinlog.spark.reading import Only, Reading, read_split
 from twinlog.spark.selection import check_named, selected
@@ -73,7 +82,7 @@ class BatchQuery(ABC, Generic[T]):
         """Pin the store and return the tasks."""
 
 
-class DirectoryQuery(BatchQuery[Task]):
+class DirectoryQuery(BatchQuery[Task | ArchiveTask]):
     """A batch query over directories."""
 
     @classmethod
@@ -88,7 +97,7 @@ class DirectoryQuery(BatchQuery[Task]):
         options = parse(given, use="batch")
         return cls(options, columns if columns is not None else columns_of(options))
 
-    def tasks(self, now_ms: int) -> list[Task]:
+    def tasks(self, now_ms: int) -> list[Task | ArchiveTask]:
         """Pin the directories and return the tasks, in log order.
 
         Raises:
@@ -97,16 +106,24 @@ class DirectoryQuery(BatchQuery[Task]):
         """
         written = self.options.isolation == "written"
         found = {root: Directory(root, written=written) for root in self.options.path or ()}
-        keys = {root: selected(one.queues, self.options) for root, one in found.items()}
+        tiers = tiers_of(self.options, None)
+        more = set(tiers.view.keys) if tiers else set[tuple[str, int]]()
+        keys = {root: selected({*one.queues, *more}, self.options) for root, one in found.items()}
         check_named((key for each in keys.values() for key in each), self.options)
-        made: list[Task] = []
+        made: list[Task | ArchiveTask] = []
         for root, directory in found.items():
-            made += self._of(root, directory, keys[root], now_ms)
+            made += self._of(root, directory, now_ms, keys=keys[root], tiers=tiers)
         return made
 
     def _of(
-        self, root: str, directory: Directory, keys: Sequence[tuple[str, int]], now_ms: int
-    ) -> list[Task]:
+        self,
+        root: str,
+        directory: Directory,
+        now_ms: int,
+        *,
+        keys: Sequence[tuple[str, int]],
+        tiers: Tiers | None,
+    ) -> list[Task | ArchiveTask]:
         options = self.options
         sizing = Sizing(options.split_bytes, options.min_partitions)
         if options.split_mode == "log":
@@ -114,19 +131,25 @@ class DirectoryQuery(BatchQuery[Task]):
             splits = log_splits(directory, sizing)
             reading = self._reading(directory)
             return [Task(root, split, reading, only) for split in splits]
-        queues = [directory.queues[key] for key in keys]
+        queues: Sequence[QueueView]
+        if tiers is None:
+            queues = [directory.queues[key] for key in keys]
+        else:
+            queues = tiers.queues(directory.queues, keys)
         bounds = self._narrowed.bounds(bounds_of(queues, options, now_ms))
-        for text in bounds.warnings:
-            _log.warning("%s", text)
-        spans = [
-            span
-            for piece in bounds.pieces
-            for span in directory.queues[piece.topic, piece.queue].spans(piece)
-        ]
         reading = replace(
             self._reading(directory), since_ms=bounds.since_ms, until_ms=bounds.until_ms
         )
-        return [Task(root, split, reading) for split in splits_of(spans, directory.files, sizing)]
+        made, pieces, gone = archived_tasks(tiers, bounds.pieces, reading, sizing)
+        for text in (*bounds.warnings, *gone):
+            _log.warning("%s", text)
+        spans = [
+            span
+            for piece in pieces
+            for span in directory.queues[piece.topic, piece.queue].spans(piece)
+        ]
+        splits = splits_of(spans, directory.files, sizing)
+        return [*made, *(Task(root, split, reading) for split in splits)]
 
     def _reading(self, directory: Directory) -> Reading:
         context = context_of(directory, self.columns)
@@ -144,6 +167,30 @@ def _only(keys: Sequence[tuple[str, int]], options: Options) -> Only | None:
     if options.include_system and options.subscribe is None and options.pattern is None:
         return None
     return {topic: () for topic, _ in keys}
+
+
+def tiers_of(options: Options, group: str | None) -> Tiers | None:
+    """Return the archive in front of a live view; None when the query reads none.
+
+    Raises:
+        SourceError: There is no such archive.
+    """
+    wanted = options.archive is not None and options.tier != "live"
+    return Tiers(options, group) if wanted else None
+
+
+def archived_tasks(
+    tiers: Tiers | None, pieces: Sequence[Piece], reading: Reading, sizing: Sizing
+) -> tuple[list[ArchiveTask], Sequence[Piece], Sequence[str]]:
+    """Return the tasks that read an archive, what is left for live ones, and what nobody has.
+
+    Raises:
+        DataLossError: Rows are missing between the tiers, and that is not allowed.
+    """
+    if tiers is None:
+        return [], pieces, ()
+    archived, live, gone = tiers.divide(pieces)
+    return tiers.view.tasks(archived, tiers.reading(reading), sizing), live, gone
 
 
 def columns_of(options: Options) -> tuple[Column, ...]:

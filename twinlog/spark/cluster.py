@@ -29,7 +29,7 @@ from twinlog.spark.foreign import np
 from twinlog.spark.options import Options
 from twinlog.spark.planning import Piece, Split
 from twinlog.spark.queue_files import ENTRY
-from twinlog.spark.reading import Batches, Located, Losses, Reading
+from twinlog.spark.reading import Batches, Located, Losses, Payload, Reading
 from twinlog.spark.selection import selected
 from twinlog.spark.stream import Ends, Key, Limit, Reached, proportional
 from twinlog.units import MiB
@@ -42,6 +42,14 @@ SAMPLE_RECORDS = 64
 
 
 @dataclass(frozen=True, slots=True)
+class LateArchive:
+    """Where rows are by now that the plan found live: directory of the archive, group."""
+
+    root: str
+    group: str
+
+
+@dataclass(frozen=True, slots=True)
 class ClusterTask:
     """What one task reads from a cluster.
 
@@ -49,11 +57,13 @@ class ClusterTask:
         asking: Whom it asks.
         pieces: What of which queue.
         reading: How.
+        archive: Where to look for rows that retention took meanwhile; None: nowhere.
     """
 
     asking: Asking
     pieces: tuple[Piece, ...]
     reading: Reading
+    archive: LateArchive | None = None
 
 
 class LiveQueue:
@@ -221,14 +231,15 @@ class ClusterView:
 
     # -- tasks -----------------------------------------------------------------------------------
 
-    def tasks(
-        self, pieces: Sequence[Piece], columns: Sequence[Column], count: int
-    ) -> list[ClusterTask]:
+    def reading(self, columns: Sequence[Column]) -> Reading:
+        """Return how records are read; what the wire brings has CRCs of its own."""
+        context = Context(self.route.group, self.epochs(columns))
+        reading = reading_of(self._options, columns, context)
+        return replace(reading, check_crc=self._options.check_crc == "record")
+
+    def tasks(self, pieces: Sequence[Piece], reading: Reading, count: int) -> list[ClusterTask]:
         """Return the tasks that read ``pieces``: each the same share of every piece."""
         options = self._options
-        context = Context(self.route.group, self.epochs(columns))
-        reading = reading_of(options, columns, context)
-        reading = replace(reading, check_crc=options.check_crc == "record")
         assert options.servers is not None, "a cluster is named by its servers"
         made: list[ClusterTask] = []
         for i in range(count):
@@ -279,26 +290,6 @@ def read_fields(topic: str, queue: int, offset: int, records: int) -> dict[str, 
     }
 
 
-class _Payload:
-    """An answer's records, for `Batches`."""
-
-    def __init__(self, data: Any, name: str, offsets: Any, starts: Any) -> None:
-        self.buffer = np.frombuffer(data, np.uint8)
-        self._name = name
-        self._offsets = offsets
-        self._starts = starts
-
-    def name(self, offset: int) -> str:
-        """Return where the record came from, for messages."""
-        return f"{self._name}, log offset {offset}"
-
-    def gather(self, offsets: Any, sizes: Any) -> tuple[int, Any]:
-        """Return all of them: they are here."""
-        del sizes
-        found = self._starts[np.searchsorted(self._offsets, offsets)]
-        return len(found), np.ascontiguousarray(found)
-
-
 def read_cluster(task: ClusterTask) -> Iterator[Any]:
     """Yield the Arrow batches of a task.
 
@@ -311,30 +302,51 @@ def read_cluster(task: ClusterTask) -> Iterator[Any]:
     losses = Losses(split, task.reading.fail)
     try:
         for i, piece in enumerate(task.pieces):
-            for first, answer in _answers(nodes, piece, task.reading, losses):
-                yield from _batches(answer, (i, first), split, task.reading, losses)
+            for first, answer in _answers(nodes, piece, task.reading):
+                if isinstance(answer, Gone):
+                    yield from _late(task, answer, losses)
+                else:
+                    yield from _batches(answer, (i, first), split, task.reading, losses)
         losses.report()
     finally:
         nodes.close()
 
 
-def _answers(
-    nodes: Nodes, piece: Piece, reading: Reading, losses: Losses
-) -> Iterator[tuple[int, Frame]]:
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """Rows that a node no longer has, as a sentence too."""
+
+    piece: Piece
+    text: str
+
+
+def _late(task: ClusterTask, gone: Gone, losses: Losses) -> Iterator[Any]:
+    """Yield rows that retention took between plan and read, from the archive where it has them."""
+    from twinlog.spark.archive.view import late_batches
+
+    piece, hint = gone.piece, "start at earliest, read the archive"
+    if task.archive is None:
+        losses.lost(piece.stop - piece.first, "gone", gone.text, hint)
+        return
+    holes = yield from late_batches(task.archive.root, task.archive.group, piece, task.reading)
+    for hole in holes:
+        losses.lost(hole.stop - hole.first, "gone", gone.text, "look at the archive")
+
+
+def _answers(nodes: Nodes, piece: Piece, reading: Reading) -> Iterator[tuple[int, Frame | Gone]]:
     at, tags = piece.first, reading.tags
     while at < piece.stop:
         what = f"topic {piece.topic}, queue {piece.queue}: rows {at}–{piece.stop - 1}"
         fields = read_fields(piece.topic, piece.queue, at, min(piece.stop - at, READ_RECORDS))
         fields["max_bytes"] = READ_BYTES
         fields["tags"] = None if tags is None else [java_hash(tag) for tag in tags]
-        answer = nodes.ask(Type.READ, fields, what, _usable)
+        answer = nodes.ask(Type.READ, fields, what, _usable, _kept)
         follow, start = _whole(answer, "next"), _whole(answer, "start")
         if answer.fields["status"] == "before-start":
             gone = min(start, piece.stop)
             text = f"topic {piece.topic}, queue {piece.queue}: rows {at}–{gone - 1} are gone "
             text += f"(first kept {start} on {answer.fields['node']})"
-            hint = "start at earliest, read the archive"
-            losses.lost(gone - at, "gone", text, hint)
+            yield at, Gone(replace(piece, first=at, stop=gone), text)
             at = gone
             continue
         if len(answer.payload):
@@ -348,11 +360,18 @@ def _answers(
 def _usable(answer: Frame) -> str | None:
     """Return why an answer does not serve, or None."""
     status = answer.fields["status"]
-    if status in ("found", "before-start"):
+    if status == "found":
         return None
+    if status == "before-start":
+        return f"keeps rows from {answer.fields['start']} on"
     if status in ("none", "past-end", "above-confirm"):
         return f"lags: it ends at {answer.fields['end']}"
     return f"answers {status}"
+
+
+def _kept(answer: Frame) -> int | None:
+    """Return from where a node keeps rows that begin later: nodes need not delete at one time."""
+    return _whole(answer, "start") if answer.fields["status"] == "before-start" else None
 
 
 def _whole(answer: Frame, name: str) -> int:
@@ -392,5 +411,5 @@ def _batches(
         np.full(len(table), piece.queue),
         np.full(len(table), index),
     )
-    payload = _Payload(data, str(answer.fields["node"]), places, starts)
+    payload = Payload(data, str(answer.fields["node"]), places, starts)
     yield from Batches(payload, split, reading, losses).of(found)

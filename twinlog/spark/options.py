@@ -18,6 +18,7 @@ from typing import Any, Final, cast
 from twinlog.errors import UsageError
 from twinlog.ranges import Point, Range, parse_range
 from twinlog.routing import parse_endpoints
+from twinlog.spark import contradictions
 from twinlog.spark.errors import SourceError, listed, nearest
 from twinlog.units import MiB, UnitError, parse_duration, parse_size
 
@@ -245,6 +246,23 @@ TABLE: tuple[Option, ...] = (
         ("endpoints",),
     ),
     Option(
+        "archive",
+        "archive",
+        None,
+        str,
+        "batch",
+        "Directory of an archive: rows below what the live store keeps come from there. Without "
+        "servers and path, it alone is read.",
+    ),
+    Option(
+        "tier",
+        "tier",
+        "auto",
+        _word("auto", "live", "archive"),
+        "batch",
+        "With an archive: auto reads each row where it is; live and archive read one of the two.",
+    ),
+    Option(
         "readFrom",
         "read_from",
         "slave",
@@ -419,6 +437,8 @@ class Options:
 
     path: tuple[str, ...] | None
     servers: tuple[str, ...] | None
+    archive: str | None
+    tier: str
     read_from: str
     max_staleness: float
     subscribe: tuple[str, ...] | None
@@ -487,12 +507,24 @@ def parse(given: Mapping[str, str], *, use: str) -> Options:
             what = f"option {row.name} is {text!r}, which is not {bad}"
             raise SourceError(what, code="option", hint=_value_hint(row, text)) from None
     found = Options(**values)
-    _together(found, use)
+    contradictions.refuse(found, use)
     return found
 
 
 def _value_hint(row: Option, text: str) -> str | None:
-    words = {"auto", "queue", "log", "true", "false", "earliest", "latest", "error", "chunk"}
+    words = {
+        "auto",
+        "queue",
+        "log",
+        "live",
+        "archive",
+        "true",
+        "false",
+        "earliest",
+        "latest",
+        "error",
+        "chunk",
+    }
     fits = {word for word in words if _parses(row, word)}
     return nearest(text, fits) if fits and row.field != "columns" else None
 
@@ -512,60 +544,6 @@ def _unknown(name: str) -> SourceError:
         hint = "options of Kafka's client mean nothing here"
     known = "the options are listed in docs/spark/options.md"
     return SourceError(f"there is no option {name}", code="option", hint=hint or known)
-
-
-def _together(found: Options, use: str) -> None:
-    """Refuse options that contradict each other."""
-    ways = {
-        "subscribe": found.subscribe,
-        "subscribePattern": found.pattern,
-        "assign": found.assign,
-    }
-    given = [name for name, value in ways.items() if value is not None]
-    if len(given) > 1:
-        text = f"{listed(given, 'and')} are given"
-        raise SourceError(text, code="option", hint="name the topics in one way")
-    if found.path is None and found.servers is None:
-        text = "nothing says where the records are"
-        hint = "set servers, or give load() a store directory"
-        raise SourceError(text, code="option", hint=hint)
-    if found.path is not None and found.servers is not None:
-        text = "servers and path are given"
-        raise SourceError(text, code="option", hint="read a cluster or directories")
-    if found.isolation == "written" and (found.servers is not None or use == "stream"):
-        text = "isolation written reads directories, in batch queries"
-        hint = "leave it out: nodes serve what is confirmed, and a stream must not read what is cut"
-        raise SourceError(text, code="option", hint=hint)
-    if found.servers is not None and found.split_mode == "log":
-        text = "splitMode log reads directories"
-        raise SourceError(text, code="option", hint="leave it out: nodes serve queues")
-    if found.ending_offsets.word == EARLIEST or any(
-        value == EARLIEST
-        for queues in found.ending_offsets.queues.values()
-        for value in queues.values()
-    ):
-        text = "an end cannot be earliest or -2, the start"
-        raise SourceError(text, code="option", hint="give -1 or a number")
-    bounds = (
-        found.starting_timestamp,
-        found.ending_timestamp,
-        found.starting_by_time,
-        found.ending_by_time,
-        found.starting_offsets,
-        found.ending_offsets.queues,
-    )
-    if found.range is not None and any(bounds):
-        text = "range is given, and a start or end besides"
-        raise SourceError(text, code="option", hint="say it in one way")
-    if found.split_mode == "log" and any((found.range, *bounds)):
-        text = "splitMode log reads the whole log, so starts and ends by queue mean nothing"
-        raise SourceError(text, code="option", hint="use splitMode queue, or filter the rows")
-    if found.max_offsets_per_trigger and found.max_bytes_per_trigger:
-        text = "maxOffsetsPerTrigger and maxBytesPerTrigger are given"
-        raise SourceError(text, code="option", hint="one of them limits a batch")
-    if found.include_headers and not found.kafka_columns:
-        text = "includeHeaders belongs to kafkaColumns"
-        raise SourceError(text, code="option", hint="set kafkaColumns to true")
 
 
 def schema_options(given: Mapping[str, str]) -> Options:

@@ -15,53 +15,96 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from twinlog.spark.batch import BatchQuery, DirectoryQuery, Task, columns_of, read_task
-from twinlog.spark.cluster import ClusterTask, ClusterView, read_cluster
+from twinlog.spark.archive.view import ArchiveTask, Tiers, read_archive
+from twinlog.spark.batch import (
+    BatchQuery,
+    DirectoryQuery,
+    Task,
+    archived_tasks,
+    columns_of,
+    read_task,
+    reading_of,
+    tiers_of,
+)
+from twinlog.spark.cluster import ClusterTask, ClusterView, LateArchive, read_cluster
 from twinlog.spark.columns import Column
+from twinlog.spark.decoding import Context
 from twinlog.spark.options import parse
-from twinlog.spark.planning import Piece, bounds_of
+from twinlog.spark.planning import Piece, QueueView, Sizing, bounds_of
 from twinlog.spark.pushdown import narrow
-from twinlog.spark.selection import check_named
+from twinlog.spark.selection import check_named, selected
 from twinlog.spark.stream import Json
 from twinlog.spark.stream_directory import DirectoryStream
 from twinlog.spark.stream_query import Places, StreamQuery
 
 _log = logging.getLogger("twinlog.spark")
 
-AnyTask = Task | ClusterTask
+AnyTask = Task | ClusterTask | ArchiveTask
 
 
-class ClusterQuery(BatchQuery[ClusterTask]):
+class ClusterQuery(BatchQuery[ClusterTask | ArchiveTask]):
     """A batch query over a cluster."""
 
-    def tasks(self, now_ms: int) -> list[ClusterTask]:
+    def tasks(self, now_ms: int) -> list[ClusterTask | ArchiveTask]:
         """Pin the cluster and return the tasks.
 
         Raises:
             SourceUnavailable: No node answered.
             DataLossError: A start lies before what is kept, and that is not allowed.
         """
-        view = ClusterView(self.options)
+        options, view = self.options, ClusterView(self.options)
+        sizing = Sizing(options.split_bytes, options.min_partitions)
         try:
-            check_named(view.queues, self.options)
-            found = bounds_of(view.queues.values(), self.options, now_ms)
-            bounds = self._narrowed.bounds(found)
-            for text in bounds.warnings:
+            check_named(view.queues, options)
+            tiers = tiers_of(options, view.route.group)
+            queues: Sequence[QueueView] = list(view.queues.values())
+            if tiers is not None:
+                queues = tiers.queues(view.queues, view.queues)
+            bounds = self._narrowed.bounds(bounds_of(queues, options, now_ms))
+            reading = replace(
+                self._narrowed.reading(view.reading(self.columns)),
+                since_ms=bounds.since_ms,
+                until_ms=bounds.until_ms,
+            )
+            made, pieces, gone = archived_tasks(tiers, bounds.pieces, reading, sizing)
+            for text in (*bounds.warnings, *gone):
                 _log.warning("%s", text)
-            rows = sum(piece.stop - piece.first for piece in bounds.pieces)
-            made = view.tasks(bounds.pieces, self.columns, view.parts(rows))
+            rows = sum(piece.stop - piece.first for piece in pieces)
+            live = view.tasks(pieces, reading, view.parts(rows))
         finally:
             view.close()
-        since, until = bounds.since_ms, bounds.until_ms
-        return [
-            replace(
-                task,
-                reading=replace(
-                    self._narrowed.reading(task.reading), since_ms=since, until_ms=until
-                ),
-            )
-            for task in made
-        ]
+        if tiers is not None:
+            archive = LateArchive(str(tiers.view.root), view.route.group)
+            live = [replace(task, archive=archive) for task in live]
+        return [*made, *live]
+
+
+class ArchiveQuery(BatchQuery[ArchiveTask]):
+    """A batch query over an archive alone."""
+
+    def tasks(self, now_ms: int) -> list[ArchiveTask]:
+        """Pin the archive and return the tasks.
+
+        Raises:
+            SourceError: There is none, or what is named does not exist.
+            DataLossError: A start lies before what it has, and that is not allowed.
+        """
+        options = self.options
+        tiers = Tiers(options, None)
+        keys = selected(tiers.view.keys, options)
+        check_named(keys, options)
+        queues = tiers.queues({}, keys)
+        bounds = self._narrowed.bounds(bounds_of(queues, options, now_ms))
+        reading = replace(
+            self._narrowed.reading(reading_of(options, self.columns, Context())),
+            since_ms=bounds.since_ms,
+            until_ms=bounds.until_ms,
+        )
+        sizing = Sizing(options.split_bytes, options.min_partitions)
+        made, _, gone = archived_tasks(tiers, bounds.pieces, reading, sizing)
+        for text in (*bounds.warnings, *gone):
+            _log.warning("%s", text)
+        return made
 
 
 class ClusterStream(StreamQuery[ClusterView, ClusterTask]):
@@ -73,11 +116,11 @@ class ClusterStream(StreamQuery[ClusterView, ClusterTask]):
 
     def tasks_of(self, view: ClusterView, pieces: Sequence[Piece], end: Json) -> list[ClusterTask]:
         """Return the tasks that read ``pieces``, as many as the offset says."""
-        return view.tasks(pieces, self.columns, self.count_of(view, pieces, end))
+        return view.tasks(pieces, view.reading(self.columns), self.count_of(view, pieces, end))
 
 
 AnyStream = DirectoryStream | ClusterStream
-AnyBatch = DirectoryQuery | ClusterQuery
+AnyBatch = DirectoryQuery | ClusterQuery | ArchiveQuery
 
 
 def batch_query(
@@ -98,6 +141,8 @@ def batch_query(
     options = parse(given, use="batch")
     wanted = columns if columns is not None else columns_of(options)
     narrowed = narrow(filters)
+    if options.path is None and options.servers is None:
+        return ArchiveQuery(options, wanted, narrowed)
     return (DirectoryQuery if options.path else ClusterQuery)(options, wanted, narrowed)
 
 
@@ -110,4 +155,10 @@ def stream_query(given: Mapping[str, str], columns: Sequence[Column] | None = No
 
 def read_any(task: AnyTask) -> Iterator[Any]:
     """Yield the Arrow batches of a task of either kind."""
-    return read_cluster(task) if isinstance(task, ClusterTask) else read_task(task)
+    match task:
+        case ClusterTask():
+            return read_cluster(task)
+        case ArchiveTask():
+            return read_archive(task)
+        case _:
+            return read_task(task)

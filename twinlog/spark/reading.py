@@ -364,6 +364,33 @@ def _only(rows: Rows, only: Only) -> Any:
     return keep
 
 
+class Payload:
+    """Records that are in memory already, for `Batches`.
+
+    Args:
+        data: Buffer that holds them.
+        name: Where it came from, for messages.
+        offsets: Log offset of each record, ascending.
+        starts: Index of each in the buffer.
+    """
+
+    def __init__(self, data: Any, name: str, offsets: Any, starts: Any) -> None:
+        self.buffer = np.frombuffer(data, np.uint8)
+        self._name = name
+        self._offsets = offsets
+        self._starts = starts
+
+    def name(self, offset: int) -> str:
+        """Return where the record came from, for messages."""
+        return f"{self._name}, log offset {offset}"
+
+    def gather(self, offsets: Any, sizes: Any) -> tuple[int, Any]:
+        """Return all of them: they are here."""
+        del sizes
+        found = self._starts[np.searchsorted(self._offsets, offsets)]
+        return len(found), np.ascontiguousarray(found)
+
+
 class Batches:
     """Turns located records into batches.
 

@@ -57,6 +57,8 @@ class FakeCluster:
     message_size_max: int = 4 << 20
     producers: int = 0
     parked: list[Arrived] = field(default_factory=list)
+    starts: dict[tuple[str, int], int] = field(default_factory=dict[tuple[str, int], int])
+    """What retention has left of a queue: its first queue offset."""
 
     def __post_init__(self) -> None:
         """Make the condition that goes with the lock; told when a read is parked."""
@@ -191,6 +193,8 @@ class FakeNode:
         self.kept: list[Arrived] = []
         self.role = "slave"
         self.behind: set[int] = set()
+        self.kept: dict[tuple[str, int], int] = {}
+        """Where it lost more of a queue's front than the cluster."""
         self.late = 0
         self._sockets: list[socket.socket] = []
         self._threads: list[threading.Thread] = []
@@ -380,10 +384,13 @@ class FakeNode:
             return
         if topic not in self.cluster.topics:
             status = "unknown-topic"
+        start = max(each.get((topic, queue), 0) for each in (self.cluster.starts, self.kept))
+        if offset < start:
+            status, taken = "before-start", []
         answer: Fields = {
             "status": status,
             "next": offset + len(taken),
-            "start": 0,
+            "start": start,
             "end": end,
             "count": len(taken),
             "confirm": self.cluster.end,
@@ -415,7 +422,8 @@ class FakeNode:
             at = None
             if isinstance(at_ms, int):
                 at = sum(record.decode(data).store_timestamp < at_ms for data in stored)
-            queues[queue] = [0, len(stored), at]
+            start = self.cluster.starts.get((topic, queue), 0)
+            queues[queue] = [start, len(stored), None if at is None else max(at, start)]
         role = "master" if self.master else "slave"
         arrived.answer({"queues": queues, "confirm": self.confirm, "age_ms": 0, "role": role})
 

@@ -113,7 +113,8 @@ def test_a_directory_is_archived_and_its_cluster_told(
 ) -> None:
     """--path with --tell, as a slave's machine does it; the command line's report has both."""
     nodes, to = cluster[0], tmp_path / "archive"
-    log().write(tmp_path / "s")
+    made = log()
+    made.write(tmp_path / "s", confirm=made.end)
     words = ["spark", "archive", "--path", str(tmp_path / "s"), "--to", str(to), "-o", "json"]
     assert main([*words, "--tell", cluster[1][0]], PLAIN) == 0
     report = json.loads(capsys.readouterr().out)

@@ -126,6 +126,20 @@ def test_a_node_that_goes_is_not_called_sound(cluster: FakeCluster) -> None:
     assert [row[6] for row in found.tables["nodes"].rows] == ["sound", "unread"]
 
 
+def test_a_node_that_does_not_answer_is_named(cluster: FakeCluster) -> None:
+    """Neither sound nor equal: verify and compare end with 2."""
+    raw_nodes(cluster, log(), "n1", "n2", "n3")
+    cluster.nodes["n3"].close()
+    found = verified(cluster)
+    assert found.verdict is Verdict.UNDECIDED
+    assert [(row[0], row[6]) for row in found.tables["nodes"].rows] == [
+        ("n1", "sound"), ("n2", "sound"), ("n3", "not reached"),
+    ]  # fmt: skip
+    found = compare(PlainEngine(), CompareSettings([], 3000, [servers(cluster)]))
+    assert found.verdict is Verdict.UNDECIDED and found.fields["absent"] == ["n3"]
+    assert found.head == "equal where both have bytes; n3 not reached"
+
+
 def test_replicas_are_equal_and_lag_is_no_difference(cluster: FakeCluster) -> None:
     """Nodes of one cluster with its master; a slave that is behind or lost its front."""
     nodes = raw_nodes(cluster, log(), "n1", "n2", "n3")

@@ -30,8 +30,9 @@ from twinlog.spark.remote_log import Piece, Proof, RemoteLog, proven
 from twinlog.store_files import log_file, store_root
 from twinlog.units import KiB, MiB
 
-WINDOW = 32 * MiB
-"""Bytes of the log that are held as columns at once; also the largest row group, roughly."""
+WINDOW = 8 * MiB
+"""Bytes of the log that are held as columns at once; also the largest row group, roughly. Four
+times as much cost twice the CPU: every step then fetches its columns from memory anew."""
 
 RECORD_MAX = 8 * MiB
 REST_MAX = 64 * KiB
@@ -159,22 +160,22 @@ class Scan:
             entries = b""
         check.finish(sealed.end)
 
-    def _whole(self, at: int) -> tuple[bytes, int, int]:
-        """Return (bytes, index after their last whole record, code) of the window at ``at``."""
+    def _whole(self, at: int) -> tuple[bytes, int, int, int]:
+        """Return (bytes, index after the last whole record, code, records) of a window."""
         size = WINDOW
         while True:
             data = self._read(at, size)
             count, stop, code, _, _ = kernels.walk(data, 0, len(data), check_crc=False)
-            self.records += count
             if stop or code == codes.BLANK or size > WINDOW or at + len(data) >= self._sealed.end:
-                return data, stop, code
+                return data, stop, code, count
             size = WINDOW + RECORD_MAX
 
     def _look(self) -> None:
         """Find where the records end, and how many bytes each topic has."""
         at = self._sealed.base
         while at < self._sealed.end:
-            data, stop, code = self._whole(at)
+            data, stop, code, count = self._whole(at)
+            self.records += count
             self._count(data, stop)
             at += stop
             if code == codes.BLANK and BLANK.unpack_from(data, stop)[0] == self._sealed.end - at:
@@ -199,8 +200,7 @@ class Scan:
         """Yield (bytes, where records begin, where the last one ends) up to the last record."""
         at = self._sealed.base
         while at < self.records_end:
-            data = self._read(at, min(WINDOW + RECORD_MAX, self.records_end - at))
-            stop = kernels.walk(data, 0, len(data), check_crc=False)[1]
+            data, stop, _, _ = self._whole(at)
             yield data, starts_of(data, 0, stop), stop
             at += stop
 

@@ -305,16 +305,27 @@ def segment_bytes(segment: Segment, root: Path) -> Iterator[bytes]:
         zeros -= MiB
 
 
-def merged(paths: Sequence[Path]) -> Iterator[Any]:
+def merged(
+    paths: Sequence[Path],
+    columns: Sequence[str] | None = None,
+    *,
+    span: tuple[int, int] = (0, 1 << 63),
+) -> Iterator[Any]:
     """Yield the rows of data files as tables, together in log order.
 
     One row group of each file is held at a time, which is the share that its topics have in a
     window of the log.
 
+    Args:
+        paths: The files.
+        columns: Only these; None: all.
+        span: Log offsets; row groups without a record that begins there are left out.
+
     Raises:
         CorruptionError: A file cannot be read.
     """
-    files = [_Reading(path) for path in paths]
+    wanted = None if columns is None else sorted({*columns, "physical_offset"})
+    files = [_Reading(path, wanted, span) for path in paths]
     try:
         while files := [file for file in files if file.more()]:
             limit = min(file.last for file in files)
@@ -332,8 +343,10 @@ def merged(paths: Sequence[Path]) -> Iterator[Any]:
 class _Reading:
     """One data file, read row group by row group."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, columns: list[str] | None, span: tuple[int, int]) -> None:
         self._path = path
+        self._columns = columns
+        self._span = span
         self._opened = self._tried(
             lambda: parquet().ParquetFile(path, page_checksum_verification=True)
         )
@@ -363,8 +376,19 @@ class _Reading:
                 self.close()
                 return False
             number, self._group = self._group, self._group + 1
-            self._table = self._tried(partial(self._opened.read_row_group, number))
+            if self._within(number):
+                work = partial(
+                    self._opened.read_row_group, number, self._columns, use_threads=False
+                )
+                self._table = self._tried(work)
         return True
+
+    def _within(self, number: int) -> bool:
+        """Say whether a row group may hold a record that begins in the span."""
+        group, low, high = self._opened.metadata.row_group(number), *self._span
+        at = self._opened.schema_arrow.get_field_index("physical_offset")
+        held = group.column(at).statistics
+        return held is None or (held.max >= low and held.min < high)
 
     @property
     def last(self) -> int:

@@ -65,7 +65,7 @@ def run(engine: Engine, settings: CompareSettings) -> Report:
         UsageError: Fewer than two, or one is no store.
         SourceUnavailable: A cluster does not answer.
     """
-    sides = sides_of(settings)
+    sides, absent = sides_of(settings)
     if len(sides) < 2:
         text = "comparing needs two directories or more, or a cluster of several nodes"
         hint = "name each one: --path A --path B, or --servers ADDRESSES"
@@ -79,16 +79,20 @@ def run(engine: Engine, settings: CompareSettings) -> Report:
             records += divergence(sides[0], other, found)
     differing = [row for row in rows if row[4] is not None]
     apart = [row for row in rows if int(str(row[2])) >= int(str(row[3]))]
-    verdict = Verdict.NO if differing else Verdict.UNDECIDED if apart else Verdict.FINE
+    undecided = bool(apart or absent)
+    verdict = Verdict.NO if differing else Verdict.UNDECIDED if undecided else Verdict.FINE
     fields: dict[str, Value | Sequence[Value] | Mapping[str, Value]] = {
         "equal": None if apart and not differing else not differing,
         "logs": [side.name for side in sides],
+        "absent": absent,
     }
     word = "equal where both have bytes"
     if apart:
         word = f"nothing to compare: {apart[0][0]} and {apart[0][1]} have no byte in common"
     if differing:
         word = f"first differing byte at {min(int(str(row[4])) for row in differing)}"
+    if absent:
+        word += f"; {', '.join(absent)} not reached"
     tables = {
         "sides": Rows(
             "FIRST SECOND START> END> DIFFERENCE> PROMISED-EQUAL> ONLY-FIRST> ONLY-SECOND>", rows
@@ -100,8 +104,8 @@ def run(engine: Engine, settings: CompareSettings) -> Report:
     return Report("SparkCompare", word, fields, tables, verdict)
 
 
-def sides_of(settings: CompareSettings) -> list[Side]:
-    """Return what is compared, in the order in which it is named.
+def sides_of(settings: CompareSettings) -> tuple[list[Side], list[str]]:
+    """Return what is compared, in the order in which it is named, and nodes that do not answer.
 
     Raises:
         UsageError: A directory is no store.
@@ -110,7 +114,7 @@ def sides_of(settings: CompareSettings) -> list[Side]:
     if len(settings.servers) == 1 and not settings.paths:
         return of_nodes(settings.servers[0])
     found = [of_directory(path) for path in settings.paths]
-    return found + [of_cluster(servers) for servers in settings.servers]
+    return found + [of_cluster(servers) for servers in settings.servers], []
 
 
 def compare_sides(engine: Engine, one: Side, two: Side, split_bytes: int) -> int | None:

@@ -157,8 +157,9 @@ def _end(store: StoreReader) -> int:
     return bad if bad >= 0 else last.start + stop  # old records behind the end name another place
 
 
-def of_nodes(servers: Sequence[str]) -> list[Side]:
-    """Return what is known of each node of a cluster that answers, the master first.
+def of_nodes(servers: Sequence[str]) -> tuple[list[Side], list[str]]:
+    """Return what is known of each node of a cluster that answers, the master first, and who does
+    not answer.
 
     Raises:
         SourceUnavailable: None answers.
@@ -166,10 +167,11 @@ def of_nodes(servers: Sequence[str]) -> list[Side]:
     log = RemoteLog(Asking(tuple(servers), "any", STALENESS_SECONDS))
     try:
         found = [_of_node(log, tuple(servers), borders) for borders in log.borders()]
-        leader = log.nodes.route.leader
+        route = log.nodes.route
     finally:
         log.close()
-    return sorted(found, key=lambda side: (side.name != leader, side.name))
+    absent = sorted({node.name for node in route.nodes} - {side.name for side in found})
+    return sorted(found, key=lambda side: (side.name != route.leader, side.name)), absent
 
 
 def _of_node(log: RemoteLog, servers: tuple[str, ...], borders: Borders) -> Side:
@@ -184,7 +186,7 @@ def of_cluster(servers: Sequence[str]) -> Side:
     Raises:
         SourceUnavailable: No node answers.
     """
-    nodes = of_nodes(servers)
+    nodes, _ = of_nodes(servers)
     best = max(nodes, key=lambda side: side.end)
     asking = Asking(tuple(servers), "slave", STALENESS_SECONDS)
     start = min(side.start for side in nodes)

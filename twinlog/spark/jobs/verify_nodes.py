@@ -92,7 +92,7 @@ def run(engine: Engine, settings: NodesSettings) -> Report:
     if settings.level is Level.FULL:
         hint = "leave --level out, or verify a node's directory: --path DIRECTORY"
         raise UsageError("queues and index are checked on directories", hint=hint)
-    sides = of_nodes(settings.servers)
+    sides, absent = of_nodes(settings.servers)
     chosen = [side for side in sides if not settings.node or side.name == settings.node]
     if not chosen:
         names = ", ".join(side.name for side in sides)
@@ -104,7 +104,7 @@ def run(engine: Engine, settings: NodesSettings) -> Report:
         for at in range(side.start, side.end, settings.split_bytes)
     ]
     found = engine.spread(partial(check, level=settings.level), ranges)
-    return _report(settings, chosen, found)
+    return _report(settings, chosen, found, [] if settings.node else absent)
 
 
 def check(part: Range, level: Level) -> Checked:
@@ -216,10 +216,15 @@ def _joined(side: Side, parts: Sequence[Checked]) -> list[tuple[int, int, str, s
     return found
 
 
-def _report(settings: NodesSettings, sides: Sequence[Side], found: Sequence[Checked]) -> Report:
+def _report(
+    settings: NodesSettings,
+    sides: Sequence[Side],
+    found: Sequence[Checked],
+    absent: Sequence[str],
+) -> Report:
     rows: list[tuple[Value, ...]] = []
     nodes: list[tuple[Value, ...]] = []
-    wrong = unread = 0
+    wrong, unread = 0, len(absent)
     for side in sides:
         parts = [part for part in found if part.node == side.name]
         bad = sorted([f for part in parts for f in part.findings] + _joined(side, parts))
@@ -229,6 +234,7 @@ def _report(settings: NodesSettings, sides: Sequence[Side], found: Sequence[Chec
         state = "damaged" if bad else "unread" if lost else "sound"
         nodes.append((side.name, side.start, side.end, batches, records, len(bad), state))
         rows += [(side.name, *one) for one in bad] + [(side.name, None, 0, t, "") for t in lost]
+    nodes += [(name, None, None, 0, 0, 0, "not reached") for name in absent]
     verdict = Verdict.DAMAGED if wrong else Verdict.UNDECIDED if unread else Verdict.FINE
     word = {Verdict.DAMAGED: "damaged", Verdict.UNDECIDED: "not all read"}.get(verdict, "sound")
     fields: dict[str, Value | Sequence[Value] | Mapping[str, Value]] = {
@@ -242,5 +248,5 @@ def _report(settings: NodesSettings, sides: Sequence[Side], found: Sequence[Chec
         "nodes": Rows("NODE START> END> BATCHES> RECORDS> WRONG> STATE", nodes),
         "findings": Rows("NODE OFFSET> LENGTH> WHAT LIKELY-CAUSE", rows[:FINDINGS_SHOWN]),
     }
-    head = f"{len(sides)} nodes · {word} · {sum(part.records for part in found)} records"
+    head = f"{len(nodes)} nodes · {word} · {sum(part.records for part in found)} records"
     return Report("SparkVerifyNodes", head, fields, tables, verdict)

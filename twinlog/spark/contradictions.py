@@ -1,0 +1,101 @@
+"""Options of the source that contradict each other; pure.
+
+Not here: the options and their values one by one (`twinlog.spark.options`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from twinlog.spark.errors import SourceError, listed
+
+if TYPE_CHECKING:
+    from twinlog.spark.options import Options
+
+EARLIEST: Final = -2
+"""As in `twinlog.spark.options`, which imports this module."""
+
+
+def refuse(found: Options, use: str) -> None:
+    """Refuse options that contradict each other.
+
+    Args:
+        found: The options.
+        use: ``batch`` or ``stream``.
+
+    Raises:
+        SourceError: Two do.
+    """
+    ways = {
+        "subscribe": found.subscribe,
+        "subscribePattern": found.pattern,
+        "assign": found.assign,
+    }
+    given = [name for name, value in ways.items() if value is not None]
+    if len(given) > 1:
+        text = f"{listed(given, 'and')} are given"
+        raise SourceError(text, code="option", hint="name the topics in one way")
+    if found.path is None and found.servers is None and not found.archive:
+        text = "nothing says where the records are"
+        hint = "set servers, or give load() a store directory"
+        raise SourceError(text, code="option", hint=hint)
+    _with_archive(found)
+    if found.path is not None and found.servers is not None:
+        text = "servers and path are given"
+        raise SourceError(text, code="option", hint="read a cluster or directories")
+    if found.isolation == "written" and (found.servers is not None or use == "stream"):
+        text = "isolation written reads directories, in batch queries"
+        hint = "leave it out: nodes serve what is confirmed, and a stream must not read what is cut"
+        raise SourceError(text, code="option", hint=hint)
+    if found.servers is not None and found.split_mode == "log":
+        text = "splitMode log reads directories"
+        raise SourceError(text, code="option", hint="leave it out: nodes serve queues")
+    if found.ending_offsets.word == EARLIEST or any(
+        value == EARLIEST
+        for queues in found.ending_offsets.queues.values()
+        for value in queues.values()
+    ):
+        text = "an end cannot be earliest or -2, the start"
+        raise SourceError(text, code="option", hint="give -1 or a number")
+    _bounds(found)
+    if found.max_offsets_per_trigger and found.max_bytes_per_trigger:
+        text = "maxOffsetsPerTrigger and maxBytesPerTrigger are given"
+        raise SourceError(text, code="option", hint="one of them limits a batch")
+    if found.include_headers and not found.kafka_columns:
+        text = "includeHeaders belongs to kafkaColumns"
+        raise SourceError(text, code="option", hint="set kafkaColumns to true")
+
+
+def _bounds(found: Options) -> None:
+    """Refuse starts and ends that are said twice, or where they mean nothing."""
+    bounds = (
+        found.starting_timestamp,
+        found.ending_timestamp,
+        found.starting_by_time,
+        found.ending_by_time,
+        found.starting_offsets,
+        found.ending_offsets.queues,
+    )
+    if found.range is not None and any(bounds):
+        text = "range is given, and a start or end besides"
+        raise SourceError(text, code="option", hint="say it in one way")
+    if found.split_mode == "log" and any((found.range, *bounds)):
+        text = "splitMode log reads the whole log, so starts and ends by queue mean nothing"
+        raise SourceError(text, code="option", hint="use splitMode queue, or filter the rows")
+
+
+def _with_archive(found: Options) -> None:
+    """Refuse what an archive cannot do, and a tier without one."""
+    if found.archive is None:
+        if found.tier == "archive":
+            raise SourceError("tier archive needs an archive", code="option", hint="set archive")
+        return
+    if found.path is None and found.servers is None and found.tier == "live":
+        text = "tier live needs a live store"
+        raise SourceError(text, code="option", hint="set servers, or give load() a directory")
+    if found.path is not None and len(found.path) > 1:
+        text = "an archive belongs to one store, and several directories are given"
+        raise SourceError(text, code="option", hint="read them one by one")
+    if found.split_mode == "log":
+        text = "splitMode log reads the log of a directory, not an archive"
+        raise SourceError(text, code="option", hint="leave it out, or restore the archive first")
