@@ -52,6 +52,8 @@ class AsyncConnection:
         """
         made: AsyncConnection | None = None
         try:
+            if not 0 < address.port < 65536:  # asyncio tells of it in a group of exceptions
+                raise ValueError(f"port {address.port}")
             with anyio.fail_after(max(seconds, 0.001)):
                 stream = await anyio.connect_tcp(address.host, address.port)
                 made = cls(address, stream, client)
@@ -65,6 +67,8 @@ class AsyncConnection:
             await close(made)
             why = (error.strerror or str(error)).lower()
             raise LinkDown(f"cannot be reached: {why}", sent=False) from error
+        except ValueError as error:  # others told us the address
+            raise LinkDown(f"is no address: {error}", sent=False) from error
         except LinkDown as down:
             await close(made)
             raise LinkDown(down.why, sent=False) from down

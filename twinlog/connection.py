@@ -49,6 +49,8 @@ class Connection:
             self._socket = socket.create_connection(address, timeout=max(seconds, 0.001))
         except OSError as error:
             raise LinkDown(f"cannot be reached: {_why(error)}", sent=False) from error
+        except (ValueError, OverflowError) as error:  # others told us the address
+            raise LinkDown(f"is no address: {error}", sent=False) from error
         try:
             self._socket.setblocking(False)
             self._poll = _poll_of(self._socket)

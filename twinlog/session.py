@@ -304,10 +304,13 @@ class Session:
         return answer.fields.get("role") in (None, MASTER)
 
     def refresh(self, deadline: float) -> Generator[Step, Frame | None, None]:
-        """Look for a newer route; nobody answering is no error here, the caller asks again."""
+        """Look for a newer route; what keeps us from one is no error here: the caller asks again.
+
+        Nor is a node's word that it is of another cluster: it may sit at an address of old.
+        """
         try:
             yield from self.route(min(deadline, self._clock() + ATTEMPT_SECONDS), thorough=True)
-        except Unavailable:
+        except TwinlogError:
             return
 
     def successor(

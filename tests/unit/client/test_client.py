@@ -7,10 +7,13 @@ import subprocess
 import sys
 import threading
 
+import anyio
 import pytest
 
 from tests.unit.client.fake_node import Arrived, Drop, FakeCluster, Keep
 from twinlog import Client, pipeline
+from twinlog.aio_connection import AsyncConnection
+from twinlog.connection import Connection
 from twinlog.errors import (
     NotEnoughInSync,
     OutcomeUnknown,
@@ -19,6 +22,8 @@ from twinlog.errors import (
     UnknownTopic,
     UsageError,
 )
+from twinlog.routing import Address
+from twinlog.session import LinkDown
 from twinlog.wire import Frame, Type
 
 
@@ -435,3 +440,18 @@ def test_a_missing_extra_is_named() -> None:
         run.stdout == "AsyncClient needs anyio, which is an extra: pip install 'twinlog[async]'\n"
     )
     assert run.stderr == ""
+
+
+@pytest.mark.parametrize("address", [("\0", 7410), ("x" * 99 + ".", 7410), ("127.0.0.1", 70_000)])
+def test_what_is_no_address_is_a_node_that_cannot_be_reached(address: tuple[str, int]) -> None:
+    """A route comes from the nodes; one odd entry of it must not end the client's call."""
+    with pytest.raises(LinkDown, match=r"no address|cannot be reached") as caught:
+        Connection(Address(*address), client="test")
+    assert not caught.value.sent
+
+    async def awaiting() -> None:
+        with pytest.raises(LinkDown, match=r"no address|cannot be reached") as caught:
+            await AsyncConnection.connect(Address(*address), client="test")
+        assert not caught.value.sent
+
+    anyio.run(awaiting)

@@ -464,3 +464,12 @@ def test_a_search_is_asked_once_and_may_take_as_long_as_its_caller_waits() -> No
     assert times == [pytest.approx(9000, abs=5)]
     assert waited == [pytest.approx(10.0, abs=0.01)]
     assert [kind for _, kind in stage.asked] == ["METADATA", "FIND"]
+
+
+def test_a_stranger_at_an_old_address_ends_no_search_for_a_newer_route() -> None:
+    """Looking for a route is no question of the caller's: a refusal of it is not theirs either."""
+    stage = Stage(A)
+    stage.play(stage.session.route(10.0), lambda *_: metadata("a", 7))
+    stranger = error(Type.METADATA, "other-cluster", retryable=False)
+    stage.play(stage.session.refresh(10.0), lambda *_: stranger)
+    assert stage.session.table.epoch == 7
