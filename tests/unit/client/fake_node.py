@@ -193,7 +193,7 @@ class FakeNode:
         self.kept: list[Arrived] = []
         self.role = "slave"
         self.behind: set[int] = set()
-        self.kept: dict[tuple[str, int], int] = {}
+        self.own_starts: dict[tuple[str, int], int] = {}
         """Where it lost more of a queue's front than the cluster."""
         self.late = 0
         self._sockets: list[socket.socket] = []
@@ -384,7 +384,7 @@ class FakeNode:
             return
         if topic not in self.cluster.topics:
             status = "unknown-topic"
-        start = max(each.get((topic, queue), 0) for each in (self.cluster.starts, self.kept))
+        start = max(each.get((topic, queue), 0) for each in (self.cluster.starts, self.own_starts))
         if offset < start:
             status, taken = "before-start", []
         answer: Fields = {

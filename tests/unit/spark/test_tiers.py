@@ -253,12 +253,12 @@ def test_nodes_that_deleted_at_other_times(
     given = {"servers": servers(cluster), "maxStaleness": "0"}
     whole = plain(rows(given))
     for name in ("n2", "n3"):
-        cluster.nodes[name].kept = {("t1", 0): 5, ("t1", 1): 5}
+        cluster.nodes[name].own_starts = {("t1", 0): 5, ("t1", 1): 5}
     assert plain(rows(given)) == whole
     found = rows({**given, "archive": places["archive"]})
     assert plain(found) == whole and {row["tier"] for row in found} == {"live"}
     tasks = batch_query({**given, "columns": "full"}).tasks(0)
-    cluster.nodes["n1"].kept = {("t1", 0): 2}
+    cluster.nodes["n1"].own_starts = {("t1", 0): 2}
     with pytest.raises(DataLossError, match=r"rows 0–1 are gone \(first kept 2 on n1\)"):
         [list(read_any(task)) for task in tasks]
 
