@@ -1,7 +1,8 @@
-"""A driver that dies in the middle of its first batch: no row is lost, none comes twice."""
+"""A driver that dies in the middle of a batch: no row is lost, none comes twice."""
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -9,7 +10,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from tests.fixtures.processes import Processes
 from tests.unit.twinlog.ours import Ours, sample
+from twinlog import Client
+from twinlog.spark.sink.settings import SOURCE_PROPERTY
 
 CHILD = """
 import sys, time
@@ -73,3 +77,82 @@ def test_sigkill_in_batch_0_with_a_moving_start(spark: Any, tmp_path: Path) -> N
     query.awaitTermination(120)
     assert query.exception() is None
     assert sorted(found) == [b"four", b"one", b"three", b"two"]
+
+
+COPYING = """
+import sys, time
+from pathlib import Path
+from twinlog.spark.sessions import start
+from twinlog.spark.sink.writer import StreamWriter
+from twinlog.spark.source import Source as TwinlogSource, fields_of
+root, checkpoint, servers, marker = sys.argv[1:]
+class Hanging(StreamWriter):
+    def commit(self, messages, batchId):
+        super().commit(messages, batchId)
+        Path(marker).touch()
+        time.sleep(600)
+class Source(TwinlogSource):
+    @classmethod
+    def name(cls):
+        return "hanging"
+    def streamWriter(self, schema, overwrite):
+        return Hanging(dict(self.options), fields_of(schema))
+spark = start("local[1]", {"spark.driver.memory": "500m", "spark.log.level": "ERROR"})
+spark.dataSource.register(Source)
+stream = spark.readStream.format("twinlog").option("startingOffsets", "earliest")
+stream = stream.option("maxOffsetsPerTrigger", "20").load(root).select("body")
+query = (
+    stream.writeStream.format("hanging").option("servers", servers).option("topic", "copy")
+    .option("writeId", "copy").option("commitTopic", "commits")
+    .option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
+)
+query.awaitTermination()
+"""
+
+
+def test_sigkill_between_the_sinks_commit_and_the_sources(spark: Any, tmp_path: Path) -> None:
+    """All rows of batch 0 and its commit record are stored; Spark never hears of it."""
+    root, checkpoint = sample().write(tmp_path / "store"), tmp_path / "checkpoint"
+    nodes = Processes(tmp_path / "nodes", nodes=1)
+    try:
+        nodes.start_all()
+        servers, marker = "{}:{}".format(*nodes.address("n1")), tmp_path / "committed"
+        with Client(servers) as client:
+            client.create_topic("copy", 2)
+            client.create_topic("commits", 1)
+        words = [str(root), str(checkpoint), servers, str(marker)]
+        child = subprocess.Popen([sys.executable, "-c", COPYING, *words], start_new_session=True)
+        try:
+            nodes.until(
+                lambda: marker.exists() or child.poll() is not None, "a commit", seconds=120
+            )
+            assert child.poll() is None
+        finally:
+            os.killpg(child.pid, signal.SIGKILL)
+            child.wait()
+        with Client(servers) as client:
+            before = [m.log_offset for m in client.read("copy")]
+            assert 10 < len(before) <= 20 and len(list(client.read("commits"))) == 1
+        assert (checkpoint / "offsets" / "0").exists()
+        assert not (checkpoint / "commits" / "0").exists()
+        stream = spark.readStream.format("twinlog").option("startingOffsets", "earliest")
+        query = (
+            stream.load(str(root))
+            .select("body")
+            .writeStream.format("twinlog")
+            .options(servers=servers, topic="copy", writeId="copy", commitTopic="commits")
+            .option("checkpointLocation", str(checkpoint))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination(120)
+        assert query.exception() is None
+        with Client(servers) as client:
+            after = list(client.read("copy"))
+            commits = [json.loads(m.body)["batch"] for m in client.read("commits")]
+        names = [m.properties[SOURCE_PROPERTY] for m in after]
+        assert len(names) == len(set(names)) == 36
+        assert set(before) <= {m.log_offset for m in after}
+        assert commits == sorted(set(commits)) and commits[0] == 0
+    finally:
+        nodes.close()
