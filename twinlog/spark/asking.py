@@ -2,6 +2,8 @@
 
 A node that cannot be reached, lags behind the plan, or knows an older epoch is passed over; when
 all were, they are asked again until ``maxStaleness`` is over. Smaller epochs are never believed.
+That rows are gone is believed at once only when every node that may be asked says so: during a
+failover a slave may have deleted what the master, out of reach, still keeps.
 
 Units: seconds, on a clock that never goes back.
 
@@ -48,11 +50,27 @@ class Asking:
     turn: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class _Round:
+    """What asking each node once came to.
+
+    Attributes:
+        why: Why the answer of each was not usable.
+        spare: The best answer that will do where there is no better one.
+        silent: Nodes that might have a better one: out of reach, behind, or not serving.
+    """
+
+    why: dict[str, str]
+    spare: Frame | None
+    silent: frozenset[str]
+
+
 class Nodes:
     """The nodes of one cluster, for one task or plan; close it."""
 
     def __init__(self, asking: Asking) -> None:
         self._asking = asking
+        self._given_up: frozenset[str] = frozenset()
         self._client = Client(asking.servers, timeout=ROUTE_SECONDS, name="twinlog-spark")
         try:
             self.route: Route = self._client.metadata()
@@ -141,27 +159,39 @@ class Nodes:
             what: Names it in the error.
             usable: Why an answer is not, or None.
             spare: The rank of an answer that is not usable and will do where no node has a better
-                one, the least first; None: it will not.
+                one, the least first; None: it will not. It is returned when every node gave one,
+                or when ``max_staleness`` is over. A node waited for in vain is asked, not waited
+                for, from then on: else a task of many such rows would wait once for each.
 
         Raises:
             SourceUnavailable: None was within ``max_staleness``.
             TwinlogError: What ``usable`` raises, or a refusal that another node would repeat.
         """
         began, attempt = time.monotonic(), 0
+        kept: Frame | None = None
         while True:
-            why = self._round(kind, fields, usable, spare)
-            if isinstance(why, Frame):
-                return why
+            found = self._round(kind, fields, usable, spare)
+            if isinstance(found, Frame):
+                return found
+            kept = found.spare or kept
+            if found.spare is not None and found.silent <= self._given_up:
+                return found.spare
             left = self._asking.max_staleness - (time.monotonic() - began)
             if left <= 0:
-                each = "; ".join(f"{name} {reason}" for name, reason in why.items()) or "no node"
-                text = f"{what}: no node served it within {self._asking.max_staleness:g} s ({each})"
-                hint = "see twinlog cluster status, raise maxStaleness, or set readFrom=any"
-                raise SourceUnavailable(text, code="offset-not-available", hint=hint)
+                if kept is None:
+                    raise self._nobody(what, found.why)
+                self._given_up |= found.silent
+                return kept
             time.sleep(min(backoff(attempt, 1.0), left))
             attempt += 1
             with contextlib.suppress(TwinlogError):
                 self.route = self._client.metadata(timeout=min(ROUTE_SECONDS, max(left, 1.0)))
+
+    def _nobody(self, what: str, why: Mapping[str, str]) -> SourceUnavailable:
+        each = "; ".join(f"{name} {reason}" for name, reason in why.items()) or "no node"
+        text = f"{what}: no node served it within {self._asking.max_staleness:g} s ({each})"
+        hint = "see twinlog cluster status, raise maxStaleness, or set readFrom=any"
+        return SourceUnavailable(text, code="offset-not-available", hint=hint)
 
     def _round(
         self,
@@ -169,20 +199,29 @@ class Nodes:
         fields: Mapping[str, object],
         usable: Callable[[Frame], str | None],
         spare: Callable[[Frame], int | None],
-    ) -> Frame | dict[str, str]:
-        """Ask each node once; return the first usable answer, or why each was not."""
+    ) -> Frame | _Round:
+        """Ask each node once; return the first usable answer, or what the others came to."""
         why: dict[str, str] = {}
-        spares: list[tuple[int, Frame]] = []
+        spares: dict[str, tuple[int, Frame]] = {}
         for name in self.order():
             answer = self._one(name, kind, fields)
             reason = answer if isinstance(answer, str) else usable(answer)
             if reason is None and isinstance(answer, Frame):
+                self._given_up -= {name}
                 return answer
             rank = None if isinstance(answer, str) else spare(answer)
             if rank is not None and isinstance(answer, Frame):
-                spares.append((rank, answer))
+                spares[name] = rank, answer
             why[name] = reason or ""
-        return min(spares, key=lambda each: each[0])[1] if spares else why
+        best = min(spares.values(), key=lambda each: each[0])[1] if spares else None
+        self._given_up -= spares.keys()
+        return _Round(why, best, self._may_be_asked() - spares.keys())
+
+    def _may_be_asked(self) -> frozenset[str]:
+        """Return the nodes that ``readFrom`` allows, those that do not serve right now too."""
+        if self._asking.read_from in ("slave", "any"):
+            return frozenset(node.name for node in self.route.nodes)
+        return frozenset(self.order())
 
     def _one(self, name: str, kind: Type, fields: Mapping[str, object]) -> Frame | str:
         """Ask one node; return its answer, or why there is none that counts."""

@@ -43,10 +43,18 @@ SAMPLE_RECORDS = 64
 
 @dataclass(frozen=True, slots=True)
 class LateArchive:
-    """Where rows are by now that the plan found live: directory of the archive, group."""
+    """Where rows are by now that the plan found live.
+
+    Attributes:
+        root: Directory of the archive.
+        group: Of the live store.
+        check_crc: Compare files with their SHA-256: what nodes send is proven by the wire, what
+            lies in an archive is not.
+    """
 
     root: str
     group: str
+    check_crc: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,7 +336,8 @@ def _late(task: ClusterTask, gone: Gone, losses: Losses) -> Iterator[Any]:
     if task.archive is None:
         losses.lost(piece.stop - piece.first, "gone", gone.text, hint)
         return
-    holes = yield from late_batches(task.archive.root, task.archive.group, piece, task.reading)
+    reading = replace(task.reading, check_crc=task.archive.check_crc)
+    holes = yield from late_batches(task.archive.root, task.archive.group, piece, reading)
     for hole in holes:
         losses.lost(hole.stop - hole.first, "gone", gone.text, "look at the archive")
 

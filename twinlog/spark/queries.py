@@ -74,7 +74,8 @@ class ClusterQuery(BatchQuery[ClusterTask | ArchiveTask]):
         finally:
             view.close()
         if tiers is not None:
-            archive = LateArchive(str(tiers.view.root), view.route.group)
+            check = options.check_crc != "off"
+            archive = LateArchive(str(tiers.view.root), view.route.group, check)
             live = [replace(task, archive=archive) for task in live]
         return [*made, *live]
 

@@ -6,12 +6,13 @@ import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from tests.golden.manifest import unpack
-from tests.unit.client.fake_node import FakeCluster
+from tests.unit.client.fake_node import Drop, FakeCluster
 from tests.unit.twinlog.ours import SEGMENT, Ours
 from twinlog.layout import BLANK
 from twinlog.record import MAGIC_BLANK
@@ -25,6 +26,9 @@ from twinlog.spark.jobs.engine import PlainEngine
 from twinlog.spark.queries import batch_query, read_any
 from twinlog.store_reader import StoreReader
 from twinlog.units import parse_size
+from twinlog.wire import Type
+
+pq = pytest.importorskip("pyarrow.parquet", reason="needs the extra spark")
 
 KEPT = 3 * SEGMENT
 """Where the live log begins in these tests."""
@@ -263,6 +267,51 @@ def test_nodes_that_deleted_at_other_times(
         [list(read_any(task)) for task in tasks]
 
 
+def test_rows_are_not_gone_while_a_node_is_silent(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A failover: slaves have deleted rows that the master keeps, which answers a little later."""
+    given = {"servers": servers(cluster), "subscribe": "t1"}
+    whole = plain(rows(given))
+    tasks = batch_query({**given, "columns": "full"}).tasks(0)
+    for name in ("n2", "n3"):
+        cluster.nodes[name].own_starts = {("t1", 0): 5, ("t1", 1): 5}
+    away = [Drop] * 3
+
+    def drop(arrived: Any) -> None:
+        if arrived.frame.type == Type.READ and away:
+            raise away.pop()
+
+    cluster.nodes["n1"].faults.append(drop)
+    waits = list[float]()
+    monkeypatch.setattr("twinlog.spark.asking.time.sleep", waits.append)
+    found = [row for task in tasks for b in read_any(task) for row in b.to_pylist()]
+    found.sort(key=lambda row: (row["topic"], row["queue_id"], row["queue_offset"]))
+    assert plain(found) == whole and not away and waits
+
+
+def test_a_silent_node_is_waited_for_once(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When the wait is over rows count as gone; further ones of the task do not wait again."""
+    given = {"servers": servers(cluster), "subscribe": "t1", "failOnDataLoss": "false"}
+    tasks = batch_query({**given, "maxStaleness": "60 s", "columns": "full"}).tasks(0)
+    assert len(tasks) == 1, "both queues in one task"
+    for name in ("n2", "n3"):
+        cluster.nodes[name].own_starts = {("t1", 0): 5, ("t1", 1): 5}
+    cluster.nodes["n1"].close()
+    clock, waits = [0.0], list[float]()
+
+    def sleep(seconds: float) -> None:
+        waits.append(seconds)
+        clock[0] += 59.0
+
+    time = SimpleNamespace(monotonic=lambda: clock[0], sleep=sleep)
+    monkeypatch.setattr("twinlog.spark.asking.time", time)
+    found = [row["queue_offset"] for t in tasks for b in read_any(t) for row in b.to_pylist()]
+    assert min(found) == 5 and len(waits) == 2, "60 s once, not for each queue"
+
+
 def test_retention_between_plan_and_read(cluster: FakeCluster, places: Mapping[str, Path]) -> None:
     """Rows that were live when the query was planned come from the archive, each once."""
     given = {"servers": servers(cluster), "maxStaleness": "0", "columns": "full"}
@@ -278,3 +327,21 @@ def test_retention_between_plan_and_read(cluster: FakeCluster, places: Mapping[s
     trim(cluster, KEPT + SEGMENT)
     with pytest.raises(DataLossError, match="are gone"):
         [list(read_any(task)) for task in alone]
+
+
+def test_late_rows_are_proven_too(
+    cluster: FakeCluster, places: Mapping[str, Path], tmp_path: Path
+) -> None:
+    """An archive file that was written anew is a loss, also where retention came in between."""
+    shutil.copytree(places["archive"], tmp_path / "a")
+    path = tmp_path / "a" / Place(tmp_path / "a").newest().segments[0].data[0].path
+    given = {"servers": servers(cluster), "maxStaleness": "0", "archive": str(tmp_path / "a")}
+    tasks = batch_query(given).tasks(0)
+    careless = batch_query({**given, "checkCrc": "off"}).tasks(0)
+    trim(cluster, SEGMENT)
+    before = [batch.num_rows for task in tasks for batch in read_any(task)]
+    pq.write_table(pq.ParquetFile(path).read(), path)
+    with pytest.raises(DataLossError, match="it is not what was written"):
+        [list(read_any(task)) for task in tasks]
+    found = [batch.num_rows for task in careless for batch in read_any(task)]
+    assert sum(found) == sum(before) > 0
