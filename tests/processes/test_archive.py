@@ -21,6 +21,7 @@ from twinlog.spark.archive import job, telling
 from twinlog.spark.archive.job import ArchiveSettings, RestoreSettings, archive, restore
 from twinlog.spark.archive.manifest import Manifest
 from twinlog.spark.archive.place import Place
+from twinlog.spark.archive.proof import Whole
 from twinlog.spark.asking import Asking
 from twinlog.spark.jobs.engine import PlainEngine
 from twinlog.spark.jobs.report import Verdict
@@ -91,7 +92,7 @@ def test_retention_deletes_what_is_proven_and_nothing_else(
             for n in files(cluster, "n2")[:3]}  # fmt: skip
     settings = ArchiveSettings(None, to, servers=servers(cluster))
     original = job.tell
-    job.tell = lambda servers, group, manifest: []  # type: ignore[assignment]
+    job.tell = lambda *given: []  # type: ignore[assignment]
     try:
         found = archive(PlainEngine(), settings)
     finally:
@@ -108,7 +109,7 @@ def test_retention_deletes_what_is_proven_and_nothing_else(
 
     cluster.until(two_snapshots, "snapshots that let four files go")
     assert starts(cluster) == [0, 0] and files(cluster, "n1")[0] == 0
-    told = telling.tell(settings.servers, "g1", three)
+    told = telling.tell(settings.servers, "g1", three, Whole(PlainEngine(), to, ()).namable)
     assert [(one.node, one.archived, one.state) for one in told] == [
         ("n1", 3 * MiB, "told"), ("n2", 3 * MiB, "told"),
     ]  # fmt: skip

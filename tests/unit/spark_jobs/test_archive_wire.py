@@ -99,6 +99,54 @@ def test_all_nodes_are_told_what_the_manifest_proves(cluster: Cluster, tmp_path:
     assert nodes["n3"].mark == sealed(cluster) and again.verdict is Verdict.FINE
 
 
+def test_nothing_is_told_of_files_that_are_gone(cluster: Cluster, tmp_path: Path) -> None:
+    """A node that returns is told only what is whole before them; so is one that was told."""
+    nodes, to = cluster[0], tmp_path / "archive"
+    nodes["n3"].gone = True
+    archive(PlainEngine(), settings(cluster, to))
+    (to / Place(to).newest().segments[1].data[0].path).unlink()
+    nodes["n3"].gone = False
+    for _ in range(2):
+        again = archive(PlainEngine(), settings(cluster, to))
+        assert again.verdict is Verdict.DAMAGED and nodes["n3"].mark == SEGMENT
+        assert [row[0] for row in again.tables["damaged"].rows] == [SEGMENT]
+    assert nodes["n1"].mark == sealed(cluster)
+
+
+def test_what_a_node_lacks_is_read_before_it_is_told(cluster: Cluster, tmp_path: Path) -> None:
+    """The same length with other bytes: nothing is told from that segment on."""
+    nodes, to = cluster[0], tmp_path / "archive"
+    nodes["n3"].gone = True
+    archive(PlainEngine(), settings(cluster, to))
+    path = to / Place(to).newest().segments[1].data[0].path
+    data = path.read_bytes()
+    path.write_bytes(data[:60] + bytes([data[60] ^ 1]) + data[61:])
+    nodes["n3"].gone = False
+    again = archive(PlainEngine(), settings(cluster, to))
+    assert again.verdict is Verdict.DAMAGED and nodes["n3"].mark == SEGMENT
+
+
+def test_files_that_go_before_the_commit_are_not_committed(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    """Another archiver took them for orphans: no manifest, nobody is told."""
+    nodes, to = cluster[0], tmp_path / "archive"
+
+    class Losing(PlainEngine):
+        spreads = 0
+
+        def spread(self, work: Callable[[T], R], items: Sequence[T]) -> list[R]:
+            found = super().spread(work, items)
+            Losing.spreads += 1
+            if Losing.spreads == 2:
+                next((to / "data").rglob("*.parquet")).unlink()
+            return found
+
+    with pytest.raises(CorruptionError, match="is gone"):
+        archive(Losing(), settings(cluster, to))
+    assert Place(to).newest() == Manifest() and not nodes["n1"].mark
+
+
 def test_a_node_that_holds_other_bytes_is_damage(cluster: Cluster, tmp_path: Path) -> None:
     """It takes nothing from there on; the report says so with exit 65."""
     nodes, to = cluster[0], tmp_path / "archive"

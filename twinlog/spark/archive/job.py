@@ -3,7 +3,8 @@
 archive: the sealed segments of a store that the archive does not have are written, each by one
 task; then every one is read back, made into bytes again and compared with the log file; only then
 the manifest that names them is created. A run that ends early leaves the archive as it was. At last
-the nodes are told what the manifest proves (`archive.telling`).
+the archive's files are looked at once more (`archive.proof`), and the nodes are told what is whole
+(`archive.telling`).
 
 The store is a directory, or a cluster whose nodes each task asks itself (`archive.sources`).
 
@@ -32,6 +33,7 @@ from twinlog.spark.archive.place import (
     sync_directory,
     sync_file,
 )
+from twinlog.spark.archive.proof import Whole, missing
 from twinlog.spark.archive.scan import Sealed
 from twinlog.spark.archive.sources import (
     STALENESS_SECONDS,
@@ -97,6 +99,8 @@ def archive(engine: Engine, settings: ArchiveSettings) -> Report:
         written = engine.spread(work, items)
         check = engine.spread(partial(check_segment, root=str(settings.to)), written)
         wrong = [text for text in check if text]
+        # another archiver takes files for orphans that no manifest names for a day
+        wrong += [text for segment in written if (text := missing(segment, settings.to))]
         if wrong:
             hint = "nothing was committed; look at the log: twinlog spark verify"
             raise CorruptionError(f"the archive is not what the log is: {wrong[0]}", hint=hint)
@@ -104,11 +108,10 @@ def archive(engine: Engine, settings: ArchiveSettings) -> Report:
     except BaseException:
         discard(place, run)
         raise
-    orphans = place.orphans(older_than=settings.orphans_after)
-    for path in orphans:
-        path.unlink(missing_ok=True)
-    told = tell(settings.tell or settings.servers, group, after)
-    return _archived(settings, Outcome(group, after, written, len(orphans), told))
+    orphans = place.remove_orphans(older_than=settings.orphans_after)
+    whole = Whole(engine, settings.to, written)
+    told = tell(settings.tell or settings.servers, group, after, whole.namable)
+    return _archived(settings, Outcome(group, after, written, orphans, told, whole.wrong))
 
 
 def unarchived(settings: ArchiveSettings, before: Manifest) -> tuple[str, list[Sealed]]:
@@ -139,6 +142,7 @@ class Outcome:
     written: Sequence[Segment]
     orphans: int
     told: Sequence[Told]
+    wrong: Sequence[tuple[Segment, str]]
 
 
 def discard(place: Place, run: str) -> None:
@@ -179,8 +183,12 @@ def _archived(settings: ArchiveSettings, done: Outcome) -> Report:
     if done.told:
         told = [(one.node, one.archived, one.state) for one in done.told]
         tables["told"] = Rows("NODE ARCHIVED> STATE", told)
+    if done.wrong:
+        wrong: list[tuple[Value, ...]] = [(s.base, s.end, text) for s, text in done.wrong]
+        tables["damaged"] = Rows("START> END> STATE", wrong)
+        head += f" · {len(wrong)} segments damaged, nothing told from {wrong[0][0]} on"
     differ = any(one.differs for one in done.told)
-    verdict = Verdict.DAMAGED if differ else Verdict.FINE
+    verdict = Verdict.DAMAGED if differ or done.wrong else Verdict.FINE
     return Report("SparkArchive", head, fields, tables, verdict)
 
 

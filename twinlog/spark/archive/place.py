@@ -111,6 +111,15 @@ class Place:
                     found.append(path)
         return found
 
+    def remove_orphans(self, older_than: float) -> int:
+        """Remove the orphans and return how many; what was committed meanwhile stays."""
+        removed = 0
+        for path in self.orphans(older_than=older_than):
+            if path.relative_to(self.root).as_posix() not in self.newest().files():
+                path.unlink(missing_ok=True)
+                removed += 1
+        return removed
+
 
 def write_durably(path: Path, data: bytes) -> None:
     """Write a file that must not exist, and flush it."""

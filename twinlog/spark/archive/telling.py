@@ -4,14 +4,15 @@ A node keeps one log offset, durably: below it an archive has everything (``stor
 It takes a part only when its own bytes have the SHA-256 that the manifest names, so an archive that
 has something else can delete nothing. Parts are named one by one, without a gap from the node's
 mark on; what it has been told already is not hashed again. A node that is away, busy or behind is
-told by the next run.
+told by the next run. Nothing is named before the archive's own files were looked at
+(`archive.proof`): the marks of all nodes are asked first, so that it is known what is new to one.
 
 Not here: what a node may delete then (``storage.retention``, ``retention.archive``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -45,10 +46,20 @@ class Told:
     differs: bool = False
 
 
-def tell(servers: Sequence[str], group: str, manifest: Manifest) -> list[Told]:
+Namable = Callable[[Sequence[Segment], int], Sequence[Segment]]
+"""Takes a group's segments and the offset below which all nodes were told; what may be named."""
+
+
+def tell(servers: Sequence[str], group: str, manifest: Manifest, namable: Namable) -> list[Told]:
     """Tell every node of a cluster what the archive has of its group; [] without servers.
 
     A node that cannot be told is no error of the archive: it is in the answer.
+
+    Args:
+        servers: Addresses of any nodes.
+        group: The archive's.
+        manifest: What the archive has.
+        namable: Looks at the files and says what of it is whole (`archive.proof.Whole`).
 
     Raises:
         SourceUnavailable: No node answers at all.
@@ -60,18 +71,46 @@ def tell(servers: Sequence[str], group: str, manifest: Manifest) -> list[Told]:
         if nodes.route.group != group:
             text = f"belongs to the group {nodes.route.group}, the archive's is {group}"
             return [Told(name, None, text) for name in nodes.order()]
-        return [_told(nodes, name, manifest.of_group(group)) for name in nodes.order()]
+        known = [_known(nodes, name) for name in nodes.order()]
+        above = min((one.needs for one in known if isinstance(one, _Known)), default=None)
+        if above is None:
+            return [one for one in known if isinstance(one, Told)]
+        segments = manifest.of_group(group)
+        named = namable(segments, above)
+        whole = len(named) == len(segments)
+        return [one if isinstance(one, Told) else _told(nodes, one, named, whole) for one in known]
     finally:
         nodes.close()
 
 
-def _told(nodes: Nodes, name: str, segments: Sequence[Segment]) -> Told:
-    mark: int | None = None
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What a node has been told before: its mark, and where its log starts."""
+
+    node: str
+    mark: int
+    start: int
+
+    @property
+    def needs(self) -> int:
+        """Log offset from which on it can be told something."""
+        return max(self.mark, self.start)
+
+
+def _known(nodes: Nodes, name: str) -> _Known | Told:
     try:
         status = nodes.order_to(name, Type.STATUS, {}, timeout=STATUS_SECONDS)
-        mark, start = _number(status, "retention", "archived"), _number(status, "offsets", "start")
+    except TwinlogError as error:
+        return Told(name, None, error.text)
+    mark = _number(status, "retention", "archived")
+    return _Known(name, mark, _number(status, "offsets", "start"))
+
+
+def _told(nodes: Nodes, known: _Known, segments: Sequence[Segment], whole: bool) -> Told:
+    name, mark = known.node, known.mark
+    try:
         for segment in segments:
-            if segment.end <= max(mark, start):
+            if segment.end <= max(mark, known.start):
                 continue
             fields = {"op": "archived", "parts": [[segment.base, segment.end, segment.sha256]]}
             seconds = ORDER_SECONDS + (segment.end - segment.base) / HASH_RATE
@@ -79,7 +118,7 @@ def _told(nodes: Nodes, name: str, segments: Sequence[Segment]) -> Told:
             mark = segment.end
     except TwinlogError as error:
         return Told(name, mark, error.text, error.code == "archive" and "differs" in error.text)
-    return Told(name, mark, "told")
+    return Told(name, mark, "told" if whole else "told what is whole before the damage")
 
 
 def _number(status: Frame, part: str, name: str) -> int:
