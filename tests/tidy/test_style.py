@@ -72,7 +72,7 @@ SEAM = {
 
 SHELL = {
     "twinlog/spark/archive": {
-        "job", "place", "rows", "scan", "sources", "telling", "view", "writing",
+        "job", "place", "proof", "rows", "scan", "sources", "telling", "view", "writing",
     },
     "twinlog/spark/jobs": {
         "compact", "compare", "engine", "index_check", "rebuild", "replay", "session",
