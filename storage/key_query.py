@@ -115,6 +115,9 @@ class Lookup:
         """Asked before each cell, in the thread that runs: whether nobody waits any more."""
         self.generation = 0
         """The store's, when the search began: a cut raises it."""
+        self.at = TIME_MAX
+        """Log offset of the record that was looked at last: what follows says nothing of the log
+        once that has left."""
         self.bad_file = ""
         """Name of an index file that did not hold together, after `run` raised."""
 
@@ -146,6 +149,7 @@ class Lookup:
         Raises:
             CorruptionError: A file of the index (`bad_file`), or the log, is damaged.
             DiskError: A file could not be read.
+            IndexError: A file of the log left meanwhile.
         """
         try:
             self._walk()
@@ -163,6 +167,7 @@ class Lookup:
     def _walk(self) -> None:
         size = 0
         for offset in self._hits():
+            self.at = offset
             view = self._proven(offset)
             if view is None:
                 continue

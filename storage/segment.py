@@ -54,8 +54,15 @@ class Segment:
         return log_path(self.start)
 
     def view(self, start: int, end: int) -> memoryview:
-        """Return the bytes between two log offsets."""
-        return self.mapping.buffer[start - self.start : end - self.start]
+        """Return the bytes between two log offsets.
+
+        Raises:
+            IndexError: The file has left the log, which a thread may meet: no bytes are not damage.
+        """
+        buffer = self.mapping.buffer  # one look: the log's owner may let it go at any time
+        if not buffer.nbytes:
+            raise IndexError(f"{self.path} has left the log")
+        return buffer[start - self.start : end - self.start]
 
     def flush(self, start: int, end: int, op: str) -> None:
         """Return when the bytes between two log offsets and all entries are on the disk.

@@ -106,7 +106,11 @@ class Segments:
         return found
 
     def view(self, start: int, end: int) -> memoryview:
-        """Return the bytes of a range within one segment."""
+        """Return the bytes of a range within one segment.
+
+        Raises:
+            IndexError: The log does not hold them, or in a worker thread not any more.
+        """
         segment = self.at(start)
         if end > segment.end:
             raise IndexError(f"{start}..{end} crosses the border of a segment")
@@ -170,6 +174,7 @@ class Segments:
         Raises:
             CorruptionError: Facts ``file``, ``offset`` (log offset of the batch), ``length``. So it
                 is, too, where a file or the entry of a batch is lost: nothing proves those bytes.
+            IndexError: In a worker thread: a file left meanwhile.
         """
         if start >= self.proven_from and not again:
             return

@@ -133,7 +133,7 @@ class Serving(Upkeep):
         the store.
 
         Raises:
-            Busy: The log was cut meanwhile; what was found says nothing.
+            Busy: The log was cut, or files left, meanwhile; what was found says nothing.
             IndexBehind: A file of the index was damaged; to be tried again.
             CorruptionError: The log is damaged; nothing wrong was found.
         """
@@ -142,6 +142,8 @@ class Serving(Upkeep):
             raise Busy("the log was cut during the search", hint="ask again")
         if error is None:
             return
+        if not lookup.bad_file and lookup.at < self._log.start:
+            raise Busy("retention took a record while it was looked for", hint="ask again")
         if not lookup.bad_file or keys is None:
             self.mark_quarantine(damage_of(error))
             raise error
