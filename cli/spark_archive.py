@@ -1,7 +1,8 @@
 """``twinlog spark archive`` and ``restore``: sealed segments to Parquet files and back.
 
 ``archive --follow`` repeats until it is stopped, ``archive.every`` of the cluster file between two
-runs. A cluster that cannot be reached is waited for: the next run tries again.
+runs. A cluster that cannot be reached is waited for: the next run tries again. A run that finds
+damage is the last one, so that it is not lost among those that follow.
 
 Not here: the jobs (``twinlog.spark.archive``).
 """
@@ -61,7 +62,7 @@ def archive(
         group: Group the directory belongs to.
         codec: Compression of the files: zstd:1 to zstd:19, snappy, gzip, none.
         older_than: Only segments whose newest record is so old.
-        follow: Go on until stopped, every so often.
+        follow: Go on, every so often, until stopped or a run does not end with 0.
         every: Time between two runs, with --follow; without it archive.every of the cluster file.
         master: Spark master, as spark://host:port; without it a local one.
         report: File for the report as JSON.
@@ -84,8 +85,8 @@ def archive(
     given = EVERY_SECONDS if config is None else config.archive.every
     pause = parse_duration(every) if every else given
     with Run(context, master, report) as run:
-        while follow:
-            _one_of_many(context, run, settings, pause)
+        if follow:
+            return _repeated(context, run, settings, pause)
         return run.finish(job.archive(run.engine, settings))
 
 
@@ -120,16 +121,23 @@ def _target(to: Path | None, config: ClusterConfig | None) -> Path:
     raise Failure(Exit.USAGE, "nothing says where the archive is", hints=hints)
 
 
-def _one_of_many(context: Context, run: Run, settings: ArchiveSettings, pause: float) -> None:
-    """Archive once, then wait; a cluster out of reach is no end of it, everything else is."""
+def _repeated(context: Context, run: Run, settings: ArchiveSettings, pause: float) -> int:
+    """Archive again and again; return the exit code of the first run whose report is not fine.
+
+    A cluster out of reach is no end of it, every other error is.
+    """
     from twinlog.spark.archive import job
 
-    try:
-        run.finish(job.archive(run.engine, settings))
-    except UnavailableError as error:
-        context.printer.note(f"not archived this time: {error.text}")
-    context.printer.detail(f"next run in {format_duration(pause)}")
-    time.sleep(pause)
+    while True:
+        try:
+            code = run.finish(job.archive(run.engine, settings))
+        except UnavailableError as error:
+            context.printer.note(f"not archived this time: {error.text}")
+        else:
+            if code != Exit.OK:
+                return code
+        context.printer.detail(f"next run in {format_duration(pause)}")
+        time.sleep(pause)
 
 
 def restore(

@@ -315,3 +315,22 @@ def test_follow_goes_by_the_cluster_file(
     assert main(words, PLAIN) == 130
     assert pauses == [420.0] * 3
     assert Place(tmp_path / "cold").newest().number == 1
+
+
+def test_follow_ends_with_the_first_run_that_finds_damage(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A node with other bytes is exit 65 with --follow too, after the runs that were fine."""
+    nodes, pauses = cluster[0], list[float]()
+
+    def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 2:
+            raise KeyboardInterrupt
+        nodes["n1"].log[SEGMENT + 200] ^= 1
+        nodes["n1"].mark = 0
+
+    monkeypatch.setattr("cli.spark_archive.time.sleep", sleep)
+    words = ["spark", "archive", "--servers", ",".join(cluster[1]), "--to", str(tmp_path / "a")]
+    assert main([*words, "--follow", "--every", "1m"], PLAIN) == 65
+    assert pauses == [60.0]

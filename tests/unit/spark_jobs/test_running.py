@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import pickle
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pytest
 
 from cli.app import main
 from tests.golden.manifest import unpack
-from twinlog.spark.jobs.engine import last_words
+from twinlog.errors import CorruptionError, TwinlogError
+from twinlog.spark.errors import SourceUnavailable
+from twinlog.spark.jobs.engine import Rdd, SparkEngine, StatusTracker, TaskError, last_words
 
 PLAIN = {"TWINLOG_SPARK_ENGINE": "plain"}
 
@@ -67,3 +71,69 @@ def test_the_last_words_of_a_task() -> None:
         "twinlog.errors.CorruptionError: at 4096: the size is wrong\n\n\tat org.apache.spark.Y\n"
     )
     assert last_words(text) == "at 4096: the size is wrong"
+
+
+class FakeContext:
+    """Runs tasks here; what goes in and out is pickled, as between processes, and an error of a
+    task is only its text."""
+
+    defaultParallelism = 1
+
+    def __init__(self) -> None:
+        self._bundles: list[object] = []
+        self._work: Callable[[Iterator[object]], Iterable[object]] = list
+
+    def parallelize(self, c: Iterable[object], numSlices: int) -> Rdd:
+        """Keep the bundles."""
+        self._bundles = list(c)
+        return self
+
+    def mapPartitions(self, f: Callable[[Iterator[object]], Iterable[object]]) -> Rdd:
+        """Keep the function."""
+        self._work = f
+        return self
+
+    def collect(self) -> list[object]:
+        """Run everything."""
+        try:
+            done = [pickle.dumps(list(self._work(iter([one])))) for one in self._bundles]
+        except Exception as error:
+            text = f"Job aborted\nTraceback\n{type(error).__name__}: {error}"
+            raise RuntimeError(text) from None
+        return [result for one in done for result in pickle.loads(one)]
+
+    def statusTracker(self) -> StatusTracker:
+        """Nobody asks."""
+        raise AssertionError
+
+    def cancelAllJobs(self) -> None:
+        """Nobody asks."""
+        raise AssertionError
+
+
+def refuse(item: int) -> int:
+    """Work of a task."""
+    match item:
+        case 5:
+            raise SourceUnavailable("no node answers", hint="look", code="away", node="n1")
+        case 7:
+            raise CorruptionError("at 4096: the size is wrong", offset=4096)
+        case 9:
+            raise OSError("no space")
+    return -item
+
+
+def test_an_error_of_a_task_is_raised_as_what_it_is() -> None:
+    """Its class, text, code and facts, the first in the items' order; other errors are a text."""
+    engine = SparkEngine(FakeContext())
+    assert engine.spread(refuse, range(5)) == [0, -1, -2, -3, -4]
+    with pytest.raises(TwinlogError) as away:
+        engine.spread(refuse, [8, 7, 5, 1, 2])
+    assert type(away.value) is CorruptionError and away.value.offset == 4096
+    with pytest.raises(TwinlogError) as away:
+        engine.spread(refuse, [*range(5), 6, 5, 7])
+    assert type(away.value) is SourceUnavailable and away.value.retryable
+    told = (away.value.text, away.value.code, away.value.hint, dict(away.value.facts))
+    assert told == ("no node answers", "away", "look", {"node": "n1"})
+    with pytest.raises(TaskError, match="no space"):
+        engine.spread(refuse, [9, 10])

@@ -6,6 +6,10 @@ defined in a module (Spark sends it by name) and must not keep anything between 
 Items are bundled into a few tasks for each core: an empty task alone costs 25 ms of CPU. A task
 that dies with its executor is run again by Spark, so the function must bear being applied twice.
 
+An error of ours is a task's result, not its death: Spark would run the task again and keep a text
+only, and damage could no more be told from a node that is away. So what is worth a wait has to wait
+inside of the function. Every other error is Spark's matter and ends as a `TaskError`.
+
 Not here: starting a session (`jobs.session`).
 """
 
@@ -14,6 +18,7 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Protocol, TypeVar
 
@@ -45,7 +50,8 @@ class Engine(Protocol):
         """Return ``work(item)`` for every item, in order.
 
         Raises:
-            TaskError: One could not be done.
+            TwinlogError: The first item, in their order, that ended with one.
+            TaskError: One could not be done for another reason.
         """
         ...
 
@@ -142,8 +148,12 @@ class SparkEngine:
             stop.set()
             if watcher.is_alive():
                 watcher.join()
-        results: dict[int, R] = dict(found)  # type: ignore[arg-type]  # pyright: ignore
-        return [results[i] for i in range(len(items))]
+        results: dict[int, R | _Refused] = dict(found)  # type: ignore[arg-type]  # pyright: ignore
+        for i in sorted(results):
+            result = results[i]
+            if isinstance(result, _Refused):
+                raise result.error
+        return [results[i] for i in range(len(items))]  # type: ignore[misc]  # pyright: ignore
 
     def _watch(self, stop: threading.Event) -> None:
         tracker, progress = self._context.statusTracker(), self._progress
@@ -155,12 +165,26 @@ class SparkEngine:
                 progress(done, sum(stage.numTasks for stage in running))
 
 
-def _bundle(work: Callable[[T], R], bundles: Iterator[object]) -> Iterator[tuple[int, R]]:
-    """Do the items of one task."""
+@dataclass(frozen=True, slots=True)
+class _Refused:
+    """What an item came to that ended with an error of ours."""
+
+    error: TwinlogError
+
+
+def _bundle(
+    work: Callable[[T], R], bundles: Iterator[object]
+) -> Iterator[tuple[int, R | _Refused]]:
+    """Do the items of one task, up to the first that ends with an error."""
     for bundle in bundles:
         items: list[tuple[int, T]] = bundle  # type: ignore[assignment]  # pyright: ignore
         for number, item in items:
-            yield number, work(item)
+            try:
+                found: R | _Refused = work(item)
+            except TwinlogError as error:
+                yield number, _Refused(error)
+                return
+            yield number, found
 
 
 def _collected(rdd: Rdd) -> list[object]:
