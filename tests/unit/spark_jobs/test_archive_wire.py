@@ -174,6 +174,20 @@ def test_a_directory_is_archived_and_its_cluster_told(
     assert "belongs to the group g1" in report["told"][0]["state"]
 
 
+def test_an_archive_counts_though_nobody_is_there_to_be_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was committed is in the report; who did not answer is a row of it, no error."""
+    monkeypatch.setattr("twinlog.spark.asking.ROUTE_SECONDS", 0.1)
+    made = log()
+    made.write(tmp_path / "s", confirm=made.end)
+    gone = ("127.0.0.1:1",)
+    found = archive(PlainEngine(), ArchiveSettings(tmp_path / "s", tmp_path / "a", tell=gone))
+    assert found.fields["manifest"] == 1 and found.fields["segments_added"]
+    (row,) = found.tables["told"].rows
+    assert row[:2] == ("127.0.0.1:1", None) and "no node of 127.0.0.1:1 answered" in str(row[2])
+
+
 def test_wrong_calls(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Both origins, a told cluster that is read, no target."""
     words = ["spark", "archive", "--to", str(tmp_path)]

@@ -19,6 +19,7 @@ from typing import cast
 from twinlog.errors import TwinlogError
 from twinlog.spark.archive.manifest import Manifest, Segment
 from twinlog.spark.asking import Asking, Nodes
+from twinlog.spark.errors import SourceUnavailable
 from twinlog.units import MiB
 from twinlog.wire import Frame, Type
 
@@ -53,20 +54,21 @@ Namable = Callable[[Sequence[Segment], int], Sequence[Segment]]
 def tell(servers: Sequence[str], group: str, manifest: Manifest, namable: Namable) -> list[Told]:
     """Tell every node of a cluster what the archive has of its group; [] without servers.
 
-    A node that cannot be told is no error of the archive: it is in the answer.
+    A node that cannot be told is no error of the archive: it is in the answer. So are the addresses
+    when nobody answers there.
 
     Args:
         servers: Addresses of any nodes.
         group: The archive's.
         manifest: What the archive has.
         namable: Looks at the files and says what of it is whole (`archive.proof.Whole`).
-
-    Raises:
-        SourceUnavailable: No node answers at all.
     """
     if not servers:
         return []
-    nodes = Nodes(Asking(tuple(servers), "any", 0.0))
+    try:
+        nodes = Nodes(Asking(tuple(servers), "any", 0.0))
+    except SourceUnavailable as error:
+        return [Told(", ".join(servers), None, error.text)]
     try:
         if nodes.route.group != group:
             text = f"belongs to the group {nodes.route.group}, the archive's is {group}"
