@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -145,6 +146,52 @@ def test_files_that_go_before_the_commit_are_not_committed(
     with pytest.raises(CorruptionError, match="is gone"):
         archive(Losing(), settings(cluster, to))
     assert Place(to).newest() == Manifest() and not nodes["n1"].mark
+
+
+def test_a_log_that_went_another_way_is_not_added(cluster: Cluster, tmp_path: Path) -> None:
+    """The same name and group, other bytes, further than the archive: nothing is added or told."""
+    nodes, to = cluster[0], tmp_path / "archive"
+    archive(PlainEngine(), settings(cluster, to))
+    made = log(120)
+    for node in nodes.values():
+        node.log = bytearray(bytes(made.log).ljust(-(-made.end // SEGMENT) * SEGMENT, b"\0"))
+        node.entries, node.confirm, node.mark = list(made.entries), made.end, 0
+    with pytest.raises(CorruptionError, match="is not what was archived") as caught:
+        archive(PlainEngine(), settings(cluster, to))
+    assert caught.value.facts["offset"] == Place(to).newest().segments[-1].base
+    assert Place(to).newest().number == 1 and not any(node.mark for node in nodes.values())
+
+
+def test_the_same_log_grows_on_in_the_archive(cluster: Cluster, tmp_path: Path) -> None:
+    """Compared with what is archived, though a slave serves damaged bytes of it."""
+    nodes, to = cluster[0], tmp_path / "archive"
+    whole = {name: node.confirm for name, node in nodes.items()}
+    for node in nodes.values():
+        node.confirm = 2 * SEGMENT
+    archive(PlainEngine(), settings(cluster, to))
+    for name, node in nodes.items():
+        node.confirm = whole[name]
+    nodes["n2"].log[SEGMENT + 200] ^= 1
+    nodes["n2"].mark = 0
+    found = archive(PlainEngine(), settings(cluster, to))
+    assert found.fields["covered_end"] == sealed(cluster) and found.fields["manifest"] == 2
+
+
+def test_a_stranger_is_refused(cluster: Cluster, tmp_path: Path) -> None:
+    """The manifest names its cluster; another one adds nothing and is told nothing."""
+    nodes, to = cluster[0], tmp_path / "archive"
+    place = Place(to)
+    made = log()
+    made.write(tmp_path / "s", confirm=made.end)
+    archive(PlainEngine(), ArchiveSettings(tmp_path / "s", to))
+    one = replace(place.newest(), cluster="other")
+    place.path_of(1).write_text(one.text())
+    for origin in (settings(cluster, to), ArchiveSettings(tmp_path / "s", to, tell=cluster[1])):
+        with pytest.raises(
+            CorruptionError, match="of the cluster 'other', the nodes are of 'demo'"
+        ):
+            archive(PlainEngine(), origin)
+    assert place.newest() == one and not any(node.mark for node in nodes.values())
 
 
 def test_a_node_that_holds_other_bytes_is_damage(cluster: Cluster, tmp_path: Path) -> None:

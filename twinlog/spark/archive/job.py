@@ -92,7 +92,8 @@ def archive(engine: Engine, settings: ArchiveSettings) -> Report:
     """
     place = Place(settings.to)
     before = place.newest()
-    group, items = unarchived(settings, before)
+    source = unarchived(settings, before)
+    group, items = source.group, source.items
     run = uuid.uuid4().hex[:12]
     try:
         work = partial(write_segment, to=str(settings.to), codec=settings.codec, run=run)
@@ -104,7 +105,7 @@ def archive(engine: Engine, settings: ArchiveSettings) -> Report:
         if wrong:
             hint = "nothing was committed; look at the log: twinlog spark verify"
             raise CorruptionError(f"the archive is not what the log is: {wrong[0]}", hint=hint)
-        after = place.commit(written) if written else before
+        after = place.commit(written, source.cluster) if written else before
     except BaseException:
         discard(place, run)
         raise
@@ -114,8 +115,21 @@ def archive(engine: Engine, settings: ArchiveSettings) -> Report:
     return _archived(settings, Outcome(group, after, written, orphans, told, whole.wrong))
 
 
-def unarchived(settings: ArchiveSettings, before: Manifest) -> tuple[str, list[Sealed]]:
-    """Return the group, and its segments that are sealed, old enough and not archived yet."""
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What is to be archived: of which cluster ("" for a directory) and group, which segments."""
+
+    cluster: str
+    group: str
+    items: Sequence[Sealed]
+
+
+def unarchived(settings: ArchiveSettings, before: Manifest) -> Source:
+    """Return the segments that are sealed, old enough and not archived yet.
+
+    Raises:
+        CorruptionError: What is archived is not this log.
+    """
     have = {(segment.group, segment.base) for segment in before.segments}
     if settings.path is not None:
         other = changed_since(settings.path, before.of_group(settings.group))
@@ -126,11 +140,19 @@ def unarchived(settings: ArchiveSettings, before: Manifest) -> tuple[str, list[S
             raise CorruptionError(text, hint=hint, offset=other.base)
         found = of_directory(settings.path, settings.group)
         found = [item for item in found if (item.group, item.base) not in have]
-        return settings.group, older_in_directory(settings.path, found, settings.older_than)
+        found = older_in_directory(settings.path, found, settings.older_than)
+        return Source("", settings.group, found)
     asking = Asking(settings.servers, settings.read_from, STALENESS_SECONDS)
     with Cluster(asking) as cluster:
+        before.require(cluster.name)
         found = [s for s in cluster.sealed() if (s.group, s.base) not in have]
-        return cluster.group, cluster.older(found, settings.older_than)
+        found = cluster.older(found, settings.older_than)
+        contrary = cluster.contradicts(before.of_group(cluster.group)) if found else None
+        if contrary is not None:
+            text = f"what the nodes have at {contrary.base} is not what was archived of it"
+            hint = "the archive is of another log: archive this one into another directory"
+            raise CorruptionError(text, hint=hint, offset=contrary.base)
+        return Source(cluster.name, cluster.group, found)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,8 @@
 
 A manifest lists segments, oldest first for each group. A segment is one whole log file: its bytes
 can be made again from its files, and their SHA-256 is ``sha256``. Manifests are numbered from 1 and
-each names the SHA-256 of the one before, so a rewritten one is noticed.
+each names the SHA-256 of the one before, so a rewritten one is noticed. An archive belongs to one
+cluster: two histories in one manifest would be read as one.
 
 Offsets are log offsets in bytes, ends exclusive; times are milliseconds since 1970.
 
@@ -92,6 +93,8 @@ class Manifest:
     previous: str = ""
     segments: Sequence[Segment] = ()
     tool: str = "twinlog"
+    cluster: str = ""
+    """Name of the cluster that it was read from; empty as long as only directories were."""
 
     def of_group(self, group: str) -> list[Segment]:
         """Return a group's segments, oldest first."""
@@ -117,11 +120,29 @@ class Manifest:
         Args:
             added: New segments.
             digest: SHA-256 of this manifest's text; empty for number 0.
+
+        Raises:
+            CorruptionError: One of them is here with other bytes: the logs are not the same.
         """
-        have = {(segment.group, segment.base) for segment in self.segments}
+        have = {(segment.group, segment.base): segment.sha256 for segment in self.segments}
+        for segment in added:
+            if have.get((segment.group, segment.base), segment.sha256) != segment.sha256:
+                text = f"the archive has other bytes of {segment.group} at {segment.base}"
+                hint = "archive this log into another directory"
+                raise CorruptionError(text, hint=hint, offset=segment.base)
         new = [segment for segment in added if (segment.group, segment.base) not in have]
         every = sorted([*self.segments, *new], key=lambda s: (s.group, s.base))
         return replace(self, number=self.number + 1, previous=digest, segments=every)
+
+    def require(self, cluster: str) -> None:
+        """Do nothing when the archive may be of that cluster.
+
+        Raises:
+            CorruptionError: It is another one's.
+        """
+        if self.cluster and cluster and cluster != self.cluster:
+            text = f"the archive is of the cluster {self.cluster!r}, the nodes are of {cluster!r}"
+            raise CorruptionError(text, hint="archive them into another directory")
 
     def text(self) -> str:
         """Return its JSON text, the same for the same content."""

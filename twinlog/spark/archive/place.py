@@ -16,6 +16,7 @@ import os
 import time
 import uuid
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from twinlog.errors import CorruptionError, UnavailableError
@@ -64,19 +65,26 @@ class Place:
         found = [name[9:-5] for name in names if name.startswith("manifest-")]
         return sorted(int(number) for number in found if number.isdigit())
 
-    def commit(self, added: Sequence[Segment]) -> Manifest:
+    def commit(self, added: Sequence[Segment], cluster: str = "") -> Manifest:
         """Add segments to the archive and return the manifest that has them.
 
         Segments that another writer has added meanwhile are left out; their files become orphans.
 
+        Args:
+            added: New segments.
+            cluster: Name of the cluster they were read from; empty for a directory.
+
         Raises:
+            CorruptionError: The archive is of another cluster, or has other bytes there.
             UnavailableError: Other writers were quicker `TRIES` times.
         """
         for _ in range(TRIES):
             now = self.newest()
+            now.require(cluster)
             path = self.path_of(now.number)
             text = path.read_text(encoding="utf-8") if now.number else ""
             following = now.after(added, digest(text) if text else "")
+            following = replace(following, cluster=now.cluster or cluster)
             if len(following.segments) == len(now.segments):
                 return now
             if self._create(following):

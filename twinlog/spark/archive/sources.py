@@ -17,6 +17,7 @@ Not here: reading a segment (`archive.scan`).
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -28,7 +29,7 @@ from twinlog.spark.archive.manifest import Segment
 from twinlog.spark.archive.place import sha256_of
 from twinlog.spark.archive.scan import Sealed
 from twinlog.spark.asking import Asking
-from twinlog.spark.remote_log import RemoteLog
+from twinlog.spark.remote_log import Piece, RemoteLog, proven
 from twinlog.store_files import LogFile, log_file
 from twinlog.store_log import Run, TwinLog, first_stamp
 from twinlog.store_reader import StoreReader
@@ -144,6 +145,47 @@ class Cluster:
     def group(self) -> str:
         """The group that the nodes belong to."""
         return self._log.nodes.route.group
+
+    @property
+    def name(self) -> str:
+        """The name of the cluster."""
+        return self._log.nodes.route.cluster
+
+    def contradicts(self, segments: Sequence[Segment]) -> Segment | None:
+        """Return an archived segment of which the nodes have other bytes; None: no such.
+
+        Compared are the newest one that they still keep, and those that other epochs have written:
+        a log that went another way has another end.
+
+        Args:
+            segments: Of the group, oldest first.
+
+        Raises:
+            SourceUnavailable: No node served them.
+            CorruptionError: Every node served damaged bytes.
+        """
+        borders = self._log.borders()
+        start, end = min(one.start for one in borders), max(one.confirm for one in borders)
+        kept = [s for s in segments if s.base >= start and s.end <= end]
+        epochs = [(epoch, begin) for begin, epoch in self._log.nodes.epochs()]
+        for segment in kept:
+            same = list(segment.epochs) == epochs_of(epochs, segment.base, segment.end)
+            if (segment is kept[-1] or (epochs and not same)) and self._differs(segment):
+                return segment
+        return None
+
+    def _differs(self, segment: Segment) -> bool:
+        digest = hashlib.sha256()
+
+        def reset() -> None:
+            nonlocal digest
+            digest = hashlib.sha256()
+
+        def take(piece: Piece) -> None:
+            digest.update(piece.data)
+
+        proven(self._log, segment.base, segment.end, take, reset)
+        return digest.hexdigest() != segment.sha256
 
     def sealed(self) -> list[Sealed]:
         """Return the log files that some node has confirmed to their ends; slaves share them.

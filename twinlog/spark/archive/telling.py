@@ -62,6 +62,9 @@ def tell(servers: Sequence[str], group: str, manifest: Manifest, namable: Namabl
         group: The archive's.
         manifest: What the archive has.
         namable: Looks at the files and says what of it is whole (`archive.proof.Whole`).
+
+    Raises:
+        CorruptionError: They are of another cluster than the archive.
     """
     if not servers:
         return []
@@ -73,6 +76,7 @@ def tell(servers: Sequence[str], group: str, manifest: Manifest, namable: Namabl
         if nodes.route.group != group:
             text = f"belongs to the group {nodes.route.group}, the archive's is {group}"
             return [Told(name, None, text) for name in nodes.order()]
+        manifest.require(nodes.route.cluster)
         known = [_known(nodes, name) for name in nodes.order()]
         above = min((one.needs for one in known if isinstance(one, _Known)), default=None)
         if above is None:
