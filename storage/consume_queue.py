@@ -75,9 +75,17 @@ class Unflushed:
             return
         for path in sorted(self.files):
             if disk.exists(path):
-                disk.fsync(path, op)
+                _fsync(disk, path, op)
         for path in sorted(self.directories):
             disk.fsync_dir(path, op + ".dir")
+
+
+def _fsync(disk: Disk, path: str, op: str) -> None:
+    try:
+        disk.fsync(path, op)
+    except DiskError as error:
+        if error.errno != errno.ENOENT:
+            raise  # else it was removed since it was looked for
 
 
 Check = Callable[["ConsumeQueue", int, int, int], object]

@@ -22,9 +22,10 @@ Sources: RocketMQ 5.3 (``IndexService``).
 
 from __future__ import annotations
 
+import errno
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 
 from storage.consume_queue import Unflushed
@@ -77,14 +78,23 @@ class Flush:
     current: KeyFile | None
     pages: bytes
     full: tuple[FileMark, ...] = ()
+    broken: set[str] = field(default_factory=set[str])
+    """Names of full files that grow again, or are gone, since this was made: no seal fits them."""
 
     def run(self, op: str) -> None:
         """Make everything durable up to the mark; may run in a worker thread."""
         if self.current is not None and self.disk.exists(self.current.mark.path):
-            self.current.write_pages(self.pages, op)
+            self._write_pages(self.current, op)
         self.unflushed.flush(self.disk, op)
         kept = [file.name for file in self.mark.files]
-        write_seals(self.disk, self.full, kept, op + ".seal")
+        write_seals(self.disk, self.full, kept, op + ".seal", broken=self.broken)
+
+    def _write_pages(self, current: KeyFile, op: str) -> None:
+        try:
+            current.write_pages(self.pages, op)
+        except DiskError as error:
+            if error.errno != errno.ENOENT or not current.closed:
+                raise  # else its owner has removed it under the job: nothing is missing
 
 
 class KeyIndex:
@@ -189,7 +199,12 @@ class KeyIndex:
     def _give_up(self, bad: FileMark, why: str, lost: list[FileMark], segments: Segments) -> None:
         """Set a damaged file aside, drop those after it, and go back to where it began."""
         disk = self._disk
+        self._close()  # before its file goes: a job may be writing its pages
         self._full = [file for file in self._full if file not in lost]
+        first = bad.header.begin_offset if bad.header.next_cell > 1 else self.position
+        start = segments.all[0].start if segments.all else 0
+        self.position = segments.border_at_or_below(max(min(first, self.position), start))
+        self._ahead = 0  # until it is counted: an error of the disk here must cost no key
         for file in reversed(lost):
             self._unseal(file.name)
             self._unflushed.files.discard(file.path)
@@ -202,11 +217,7 @@ class KeyIndex:
                 disk.remove(f"twinlog/{name}", "key-index.aside.remove")
             self._unflushed.directories.add("twinlog")
         self._unflushed.directories.add(DIRECTORY)
-        first = bad.header.begin_offset if bad.header.next_cell > 1 else self.position
-        start = segments.all[0].start if segments.all else 0
-        self.position = segments.border_at_or_below(max(min(first, self.position), start))
         self.notes.append(f"{why}; set aside, the index is built again from {self.position} on")
-        self._close()
         try:
             self._reopen()
             self._ahead = self._entered_behind(self.position)
@@ -235,6 +246,8 @@ class KeyIndex:
 
     def _unseal(self, name: str) -> None:
         """Forget the check sums of a file that is no full one any more, or another one."""
+        if self._flying is not None:
+            self._flying.broken.add(name)  # a job may be about to write them
         break_seal(self._disk, name)
         self.seals.forget(name)
         self._unsealed = [file for file in self._unsealed if file.name != name]
@@ -386,6 +399,7 @@ class KeyIndex:
     def _cut_files(self, end: int, stamp_at: Callable[[int], int]) -> None:
         while self._current is not None and not self._current.cut(end, stamp_at):
             path = self._current.mark.path
+            self._current.closed = True  # before its file goes: a job may be writing its pages
             self._disk.remove(path, "key-index.cut.remove")
             self._unflushed.files.discard(path)
             self._unflushed.directories.add(DIRECTORY)
@@ -416,6 +430,10 @@ class KeyIndex:
     def flushed(self, flush: Flush, *, done: bool) -> None:
         """Take a flush back, done or not."""
         self._flying = None
+        for file in flush.full:
+            if file.name in flush.broken:  # it may have grown while its check sums were taken
+                break_seal(self._disk, file.name)
+                self.seals.forget(file.name)
         if done:
             for file in flush.full:
                 self.seals.forget(file.name)
@@ -423,7 +441,9 @@ class KeyIndex:
             self.full_timestamp = max(self.full_timestamp, newest)
             return
         self._unflushed.give_back(flush.unflushed)
-        self._unsealed = [*flush.full, *self._unsealed]
+        here = {file.name for file in self._full} - flush.broken
+        again = [file for file in flush.full if file.name in here]
+        self._unsealed = [*again, *self._unsealed]
         if flush.current is not None and not flush.current.closed:
             flush.current.give_back(flush.pages)
 

@@ -293,12 +293,18 @@ class KeyFile:
         self._disk.write_at(self.mark.path, 0, self.mark.header.pack(), op + ".header")
 
     def write_pages(self, pages: bytes, op: str) -> None:
-        """Write those pages of the slot table as they are now; may run in a worker thread."""
+        """Write those pages of the slot table as they are now; may run in a worker thread.
+
+        Raises:
+            DiskError: ENOENT, with `closed`, where its owner removed the file meanwhile.
+        """
         end = 0
         while not self.closed and (start := pages.find(1, end)) >= 0:
             end = pages.find(0, start)
             end = len(pages) if end < 0 else end
             for at in range(start * _PAGE, min(end * _PAGE, len(self.slots)), _PIECE):
+                if self.closed:
+                    return
                 part = self.slots[at : min(at + _PIECE, end * _PAGE)]
                 self._disk.write_at(self.mark.path, _HEAD + at, part, op + ".slots")
 

@@ -13,9 +13,11 @@ Here nothing decides what becomes of a damaged file (`storage.key_index`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import errno
+from collections.abc import Container, Iterable
 
 from storage.disk import Disk
+from storage.errors import DiskError
 from storage.key_index_file import FileMark
 from storage.packing import number, seal, unseal
 from twinlog.errors import CorruptionError
@@ -30,7 +32,9 @@ def _path(name: str) -> str:
     return f"{DIRECTORY}/{name}"
 
 
-def write_seals(disk: Disk, marks: Iterable[FileMark], kept: Iterable[str], op: str) -> None:
+def write_seals(
+    disk: Disk, marks: Iterable[FileMark], kept: Iterable[str], op: str, *, broken: Container[str]
+) -> None:
     """Write the check sums of full files durably, and remove those of files that are gone.
 
     Args:
@@ -38,23 +42,45 @@ def write_seals(disk: Disk, marks: Iterable[FileMark], kept: Iterable[str], op: 
         marks: Files that have become full.
         kept: Names of all files there are.
         op: Name of the operation.
+        broken: Names of files that are to get none; may grow meanwhile.
     """
     for mark in marks:
-        if disk.exists(mark.path):
-            crcs = b"".join(_crc(disk, mark, at) for at in range(0, mark.size, CHUNK))
-            disk.make_dir(DIRECTORY, op + ".make-dir")
-            disk.write_file(_path(mark.name), seal({"size": mark.size, "crcs": crcs}), op)
+        if mark.name not in broken and disk.exists(mark.path):
+            _seal(disk, mark, op, broken)
     known = set(kept)
     for name in disk.list(DIRECTORY):
         if name not in known:
-            disk.remove(_path(name), op + ".remove")
+            _remove(disk, name, op + ".remove")
+
+
+def _seal(disk: Disk, mark: FileMark, op: str, broken: Container[str]) -> None:
+    try:
+        crcs = b"".join(_crc(disk, mark, at) for at in range(0, mark.size, CHUNK))
+    except DiskError as error:
+        if error.errno != errno.ENOENT:
+            raise
+        return  # it was removed since it was looked for
+    if mark.name in broken:
+        return
+    disk.make_dir(DIRECTORY, op + ".make-dir")
+    disk.write_file(_path(mark.name), seal({"size": mark.size, "crcs": crcs}), op)
+    if mark.name in broken:
+        _remove(disk, mark.name, op + ".remove")
 
 
 def break_seal(disk: Disk, name: str) -> None:
     """Remove the check sums of a file that will change."""
     if disk.exists(_path(name)):
-        disk.remove(_path(name), "key-index.unseal")
+        _remove(disk, name, "key-index.unseal")
         disk.fsync_dir(DIRECTORY, "key-index.unseal.dir")
+
+
+def _remove(disk: Disk, name: str, op: str) -> None:
+    try:
+        disk.remove(_path(name), op)
+    except DiskError as error:
+        if error.errno != errno.ENOENT:
+            raise  # else a job and the index's owner met: it is gone
 
 
 def _crc(disk: Disk, mark: FileMark, at: int) -> bytes:

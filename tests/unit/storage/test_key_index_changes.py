@@ -12,6 +12,7 @@ from random import Random
 import pytest
 
 from storage import Store
+from storage.derived import stamp_at
 from storage.errors import DiskFull, IndexBehind
 from storage.key_index import KeyIndex
 from storage.key_index_file import FileMark
@@ -205,3 +206,138 @@ def test_a_search_in_a_lost_file_is_answered_later(harm: str) -> None:
         examine(store)
     assert store.damage is None
     examine(store)
+
+
+def remove_under(store: Store, how: str, end: int) -> None:
+    """Have the file that grows go, as the loop does while a job runs."""
+    keys, segments = keys_in(store), store._log.segments
+    assert keys.current is not None
+    if how == "damage":
+        keys.give_up(keys.current.mark.name, "a search found it damaged", segments)
+    else:
+        keys.cut(end, segments, lambda offset: stamp_at(segments, offset))
+
+
+@pytest.mark.parametrize("how", ["damage", "cut"])
+@pytest.mark.parametrize("when", ["snapshot.index.slots", "snapshot.index"])
+def test_a_file_may_go_while_a_job_writes_it(
+    how: str, when: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its pages or its flush find no file: no error of the disk, and it is built again."""
+    disk = FakeDisk()
+    store = master(disk, settings=PAGES)
+    put(store, 0, 12)
+    job = store.snapshot_job(force=True)
+    current = keys_in(store).current
+    assert job is not None
+    assert current is not None
+    begin, path = current.mark.header.begin_offset, current.mark.path
+    write_at, fsync, called = disk.write_at, disk.fsync, disk.called
+    gone, closed = list[str](), list[bool]()
+
+    def go(op: str, at: str) -> None:
+        if (op, at) == (when, path) and not gone:
+            gone.append(op)
+            remove_under(store, how, begin)
+
+    def write(at: str, offset: int, data: bytes | memoryview, op: str) -> None:
+        go(op, at)
+        write_at(at, offset, data, op)
+
+    def flush(at: str, op: str) -> None:
+        go(op, at)
+        fsync(at, op)
+
+    def call(op: str, at: str, **more: int) -> None:
+        if op in ("key-index.aside", "key-index.cut.remove"):
+            closed.append(current.closed)
+        called(op, at, **more)
+
+    monkeypatch.setattr(disk, "called", call)
+    monkeypatch.setattr(disk, "write_at", write)
+    monkeypatch.setattr(disk, "fsync", flush)
+    run(store, job)
+    assert gone
+    assert closed == [True], "the job was told before its file went"
+    assert not disk.exists(path)
+    assert job.error is None
+    monkeypatch.undo()
+    settle(store)
+    examine(store)
+    store.close(clean=True)
+    again = open_store(disk, settings=PAGES)
+    settle(again)
+    examine(again)
+    assert again.index_notes() == []
+
+
+def test_a_file_may_go_while_its_check_sums_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reading for the seal finds no file: it gets none, and the job goes on."""
+    disk = FakeDisk()
+    store = master(disk)
+    full_files(store)
+    job = store.snapshot_job(force=True)
+    keys, called, gone = keys_in(store), disk.called, list[str]()
+    assert job is not None
+
+    def call(op: str, at: str, **more: int) -> None:
+        if op == "key-index.seal.read" and not gone:
+            gone.append(at)
+            keys.give_up(keys.files[0].name, "a search found it damaged", store._log.segments)
+        called(op, at, **more)
+
+    monkeypatch.setattr(disk, "called", call)
+    run(store, job)
+    monkeypatch.undo()
+    assert gone
+    assert job.error is None
+    assert disk.list("twinlog/index-crc") == []
+    settle(store)
+    examine(store)
+
+
+@pytest.mark.parametrize("when", ["before", "reading", "writing"])
+@pytest.mark.parametrize("works", [True, False])
+def test_a_file_that_a_cut_reopens_gets_no_check_sums(
+    when: str, works: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whenever the cut comes, the file is full again later without being called damaged."""
+    disk = FakeDisk()
+    store, ends = master(disk), list[int]()
+    while len(keys_in(store).files) < 2:
+        put(store, len(ends), 1)
+        ends.append(store.end)
+    job = store.snapshot_job(force=True)
+    assert job is not None
+    called, cuts = disk.called, list[str]()
+    keys, segments, full = keys_in(store), store._log.segments, keys_in(store).files[0].name
+
+    def cut(op: str) -> None:
+        cuts.append(op)
+        keys.cut(ends[-6], segments, lambda offset: stamp_at(segments, offset))
+
+    def call(op: str, at: str, **more: int) -> None:
+        moment = {"reading": "key-index.seal.read", "writing": "snapshot.index.seal"}.get(when)
+        if op == moment and not cuts:
+            cut(op)
+        called(op, at, **more)
+
+    if when == "before":
+        cut(when)
+    monkeypatch.setattr(disk, "called", call)
+    if works:
+        run(store, job)
+    else:
+        disk.faults.fail("snapshot.write", error=errno.ENOSPC)
+        with pytest.raises(DiskFull):
+            run(store, job)
+    monkeypatch.undo()
+    assert cuts
+    assert full not in disk.list("twinlog/index-crc")
+    put(store, 900, 30)
+    assert full in [file.name for file in keys_in(store).files[:-1]]
+    examine(store)
+    run(store, store.snapshot_job(force=True))
+    assert full in disk.list("twinlog/index-crc")
+    examine(store)
+    assert store.index_notes() == []
