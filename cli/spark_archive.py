@@ -34,6 +34,8 @@ def archive(
     servers: str = "",
     to: Path | None = None,
     tell: str = "",
+    no_tell: bool = False,
+    replace: bool = False,
     read_from: str = "slave",
     group: str = "g1",
     codec: str = "zstd:3",
@@ -58,6 +60,8 @@ def archive(
         servers: Addresses of a cluster instead of a directory.
         to: Directory of the archive, which every task must see; without it archive.to of the file.
         tell: Addresses of the cluster that is told, with --path.
+        no_tell: Tell no node; retention keeps to another archive, or to none.
+        replace: This archive counts for the nodes from now on, no longer the one before.
         read_from: Whom tasks ask: slave (then the master), any, master, or a node's name.
         group: Group the directory belongs to.
         codec: Compression of the files: zstd:1 to zstd:19, snappy, gzip, none.
@@ -71,6 +75,8 @@ def archive(
     from twinlog.spark.archive.writing import parse_codec
 
     config = context.config() if context.config_path() is not None else None
+    if no_tell and (tell or replace):
+        raise Failure(Exit.USAGE, "--no-tell goes with neither --tell nor --replace")
     nodes, told = _clusters(context, path, servers, tell)
     settings = job.ArchiveSettings(
         path=None if path is None else store_at(path),
@@ -79,6 +85,8 @@ def archive(
         servers=nodes,
         read_from=read_from,
         tell=told,
+        silent=no_tell,
+        replace=replace,
         codec=parse_codec(codec),
         older_than=parse_duration(older_than),
     )

@@ -14,7 +14,7 @@ import secrets
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol, cast
 
-from storage.archive_mark import PARTS_MAX, ArchivedPart
+from storage.archive_mark import PARTS_MAX, ArchivedPart, Claim
 from storage.sections import Outcome, SectionResult
 from storage.state import Control, CreateTopic
 from twinlog.errors import OutcomeUnknown, TwinlogError, UnknownTopic, UsageError
@@ -31,6 +31,8 @@ RESERVED = "rmq_sys_"
 SHA256 = re.compile(r"[0-9a-fA-F]{64}")
 
 QUEUES_MAX = 1024
+ARCHIVE_ID_MAX = 64
+"""Characters; ours have 32."""
 QUEUES_DEFAULT = 8
 CONTROL_SECONDS = 10.0
 """How long an order waits for its confirmation when it does not say."""
@@ -52,7 +54,11 @@ class Ordered(Protocol):
         ...
 
     def archived(
-        self, now: float, parts: Sequence[ArchivedPart], reply: Callable[[str, str], None]
+        self,
+        now: float,
+        parts: Sequence[ArchivedPart],
+        reply: Callable[[str, str], None],
+        by: Claim,
     ) -> None:
         """Compare what an archive has with our bytes; ``reply`` gets ``ok`` or a reason."""
         ...
@@ -184,12 +190,17 @@ class Admin:
         if not 0 < len(listed) <= PARTS_MAX:
             raise UsageError(f"archived names 1 to {PARTS_MAX} parts", code="fields")
         parts = [_part(row) for row in listed]
+        archive = fields.get("archive", "")
+        if not isinstance(archive, str) or len(archive) > ARCHIVE_ID_MAX:
+            text = f"archive is an id of at most {ARCHIVE_ID_MAX} characters"
+            raise UsageError(text, code="fields")
+        claim = Claim(archive, fields.get("replace") is True)
 
         def reply(code: str, text: str) -> None:
             end = max(part.end for part in parts)
             done({"archived": end} if code == "ok" else self._refusal(code, text))
 
-        self._driver.archived(now, parts, reply)
+        self._driver.archived(now, parts, reply, claim)
 
 
 def no_topic(store: Topics, topic: str) -> TwinlogError:

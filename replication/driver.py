@@ -44,7 +44,7 @@ from storage import (
     Store,
     Token,
 )
-from storage.archive_mark import ArchivedPart
+from storage.archive_mark import ArchivedPart, Claim
 from storage.errors import BadBatch, DiskError, DiskFull, StaleToken
 from twinlog import wire
 from twinlog.errors import CorruptionError, ProtocolError
@@ -405,9 +405,9 @@ class Driver:
             self.core.on_appended(now)
         self.core.transfer(now, request, to, who)
 
-    def archived(self, now: float, parts: Sequence[ArchivedPart], reply: Done) -> None:
+    def archived(self, now: float, parts: Sequence[ArchivedPart], reply: Done, by: Claim) -> None:
         """See `Keeping.archived`."""
-        self._turn(now, self.keeping.archived, parts, reply)
+        self._turn(now, self.keeping.archived, parts, reply, by)
 
     def stop(self, now: float, reply: Done) -> None:
         """Take no new work, answer what is owed, then ``ok``: the store may be closed."""

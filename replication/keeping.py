@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from replication.core import ReplicaCore
 from replication.outside import Done, Outside
 from storage import ForgetProducers, Job, SectionResult, Store
-from storage.archive_mark import ArchivedPart
+from storage.archive_mark import NOBODY, ArchivedPart, Claim
 from storage.errors import DiskFull
 from storage.retention import Facts, Leave, Retention, RetentionSettings, Wait
 
@@ -122,12 +122,14 @@ class Keeping:
             due = min(due, self._remove_at)
         return due
 
-    def archived(self, now: float, parts: Sequence[ArchivedPart], reply: Done) -> None:
+    def archived(
+        self, now: float, parts: Sequence[ArchivedPart], reply: Done, claim: Claim = NOBODY
+    ) -> None:
         """Raise the archive's mark, if our bytes are what it says it has; a job of some seconds."""
         if self._job is not None or self._store.damage is not None:
             reply("busy", "the node is at work on its files, or quarantined; ask again")
             return
-        self._job = self._store.front.archive_job(parts, self._store.confirm)
+        self._job = self._store.front.archive_job(parts, self._store.confirm, claim)
         self._archiving = reply
         self._around.run_job(self._job)
 
@@ -155,6 +157,7 @@ class Keeping:
             "overtaken": self.overtaken,
             "leaving": self._store.front.leaving,
             "archived": self._store.front.archived,
+            "archive": self._store.front.archive.archive,
             "disk_used": self.used,
             "refuses": self.refuses,
         }

@@ -1,9 +1,12 @@
 """How far an archive has the log: the only thing that lets an archived log's files go.
 
-Path ``twinlog/archive`` (slots): one log offset. It rises only when the archive names sealed parts
+Path ``twinlog/archive`` (slots): one log offset, and the id of the archive that it speaks of: what
+one archive has says nothing of another one. The mark rises only when the archive names sealed parts
 of the log, without a gap from the mark on, each with the SHA-256 of its bytes, and our own bytes
 have the same: what the archive cannot prove is kept (`storage.retention`, ``archive``). It falls
-only in a cut, to the border of the file that is cut: what is written there next has no archive.
+only in a cut, to the border of the file that is cut: what is written there next has no archive. An
+order of another archive is refused, unless it says that it replaces the one before: then it must
+prove everything from the start of the log on, and the mark becomes what it proves.
 
 The hashing reads every byte once, in a worker thread, through the file and not through the mapping.
 
@@ -18,7 +21,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from storage.disk import Disk
-from storage.packing import number, pack, unpack
+from storage.packing import number, pack, text, unpack
 from storage.segment import log_path
 from storage.slots import Slots
 
@@ -41,6 +44,23 @@ class ArchivedPart:
     start: int
     end: int
     sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """Which archive has the parts of an order.
+
+    Attributes:
+        archive: Its id.
+        replace: It counts from now on, instead of the one that has counted so far.
+    """
+
+    archive: str = ""
+    replace: bool = False
+
+
+NOBODY = Claim()
+"""An archive without an id, which only a node without one believes."""
 
 
 def refusal(parts: Sequence[ArchivedPart], *, mark: int, start: int, limit: int, size: int) -> str:
@@ -77,24 +97,36 @@ class ArchiveMark:
 
     Attributes:
         offset: Below it, the archive has everything.
+        archive: Id of the archive; empty before the first order.
     """
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
         self._slots = Slots(disk, PATH)
         data = self._slots.load("open.archive")
-        self.offset = number(unpack(data), "end") if data is not None else 0
+        fields = unpack(data) if data is not None else {"end": 0}
+        self.offset = number(fields, "end")
+        self.archive = text(fields, "archive") if "archive" in fields else ""
 
-    def compare(self, parts: Sequence[ArchivedPart], *, start: int, size: int) -> str:
+    def proven_to(self, claim: Claim) -> int | None:
+        """Return the mark that counts for an archive; None: another one has the log."""
+        if claim.archive == self.archive or not self.offset:
+            return self.offset
+        return 0 if claim.replace else None
+
+    def compare(
+        self, parts: Sequence[ArchivedPart], *, start: int, size: int, above: int | None = None
+    ) -> str:
         """Return which part is not what our files hold, "" when all are.
 
-        Parts below the mark, or that begin before ``start``, are passed over.
+        Parts below ``above`` (the mark), or that begin before ``start``, are passed over.
 
         Raises:
             DiskError: Nothing is known.
         """
+        above = self.offset if above is None else above
         for part in parts:
-            if part.start < start or part.end <= self.offset:
+            if part.start < start or part.end <= above:
                 continue
             digest = hashlib.sha256()
             base = part.start - part.start % size
@@ -105,17 +137,17 @@ class ArchiveMark:
                 return f"{part.start}..{part.end} differs: our SHA-256 is {digest.hexdigest()}"
         return ""
 
-    def raise_to(self, offset: int) -> None:
-        """Make a new mark durable; a lower one changes nothing.
+    def raise_to(self, offset: int, archive: str = "") -> None:
+        """Make a new mark durable; a lower one of the same archive changes nothing.
 
         Raises:
             DiskError: The old one counts.
         """
-        if offset > self.offset:
+        if offset > self.offset or archive != self.archive:
             if not self._disk.exists(PATH):
                 self._slots.create("archive.create")
-            self._slots.store(pack({"end": offset}), "archive.mark")
-            self.offset = offset
+            self._slots.store(pack({"end": offset, "archive": archive}), "archive.mark")
+            self.offset, self.archive = offset, archive
 
     def lower_to(self, offset: int) -> None:
         """Make durable that a cut takes the log from here on; a higher offset changes nothing.
@@ -124,5 +156,5 @@ class ArchiveMark:
             DiskError: Which of the two counts is not known; call again before the log is used.
         """
         if offset < self.offset:
-            self._slots.store(pack({"end": offset}), "archive.lower")
+            self._slots.store(pack({"end": offset, "archive": self.archive}), "archive.lower")
             self.offset = offset

@@ -33,7 +33,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from storage import cut, reserve
-from storage.archive_mark import ArchivedPart, ArchiveMark, refusal
+from storage.archive_mark import NOBODY, ArchivedPart, ArchiveMark, Claim, refusal
 from storage.checkpoint import CheckpointFile
 from storage.commit_log import CommitLog
 from storage.consume_queue import ConsumeQueue
@@ -140,7 +140,9 @@ class Front:
         """Log offset below which the archive has everything."""
         return self.archive.offset
 
-    def archive_job(self, parts: Sequence[ArchivedPart], confirm: int) -> Job:
+    def archive_job(
+        self, parts: Sequence[ArchivedPart], confirm: int, claim: Claim = NOBODY
+    ) -> Job:
         """Return a job that compares what an archive says it has with our bytes.
 
         Its result is "" when the mark was raised, else why not. A cut meanwhile is such a reason:
@@ -149,13 +151,17 @@ class Front:
         log, size, archive = self._log, self._log.segments.size, self.archive
         start, limit = log.start, min(confirm, log.flushed)
         shape = self._shape()
-        wrong = refusal(parts, mark=archive.offset, start=start, limit=limit, size=size)
+        mark = archive.proven_to(claim)
+        if mark is None:
+            wrong = f"the archive {archive.archive or 'without an id'} counts here, this is another"
+        else:
+            wrong = refusal(parts, mark=mark, start=start, limit=limit, size=size)
 
         def work() -> str:
             if shape is None:
                 return _CUT
             try:
-                found = wrong or archive.compare(parts, start=start, size=size)
+                found = wrong or archive.compare(parts, start=start, size=size, above=mark)
             except DiskError:
                 if shape != self._shape():
                     return _CUT  # a file that the cut took
@@ -164,7 +170,7 @@ class Front:
                 if shape != self._shape():
                     return _CUT
                 if not found and parts:
-                    archive.raise_to(max(part.end for part in parts))
+                    archive.raise_to(max(part.end for part in parts), claim.archive)
             return found
 
         return Job("archive", work, lambda job: None)

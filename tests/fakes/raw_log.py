@@ -27,6 +27,7 @@ class RawNode:
         start: First log offset it keeps.
         confirm: What it has confirmed.
         mark: What it has been told that an archive has.
+        archive: Id of that archive.
         gone: Drops every connection.
         asked: Log offsets of the LOGs it answered with bytes.
         before: Called with each LOG before it is answered.
@@ -38,6 +39,7 @@ class RawNode:
     confirm: int
     start: int = 0
     mark: int = 0
+    archive: str = ""
     gone: bool = False
     piece: int = 3000
     asked: list[int] = field(default_factory=list[int])
@@ -52,7 +54,8 @@ class RawNode:
                 self._log(arrived)
             case Type.STATUS:
                 offsets = {"start": self.start, "confirm": self.confirm}
-                arrived.answer({"offsets": offsets, "retention": {"archived": self.mark}})
+                known = {"archived": self.mark, "archive": self.archive}
+                arrived.answer({"offsets": offsets, "retention": known})
             case Type.ADMIN:
                 self._archived(arrived)
             case _:
@@ -81,14 +84,20 @@ class RawNode:
     def _archived(self, arrived: Arrived) -> None:
         rows = arrived.frame.fields["parts"]
         assert isinstance(rows, list)
+        other = arrived.frame.fields["archive"] != self.archive
+        if other and self.mark and not arrived.frame.fields["replace"]:
+            arrived.refuse("archive", "this is another archive")
+            return
+        mark = 0 if other else self.mark
         for start, end, digest in rows:
-            if start > max(self.mark, self.start):
-                arrived.refuse("archive", f"the archive has nothing of {self.mark}..{start}")
+            if start > max(mark, self.start):
+                arrived.refuse("archive", f"the archive has nothing of {mark}..{start}")
                 return
             if hashlib.sha256(self.log[start:end]).hexdigest() != digest:
                 arrived.refuse("archive", f"{start}..{end} differs")
                 return
-            self.mark = end
+            self.mark = mark = end
+            self.archive = str(arrived.frame.fields["archive"])
         arrived.answer({"archived": self.mark})
 
 

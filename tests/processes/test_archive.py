@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
@@ -19,7 +20,6 @@ from tests.unit.twinlog.ours import Ours
 from twinlog import Client
 from twinlog.spark.archive import job, telling
 from twinlog.spark.archive.job import ArchiveSettings, RestoreSettings, archive, restore
-from twinlog.spark.archive.manifest import Manifest
 from twinlog.spark.archive.place import Place
 from twinlog.spark.archive.proof import Whole
 from twinlog.spark.asking import Asking
@@ -99,7 +99,7 @@ def test_retention_deletes_what_is_proven_and_nothing_else(
         job.tell = original
     assert int(str(found.fields["covered_end"])) >= 5 * MiB and starts(cluster) == [0, 0]
     manifest = Place(to).newest()
-    three = Manifest(segments=manifest.segments[:3])
+    three = replace(manifest, segments=manifest.segments[:3])
 
     def two_snapshots() -> bool:
         """A node makes one for each new file, about once a second; two let files go."""

@@ -8,7 +8,7 @@ from typing import cast
 import pytest
 
 from node.admin import Admin, Ordered, Topics
-from storage.archive_mark import ArchivedPart
+from storage.archive_mark import ArchivedPart, Claim
 from twinlog.errors import TwinlogError, UsageError
 
 DIGEST = "ab" * 32
@@ -20,11 +20,17 @@ class Node:
     def __init__(self, code: str = "ok", text: str = "") -> None:
         self.answer = code, text
         self.parts: list[ArchivedPart] = []
+        self.claim = Claim()
 
     def archived(
-        self, now: float, parts: Sequence[ArchivedPart], reply: Callable[[str, str], None]
+        self,
+        now: float,
+        parts: Sequence[ArchivedPart],
+        reply: Callable[[str, str], None],
+        by: Claim,
     ) -> None:
         """Keep them."""
+        self.claim = by
         self.parts += parts
         reply(*self.answer)
 
@@ -48,6 +54,16 @@ def test_parts_arrive_and_the_new_mark_is_the_answer() -> None:
     node = Node()
     assert order(node, {"parts": [[0, 10, DIGEST], [10, 30, DIGEST]]}) == {"archived": 30}
     assert node.parts == [ArchivedPart(0, 10, DIGEST), ArchivedPart(10, 30, DIGEST)]
+
+
+def test_the_order_says_which_archive_it_speaks_of() -> None:
+    """And whether that one replaces the one before; an id has a limit."""
+    node = Node()
+    order(node, {"parts": [[0, 10, DIGEST]], "archive": "a" * 32, "replace": True})
+    assert node.claim == Claim("a" * 32, replace=True)
+    for wrong in (7, "a" * 65):
+        with pytest.raises(UsageError, match="archive is an id"):
+            order(node, {"parts": [[0, 10, DIGEST]], "archive": wrong})
 
 
 def test_a_refusal_is_an_error_with_its_reason() -> None:

@@ -194,6 +194,37 @@ def test_a_stranger_is_refused(cluster: Cluster, tmp_path: Path) -> None:
     assert place.newest() == one and not any(node.mark for node in nodes.values())
 
 
+def test_only_one_archive_counts(cluster: Cluster, tmp_path: Path) -> None:
+    """A second one is refused until it replaces the first; then the first one is refused."""
+    nodes, one, two = cluster[0], tmp_path / "one", tmp_path / "two"
+    archive(PlainEngine(), settings(cluster, one))
+    first = Place(one).newest().id
+    asked = settings(cluster, two)
+    found = archive(PlainEngine(), replace(asked, silent=True))
+    assert found.verdict is Verdict.FINE and "told" not in found.tables
+    found = archive(PlainEngine(), asked)
+    assert found.verdict is Verdict.UNDECIDED and found.fields["id"] != first
+    assert all("another archive counts" in str(row[2]) for row in found.tables["told"].rows)
+    assert {node.archive for node in nodes.values()} == {first}
+    for _ in range(2):
+        assert archive(PlainEngine(), replace(asked, replace=True)).verdict is Verdict.FINE
+        assert {node.archive for node in nodes.values()} == {Place(two).newest().id}
+    assert archive(PlainEngine(), settings(cluster, one)).verdict is Verdict.UNDECIDED
+
+
+def test_what_replaces_an_archive_is_read_from_the_start(cluster: Cluster, tmp_path: Path) -> None:
+    """The marks of the first archive prove nothing of the second one's files."""
+    nodes, one, two = cluster[0], tmp_path / "one", tmp_path / "two"
+    archive(PlainEngine(), settings(cluster, one))
+    archive(PlainEngine(), replace(settings(cluster, two), silent=True))
+    path = two / Place(two).newest().segments[1].data[0].path
+    data = path.read_bytes()
+    path.write_bytes(data[:60] + bytes([data[60] ^ 1]) + data[61:])
+    found = archive(PlainEngine(), replace(settings(cluster, two), replace=True))
+    assert found.verdict is Verdict.DAMAGED
+    assert {node.mark for node in nodes.values()} == {SEGMENT}
+
+
 def test_a_node_that_holds_other_bytes_is_damage(cluster: Cluster, tmp_path: Path) -> None:
     """It takes nothing from there on; the report says so with exit 65."""
     nodes, to = cluster[0], tmp_path / "archive"

@@ -7,12 +7,13 @@ Not here: what an archive must name (`tests.unit.node.test_archive_order`), whic
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 from random import Random
 
 import pytest
 
 from storage import Store
-from storage.archive_mark import ArchivedPart
+from storage.archive_mark import ArchivedPart, Claim
 from storage.retention import Facts, Retention, RetentionSettings
 from tests.crash.workbench import SETTINGS, SLAVE, fill, lead, open_store, run, settle
 from tests.fakes.disk import FakeDisk
@@ -101,6 +102,30 @@ def test_a_comparison_that_a_cut_overtakes_raises_nothing() -> None:
         assert "cut" in str(job.result)
     store.finish(going)
     assert store.front.archived == 0
+
+
+def test_another_archive_raises_nothing_unless_it_replaces_the_first() -> None:
+    """Then it must have everything from the start of the log on, and only what it has counts."""
+    disk = FakeDisk()
+    store, parts = archived(disk)
+
+    def tell(some: list[ArchivedPart], claim: Claim) -> str:
+        job = store.front.archive_job(some, store.confirm, claim)
+        run(store, job)
+        return str(job.result)
+
+    replacing = Claim("b", replace=True)
+    assert "this is another" in tell(parts, Claim("b"))
+    assert "has nothing of 0" in tell(parts[1:], replacing)
+    assert "differs" in tell([replace(parts[0], sha256="0" * 64)], replacing)
+    assert (store.front.archived, store.front.archive.archive) == (4 * SIZE, "")
+    assert not tell(parts[:2], replacing)
+    assert "this is another" in tell(parts, Claim("c"))
+    assert not tell(parts[:1], replacing)
+    cut(store, store.border_at_or_below(SIZE + 5000))
+    store.close(clean=False)
+    front = open_store(disk).front
+    assert (front.archived, front.archive.archive) == (SIZE, "b")
 
 
 @pytest.mark.slow

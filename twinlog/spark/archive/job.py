@@ -64,7 +64,9 @@ class ArchiveSettings:
         group: Group the directory belongs to; a cluster says itself.
         servers: Addresses of a cluster's nodes.
         read_from: Which of them: ``slave`` (then the master), ``any``, ``master``, a node's name.
-        tell: Nodes that are told what the archive has; those of ``servers`` always are.
+        tell: Nodes that are told what the archive has; without any, those of ``servers``.
+        silent: No node is told.
+        replace: For the nodes this archive counts from now on, whatever one has counted so far.
         codec: Of the Parquet files.
         older_than: Only segments whose newest record is so old, seconds.
         orphans_after: Files that no manifest names are removed at this age, seconds.
@@ -76,6 +78,8 @@ class ArchiveSettings:
     servers: tuple[str, ...] = ()
     read_from: str = "slave"
     tell: tuple[str, ...] = ()
+    silent: bool = False
+    replace: bool = False
     codec: Codec = field(default_factory=Codec)
     older_than: float = 0.0
     orphans_after: float = ORPHAN_SECONDS
@@ -111,7 +115,8 @@ def archive(engine: Engine, settings: ArchiveSettings) -> Report:
         raise
     orphans = place.remove_orphans(older_than=settings.orphans_after)
     whole = Whole(engine, settings.to, written)
-    told = tell(settings.tell or settings.servers, group, after, whole.namable)
+    nodes = () if settings.silent else settings.tell or settings.servers
+    told = tell(nodes, group, after, whole.namable, replace=settings.replace)
     return _archived(settings, Outcome(group, after, written, orphans, told, whole.wrong))
 
 
@@ -189,6 +194,7 @@ def _archived(settings: ArchiveSettings, done: Outcome) -> Report:
     covered = done.after.covered(done.group)
     fields: dict[str, Value | Sequence[Value] | Mapping[str, Value]] = {
         "archive": str(settings.to),
+        "id": done.after.id or None,
         "group": done.group,
         "manifest": done.after.number,
         "segments_added": len(new),
@@ -210,7 +216,8 @@ def _archived(settings: ArchiveSettings, done: Outcome) -> Report:
         tables["damaged"] = Rows("START> END> STATE", wrong)
         head += f" · {len(wrong)} segments damaged, nothing told from {wrong[0][0]} on"
     differ = any(one.differs for one in done.told)
-    verdict = Verdict.DAMAGED if differ or done.wrong else Verdict.FINE
+    verdict = Verdict.UNDECIDED if any(one.other for one in done.told) else Verdict.FINE
+    verdict = Verdict.DAMAGED if differ or done.wrong else verdict
     return Report("SparkArchive", head, fields, tables, verdict)
 
 

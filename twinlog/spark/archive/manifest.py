@@ -93,6 +93,9 @@ class Manifest:
     previous: str = ""
     segments: Sequence[Segment] = ()
     tool: str = "twinlog"
+    id: str = ""
+    """Of the archive, drawn with manifest 1: nodes keep it beside what they know of the archive."""
+
     cluster: str = ""
     """Name of the cluster that it was read from; empty as long as only directories were."""
 

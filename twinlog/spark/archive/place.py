@@ -84,7 +84,8 @@ class Place:
             path = self.path_of(now.number)
             text = path.read_text(encoding="utf-8") if now.number else ""
             following = now.after(added, digest(text) if text else "")
-            following = replace(following, cluster=now.cluster or cluster)
+            name = now.id or uuid.uuid4().hex
+            following = replace(following, id=name, cluster=now.cluster or cluster)
             if len(following.segments) == len(now.segments):
                 return now
             if self._create(following):

@@ -4,8 +4,12 @@ A node keeps one log offset, durably: below it an archive has everything (``stor
 It takes a part only when its own bytes have the SHA-256 that the manifest names, so an archive that
 has something else can delete nothing. Parts are named one by one, without a gap from the node's
 mark on; what it has been told already is not hashed again. A node that is away, busy or behind is
-told by the next run. Nothing is named before the archive's own files were looked at
-(`archive.proof`): the marks of all nodes are asked first, so that it is known what is new to one.
+told by the next run.
+
+A node lets one archive count, by its id; it refuses another one's order, unless that one replaces
+it: then the new one is told from the start of the log on. Nothing is named before the archive's own
+files were looked at (`archive.proof`): the marks of all nodes are asked first, so that it is known
+what is new to one.
 
 Not here: what a node may delete then (``storage.retention``, ``retention.archive``).
 """
@@ -39,19 +43,28 @@ class Told:
         archived: Its mark now; None where nobody knows.
         state: ``told``, or why it knows less than the archive has.
         differs: Its bytes are not those of the archive.
+        other: Another archive counts there.
     """
 
     node: str
     archived: int | None
     state: str
     differs: bool = False
+    other: bool = False
 
 
 Namable = Callable[[Sequence[Segment], int], Sequence[Segment]]
 """Takes a group's segments and the offset below which all nodes were told; what may be named."""
 
 
-def tell(servers: Sequence[str], group: str, manifest: Manifest, namable: Namable) -> list[Told]:
+def tell(
+    servers: Sequence[str],
+    group: str,
+    manifest: Manifest,
+    namable: Namable,
+    *,
+    replace: bool = False,
+) -> list[Told]:
     """Tell every node of a cluster what the archive has of its group; [] without servers.
 
     A node that cannot be told is no error of the archive: it is in the answer. So are the addresses
@@ -62,6 +75,7 @@ def tell(servers: Sequence[str], group: str, manifest: Manifest, namable: Namabl
         group: The archive's.
         manifest: What the archive has.
         namable: Looks at the files and says what of it is whole (`archive.proof.Whole`).
+        replace: It counts from now on, whatever archive has counted so far.
 
     Raises:
         CorruptionError: They are of another cluster than the archive.
@@ -77,21 +91,36 @@ def tell(servers: Sequence[str], group: str, manifest: Manifest, namable: Namabl
             text = f"belongs to the group {nodes.route.group}, the archive's is {group}"
             return [Told(name, None, text) for name in nodes.order()]
         manifest.require(nodes.route.cluster)
-        known = [_known(nodes, name) for name in nodes.order()]
+        if not manifest.id:
+            text = "not told: the archive has no id yet, it gets one with its next segment"
+            return [Told(name, None, text) for name in nodes.order()]
+        order = _Order(manifest.id, replace)
+        known = [_known(nodes, name, order) for name in nodes.order()]
         above = min((one.needs for one in known if isinstance(one, _Known)), default=None)
         if above is None:
             return [one for one in known if isinstance(one, Told)]
         segments = manifest.of_group(group)
         named = namable(segments, above)
         whole = len(named) == len(segments)
-        return [one if isinstance(one, Told) else _told(nodes, one, named, whole) for one in known]
+        return [
+            one if isinstance(one, Told) else _told(nodes, one, order, named, whole)
+            for one in known
+        ]
     finally:
         nodes.close()
 
 
 @dataclass(frozen=True, slots=True)
+class _Order:
+    """Which archive speaks, and whether it replaces the one before."""
+
+    archive: str
+    replace: bool
+
+
+@dataclass(frozen=True, slots=True)
 class _Known:
-    """What a node has been told before: its mark, and where its log starts."""
+    """What a node has been told of this archive: its mark, and where its log starts."""
 
     node: str
     mark: int
@@ -103,28 +132,46 @@ class _Known:
         return max(self.mark, self.start)
 
 
-def _known(nodes: Nodes, name: str) -> _Known | Told:
+def _known(nodes: Nodes, name: str, order: _Order) -> _Known | Told:
     try:
         status = nodes.order_to(name, Type.STATUS, {}, timeout=STATUS_SECONDS)
     except TwinlogError as error:
         return Told(name, None, error.text)
-    mark = _number(status, "retention", "archived")
+    mark, held = _number(status, "retention", "archived"), _archive(status)
+    if mark and held != order.archive:
+        if not order.replace:
+            text = f"another archive counts here ({held or 'without an id'}), --replace ends that"
+            return Told(name, mark, text, other=True)
+        mark = 0
     return _Known(name, mark, _number(status, "offsets", "start"))
 
 
-def _told(nodes: Nodes, known: _Known, segments: Sequence[Segment], whole: bool) -> Told:
+def _told(
+    nodes: Nodes, known: _Known, order: _Order, segments: Sequence[Segment], whole: bool
+) -> Told:
     name, mark = known.node, known.mark
     try:
         for segment in segments:
             if segment.end <= max(mark, known.start):
                 continue
-            fields = {"op": "archived", "parts": [[segment.base, segment.end, segment.sha256]]}
+            fields: dict[str, object] = {
+                "op": "archived",
+                "parts": [[segment.base, segment.end, segment.sha256]],
+                "archive": order.archive,
+                "replace": order.replace,
+            }
             seconds = ORDER_SECONDS + (segment.end - segment.base) / HASH_RATE
             nodes.order_to(name, Type.ADMIN, fields, timeout=seconds)
             mark = segment.end
     except TwinlogError as error:
         return Told(name, mark, error.text, error.code == "archive" and "differs" in error.text)
     return Told(name, mark, "told" if whole else "told what is whole before the damage")
+
+
+def _archive(status: Frame) -> str:
+    fields = cast("dict[str, object]", status.fields.get("retention") or {})
+    value = fields.get("archive")
+    return value if isinstance(value, str) else ""
 
 
 def _number(status: Frame, part: str, name: str) -> int:
