@@ -75,20 +75,11 @@ def archive(
     from twinlog.spark.archive.writing import parse_codec
 
     config = context.config() if context.config_path() is not None else None
-    if no_tell and (tell or replace):
-        raise Failure(Exit.USAGE, "--no-tell goes with neither --tell nor --replace")
-    nodes, told = _clusters(context, path, servers, tell)
+    nodes, told = _clusters(context, path, servers, tell, no_tell)
+    source, target = None if path is None else store_at(path), _target(to, config)
+    packing, age = parse_codec(codec), parse_duration(older_than)
     settings = job.ArchiveSettings(
-        path=None if path is None else store_at(path),
-        to=_target(to, config),
-        group=group,
-        servers=nodes,
-        read_from=read_from,
-        tell=told,
-        silent=no_tell,
-        replace=replace,
-        codec=parse_codec(codec),
-        older_than=parse_duration(older_than),
+        source, target, group, nodes, read_from, told, no_tell, replace, packing, age
     )
     given = EVERY_SECONDS if config is None else config.archive.every
     pause = parse_duration(every) if every else given
@@ -99,7 +90,7 @@ def archive(
 
 
 def _clusters(
-    context: Context, path: Path | None, servers: str, tell: str
+    context: Context, path: Path | None, servers: str, tell: str, no_tell: bool
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the addresses that are read, and those that are told.
 
@@ -111,6 +102,8 @@ def _clusters(
     if path is not None and servers:
         text = "a directory and a cluster are named"
         raise Failure(Exit.USAGE, text, hints=("tell the cluster about it: --tell ADDRESSES",))
+    if tell and no_tell:
+        raise Failure(Exit.USAGE, "--tell and --no-tell are both given")
     if tell and path is None:
         text = "--tell goes with --path: the cluster that is read is told anyway"
         raise Failure(Exit.USAGE, text)

@@ -202,6 +202,8 @@ def test_only_one_archive_counts(cluster: Cluster, tmp_path: Path) -> None:
     asked = settings(cluster, two)
     found = archive(PlainEngine(), replace(asked, silent=True))
     assert found.verdict is Verdict.FINE and "told" not in found.tables
+    words = ["spark", "archive", "--servers", cluster[1][0], "--to", str(two)]
+    assert main([*words, "--no-tell"], PLAIN) == 0 and main(words, PLAIN) == 2
     found = archive(PlainEngine(), asked)
     assert found.verdict is Verdict.UNDECIDED and found.fields["id"] != first
     assert all("another archive counts" in str(row[2]) for row in found.tables["told"].rows)
@@ -271,6 +273,7 @@ def test_wrong_calls(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     words = ["spark", "archive", "--to", str(tmp_path)]
     assert main([*words, "--path", "x", "--servers", "127.0.0.1:1"], PLAIN) == 64
     assert main([*words, "--servers", "127.0.0.1:1", "--tell", "127.0.0.1:1"], PLAIN) == 64
+    assert main([*words, "--path", "x", "--tell", "127.0.0.1:1", "--no-tell"], PLAIN) == 64
     assert main(["spark", "archive", "--servers", "127.0.0.1:1"], PLAIN) == 64
     assert "nothing says where the archive is" in capsys.readouterr().err
 
