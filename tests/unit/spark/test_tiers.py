@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -284,7 +285,8 @@ def test_rows_are_not_gone_while_a_node_is_silent(
 
     cluster.nodes["n1"].faults.append(drop)
     waits = list[float]()
-    monkeypatch.setattr("twinlog.spark.asking.time.sleep", waits.append)
+    clock = SimpleNamespace(sleep=waits.append, monotonic=time.monotonic)
+    monkeypatch.setattr("twinlog.spark.asking.time", clock)
     found = [row for task in tasks for b in read_any(task) for row in b.to_pylist()]
     found.sort(key=lambda row: (row["topic"], row["queue_id"], row["queue_offset"]))
     assert plain(found) == whole and not away and waits
