@@ -234,8 +234,8 @@ COMMANDS = (
         "spark archive",
         "cli.spark_archive:archive",
         "write sealed segments as Parquet files, proven before they count",
-        "twinlog spark archive --servers 127.0.0.1:7411 --to archive",
-        "twinlog spark archive --path data/n2 --to archive --tell 127.0.0.1:7411",
+        "twinlog spark archive --servers 127.0.0.1:7410 --to archive",
+        "twinlog spark archive --path data/n2 --to archive --tell 127.0.0.1:7410",
         "twinlog spark archive --to archive --follow --every 10m",
     ),
     _command(
@@ -251,7 +251,7 @@ COMMANDS = (
         "check every byte of a store, its queues and its index, in parallel",
         "twinlog spark verify --path data/n1",
         "twinlog spark verify --path data/n1 --level crc --master spark://spark1:7077",
-        "twinlog spark verify --servers 127.0.0.1:7411 --node n2",
+        "twinlog spark verify --servers 127.0.0.1:7410 --node n2",
     ),
     _command(
         "spark rebuild",
@@ -265,7 +265,7 @@ COMMANDS = (
         "cli.spark:compare",
         "whether stores hold the same bytes, and the first record that differs",
         "twinlog spark compare --path data/n1 --path data/n2",
-        "twinlog spark compare --servers 127.0.0.1:7411",
+        "twinlog spark compare --servers 127.0.0.1:7410",
     ),
     _command(
         "spark stats",
