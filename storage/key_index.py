@@ -33,7 +33,7 @@ from storage.disk import Disk
 from storage.dispatcher import stretch
 from storage.errors import DiskError
 from storage.key_index_file import CELLS_AT_ONCE, DIRECTORY, FileMark, KeyFile, read_cells
-from storage.key_seal import Seals, break_seal, write_seals
+from storage.key_seal import Seals, break_seal, break_seals, write_seals
 from storage.segments import Segments
 from storage.settings import StoreSettings
 from twinlog.errors import CorruptionError
@@ -160,6 +160,7 @@ class KeyIndex:
         files = list(mark.files) if mark is not None else []
         self.position, self._ahead = (mark.position, mark.ahead) if mark is not None else (0, 0)
         self._remove_others({file.name for file in files})
+        break_seals(self._disk, {file.name for file in files[:-1]})
         for number, file in enumerate(files):
             try:
                 self._take_up(file, last=number == len(files) - 1, tidy=tidy, thorough=thorough)

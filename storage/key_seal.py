@@ -75,6 +75,19 @@ def break_seal(disk: Disk, name: str) -> None:
         disk.fsync_dir(DIRECTORY, "key-index.unseal.dir")
 
 
+def break_seals(disk: Disk, full: Container[str]) -> None:
+    """Remove all check sums but those of ``full`` files.
+
+    For a start: a process that died between a flush and its snapshot has left check sums of a file
+    that grows again, maybe with other keys, and will be full once more before it is flushed.
+    """
+    gone = [name for name in disk.list(DIRECTORY) if name not in full]
+    for name in gone:
+        _remove(disk, name, "key-index.load.unseal")
+    if gone:
+        disk.fsync_dir(DIRECTORY, "key-index.load.unseal.dir")
+
+
 def _remove(disk: Disk, name: str, op: str) -> None:
     try:
         disk.remove(_path(name), op)

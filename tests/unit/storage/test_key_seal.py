@@ -7,7 +7,7 @@ import pytest
 from storage import Store
 from storage.errors import IndexBehind
 from storage.key_query import KeyQuery
-from storage.key_seal import DIRECTORY
+from storage.key_seal import DIRECTORY, write_seals
 from tests.crash.workbench import (
     SETTINGS,
     TOPIC,
@@ -16,6 +16,7 @@ from tests.crash.workbench import (
     find_key,
     flip,
     index_files,
+    lead,
     log_records,
     master,
     open_store,
@@ -115,3 +116,27 @@ def test_sums_of_files_that_left_go() -> None:
     settle(store)
     run(store, store.snapshot_job(force=True))
     assert not {one.name for one in gone} & set(disk.list(DIRECTORY))
+
+
+def test_sums_that_a_dead_process_left_are_not_believed() -> None:
+    """It sealed a file that had become full and died before its snapshot: the file grows again.
+
+    Found by seed 426 of the simulator: the search named the file damaged as soon as it was full.
+    """
+    disk, store = full()
+    keys = store._derived.keys
+    assert keys is not None
+    assert keys.current is not None
+    growing = keys.current.mark
+    store.close(clean=False)
+    write_seals(disk, [growing], names(disk), "test", broken=())
+    assert growing.name in disk.list(DIRECTORY)
+    store = open_store(disk)
+    assert disk.list(DIRECTORY) == names(disk)[:-1]
+    lead(store, epoch=2)
+    while names(disk)[-1] == growing.name:
+        append(store, section(5, key="other"), epoch=2)
+        settle(store)
+        find_key(store, KeyQuery(TOPIC, "other", most=1))
+    examine_index(store)
+    assert store.index_notes() == []
