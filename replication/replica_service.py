@@ -41,6 +41,10 @@ LINK_UNSENT_MAX = 64 << 20
 LINKS_MAX = 256
 """Links at a time, far more than a group has nodes: strangers cannot take every descriptor."""
 
+GUEST_FIELDS_MAX = 64 * 1024
+"""Bytes of fields that who connects to us may send in a frame, and no payload: slaves greet and
+acknowledge. Batches come over links that this node made. `LINKS_MAX` strangers hold 16 MiB."""
+
 JOB_THREADS = 4
 """Flush, cut or promise, checkpoint, prepare: one of each may run at a time."""
 
@@ -278,14 +282,15 @@ class ReplicaService:
             sock.close()
             return
         conn, self._next_conn = self._next_conn, self._next_conn + 1
-        stream = self._stream(conn, sock, peer)
+        guest = wire.FrameReader(fields_max=GUEST_FIELDS_MAX, payload_max=0)
+        stream = self._stream(conn, sock, peer, guest)
         self.driver.on_accept(self.now(), conn)
         self.turn()
         self._task(self._serve, conn, stream)
 
-    def _stream(self, conn: int, sock: socket.socket, peer: str) -> Stream:
-        reader = wire.FrameReader()
-
+    def _stream(
+        self, conn: int, sock: socket.socket, peer: str, reader: wire.FrameReader
+    ) -> Stream:
         def defect(error: Exception) -> None:
             if self.crashed is not None:
                 raise error
@@ -316,7 +321,7 @@ class ReplicaService:
             self.driver.on_closed(self.now(), conn, why)
             self.turn()
             return
-        stream = self._stream(conn, sock, peer)
+        stream = self._stream(conn, sock, peer, wire.FrameReader())
         self.driver.on_dialed(self.now(), conn)
         self.turn()
         await self._serve(conn, stream)

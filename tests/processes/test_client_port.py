@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import trio
 
+from replication.replica_service import GUEST_FIELDS_MAX
 from tests.fixtures.cluster import Cluster, running_cluster
 from tests.fixtures.wire_client import WireClient, bodies, connected, outcomes, records
 from twinlog import wire
@@ -135,6 +136,24 @@ async def test_oversized_and_unknown_frames_close_the_connection(one: Cluster) -
         before = closings(one).get(kind, 0)
         await say(one, head, greet=True)
         assert closings(one)[kind] == before + 1
+
+
+async def test_a_link_that_was_not_ours_takes_small_frames_only(one: Cluster) -> None:
+    """Who connects to the port of slaves greets and acknowledges: it cannot make us hold more."""
+    running = one.nodes["n1"].running
+    assert running is not None
+    port = running.addresses()["slave_port"]
+    assert isinstance(port, int)
+    for head in (
+        header(wire.Type.HA_HELLO, fields=GUEST_FIELDS_MAX + 1),
+        header(wire.Type.HA_APPEND, payload=1),
+    ):
+        before = running.world.links_closed.get("oversized", 0)
+        stream = await trio.open_tcp_stream("127.0.0.1", port)
+        await stream.send_all(head)
+        assert await stream.receive_some() == b""
+        await stream.aclose()
+        assert running.world.links_closed["oversized"] == before + 1
 
 
 def header(kind: int, *, fields: int = 0, payload: int = 0) -> bytes:
