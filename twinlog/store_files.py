@@ -152,15 +152,15 @@ class FileSeries:
 
         ``offset`` itself when all are zero. Holes of sparse files are skipped, not read.
         """
-        view, found = self.view(file), offset
+        view = self.view(file)
         if file.start in self.unreadable:
-            return found
-        for start, end in extents(file, offset - file.start):
-            for at in range(start, end, _CHUNK):
+            return offset
+        for start, end in reversed(extents(file, offset - file.start)):
+            for at in reversed(range(start, end, _CHUNK)):  # a full file ends in its last bytes
                 data = bytes(view[at : min(at + _CHUNK, end)])
                 if data != _ZEROS[: len(data)]:  # stripping zeros is slow, comparing is not
-                    found = file.start + at + len(data.rstrip(b"\0"))
-        return found
+                    return file.start + at + len(data.rstrip(b"\0"))
+        return offset
 
     def close(self) -> None:
         """Drop the mappings; slices handed out stay valid until they are dropped too."""

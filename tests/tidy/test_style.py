@@ -86,8 +86,8 @@ SHELL = {
         "store_batch_queues", "store_pull", "store_queues", "store_reader", "store_timers",
         "spark/asking", "spark/batch", "spark/cluster", "spark/directory", "spark/log_bytes",
         "spark/pushdown", "spark/queries", "spark/queue_files", "spark/reading",
-        "spark/remote_log", "spark/sessions", "spark/source", "spark/stream_directory",
-        "spark/stream_query",
+        "spark/remote_log", "spark/room", "spark/sessions", "spark/source",
+        "spark/stream_directory", "spark/stream_query",
     },
     "storage": {
         "adoption", "descriptors", "disk", "mapping", "recover", "reindex", "repair", "serving",

@@ -39,7 +39,7 @@ from twinlog.store_compare import consistent_point
 from twinlog.units import MiB
 
 BLOCK_BYTES = 8 * MiB
-"""Bytes of both sides that are held at once."""
+"""Most bytes of a side that are asked for at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,13 +131,16 @@ def _first_difference(span: tuple[int, int], one: Side, two: Side) -> int | None
         sides = [opened(side) for side in (one, two)]
         for side in sides:
             stack.callback(side.close)
+        parts = [b"", b""]
         while at < end:
-            parts = [side.read(at, min(BLOCK_BYTES, end - at)) for side in sides]
+            for i, side in enumerate(sides):
+                parts[i] = parts[i] or side.read(at, min(BLOCK_BYTES, end - at))
             size = min(len(part) for part in parts)
             if not size:
                 return at
             if parts[0][:size] != parts[1][:size]:
                 return at + differs(parts[0][:size], parts[1][:size])
+            parts = [part[size:] for part in parts]  # sides may hand out pieces of other lengths
             at += size
     return None
 

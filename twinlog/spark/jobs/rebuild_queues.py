@@ -144,7 +144,7 @@ def entries_of(split: Split) -> list[tuple[Key, int, bytes]]:
     return [*found, *_light(data, length, split.start)]
 
 
-def _light(data: bytes, length: int, base: int) -> Iterator[tuple[Key, int, bytes]]:
+def _light(data: memoryview, length: int, base: int) -> Iterator[tuple[Key, int, bytes]]:
     """Yield the entries of light queues, which a record names itself."""
     for at, value in kernels.find_property(data, 0, length, b"INNER_MULTI_DISPATCH"):
         record = decode(data, at, check_crc=False)

@@ -11,6 +11,7 @@ Not here: comparing (`jobs.compare`).
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,15 +20,17 @@ from typing import Protocol
 from twinlog import kernels
 from twinlog.layout import BATCH_LENGTH_MAX, BatchEntry
 from twinlog.spark.asking import Asking
-from twinlog.spark.jobs.splits import first_start, pread
+from twinlog.spark.jobs.splits import first_start
 from twinlog.spark.remote_log import Borders, RemoteLog
-from twinlog.store_files import FileSeries, log_folders
+from twinlog.store_files import FileSeries, LogFile, log_folders
 from twinlog.store_log import TwinLog
 from twinlog.store_reader import StoreReader
-from twinlog.units import MiB
+from twinlog.units import KiB, MiB
 
 RECORD_MAX = 8 * MiB
 """Largest record that is looked at as such."""
+READ_BYTES = 256 * KiB
+"""Read of a directory at once: few enough to be compared in the cache, in memory used again."""
 STALENESS_SECONDS = 10.0
 """How long a task waits for its node: it had the bytes when the job was planned."""
 
@@ -81,13 +84,25 @@ class _Directory:
     def __init__(self, root: str) -> None:
         self._root = root
         self._series = FileSeries(*log_folders(root))
+        self._open: tuple[LogFile, int] | None = None
 
     def read(self, at: int, length: int) -> bytes:
         file = self._series.at(at)
-        return pread(file.path, at - file.start, min(length, file.end - at)) if file else b""
+        if file is None:
+            return b""
+        if self._open is None or self._open[0] is not file:
+            self._shut()
+            self._open = file, os.open(file.path, os.O_RDONLY)
+        return os.pread(self._open[1], min(length, file.end - at, READ_BYTES), at - file.start)
 
     def close(self) -> None:
+        self._shut()
         self._series.close()
+
+    def _shut(self) -> None:
+        if self._open is not None:
+            os.close(self._open[1])
+            self._open = None
 
     def trusted_before(self, offset: int) -> int:
         with StoreReader(self._root) as store:

@@ -27,6 +27,7 @@ from twinlog.errors import CorruptionError
 from twinlog.kernels import codes
 from twinlog.layout import BLANK, QUEUE_ENTRY
 from twinlog.record import MAGIC_V1, MAGIC_V2
+from twinlog.spark import room
 from twinlog.store_files import LogFile, log_file
 from twinlog.store_log import TwinLog, first_stamp
 from twinlog.store_queues import AnyQueue, Queue
@@ -67,14 +68,16 @@ class Split:
     follows: bool = False
     named: int = 0
 
-    def read(self) -> bytes:
+    def read(self) -> memoryview:
         """Return the bytes of the range; fewer when the file has become shorter.
+
+        They are lent (`twinlog.spark.room`): valid until this thread reads another range.
 
         Raises:
             OSError: The file is gone or cannot be read.
         """
         path = log_file(self.root, self.file)
-        return pread(path, self.start - self.base, self.end - self.start)
+        return room.read(path, self.start - self.base, self.end - self.start)
 
 
 def pread(path: Path, at: int, length: int) -> bytes:
@@ -93,8 +96,8 @@ def pread(path: Path, at: int, length: int) -> bytes:
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
-def records_of(split: Split) -> tuple[bytes, int]:
-    """Return the bytes of a range and where its records end in them.
+def records_of(split: Split) -> tuple[memoryview, int]:
+    """Return the bytes of a range, lent as by `Split.read`, and where its records end in them.
 
     Raises:
         CorruptionError: They end where the log goes on: what follows is damaged.
@@ -114,7 +117,7 @@ def records_of(split: Split) -> tuple[bytes, int]:
         whole = code == codes.FINE and end == split.end
     whole = whole or (code == codes.BLANK and _fills(data, length, split))
     if split.open and not whole and not split.follows and split.named <= end:
-        whole = split.named == end or not goes_on(data, length, split.start)
+        whole = split.named == end or not goes_on(bytes(data), length, split.start)
     if not whole or (code == codes.FINE and split.follows and end < split.file_end):
         text = (
             f"{split.file}: at {end}: {kernels.EXPLANATIONS[code]}, and the log goes on behind it"
@@ -124,7 +127,7 @@ def records_of(split: Split) -> tuple[bytes, int]:
     return data, length
 
 
-def _fills(data: bytes, at: int, split: Split) -> bool:
+def _fills(data: memoryview, at: int, split: Split) -> bool:
     """Whether the blank at ``at`` reaches to the end of the file."""
     return bool(BLANK.unpack_from(data, at)[0] == split.file_end - split.start - at)
 

@@ -130,7 +130,7 @@ def prove(split: Split, level: Level) -> Proof:
             blank = split.start + length
             if BLANK.unpack_from(data, length)[0] != split.file_end - blank:
                 return Proof(split.start, blank, 0, why="a blank of another size", blank=blank)
-        elif code != codes.FINE and data.count(0, length) != len(data) - length:
+        elif code != codes.FINE and (rest := bytes(data[length:])).count(0) != len(rest):
             why = f"at {split.start + length}: {kernels.EXPLANATIONS[code]}"
             return Proof(split.start, split.start + length, 0, why=why)
     check = level is not Level.STRUCTURE
@@ -147,7 +147,7 @@ def prove(split: Split, level: Level) -> Proof:
     return Proof(split.start, end, records, queues, why, blank)
 
 
-def _batches_wrong(split: Split, data: bytes, level: Level) -> str:
+def _batches_wrong(split: Split, data: memoryview, level: Level) -> str:
     """Compare the batches of a range with their index entries; empty when all hold."""
     index = FileSeries(store_root(split.root) / "twinlog" / "batches")
     file = index.at(split.base)
@@ -161,12 +161,12 @@ def _batches_wrong(split: Split, data: bytes, level: Level) -> str:
     return ""
 
 
-def _batch_wrong(entry: BatchEntry, data: bytes, at: int, level: Level) -> str:
+def _batch_wrong(entry: BatchEntry, data: memoryview, at: int, level: Level) -> str:
     if entry.kind == KIND_FILLER:
         fits = kernels.crc32c(data[at : at + BLANK.size]) == entry.crc
         return "" if fits else "the filler does not match its CRC"
     end = at + entry.length
-    if level is not Level.STRUCTURE and kernels.crc32c(memoryview(data)[at:end]) != entry.crc:
+    if level is not Level.STRUCTURE and kernels.crc32c(data[at:end]) != entry.crc:
         return "the batch does not match its CRC"
     count, stop, _, stamp, _ = kernels.walk(data, at, end, check_crc=False)
     if (count, stop, stamp) != (entry.count, end, entry.store_timestamp):
@@ -174,7 +174,7 @@ def _batch_wrong(entry: BatchEntry, data: bytes, at: int, level: Level) -> str:
     return ""
 
 
-def _compare_queues(split: Split, data: bytes) -> tuple[dict[tuple[str, int], int], str]:
+def _compare_queues(split: Split, data: memoryview) -> tuple[dict[tuple[str, int], int], str]:
     """Compare what the records say of queues with the queue files."""
     named: dict[tuple[str, int], int] = {}
     found = kernels.gather_queues(data, 0, len(data), split.start)
