@@ -50,8 +50,8 @@ def archive(
 
     Read from a directory, or over the wire from the slaves of a cluster: that of --servers, else of
     the cluster file. Each segment is read back and made into bytes again before the archive counts
-    it; then the nodes are told, and with retention.archive they may delete it. A run that is
-    stopped leaves the archive as it was.
+    it; then the nodes are told, and with retention.archive they may delete it. Each portion of
+    segments is committed when it is proven; a run that is stopped keeps those.
 
     Exit 0: done. 65: something is damaged, or the archive and a node hold different bytes.
 
@@ -154,7 +154,8 @@ def restore(
 ) -> int:
     """Write archived segments as log files again, byte for byte.
 
-    Exit 0: done, or with --check all whole. 65: with --check something is damaged.
+    Exit 0: done, or with --check all whole. 1: offsets are missing between segments. 65: with
+    --check something is damaged.
 
     Args:
         archive: Directory of the archive.

@@ -37,6 +37,7 @@ from twinlog.spark.planning import (
 from twinlog.spark.pushdown import Narrowed
 from twinlog.spark.reading import Only, Reading, read_split
 from twinlog.spark.selection import check_named, selected
+from twinlog.store_owner import Owner, owner_of
 
 _log = logging.getLogger("twinlog.spark")
 
@@ -106,7 +107,8 @@ class DirectoryQuery(BatchQuery[Task | ArchiveTask]):
         """
         written = self.options.isolation == "written"
         found = {root: Directory(root, written=written) for root in self.options.path or ()}
-        tiers = tiers_of(self.options, None)
+        roots = list(found)  # an archive belongs to one store
+        tiers = tiers_of(self.options, owner_of(roots[0]) if len(roots) == 1 else None)
         more = set(tiers.view.keys) if tiers else set[tuple[str, int]]()
         keys = {root: selected({*one.queues, *more}, self.options) for root, one in found.items()}
         check_named((key for each in keys.values() for key in each), self.options)
@@ -169,14 +171,14 @@ def _only(keys: Sequence[tuple[str, int]], options: Options) -> Only | None:
     return {topic: () for topic, _ in keys}
 
 
-def tiers_of(options: Options, group: str | None) -> Tiers | None:
+def tiers_of(options: Options, owner: Owner | None) -> Tiers | None:
     """Return the archive in front of a live view; None when the query reads none.
 
     Raises:
         SourceError: There is no such archive.
     """
     wanted = options.archive is not None and options.tier != "live"
-    return Tiers(options, group) if wanted else None
+    return Tiers(options, owner) if wanted else None
 
 
 def archived_tasks(

@@ -32,6 +32,7 @@ from twinlog.spark.queue_files import ENTRY
 from twinlog.spark.reading import Batches, Located, Losses, Payload, Reading
 from twinlog.spark.selection import selected
 from twinlog.spark.stream import Ends, Key, Limit, Reached, proportional
+from twinlog.store_owner import Owner
 from twinlog.units import MiB
 from twinlog.wire import Frame, Type
 
@@ -47,13 +48,13 @@ class LateArchive:
 
     Attributes:
         root: Directory of the archive.
-        group: Of the live store.
+        owner: Whose the live store is.
         check_crc: Compare files with their SHA-256: what nodes send is proven by the wire, what
             lies in an archive is not.
     """
 
     root: str
-    group: str
+    owner: Owner
     check_crc: bool
 
 
@@ -337,7 +338,7 @@ def _late(task: ClusterTask, gone: Gone, losses: Losses) -> Iterator[Any]:
         losses.lost(piece.stop - piece.first, "gone", gone.text, hint)
         return
     reading = replace(task.reading, check_crc=task.archive.check_crc)
-    holes = yield from late_batches(task.archive.root, task.archive.group, piece, reading)
+    holes = yield from late_batches(task.archive.root, task.archive.owner, piece, reading)
     for hole in holes:
         losses.lost(hole.stop - hole.first, "gone", gone.text, "look at the archive")
 

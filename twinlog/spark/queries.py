@@ -36,6 +36,7 @@ from twinlog.spark.selection import check_named, selected
 from twinlog.spark.stream import Json
 from twinlog.spark.stream_directory import DirectoryStream
 from twinlog.spark.stream_query import Places, StreamQuery
+from twinlog.store_owner import Owner
 
 _log = logging.getLogger("twinlog.spark")
 
@@ -56,7 +57,8 @@ class ClusterQuery(BatchQuery[ClusterTask | ArchiveTask]):
         sizing = Sizing(options.split_bytes, options.min_partitions)
         try:
             check_named(view.queues, options)
-            tiers = tiers_of(options, view.route.group)
+            owner = Owner(view.route.cluster, view.route.group)
+            tiers = tiers_of(options, owner)
             queues: Sequence[QueueView] = list(view.queues.values())
             if tiers is not None:
                 queues = tiers.queues(view.queues, view.queues)
@@ -75,7 +77,7 @@ class ClusterQuery(BatchQuery[ClusterTask | ArchiveTask]):
             view.close()
         if tiers is not None:
             check = options.check_crc != "off"
-            archive = LateArchive(str(tiers.view.root), view.route.group, check)
+            archive = LateArchive(str(tiers.view.root), owner, check)
             live = [replace(task, archive=archive) for task in live]
         return [*made, *live]
 

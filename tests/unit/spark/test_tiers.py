@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.fakes.archives import committed
 from tests.golden.manifest import unpack
 from tests.unit.client.fake_node import Drop, FakeCluster
 from tests.unit.twinlog.ours import SEGMENT, Ours
@@ -143,7 +144,7 @@ def test_rows_of_rocketmq(case: str, tmp_path: Path) -> None:
     blank = BLANK.pack(size - end, MAGIC_BLANK) if end < size else b""
     full.write_bytes((first.read_bytes()[:end] + blank).ljust(size, b"\0"))
     sealed = Sealed(str(tmp_path / "full"), "g1", first.name, 0, size, [], batches=False)
-    Place(to).commit([write_segment(sealed, str(to), Codec(), "run")])
+    committed(Place(to), [write_segment(sealed, str(to), Codec(), "run")])
     wanted = rows({"path": root, "includeSystem": "true"})
     wanted = [row for row in wanted if row["physical_offset"] < size]
     found = rows({"archive": to, "includeSystem": "true"})
@@ -155,7 +156,7 @@ def test_a_hole_between_the_tiers_is_a_loss(places: Mapping[str, Path], tmp_path
     manifest = Place(places["archive"]).newest()
     place = Place(tmp_path / "a")
     shutil.copytree(places["archive"], tmp_path / "a", ignore=lambda *_: ["_twinlog"])
-    place.commit([s for s in manifest.segments if s.base != SEGMENT])
+    committed(place, [s for s in manifest.segments if s.base != SEGMENT])
     with pytest.raises(DataLossError, match=r"rows \d+–\d+ are gone \(neither the archive nor"):
         rows(both(places, archive=tmp_path / "a"))
     found = rows(both(places, archive=tmp_path / "a", failOnDataLoss="false"))
@@ -195,7 +196,7 @@ def test_wrong_options(places: Mapping[str, Path], tmp_path: Path) -> None:
             rows(options)
     place = Place(tmp_path / "two")
     segments = Place(places["archive"]).newest().segments
-    place.commit([segments[0], replace(segments[0], group="g2")])
+    committed(place, [segments[0], replace(segments[0], group="g2")])
     with pytest.raises(SourceError, match="holds the groups g1, g2"):
         rows({"archive": tmp_path / "two"})
 

@@ -11,6 +11,7 @@ from typing import TypeVar
 import pytest
 
 from cli.app import main
+from tests.fakes.archives import committed
 from tests.golden.manifest import unpack
 from tests.unit.twinlog.ours import Ours
 from twinlog.errors import CorruptionError, TwinlogError, UsageError
@@ -190,12 +191,12 @@ def test_two_archivers_at_once(tmp_path: Path) -> None:
     assert found.fields["segments_added"] == 0
     bases = [segment.base for segment in Place(to).newest().segments]
     assert len(bases) == len(set(bases)) > 0
-    orphans = Place(to).orphans(older_than=-60)
+    orphans = Place(to).unnamed()
     assert orphans and not {path.relative_to(to).as_posix() for path in orphans} & (
         Place(to).newest().files()
     )
     archive(PlainEngine(), ArchiveSettings(root, to, orphans_after=-60))
-    assert Place(to).orphans(older_than=-60) == []
+    assert Place(to).unnamed() == []
 
 
 def test_two_commits_of_different_segments_are_both_kept(tmp_path: Path) -> None:
@@ -204,9 +205,9 @@ def test_two_commits_of_different_segments_are_both_kept(tmp_path: Path) -> None
     one, two = (Segment("g1", base, base + 10, "", 0, base, "", [], []) for base in (0, 10))
     other = Place(tmp_path)
     newest = place.newest
-    calls = [lambda: (newest(), other.commit([one]))[0]]
+    calls = [lambda: (newest(), committed(other, [one]))[0]]
     place.newest = lambda: calls.pop()() if calls else newest()  # type: ignore[method-assign]
-    assert place.commit([two]).number == 2
+    assert committed(place, [two]).number == 2
     assert [segment.base for segment in newest().segments] == [0, 10]
 
 
@@ -257,7 +258,7 @@ def test_a_changed_manifest_is_noticed(tmp_path: Path) -> None:
     """Each names the one before; text that is none is damage."""
     place = Place(tmp_path)
     for base in (0, 10):
-        place.commit([Segment("g1", base, base + 10, "", 0, base, "", [], [])])
+        committed(place, [Segment("g1", base, base + 10, "", 0, base, "", [], [])])
     first = place.path_of(1)
     text = first.read_text()
     assert digest(text) == place.newest().previous

@@ -1,6 +1,7 @@
 """The archive tier: sealed parts of a log as Parquet files, proven before they count.
 
     DIRECTORY/_twinlog/manifest-00000000000000000042.json     one per commit; the newest counts
+    DIRECTORY/_twinlog/runs/<run>/beat                        the lease of a run at work
     DIRECTORY/_twinlog/batches/<group>-<base>-<attempt>       batch index of a segment of ours
     DIRECTORY/data/topic=orders/date=2026-11-21/part-<group>-<base>-<attempt>.parquet
     DIRECTORY/keys/part-<group>-<base>-<attempt>.parquet      keys of a segment, sorted

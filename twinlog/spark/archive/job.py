@@ -2,9 +2,10 @@
 
 archive: the sealed segments of a store that the archive does not have are written, each by one
 task; then every one is read back, made into bytes again and compared with the log file; only then
-the manifest that names them is created. A run that ends early leaves the archive as it was. At last
-the archive's files are looked at once more (`archive.proof`), and the nodes are told what is whole
-(`archive.telling`).
+the manifest that names them is created. Then the archive's files are looked at once more
+(`archive.proof`), and the nodes are told what is whole (`archive.telling`). This goes by portions:
+a run that ends early leaves the archive as its last commit made it, and no file besides
+(`archive.lease`).
 
 The store is a directory, or a cluster whose nodes each task asks itself (`archive.sources`).
 
@@ -20,11 +21,12 @@ from __future__ import annotations
 import hashlib
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
 from twinlog.errors import CorruptionError, UsageError
+from twinlog.spark.archive.lease import Lease, collect
 from twinlog.spark.archive.manifest import Manifest, Segment
 from twinlog.spark.archive.place import (
     ORPHAN_SECONDS,
@@ -52,6 +54,10 @@ from twinlog.spark.archive.writing import (
 from twinlog.spark.asking import Asking
 from twinlog.spark.jobs.engine import Engine
 from twinlog.spark.jobs.report import Report, Rows, Value, Verdict
+from twinlog.store_owner import owner_of
+
+PORTION_SEGMENTS = 16
+"""Segments of one commit at least: a minute or two of work, lost when a run ends early."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +75,7 @@ class ArchiveSettings:
         replace: For the nodes this archive counts from now on, whatever one has counted so far.
         codec: Of the Parquet files.
         older_than: Only segments whose newest record is so old, seconds.
-        orphans_after: Files that no manifest names are removed at this age, seconds.
+        orphans_after: Files of runs that gave no sign for so long are removed, seconds.
     """
 
     path: Path | None
@@ -88,36 +94,67 @@ class ArchiveSettings:
 def archive(engine: Engine, settings: ArchiveSettings) -> Report:
     """Archive what is sealed and not archived yet; every task must see the archive's directory.
 
+    A portion of segments is written, proven, committed and told before the next one is begun, so a
+    run of many hours that ends early keeps what it has proven.
+
     Raises:
         UsageError: There is no store.
         SourceUnavailable: No node answers.
-        CorruptionError: The archive's own manifest is damaged.
+        CorruptionError: The archive's own manifest is damaged, or it is another store's.
         TaskError: A segment could not be read or written, or holds something that is no record.
     """
     place = Place(settings.to)
     before = place.newest()
     source = unarchived(settings, before)
-    group, items = source.group, source.items
-    run = uuid.uuid4().hex[:12]
-    try:
-        work = partial(write_segment, to=str(settings.to), codec=settings.codec, run=run)
-        written = engine.spread(work, items)
-        check = engine.spread(partial(check_segment, root=str(settings.to)), written)
-        wrong = [text for text in check if text]
-        # another archiver takes files for orphans that no manifest names for a day
-        wrong += [text for segment in written if (text := missing(segment, settings.to))]
-        if wrong:
-            hint = "nothing was committed; look at the log: twinlog spark verify"
-            raise CorruptionError(f"the archive is not what the log is: {wrong[0]}", hint=hint)
-        after = place.commit(written, source.cluster) if written else before
-    except BaseException:
-        discard(place, run)
-        raise
-    orphans = place.remove_orphans(older_than=settings.orphans_after)
-    whole = Whole(engine, settings.to, written)
-    nodes = () if settings.silent else settings.tell or settings.servers
-    told = tell(nodes, group, after, whole.namable, replace=settings.replace)
-    return _archived(settings, Outcome(group, after, written, orphans, told, whole.wrong))
+    written, nodes = list[Segment](), settings.tell or settings.servers
+    done = Outcome(source.group, before, written)
+    with Lease(settings.to) as lease:
+        try:
+            for portion in portions(source.items, engine.at_once):
+                proven = prove(engine, settings, lease.run, portion)
+                after = place.commit(proven, lease.folder, source.cluster) if proven else before
+                written += proven
+                whole = Whole(engine, settings.to, written)
+                names = () if settings.silent else nodes
+                told = tell(names, done.group, after, whole.namable, replace=settings.replace)
+                done = replace(done, after=after, told=told, wrong=whole.wrong)
+        except BaseException:
+            discard(place, lease.run)
+            raise
+        orphans = collect(place, lease, settings.orphans_after)
+    return _archived(settings, replace(done, orphans=orphans))
+
+
+def portions(items: Sequence[Sealed], at_once: int) -> list[Sequence[Sealed]]:
+    """Divide what is to be archived into what is committed together; one portion without items.
+
+    Args:
+        items: In the order of the log, so that what is archived grows without a hole.
+        at_once: How many the engine can make good use of.
+    """
+    size = max(PORTION_SEGMENTS, at_once)
+    return [items[at : at + size] for at in range(0, max(len(items), 1), size)]
+
+
+def prove(
+    engine: Engine, settings: ArchiveSettings, run: str, items: Sequence[Sealed]
+) -> list[Segment]:
+    """Write segments and return them, read back and compared; nothing is committed.
+
+    Raises:
+        CorruptionError: What was written is not what the log is.
+        TaskError: See `archive`.
+    """
+    work = partial(write_segment, to=str(settings.to), codec=settings.codec, run=run)
+    written = engine.spread(work, items)
+    check = engine.spread(partial(check_segment, root=str(settings.to)), written)
+    wrong = [text for text in check if text]
+    # somebody may clean up by hand: what is named must be there
+    wrong += [text for segment in written if (text := missing(segment, settings.to))]
+    if wrong:
+        hint = "it was not committed; look at the log: twinlog spark verify"
+        raise CorruptionError(f"the archive is not what the log is: {wrong[0]}", hint=hint)
+    return written
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +174,7 @@ def unarchived(settings: ArchiveSettings, before: Manifest) -> Source:
     """
     have = {(segment.group, segment.base) for segment in before.segments}
     if settings.path is not None:
+        owner = _owner(settings, settings.path, before)
         other = changed_since(settings.path, before.of_group(settings.group))
         if other is not None:
             text = f"the log file at {other.base} is not what was archived of it"
@@ -146,10 +184,10 @@ def unarchived(settings: ArchiveSettings, before: Manifest) -> Source:
         found = of_directory(settings.path, settings.group)
         found = [item for item in found if (item.group, item.base) not in have]
         found = older_in_directory(settings.path, found, settings.older_than)
-        return Source("", settings.group, found)
+        return Source(owner, settings.group, found)
     asking = Asking(settings.servers, settings.read_from, STALENESS_SECONDS)
     with Cluster(asking) as cluster:
-        before.require(cluster.name)
+        before.require(cluster.name, "the nodes are of")
         found = [s for s in cluster.sealed() if (s.group, s.base) not in have]
         found = cluster.older(found, settings.older_than)
         contrary = cluster.contradicts(before.of_group(cluster.group)) if found else None
@@ -160,6 +198,23 @@ def unarchived(settings: ArchiveSettings, before: Manifest) -> Source:
         return Source(cluster.name, cluster.group, found)
 
 
+def _owner(settings: ArchiveSettings, path: Path, before: Manifest) -> str:
+    """Return the name of the cluster that a directory belongs to; empty where nothing says it.
+
+    Raises:
+        UsageError: It belongs to another group.
+        CorruptionError: The archive is another cluster's.
+    """
+    owner = owner_of(path)
+    if owner is None:
+        return ""
+    if owner.group != settings.group:
+        text = f"{path} belongs to the group {owner.group!r}, not to {settings.group!r}"
+        raise UsageError(text, hint=f"name its group: --group {owner.group}")
+    before.require(owner.cluster, f"{path} is of")
+    return owner.cluster
+
+
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """What a run of the archiver did."""
@@ -167,9 +222,9 @@ class Outcome:
     group: str
     after: Manifest
     written: Sequence[Segment]
-    orphans: int
-    told: Sequence[Told]
-    wrong: Sequence[tuple[Segment, str]]
+    orphans: int = 0
+    told: Sequence[Told] = ()
+    wrong: Sequence[tuple[Segment, str]] = ()
 
 
 def discard(place: Place, run: str) -> None:
@@ -211,6 +266,10 @@ def _archived(settings: ArchiveSettings, done: Outcome) -> Report:
     if done.told:
         told = [(one.node, one.archived, one.state) for one in done.told]
         tables["told"] = Rows("NODE ARCHIVED> STATE", told)
+    gaps = done.after.holes(done.group)
+    if gaps:
+        tables["missing"] = Rows("START> END>", gaps)
+        head += f" · {not_there(gaps)}"
     if done.wrong:
         wrong: list[tuple[Value, ...]] = [(s.base, s.end, text) for s, text in done.wrong]
         tables["damaged"] = Rows("START> END> STATE", wrong)
@@ -219,6 +278,17 @@ def _archived(settings: ArchiveSettings, done: Outcome) -> Report:
     verdict = Verdict.UNDECIDED if any(one.other for one in done.told) else Verdict.FINE
     verdict = Verdict.DAMAGED if differ or done.wrong else verdict
     return Report("SparkArchive", head, fields, tables, verdict)
+
+
+def not_there(gaps: Sequence[tuple[int, int]]) -> str:
+    """Return the words for holes between segments.
+
+    >>> not_there([(4096, 8192), (12288, 16384)])
+    'missing: offsets 4096..8192 and 1 more hole'
+    """
+    more = len(gaps) - 1
+    rest = f" and {more} more hole{'s' * (more > 1)}" if more else ""
+    return f"missing: offsets {gaps[0][0]}..{gaps[0][1]}{rest}"
 
 
 # ── restore ─────────────────────────────────────────────────────────────────────────────────────
@@ -266,13 +336,14 @@ def restore(engine: Engine, settings: RestoreSettings) -> Report:
         hint = f"it has {', '.join(known)}" if known else "it is empty"
         text = f"the archive {settings.archive} has nothing of {settings.group} in that range"
         raise UsageError(text, code="not-archived", hint=hint)
+    gaps = manifest.holes(settings.group, settings.start, settings.end)
     if settings.check:
         wrong = engine.spread(partial(check_segment, root=str(settings.archive)), segments)
-        return _restored(settings, segments, wrong)
+        return _restored(settings, segments, wrong, gaps)
     if settings.to is None:
         raise UsageError("restoring needs a directory", hint="name it: --to DIRECTORY")
     work = partial(restore_segment, root=str(settings.archive), to=str(settings.to))
-    return _restored(settings, segments, engine.spread(work, segments))
+    return _restored(settings, segments, engine.spread(work, segments), gaps)
 
 
 def restore_segment(segment: Segment, root: str, to: str) -> str:
@@ -324,7 +395,10 @@ def _restore_batches(source: Path, to: Path, segment: Segment) -> None:
 
 
 def _restored(
-    settings: RestoreSettings, segments: Sequence[Segment], wrong: Sequence[str]
+    settings: RestoreSettings,
+    segments: Sequence[Segment],
+    wrong: Sequence[str],
+    gaps: Sequence[tuple[int, int]],
 ) -> Report:
     rows: list[tuple[Value, ...]] = [
         (s.base, s.end, s.records, text or "whole") for s, text in zip(segments, wrong, strict=True)
@@ -336,11 +410,16 @@ def _restored(
         "segments": len(segments),
         "records": sum(s.records for s in segments),
         "wrong": bad,
+        "missing_bytes": sum(b - a for a, b in gaps),
     }
     done = "whole" if settings.check else f"restored to {settings.to}"
     word = (
         f"{bad} of {len(segments)} segments damaged" if bad else f"{len(segments)} segments {done}"
     )
-    verdict = Verdict.DAMAGED if bad else Verdict.FINE
+    verdict = Verdict.NO if gaps else Verdict.FINE
+    verdict = Verdict.DAMAGED if bad else verdict
     tables = {"restored": Rows("START> END> RECORDS> STATE", rows)}
+    if gaps:
+        tables["missing"] = Rows("START> END>", gaps)
+        word += f" · {not_there(gaps)}"
     return Report("SparkRestore", f"{settings.archive} · {word}", fields, tables, verdict)

@@ -16,6 +16,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from itertools import pairwise
 
 from twinlog.errors import CorruptionError
 
@@ -97,7 +98,7 @@ class Manifest:
     """Of the archive, drawn with manifest 1: nodes keep it beside what they know of the archive."""
 
     cluster: str = ""
-    """Name of the cluster that it was read from; empty as long as only directories were."""
+    """Name of the cluster that it was read from; empty as long as no store named one."""
 
     def of_group(self, group: str) -> list[Segment]:
         """Return a group's segments, oldest first."""
@@ -113,6 +114,31 @@ class Manifest:
                 found = segment.base, segment.end
         return found
 
+    def holes(self, group: str, start: int = 0, end: int = 1 << 62) -> list[tuple[int, int]]:
+        """Return the log offsets (a, b) that are missing between a group's segments.
+
+        Args:
+            group: Whose.
+            start: Only holes between segments that end behind it,
+            end: and begin before it.
+        """
+        held = [s for s in self.of_group(group) if s.end > start and s.base < end]
+        return [(one.end, two.base) for one, two in pairwise(held) if one.end < two.base]
+
+    def require_apart(self, name: str) -> None:
+        """Do nothing when no two segments of a group hold the same log offset.
+
+        Raises:
+            CorruptionError: Two do: rows would come twice, or nobody knows which ones are right.
+        """
+        for group in sorted({segment.group for segment in self.segments}):
+            for one, two in pairwise(self.of_group(group)):
+                if two.base < one.end:
+                    spans = f"{one.base}..{one.end} and {two.base}..{two.end}"
+                    text = f"{name} lists {spans} of {group}, which overlap"
+                    hint = "bring the manifest back from a copy of the archive"
+                    raise CorruptionError(text, hint=hint, offset=two.base)
+
     def files(self) -> set[str]:
         """Return the paths of all files it names."""
         return {file.path for segment in self.segments for file in segment.files}
@@ -125,7 +151,8 @@ class Manifest:
             digest: SHA-256 of this manifest's text; empty for number 0.
 
         Raises:
-            CorruptionError: One of them is here with other bytes: the logs are not the same.
+            CorruptionError: One of them is here with other bytes, or overlaps another one: the
+                logs are not the same.
         """
         have = {(segment.group, segment.base): segment.sha256 for segment in self.segments}
         for segment in added:
@@ -135,17 +162,23 @@ class Manifest:
                 raise CorruptionError(text, hint=hint, offset=segment.base)
         new = [segment for segment in added if (segment.group, segment.base) not in have]
         every = sorted([*self.segments, *new], key=lambda s: (s.group, s.base))
-        return replace(self, number=self.number + 1, previous=digest, segments=every)
+        found = replace(self, number=self.number + 1, previous=digest, segments=every)
+        found.require_apart("the manifest with what is added")
+        return found
 
-    def require(self, cluster: str) -> None:
+    def require(self, cluster: str, who: str) -> None:
         """Do nothing when the archive may be of that cluster.
+
+        Args:
+            cluster: Its name; empty where nothing says it.
+            who: Says who is of it, as ``the nodes are of``.
 
         Raises:
             CorruptionError: It is another one's.
         """
         if self.cluster and cluster and cluster != self.cluster:
-            text = f"the archive is of the cluster {self.cluster!r}, the nodes are of {cluster!r}"
-            raise CorruptionError(text, hint="archive them into another directory")
+            text = f"the archive is of the cluster {self.cluster!r}, {who} {cluster!r}"
+            raise CorruptionError(text, hint="name the archive of that cluster, or a new directory")
 
     def text(self) -> str:
         """Return its JSON text, the same for the same content."""
@@ -162,16 +195,18 @@ def parse(text: str, name: str) -> Manifest:
     """Return the manifest in ``text``.
 
     Raises:
-        CorruptionError: It is none, or of a later version.
+        CorruptionError: It is none, is of a later version, or its segments overlap.
     """
     try:
         fields = json.loads(text)
         if fields.pop("version") != VERSION:
             raise CorruptionError(f"{name} is of another version of twinlog", file=name)
         segments = [_segment(item) for item in fields.pop("segments")]
-        return Manifest(**fields, segments=segments)
+        found = Manifest(**fields, segments=segments)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CorruptionError(f"{name} is no manifest: {error}", file=name) from None
+    found.require_apart(name)
+    return found
 
 
 def _segment(fields: dict[str, object]) -> Segment:

@@ -1,8 +1,9 @@
-"""An archive's directory: reading the newest manifest, committing the next one, orphans.
+"""An archive's directory: its files, reading the newest manifest, committing the next one.
 
-A manifest is created under a name that no other writer can take: it is written aside, flushed, and
-linked to its number, which fails when the number exists. So of two writers one commits; the other
-reads what is there now and tries again with the next number.
+A manifest is created under a name that no other writer can take: it is written in the folder of the
+run that commits, flushed, and linked to its number, which fails when the number exists. So of two
+writers one commits; the other reads what is there now and tries again with the next number. A run
+whose folder was taken away commits nothing (`archive.lease`).
 
 The directory must be a file system with hard links. Times are seconds since 1970.
 
@@ -13,7 +14,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import time
 import uuid
 from collections.abc import Sequence
 from dataclasses import replace
@@ -24,7 +24,7 @@ from twinlog.spark.archive.manifest import Manifest, Segment, digest, parse
 
 META = "_twinlog"
 ORPHAN_SECONDS = 24 * 3600.0
-"""Younger files may belong to a writer that has not committed yet."""
+"""A run that gave no sign for so long is dead; a file of no run that is younger is left alone."""
 
 TRIES = 10
 """Commits tried against other writers before giving up."""
@@ -65,22 +65,24 @@ class Place:
         found = [name[9:-5] for name in names if name.startswith("manifest-")]
         return sorted(int(number) for number in found if number.isdigit())
 
-    def commit(self, added: Sequence[Segment], cluster: str = "") -> Manifest:
+    def commit(self, added: Sequence[Segment], run: Path, cluster: str = "") -> Manifest:
         """Add segments to the archive and return the manifest that has them.
 
         Segments that another writer has added meanwhile are left out; their files become orphans.
 
         Args:
             added: New segments.
-            cluster: Name of the cluster they were read from; empty for a directory.
+            run: Folder of the run that commits (`archive.lease.Lease.folder`).
+            cluster: Name of the cluster they were read from; empty where nothing names one.
 
         Raises:
             CorruptionError: The archive is of another cluster, or has other bytes there.
-            UnavailableError: Other writers were quicker `TRIES` times.
+            UnavailableError: Other writers were quicker `TRIES` times, or the run's folder was
+                taken away (code ``lease``).
         """
         for _ in range(TRIES):
             now = self.newest()
-            now.require(cluster)
+            now.require(cluster, "what is added is of")
             path = self.path_of(now.number)
             text = path.read_text(encoding="utf-8") if now.number else ""
             following = now.after(added, digest(text) if text else "")
@@ -88,46 +90,42 @@ class Place:
             following = replace(following, id=name, cluster=now.cluster or cluster)
             if len(following.segments) == len(now.segments):
                 return now
-            if self._create(following):
+            if self._create(following, run):
                 return following
         raise UnavailableError(f"other writers keep committing to {self.root}", code="busy")
 
-    def _create(self, manifest: Manifest) -> bool:
+    def _create(self, manifest: Manifest, run: Path) -> bool:
         """Create the file of a manifest; False when its number is taken."""
         target = self.path_of(manifest.number)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        aside = target.with_name(f".{target.name}.{uuid.uuid4().hex}")
+        aside = run / f"{target.name}.{uuid.uuid4().hex}"
         try:
             write_durably(aside, manifest.text().encode())
             os.link(aside, target)
         except FileExistsError:
             return False
+        except FileNotFoundError:
+            raise taken_away(run) from None
         finally:
             aside.unlink(missing_ok=True)
         sync_directory(target.parent)
         return True
 
-    def orphans(self, now: float | None = None, older_than: float = ORPHAN_SECONDS) -> list[Path]:
-        """Return files that no manifest names and that are older than ``older_than`` seconds."""
-        named = self.newest().files()
-        limit = (time.time() if now is None else now) - older_than
-        found: list[Path] = []
-        for folder in ("data", "keys", f"{META}/batches"):
-            for path in sorted((self.root / folder).rglob("*")):
-                if not path.is_file() or path.relative_to(self.root).as_posix() in named:
-                    continue
-                if path.stat().st_mtime <= limit:
-                    found.append(path)
-        return found
+    def stored(self) -> list[Path]:
+        """Return all files of segments, named by a manifest or not."""
+        folders = [self.root / name for name in ("data", "keys", f"{META}/batches")]
+        found = [path for folder in folders for path in folder.rglob("*")]
+        return sorted(path for path in found if path.is_file())
 
-    def remove_orphans(self, older_than: float) -> int:
-        """Remove the orphans and return how many; what was committed meanwhile stays."""
-        removed = 0
-        for path in self.orphans(older_than=older_than):
-            if path.relative_to(self.root).as_posix() not in self.newest().files():
-                path.unlink(missing_ok=True)
-                removed += 1
-        return removed
+    def unnamed(self) -> list[Path]:
+        """Return the files of segments that no manifest names: of runs at work, or orphans."""
+        found, named = self.stored(), self.newest().files()
+        return [path for path in found if path.relative_to(self.root).as_posix() not in named]
+
+
+def taken_away(run: Path) -> UnavailableError:
+    """Return the error of a run that no longer has its folder."""
+    text = f"{run} was taken away: the run was held for dead, and its files are collected"
+    return UnavailableError(text, code="lease", hint="start it again: it goes on where it was")
 
 
 def write_durably(path: Path, data: bytes) -> None:

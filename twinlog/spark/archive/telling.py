@@ -90,7 +90,7 @@ def tell(
         if nodes.route.group != group:
             text = f"belongs to the group {nodes.route.group}, the archive's is {group}"
             return [Told(name, None, text) for name in nodes.order()]
-        manifest.require(nodes.route.cluster)
+        manifest.require(nodes.route.cluster, "the nodes are of")
         if not manifest.id:
             text = "not told: the archive has no id yet, it gets one with its next segment"
             return [Told(name, None, text) for name in nodes.order()]

@@ -34,6 +34,7 @@ from twinlog.spark.options import Options
 from twinlog.spark.planning import Piece, QueueView, Sizing, Split
 from twinlog.spark.queue_files import ENTRY
 from twinlog.spark.reading import Batches, Located, Losses, Payload, Reading
+from twinlog.store_owner import Owner
 
 Key = tuple[str, int]
 QUEUES_MAX = 1 << 20
@@ -87,20 +88,23 @@ class ArchiveView:
 
     Args:
         root: Its directory; every task must see it.
-        group: Whose segments; None: those of the only group it has.
+        owner: Whose store it goes with; None: nothing says so, and it is the only group it has.
 
     Raises:
-        SourceError: There is no archive, or it holds several groups and none is named.
+        SourceError: There is no archive, it is another store's, or it holds several groups and none
+            is named.
         CorruptionError: Its manifest is damaged.
     """
 
-    def __init__(self, root: str, group: str | None) -> None:
+    def __init__(self, root: str, owner: Owner | None) -> None:
         self.root = Path(root)
         if not self.root.is_dir():
             hint = "name the directory that twinlog spark archive wrote to"
             raise SourceError(f"there is no archive {root}", code="archive", hint=hint)
         manifest = Place(self.root).newest()
-        segments = manifest.of_group(group or _only_group(manifest, root))
+        if owner is not None:
+            _require(manifest, root, owner)
+        segments = manifest.of_group(owner.group if owner else _only_group(manifest, root))
         self.epochs = tuple(sorted({(start, e) for s in segments for e, start in s.epochs}))
         self._held: dict[Key, list[_Held]] = {}
         for segment in segments:
@@ -202,6 +206,19 @@ def _log_bytes(held: _Held) -> int:
     return int((segment.records_end - segment.base) * share)
 
 
+def _require(manifest: Manifest, root: str, owner: Owner) -> None:
+    """Do nothing when an archive may be that of a store."""
+    groups = sorted({segment.group for segment in manifest.segments})
+    there = manifest.cluster if owner.cluster else ""
+    if there in ("", owner.cluster) and (not groups or owner.group in groups):
+        return
+    of = f"the cluster {there!r}, " if there else ""
+    what = f"{of}group {', '.join(map(repr, groups))}"
+    mine = f"the cluster {owner.cluster!r}, group {owner.group!r}"
+    text = f"the archive {root} is of {what}; what is read is of {mine}"
+    raise SourceError(text, code="archive", hint="name the archive of that store")
+
+
 def _only_group(manifest: Manifest, root: str) -> str:
     groups = sorted({segment.group for segment in manifest.segments})
     if len(groups) > 1:
@@ -237,12 +254,12 @@ class Tiers:
 
     Args:
         options: What is asked for; ``archive`` is set and ``tier`` is not ``live``.
-        group: Of the live store; None where it does not say.
+        owner: Whose the live store is; None where it does not say.
     """
 
-    def __init__(self, options: Options, group: str | None) -> None:
+    def __init__(self, options: Options, owner: Owner | None) -> None:
         assert options.archive is not None, "asked for by the caller"
-        self.view = ArchiveView(options.archive, group)
+        self.view = ArchiveView(options.archive, owner)
         self._options = options
         self._queues: dict[Key, TieredQueue] = {}
 
@@ -343,14 +360,14 @@ def _of_shelf(shelf: Shelf, split: Split, reading: Reading, losses: Losses) -> I
 
 
 def late_batches(
-    root: str, group: str, piece: Piece, reading: Reading
+    root: str, owner: Owner, piece: Piece, reading: Reading
 ) -> Generator[Any, None, list[Piece]]:
     """Yield what the newest archive has of a piece; return what it lacks.
 
     For rows that were live when the query was planned: an archive has them before retention may
     take them.
     """
-    view = ArchiveView(root, group)
+    view = ArchiveView(root, owner)
     wants = any(column.name == "epoch" for column in reading.columns)
     reading = replace(reading, context=archived_context(view, reading.context, epochs=wants))
     for task in view.tasks([piece], reading, Sizing(1 << 62)):

@@ -46,6 +46,11 @@ class TaskError(TwinlogError):
 class Engine(Protocol):
     """What runs a function over many items."""
 
+    @property
+    def at_once(self) -> int:
+        """How many items make good use of it at least."""
+        ...
+
     def spread(self, work: Callable[[T], R], items: Sequence[T]) -> list[R]:
         """Return ``work(item)`` for every item, in order.
 
@@ -58,6 +63,8 @@ class Engine(Protocol):
 
 class PlainEngine:
     """Runs everything here, one item after the other: the reference, and small stores."""
+
+    at_once = 1
 
     def spread(self, work: Callable[[T], R], items: Sequence[T]) -> list[R]:
         """See `Engine`."""
@@ -125,11 +132,16 @@ class SparkEngine:
         self._context = context
         self._progress = progress
 
+    @property
+    def at_once(self) -> int:
+        """See `Engine`."""
+        return TASKS_PER_CORE * max(1, self._context.defaultParallelism)
+
     def spread(self, work: Callable[[T], R], items: Sequence[T]) -> list[R]:
         """See `Engine`; Ctrl-C cancels the tasks."""
         if not items:
             return []
-        tasks = min(len(items), TASKS_PER_CORE * max(1, self._context.defaultParallelism))
+        tasks = min(len(items), self.at_once)
         # Item i goes to task i % tasks: neighbours, which are alike, are shared out evenly.
         bundles = [[(i, items[i]) for i in range(at, len(items), tasks)] for at in range(tasks)]
         rdd = self._context.parallelize(bundles, tasks).mapPartitions(partial(_bundle, work))
