@@ -72,7 +72,7 @@ SEAM = {
 
 SHELL = {
     "twinlog/spark/archive": {
-        "job", "place", "proof", "rows", "scan", "sources", "telling", "view", "writing",
+        "job", "lease", "place", "proof", "rows", "scan", "sources", "telling", "view", "writing",
     },
     "twinlog/spark/jobs": {
         "compact", "compare", "engine", "index_check", "rebuild", "replay", "session",
@@ -83,7 +83,7 @@ SHELL = {
     "twinlog": {
         "__main__", "aio", "aio_connection", "aio_producer", "client", "connection", "pipeline",
         "reader", "store_compacted", "store_config", "store_files", "store_keys", "store_marks",
-        "store_batch_queues", "store_pull", "store_queues", "store_reader", "store_timers",
+        "store_batch_queues", "store_owner", "store_pull", "store_queues", "store_reader", "store_timers",
         "spark/asking", "spark/batch", "spark/cluster", "spark/directory", "spark/log_bytes",
         "spark/pushdown", "spark/queries", "spark/queue_files", "spark/reading",
         "spark/remote_log", "spark/room", "spark/sessions", "spark/source",
