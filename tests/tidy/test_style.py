@@ -83,7 +83,8 @@ SHELL = {
     "twinlog": {
         "__main__", "aio", "aio_connection", "aio_producer", "client", "connection", "pipeline",
         "reader", "store_compacted", "store_config", "store_files", "store_keys", "store_marks",
-        "store_batch_queues", "store_owner", "store_pull", "store_queues", "store_reader", "store_timers",
+        "store_batch_queues", "store_owner", "store_pull", "store_queues", "store_reader",
+        "store_timers",
         "spark/asking", "spark/batch", "spark/cluster", "spark/directory", "spark/log_bytes",
         "spark/pushdown", "spark/queries", "spark/queue_files", "spark/reading",
         "spark/remote_log", "spark/room", "spark/sessions", "spark/source",
