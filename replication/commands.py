@@ -1,6 +1,7 @@
 """What the core wants done. The driver does it at once, in order, and reports what came of it.
 
-Frozen values without behaviour. Offsets are bytes. Not here: how (``driver``).
+Values without behaviour that nobody changes; those that every record needs are not frozen, for that
+doubles what it costs to make one. Offsets are bytes. Not here: how (``driver``).
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from replication.register_ops import Operation
 from storage import Promise, Token
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Send:
     """Send a message on a link."""
 
@@ -21,7 +22,7 @@ class Send:
     message: frames.Message
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Ship:
     """Send whole batches from ``start`` in one frame; reported by ``ReplicaCore.on_shipped``."""
 
@@ -29,7 +30,7 @@ class Ship:
     start: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Receive:
     """Store received batches; reported by ``on_received``, ``on_bad_batch``, ``on_full`` ..."""
 
@@ -107,14 +108,14 @@ class Cut:
     to: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Confirm:
     """The confirm offset is ``offset``."""
 
     offset: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Release:
     """Answer these requests: what they waited for has happened."""
 

@@ -29,7 +29,7 @@ from replication.outcomes import BUFFERED, NOT_KNOWN_FLUSHED, or_unknown, refusa
 from replication.outside import Done, Outside, Reply
 from replication.register_ops import to_wire
 from replication.settings import ReplicationSettings
-from replication.shipment import Shipment, Shipments
+from replication.shipment import Shipments
 from replication.upkeep import FULL_SECONDS, Upkeep
 from replication.view import PeerView, RoleView, role_view
 from replication.waiters import CONFIRMED, FLUSHED, REPLICATED
@@ -448,13 +448,10 @@ class Driver:
         session = reign.sessions.get(command.conn) if reign is not None else None
         if reign is None or session is None:
             return
-        shipment: Shipment = (b"", b"", command.start)
-        if command.start < self.store.committed:
-            shipment = self._shipments.at(command.start)
-        packed, payload, end = shipment
-        message = reign.frame_at(
-            session, command.start, self._wall_ms(), entries=packed, payload=payload
-        )
+        start, empty = command.start, (b"", b"", command.start)
+        known = start < self.store.committed
+        packed, payload, end = self._shipments.at(start) if known else empty
+        message = reign.frame_at(session, start, self._wall_ms(), entries=packed, payload=payload)
         self._outside.send(command.conn, frames.encode(message, self._names_crc))
         reign.on_shipped(now, command.conn, end)
 
@@ -462,9 +459,10 @@ class Driver:
         following = self.core.following
         if following is None or following.conn != command.conn or self._token is None:
             return
+        packed, payload = command.append.entries, memoryview(command.append.payload)
         try:
-            entries = frames.unpack_entries(command.append.entries)
-            self.store.receive(self._token, entries, memoryview(command.append.payload))
+            if not self.store.receive_alone(self._token, packed, payload):
+                self.store.receive(self._token, frames.unpack_entries(packed), payload)
         except BadBatch as error:
             following.on_bad_batch(now, error.start, error.length, error.reason)
         except DiskFull as error:

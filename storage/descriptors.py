@@ -19,8 +19,8 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
 
-class _Open:
-    """A descriptor with its users; the cache is one."""
+class Opened:
+    """An open descriptor with its users; the cache is one."""
 
     __slots__ = ("descriptor", "users")
 
@@ -40,7 +40,7 @@ class Descriptors:
     def __init__(self, most: int, opening: Callable[[str], int]) -> None:
         self._most = most
         self._opening = opening
-        self._known: OrderedDict[str, _Open] = OrderedDict()
+        self._known: OrderedDict[str, Opened] = OrderedDict()
         self._guard = threading.Lock()
         self._forgotten = 0
 
@@ -55,13 +55,20 @@ class Descriptors:
         Raises:
             OSError: It cannot be opened.
         """
-        found = self._pin(path)
+        found = self.pin(path)
         try:
             yield found.descriptor
         finally:
-            self._leave([found])
+            self.leave(found)
 
-    def _pin(self, path: str) -> _Open:
+    def pin(self, path: str) -> Opened:
+        """Return the descriptor of a file; it stays open until `leave`, which must follow.
+
+        `use` without its block, which costs an append more than the write.
+
+        Raises:
+            OSError: It cannot be opened.
+        """
         with self._guard:
             found = self._known.get(path)
             if found is not None:
@@ -69,8 +76,8 @@ class Descriptors:
                 found.users += 1
                 return found
             forgotten = self._forgotten
-        made = _Open(self._opening(path))
-        gone: list[_Open] = []
+        made = Opened(self._opening(path))
+        gone: list[Opened] = []
         with self._guard:
             found = self._known.get(path)
             if found is not None:
@@ -85,7 +92,15 @@ class Descriptors:
         self._leave(gone)
         return made
 
-    def _leave(self, some: list[_Open]) -> None:
+    def leave(self, one: Opened) -> None:
+        """Give back what `pin` returned; the last user of what went out of the cache closes it."""
+        with self._guard:
+            one.users -= 1
+            unused = one.users == 0
+        if unused:
+            os.close(one.descriptor)
+
+    def _leave(self, some: list[Opened]) -> None:
         """Take a user from each; what has none is closed."""
         with self._guard:
             for one in some:

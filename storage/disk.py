@@ -176,6 +176,7 @@ class RealDisk:
 
     def __init__(self, root: Path, *, descriptors_max: int = _DESCRIPTORS_MAX) -> None:
         self.root = root
+        self._prefix = os.path.join(root, "")
         self._open = Descriptors(descriptors_max, _open_file)
         self._guard = threading.Lock()
         self._lock = -1
@@ -186,7 +187,7 @@ class RealDisk:
             raise disk_error("open.make-dir", str(root), error) from None
 
     def _path(self, path: str) -> str:
-        return os.path.join(self.root, path)
+        return self._prefix + path
 
     def map(self, path: str, size: int, *, op: str, create: bool = False) -> RealMapping:
         """See `Disk`. A created file that meets a full disk is removed again."""
@@ -271,10 +272,14 @@ class RealDisk:
     def write_at(self, path: str, offset: int, data: bytes | memoryview, op: str) -> None:
         """See `Disk`."""
         try:
-            with self._open.use(self._path(path)) as descriptor:
-                done = os.pwrite(descriptor, data, offset)
+            found = self._open.pin(self._prefix + path)
+            try:
+                done = os.pwrite(found.descriptor, data, offset)
                 while done < len(data):
-                    done += os.pwrite(descriptor, memoryview(data)[done:], offset + done)
+                    rest = memoryview(data)[done:]
+                    done += os.pwrite(found.descriptor, rest, offset + done)
+            finally:
+                self._open.leave(found)
         except OSError as error:
             raise disk_error(op, path, error) from None
 

@@ -10,6 +10,9 @@ A gap stores nothing. After another refusal the batches up to a file border or a
 before the bad one may be stored; all others are not, and beyond the end there are only zeros. The
 answer is always the store's end.
 
+A small batch of records that comes alone, as those of single sends do, takes one kernel call for
+all of it (`Receiver.alone`); whatever is rare about one, or wrong, goes the general way.
+
 Not here: sessions and acknowledgements (``replication.slave_session``), control records
 (`storage.store` looks at what this returns).
 """
@@ -30,9 +33,15 @@ from twinlog.layout import (
     KIND_EPOCH,
     KIND_FILLER,
     KIND_RECORDS,
+    SYSTEM_TOPIC_META,
     BatchEntry,
 )
 from twinlog.record import MAGIC_BLANK
+
+ALONE_MAX = 64 * 1024
+"""Largest batch, bytes, that `Receiver.alone` takes: of a larger one the calls are a small part."""
+
+_META = SYSTEM_TOPIC_META.encode()
 
 
 class Receiver:
@@ -74,6 +83,33 @@ class Receiver:
         except BaseException:
             log.wipe("log.receive")
             raise
+
+    def alone(self, entry: bytes, payload: memoryview) -> bool:
+        """Store one small batch of records that continues the log; False: `receive` must look.
+
+        Then nothing is stored, but bytes may lie beyond the end, which `receive` overwrites or
+        zeroes. A batch that may be a control record is none of these.
+
+        Args:
+            entry: As it travels.
+            payload: Its bytes.
+
+        Raises:
+            DiskFull: The end is where it was.
+        """
+        log, length = self._log, len(payload)
+        # One byte more: a batch that reaches the end of its file is no batch of records.
+        if not 0 < length <= min(ALONE_MAX, self._length_max) or not log.has_room(length + 1):
+            return False
+        at = log.end
+        place = (at, log.history.last, log.flushed)
+        made = kernels.place_batch(entry, payload, log.window(at, length), place, _META)
+        if made is None:
+            return False
+        packed, stamp = made
+        log.add_one(packed, length, "log.receive")
+        log.timestamp = max(log.timestamp, stamp)
+        return True
 
     def _write(self, ready: list[BatchEntry]) -> None:
         self._log.add(ready, "log.receive")

@@ -247,6 +247,28 @@ class Store(Serving):
             self._derived.note_controls(self._log, entries, before)
         return self.end
 
+    def receive_alone(self, token: Token, entry: bytes, payload: memoryview) -> bool:
+        """Store one small batch of records out of the ordinary in nothing; False: use `receive`.
+
+        Args:
+            token: The writer.
+            entry: The batch's entry as it travels between nodes (``replication.frames``).
+            payload: Its bytes.
+
+        Raises:
+            StaleToken: Nothing was written.
+            DiskFull: Nothing was stored.
+        """
+        self._check(token)
+        try:
+            stored = self._receiver.alone(entry, payload)
+        except DiskFull:
+            self.disk_full = True
+            raise
+        if stored:
+            self.disk_full = False
+        return stored
+
     # -- shared
 
     def entries(self, start: int, *, max_bytes: int, end: int | None = None) -> list[BatchEntry]:

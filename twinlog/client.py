@@ -165,10 +165,7 @@ class Client:
             self._senders[topic, acknowledge] = sender
         seconds = self.timeout if timeout is None else seconds_of(timeout)
         section = sender.one(
-            seconds,
-            lambda core: core.add(
-                packed, key, tag, order_key, properties, queue, flags=flags, light=light
-            ),
+            seconds, packed, key, tag, order_key, properties, queue, flags=flags, light=light
         )
         return section.receipt()
 

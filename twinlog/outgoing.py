@@ -17,6 +17,7 @@ from enum import Enum
 from typing import Final
 
 from twinlog.errors import RecordRefused, TwinlogError
+from twinlog.kernels import SectionEncoder
 from twinlog.kernels.inner import BASE_PROPERTY, NUMBER_PROPERTY
 from twinlog.layout import (
     LIGHT_DIGITS,
@@ -215,6 +216,27 @@ class Section:
         self._mark_end = self._mark_at + len(self._mark)
         self._rewrite(self._mark + b"%d\x02" % self.records)
         self.state = State.WAITING
+
+    def whole(
+        self, encoder: SectionEncoder, body: bytes, text: bytes, flags: int, now_ms: int
+    ) -> None:
+        """Make it of one record, close it and count it as sent: `first` and `seal` in one.
+
+        Args:
+            encoder: Of its queue, empty.
+            body: Of the record.
+            text: Its properties without the mark.
+            flags: Its system flag.
+            now_ms: When it was born, ms since 1970.
+        """
+        text += self._mark + b"1\x02"
+        size = encoder.add(body, properties=text, sys_flag=flags, born_timestamp=now_ms)
+        self.data = encoder.take()
+        self.count = self.records = 1
+        self.size = self._mark_end = size
+        self._mark_at = size - len(self._mark) - 2
+        self._text_at = size - len(text) - 2
+        self.state = State.SENT
 
     def renumber(self, epoch: int, sequence: int) -> None:
         """Give a section that is in no log another number."""

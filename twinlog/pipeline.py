@@ -24,6 +24,7 @@ from twinlog.producer_settings import ProducerSettings, Statistics, Target
 from twinlog.reading import unknown_topic
 from twinlog.routing import Address, parse_route
 from twinlog.session import MASTER, LinkDown
+from twinlog.single_sender import SingleSender
 from twinlog.wire import Frame, FrameError, Type
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ class Producer:
         self._identity = identity
         self._topic = topic
         self._settings = settings
-        self._core: ProducerCore | None = None
+        self._core: SingleSender | None = None
         self._connection: Connection | None = None
         self._numbers: dict[int, int] = {}
         self._asked: Address | None = None
@@ -159,19 +160,46 @@ class Producer:
         """Return what was done so far; the object goes on counting."""
         return self._core.statistics if self._core is not None else Statistics()
 
-    def one(self, timeout: float, add: Callable[[ProducerCore], Section]) -> Section:
-        """Take what ``add`` adds, send it at once and wait for its answer: a single send."""
+    def one(
+        self,
+        timeout: float,
+        body: bytes,
+        key: str | None = None,
+        tag: str | None = None,
+        order_key: str | None = None,
+        properties: Mapping[str, str] | None = None,
+        queue: int | None = None,
+        *,
+        flags: int = 0,
+        light: Sequence[str] = (),
+    ) -> Section:
+        """Take one record, send it at once and wait for its answer: a single send."""
         core = self._core if self._core and not self._closed else self._start()
-        section = add(core)
-        core.close(section)
-        core.limit(section, time.monotonic() + timeout)
-        self._until(lambda: section.done, None)
-        core.collect()
+        connection = self._connection
+        if connection is not None and self._is_idle(time.monotonic()) and connection.stale():
+            self._lost(connection)
+        made = core.alone(
+            body, key, tag, order_key, properties, queue, flags=flags, light=light, timeout=timeout
+        )
+        if made is None or connection is None:
+            section = core.add(
+                body, key, tag, order_key, properties, queue, flags=flags, light=light
+            )
+            core.close(section)
+            core.limit(section, time.monotonic() + timeout)
+        else:
+            section, request = made
+            self._send(core, connection, request)
+            self._take(core, min(timeout, PATIENCE_SECONDS))
+        while not section.done:
+            self._step(None)
+        if core.failures:
+            core.collect()
         return section
 
     # ── inside ──────────────────────────────────────────────────────────────────────────────────
 
-    def _start(self) -> ProducerCore:
+    def _start(self) -> SingleSender:
         """Ask what must be known before the first record can be encoded."""
         if self._closed:
             raise UsageError("the producer is closed", hint="make a new one")
@@ -203,7 +231,7 @@ class Producer:
             batch=self._topic in route.batched,
             epoch=epoch,
         )
-        self._core = ProducerCore(
+        self._core = SingleSender(
             target,
             self._settings,
             wall_ms=wall_ms,
@@ -329,12 +357,16 @@ class Producer:
         What is never put on a dead connection is certainly not stored.
         """
         connection = self._connection
-        idle = now - self._heard > IDLE_SECONDS and not core.in_flight
-        if connection is not None and idle and connection.stale():
+        if connection is not None and self._is_idle(now) and connection.stale():
             self._lost(connection)
             return
         while self._connection is not None and (request := core.next_request(now)):
             self._send(core, self._connection, request)
+
+    def _is_idle(self, now: float) -> bool:
+        """Whether the connection may have ended without our knowing."""
+        core = self._core
+        return now - self._heard > IDLE_SECONDS and not (core is not None and core.in_flight)
 
     def _send(self, core: ProducerCore, connection: Connection, request: Request) -> None:
         frame = Frame(Type.APPEND, fields=request.fields)

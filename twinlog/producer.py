@@ -170,8 +170,7 @@ class ProducerCore:
         else:
             text = property_text(key, tag, order_key, properties, light)
             if len(text) > PROPERTIES_MAX:
-                limit = f"the properties have {len(text)} bytes, at most {PROPERTIES_MAX} fit"
-                raise RecordRefused(limit, record=0, reason="properties")
+                raise too_many_properties(len(text))
         if len(body) > self._large:
             self._make_room(lane, len(body))
         now = self._wall_ms()
@@ -541,6 +540,12 @@ class ProducerCore:
         """Return the sections that did not succeed since the last call."""
         found, self.failures = self.failures, []
         return found
+
+
+def too_many_properties(size: int) -> RecordRefused:
+    """Return the refusal of a record whose properties have ``size`` bytes."""
+    text = f"the properties have {size} bytes, at most {PROPERTIES_MAX} fit"
+    return RecordRefused(text, record=0, reason="properties")
 
 
 def _whole(value: object) -> int:

@@ -202,6 +202,11 @@ class FakeStore:
         self.batches += ready
         return len(self.log)
 
+    def receive_alone(self, token: Token, entry: bytes, payload: memoryview) -> bool:
+        """Leave every batch to `receive`."""
+        self.check(token)
+        return False
+
     # -- shared
 
     def entries(self, start: int, *, max_bytes: int, end: int | None = None) -> list[BatchEntry]:

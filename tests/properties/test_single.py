@@ -162,3 +162,59 @@ def test_a_placed_section_is_what_the_single_steps_make(kernel: ModuleType) -> N
         assert kernel.place_section(*changed, (640, 7, 1000, host), (5, 320)) is None
     with pytest.raises(ValueError, match="room"):
         kernel.place_section(*arguments[:6], bytearray(9), (640, 7, 1000, host), (5, 320))
+
+
+CONTROL = b"rmq_sys_TWINLOG_META"
+
+
+@given(
+    st.binary(max_size=90), st.integers(0, 3), st.booleans(), u32,
+    st.one_of(st.none(), st.tuples(st.integers(0, 35), st.integers(0, 7))),
+    st.one_of(st.none(), st.tuples(st.integers(0, 200), st.integers(0, 7))),
+)  # fmt: skip
+@settings(max_examples=200, deadline=None)
+def test_batches_are_placed_alike(
+    body: bytes,
+    count: int,
+    is_control: bool,
+    epoch: int,
+    entry_bit: tuple[int, int] | None,
+    body_bit: tuple[int, int] | None,
+) -> None:
+    """Of a good entry the same bytes and entry; any other is left to the general way."""
+    data = body + CONTROL + b"rest" if is_control else body
+    entry = BatchEntry(4096, len(data), count, epoch, plain.crc32c(data), 77, 0, 0).pack()[:36]
+    sent = data
+    if entry_bit is not None:
+        entry = flip(entry, *entry_bit)
+    if body_bit is not None and data:
+        sent = flip(data, *body_bit)
+    rooms = bytearray(len(data)), bytearray(len(data))
+    made = [
+        kernel.place_batch(entry, memoryview(sent), room, (4096, epoch, 640), CONTROL)
+        for kernel, room in zip((single, COMPILED), rooms, strict=True)
+    ]
+    assert made[0] == made[1]
+    assert rooms[0] == rooms[1]
+    if made[0] is None:
+        spoilt = entry_bit is not None or body_bit is not None
+        assert spoilt or len(data) < 8 or (is_control and count == 1)
+        return
+    packed, stamp = made[0]
+    found = BatchEntry.unpack(packed)
+    assert found is not None
+    assert packed[:36] == entry
+    assert (found.start, found.end, found.epoch, found.kind) == (4096, 4096 + len(data), epoch, 0)
+    assert (found.crc, found.flushed) == (plain.crc32c(sent), 640)
+    assert (found.store_timestamp, bytes(rooms[0])) == (stamp, sent)
+
+
+@pytest.mark.parametrize("kernel", [single, COMPILED], ids=["plain", "compiled"])
+def test_a_batch_has_its_own_room(kernel: ModuleType) -> None:
+    """Another length of the room, or no name to look for, is a defect of the caller."""
+    entry = BatchEntry(0, 9, 1, 1, plain.crc32c(b"123456789"), 77, 0, 0).pack()[:36]
+    with pytest.raises(ValueError, match="room"):
+        kernel.place_batch(entry, b"123456789", bytearray(8), (0, 1, 0), CONTROL)
+    with pytest.raises(ValueError, match="name"):
+        kernel.place_batch(entry, b"123456789", bytearray(9), (0, 1, 0), b"")
+    assert kernel.place_batch(entry + b"x", b"123456789", bytearray(9), (0, 1, 0), b"x") is None

@@ -55,6 +55,7 @@ def _entry_before_bytes(patches: Patches) -> None:
 
     real = Receiver.__dict__["_place"]
     patches.set(Receiver, "_place", place)
+    patches.set(Receiver, "alone", always(False))
 
 
 def _flushed_without_index(patches: Patches) -> None:
@@ -117,6 +118,7 @@ def _map_unverified(patches: Patches) -> None:
         return self._epoch(entry, view) if entry.kind == KIND_EPOCH else None
 
     patches.set(Receiver, "_place", place)
+    patches.set(Receiver, "alone", always(False))
 
 
 def _always_clean(patches: Patches) -> None:

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
         verify_records,
         walk,
     )
-    from twinlog.kernels.single import frame_head, place_section, take_frame
+    from twinlog.kernels.single import frame_head, place_batch, place_section, take_frame
 
 __all__ = [
     "EXPLANATIONS",
@@ -75,6 +75,7 @@ __all__ = [
     "link_cells",
     "patch_section",
     "pick_properties",
+    "place_batch",
     "place_section",
     "record_starts",
     "scan_keys",
@@ -171,6 +172,7 @@ if not TYPE_CHECKING:
     link_cells = _chosen.link_cells
     patch_section = _chosen.patch_section
     pick_properties = _chosen.pick_properties
+    place_batch = _small.place_batch
     place_section = _small.place_section
     record_starts = _chosen.record_starts
     scan_keys = _chosen.scan_keys

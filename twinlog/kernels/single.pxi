@@ -4,6 +4,7 @@
 cdef enum:
     HEADER_BYTES = 48
     ENTRY_BYTES = 48
+    TRAVELS = 36
     COVERED = 4
     NEST_MAX = 4
     ITEMS_LIMIT = 65536
@@ -329,6 +330,62 @@ def place_section(
                 at += parts.size
             crc = twinlog_crc32c(0, to, view.len)
             return digest or 1, _entry(log_offset, view.len, count, epoch, crc, stamp, flushed)
+        finally:
+            PyBuffer_Release(&room)
+    finally:
+        PyBuffer_Release(&view)
+
+
+cdef bint _holds(const uint8_t *p, Py_ssize_t length, bytes wanted):
+    """Whether the bytes hold others, at any place."""
+    cdef const uint8_t *name = <const uint8_t *>PyBytes_AS_STRING(wanted)
+    cdef Py_ssize_t size = PyBytes_GET_SIZE(wanted)
+    cdef const uint8_t *end = p + length
+    while end - p >= size:
+        p = <const uint8_t *>memchr(p, name[0], end - p - size + 1)
+        if p == NULL:
+            return False
+        if memcmp(p, name, size) == 0:
+            return True
+        p += 1
+    return False
+
+
+def place_batch(bytes entry not None, data, target, tuple place not None, bytes control not None):
+    """See `single.place_batch`."""
+    cdef Py_buffer view
+    cdef Py_buffer room
+    cdef uint64_t offset = place[0]
+    cdef uint32_t epoch = place[1]
+    cdef uint64_t flushed = place[2]
+    cdef const uint8_t *p = <const uint8_t *>PyBytes_AS_STRING(entry)
+    cdef const uint8_t *from_
+    cdef uint8_t *to
+    cdef uint64_t stamp
+    if PyBytes_GET_SIZE(entry) != TRAVELS or _u64(p) != offset:
+        return None
+    if _u32(p + 16) != epoch or _u32(p + 32) != 0:
+        return None
+    if not PyBytes_GET_SIZE(control):
+        raise ValueError("a name has at least a byte")
+    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+    try:
+        PyObject_GetBuffer(target, &room, PyBUF_WRITABLE)
+        try:
+            if room.len != view.len:
+                raise ValueError("the room is not the batch's")
+            if view.len < 8 or <uint64_t>view.len != _u32(p + 8):
+                return None
+            from_, to = <const uint8_t *>view.buf, <uint8_t *>room.buf
+            if _u32(p + 12) == 1 and _holds(from_, view.len, control):
+                return None
+            memcpy(to, from_, view.len)
+            if twinlog_crc32c(0, to, view.len) != _u32(p + 20):
+                return None
+            stamp = _u64(p + 24)
+            return _entry(
+                offset, view.len, _u32(p + 12), epoch, _u32(p + 20), stamp, flushed
+            ), stamp
         finally:
             PyBuffer_Release(&room)
     finally:

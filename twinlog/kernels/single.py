@@ -22,6 +22,7 @@ from twinlog.kernels.plain import bodies_digest, check_section, find_property, p
 _HEAD = struct.Struct(">4sBBHIIQQIII")
 _CRC = struct.Struct(">I")
 _ENTRY = struct.Struct(">QIIIIQIQ")
+_TRAVELS = struct.Struct(">QIIIIQI")
 _MAGIC = b"TWL1"
 _VERSION = 1
 _COVERED = 4
@@ -170,3 +171,46 @@ def place_section(
     epoch, flushed = entry
     body = _ENTRY.pack(log_offset, length, count, epoch, crc32c(target), stamp, 0, flushed)
     return bodies_digest(data, 0, length) or 1, body + _CRC.pack(crc32c(body))
+
+
+def place_batch(
+    entry: bytes,
+    data: Buffer,
+    target: memoryview | bytearray,
+    place: tuple[int, int, int],
+    control: bytes,
+) -> tuple[bytes, int] | None:
+    """Copy a batch of records to where it is stored and compare it with its CRC; make its entry.
+
+    None when the entry is not that of such a batch at this place and in this epoch, or it may be a
+    control record: nothing was written then. None as well when the CRC differs: what was written
+    is to be zeroed.
+
+    Args:
+        entry: The entry as it travels between nodes.
+        data: The batch as the master sent it.
+        target: Its place in the log, as long as ``data``.
+        place: Log offset, epoch, flushed offset for the entry.
+        control: What a batch of one record must not hold anywhere: the name of the topic of control
+            records.
+
+    Returns:
+        The packed entry and the batch's store timestamp, ms.
+    """
+    offset, epoch, flushed = place
+    if len(entry) != _TRAVELS.size:
+        return None
+    start, length, count, its_epoch, crc, stamp, kind = _TRAVELS.unpack(entry)
+    if (start, its_epoch, kind) != (offset, epoch, 0):
+        return None
+    if not control:
+        raise ValueError("a name has at least a byte")
+    if len(target) != len(data):
+        raise ValueError("the room is not the batch's")
+    if length != len(data) or length < 8 or (count == 1 and control in bytes(data)):
+        return None
+    target[:] = data
+    if crc32c(target) != crc:
+        return None
+    body = _ENTRY.pack(start, length, count, epoch, crc, stamp, 0, flushed)
+    return body + _CRC.pack(crc32c(body)), stamp
