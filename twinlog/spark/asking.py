@@ -187,6 +187,13 @@ class Nodes:
             with contextlib.suppress(TwinlogError):
                 self.route = self._client.metadata(timeout=min(ROUTE_SECONDS, max(left, 1.0)))
 
+    def once(
+        self, kind: Type, fields: Mapping[str, object], usable: Callable[[Frame], str | None]
+    ) -> Frame | None:
+        """Ask each node once until the answer of one is usable; None: no answer was."""
+        found = self._round(kind, fields, usable, lambda answer: None)
+        return found if isinstance(found, Frame) else None
+
     def _nobody(self, what: str, why: Mapping[str, str]) -> SourceUnavailable:
         each = "; ".join(f"{name} {reason}" for name, reason in why.items()) or "no node"
         text = f"{what}: no node served it within {self._asking.max_staleness:g} s ({each})"

@@ -24,6 +24,7 @@ from twinlog.spark.archive.view import ArchiveTask, Tiers
 from twinlog.spark.columns import Column, chosen
 from twinlog.spark.decoding import Context
 from twinlog.spark.directory import Directory
+from twinlog.spark.key_lookup import DirectoryKeys
 from twinlog.spark.options import Options, parse
 from twinlog.spark.planning import (
     Piece,
@@ -145,6 +146,9 @@ class DirectoryQuery(BatchQuery[Task | ArchiveTask]):
         made, pieces, gone = archived_tasks(tiers, bounds.pieces, reading, sizing)
         for text in (*bounds.warnings, *gone):
             _log.warning("%s", text)
+        keys_wanted = self._narrowed.sought(options.keys)
+        if keys_wanted is not None and options.key_index == "auto":
+            pieces = DirectoryKeys(directory).pieces(pieces, keys_wanted)
         spans = [
             span
             for piece in pieces

@@ -26,6 +26,7 @@ from twinlog.spark.columns import Column
 from twinlog.spark.decoding import Context
 from twinlog.spark.errors import DataLossError
 from twinlog.spark.foreign import np
+from twinlog.spark.key_lookup import ClusterKeys
 from twinlog.spark.options import Options
 from twinlog.spark.planning import Piece, Split
 from twinlog.spark.queue_files import ENTRY
@@ -198,6 +199,10 @@ class ClusterView:
         fields = read_fields(topic, queue, offset, records)
         answer = self._nodes.ask(Type.READ, fields, what, lambda _: None)
         return bytes(answer.payload)
+
+    def keys(self) -> ClusterKeys:
+        """Return the key indexes of the nodes, for what the view shows."""
+        return ClusterKeys(self._nodes, self.end, self.route.batched)
 
     # -- how much and how far --------------------------------------------------------------------
 

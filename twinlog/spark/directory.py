@@ -315,6 +315,10 @@ class Directory:
                     entries = Entries(table[:, 0], table[:, 1], table[:, 2], table[:, 3])
                     self._held[queue.topic, queue.queue] = Held(queue.topic, queue.queue, entries)
 
+    def read(self, offset: int, size: int) -> bytes:
+        """Return the bytes of the log at an offset; fewer where it ends."""
+        return bytes(self._series.read(offset, size))
+
     # -- what else it knows ----------------------------------------------------------------------
 
     def time_at(self, offset: int) -> int | None:

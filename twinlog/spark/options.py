@@ -410,6 +410,14 @@ TABLE: tuple[Option, ...] = (
     Option("maxTriggerDelay", "max_trigger_delay", "15m", _seconds, "stream", "See above."),
     Option("tags", "tags", None, _tags, "both", 'Only these tags: "a || b".'),
     Option("keys", "keys", None, _names, "both", "Only records with one of these index keys."),
+    Option(
+        "keyIndex",
+        "key_index",
+        "auto",
+        _word("auto", "off"),
+        "batch",
+        "auto: where a key index covers them, only records that it names are read; off: all are.",
+    ),
     Option("columns", "columns", "default", str, "both", "default, full, or names of columns."),
     Option("kafkaColumns", "kafka_columns", "false", _flag, "both", "Kafka's columns instead."),
     Option("includeHeaders", "include_headers", "false", _flag, "both", "Kafka's headers too."),
@@ -466,6 +474,7 @@ class Options:
     max_trigger_delay: float
     tags: tuple[str, ...] | None
     keys: tuple[str, ...] | None
+    key_index: str
     columns: str
     kafka_columns: bool
     include_headers: bool

@@ -31,6 +31,7 @@ class Narrowed:
         since_ms: Rows stored at or after it.
         until_ms: Rows stored before it.
         tags: Only these tags.
+        keys: Only rows with one of these index keys.
     """
 
     topics: frozenset[str] | None = None
@@ -40,6 +41,7 @@ class Narrowed:
     since_ms: int | None = None
     until_ms: int | None = None
     tags: frozenset[str] | None = None
+    keys: frozenset[str] | None = None
 
     def bounds(self, given: Bounds) -> Bounds:
         """Return the bounds of a query with less in them."""
@@ -66,6 +68,10 @@ class Narrowed:
             return given
         both = self.tags if given.tags is None else self.tags & frozenset(given.tags)
         return replace(given, tags=tuple(sorted(both)))
+
+    def sought(self, given: Sequence[str] | None) -> Sequence[str] | None:
+        """Return the keys of which each row has one, for the index; None: there are none."""
+        return given if given is not None or self.keys is None else sorted(self.keys)
 
 
 def _most(one: int | None, other: int | None) -> int | None:
@@ -98,6 +104,11 @@ def _with(found: Narrowed, kind: str, name: str, value: Any) -> Narrowed:
             return replace(found, topics=_both(found.topics, values))
         case "tags" if values is not None and all(isinstance(v, str) for v in values):
             return replace(found, tags=_both(found.tags, values))
+        case "key" if values is not None and all(
+            isinstance(v, str) and v.strip(" ") for v in values
+        ):
+            # the column holds all keys of a record: each of them leads to it
+            return replace(found, keys=frozenset(v.strip(" ").split(" ")[0] for v in values))
         case "queue_id" | "partition" if values is not None and _whole(values):
             return replace(found, queues=_both(found.queues, values))
         case "queue_offset" | "offset" if _whole([value]):

@@ -71,6 +71,9 @@ class ClusterQuery(BatchQuery[ClusterTask | ArchiveTask]):
             made, pieces, gone = archived_tasks(tiers, bounds.pieces, reading, sizing)
             for text in (*bounds.warnings, *gone):
                 _log.warning("%s", text)
+            sought = self._narrowed.sought(options.keys)
+            if sought is not None and options.key_index == "auto":
+                pieces = view.keys().pieces(pieces, sought)
             rows = sum(piece.stop - piece.first for piece in pieces)
             live = view.tasks(pieces, reading, view.parts(rows))
         finally:
