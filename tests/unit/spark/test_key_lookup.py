@@ -224,7 +224,7 @@ def test_nodes_are_asked_for_keys(cluster: FakeCluster) -> None:
     assert same(options, "five3") == (ROWS // 5, ROWS // 5)
     assert same(options, "own7,own8,none") == (2, 2)
     assert same(options, "none") == (0, 0)
-    some = {**options, "assign": '{"orders":[1]}', "range": "3:9"}
+    some = {"servers": servers(cluster), "assign": '{"orders":[1]}', "range": "3:9"}
     count, looked = same(some, "five3,five4")
     assert 0 < count == looked < 6
     assert cluster.nodes["n1"].count(Type.FIND) > ROWS // 10
