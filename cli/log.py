@@ -26,7 +26,7 @@ from cli.render import Answer, Cell, Size, Table, Time, columns
 from twinlog.store_check import JOBS_MAX, Checks, Grade, Verdict
 from twinlog.store_check import verify as verify_store
 from twinlog.store_compare import compare as compare_stores
-from twinlog.store_files import is_store, log_folders
+from twinlog.store_files import is_store, listed, log_folders
 from twinlog.store_log import Damage, Harm, Run, Watch
 from twinlog.store_reader import StoreReader
 from twinlog.units import format_size
@@ -143,7 +143,7 @@ def epochs(directory: Path, /, *, context: Annotated[Context, PRIVATE]) -> int:
         directory: The data directory of a node, or a store of RocketMQ in controller mode.
     """
     with open_store(directory) as store:
-        history, end = store.epochs(), store.end
+        history, end = store.kept_epochs(), store.end
     ends = [start for _, start in history[1:]] + [end]
     found: list[dict[str, object]] = []
     rows: list[tuple[Cell, ...]] = []
@@ -341,7 +341,7 @@ def _verified(
 def compare(first: Path, second: Path, /, *, context: Annotated[Context, PRIVATE]) -> int:
     """Show where the logs of two stores part.
 
-    Exit 0: no byte differs where both have bytes. 1: one does.
+    Exit 0: no byte differs where both have bytes. 1: one does. 2: none that could be read does.
 
     Args:
         first: The data directory of a node, or a store of RocketMQ.
@@ -349,13 +349,15 @@ def compare(first: Path, second: Path, /, *, context: Annotated[Context, PRIVATE
     """
     with open_store(first) as one, open_store(second) as two:
         found = compare_stores(one, two)
-    equal = found.difference is None
+        rows: list[tuple[Cell, ...]] = [
+            (str(first), one.start, found.end_first),
+            (str(second), two.start, found.end_second),
+        ]
+    equal, unread = found.difference is None and found.unread is None, found.unread
     at = found.equal_to
     word = f"equal up to {at}" if equal else f"first differing byte at {at}"
-    rows: list[tuple[Cell, ...]] = [
-        (str(first), found.start, found.end_first),
-        (str(second), found.start, found.end_second),
-    ]
+    if found.difference is None and unread is not None:
+        word = f"equal up to {at}, which cannot be read; no other byte differs"
     context.printer.answer(
         Answer(
             kind="LogCompare",
@@ -368,6 +370,7 @@ def compare(first: Path, second: Path, /, *, context: Annotated[Context, PRIVATE
                 "second_end": found.end_second,
                 "equal_to": at,
                 "first_difference": found.difference,
+                "first_unread": unread,
                 "consistent_point": found.consistent,
             },
             head=word,
@@ -375,14 +378,16 @@ def compare(first: Path, second: Path, /, *, context: Annotated[Context, PRIVATE
             names=[str(at)],
         )
     )
-    return Exit.OK if equal else Exit.NO
+    if found.difference is not None:
+        return Exit.NO
+    return Exit.OK if equal else Exit.UNDECIDED
 
 
 def _log_size(directory: Path) -> int:
     if not is_store(directory):
         return 0
     folders = log_folders(directory)
-    return sum(path.stat().st_size for folder in folders for path in folder.glob("*"))
+    return sum(size for folder in folders for _, size, _ in listed(folder))
 
 
 def open_store(

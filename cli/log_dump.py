@@ -51,7 +51,7 @@ class Window:
     def bounds(self, store: StoreReader) -> tuple[int, int]:
         """Log offsets that the range names itself; the whole log where it names none."""
         first, last = self.wanted.first, self.wanted.last
-        low = first.value if first.mark is Mark.OFFSET else store.start
+        low = first.value if first.mark is Mark.OFFSET else 0
         low = store.end if first.mark is Mark.END else low
         named = last is not None and last.mark is Mark.OFFSET
         high = last.value if last is not None and named else 1 << 62

@@ -15,11 +15,13 @@ Not here: what is asked and how it is worded (the nouns), errors as text (``fail
 from __future__ import annotations
 
 import json
+import re
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from io import TextIOWrapper
 from typing import TextIO, cast
 
 from cli.options import Colour, Globals, Output
@@ -45,6 +47,14 @@ class Time:
     """A moment, in milliseconds since 1970 UTC."""
 
     ms: int
+
+
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f]")
+
+
+def _escaped(found: re.Match[str]) -> str:
+    """A control character as it is written: keys of records come from anybody."""
+    return repr(found[0])[1:-1]
 
 
 class Absent:
@@ -117,8 +127,16 @@ def rfc3339(ms: int) -> str:
 
     >>> rfc3339(1_700_000_000_123)
     '2023-11-14T22:13:20.123Z'
+
+    What lies outside the years 1 to 9999 is told as it is: a damaged record may say anything.
+
+    >>> rfc3339(1 << 62)
+    '4611686018427387904ms'
     """
-    moment = datetime.fromtimestamp(ms / 1000, UTC)
+    try:
+        moment = datetime.fromtimestamp(ms / 1000, UTC)
+    except (ValueError, OverflowError, OSError):
+        return f"{ms}ms"
     return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{ms % 1000:03d}Z"
 
 
@@ -154,6 +172,11 @@ class Printer:
         self.options = options
         self.out = out or sys.stdout
         self.err = err or sys.stderr
+        for stream in (self.out, self.err):
+            if isinstance(stream, TextIOWrapper):
+                # names of files and texts of others may hold what UTF-8 has no bytes for; what
+                # is written then is also how JSON writes it
+                stream.reconfigure(errors="backslashreplace")
         self.terminal = self.out.isatty()
         self.err_terminal = self.err.isatty()
         self._status_width = 0
@@ -279,7 +302,7 @@ class Printer:
             case float():
                 return f"{value:.6g}"
             case _:
-                return str(value) or "-"
+                return _CONTROL.sub(_escaped, str(value)) or "-"
 
     def _moment(self, ms: int, exact: bool) -> str:
         if exact or not self.terminal:

@@ -16,7 +16,9 @@ Not here: reading records (`storage.reads`). Sources: RocketMQ 5.3 (``BatchConsu
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import NamedTuple
 
 from storage.consume_queue import LOOK_BACK, Check, ConsumeQueue
@@ -52,14 +54,31 @@ def units_of(raw: bytes) -> list[Unit]:
     return [Unit(*fields) for fields in BATCH_QUEUE_UNIT.iter_unpack(raw)]
 
 
-def found_file_size(disk: Disk) -> int:
-    """Return the length of the first batch queue file of the store, bytes; 0 without one."""
+LOOKED_AT = 64
+"""Files whose lengths are asked for, to tell that of all."""
+
+
+def found_file_size(disk: Disk, expected: int) -> int:
+    """Return the length of the store's batch queue files, bytes; ``expected`` without one.
+
+    One of them may have been cut short: the length of most counts, of those that fit to the name of
+    their file, and ``expected`` before any other.
+    """
+    sizes: Counter[int] = Counter()
+    for path in islice(_files(disk), LOOKED_AT):
+        size = disk.size(path)
+        if size and size % UNIT_SIZE == 0 and int(path.rpartition("/")[2]) % size == 0:
+            sizes[size] += 1
+    if not sizes or expected in sizes:
+        return expected
+    return max(sizes, key=lambda size: (sizes[size], size))
+
+
+def _files(disk: Disk) -> Iterator[str]:
     for topic in disk.list(DIRECTORY):
         for queue in disk.list(f"{DIRECTORY}/{topic}"):
-            for name in disk.list(f"{DIRECTORY}/{topic}/{queue}"):
-                size = disk.size(f"{DIRECTORY}/{topic}/{queue}/{name}")
-                return 0 if size % UNIT_SIZE else size
-    return 0
+            folder = f"{DIRECTORY}/{topic}/{queue}"
+            yield from (f"{folder}/{name}" for name in disk.list(folder) if name.isdecimal())
 
 
 class BatchQueue(ConsumeQueue):

@@ -38,7 +38,7 @@ class ConsumeQueues:
         self._disk = disk
         self._size = file_size
         units = file_size // ENTRY_SIZE * BatchQueue.SIZE
-        self._batch_size = batch_file_size or found_file_size(disk) or units
+        self._batch_size = batch_file_size or found_file_size(disk, units)
         self.batched = batched
         self._encoded: frozenset[bytes] = frozenset()
         self._all: dict[tuple[str, int], ConsumeQueue] = {}

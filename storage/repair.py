@@ -30,13 +30,21 @@ from storage.consume_queue import ConsumeQueue
 from storage.disk import Disk
 from storage.identity import ABORT
 from storage.key_index import KeyIndex
+from storage.light import light_runs
 from storage.queues import ConsumeQueues
 from storage.recover import recover
 from storage.reindex import rebuilt_index
 from storage.segment import log_path
 from storage.settings import StoreSettings
-from twinlog.kernels import gather_queues, gather_units, scan_keys
-from twinlog.layout import INDEX_SLOTS_DEFAULT, QUEUE_FILE_SIZE_DEFAULT, BatchEntry, Checkpoint
+from twinlog.kernels import find_property, gather_queues, gather_units, scan_keys
+from twinlog.layout import (
+    INDEX_SLOTS_DEFAULT,
+    LIGHT_PROPERTY,
+    QUEUE_ENTRY,
+    QUEUE_FILE_SIZE_DEFAULT,
+    BatchEntry,
+    Checkpoint,
+)
 from twinlog.store_check import Finding, Grade, verify
 from twinlog.store_keys import KeyIndex as StoredKeys
 from twinlog.store_log import Damage, Harm, Run
@@ -223,7 +231,8 @@ def _built(reader: StoreReader) -> dict[tuple[str, int], int]:
 
 def _made(reader: StoreReader) -> Iterator[tuple[str, int, int, bytes]]:
     """Yield (topic, queue, first queue offset, entries or units) that follow from the log."""
-    batched = frozenset(name.encode() for name in reader.batch_topics)
+    batched = reader.batch_names
+    lights: dict[str, int] = {}
     for run in reader.pieces():
         if not isinstance(run, Run):
             continue
@@ -234,6 +243,13 @@ def _made(reader: StoreReader) -> Iterator[tuple[str, int, int, bytes]]:
                 yield name.decode("utf-8", "replace"), number, first, entries
         for name, number, first, _, units in gather_units(*span, batched) if batched else ():
             yield name.decode("utf-8", "replace"), number, first, units
+        data = view[run.offset - start : run.end - start]
+        for light, first, entries in light_runs(
+            data, run.offset, find_property(data, 0, len(data), LIGHT_PROPERTY)
+        ):
+            at = lights.get(light, first)  # RocketMQ's records may name another place
+            lights[light] = at + len(entries) // QUEUE_ENTRY.size
+            yield light, 0, at, entries
 
 
 def _stored_slots(reader: StoreReader) -> int:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator
+from itertools import chain
 
 from twinlog.layout import BATCH_QUEUE_FILE_SIZE_DEFAULT, BATCH_QUEUE_UNIT
 from twinlog.store_files import FileSeries
@@ -53,14 +54,18 @@ class BatchQueue:
                 break
 
     @property
-    def _units(self) -> list[Entry]:
-        return [unit for units in self._files for unit in units]
+    def _units(self) -> Iterator[Entry]:
+        return chain.from_iterable(self._files)
+
+    @property
+    def _last(self) -> Entry | None:
+        return next((units[-1] for units in reversed(self._files) if units), None)
 
     @property
     def max_log_offset(self) -> int:
         """Log offset of the last unit's record, as RocketMQ shows it; -1 without one."""
-        units = self._units
-        return units[-1].log_offset if units else -1
+        last = self._last
+        return last.log_offset if last else -1
 
     @property
     def min(self) -> int:
@@ -70,8 +75,8 @@ class BatchQueue:
     @property
     def max(self) -> int:
         """Queue offset after the last message."""
-        units = self._units
-        return units[-1].queue_offset + units[-1].count if units else 0
+        last = self._last
+        return last.queue_offset + last.count if last else 0
 
     def dispatch(self, units: bytes) -> None:
         """Enter units of records behind the last one that is entered, as recovery does."""
@@ -84,10 +89,41 @@ class BatchQueue:
             self._files[-1].append(unit)
 
     def stored(self, log_offset: int, count: int) -> bytes:
-        """Return ``count`` units from the first one on that leads to ``log_offset`` or behind."""
-        units = self._units
-        at = bisect_left(units, log_offset, key=lambda unit: unit.log_offset)
-        return b"".join([_pack(unit) for unit in units[at : at + count]])
+        """Return ``count`` units from the first one on that leads to ``log_offset`` or behind.
+
+        As they lie in the files.
+        """
+        found, left = bytearray(), count
+        for file, units in zip(self._series.files, self._files, strict=False):
+            if units and units[-1].log_offset >= log_offset:
+                at = bisect_left(units, log_offset, key=lambda unit: unit.log_offset)
+                end = min(at + left, len(units))
+                found += self._series.view(file)[
+                    BATCH_QUEUE_UNIT.size * at : end * BATCH_QUEUE_UNIT.size
+                ]
+                left -= end - at
+                if not left:
+                    break
+        return bytes(found)
+
+    def broken(self) -> tuple[str, int, int, bool] | None:
+        """As `Queue.broken`; the queue offset is that behind the last good unit."""
+        if not self._series.files:
+            return None
+        number = len(self._files) - 1
+        file, at = self._series.files[number], BATCH_QUEUE_UNIT.size * len(self._files[number])
+        if self._series.last_written(file, file.start + at) == file.start + at:
+            return None
+        zeros = not any(self._series.view(file)[at : at + BATCH_QUEUE_UNIT.size])
+        return file.path.name, at, self.max, zeros
+
+    def laid(self) -> Iterator[tuple[Entry, bytes, str, int]]:
+        """Yield each unit as it lies in the files: bytes, file name, byte in it."""
+        size = BATCH_QUEUE_UNIT.size
+        for file, units in zip(self._series.files, self._files, strict=False):
+            view = self._series.view(file)
+            for i, unit in enumerate(units):
+                yield unit, bytes(view[size * i : size * (i + 1)]), file.path.name, size * i
 
     @property
     def held(self) -> int:
@@ -186,13 +222,6 @@ def _batch_search(times: list[int], ms: int, *, upper: bool) -> int | None:
         else:
             high = mid - 1 if upper else mid
     return None
-
-
-def _pack(unit: Entry) -> bytes:
-    return BATCH_QUEUE_UNIT.pack(
-        unit.log_offset, unit.size, unit.tags_code, unit.store_timestamp, unit.queue_offset,
-        unit.count, unit.compacted, 0,
-    )  # fmt: skip
 
 
 def _batch_units(view: memoryview) -> tuple[list[Entry], bool]:

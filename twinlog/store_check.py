@@ -25,81 +25,27 @@ Not here: repairing anything, comparing two directories (`store_compare`).
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from enum import Enum
+from itertools import pairwise
 
 from twinlog import kernels
-from twinlog.inner_batches import is_inner_batch
 from twinlog.kernels import codes
-from twinlog.layout import BATCH_QUEUE_UNIT, KIND_FILLER, BatchEntry
-from twinlog.record import Record
+from twinlog.layout import KIND_FILLER, BatchEntry
+from twinlog.store_beside import look_beside
 from twinlog.store_epochs import broken_chains
+from twinlog.store_files import EMPTY
+from twinlog.store_findings import FINDINGS_MAX, Finding, Grade, Verdict
 from twinlog.store_key_check import broken_indexes
-from twinlog.store_log import Damage, Harm, Run, TwinLog
-from twinlog.store_queues import AnyQueue, Entry, Queue
+from twinlog.store_log import Damage, Harm, Run, TwinLog, log_name
+from twinlog.store_queue_check import Compared, compare_run, judge_queues
 from twinlog.store_reader import StoreReader
 
-FINDINGS_MAX = 1000
-"""A directory with more findings is ruined; the rest is only counted."""
+__all__ = ["FINDINGS_MAX", "JOBS_MAX", "Checks", "Finding", "Grade", "Verdict", "verify"]
 
 JOBS_MAX = 64
 """Log files that are looked at at the same time, at most."""
-
-
-_Key = tuple[str, int]
-
-
-class Grade(Enum):
-    """How bad a finding is."""
-
-    DAMAGE = "damage"
-    UNREADABLE = "unreadable"
-    NOTE = "note"
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One thing that is not as it should be; ``offset`` is None where no log offset applies."""
-
-    grade: Grade
-    file: str
-    position: int
-    offset: int | None
-    length: int
-    what: str
-    readable: str
-
-
-@dataclass(slots=True)
-class Verdict:
-    """What `verify` found in one directory."""
-
-    start: int
-    end: int
-    records: int = 0
-    batches: int = 0
-    entries: int = 0
-    findings: list[Finding] = field(default_factory=list[Finding])
-    more: int = 0
-
-    @property
-    def damaged(self) -> bool:
-        """Whether anything that was written cannot be trusted."""
-        return any(finding.grade is Grade.DAMAGE for finding in self.findings)
-
-    @property
-    def unreadable(self) -> bool:
-        """Whether something could not be looked at."""
-        return any(finding.grade is Grade.UNREADABLE for finding in self.findings)
-
-    def add(self, finding: Finding) -> None:
-        """Keep a finding, or only count it beyond `FINDINGS_MAX`."""
-        if len(self.findings) < FINDINGS_MAX:
-            self.findings.append(finding)
-        else:
-            self.more += 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,11 +69,13 @@ class _Part:
 
     records: int = 0
     batches: int = 0
-    entries: int = 0
     findings: list[Finding] = field(default_factory=list[Finding])
-    named: dict[_Key, int] = field(default_factory=dict[_Key, int])
-    missing: dict[_Key, int] = field(default_factory=dict[_Key, int])
-    odd: set[_Key] = field(default_factory=set[_Key])
+    queued: Compared = field(default_factory=Compared)
+
+    def add(self, finding: Finding) -> None:
+        """Keep a finding; beyond `FINDINGS_MAX` of one run nobody reads them."""
+        if len(self.findings) < FINDINGS_MAX:
+            self.findings.append(finding)
 
 
 def verify(store: StoreReader, checks: Checks | None = None) -> Verdict:
@@ -148,13 +96,13 @@ def verify(store: StoreReader, checks: Checks | None = None) -> Verdict:
         if checks.progress is not None:
             checks.progress(looked)
     verdict.records, verdict.batches = whole.records, whole.batches
-    verdict.entries = whole.entries
+    verdict.entries = whole.queued.entries
     if isinstance(store.log, TwinLog):
         _check_epochs(store, store.log, verdict)
         _check_heads(store, store.log, verdict)
-    _check_queues(store, whole, verdict)
-    for name, position, text, damage in broken_indexes(store):
-        grade = Grade.DAMAGE if damage else Grade.NOTE
+    judge_queues(store, whole.queued, verdict)
+    look_beside(store, verdict)
+    for name, position, text, grade in broken_indexes(store):
         readable = "the records, through the log; repair builds the index again"
         verdict.add(Finding(grade, name, position, None, 0, text, readable))
     return verdict
@@ -164,7 +112,7 @@ def _parts(store: StoreReader, runs: list[Run], checks: Checks) -> Iterator[_Par
     def look(run: Run) -> _Part:
         part = _Part()
         _check_run(store, run, part, check_crc=store.ours and not checks.fast)
-        _check_queued(store, run, part)
+        part.queued = compare_run(store, run)
         return part
 
     queues = store.stored_queues  # made once, before threads ask for it
@@ -178,30 +126,31 @@ def _parts(store: StoreReader, runs: list[Run], checks: Checks) -> Iterator[_Par
 def _join(whole: _Part, part: _Part, verdict: Verdict) -> None:
     whole.records += part.records
     whole.batches += part.batches
-    whole.entries += part.entries
-    for finding in part.findings:
+    for finding in (*part.findings, *part.queued.findings):
         verdict.add(finding)
-    for to, of in ((whole.named, part.named), (whole.missing, part.missing)):
-        for key, count in of.items():
-            to[key] = to.get(key, 0) + count
-    whole.odd |= part.odd
+    whole.queued.join(part.queued)
 
 
 def _check_files(store: StoreReader, verdict: Verdict) -> None:
     for stray in store.series.strays:
         text = "a file that is no part of a log; RocketMQ would not start"
-        name = f"commitlog/{stray.name}"
+        name = f"{stray.parent.name}/{stray.name}"
         verdict.add(Finding(Grade.NOTE, name, 0, None, 0, text, "everything"))
+    for start, path, state in store.series.odd:
+        if state == EMPTY:
+            grade = Grade.NOTE if start >= store.end else Grade.DAMAGE
+        else:
+            grade = Grade.UNREADABLE
+        name = f"{path.parent.name}/{path.name}"
+        verdict.add(Finding(grade, name, 0, start, 0, f"it is {state}", "the other files"))
     _check_readable(store, verdict)
-    before = None
-    for file in store.series.files:
-        if before is not None and before.end != file.start:
-            text = "a gap: the file before it ends elsewhere than this one begins"
-            name = f"commitlog/{file.path.name}"
-            length = max(0, file.start - before.end)
-            go_on = f"everything from {file.start} on"
-            verdict.add(Finding(Grade.DAMAGE, name, 0, before.end, length, text, go_on))
-        before = file
+    for before, file in pairwise(store.series.files):
+        if before.end > file.start:
+            text = f"it begins before {before.path.name} ends: one of the two is not as it was"
+            go_on = f"everything below {file.start}"
+            length = min(before.end, file.end) - file.start
+            place = (log_name(file), 0, file.start, length)
+            verdict.add(Finding(Grade.DAMAGE, *place, text, go_on))
 
 
 def _check_readable(store: StoreReader, verdict: Verdict) -> None:
@@ -212,6 +161,10 @@ def _check_readable(store: StoreReader, verdict: Verdict) -> None:
             name = f"twinlog/batches/{file.path.name}"
             text = f"the file cannot be read: {why}"
             verdict.add(Finding(Grade.UNREADABLE, name, 0, file.start, 0, text, "the log itself"))
+    for _, odd, why in store.batches.odd:
+        if why != EMPTY:
+            name, text = f"twinlog/batches/{odd.name}", f"it is {why}"
+            verdict.add(Finding(Grade.UNREADABLE, name, 0, None, 0, text, "the log itself"))
     for queue in store.stored_queues.values():
         for name, why in queue.unreadable():
             path = f"{queue.folder}/{queue.topic}/{queue.queue}/{name}"
@@ -232,9 +185,8 @@ def _of_damage(store: StoreReader, damage: Damage) -> Finding:
     file = store.series.at(damage.offset)
     position = damage.offset - file.start if file else 0
     if damage.name.startswith("twinlog/") and isinstance(store.log, TwinLog) and file:
-        position = 48 * sum(
-            1 for _, e in store.log.entries.get(file.start, ()) if e and e.end <= damage.offset
-        )
+        good = [i for i, e in store.log.entries.get(file.start, ()) if e and e.end <= damage.offset]
+        position = 48 * (good[-1] + 1 if good else 0)
     what = damage.what
     if damage.harm is Harm.DAMAGE and damage.length:
         what += _first_bad(store, damage)
@@ -266,7 +218,7 @@ def _check_run(store: StoreReader, run: Run, part: _Part, *, check_crc: bool) ->
         if text := _entry_wrong(store, entry):
             name = f"twinlog/batches/{run.file.path.name}"
             span = (48 * i, entry.start, entry.length)
-            part.findings.append(Finding(Grade.DAMAGE, name, *span, text, "the records themselves"))
+            part.add(Finding(Grade.DAMAGE, name, *span, text, "the records themselves"))
 
 
 def _check_span(store: StoreReader, run: Run, part: _Part, *, check_crc: bool) -> None:
@@ -288,8 +240,8 @@ def _check_span(store: StoreReader, run: Run, part: _Part, *, check_crc: bool) -
         holds = code in (codes.OFFSET, codes.CRC) and 0 < size <= run.end - bad
         length = size if holds else run.end - bad
         readable = f"everything below {bad} and from {bad + length} on"
-        name = f"commitlog/{run.file.path.name}"
-        part.findings.append(Finding(Grade.DAMAGE, name, bad - start, bad, length, what, readable))
+        place = (log_name(run.file), bad - start, bad, length)
+        part.add(Finding(Grade.DAMAGE, *place, what, readable))
         part.records += holds
         at = bad - start + length
 
@@ -302,7 +254,7 @@ def _check_epochs(store: StoreReader, log: TwinLog, verdict: Verdict) -> None:
             if entry is None:
                 continue
             verdict.batches += entry.kind == KIND_FILLER
-            if entry.epoch < epoch and not _in_damage(store, entry.start):
+            if entry.epoch < epoch and not store.in_damage(entry.start):
                 name = f"twinlog/batches/{file.path.name}"
                 span = (48 * i, entry.start, entry.length)
                 text = f"epoch {entry.epoch} follows epoch {epoch}"
@@ -313,14 +265,10 @@ def _check_epochs(store: StoreReader, log: TwinLog, verdict: Verdict) -> None:
 def _check_heads(store: StoreReader, log: TwinLog, verdict: Verdict) -> None:
     """Check that each file begins with an epoch record, and that it names the index before it."""
     for file, text in broken_chains(store.series, store.batches, log):
-        if file.start < store.end and not _in_damage(store, file.start):
+        if file.start < store.end and not store.in_damage(file.start):
             name = f"twinlog/batches/{file.path.name}"
             readable = "the records themselves"
             verdict.add(Finding(Grade.DAMAGE, name, 0, file.start, 0, text, readable))
-
-
-def _in_damage(store: StoreReader, offset: int) -> bool:
-    return any(d.offset <= offset < d.offset + d.length for d in store.damage)
 
 
 def _entry_wrong(store: StoreReader, entry: BatchEntry) -> str:
@@ -329,96 +277,3 @@ def _entry_wrong(store: StoreReader, entry: BatchEntry) -> str:
     if (count, stop) != (entry.count, entry.length):
         return f"the entry says {entry.count} records, the batch holds {count}"
     return "" if stamp == entry.store_timestamp else "the entry names another store time"
-
-
-def _check_queued(store: StoreReader, run: Run, part: _Part) -> None:
-    """Compare what the queues' files hold for the records of a run with what they must hold."""
-    queues = store.stored_queues
-    for key, first, entries, each in _expected(store, run):
-        queue = queues.get(key)
-        count = len(entries) // each
-        if queue is None:
-            part.missing[key] = part.missing.get(key, 0) + count
-            continue
-        if isinstance(queue, Queue) != (each == 20):
-            continue
-        held = queue.stored(first, count)
-        part.entries += len(held) // each
-        part.named[key] = part.named.get(key, 0) + len(held) // each
-        if held != entries[: len(held)]:
-            part.odd.add(key)
-        if len(held) < len(entries):
-            part.missing[key] = part.missing.get(key, 0) + count - len(held) // each
-
-
-def _check_queues(store: StoreReader, whole: _Part, verdict: Verdict) -> None:
-    """Look at each entry of queues that hold something else than the log says, or more."""
-    for key, queue in store.stored_queues.items():
-        if key in whole.odd or whole.named.get(key, 0) != queue.held:
-            _check_entry_by_entry(store, queue, verdict)
-    _report_missing(store, whole.missing, verdict)
-
-
-def _expected(store: StoreReader, run: Run) -> Iterator[tuple[tuple[str, int], int, bytes, int]]:
-    """Yield (queue, where its entries begin, entries, size of one) of what a run must have.
-
-    They begin at a queue offset, those of a batch queue at the log offset of the first.
-    """
-    view, start = store.series.view(run.file), run.file.start
-    batched = frozenset(name.encode() for name in store.batch_topics)
-    span = (view, run.offset - start, run.end - start, run.offset)
-    for topic, number, first, entries in kernels.gather_queues(*span):
-        if topic not in batched:
-            yield (topic.decode("utf-8", "replace"), number), first, entries, 20
-    for topic, number, _, _, units in kernels.gather_units(*span, batched) if batched else ():
-        (first,) = struct.unpack_from(">q", units)
-        yield (topic.decode(), number), first, units, BATCH_QUEUE_UNIT.size
-
-
-def _report_missing(
-    store: StoreReader, missing: Mapping[tuple[str, int], int], verdict: Verdict
-) -> None:
-    """Records without an entry: recovery adds them, except after a stop that claims to be clean."""
-    grade = Grade.DAMAGE if store.clean and not store.ours else Grade.NOTE
-    for (topic, number), count in sorted(missing.items()):
-        folder = "batchconsumequeue" if topic in store.batch_topics else "consumequeue"
-        name = f"{folder}/{topic}/{number}"
-        text = f"{count} records of the log have no entry"
-        verdict.add(Finding(grade, name, 0, None, 0, text, "all of them, through the log"))
-
-
-def _tells_of(unit: Entry, record: Record) -> bool:
-    """Whether a unit of a batch queue says of its record what the record says."""
-    number = record.properties.get("INNER_NUM") if is_inner_batch(record) else "1"
-    stored = record.queue_offset, record.store_timestamp, number
-    return (unit.queue_offset, unit.store_timestamp, str(unit.count)) == stored
-
-
-def _check_entry_by_entry(store: StoreReader, queue: AnyQueue, verdict: Verdict) -> None:
-    """The slow way, for queues that do not simply follow the log (light and batch queues too)."""
-    for entry in queue.entries(0):
-        if entry.size == 0x7FFFFFFF or entry.log_offset < store.start:
-            continue
-        record = store.record_at(entry.log_offset)
-        if (
-            record is not None
-            and record.size == entry.size
-            and entry.tags_code
-            in (
-                record.tags_code,
-                0,
-            )
-            and (isinstance(queue, Queue) or _tells_of(entry, record))
-        ):
-            continue
-        if _in_damage(store, entry.log_offset):
-            continue
-        name, position = queue.place(entry.queue_offset) if isinstance(queue, Queue) else ("", 0)
-        beyond = entry.log_offset >= store.end
-        grade = Grade.NOTE if beyond and not store.clean else Grade.DAMAGE
-        text = f"entry {entry.queue_offset} points at no such record"
-        if beyond:
-            text = f"entry {entry.queue_offset} points behind the end of the log"
-        path = f"{queue.folder}/{queue.topic}/{queue.queue}/{name}".rstrip("/")
-        readable = "the records, through the log"
-        verdict.add(Finding(grade, path, position, entry.log_offset, entry.size, text, readable))

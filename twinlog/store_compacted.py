@@ -20,7 +20,7 @@ from pathlib import Path
 
 from twinlog.errors import CorruptionError
 from twinlog.layout import BATCH_QUEUE_UNIT
-from twinlog.store_files import FileSeries
+from twinlog.store_files import FileSeries, is_number, listed
 from twinlog.store_pull import IN_MEMORY_BYTES, IN_MEMORY_COUNT, Entry, Pull, Status
 
 FOLDER = "compaction"
@@ -122,9 +122,9 @@ def compacted_queues(root: Path) -> dict[tuple[str, int], CompactedQueue]:
     """Return the compacted queues of the store at ``root``."""
     found: dict[tuple[str, int], CompactedQueue] = {}
     top = root / FOLDER / "compactionCq"
-    for topic in sorted(top.iterdir()) if top.is_dir() else ():
-        for queue in sorted(topic.iterdir()) if topic.is_dir() else ():
-            if queue.is_dir() and queue.name.isdigit():
+    for topic, *_ in listed(top):
+        for queue, *_ in listed(topic):
+            if queue.is_dir() and is_number(queue.name):
                 key = (topic.name, int(queue.name))
                 found[key] = CompactedQueue(root, *key)
     return found

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from twinlog.errors import CorruptionError
 from twinlog.store_reader import StoreReader
 
 _CHUNK = 1 << 20
@@ -22,8 +23,9 @@ class Comparison:
     """Where two logs part.
 
     ``difference`` is the log offset of the first byte that differs where both have bytes; None when
-    there is none. ``equal_to`` is the end of what is equal. ``consistent`` is what the two epoch
-    histories promise to be equal; None where a side has no history.
+    there is none. ``unread`` is the first byte that a side should have and that cannot be read: its
+    file is lost or unreadable. ``equal_to`` is the end of what is equal. ``consistent`` is what the
+    two epoch histories promise to be equal; None where a side has no history.
     """
 
     start: int
@@ -32,35 +34,53 @@ class Comparison:
     equal_to: int
     difference: int | None
     consistent: int | None
+    unread: int | None = None
 
 
 def compare(first: StoreReader, second: StoreReader) -> Comparison:
     """Compare the logs of two directories byte by byte, where both have them."""
     start = max(first.start, second.start)
     end = min(first.end, second.end)
-    difference = _first_difference(first, second, start, end)
+    difference, unread = _first_difference(first, second, start, end)
+    stops = [at for at in (difference, unread) if at is not None]
     return Comparison(
         start=start,
         end_first=first.end,
         end_second=second.end,
-        equal_to=max(end, start) if difference is None else difference,
+        equal_to=min(stops, default=max(end, start)),
         difference=difference,
-        consistent=consistent_point(first.epochs(), first.end, second.epochs(), second.end),
+        consistent=consistent_point(_history(first), first.end, _history(second), second.end),
+        unread=unread,
     )
 
 
-def _first_difference(first: StoreReader, second: StoreReader, start: int, end: int) -> int | None:
-    at = start
+def _history(store: StoreReader) -> list[tuple[int, int]]:
+    """Return the epochs of a log; none where their file is damaged, as `store_check` says."""
+    try:
+        return store.kept_epochs()
+    except CorruptionError:
+        return []
+
+
+def _first_difference(
+    first: StoreReader, second: StoreReader, start: int, end: int
+) -> tuple[int | None, int | None]:
+    """Return where bytes differ first, and where a side has none first."""
+    at, unread = start, None
     while at < end:
         size = min(_CHUNK, end - at)
         one, two = first.series.read(at, size), second.series.read(at, size)
         size = min(len(one), len(two))
         if not size:
-            return at
+            unread = at if unread is None else unread
+            at = max(
+                side.series.behind(at) for side, data in ((first, one), (second, two)) if not data
+            )
+            continue
         if one[:size] != two[:size]:
-            return at + _differs(one[:size], two[:size])
+            return at + _differs(one[:size], two[:size]), unread
         at += size
-    return None
+    return None, unread
 
 
 def _differs(one: memoryview, two: memoryview) -> int:

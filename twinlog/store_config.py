@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import cast
 
 from twinlog.errors import CorruptionError
+from twinlog.store_files import small_file
 
 DIRECTORY = "config"
 TIMER_CHECK = "timercheck"
@@ -38,7 +39,7 @@ def parse(text: str) -> dict[str, object]:
     quoted = _BARE.sub(_quote, text)
     try:
         found = json.loads(quoted)
-    except ValueError:
+    except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict):
         raise CorruptionError("the file is no JSON object")
@@ -66,10 +67,10 @@ def read_config(root: Path) -> Mapping[str, dict[str, object]]:
 def _read(folder: Path, name: str) -> dict[str, object] | None:
     damaged: list[CorruptionError] = []
     for path in (folder / name, folder / f"{name}.bak"):
-        data = path.read_bytes() if path.is_file() else b""
-        if not data.strip():
-            continue
         try:
+            data = small_file(path)
+            if not data.strip():
+                continue
             return parse(data.decode("utf-8"))
         except (CorruptionError, UnicodeDecodeError) as error:
             file = f"{DIRECTORY}/{path.name}"

@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from twinlog.errors import UsageError
-from twinlog.layout import BATCH_LENGTH_MAX
 from twinlog.record import Record
 from twinlog.store_log import Run
 from twinlog.store_reader import StoreReader
@@ -44,13 +43,12 @@ def by_key_anywhere(store: StoreReader, key: str) -> Iterator[Record]:
 
 def by_offset(store: StoreReader, offset: int) -> Record | None:
     """Return the record that holds the byte at log offset ``offset``; None when none does."""
-    found = None
-    for piece in store.pieces(max(offset - BATCH_LENGTH_MAX, 0), offset + 1):
-        if isinstance(piece, Run):
-            for record in store.decode_run(piece):
-                if record.log_offset <= offset < record.log_offset + record.size:
-                    found = record
-    return found
+    for piece in store.pieces(offset, offset + 1, whole=True):
+        if isinstance(piece, Run) and piece.offset <= offset < piece.end:
+            starts = store.starts(piece)
+            at = max(start for start in starts if start <= offset)
+            return store.record_at(at)
+    return None
 
 
 def by_id(store: StoreReader, text: str) -> Record | None:

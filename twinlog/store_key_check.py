@@ -18,22 +18,37 @@ from collections.abc import Iterator
 
 from twinlog.kernels import link_cells
 from twinlog.layout import INDEX_CELL, INDEX_HEADER, INDEX_SLOT
+from twinlog.store_files import listed
+from twinlog.store_findings import Grade
 from twinlog.store_keys import IndexFile, KeyIndex
 from twinlog.store_reader import StoreReader
 
 
-def broken_indexes(store: StoreReader) -> Iterator[tuple[str, int, str, bool]]:
-    """Yield (file, byte in it, what is wrong, whether that is damage) for what does not hold."""
+def broken_indexes(store: StoreReader) -> Iterator[tuple[str, int, str, Grade]]:
+    """Yield (file, byte in it, what is wrong, how bad that is) for what does not hold."""
     index = KeyIndex(store.root / "index", None)
+    grade = Grade.NOTE if store.ours else Grade.DAMAGE
+    if not store.ours and _of_other_capacity(store, index):
+        grade = Grade.UNREADABLE
     for name in index.unreadable:
         text = "its size and cells do not tell how many slots it has"
-        yield f"index/{name}", 0, text, not store.ours
+        yield f"index/{name}", 0, text, grade
     growing = store.marks.live or not store.clean
     for file in index.files[: -1 if growing else None]:
         if file.slots:
             found = _wrong(file)
             if found is not None:
-                yield f"index/{file.name}", found[0], found[1], True
+                yield f"index/{file.name}", found[0], found[1], Grade.DAMAGE
+
+
+def _of_other_capacity(store: StoreReader, index: KeyIndex) -> bool:
+    """Whether all files have one size that is not of four cells a slot: somebody chose another."""
+    found = listed(store.root / "index")
+    sizes = {size for path, size, _ in found if path.name in index.unreadable}
+    if len(sizes) != 1 or any(file.slots for file in index.files):
+        return False
+    rest = sizes.pop() - INDEX_HEADER.size
+    return rest > 0 and rest % (INDEX_SLOT.size + 4 * INDEX_CELL.size) != 0
 
 
 def _wrong(file: IndexFile) -> tuple[int, str] | None:

@@ -24,10 +24,14 @@ from pathlib import Path
 from twinlog.errors import UsageError
 from twinlog.kernels import key_hash
 from twinlog.layout import INDEX_CELL, INDEX_HEADER, INDEX_SLOT, IndexHeader
+from twinlog.store_files import is_number, listed
 
 TIME_MAX = (1 << 63) - 1
 HITS_MAX = 64
 """RocketMQ's ``maxMsgsNumBatch``."""
+
+SIZE_MAX = 1 << 36
+"""Bytes of a file: RocketMQ counts its slots and cells with 31 bits."""
 
 _KEY = struct.Struct(">iqq")
 assert _KEY.size == 20
@@ -81,9 +85,9 @@ def _slots(view: memoryview, header: IndexHeader, capacity: tuple[int, int] | No
         count, cells = capacity
     if INDEX_SLOT.size * count + INDEX_CELL.size * cells != rest or count <= 0:
         return 0
-    cells = INDEX_HEADER.size + INDEX_SLOT.size * count
-    for cell in range(1, min(header.next_cell, 5)):
-        found, offset, _, before = INDEX_CELL.unpack_from(view, cells + INDEX_CELL.size * cell)
+    first = INDEX_HEADER.size + INDEX_SLOT.size * count
+    for cell in range(1, min(header.next_cell, cells, 5)):
+        found, offset, _, before = INDEX_CELL.unpack_from(view, first + INDEX_CELL.size * cell)
         if found < 0 or not 0 <= before < cell or not 0 <= offset <= header.end_offset:
             return 0
     return count
@@ -106,18 +110,25 @@ class KeyIndex:
         self._capacity = capacity
         self.files: list[IndexFile] = []
         self.unreadable: list[str] = []
-        for path in sorted(folder.iterdir()) if folder.is_dir() else ():
-            if path.name.isdigit() and path.is_file():
-                self._load(path, trusted)
+        for path, size, why in listed(folder):
+            if is_number(path.name) and (size > SIZE_MAX or why):
+                self.unreadable.append(path.name)
+            elif is_number(path.name):
+                self._load(path, size, trusted)
         self._added: list[tuple[int, int]] = []
         self._end = self.files[-1].header.end_offset if self.files else 0
 
-    def _load(self, path: Path, trusted: int | None) -> None:
-        size = path.stat().st_size
+    def _load(self, path: Path, size: int, trusted: int | None) -> None:
         if size < INDEX_HEADER.size:
             self.unreadable.append(path.name)
             return
-        view = _map(path, size)
+        try:
+            view = _map(path, size)
+        except FileNotFoundError:  # retention has it
+            return
+        except (OSError, ValueError):  # ValueError: it is shorter now
+            self.unreadable.append(path.name)
+            return
         header = IndexHeader.unpack(view)
         if trusted is not None and header.end_timestamp > trusted:
             return

@@ -29,13 +29,13 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from twinlog import kernels
 from twinlog.kernels import codes
 from twinlog.kernels.plain import MAGIC_V1, MAGIC_V2
-from twinlog.layout import BLANK, KIND_FILLER, BatchEntry, Checkpoint, is_zero
+from twinlog.layout import BLANK, KIND_FILLER, BatchEntry, Checkpoint, file_name, is_zero
 from twinlog.store_files import FileSeries, LogFile
 
 _ENTRY_SIZE = 48
@@ -91,16 +91,18 @@ class Damage:
 Piece = Run | Blank | Damage
 Watch = Callable[[int], None]
 """Told the end of each log file that has been walked."""
-Trusted = Callable[[], Sequence[tuple[int, int]]]
-"""Returns (log offset, size) of what queue entries point at, in order of offsets."""
+Trusted = Callable[[int, int], Sequence[tuple[int, int]]]
+"""Returns (log offset, size) of what queue entries point at in a span of the log, in order."""
 
 
-def batch_entries(view: memoryview) -> Iterator[tuple[int, BatchEntry | None]]:
+def batch_entries(
+    view: memoryview, written: int | None = None
+) -> Iterator[tuple[int, BatchEntry | None]]:
     """Yield (index, entry) of a batch index file up to the last one that was written.
 
-    None stands for an entry whose CRC is wrong.
+    None stands for an entry whose CRC is wrong. ``written``: behind it are only zeros, if known.
     """
-    written = len(bytes(view).rstrip(b"\0"))
+    written = len(bytes(view[:written]).rstrip(b"\0"))
     for i in range(-(-written // _ENTRY_SIZE)):
         if not is_zero(view, _ENTRY_SIZE * i):
             yield i, BatchEntry.unpack(view, _ENTRY_SIZE * i)
@@ -124,7 +126,7 @@ class RocketLog:
         clean: Whether it was stopped cleanly.
         raw: Take everything that parses.
         checkpoint: RocketMQ's checkpoint, for the start of recovery after a crash.
-        trusted: Asked once, and only when damage is met.
+        trusted: Asked once for each file in which damage is met.
         check_crc: Whether bodies are compared with their CRCs.
         watch: Told how far the walk is.
     """
@@ -146,17 +148,23 @@ class RocketLog:
         self._clean = clean
         self._raw = raw
         self._trusted_starts = trusted
-        self._trusted: Sequence[tuple[int, int]] | None = None
+        self._trusted: tuple[int, Sequence[tuple[int, int]]] = (-1, ())
         self.recovery_start = self._recovery_start(checkpoint)
 
     def pieces(self) -> list[Piece]:
         """Return the whole log in pieces, and fix its `end`."""
         found: list[Piece] = []
+        before = self._series.start
         for file in self._series.files:
+            if file.start > before:
+                found.append(_gap(before, file.start))
             if not self._file(file, found):
                 break
             if self._watch is not None:
                 self._watch(file.end)
+            before = file.end
+        if found and isinstance(last := found[-1], Damage) and last.what == NO_FILE:
+            del found[-1]  # nothing of the log lies behind it
         return found
 
     def _recovery_start(self, checkpoint: Checkpoint) -> int:
@@ -173,6 +181,7 @@ class RocketLog:
         if file.start in self._series.unreadable:
             found.append(_unreadable(self._series, file))
             return True
+        everything = self._series.last_written(file, file.start)
         while at < file.end:
             count, stop, code, _, _ = kernels.walk(
                 view, at - file.start, file.size, check_crc=self._check_crc
@@ -186,7 +195,7 @@ class RocketLog:
                 found.append(Blank(file, at, BLANK.unpack_from(view, stop)[0]))
                 return True
             go_on = self._go_on(file, at)
-            written = self._series.last_written(file, at)
+            written = max(everything, at)
             if go_on is None:
                 if written > at:
                     found.append(self._end(found, file, at, written, code))
@@ -194,7 +203,7 @@ class RocketLog:
             length = go_on - at
             what = kernels.EXPLANATIONS[code]
             if written > at or go_on < file.end or not self._raw:
-                found.append(Damage(_name(file), at, length, what))
+                found.append(Damage(log_name(file), at, length, what))
             at = go_on
         return True
 
@@ -202,18 +211,18 @@ class RocketLog:
         """Return what the bytes behind the last record are."""
         what, length = kernels.EXPLANATIONS[code], written - at
         if not self._clean:
-            return Damage(_name(file), at, length, f"recovery would cut here: {what}", Harm.TAIL)
+            return Damage(log_name(file), at, length, f"recovery would cut here: {what}", Harm.TAIL)
         if not found:  # a log that was cut to nothing is rarer than one that is none
-            return Damage(_name(file), at, length, what)
+            return Damage(log_name(file), at, length, what)
         text = "old bytes behind the end of the log"
-        return Damage(_name(file), at, length, text, Harm.LEFTOVER)
+        return Damage(log_name(file), at, length, text, Harm.LEFTOVER)
 
     def _go_on(self, file: LogFile, at: int) -> int | None:
         """Return where records go on after bad bytes at ``at``; None when the log ends there."""
         if not self._clean and not self._raw and file.start >= self.recovery_start:
             return None
-        covered = self._covering(at)
-        for offset in self._starts_after(at, file.end):
+        covered = self._covering(file, at)
+        for offset in self._starts_after(file, at):
             if self._begins_record(file, offset):
                 return offset
         if covered is not None:
@@ -225,24 +234,23 @@ class RocketLog:
         )
         return file.end if later or self._raw else None
 
-    def _entries(self) -> Sequence[tuple[int, int]]:
-        if self._trusted is None:
-            self._trusted = self._trusted_starts()
-        return self._trusted
+    def _entries(self, file: LogFile) -> Sequence[tuple[int, int]]:
+        """Return what is trusted in ``file``; that of one file at a time is kept."""
+        if self._trusted[0] != file.start:
+            self._trusted = file.start, self._trusted_starts(file.start, file.end)
+        return self._trusted[1]
 
-    def _covering(self, at: int) -> int | None:
+    def _covering(self, file: LogFile, at: int) -> int | None:
         """Return the end of the record that a queue entry places at ``at``."""
-        entries = self._entries()
+        entries = self._entries(file)
         i = bisect_right(entries, (at, 1 << 40)) - 1
         if i >= 0 and entries[i][0] <= at < sum(entries[i]):
             return sum(entries[i])
         return None
 
-    def _starts_after(self, at: int, end: int) -> Iterator[int]:
-        entries = self._entries()
+    def _starts_after(self, file: LogFile, at: int) -> Iterator[int]:
+        entries = self._entries(file)
         for i in range(bisect_left(entries, (at + 1, 0)), len(entries)):
-            if entries[i][0] >= end:
-                return
             yield entries[i][0]
 
     def _begins_record(self, file: LogFile, offset: int) -> bool:
@@ -253,13 +261,22 @@ class RocketLog:
         return at + size <= len(view) and kernels.walk(view, at, at + size)[0] == 1
 
 
-def _name(file: LogFile) -> str:
+NO_FILE = "a gap: no file holds these bytes"
+"""What is wrong with a gap between two files."""
+
+
+def _gap(start: int, end: int) -> Damage:
+    return Damage(f"commitlog/{file_name(start)}", start, end - start, NO_FILE)
+
+
+def log_name(file: LogFile) -> str:
+    """Return the name of a log file with that of its folder."""
     return f"{file.path.parent.name}/{file.path.name}"
 
 
 def _unreadable(series: FileSeries, file: LogFile) -> Damage:
     text = f"the file cannot be read: {series.unreadable[file.start]}"
-    return Damage(_name(file), file.start, file.size, text, Harm.UNREADABLE)
+    return Damage(log_name(file), file.start, file.size, text, Harm.UNREADABLE)
 
 
 class TwinLog:
@@ -269,6 +286,7 @@ class TwinLog:
         series: Files of ``commitlog``.
         batches: Files of ``twinlog/batches``, one for each log file and of its name.
         flushed: Everything below was flushed, as far as the checkpoint says.
+        start: Where the log begins, as far as the checkpoint says.
         check_crc: Whether batches are compared with their CRCs.
         watch: Told how far the walk is.
     """
@@ -279,14 +297,21 @@ class TwinLog:
         batches: FileSeries,
         *,
         flushed: int,
+        start: int | None = None,
         check_crc: bool = True,
         watch: Watch | None = None,
     ) -> None:
         self._series = series
         self._check_crc = check_crc
         self._watch = watch
+        self._start = start
         self.entries: dict[int, list[tuple[int, BatchEntry | None]]] = {
-            file.start: list(batch_entries(batches.view(file))) for file in batches.files
+            file.start: list(
+                batch_entries(
+                    batches.view(file), batches.last_written(file, file.start) - file.start
+                )
+            )
+            for file in batches.files
         }
         self.flushed = max(
             (e.flushed for entries in self.entries.values() for _, e in entries if e),
@@ -308,14 +333,37 @@ class TwinLog:
         """Return the whole log in pieces."""
         found: list[Piece] = []
         files = self._series.files
+        before = min(self._begins(), self._series.start) if files else self._begins()
         indexed = [file.start for file in files if self.entries.get(file.start)]
+        end = self._behind_all()
         for file in files:
-            last = not indexed or file.start >= indexed[-1]
+            if file.start > before:
+                found.append(_gap(before, file.start))
+            last = end is None and (not indexed or file.start >= indexed[-1])
             if not self._file(file, found, last=last):
-                break
+                return found
+            before = max(
+                [file.end, *(p.offset + p.length for p in found[-1:] if type(p) is Damage)]
+            )
             if self._watch is not None:
                 self._watch(file.end)
+        if end is not None:
+            harm = Harm.DAMAGE if before < self.flushed else Harm.TAIL
+            found.append(replace(_gap(before, end), harm=harm))
         return found
+
+    def _begins(self) -> int:
+        """Where the log begins: where the checkpoint says, else with the first index."""
+        if self._start is not None:
+            return self._start
+        return min([start for start, held in self.entries.items() if held], default=0)
+
+    def _behind_all(self) -> int | None:
+        """The end of what is indexed, where that is behind all files; else None."""
+        newest = max([start for start, held in self.entries.items() if held], default=-1)
+        if newest < self._series.end:
+            return None
+        return max([entry.end for _, entry in self.entries[newest] if entry], default=newest)
 
     def _file(self, file: LogFile, found: list[Piece], *, last: bool) -> bool:
         """Add the pieces of one file; False when the log ends in it."""
@@ -326,7 +374,14 @@ class TwinLog:
             found.append(_unreadable(self._series, file))
             return True
         for entry in entries:
-            if entry.start < at or entry.end > file.end:
+            if entry.end > file.end:
+                torn = entry.start >= self.flushed
+                text = "the file ends before what its batch index names"
+                harm = Harm.TAIL if torn else Harm.DAMAGE
+                length = entries[-1].end - at
+                found.append(Damage(log_name(file), at, length, text, harm))
+                return not torn
+            if entry.start < at:
                 text = "a batch index entry does not follow the one before"
                 found.append(Damage(_batches_name(file), at, 0, text))
                 continue
@@ -357,7 +412,7 @@ class TwinLog:
             found.append(Damage(_batches_name(file), at, length, text))
         elif length:
             text = "written but never finished: no batch index entry names these bytes"
-            found.append(Damage(_name(file), at, length, text, Harm.LEFTOVER))
+            found.append(Damage(log_name(file), at, length, text, Harm.LEFTOVER))
         return False
 
     def _batch(self, file: LogFile, entry: BatchEntry, found: list[Piece]) -> bool:
@@ -371,7 +426,7 @@ class TwinLog:
             if torn:
                 text = f"recovery would cut here: {text}"
             harm = Harm.TAIL if torn else Harm.DAMAGE
-            found.append(Damage(_name(file), entry.start, entry.length, text, harm))
+            found.append(Damage(log_name(file), entry.start, entry.length, text, harm))
             return not torn
         if entry.kind == KIND_FILLER:
             found.append(Blank(file, entry.start, BLANK.unpack_from(view, at)[0]))

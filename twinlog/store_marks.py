@@ -9,8 +9,8 @@ The checkpoint is a file of two slots, of which the valid one with the higher se
         16     4  length of the payload
         20        payload
 
-Its payload is msgpack with at least ``flushed`` and ``confirm``, log offsets in bytes. A directory
-is live while another process holds the lock on the first byte of ``lock``.
+Its payload is msgpack with ``flushed``, ``confirm`` and ``start``, log offsets in bytes. A
+directory is live while another process holds the lock on the first byte of ``lock``.
 
 Not here: writing any of it (``storage``).
 """
@@ -27,6 +27,7 @@ from typing import cast
 import msgpack
 
 from twinlog.kernels import crc32c
+from twinlog.store_files import head_of
 
 _SLOT = struct.Struct(">4sIQI")
 assert _SLOT.size == 20
@@ -36,20 +37,25 @@ _unpack = cast("Callable[[bytes], dict[str, object]]", msgpack.unpackb)  # pyrig
 
 @dataclass(frozen=True, slots=True)
 class Marks:
-    """Checkpointed offsets, 0 when there is no checkpoint, and whether a node is running."""
+    """Checkpointed offsets, 0 when there is no checkpoint, and whether a node is running.
+
+    ``start`` is where the log begins: files below are rubbish that a start removes. None when
+    nothing says so.
+    """
 
     flushed: int = 0
     confirm: int = 0
     live: bool = False
+    start: int | None = None
 
 
-def newest_slot(data: bytes) -> bytes | None:
+def newest_slot(data: bytes, slot_size: int = _SLOT_SIZE) -> bytes | None:
     """Return the payload of the valid slot with the higher sequence; None when there is none."""
     newest, found = 0, None
-    for at in range(0, len(data) - _SLOT.size + 1, _SLOT_SIZE):
+    for at in range(0, min(len(data) - _SLOT.size + 1, 2 * slot_size), slot_size):
         magic, crc, sequence, length = _SLOT.unpack_from(data, at)
         end = at + _SLOT.size + length
-        fits = magic == b"TLSL" and sequence > newest and length <= _SLOT_SIZE - _SLOT.size
+        fits = magic == b"TLSL" and sequence > newest and length <= slot_size - _SLOT.size
         if fits and crc32c(data[at + 8 : end]) == crc:
             newest, found = sequence, data[at + _SLOT.size : end]
     return found
@@ -63,14 +69,14 @@ def read_marks(root: Path, *, probe: bool = True) -> Marks:
         probe: Whether to look if a node runs. A process that holds the lock itself must not: the
             system drops a POSIX lock when its process closes any descriptor of the file.
     """
-    path = root / "twinlog" / "checkpoint"
-    payload = newest_slot(path.read_bytes()) if path.is_file() else None
+    payload = newest_slot(head_of(root / "twinlog" / "checkpoint", 2 * _SLOT_SIZE))
     fields = _unpack(payload) if payload else {}
-    flushed, confirm = fields.get("flushed"), fields.get("confirm")
+    flushed, confirm, start = (fields.get(name) for name in ("flushed", "confirm", "start"))
     return Marks(
         flushed=flushed if isinstance(flushed, int) else 0,
         confirm=confirm if isinstance(confirm, int) else 0,
         live=probe and _locked(root / "lock"),
+        start=start if isinstance(start, int) else None,
     )
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 
-from twinlog.store_files import FileSeries
+from twinlog.store_files import EMPTY, FileSeries
 
 IN_MEMORY_BYTES = 262_144
 IN_MEMORY_COUNT = 32
@@ -72,10 +72,12 @@ class Pull:
 
 
 def unreadable(series: FileSeries) -> list[tuple[str, str]]:
-    """Return (file name, why) of the files that could not be read."""
+    """Return (file name, why) of the files that could not be read; an empty one could."""
     for file in series.files:
         series.view(file)
-    return [(f.path.name, why) for f in series.files if (why := series.unreadable.get(f.start))]
+    found = [(f.path.name, why) for f in series.files if (why := series.unreadable.get(f.start))]
+    odd = [(path.name, f"it is {why}") for _, path, why in series.odd if why != EMPTY]
+    return [*found, *odd]
 
 
 def outside(offset: int, low: int, high: int) -> Pull | None:

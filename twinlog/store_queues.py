@@ -28,7 +28,7 @@ from pathlib import Path
 
 from twinlog.layout import QUEUE_EXT_ADDRESS_MAX, QUEUE_EXT_UNIT, QUEUE_FILE_SIZE_DEFAULT
 from twinlog.store_batch_queues import BatchQueue
-from twinlog.store_files import FileSeries
+from twinlog.store_files import FileSeries, is_number, listed
 from twinlog.store_pull import (
     IN_MEMORY_BYTES,
     IN_MEMORY_COUNT,
@@ -168,9 +168,10 @@ class Queue:
         for number in range(first, self.max if end is None else min(end, self.max)):
             entry = self._raw(20 * number)
             if entry is not None:
-                yield self._resolved(number, entry)
+                yield self.resolved(number, entry)
 
-    def _resolved(self, number: int, entry: tuple[int, int, int]) -> Entry:
+    def resolved(self, number: int, entry: tuple[int, int, int]) -> Entry:
+        """Return the entry ``number``, with the tags code of its extension if it has one."""
         log_offset, size, tags_code = entry
         found = self._extended(number, tags_code)
         return Entry(number, log_offset, size, found.tags_code if found else tags_code)
@@ -205,10 +206,43 @@ class Queue:
             at += len(part)
         return bytes(out)
 
-    @property
-    def held(self) -> int:
-        """How many entries it has that lead into the log."""
-        return self.max - self.min
+    def raw(self, number: int, count: int) -> bytes:
+        """Return what lies at the places of ``count`` entries; zeros where no file is."""
+        at, end = 20 * number, 20 * (number + count)
+        out = bytearray(end - at)
+        for file in self._series.between(at, end):
+            low = max(at, file.start)
+            part = self._series.view(file)[low - file.start : end - file.start]
+            out[low - at : low - at + len(part)] = part
+        return bytes(out)
+
+    def written_behind(self, number: int, known: dict[int, int]) -> bool:
+        """Whether the file of entry ``number`` holds anything behind it.
+
+        ``known``: where what was written ends in each file, kept from call to call.
+        """
+        file = self._series.at(20 * number)
+        if file is None:
+            return False
+        if file.start not in known:
+            known[file.start] = self._series.last_written(file, file.start)
+        return known[file.start] > 20 * number + 20
+
+    def broken(self) -> tuple[str, int, int, bool] | None:
+        """Return the entry that is none, at which reading the files ends, if anything follows.
+
+        File name, byte in it, queue offset, and whether it is zeros.
+        """
+        at = self._stored_end
+        file = self._series.at(at)
+        if file is None or self._series.last_written(file, at) == at:
+            return None
+        zeros = not any(self._series.read(at, 20))
+        return file.path.name, at - file.start, at // 20, zeros
+
+    def leading_into(self, start: int, end: int) -> int:
+        """Return how many entries lead to log offsets of ``start..end``."""
+        return sum(start <= entry.log_offset < end for entry in self.entries(0))
 
     def file_sizes(self) -> set[int]:
         """Return the lengths of its files, bytes."""
@@ -251,7 +285,7 @@ class Queue:
             looked = number + 1
             skip = 0 if entry[0] >= skip else skip
             if not skip and not (skip := gone(entry[0], entry[1])):
-                found.append(self._resolved(number, entry))
+                found.append(self.resolved(number, entry))
                 total += entry[1]
         status = Status.FOUND if found else Status.MESSAGE_WAS_REMOVING
         return Pull(status, looked, tuple(found))
@@ -383,9 +417,9 @@ def load_queues(root: Path) -> dict[tuple[str, int], AnyQueue]:
 
 
 def _folders(root: Path) -> Iterator[tuple[str, int, Path]]:
-    for topic in sorted(root.iterdir()) if root.is_dir() else ():
-        for queue in sorted(topic.iterdir()) if topic.is_dir() else ():
-            if queue.is_dir() and queue.name.isdigit():
+    for topic, *_ in listed(root):
+        for queue, *_ in listed(topic):
+            if queue.is_dir() and is_number(queue.name):
                 yield topic.name, int(queue.name), queue
 
 

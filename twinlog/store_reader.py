@@ -23,6 +23,7 @@ Sources: RocketMQ 5.3 (``DefaultMessageStore.load``, ``recover``).
 from __future__ import annotations
 
 import struct
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
@@ -30,12 +31,22 @@ from types import TracebackType
 
 from twinlog import kernels
 from twinlog.errors import CorruptionError, UsageError
-from twinlog.layout import Checkpoint, epoch_file_unpack
+from twinlog.layout import CHECKPOINT_FILE_SIZE, Checkpoint, epoch_file_unpack
 from twinlog.record import Record, decode
 from twinlog.store_compacted import CompactedQueue, compacted_queues
 from twinlog.store_config import batch_topics, read_config
 from twinlog.store_epochs import history
-from twinlog.store_files import FileSeries, LogFile, is_store, log_folders, store_root
+from twinlog.store_files import (
+    FileSeries,
+    LogFile,
+    head_of,
+    is_number,
+    is_store,
+    listed,
+    log_folders,
+    small_file,
+    store_root,
+)
 from twinlog.store_keys import HITS_MAX, TIME_MAX, KeyIndex
 from twinlog.store_log import (
     Blank,
@@ -115,12 +126,18 @@ class StoreReader:
         if not is_store(root):
             text = f"{self.root} is no store: it has no directory commitlog"
             raise UsageError(text, code="not-a-store", hint="name the data directory of a node")
-        self.series = FileSeries(*log_folders(root))
-        self.batches = FileSeries(self.root / "twinlog" / "batches")
-        self.ours = bool(self.batches.files) and not rocketmq
+        # before the files are listed: what it says was flushed is in them, though a node may run
+        marks = read_marks(self.root, probe=probe) if not rocketmq else Marks()
+        kept = marks.start or 0
+        self.batches = FileSeries(self.root / "twinlog" / "batches", start=kept)
+        made_by_us = bool(self.batches.files) or (self.root / "twinlog" / "identity").exists()
+        self.ours = made_by_us and not rocketmq
+        self.series = FileSeries(*log_folders(root), start=kept if self.ours else 0)
+        self.series.hold()
+        self.batches.hold()
         self.clean = not (self.root / "abort").exists()
-        self.checkpoint = Checkpoint.unpack(_read(self.root / "checkpoint"))
-        self.marks: Marks = read_marks(self.root, probe=probe) if self.ours else Marks()
+        self.checkpoint = Checkpoint.unpack(head_of(self.root / "checkpoint", CHECKPOINT_FILE_SIZE))
+        self.marks: Marks = marks if self.ours else Marks()
 
     def __enter__(self) -> StoreReader:
         """Return the reader itself."""
@@ -139,8 +156,9 @@ class StoreReader:
         """Drop the mappings."""
         self.series.close()
         self.batches.close()
-        for queue in self.compacted.values():
-            queue.close()
+        if "compacted" in self.__dict__:
+            for queue in self.compacted.values():
+                queue.close()
 
     # -- the log ---------------------------------------------------------------------------------
 
@@ -160,6 +178,45 @@ class StoreReader:
         return named.union(stored)
 
     @cached_property
+    def batch_names(self) -> frozenset[bytes]:
+        """`batch_topics`, as the log has them."""
+        return frozenset(name.encode("utf-8", "surrogatepass") for name in self.batch_topics)
+
+    @cached_property
+    def trusted_queues(self) -> int:
+        """Log offset up to which a start believes the queue files of a store of ours.
+
+        All of the log after a clean stop, else what the newest snapshot covers.
+        """
+        if self.clean:
+            return self.end
+        names = (path.name for path, _, why in listed(self.root / "twinlog" / "state") if not why)
+        return max((int(name) for name in names if is_number(name)), default=0)
+
+    @cached_property
+    def adopted(self) -> int:
+        """Log offset up to which RocketMQ wrote a log of ours; 0 for all others."""
+        history = self._indexed.epochs() if self.ours else []
+        if not history or history[0][0]:
+            return 0
+        return history[1][1] if len(history) > 1 else self.end
+
+    def in_damage(self, offset: int) -> bool:
+        """Whether the byte at log offset ``offset`` lies in damage."""
+        i = bisect_right(self._damaged, (offset, 1 << 63)) - 1
+        return i >= 0 and offset < self._damaged[i][1]
+
+    @cached_property
+    def _damaged(self) -> list[tuple[int, int]]:
+        """Start and end of damage in order; no start is behind a later end."""
+        spans: list[tuple[int, int]] = []
+        reach = 0
+        for one in sorted(self.damage, key=lambda damage: damage.offset):
+            reach = max(reach, one.offset + one.length)
+            spans.append((one.offset, reach))
+        return spans
+
+    @cached_property
     def compacted(self) -> dict[tuple[str, int], CompactedQueue]:
         """RocketMQ's compacted copies of queues; none in most stores."""
         return compacted_queues(self.root)
@@ -172,6 +229,7 @@ class StoreReader:
                 self.series,
                 self.batches,
                 flushed=self.marks.flushed,
+                start=self.marks.start,
                 check_crc=self._check_crc,
                 watch=self._watch,
             )
@@ -185,12 +243,20 @@ class StoreReader:
             watch=self._watch,
         )
 
-    def _trusted_starts(self) -> list[tuple[int, int]]:
-        found = {entry for queue in self.stored_queues.values() for entry in queue.stored_entries()}
-        if self.ours:
-            log = TwinLog(self.series, self.batches, flushed=0)
-            for entries in log.entries.values():
-                found.update((entry.start, entry.length) for _, entry in entries if entry)
+    @cached_property
+    def _indexed(self) -> TwinLog:
+        return TwinLog(self.series, self.batches, flushed=0)
+
+    def _trusted_starts(self, low: int, high: int) -> list[tuple[int, int]]:
+        found = {
+            entry
+            for queue in self.stored_queues.values()
+            for entry in queue.stored_entries()
+            if low <= entry[0] < high
+        }
+        for _, entry in self._indexed.entries.get(low, ()) if self.ours else ():
+            if entry:
+                found.add((entry.start, entry.length))
         return sorted(found)
 
     @cached_property
@@ -211,18 +277,20 @@ class StoreReader:
         """Log offset after the last record."""
         return log_end(self.series, self._pieces, ours=self.ours)
 
-    def pieces(self, start: int | None = None, end: int | None = None) -> Iterator[Piece]:
+    def pieces(
+        self, start: int | None = None, end: int | None = None, *, whole: bool = False
+    ) -> Iterator[Piece]:
         """Yield runs of records, blanks and damage of ``start..end`` in log order.
 
-        A run is cut to the records that begin in the range.
+        A run is cut to the records that begin in the range, unless runs are wanted ``whole``.
         """
-        low = self.start if start is None else start
+        low = 0 if start is None else start
         high = 1 << 63 if end is None else end
         for piece in self._pieces:
             match piece:
                 case Run():
                     if piece.end > low and piece.offset < high:
-                        yield from self._trim(piece, low, high)
+                        yield from [piece] if whole else self._trim(piece, low, high)
                 case Blank():
                     if low <= piece.offset < high:
                         yield piece
@@ -234,17 +302,30 @@ class StoreReader:
         if low <= run.offset and run.end <= high:
             yield run
             return
-        starts = [at for at in self._starts(run) if low <= at < high]
-        if starts:
-            last = starts[-1] - run.file.start
-            (size,) = struct.unpack_from(">i", self.series.view(run.file), last)
-            yield Run(run.file, starts[0], starts[-1] + size, len(starts))
+        first, last, count = -1, -1, 0
+        for at in self.starts(run):
+            if at >= high:
+                break
+            if at >= low:
+                first, last, count = at if first < 0 else first, at, count + 1
+        if count:
+            (size,) = struct.unpack_from(">i", self.series.view(run.file), last - run.file.start)
+            yield Run(run.file, first, last + size, count)
 
-    def _starts(self, run: Run) -> Iterator[int]:
+    def starts(self, run: Run) -> Iterator[int]:
+        """Yield the log offset of each record of a run.
+
+        Raises:
+            CorruptionError: Somebody made a CRC for a batch that holds no records.
+        """
         view, at = self.series.view(run.file), run.offset
         while at < run.end:
             yield at
-            at += struct.unpack_from(">i", view, at - run.file.start)[0]
+            (size,) = struct.unpack_from(">i", view, at - run.file.start)
+            if not 0 < size <= run.end - at:  # a batch whose CRC somebody made for it
+                text = f"no record begins at {at}, though the batch matches its CRC"
+                raise CorruptionError(text, file=run.file.path.name, offset=at)
+            at += size
 
     def run_bytes(self, run: Run) -> memoryview:
         """Return the bytes of a run."""
@@ -258,7 +339,7 @@ class StoreReader:
     def decode_run(self, run: Run) -> Iterator[Record]:
         """Yield the records of a run."""
         view = self.series.view(run.file)
-        for at in self._starts(run):
+        for at in self.starts(run):
             yield decode(view, at - run.file.start, check_crc=False)
 
     def records(self, start: int | None = None, end: int | None = None) -> Iterator[Record]:
@@ -293,19 +374,25 @@ class StoreReader:
         """Return (epoch, start) oldest first: from the batch index, else from RocketMQ's file.
 
         Raises:
-            CorruptionError: The epoch file and its backup are both damaged.
+            CorruptionError: The epoch file is damaged, and its backup is not there or is too.
         """
         if self.ours:
-            return history(self.series, TwinLog(self.series, self.batches, flushed=0))
+            return history(self.series, self._indexed)
+        damaged: CorruptionError | None = None
         for name in ("epochFileCheckpoint", "epochFileCheckpoint.bak"):
-            data = _read(self.root / name)
+            data = small_file(self.root / name)
             try:
                 if data and (entries := epoch_file_unpack(data)):
                     return list(entries)
-            except CorruptionError:
-                if name.endswith(".bak"):
-                    raise
+            except CorruptionError as error:
+                damaged = damaged or CorruptionError(f"{name}: {error}", file=name, offset=0)
+        if damaged is not None:
+            raise damaged
         return []
+
+    def kept_epochs(self) -> list[tuple[int, int]]:
+        """Return those of `epochs` that have bytes below `end`: recovery may cut the newest."""
+        return [one for one in self.epochs() if not self.ours or one[1] < self.end]
 
     def config(self) -> Mapping[str, dict[str, object]]:
         """Return RocketMQ's config files by name.
@@ -338,7 +425,7 @@ class StoreReader:
     def _dispatch(self, run: Run, queues: dict[tuple[str, int], AnyQueue], keys: KeyIndex) -> None:
         view = self.series.view(run.file)
         at, end = run.offset - run.file.start, run.end - run.file.start
-        batched = frozenset(name.encode() for name in self.batch_topics)
+        batched = self.batch_names
         for name, number, first, entries in kernels.gather_queues(view, at, end, run.offset):
             if name in batched:
                 continue
@@ -350,7 +437,7 @@ class StoreReader:
                 queue.dispatch(first, entries)
         units = kernels.gather_units(view, at, end, run.offset, batched) if batched else ()
         for name, number, _, _, rows in units:
-            key = name.decode(), number
+            key = name.decode("utf-8", "replace"), number
             held = queues.setdefault(key, BatchQueue(*key, FileSeries()))
             if isinstance(held, BatchQueue):
                 held.dispatch(rows)
@@ -386,6 +473,8 @@ class StoreReader:
         if self._gone(offset, size):
             return -1
         data = self.series.read(offset, 76)
+        if len(data) < 76:  # no record is that short
+            return -1
         at = 68 if data[39] & 0x10 else 56
         return int.from_bytes(data[at : at + 8], "big", signed=True)
 
@@ -440,10 +529,6 @@ class StoreReader:
         ``begin`` and ``end``: store times, ms, by RocketMQ's rule (`KeyIndex.find`).
         """
         return self.keys.find(topic, key, most=most, begin=begin, end=end)
-
-
-def _read(path: Path) -> bytes:
-    return path.read_bytes() if path.is_file() else b""
 
 
 def _below(store: StoreReader, piece: Piece, limit: int) -> Piece | None:

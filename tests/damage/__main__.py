@@ -9,6 +9,7 @@ import argparse
 import copy
 import sys
 from collections import Counter
+from functools import cache
 from multiprocessing import Pool
 from pathlib import Path
 
@@ -19,16 +20,18 @@ PAGE = Path(__file__).parents[2] / "docs" / "damage.md"
 Result = tuple[int, str, str, str, str]
 """Case, kind, way, outcome, what went wrong."""
 
-_originals: list[Original] = []
+
+@cache
+def stores() -> list[Original]:
+    """The stores that are damaged, made once in a process."""
+    return originals()
 
 
 def one(case: int) -> Result:
     """Run one case."""
-    if not _originals:
-        _originals.extend(originals())
-    original = _originals[case % len(_originals)]
+    original = stores()[case % len(stores())]
     disk = copy.deepcopy(original.disk)
-    done: Hurt = hurt(disk, case // len(_originals))
+    done: Hurt = hurt(disk, case // len(stores()))
     try:
         return case, done.kind, done.way, judge(original, disk, done), ""
     except Wrong as wrong:

@@ -15,6 +15,7 @@ KINDS: dict[str, tuple[str, ...]] = {
     "log": ("commitlog/",),
     "batch index": ("twinlog/batches/",),
     "queue": ("consumequeue/",),
+    "batch queue": ("batchconsumequeue/",),
     "key index": ("index/",),
     "checkpoint": ("twinlog/checkpoint", "checkpoint"),
     "epochs": ("epochFileCheckpoint",),
@@ -60,10 +61,15 @@ def files(disk: FakeDisk, folder: str = "") -> list[str]:
 
 def hurt(disk: FakeDisk, seed: int) -> Hurt:
     """Damage one file: kinds and ways take turns, the rest is drawn."""
-    rng = Random(seed)
     kinds = list(KINDS)
     kind, way = kinds[seed % len(kinds)], WAYS[seed // len(kinds) % len(WAYS)]
+    rng = Random(seed)
     path = rng.choice([one for one in files(disk) if one.startswith(KINDS[kind])])
+    return hurt_file(disk, kind, way, path, rng)
+
+
+def hurt_file(disk: FakeDisk, kind: str, way: str, path: str, rng: Random) -> Hurt:
+    """Damage ``path``, which is a file of ``kind``, in one of `WAYS`."""
     data = disk.peek(path)
     assert data is not None
     before, at = bytes(data), 0

@@ -29,11 +29,13 @@ from random import Random
 from storage import Store
 from storage.errors import IndexBehind
 from storage.key_query import KeyQuery
-from tests.crash.test_every_operation import Border, History, key
+from tests.crash.test_batch_queues import BatchHistory
+from tests.crash.test_every_operation import Border, key
 from tests.crash.workbench import find_key, keys_of, log_records, master, open_store
 from tests.damage.corrupter import Hurt
 from tests.fakes.disk import FakeDisk
 from twinlog.errors import CorruptionError, TwinlogError
+from twinlog.inner_batches import is_inner_batch
 from twinlog.record import decode
 
 UNHARMED, REPAIRED, TAIL_CUT = "unharmed", "repaired", "tail cut"
@@ -97,7 +99,7 @@ def originals() -> list[Original]:
     found: list[Original] = []
     for name in ("stopped", "killed", "trimmed"):
         disk = FakeDisk(page_size=512)
-        history = History(disk)
+        history = BatchHistory(disk)
         store = history.store = master(disk)
         history.note()
         for number in range(14):
@@ -249,7 +251,7 @@ def _read_queue(
                 if (one.topic, one.queue, one.queue_offset) != (*queue, at):
                     raise Wrong(f"{queue} at {at} serves {one.topic}/{one.queue_offset}")
                 offset += one.size
-                at += 1
+                at += int(one.properties["INNER_NUM"]) if is_inner_batch(one) else 1
     return False
 
 

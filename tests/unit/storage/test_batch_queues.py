@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from storage import CreateTopic, Outcome, ReadStatus, Section, Store, StoreSettings
-from storage.batch_queue import units_of
+from storage.batch_queue import DIRECTORY, found_file_size, units_of
 from storage.filtering import sieve
 from storage.key_query import KeyQuery
 from tests.crash.workbench import (
@@ -404,3 +404,15 @@ def test_topics_json_names_the_kind() -> None:
     table = json.loads(text)["topicConfigTable"]
     assert table[NAME]["attributes"] == {"queue.type": "BatchCQ"}
     assert table["flights"]["attributes"] == {}
+
+
+def test_a_file_that_was_cut_short_does_not_tell_the_size_of_all() -> None:
+    """Its length does not fit its name, or others have another; RocketMQ's files say theirs."""
+    disk = FakeDisk()
+    for queue, name, size in ((0, 1840, 1472), (0, 3680, 1840), (1, 0, 920), (1, 1840, 1840)):
+        folder = f"{DIRECTORY}/{NAME}/{queue}"
+        disk.make_dir(folder, "test")
+        disk.create_sparse(f"{folder}/{name:020d}", size, "test")
+    assert found_file_size(disk, 1840) == 1840
+    assert found_file_size(disk, 46 * 1000) == 1840
+    assert found_file_size(FakeDisk(), 46 * 1000) == 46 * 1000

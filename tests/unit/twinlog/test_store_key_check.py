@@ -24,7 +24,7 @@ def test_rocketmqs_indexes_are_whole(tmp_path: Path, case: str) -> None:
         assert list(broken_indexes(store)) == []
 
 
-def damaged(tmp_path: Path, at: int, value: int) -> list[tuple[str, int, str, bool]]:
+def damaged(tmp_path: Path, at: int, value: int) -> list[tuple[str, int, str, Grade]]:
     root = unpack("01-basic", tmp_path)
     path = sorted((root / "index").iterdir())[0]
     data = bytearray(path.read_bytes())
@@ -52,7 +52,7 @@ def test_a_break_is_named(tmp_path: Path, at: int, value: int, position: int, wh
     """Which file, which byte, which cell."""
     [(name, found, text, damage)] = damaged(tmp_path, at, value)
     assert name.startswith("index/")
-    assert (found, damage) == (position, True)
+    assert (found, damage) == (position, Grade.DAMAGE)
     assert text.startswith(what)
 
 

@@ -1,0 +1,73 @@
+"""A damaged entry is planned by ``log repair`` whatever queue it lies in, and wherever.
+
+Queues of a topic, light queues and batch queues; below the newest snapshot, where a start believes
+the files, and above it.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from storage.disk import RealDisk
+from storage.recover import disk_at
+from storage.repair import Kind, carry_out, plan_repair
+from tests.crash.test_batch_queues import BatchHistory
+from tests.crash.workbench import master, run, settle
+from tests.unit.twinlog.ours import flip
+from twinlog.layout import file_name
+from twinlog.store_check import Grade, verify
+from twinlog.store_reader import StoreReader
+
+FIRST = file_name(0)
+QUEUES = {
+    "consumequeue/flights/1": 20,
+    "consumequeue/%LMQ%a/0": 20,
+    "batchconsumequeue/together/1": 46,
+}
+
+
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store with a snapshot in its middle that was killed, all of its queues written."""
+    root = tmp_path_factory.mktemp("killed")
+    history = BatchHistory(RealDisk(root))  # type: ignore[arg-type]  # pyright: ignore
+    store = history.store = master(history.disk)
+    for number in (1, 2, 4, 5):
+        history.step(number)
+    settle(store)
+    run(store, store.flush_job(thorough=True))
+    run(store, store.snapshot_job(force=True))
+    for number in (7, 8, 10, 11):
+        history.step(number)
+    settle(store)
+    run(store, store.flush_job(thorough=True))
+    run(store, store.checkpoint_job())
+    store.close(clean=False)
+    return root
+
+
+@pytest.mark.parametrize("queue", QUEUES)
+@pytest.mark.parametrize(("number", "byte"), [(1, 0), (1, 7), (-2, 0), (-2, 7), (-2, 15)])
+def test_a_damaged_entry_is_planned_and_mended(
+    killed: Path, tmp_path: Path, queue: str, number: int, byte: int
+) -> None:
+    """Named at its place, and gone after the repair."""
+    root, size = shutil.copytree(killed, tmp_path / "store"), QUEUES[queue]
+    path = root / queue / FIRST
+    whole = path.read_bytes()
+    count = -(-len(whole.rstrip(b"\0")) // size)
+    at = number % count * size
+    flip(path, at + byte, bit=0x80)
+    with StoreReader(root) as reader:
+        wrong = [f for f in verify(reader).findings if f.grade is Grade.DAMAGE]
+        assert (f"{queue}/{FIRST}", at) in [(f.file, f.position) for f in wrong]
+        plan = plan_repair(reader)
+        assert [a.path for a in plan.actions if a.kind is Kind.QUEUE] == [queue]
+        assert plan.lost == ()
+        carry_out(disk_at(root), plan, reader=reader, wall_ms=1)
+    assert path.read_bytes() == whole
+    with StoreReader(root) as reader:
+        assert not verify(reader).damaged
