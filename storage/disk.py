@@ -187,7 +187,7 @@ class RealDisk:
             raise disk_error("open.make-dir", str(root), error) from None
 
     def _path(self, path: str) -> str:
-        return self._prefix + path
+        return path if path[:1] == "/" else self._prefix + path  # a log folder elsewhere
 
     def map(self, path: str, size: int, *, op: str, create: bool = False) -> RealMapping:
         """See `Disk`. A created file that meets a full disk is removed again."""
@@ -272,7 +272,7 @@ class RealDisk:
     def write_at(self, path: str, offset: int, data: bytes | memoryview, op: str) -> None:
         """See `Disk`."""
         try:
-            found = self._open.pin(self._prefix + path)
+            found = self._open.pin(self._path(path))
             try:
                 done = os.pwrite(found.descriptor, data, offset)
                 while done < len(data):
