@@ -121,8 +121,11 @@ class RangeError(UsageError):
 
 _HINT: Final = "write start, end, 100:200, :200, -100:, +100, @-1h: or @2026-11-21T10:00Z:"
 _WORD: Final = re.compile(r"start|end")
-_NUMBER: Final = re.compile(r"-?\d{1,19}(?![\w.])")
-_DURATION: Final = re.compile(r"-(\d[\d.]*\s?[a-z]+)")
+_NUMBER: Final = re.compile(r"-?[0-9]{1,19}(?![\w.])")
+_COUNT: Final = re.compile(r"[0-9]{1,19}")
+_DURATION: Final = re.compile(r"-([0-9][0-9.]*\s?[a-z]+)")
+_AGO_MS_MAX: Final = 1 << 48
+"""8,900 years: longer ago is a mistake, and the time would not fit into a request."""
 _TIME: Final = re.compile(
     r"(\d{4}-\d\d-\d\d)(?:[T ](\d\d:\d\d(?::\d\d(?:\.\d{1,6})?)?)(Z|[+-]\d\d:?\d\d)?)?"
 )
@@ -140,7 +143,7 @@ def parse_range(text: str) -> Range:
     Point(mark=<Mark.AGO: 'ago'>, value=3600000)
     """
     if text.startswith("+"):
-        if not text[1:].isdecimal() or not text.isascii():
+        if not _COUNT.fullmatch(text, 1):
             raise _error(text, 1, "a number of records")
         return Range(Point(Mark.START), count=int(text[1:]))
     first, at = Point(Mark.START), 0
@@ -180,9 +183,12 @@ def _point(text: str, at: int, *, timed: bool) -> tuple[Point, int]:
 def _moment(text: str, at: int) -> tuple[Point, int]:
     if ago := _DURATION.match(text, at):
         try:
-            return Point(Mark.AGO, round(parse_duration(ago[1]) * 1000)), ago.end()
+            milliseconds = parse_duration(ago[1]) * 1000
         except UnitError as error:
             raise _error(text, at, "a duration such as -1h") from error
+        if milliseconds > _AGO_MS_MAX:
+            raise _error(text, at, "a time that is not so long ago")
+        return Point(Mark.AGO, round(milliseconds)), ago.end()
     found = _TIME.match(text, at)
     if found is None:
         raise _error(text, at, "a time such as 2026-11-21T10:00Z or -1h")

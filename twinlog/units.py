@@ -33,8 +33,10 @@ _SIZES = {
     "tb": 1000**4,
 }
 _SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
-_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*")
-_PART = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]+)\s*")
+_NUMBER = r"([0-9]{1,19}(?:\.[0-9]{1,19})?)"
+"""Longer ones overflow a float, or the digits that Python turns into an int."""
+_SIZE = re.compile(rf"\s*{_NUMBER}\s*([a-zA-Z]*)\s*")
+_PART = re.compile(rf"\s*{_NUMBER}\s*([a-zA-Z]+)\s*")
 
 
 class UnitError(ValueError):

@@ -29,7 +29,10 @@ def test_sizes(text: str, size: int) -> None:
     assert units.parse_size(text) == size
 
 
-@pytest.mark.parametrize("text", ["", "MiB", "-1", "1 XB", "1.5", "0.3 KiB", "1 2"])
+@pytest.mark.parametrize(
+    "text",
+    ["", "MiB", "-1", "1 XB", "1.5", "0.3 KiB", "1 2", "\u0663", "1" * 5000, "1" * 400 + ".5"],
+)
 def test_what_is_no_size(text: str) -> None:
     """The hint shows one that is."""
     with pytest.raises(UnitError) as caught:
@@ -46,7 +49,9 @@ def test_durations(text: str, seconds: float) -> None:
     assert units.parse_duration(text) == pytest.approx(seconds)
 
 
-@pytest.mark.parametrize("text", ["", "5", "-1 s", "1 week", "s", "1 s x"])
+@pytest.mark.parametrize(
+    "text", ["", "5", "-1 s", "1 week", "s", "1 s x", "\u0663 s", "1" * 400 + " h"]
+)
 def test_what_is_no_duration(text: str) -> None:
     """A number alone says nothing about its unit."""
     with pytest.raises(UnitError):
