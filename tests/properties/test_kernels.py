@@ -376,6 +376,18 @@ def test_counts_and_crcs_of_a_section(kernel: ModuleType) -> None:
     assert kernel.check_section(*arguments, 2, b"t", 0, check_crc=False, **options) is None
 
 
+@pytest.mark.parametrize("kernel", [plain, COMPILED], ids=["plain", "compiled"])
+def test_a_record_whose_parts_do_not_add_up(kernel: ModuleType) -> None:
+    """Its size is that of its properties' length, or it is none; at most four names are sought."""
+    data = bytearray(record.encode("t", 0, b"abc", properties=b"a\x01b\x02"))
+    data[-5] += 1
+    found = kernel.check_section(data, 0, len(data), 1, b"t", 0, body_max=3, family=4)
+    assert found == (0, codes.SIZE)
+    assert kernel.find_properties(data, 0, len(data), (b"a",)) == []
+    with pytest.raises(ValueError, match="at most 4 names"):
+        kernel.find_properties(data, 0, len(data), (b"a",) * 5)
+
+
 @given(st.text(max_size=20))
 def test_hashes_agree(text: str) -> None:
     """Java hashes UTF-16 units; both twins do, also for what is not UTF-8."""

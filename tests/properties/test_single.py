@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 from types import ModuleType
 
+import msgpack
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -218,3 +219,52 @@ def test_a_batch_has_its_own_room(kernel: ModuleType) -> None:
     with pytest.raises(ValueError, match="name"):
         kernel.place_batch(entry, b"123456789", bytearray(9), (0, 1, 0), b"")
     assert kernel.place_batch(entry + b"x", b"123456789", bytearray(9), (0, 1, 0), b"x") is None
+
+
+@pytest.mark.parametrize("kernel", [single, COMPILED], ids=["plain", "compiled"])
+def test_what_is_not_plain_is_left_to_the_general_way(kernel: ModuleType) -> None:
+    """One by one: not whole, not ours, damaged, too large, or with fields that are rare."""
+    packed = msgpack.packb({"a": [1, ["x", None]], "b": b"c"})
+    good = single.frame_head(34, 0, 1, 2, 3, packed, 2, single.crc32c(b"pp")) + b"pp"
+
+    def take(data: bytes, fields_max: int = 99, payload_max: int = 2) -> object:
+        return kernel.take_frame(data, 0, len(data), fields_max, payload_max)
+
+    taken = take(good + b"more")
+    assert taken == (
+        len(good), 34, 0, 1, 2, 3, {"a": [1, ["x", None]], "b": b"c"}, b"pp"
+    )  # fmt: skip
+    for other in (good[:47], good[:-1], b"TWL2" + good[4:], flip(good, 45, 0), flip(good, -1, 0)):
+        assert take(other) is None
+    assert take(flip(good, 50, 0)) is None, "the CRC of the fields"
+    assert take(good, fields_max=len(packed) - 1) is None
+    assert take(good, payload_max=1) is None
+    covered = single.frame_head(34, 4, 1, 2, 3, packed, 2, 0)
+    assert take(covered + b"pp") is not None, "the batch has a CRC of its own"
+    assert take(single.frame_head(34, 4, 1, 2, 3, packed, 2, 1) + b"pp") is None
+    deep: object = 1
+    for _ in range(5):
+        deep = [deep]
+    for fields in (
+        b"", b"\xdf\0\0\0\0", b"\xc1", msgpack.packb([1]), msgpack.packb({1: 2}), packed + b"\0",
+        msgpack.packb({"a": {}}), msgpack.packb({"a": 1.5}), msgpack.packb({"a": deep}),
+    ):  # fmt: skip
+        assert take(single.frame_head(34, 0, 1, 2, 3, fields, 0, 0)) is None, fields
+
+
+@pytest.mark.parametrize("kernel", [single, COMPILED], ids=["plain", "compiled"])
+def test_a_section_that_is_refused_is_not_placed(kernel: ModuleType) -> None:
+    """None, and the room is as it was; a room of another size is the caller's mistake."""
+    data, place, entry = record.encode("t", 0, b"x"), (0, 0, 1, bytes(8)), (1, 0)
+    room = bytearray(len(data))
+    for given_, count, topic in ((data, 1, b"u"), (data, 2, b"t"), (b"", 0, b"t")):
+        target = room[: len(given_)]
+        arguments = given_, count, topic, 0, None, (9, 4), target, place, entry
+        assert kernel.place_section(*arguments) is None
+        assert not any(target)
+    assert kernel.place_section(data, 1, b"t", 0, b"k", (9, 4), room, place, entry) is None
+    assert not any(room)
+    with pytest.raises(ValueError, match="family"):
+        kernel.place_section(data, 1, b"t", 0, None, (9, 6), room, place, entry)
+    found = kernel.place_section(data, 1, b"t", 0, None, (9, 4), room, place, entry)
+    assert found is not None and any(room)

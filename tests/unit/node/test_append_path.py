@@ -221,6 +221,15 @@ def test_sections_are_the_pieces_of_the_payload() -> None:
     assert (second.sequence, bytes(second.data)) == (9, b"456789")
 
 
+def test_an_append_of_one_section() -> None:
+    """The common case has a way of its own, and the same answer."""
+    fields = {"sections": [["t", 3, 2, 4, 7, 1, 9]]}
+    [alone] = parse_sections(fields, memoryview(b"0123"))
+    assert alone == Section("t", 3, 2, memoryview(b"0123"), 7, 1, 9)
+    longer = {"sections": [["t", 3, 2, 4, 7, 1, 9, "of a later version"]]}
+    assert parse_sections(longer, memoryview(b"0123")) == [alone]
+
+
 def test_a_path_knows_whether_a_run_is_due() -> None:
     """It is not asked to run for nothing."""
     log, client = Log(), Client()

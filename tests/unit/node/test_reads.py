@@ -24,6 +24,8 @@ class Queue:
     cold: bool = False
     broken: bool = False
     gone: bool = False
+    defect: str = ""
+    unsifted: bool = False
     confirm: int = 0
     dispatched: int = 0
 
@@ -54,6 +56,8 @@ class Queue:
             raise CorruptionError("damaged", offset=7)
         if self.gone:
             return ReadResult(ReadStatus.UNKNOWN_TOPIC)
+        if topic == self.defect:
+            raise ZeroDivisionError
         end = len(self.records)
         if queue_offset > end:
             return ReadResult(ReadStatus.PAST_END, next=queue_offset, end=end)
@@ -64,7 +68,16 @@ class Queue:
         if (tag_hashes or where) and not self.matching:
             return ReadResult(ReadStatus.FOUND, [], 0, following, 0, end)
         slices = [memoryview(b"".join(found))]
-        return ReadResult(ReadStatus.FOUND, slices, len(found), following, 0, end, self.cold)
+        return ReadResult(
+            ReadStatus.FOUND,
+            slices,
+            len(found),
+            following,
+            0,
+            end,
+            self.cold,
+            unsifted=self.unsifted,
+        )
 
     def fetched(self, result: ReadResult, outcome: ReadResult | Exception) -> ReadResult:
         """What the thread met: the log was cut meanwhile, or it is damage."""
@@ -306,6 +319,31 @@ def test_damage_is_an_error_and_never_a_wrong_record() -> None:
     served.serve(request(reader, 0), 0.0)
     assert reader.errors == ["corrupt", "corrupt"]
     assert not reader.answers
+
+
+def test_a_defect_ends_one_connection_and_not_the_turn() -> None:
+    """Parked reads of others, looked at in the same turn, are answered."""
+    queue, unlucky, other = Queue(), Reader(), Reader()
+    served = reads(queue)
+    served.serve(request(unlucky, 0, wait=9.0, topic="u"), 0.0)
+    served.serve(request(other, 0, wait=9.0), 0.0)
+    queue.defect = "u"
+    queue.add(b"x")
+    served.wake(1.0)
+    assert (unlucky.errors, unlucky.answers) == (["ZeroDivisionError"], [])
+    assert [data for _, _, data in other.answers] == [b"x"]
+    assert served.waiting == 0
+
+
+def test_what_was_not_sifted_does_not_say_what_was_left_out() -> None:
+    """The reader lays its filter over the records by itself, and counts then."""
+    queue, reader = Queue(unsifted=True), Reader()
+    queue.add(b"x")
+    served = reads(queue)
+    served.serve(request(reader, 0, where="a = 1"), 0.0)
+    queue.unsifted = False
+    served.serve(request(reader, 0, where="a = 1"), 0.0)
+    assert ["skipped" in fields for _, fields, _ in reader.answers] == [False, True]
 
 
 @pytest.mark.parametrize(
