@@ -59,6 +59,7 @@ from node.config_sources import (
 )
 from node.limits import Limits
 from replication.coordinator_store import read_run_file
+from twinlog.units import parse_whole
 
 __all__ = ["ClusterConfig", "ConfigError", "CoordinatorConfig", "Mistake", "NodeConfig", "load"]
 
@@ -347,8 +348,9 @@ class _Check:
         found: list[tuple[str, int]] = []
         for text in endpoints:
             host, _, port = text.rpartition(":")
-            if host and port.isdigit() and int(port) <= 65535:
-                found.append((host.strip("[]"), int(port)))
+            number = parse_whole(port)
+            if host and number is not None and number <= 65535:
+                found.append((host.strip("[]"), number))
                 continue
             origin = self.origins.get("coordinator.endpoints", DEFAULT)
             self.document.add(origin, f'"{text}" is not HOST:PORT', 'write it like "10.0.0.1:7400"')

@@ -20,7 +20,14 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_core import ErrorDetails, PydanticCustomError
 
 from node.config_sources import listed, nearest
-from twinlog.units import UnitError, format_duration, format_size, parse_duration, parse_size
+from twinlog.units import (
+    UnitError,
+    format_duration,
+    format_size,
+    parse_duration,
+    parse_size,
+    parse_whole,
+)
 
 KiB, MiB, GiB = 1024, 1024**2, 1024**3
 
@@ -63,9 +70,10 @@ def _seconds_or_none(value: object) -> object:
 
 def _share(value: object) -> object:
     """Read ``75 %``; only so written, because 0.75 and 75 would both look right."""
-    number, _, rest = str(value).partition("%")
-    if isinstance(value, str) and "%" in value and not rest and number.strip().isdigit():
-        return int(number) / 100
+    text, _, rest = str(value).partition("%")
+    number = parse_whole(text.strip())
+    if isinstance(value, str) and "%" in value and not rest and number is not None:
+        return number / 100
     text = f'"{value}", which is not a share of the disk'
     hint = 'write it like "75 %"'
     raise PydanticCustomError("unit", "{what}", {"what": text, "hint": hint})
@@ -77,7 +85,7 @@ def _hours(value: object) -> object:
         return value
     parts = [part.strip() for part in str(value).split(";")]
     hours = [part[:2] for part in parts if len(part) == 5 and part[2:] == ":00"]
-    if len(hours) == len(parts) and all(hour.isdigit() and int(hour) < 24 for hour in hours):
+    if len(hours) == len(parts) and all(parse_whole(hour) in range(24) for hour in hours):
         return "; ".join(parts)
     text = f'"{value}", which is not an hour of day'
     hint = 'write it like "04:00", "04:00; 16:00" or "any time"'

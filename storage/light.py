@@ -33,6 +33,7 @@ from twinlog.layout import (
     LIGHT_PROPERTY,
     QUEUE_ENTRY,
 )
+from twinlog.units import parse_whole
 
 NAMES_MAX = 64
 """Light queues of one message."""
@@ -161,9 +162,10 @@ def light_runs(
             continue
         text = "".join([f"{k}\x01{v}\x02" for k, v in properties.items()]).encode()
         entry = QUEUE_ENTRY.pack(base + at, size, tags_code(topic.encode(), text, stamp))
-        for name, number in zip(names, offsets, strict=True):
-            if name.startswith(LIGHT_PREFIX) and "/" not in name and number.isdecimal():
-                runs.setdefault(name, (int(number), []))[1].append(entry)
+        for name, text in zip(names, offsets, strict=True):
+            number = parse_whole(text)
+            if name.startswith(LIGHT_PREFIX) and "/" not in name and number is not None:
+                runs.setdefault(name, (number, []))[1].append(entry)
     for name, (first, entries) in runs.items():
         yield name, first, b"".join(entries)
 

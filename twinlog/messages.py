@@ -33,6 +33,7 @@ from twinlog.record import (
     decode_properties,
     unpack_host,
 )
+from twinlog.units import parse_whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,12 +208,12 @@ def in_light_queue(message: Message, name: str) -> Message:
     """
     names = message.properties.get(LIGHT_PROPERTY.decode(), "").split(",")
     offsets = message.properties.get(LIGHT_OFFSETS_PROPERTY.decode(), "").split(",")
-    found = dict(zip(names, offsets, strict=False)).get(name, "")
-    if not (found.isascii() and found.isdecimal()):
+    found = parse_whole(dict(zip(names, offsets, strict=False)).get(name, ""))
+    if found is None:
         text = f"the record at {message.log_offset} does not say that it is in {name}"
         raise CorruptionError(text, offset=message.log_offset)
     made = object.__new__(Message)
-    made.__dict__.update(message.__dict__, topic=name, queue=0, queue_offset=int(found))
+    made.__dict__.update(message.__dict__, topic=name, queue=0, queue_offset=found)
     return made
 
 

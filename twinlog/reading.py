@@ -39,7 +39,7 @@ from twinlog.routing import Address, RoutingTable
 from twinlog.session import ANY, MASTER, SLAVE, Session, Step
 from twinlog.shapes import check
 from twinlog.sql92 import Filter, parse_filter
-from twinlog.units import MiB
+from twinlog.units import MiB, parse_whole
 from twinlog.wire import Frame, FrameError, Type
 
 ANSWER_BYTES: Final = 1 * MiB
@@ -509,11 +509,11 @@ def parse_address(text: str) -> tuple[str, int, int]:
         return "", -1, int(text[-16:], 16)
     place, _, offset = text.rpartition("@")
     topic, _, queue = place.rpartition("/")
-    if offset.isdecimal() and offset.isascii():
-        if place == "log":
-            return "", -1, int(offset)
-        if topic and queue.isdecimal() and queue.isascii():
-            return topic, int(queue), int(offset)
+    at, number = parse_whole(offset), parse_whole(queue)
+    if at is not None and place == "log":
+        return "", -1, at
+    if at is not None and topic and number is not None:
+        return topic, number, at
     hint = "write topic/queue@offset, log@offset or a message id"
     raise UsageError(f"{text!r} is no address of a message", hint=hint)
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple, cast
 
 from twinlog.errors import UsageError
+from twinlog.units import parse_whole
 from twinlog.wire import FrameError
 
 PORT_DEFAULT: Final = 7410
@@ -57,8 +58,8 @@ def _address(text: str) -> Address:
         port = port.removeprefix(":")
     elif text.count(":") == 1:
         host, _, port = text.partition(":")
-    number = int(port) if port.isdecimal() and port.isascii() else PORT_DEFAULT
-    if not host or (port and not port.isdecimal()) or not 0 < number < 65536:
+    number = parse_whole(port) if port else PORT_DEFAULT
+    if not host or number is None or not 0 < number < 65536:
         raise UsageError(f"{text!r} is no address", hint="write host:port, such as 127.0.0.1:7410")
     return Address(host, number)
 

@@ -47,6 +47,21 @@ class UnitError(ValueError):
         self.hint = hint
 
 
+def parse_whole(text: str) -> int | None:
+    """Return the whole number from 0 to 2^63 - 1 that ``text`` writes; None for anything else.
+
+    For texts of any length, from anybody: ``int`` raises at 4,300 digits, and takes other scripts.
+
+    >>> parse_whole("007"), parse_whole("-1"), parse_whole("9" * 19)
+    (7, None, None)
+    """
+    digits = text.lstrip("0")
+    if not text.isascii() or not text.isdecimal() or len(digits) > 19:
+        return None
+    value = int(digits or "0")
+    return value if value < 1 << 63 else None
+
+
 def parse_size(text: str) -> int:
     """Return the number of bytes that ``text`` names.
 

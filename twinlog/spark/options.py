@@ -20,7 +20,7 @@ from twinlog.ranges import Point, Range, parse_range
 from twinlog.routing import parse_endpoints
 from twinlog.spark import contradictions
 from twinlog.spark.errors import SourceError, listed, nearest
-from twinlog.units import MiB, UnitError, parse_duration, parse_size
+from twinlog.units import MiB, UnitError, parse_duration, parse_size, parse_whole
 
 EARLIEST, LATEST = -2, -1
 """Offsets that stand for a queue's start and end in JSON, as in Kafka's source."""
@@ -68,9 +68,10 @@ def _size(text: str) -> int:
 
 
 def _count(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
+    found = parse_whole(text)
+    if not found:
         raise _Bad("a whole number from 1 on")
-    return int(text)
+    return found
 
 
 def _seconds(text: str) -> float:
@@ -118,8 +119,8 @@ def _range(text: str) -> Range:
 
 def _moment(text: str) -> Point:
     """Return the point of a time: ms since 1970, an ISO time, or so long ago."""
-    if text.lstrip("-").isdecimal() and text.isascii() and not text.startswith("-"):
-        return parse_range(f"@{_iso(int(text))}:").first
+    if (ms := parse_whole(text)) is not None:
+        return parse_range(f"@{_iso(ms)}:").first
     try:
         return parse_range(f"@{text}:").first
     except UsageError:
@@ -152,10 +153,11 @@ def _table(text: str) -> dict[str, dict[int, int]]:
         if len(inner) == 1 and isinstance(only := next(iter(inner.values())), dict):
             inner = _map(cast("object", only))
         found[topic] = {}
-        for queue, number in inner.items():
-            if not queue.isdecimal() or type(number) is not int:
+        for name, number in inner.items():
+            queue = parse_whole(name)
+            if queue is None or type(number) is not int:
                 raise _Bad(_JSON)
-            found[topic][int(queue)] = number
+            found[topic][queue] = number
     return found
 
 

@@ -71,6 +71,8 @@ def test_a_topic_that_is_another(
         ("%LMQ%a,%LMQ%b", "12", None),
         ("%LMQ%b", "-3", None),
         ("%LMQ%b", "\u0663", None),
+        ("%LMQ%b", "9" * 5000, None),
+        ("%LMQ%b", "0" * 5000 + "7", 7),
     ],
 )
 def test_a_message_in_a_light_queue(names: str, offsets: str, found: int | None) -> None:

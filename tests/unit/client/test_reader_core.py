@@ -25,7 +25,11 @@ def test_addresses_without_a_port_have_the_first_nodes() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["orders@7", "orders/x@7", "/3@7", "orders/3@x", "orders/3", "zz" * 16]
+    "text",
+    [
+        *("orders@7", "orders/x@7", "/3@7", "orders/3@x", "orders/3", "zz" * 16),
+        *("log@" + "9" * 19, "log@" + "9" * 5000, "orders/\u0663@7", "orders/3@\u0663"),
+    ],
 )
 def test_messages_are_named_by_their_place_or_id(text: str) -> None:
     """Anything else is no address."""

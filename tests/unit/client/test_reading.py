@@ -533,7 +533,10 @@ def test_bodies_that_do_not_decompress(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "twinlog[compression]" in str(caught.value.hint)
 
 
-@pytest.mark.parametrize("text", ["", ",", ":7410", "host:port", "host:0", "host:70000", "[::1"])
+@pytest.mark.parametrize(
+    "text",
+    ["", ",", ":7410", "host:port", "host:0", "host:70000", "[::1", "h:\u0663", "h:" + "9" * 5000],
+)
 def test_addresses_that_are_none(text: str) -> None:
     """A mistake in the endpoints is told before anything is asked."""
     with pytest.raises(UsageError):

@@ -218,6 +218,8 @@ def test_lists_are_refused_from_the_environment(tmp_path: Path) -> None:
 def test_endpoints_are_host_and_port(tmp_path: Path) -> None:
     text = TWO_NODES + '[coordinator]\nendpoints = ["10.0.0.1:7400", "nowhere"]\n'
     assert mistakes(tmp_path, text)[0].startswith('cluster.toml:19 "nowhere" is not HOST:PORT')
+    text = TWO_NODES + '[coordinator]\nendpoints = ["h:\u00b2"]\n'
+    assert '"h:\u00b2" is not HOST:PORT' in mistakes(tmp_path, text)[0]
 
 
 @pytest.mark.parametrize("base", [7400, 0])

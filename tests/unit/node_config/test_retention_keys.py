@@ -55,9 +55,12 @@ def test_any_time_is_no_hour(tmp_path: Path) -> None:
     [
         ('[retention]\ndelete_at = "4"', "is not an hour of day"),
         ('[retention]\ndelete_at = "25:00"', "is not an hour of day"),
+        ('[retention]\ndelete_at = "\u00b2\u00b2:00"', "is not an hour of day"),
         ('[retention]\nkeep = "old"', "is not a duration"),
         ('[retention]\nkeep_bytes = "1 KiB"', "at least 64 KiB"),
         ("[storage]\ndisk_clean = 75", "is not a share of the disk"),
+        ('[storage]\ndisk_clean = "\u00b2 %"', "is not a share of the disk"),
+        (f'[storage]\ndisk_clean = "{"9" * 400} %"', "is not a share of the disk"),
         ('[storage]\ndisk_clean = "175 %"', "at most 100 %"),
         ('[storage]\ndisk_clean = "95 %"', "must rise in this order"),
         ('[storage]\ndisk_refuse = "80 %"', "must rise in this order"),

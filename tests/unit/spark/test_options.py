@@ -40,7 +40,11 @@ def batch(**given: str) -> options.Options:
         ({"subscribePattern": "("}, "a regular expression"),
         ({"range": "x"}, "a range"),
         ({"startingTimestamp": "soon"}, "milliseconds since 1970"),
-        ({"startingTimestamp": "9" * 30}, "a time that exists"),
+        ({"startingTimestamp": "9" * 18}, "a time that exists"),
+        ({"startingTimestamp": "9" * 5000}, "milliseconds since 1970"),
+        ({"maxStaleness": "5"}, "a duration: write numbers with units"),
+        ({"minPartitions": "9" * 5000}, "a whole number from 1 on"),
+        ({"startingOffsets": '{"t": {"%s": 1}}' % ("9" * 5000)}, "JSON such as"),
         ({"startingOffsets": "first"}, "earliest, latest or JSON"),
         ({"startingOffsets": "{"}, "JSON such as"),
         ({"startingOffsets": '{"t": 1}'}, "JSON such as"),
@@ -101,7 +105,17 @@ def test_what_options_mean() -> None:
     assert batch(startingTimestamp="2026-11-21T10:00Z").starting_timestamp is not None
     assert batch(assign='{"a": [0, 2]}').assign == {"a": (0, 2)}
     assert batch(subscribePattern="a.*").pattern == "a.*"
+    assert batch(owner="me", **{"option.subscribe": "b"}).subscribe is None, "Spark's own"
     assert "`splitMode`" in options.reference()
+
+
+def test_whether_a_batch_or_a_stream_is_meant() -> None:
+    """A schema is asked for before that is known: an option of streams alone says it."""
+    found = options.schema_options({**WHERE, "MAXoffsetsPerTrigger": "5"})
+    assert found.max_offsets_per_trigger == 5
+    assert options.schema_options({**WHERE, "endingOffsets": "latest"}).split_mode == "auto"
+    with pytest.raises(SourceError, match="batch queries only"):
+        options.schema_options({**WHERE, "maxOffsetsPerTrigger": "5", "endingOffsets": "latest"})
 
 
 def test_columns_by_name_and_schema() -> None:

@@ -284,7 +284,8 @@ def test_foreign_records_that_do_not_fit_together_are_passed_over() -> None:
     odd = light_text([A]).replace(b"0" * LIGHT_DIGITS, b"1,2")
     worded = light_text([A]).replace(b"0" * LIGHT_DIGITS, b"one")
     other = light_text([A]).replace(b"%LMQ%", b"other")
-    view, marks = foreign(fine, odd, worded, other)
+    endless = light_text([A]).replace(b"0" * LIGHT_DIGITS, b"9" * 5000)
+    view, marks = foreign(fine, odd, worded, other, endless)
     assert [(name, first) for name, first, _ in light_runs(view, 0, marks)] == [(A, 0)]
     view, marks = foreign(fine, topic="SCHEDULE_TOPIC_XXXX")
     assert len(marks) == 1

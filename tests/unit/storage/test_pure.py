@@ -9,7 +9,7 @@ import pytest
 
 from storage import Job, StoreSettings
 from storage.epoch_history import EpochHistory, EpochRecord
-from storage.errors import DiskError, DiskFull, disk_error
+from storage.errors import DiskError, DiskFull, IndexOff, disk_error
 from storage.flusher import Flush, FlushPolicy
 from storage.packing import number, pack, seal, text, unpack, unseal
 from storage.producers import Done, Line, Producers, Verdict, judge
@@ -17,11 +17,13 @@ from storage.recovery import Found, Plan, plan
 from storage.sections import Gathered, idempotent_sections, marks_of, parse_sequence
 from storage.state import (
     CreateTopic,
+    ForgetProducers,
     Layers,
     State,
     UnknownControl,
     decode_control,
     encode_control,
+    light_refusal,
     topic_refusal,
 )
 from twinlog import kernels
@@ -124,6 +126,46 @@ def test_the_pending_layer_lies_over_the_confirmed_one() -> None:
     assert [(one, line.next) for one, line in producers.confirmed()] == [(key, 4)]
 
 
+def lined(ends: list[int]) -> Producers:
+    """Confirmed lines of one section each, that end there."""
+    producers = Producers()
+    for producer, end in enumerate(ends):
+        producers.load((producer, "t", 0), Line(0, (Done(0, 1, 0, end - 1, end, 5),)))
+    return producers
+
+
+def test_lines_are_forgotten_by_the_end_of_their_last_section() -> None:
+    """Confirmed ones for good; by the master alone until a cut or a new role."""
+    producers = lined([10, 20, 30])
+    producers.append((7, "u", 0), 0, done(0))
+    assert len(producers) == 3
+    producers.forget(20, confirmed=False)
+    assert [producers.line((number, "t", 0)) is None for number in range(3)] == [True, True, False]
+    assert len(producers) == 3, "a slave still has them"
+    producers.forget_pending()
+    assert producers.line((0, "t", 0)) is not None
+    producers.forget(20, confirmed=True)
+    assert [key[0] for key, _ in producers.confirmed()] == [2]
+    late = producers.append((9, "t", 0), 0, Done(0, 1, 0, 90, 100, 5))
+    assert late is None
+    producers.forget(99, confirmed=False)
+    assert producers.line((9, "t", 0)) is not None
+    producers.forget(100, confirmed=False)
+    assert producers.line((9, "t", 0)) is None
+
+
+def test_which_lines_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Old ones beyond those that are kept anyhow; any beyond the most there may be."""
+    monkeypatch.setattr("storage.producers.LINES_KEPT", 4)
+    monkeypatch.setattr("storage.producers.LINES_MAX", 9)
+    assert lined([1, 2, 3, 4]).stale_below(1 << 40) == 0
+    more = lined([1, 2, 3, 4, 5, 6, 7])
+    assert more.stale_below(1 << 40) == 3, "the oldest go, and as many stay as are kept"
+    assert more.stale_below(2) == 2
+    assert more.stale_below(0) == 0, "none is old"
+    assert lined(list(range(1, 11))).stale_below(0) == 6, "nobody has a right to so many"
+
+
 @pytest.mark.parametrize(
     "value",
     [b"", b"ff.1.2.3", b"00000000000000ff.1.2", b"00000000000000zz.1.2.3", b"0" * 16 + b".1.2.3",
@@ -172,6 +214,39 @@ def test_illegal_topic_names(name: str) -> None:
     """RocketMQ's alphabet and lengths; the store's own and RocketMQ's own are taken."""
     assert topic_refusal(name) is not None
     assert Layers().refusal(CreateTopic(name, 1, 1)) is not None
+    assert not State().apply(CreateTopic(name, 1, 1)), "of a version that knew less"
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [("%LMQ%a", None), ("orders", "is no light queue"), ("%LMQ%", "is no light queue"),
+     ("%LMQ%" + "x" * 128, "1 to 127 characters"), ("%LMQ%a b", "letters, digits")],
+)  # fmt: skip
+def test_names_of_light_queues(name: str, told: str | None) -> None:
+    """A prefix, and then what a topic may be called; one is a queue, and no topic to be made."""
+    refusal = light_refusal(name)
+    assert refusal is None if told is None else told in str(refusal)
+    assert State().queues(name) == (1 if told is None else None)
+    if name.startswith("%LMQ%"):
+        assert "is a light queue" in str(topic_refusal(name))
+
+
+def test_what_a_master_forgets_is_always_allowed() -> None:
+    """And a kind of queues is as fixed as their number."""
+    assert Layers().refusal(ForgetProducers(7)) is None
+    for change in (ForgetProducers(7), UnknownControl("odd"), CreateTopic("t", 1, 2, batch=True)):
+        assert decode_control(encode_control(change)) == change
+    layers = Layers()
+    layers.append(10, CreateTopic("b", 2, 1, batch=True))
+    layers.append(20, CreateTopic("s", 2, 1))
+    assert layers.batched() == {b"b"}
+    for confirm in (0, 100):
+        layers.confirm(confirm)
+        told = ("topic-exists", "topic b exists with batch queues")
+        assert layers.refusal(CreateTopic("b", 2, 1)) == told
+        told = ("topic-exists", "topic s exists with simple queues")
+        assert layers.refusal(CreateTopic("s", 2, 1, batch=True)) == told
+        assert layers.refusal(CreateTopic("b", 2, 1, batch=True)) is None
 
 
 def test_layers_apply_in_order_and_forget_from_the_end() -> None:
@@ -266,6 +341,14 @@ def test_async_flushes_pages_each_interval_and_everything_now_and_then() -> None
     assert policy.decide(1.2, flushed=0, end=100, wanted=0) is Flush.NOTHING
     assert policy.decide(1.2, flushed=0, end=100, wanted=50) is Flush.THOROUGH
     assert policy.decide(10.7, flushed=0, end=100, wanted=0) is Flush.THOROUGH
+
+
+def test_four_dirty_pages_are_flushed_at_once_on_wish() -> None:
+    """``flush_on_write`` waits for no interval."""
+    for wish, found in ((True, Flush.PAGES), (False, Flush.NOTHING)):
+        policy = FlushPolicy(StoreSettings(flush_on_write=wish), 0.0)
+        assert policy.decide(0.1, flushed=0, end=4 * 4096 - 1, wanted=0) is Flush.NOTHING
+        assert policy.decide(0.1, flushed=0, end=4 * 4096, wanted=0) is found
 
 
 # -- recovery
@@ -458,3 +541,30 @@ def test_a_section_in_the_log_is_what_its_property_says() -> None:
     assert sequences(*in_log((1, 0, 2), (1, 1, 1), (1, 2, 1))) == [0, 2]
     view, gathered = in_log((1, 0, 1))
     assert list(idempotent_sections(view, 1000, gathered, [(0, b"no sequence")])) == []
+
+
+def test_a_section_of_a_batch_queue_ends_with_its_units() -> None:
+    """Records are counted, not messages; one that is not there, or not whole, is no section."""
+    for sections, found in (
+        (((2, 0, 2), (3, 2, 3)), [0, 2]),
+        (((2, 0, 2), (3, 2, 4)), [0]),
+        (((1, 0, 2), (1, 1, 1), (1, 2, 1)), [0, 2]),
+    ):
+        view, _ = in_log(*sections)
+        units = kernels.gather_units(view, 0, len(view), 1000, {b"t"})
+        others = [(b"u", *units[0][1:]), (b"t", 7, *units[0][2:])]
+        assert sequences(view, Gathered((), [*others, *units])) == found
+        assert sequences(view, Gathered((), others)) == []
+    [(topic, queue, first, behind, whole)] = units
+    late = [(topic, queue, first, behind, whole[46:])]
+    assert sequences(view, Gathered((), late)) == [1, 2], "the first unit is of another stretch"
+    marks = marks_of(view)[0]
+    ends = [one[4].end for one in idempotent_sections(view, 1000, Gathered((), units), marks)]
+    assert ends[-1] == 1000 + len(view)
+
+
+def test_a_node_without_a_key_index_says_how_to_go_on() -> None:
+    """It will never answer: who asks need not ask again."""
+    error = IndexOff.of_node()
+    assert (error.code, error.retryable) == ("index-off", False)
+    assert "key_index = true" in str(error.hint)

@@ -58,6 +58,17 @@ def test_what_is_no_duration(text: str) -> None:
         units.parse_duration(text)
 
 
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [("0", 0), ("0" * 5000 + "12", 12), ("9223372036854775807", 2**63 - 1)]
+    + [(odd, None) for odd in ("", " 1", "+1", "-1", "1.0", "\u0663", "\u00b2", "9" * 5000)]
+    + [("9223372036854775808", None), ("1e3", None), ("1_000", None)],
+)
+def test_whole_numbers(text: str, number: int | None) -> None:
+    """Digits and nothing else, however many: what Python's ``int`` takes or refuses besides."""
+    assert units.parse_whole(text) == number
+
+
 @given(st.integers(0, 1 << 50))
 def test_written_sizes_are_read_back(size: int) -> None:
     """Up to the one decimal that is shown."""

@@ -41,7 +41,7 @@ from twinlog.spark.archive.rows import (
     table_of,
 )
 from twinlog.spark.archive.scan import Scan, Sealed
-from twinlog.units import MiB
+from twinlog.units import MiB, parse_whole
 
 ROW_GROUP_ROWS = 32_768
 SMALL_TOPIC = 64 * MiB
@@ -256,8 +256,8 @@ def _spans(rows: Any) -> Iterator[tuple[str, int, int]]:
         inner = named.filter(arrow().array((flags & FLAG_INNER_BATCH) != 0))
         wanted = ["topic_name", "queue_id", "queue_offset", "properties_raw"]
         for row in inner.select(wanted).to_pylist():
-            count = decode_properties(row["properties_raw"]).get("INNER_NUM", "1")
-            last = row["queue_offset"] + max(int(count) if count.isdecimal() else 1, 1) - 1
+            count = parse_whole(decode_properties(row["properties_raw"]).get("INNER_NUM", ""))
+            last = row["queue_offset"] + (count or 1) - 1
             name = f"{row['topic_name'].decode('utf-8', 'replace')}/{row['queue_id']}"
             yield name, row["queue_offset"], last
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 
 from twinlog.record import Record
 from twinlog.spark.jobs.report import Value
+from twinlog.units import parse_whole
 
 Row = tuple[Value, ...]
 
@@ -209,8 +210,7 @@ def due_of(record: Record) -> int | None:
     """Return when a delayed record is due; None when it does not say."""
     if record.topic == DELAY_TOPIC:
         return record.tags_code
-    text = record.properties.get("TIMER_OUT_MS", "")
-    return int(text) if text.isdecimal() else None
+    return parse_whole(record.properties.get("TIMER_OUT_MS", ""))
 
 
 def trace(records: Iterable[Record], facts: Facts) -> list[Row]:
