@@ -5,7 +5,8 @@ and names what none of them reached; arguments for pytest may follow, to look at
 are the table in `tests.tidy.test_style`: what they decide can always be reached by a test that is
 quick, so a line that none reaches is a missing test, or code that nobody needs.
 
-The pure modules of ``twinlog/spark`` are left out: much of them is run by tests that start Spark.
+Property tests draw the examples of ``.ci/run``, the same each time: what only luck would reach
+needs a test of its own. The extra ``spark`` must be installed; no test that counts starts Spark.
 
 Processes that tests start do not count. Not here: coverage of what does and does not decide.
 """
@@ -24,8 +25,8 @@ import pytest
 
 from tests.tidy.test_style import PURE, ROOT
 
-FOLDERS = ("client", "node", "node_config", "node_http", "node_status", "replication", "storage",
-           "twinlog")  # fmt: skip
+FOLDERS = ("client", "node", "node_config", "node_http", "node_status", "replication", "spark",
+           "spark_jobs", "storage", "twinlog")  # fmt: skip
 TESTS = (
     *(f"tests/unit/{name}" for name in FOLDERS),
     "tests/properties",
@@ -41,7 +42,6 @@ def pure_files() -> list[str]:
         str(ROOT / folder / f"{module}.py")
         for folder, modules in PURE.items()
         for module in sorted(modules)
-        if not f"{folder}/{module}".startswith("twinlog/spark/")
     ]
 
 
@@ -56,7 +56,7 @@ def gaps(report: dict[str, dict[str, dict[str, list[object]]]]) -> Iterator[str]
 
 def main(arguments: Sequence[str]) -> int:
     """Run the tests, print what they did not reach; 0 when all passed and reached everything."""
-    os.environ["TWINLOG_KERNELS"] = "python"
+    os.environ |= {"TWINLOG_KERNELS": "python", "HYPOTHESIS_PROFILE": "ci"}
     files = pure_files()
     with tempfile.TemporaryDirectory() as folder:
         measured = coverage.Coverage(

@@ -262,3 +262,23 @@ def test_refusals_of_what_was_given_up(code: str) -> None:
     bench.refuse(request, code, retryable=code == "busy")
     assert section.state is State.UNKNOWN
     assert bench.requests() == []
+
+
+def test_a_batch_topic_takes_no_message_for_light_queues() -> None:
+    """A message inside another one has no entry that could be one of theirs."""
+    target = Target("t", 2, 4, 77, 4 * KiB * KiB, 64 * KiB * KiB, batch=True)
+    core = ProducerCore(
+        target, ProducerSettings(), wall_ms=lambda: 5, now=lambda: 0.0, random=lambda: 1.0
+    )
+    with pytest.raises(RecordRefused) as caught:
+        core.add(b"x", queue=0, light=["%LMQ%a"])
+    assert caught.value.facts["reason"] == "light-queues"
+    section = core.add(b"y", queue=0)
+    assert section.count == 1, "the refused one left no trace"
+
+
+@pytest.mark.parametrize("name", ["a", "%LMQ", "%LMQ%a,b", "%LMQ%a\x01"])
+def test_names_of_light_queues_are_looked_at_before_a_send(name: str) -> None:
+    """The master would refuse the whole section."""
+    with pytest.raises(RecordRefused, match="is no light queue"):
+        Bench().core.add(b"x", light=["%LMQ%fine", name])

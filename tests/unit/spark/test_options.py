@@ -6,6 +6,7 @@ Needs no Spark: these are functions of texts.
 from __future__ import annotations
 
 import zlib
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -65,6 +66,7 @@ def batch(**given: str) -> options.Options:
         ({"includeHeaders": "true"}, "belongs to kafkaColumns"),
         ({"maxOffsetsPerTrigger": "5"}, "for streams only"),
         ({"bootstrap.servers": "h"}, "there is no option"),
+        ({"kafka.zzzzzzzz.qqqq": "h"}, "options of Kafka's client mean nothing here"),
     ],
 )
 def test_what_an_option_is_not(given: dict[str, str], told: str) -> None:
@@ -219,3 +221,12 @@ def test_a_tasks_rows_go_where_they_went_before() -> None:
     who = Identity("w", 3, 1)
     assert (who.epoch, who.row(7)) == (3, "w/3/1/7")
     assert who.producer == Identity("w", 4, 1).producer != Identity("w", 3, 2).producer
+
+
+def test_segments_with_other_bytes_are_of_another_log() -> None:
+    """The same again is no news; the same place with other bytes is refused."""
+    segment = manifest.Segment("g", 0, 9, "aa", 1, 9, "", (), ())
+    held = manifest.Manifest().after([segment], "")
+    assert held.after([segment], "d").segments == [segment]
+    with pytest.raises(CorruptionError, match="the archive has other bytes of g at 0"):
+        held.after([replace(segment, sha256="bb")], "d")

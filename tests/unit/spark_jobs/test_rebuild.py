@@ -345,3 +345,22 @@ def test_a_compaction_of_what_is_damaged_is_refused(tmp_path: Path) -> None:
     flip(log, records[20][1] + 4)
     with pytest.raises(CorruptionError, match="the log goes on behind it"):
         compact.run(PlainEngine(), compact.CompactSettings(root, records[0][0]))
+
+
+def test_a_cell_of_none_of_the_files_records() -> None:
+    """Its hash is negative, or its place lies outside what the header says."""
+    [image] = build([KEY.pack(7, 100, 5000)], slots=5, cells=20)
+    for hashed, offset in ((-7, 100), (7, 99), (7, 101)):
+        cells = image.cells[:20] + INDEX_CELL.pack(hashed, offset, 0, 0)
+        at, text = chain_fault(5, image.header, image.slots, cells)
+        assert (at, text) == (80, "cell 1 holds no key of this file's records")
+
+
+def test_slot_tables_are_stored_in_one_byte_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine that has that order by itself turns nothing."""
+    key = [KEY.pack(7, 100, 5000)]
+    [turned] = build(key, slots=5, cells=20)
+    monkeypatch.setattr(sys, "byteorder", "little" if sys.byteorder == "big" else "big")
+    [plain] = build(key, slots=5, cells=20)
+    numbers = [slots[::-1] for slots in struct.unpack("4s" * 5, turned.slots)]
+    assert list(struct.unpack("4s" * 5, plain.slots)) == numbers

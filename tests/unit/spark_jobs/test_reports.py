@@ -71,6 +71,26 @@ def test_the_timeline_of_delayed_messages(case: str, tmp_path: Path) -> None:
     assert all(int(str(row[5])) >= -1000 for row in rows if row[3] == "delivered")
 
 
+def test_a_delayed_message_that_was_put_off_again() -> None:
+    """RocketMQ's timer stores a long wait anew: only the newest of them is due."""
+    wheel = plain.TIMER_TOPIC
+    held = [
+        decode(encode(topic, 0, b"", properties=text, store_timestamp=at, log_offset=at * 100))
+        for topic, at, text in (
+            (wheel, 1, {"UNIQ_KEY": "a", "REAL_TOPIC": "t", "TIMER_OUT_MS": "7"}),
+            (wheel, 2, {"UNIQ_KEY": "a", "REAL_TOPIC": "t", "TIMER_OUT_MS": "9"}),
+            (wheel, 3, {"UNIQ_KEY": "b", "REAL_TOPIC": "t", "TIMER_OUT_MS": "9" * 5000}),
+            ("t", 11, {"UNIQ_KEY": "a"}),
+        )
+    ]
+    found = [(row[0], row[3], row[4], row[5]) for row in plain.timeline(held, Facts())]
+    assert found == [
+        (None, "pending", None, None),
+        (7, "rolled", 11, None),
+        (9, "delivered", 11, 2),
+    ]
+
+
 def test_a_trace_by_index_and_by_scan(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Both find the same record of a key; an unknown key is exit 1."""
     root = unpack("01-basic", tmp_path)

@@ -24,6 +24,8 @@ GOOD = {"servers": "n1:1", "topic": "t"}
         ({**GOOD, "topc": "x"}, "topc"),
         ({**GOOD, "ack": "all"}, "written, flushed"),
         ({**GOOD, "rate": "-1"}, "rows per second"),
+        ({**GOOD, "rate": "0 MiB/s"}, "rows per second"),
+        ({**GOOD, "rate": "9999999 TiB/s"}, "rows per second"),
         ({**GOOD, "exactlyOnce": "maybe"}, "exactlyOnce"),
         ({**GOOD, "commitTopic": "c"}, "writeId"),
     ],
@@ -57,6 +59,8 @@ def test_columns_that_are_refused(fields: Sequence[tuple[str, str]], words: str)
     assert words in f"{caught.value} {caught.value.hint}"
     with pytest.raises(SourceError, match="no topic"):
         check_columns([("body", "binary")], parse({"servers": "n1:1"}))
+    check_columns([("body", "binary")], parse(GOOD))
+    check_columns([("body", "binary"), ("topic", "string")], parse({"servers": "n1:1"}))
 
 
 def test_a_row_goes_where_it_went() -> None:

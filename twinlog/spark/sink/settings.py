@@ -84,12 +84,11 @@ def rate_of(text: str) -> Rate:
     (Rate(amount=500.0, size=False), Rate(amount=2048.0, size=True))
     """
     amount, _, per = text.strip().partition("/")
-    if per.strip() == "s":
-        return Rate(float(parse_size(amount.strip())), size=True)
-    rate = float(text)
+    size = per.strip() == "s"
+    rate = float(parse_size(amount.strip()) if size else text)
     if not 0 < rate < 1e12:
         raise ValueError(text)
-    return Rate(rate)
+    return Rate(rate, size)
 
 
 OPTIONS: Final[tuple[tuple[str, Callable[[str], object], str | None, str], ...]] = (
