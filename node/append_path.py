@@ -93,11 +93,11 @@ def parse_sections(fields: Mapping[str, object], payload: memoryview) -> list[Se
     b'12345'
     """
     given = fields.get("sections")
-    if type(given) is list and len(cast("list[object]", given)) == 1:
-        alone = _alone(cast("list[object]", given)[0], payload)
+    listed = cast("list[object]", given) if isinstance(given, list) else []
+    if len(listed) == 1:
+        alone = _alone(listed[0], payload)
         if alone is not None:
             return [alone]
-    listed = cast("list[object]", given) if isinstance(given, list) else []
     if not 0 < len(listed) <= SECTIONS_MAX:
         raise UsageError(f"an append names 1 to {SECTIONS_MAX} sections", code="fields")
     sections: list[Section] = []
@@ -114,9 +114,10 @@ def parse_sections(fields: Mapping[str, object], payload: memoryview) -> list[Se
 
 def _alone(item: object, payload: memoryview) -> Section | None:
     """Return the one section of an append that has no other; None to have it looked at closely."""
-    if type(item) is not list or len(cast("list[object]", item)) != 7:
+    row = cast("list[object]", item) if type(item) is list else []
+    if len(row) != 7:
         return None
-    topic, queue, count, size, producer, epoch, sequence = cast("list[object]", item)
+    topic, queue, count, size, producer, epoch, sequence = row
     if (
         type(topic) is str
         and type(queue) is int

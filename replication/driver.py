@@ -294,7 +294,9 @@ class Driver:
             deadline: When the answer becomes "unknown".
             reply: Called exactly once.
         """
-        size = sum([len(section.data) for section in sections])
+        size = 0
+        for section in sections:
+            size += len(section.data)
         refused = self._closed() or self.core.admission(ack, size)
         if refused is not None:
             reply([refusal(*refused) for _ in sections], None)

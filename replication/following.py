@@ -293,11 +293,12 @@ class FollowingMaster:
         context = self._context
         if not self.streaming:
             return  # before READY nothing is taken
-        own = self._own()
+        log = context.log
+        own = slave_session.Place(context.promise.epoch, context.session, log.end)
         if append.entries or append.offset != own.end:
             if self._nacked and append.offset > own.end and append.epoch == self.epoch:
                 return  # sent before the master heard of the damaged one
-            why = slave_session.judge_append(append, own, context.log.last_epoch)
+            why = slave_session.judge_append(append, own, log.last_epoch)
             if why is not None:
                 self._leave(now, "gap", why)
                 return

@@ -47,8 +47,8 @@ class Shipments:
         held = self._held
         if held is not None and held[0] == start and held[1] == end:
             return held[2]
-        if end - start <= FRAME_BYTES_MAX and (packed := store.lone_entry(start)):
-            lone: Shipment = packed[: frames.ENTRY.size], store.view(start, end), end
+        if end - start <= FRAME_BYTES_MAX and (batch := store.lone_batch(start)) is not None:
+            lone: Shipment = batch[0][: frames.ENTRY.size], batch[1], end
             self._held = (start, end, lone)
             return lone
         entries = one_file(

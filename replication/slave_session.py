@@ -28,14 +28,20 @@ from storage import Epoch
 
 
 @dataclass(slots=True)
-class Own:
-    """What a slave knows of itself when it judges a frame; a value that nobody changes."""
+class Place:
+    """Where a slave stands when it judges batches; a value that nobody changes."""
 
     epoch: int
     session: int
+    end: int
+
+
+@dataclass(slots=True)
+class Own(Place):
+    """What a slave knows of itself when it judges a HELLO_OK."""
+
     leader: str
     start: int
-    end: int
     confirm: int
     epochs: Sequence[Epoch]
 
@@ -115,7 +121,7 @@ def is_same_chain(chain: int | None, ok: frames.HelloOk) -> bool:
     return chain == ok.chain
 
 
-def judge_append(append: frames.Append, own: Own, last_epoch: int) -> str | None:
+def judge_append(append: frames.Append, own: Place, last_epoch: int) -> str | None:
     """Return why an APPEND is not taken; None when its batches continue our log."""
     if not is_of_epoch(append, own):
         return f"APPEND of epoch {append.epoch}, promised is {own.epoch}"
@@ -128,7 +134,7 @@ def judge_append(append: frames.Append, own: Own, last_epoch: int) -> str | None
     return None
 
 
-def is_of_epoch(append: frames.Append, own: Own) -> bool:
+def is_of_epoch(append: frames.Append, own: Place) -> bool:
     """Whether the APPEND is of the epoch that we promised."""
     return append.epoch == own.epoch
 

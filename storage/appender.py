@@ -230,18 +230,20 @@ class Appender:
         length = len(section.data)
         if known is None or known.batch or not 0 <= queue < known.queues:
             return None
-        if not 0 < length <= self._length_max or not log.has_room(length + BLANK_SIZE):
+        if not 0 < length <= self._length_max:
             return None
         key, mark = (section.producer, topic, queue), None
         if section.producer:
             if not follows(self._producers.line(key), section.producer_epoch, section.sequence):
                 return None
             mark = sequence_text(section)
+        room = log.place_alone(length, BLANK_SIZE)
+        if room is None:
+            return None
         at, first = log.end, self.next_number(topic, queue)
         made = kernels.place_section(
             section.data, section.count, topic.encode(), queue, mark, self._limits,
-            log.window(at, length), (at, first, log.timestamp, self._host),
-            (log.history.last, log.flushed),
+            room, (at, first, log.timestamp, self._host), (log.history.last, log.flushed),
         )  # fmt: skip
         if made is None:
             return None

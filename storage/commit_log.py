@@ -157,16 +157,22 @@ class CommitLog:
         self.timestamp = max(self.timestamp, newest.store_timestamp)
         self.segments.newest = tuple(entries)
 
-    def has_room(self, length: int) -> bool:
-        """Whether a batch of so many bytes, its file's filler behind it, goes straight to the file.
+    def place_alone(self, length: int, spare: int) -> memoryview | None:
+        """Return ``length`` writable bytes at the end for a batch that goes straight to the file.
 
-        Not where a file has just begun, for an epoch record comes first, nor past a memory pool.
+        None where ``spare`` bytes more would not fit, where a file has just begun, for an epoch
+        record comes first, and past a memory pool.
         """
         files = self.segments.all
         if self._buffering or not files:
-            return False
+            return None
         last = files[-1]
-        return self.end + length <= last.end and last.index.count > 0
+        at = self.end - last.start
+        if at + length + spare > last.size or not last.index.count:
+            return None
+        if self._placed < self.end + length:
+            self._placed = self.end + length
+        return last.mapping.buffer[at : at + length]
 
     def add_one(self, packed: bytes, length: int, op: str) -> None:
         """Write the packed entry of a batch of ``length`` bytes that is in place, as `add` does."""

@@ -190,7 +190,7 @@ class Producers:
     def append(self, key: Key, epoch: int, done: Done) -> Line | None:
         """Note a section in the pending layer; returns the line before, for `restore`."""
         before = self._pending.get(key)
-        line = self.line(key) or Line(epoch, ())
+        line = before or self.line(key) or Line(epoch, ())
         self._pending[key] = line.with_done(epoch, done)
         return before
 

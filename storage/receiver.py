@@ -51,6 +51,7 @@ class Receiver:
         self._log = log
         self._settings = settings
         self._length_max = settings.batch_length_max
+        self._alone_max = min(ALONE_MAX, self._length_max)
 
     def receive(self, entries: Sequence[BatchEntry], payload: memoryview) -> None:
         """Store batches that begin at the end.
@@ -99,16 +100,17 @@ class Receiver:
         """
         log, length = self._log, len(payload)
         # One byte more: a batch that reaches the end of its file is no batch of records.
-        if not 0 < length <= min(ALONE_MAX, self._length_max) or not log.has_room(length + 1):
+        room = log.place_alone(length, 1) if 0 < length <= self._alone_max else None
+        if room is None:
             return False
-        at = log.end
-        place = (at, log.history.last, log.flushed)
-        made = kernels.place_batch(entry, payload, log.window(at, length), place, _META)
+        place = (log.end, log.history.last, log.flushed)
+        made = kernels.place_batch(entry, payload, room, place, _META)
         if made is None:
             return False
         packed, stamp = made
         log.add_one(packed, length, "log.receive")
-        log.timestamp = max(log.timestamp, stamp)
+        if stamp > log.timestamp:
+            log.timestamp = stamp
         return True
 
     def _write(self, ready: list[BatchEntry]) -> None:

@@ -187,7 +187,11 @@ class Store(Serving):
         """Append sections in order; one result each. A full disk refuses, it does not raise."""
         self._check(token)
         results = self._appender.append(sections, wall_ms)
-        self.disk_full = any(result.code == "disk-full" for result in results)
+        full = False
+        for result in results:
+            if result.code == "disk-full":
+                full = True
+        self.disk_full = full
         return results
 
     def commit(self) -> None:
@@ -280,10 +284,14 @@ class Store(Serving):
         last = self.committed if end is None else end
         return self._log.segments.whole_batches(start, last, max_bytes)
 
-    def lone_entry(self, start: int) -> bytes:
-        """Return the packed entry of the one batch from ``start`` on; empty: ask `entries`."""
-        packed = self._log.segments.packed
-        return packed if int.from_bytes(packed[:8], "big") == start else b""
+    def lone_batch(self, start: int) -> tuple[bytes, memoryview] | None:
+        """Return packed entry and bytes of the one batch from ``start`` on; None: ask `entries`."""
+        log = self._log
+        packed = log.segments.packed
+        if int.from_bytes(packed[:8], "big") != start or not packed:
+            return None
+        last = log.segments.all[-1]
+        return packed, last.mapping.buffer[start - last.start : log.end - last.start]
 
     def view(self, start: int, end: int) -> memoryview:
         """Return bytes of the log within one segment, not compared with any CRC."""

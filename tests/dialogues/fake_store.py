@@ -222,9 +222,9 @@ class FakeStore:
             found.append(entry)
         return found
 
-    def lone_entry(self, start: int) -> bytes:
+    def lone_batch(self, start: int) -> tuple[bytes, memoryview] | None:
         """Always by way of `entries`."""
-        return b""
+        return None
 
     def view(self, start: int, end: int) -> memoryview:
         """A copy, so that the log may grow."""

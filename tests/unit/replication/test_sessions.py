@@ -35,7 +35,7 @@ OK = frames.HelloOk(
     epoch=3, session=5, leader="n1", point=100, chain_start=0, chain=77, start=0, end=200,
     confirm=90, epochs=(Epoch(3, 0),), version=1, features=0,
 )  # fmt: skip
-OWN = Own(3, 5, "n1", 0, 100, 80, (Epoch(3, 0),))
+OWN = Own(3, 5, 100, "n1", 0, 80, (Epoch(3, 0),))
 
 
 # -- the slave's judgement

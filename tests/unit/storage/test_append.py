@@ -64,14 +64,16 @@ def test_what_was_written_last_is_what_the_index_holds() -> None:
     assert store.entries(before, max_bytes=1 << 20) == kept
     append(store, section(1), section(1))
     assert [one.start for one in segments.newest] == [kept[-1].end]
-    assert store.lone_entry(kept[-1].end) == b"", "only of a batch written by itself"
+    assert store.lone_batch(kept[-1].end) is None, "only of a batch written by itself"
     alone = store.end
     append(store, section(1))
-    assert store.lone_entry(alone) == store.entries(alone, max_bytes=1)[0].pack()
-    assert store.lone_entry(alone - 1) == b""
+    packed, view = store.lone_batch(alone) or (b"", memoryview(b""))
+    assert packed == store.entries(alone, max_bytes=1)[0].pack()
+    assert view == store.view(alone, store.end)
+    assert store.lone_batch(alone - 1) is None
     run(store, store.cut_job(token(1), before))
     assert store.entries(0, max_bytes=1 << 20)[-1].end == before
-    assert store.lone_entry(alone) == b""
+    assert store.lone_batch(alone) is None
 
 
 def test_every_file_begins_with_an_epoch_record_and_ends_with_a_filler() -> None:
