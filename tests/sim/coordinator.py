@@ -101,12 +101,13 @@ class SimCoordinator:
     def old_copy(self) -> bool:
         """Start on an old copy of the database, if most nodes have fsynced that there is more.
 
-        The protocol states, and does not solve, the case in which only absent nodes know better.
+        The protocol states, and does not solve, the cases in which only absent nodes know better,
+        and of a copy from before the first registration: it knows nobody to wait for.
         """
         nodes = self.world.nodes.values()
         seen = sorted(node.store.promise.revision if node.store else 0 for node in nodes)
         known = seen[(len(seen) - 1) // 2]  # more than half have seen this revision or a later one
-        return self._start_on_one_of([copy for copy in self._copies if copy[0] < known])
+        return self._start_on_one_of([copy for copy in self._copies if 0 < copy[0] < known])
 
     def _start_on_one_of(self, older: list[tuple[int, str, str]]) -> bool:
         if not older or self._old:

@@ -36,9 +36,13 @@ class Violation(Exception):
 
 
 class Batch:
-    """One batch as every store must hold it; compared by identity."""
+    """One batch as every store must hold it; compared by identity.
 
-    __slots__ = ("count", "crc", "end", "epoch", "kind", "length", "previous", "start")
+    Attributes:
+        holders: Nodes that have had it, whatever became of it there.
+    """
+
+    __slots__ = ("count", "crc", "end", "epoch", "holders", "kind", "length", "previous", "start")
 
     def __init__(self, entry: BatchEntry, previous: Batch | None) -> None:
         self.start = entry.start
@@ -49,6 +53,7 @@ class Batch:
         self.crc = entry.crc
         self.kind = entry.kind
         self.previous = previous
+        self.holders: set[str] = set()
 
     def __repr__(self) -> str:
         return f"[{self.start}+{self.length} e{self.epoch} k{self.kind} {self.crc:08x}]"
@@ -140,11 +145,17 @@ class Ledger:
                 )
             previous = self.intern(entry, previous)
             end = previous.end
+            previous.holders.add(shadow.name)
             grown.append(previous)
         batches.extend(grown)
         shadow.end = end
         self.match(shadow)
         return grown
+
+    def held_elsewhere(self, shadow: Shadow, end: int) -> bool:
+        """Whether another node has had, at some time, what this one holds below ``end``."""
+        at = shadow.count_up_to(end - 1)
+        return bool(shadow.batches[at].holders - {shadow.name})
 
     def cut(self, shadow: Shadow, end: int) -> None:
         """Drop what a store cut.

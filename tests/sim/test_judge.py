@@ -35,6 +35,19 @@ def test_equal_logs_are_fine_and_match() -> None:
     assert not ledger.holds_canon(b)
 
 
+def test_who_had_a_batch_is_remembered() -> None:
+    """A slave that lost it has said so in good faith; nobody else has had it."""
+    ledger = two_logs()
+    a, b = ledger.shadows.values()
+    assert ledger.held_elsewhere(a, 150)
+    ledger.cut(b, 100)
+    assert ledger.held_elsewhere(a, 150)
+    ledger.grow(a, [entry(150, 10, 1)])
+    assert ledger.held_elsewhere(a, 150)
+    assert not ledger.held_elsewhere(a, 151)
+    assert not ledger.held_elsewhere(a, 160)
+
+
 def test_other_bytes_under_the_same_epoch_are_reported() -> None:
     """Two stores disagree on one batch of one epoch."""
     ledger = two_logs()
