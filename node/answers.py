@@ -1,19 +1,21 @@
-"""Answers that need no wait: who we are, where the others are, offsets, single records.
+"""Small answers: who we are, where the others are, offsets, single records.
 
 Each method takes a request's fields and returns the fields of its answer (`connection` adds header
-and payload). Offsets are queue offsets in records unless a name says log offset (bytes); ages on
-the wire are milliseconds.
+and payload), or what a thread has to look up for it (`Asked`, carried out by `cold_work`). Offsets
+are queue offsets in records unless a name says log offset (bytes); ages on the wire are
+milliseconds.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 from node.admin import no_topic
 from node.presence import Presence
 from node.reads import Standing
+from storage.cold_look import ColdLook
 from storage.epoch_history import Epoch
 from twinlog import wire
 from twinlog.errors import (
@@ -27,6 +29,8 @@ from twinlog.errors import (
 )
 from twinlog.layout import LIGHT_PREFIX
 from twinlog.record import FLAG_BORN_V6, FLAG_STORE_V6, unpack_host
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,13 +87,40 @@ class AnswerStore(Protocol):
         """First and next queue offset."""
         ...
 
-    def offset_at_time(self, topic: str, queue: int, ms: int, *, upper: bool = False) -> int:
-        """The queue offset of the first record stored at or after a time."""
+    def offsets_at_time(
+        self, topic: str, queues: Sequence[int], ms: int
+    ) -> ColdLook[list[tuple[int, int, int]]]:
+        """The look for start, end and the offset of a time, of queues."""
         ...
 
     def record_at(self, log_offset: int) -> memoryview | None:
         """The record that starts there, below confirm."""
         ...
+
+    def record_cold(self, log_offset: int) -> ColdLook[memoryview | None] | None:
+        """The look for it, when it is hardly in memory."""
+        ...
+
+    def looked_at(self, look: ColdLook[T], outcome: T | Exception) -> T:
+        """What may be served of what a thread found; raises what the client is told."""
+        ...
+
+
+Answer = tuple[Mapping[str, object], Sequence[memoryview]]
+"""Fields and payload."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked(Generic[T]):
+    """An answer for which a thread has to look something up first.
+
+    Attributes:
+        look: What the thread runs.
+        finish: Makes the answer of what it brought, on the loop; raises what the client is told.
+    """
+
+    look: ColdLook[T]
+    finish: Callable[[T | Exception], Answer]
 
 
 EPOCHS_MAX = 1024
@@ -168,8 +199,8 @@ class Answers:
         found = [[one.epoch, one.start] for one in self._store.epochs if one.start < confirm]
         return found[-EPOCHS_MAX:]
 
-    def offsets(self, fields: Mapping[str, object]) -> dict[str, object]:
-        """First and next offset of a topic's queues, and the offset at a time where asked.
+    def offsets(self, fields: Mapping[str, object]) -> Answer | Asked[list[tuple[int, int, int]]]:
+        """First and next offset of a topic's queues; offsets at a time are looked up in a thread.
 
         Raises:
             UnknownTopic: No such topic, or no such queue of it.
@@ -185,26 +216,34 @@ class Answers:
         count = 1 if light else self._store.topics().get(topic)
         if count is None:
             raise no_topic(self._store, topic)
-        found: dict[int, list[int | None]] = {}
-        for queue in range(count) if wanted is None else _numbers(wanted):
+        queues = range(count) if wanted is None else list(dict.fromkeys(_numbers(wanted)))
+        for queue in queues:
             if not 0 <= queue < count:
                 text = f"topic {topic} has queues 0 to {count - 1}, not {queue}"
                 raise UnknownTopic(text, code="unknown-queue")
-            start, end = self._store.queue_range(topic, queue)
-            at = None if at_ms is None else self._store.offset_at_time(topic, queue, at_ms)
-            found[queue] = [start, end, at]
         standing = self._standing()
-        return {
-            "queues": found,
+        fields = {  # of the moment that the queues' ends are of
             "confirm": self._store.confirm,
             "dispatched": self._store.dispatched,
             "age_ms": standing.age_ms,
             "node": standing.node,
             "role": standing.role,
         }
+        if at_ms is None:
+            spans = [(*self._store.queue_range(topic, queue), None) for queue in queues]
+            return {"queues": _by_queue(queues, spans), **fields}, ()
+        look = self._store.offsets_at_time(topic, queues, at_ms)
 
-    def get(self, fields: Mapping[str, object]) -> tuple[dict[str, object], Sequence[memoryview]]:
+        def finish(found: list[tuple[int, int, int]] | Exception) -> Answer:
+            spans = self._store.looked_at(look, found)
+            return {"queues": _by_queue(queues, spans), **fields}, ()
+
+        return Asked(look, finish)
+
+    def get(self, fields: Mapping[str, object]) -> Answer | Asked[memoryview | None]:
         """One record by its log offset; with ``host``, only if that host has stored it.
+
+        One that is hardly in memory is looked up in a thread.
 
         Raises:
             UsageError: No log offset is named.
@@ -215,13 +254,11 @@ class Answers:
         if offset >= self._store.confirm:
             status = "above-confirm" if offset < self._store.end else "past-end"
             return {"status": status}, ()
-        record = self._store.record_at(offset)
-        if record is None:
-            return {"status": "none"}, ()
         wanted = fields.get("host")
-        if isinstance(wanted, bytes) and (host := _store_host(record)) != wanted:
-            return {"status": "other-host", "stored_by": unpack_host(host)}, ()
-        return {"status": "found"}, (record,)
+        look = self._store.record_cold(offset)
+        if look is None:
+            return _one(self._store.record_at(offset), wanted)
+        return Asked(look, lambda found: _one(self._store.looked_at(look, found), wanted))
 
     def refusal(self, code: str, text: str) -> TwinlogError:
         """The error for a refusal that concerns the whole node, with what helps the client on."""
@@ -253,6 +290,21 @@ class Answers:
             host=host,
             port=port,
         )
+
+
+def _by_queue(
+    queues: Sequence[int], spans: Sequence[tuple[int, int, int | None]]
+) -> dict[int, list[int | None]]:
+    return {queue: list(span) for queue, span in zip(queues, spans, strict=True)}
+
+
+def _one(record: memoryview | None, wanted: object) -> Answer:
+    """Return the answer to a GET of a record; ``wanted`` is the host that must have stored it."""
+    if record is None:
+        return {"status": "none"}, ()
+    if isinstance(wanted, bytes) and (host := _store_host(record)) != wanted:
+        return {"status": "other-host", "stored_by": unpack_host(host)}, ()
+    return {"status": "found"}, (record,)
 
 
 def _store_host(record: memoryview) -> bytes:

@@ -1,4 +1,4 @@
-"""Work for threads: reads of cold data, searches for a key, pieces of the log as they lie.
+"""Work for threads: cold reads and looks, searches for a key, pieces of the log as they lie.
 
 What they bring is memory of our own, unlike hot answers, so it is bounded (`node.budget`): taken
 before a thread copies, corrected to what was found, held until the client has taken its answer.
@@ -10,7 +10,8 @@ before a thread copies, corrected to what was found, held until the client has t
 
 Limits: ``cold_reads_max``, ``cold_bytes_max``, ``cold_share_max``, ``cold_waiting_max``,
 ``finds_max``, ``find_seconds_max`` (`node.limits`). Not here: what is read and answered
-(`node.reads`, `node.finds`, `node.raw_log`), and closing who is slow (`node.connection`).
+(`node.reads`, `node.finds`, `node.raw_log`,
+`node.answers`), and closing who is slow (`node.connection`).
 
 Cancellation: a cancelled task gives back what it holds; its client hears nothing.
 """
@@ -25,6 +26,7 @@ from typing import Generic, Protocol, TypeVar
 
 import trio
 
+from node.answers import Asked
 from node.budget import Budget
 from node.counts import ClientCounts
 from node.finds import Finds, copy, search
@@ -178,6 +180,17 @@ class ColdWork:
             return len(data)
 
         self._begin(_Work(asker, piece.end - piece.start, piece.copy, answer, done))
+
+    def look(self, asked: Asked[T], asker: ReadAsker, done: Later) -> None:
+        """Look something up for an answer; ``done`` takes it."""
+
+        def answer(found: T | Exception) -> int:
+            fields, slices = asked.finish(found)
+            done(fields, slices)
+            return sum(len(piece) for piece in slices)
+
+        run = partial(asked.look.run, lambda: asker.gone)
+        self._begin(_Work(asker, asked.look.size, run, answer, done))
 
     # ── how it is done ──────────────────────────────────────────────────────────────────────────
 

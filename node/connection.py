@@ -15,8 +15,9 @@ the answer is ``busy``. Sources: protocol.md 9, replication.md G.16.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
+from node.answers import Answer, Asked
 from node.append_path import AppendRequest, parse_sections, parse_terms
 from node.finds import parse_find
 from node.raw_log import parse_log
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from node.cold_work import Later
     from replication.stream_service import Stream
 
+T = TypeVar("T")
 _APPEND, _HELLO = int(wire.Type.APPEND), int(wire.Type.HELLO)
 KINDS: Mapping[int, str] = {int(kind): kind.name.lower() for kind in wire.CLIENT_TYPES}
 """Request types by their name in metrics."""
@@ -164,11 +166,17 @@ class ClientConnection:
         self._server.read(request, now)
 
     def _offsets(self, frame: wire.Frame) -> None:
-        self.answer(frame.type, frame.request, self._server.answers.offsets(frame.fields))
+        self._give(frame, self._server.answers.offsets(frame.fields))
 
     def _get(self, frame: wire.Frame) -> None:
-        fields, record = self._server.answers.get(frame.fields)
-        self.answer(frame.type, frame.request, fields, record)
+        self._give(frame, self._server.answers.get(frame.fields))
+
+    def _give(self, frame: wire.Frame, found: Answer | Asked[T]) -> None:
+        """Answer at once, or when a thread has looked."""
+        if isinstance(found, Asked):
+            self._server.cold.look(found, self, self._later(frame))
+        else:
+            self.answer(frame.type, frame.request, *found)
 
     def _find(self, frame: wire.Frame) -> None:
         query, seconds = parse_find(frame.fields, self._server.limits)

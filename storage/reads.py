@@ -1,4 +1,4 @@
-"""Reading records by queue offset, time and log offset, below the confirm offset.
+"""Reading records by queue offset, below the confirm offset.
 
 An answer is a list of slices of the mapped log, not copied and not decoded. Queue entries are read
 in bulk. Where they lead into one stretch of the log, one kernel call finds the slices and compares
@@ -8,7 +8,8 @@ before the first reader gets them. So damage is an error and never a wrong recor
 
 ``next`` is the queue offset to go on with; records that a filter left out are behind it too.
 
-Not here: waiting for new records, choosing the node (``node.reads``).
+Not here: records by log offset, offsets by time (`storage.looks`); waiting for new records,
+choosing the node (``node.reads``).
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from storage.commit_log import CommitLog
 from storage.consume_queue import ConsumeQueue
 from storage.entry_check import check_entry, check_record, fetch_head, wrong_entry
 from storage.filtering import SIFT_BYTES, SIFT_RECORDS, Entries, Sieve, Wanted
+from storage.looks import QueueSpan
 from storage.queues import ConsumeQueues
 from storage.settings import StoreSettings
 from storage.state import Layers
@@ -148,6 +150,11 @@ class Reader:
             raise UnknownTopic(text, code="unknown-queue", topic=topic, queue=queue)
         found = self._kept(topic, queue)
         return (found.start, found.end) if found is not None else (0, 0)
+
+    def span(self, topic: str, queue: int) -> QueueSpan:
+        """Return a queue as it is now; raises as `range`."""
+        start, end = self.range(topic, queue)
+        return QueueSpan(self._queues.get(topic, queue), start, end)
 
     def _kept(self, topic: str, queue: int) -> ConsumeQueue | None:
         """Return a queue, without what retention has taken from it."""
@@ -402,52 +409,6 @@ class Reader:
     def _check(self, queue: ConsumeQueue, number: int, offset: int, size: int) -> None:
         """Compare a queue entry with the record it leads to."""
         check_entry(self._log, queue, number, offset, size)
-
-    def offset_at_time(self, topic: str, queue: int, ms: int, *, upper: bool = False) -> int:
-        """Return the queue offset of a time.
-
-        The first record stored at or after ``ms``, or the queue's end; with ``upper`` the last
-        one stored at or before it, or the queue's start.
-        """
-        start, _ = self.range(topic, queue)
-        found = self._queues.get(topic, queue)
-        if found is None:
-            return start
-        return self._guarded(lambda: self._at_time(found, ms, upper))
-
-    def _at_time(self, found: ConsumeQueue, ms: int, upper: bool) -> int:
-        if isinstance(found, BatchQueue):
-            return found.at_time(ms, upper=upper)
-        low, high = found.start, found.end
-        while low < high:
-            middle = (low + high) // 2
-            stamp = self._stored(found, middle)
-            if stamp < ms or (upper and stamp == ms):
-                low = middle + 1
-            else:
-                high = middle
-        return max(low - 1, found.start) if upper else low
-
-    def _stored(self, queue: ConsumeQueue, number: int) -> int:
-        offset, size, _ = queue.entry(number)
-        view = fetch_head(self._log, queue, number, offset, size)
-        at = 68 if view[39] & 0x10 else 56
-        return int.from_bytes(view[at : at + 8], "big", signed=True)
-
-    def record_at(self, log_offset: int, confirm: int) -> memoryview | None:
-        """Return the record that begins at ``log_offset``; None when none does below confirm."""
-        segments = self._log.segments
-        if not self._log.start <= log_offset < confirm:
-            return None
-        index = self._guarded(lambda: segments.at(log_offset)).index
-        self._guarded(lambda: segments.prove(log_offset, log_offset + 1))
-        entry = self._guarded(lambda: index.entry(index.find(log_offset)))
-        view = segments.view(entry.start, entry.end)
-        for _, _, _, entries in scan_queues(view, 0, len(view), entry.start):
-            for offset, size, _ in QUEUE_ENTRY.iter_unpack(entries):
-                if offset == log_offset:
-                    return view[offset - entry.start : offset - entry.start + size]
-        return None
 
 
 def _units_for(queue: BatchQueue, first: int, wanted: Wanted) -> list[Unit]:

@@ -209,6 +209,30 @@ class Segments:
         # what a slow reader keeps must not be ten times what was counted
         return part if 2 * len(part) >= len(data) else memoryview(bytes(part))
 
+    def batch_at(self, offset: int) -> BatchEntry:
+        """Return the entry of the batch that holds the byte at ``offset``.
+
+        Raises:
+            CorruptionError: Its file or its entry is lost or damaged.
+            IndexError: No file of the log holds that byte.
+        """
+        index = self.at(offset).index
+        number = index.find(offset)
+        begin, after = index.span(number) if number < index.count else (offset, offset)
+        if not begin <= offset < after:
+            raise _lost_entry(index.path, offset)
+        return index.entry(number)
+
+    def fetch_batch(self, offset: int) -> tuple[int, memoryview]:
+        """Return where the batch with the byte at ``offset`` begins and a copy, as `fetch` does.
+
+        What fills a file up is no batch of records: no bytes.
+        """
+        entry = self.batch_at(offset)
+        if entry.kind == KIND_FILLER:
+            return entry.start, memoryview(b"")
+        return entry.start, self.fetch(entry.start, entry.end)
+
     def _unproven(
         self, segment: Segment, start: int, end: int, *, again: bool = False
     ) -> Iterator[BatchEntry]:

@@ -1,16 +1,20 @@
 """What an open store answers: records by offset, time, key and log offset, below confirm.
 
 While a cut takes confirmed records away, nothing is read. What is read in a thread is judged on the
-loop afterwards (`Serving.fetched`, `Serving.looked_up`): the log may have been cut meanwhile.
+loop afterwards (`Serving.fetched`, `looked_at`, `looked_up`): the log may have been cut meanwhile.
 
-Not here: how records are found and proven (`storage.reads`, `storage.key_query`), writing and
+Not here: how records are found and proven (`storage.reads`, `storage.looks`,
+`storage.key_query`), writing and
 cutting (`storage.store`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import TypeVar
 
+from storage.cold_look import ColdLook
 from storage.derived import damage_of
 from storage.errors import IndexBehind, IndexOff
 from storage.filtering import Sieve
@@ -19,6 +23,8 @@ from storage.raw import RawPiece, raw_piece
 from storage.reads import ReadResult
 from storage.upkeep import Upkeep
 from twinlog.errors import Busy, CorruptionError, TwinlogError
+
+T = TypeVar("T")
 
 
 class Serving(Upkeep):
@@ -84,15 +90,46 @@ class Serving(Upkeep):
             raise Busy("the log was cut while it was read", hint="ask again")
         return self._reader.fetched(result, outcome)
 
-    def offset_at_time(self, topic: str, queue: int, ms: int, *, upper: bool = False) -> int:
-        """Return the queue offset of a time; see `storage.reads.Reader.offset_at_time`."""
+    def offsets_at_time(
+        self, topic: str, queues: Sequence[int], ms: int, *, upper: bool = False
+    ) -> ColdLook[list[tuple[int, int, int]]]:
+        """Return the look for start, end, offset of a time, of queues; see `storage.looks`.
+
+        Raises:
+            Busy: Records are being cut off that were confirmed.
+            UnknownTopic: There is no such topic or queue.
+        """
         self._check_readable()
-        return self._reader.offset_at_time(topic, queue, ms, upper=upper)
+        spans = [self._reader.span(topic, queue) for queue in queues]
+        return replace(self._looks.times(spans, ms, upper=upper), generation=self._generation)
 
     def record_at(self, log_offset: int) -> memoryview | None:
-        """Return the confirmed record that begins at ``log_offset``; None when none does."""
+        """Return the confirmed record that begins at ``log_offset``; None when none does.
+
+        For one that is in memory: see `record_cold`.
+        """
         self._check_readable()
-        return self._reader.record_at(log_offset, self.confirm)
+        return self._looks.record_at(log_offset, self.confirm)
+
+    def record_cold(self, log_offset: int) -> ColdLook[memoryview | None] | None:
+        """Return the look for a record that is hardly in memory; None for one that is.
+
+        What is looked up in a thread goes through `looked_at`.
+        """
+        self._check_readable()
+        look = self._looks.record_cold(log_offset, self.confirm)
+        return None if look is None else replace(look, generation=self._generation)
+
+    def looked_at(self, look: ColdLook[T], outcome: T | Exception) -> T:
+        """Return what a thread found; see `storage.looks.Looks.judged`.
+
+        Raises:
+            Busy: The log was cut or files left meanwhile: what was found says nothing.
+            CorruptionError: Damage; the store is quarantined.
+        """
+        if look.generation != self._generation:
+            raise Busy("the log was cut during the look", hint="ask again")
+        return self._looks.judged(look, outcome)
 
     def raw(self, offset: int, max_bytes: int) -> RawPiece | None:
         """Return bytes below confirm as they lie; see `storage.raw.raw_piece`."""

@@ -24,6 +24,7 @@ from storage.disk import Disk
 from storage.errors import DiskError, DiskFull
 from storage.front import Front
 from storage.jobs import Job
+from storage.looks import Looks
 from storage.opening import open_store
 from storage.reads import Reader
 from storage.receiver import Receiver
@@ -75,9 +76,13 @@ class Upkeep:
         self._derived = derived
         parts = self._log, self.settings, derived.layers, derived.queues
         self._appender = Appender(*parts, derived.producers)
-        self._reader = Reader(*parts, lambda error: self.mark_quarantine(damage_of(error)))
+        self._reader = Reader(*parts, self._damaged)
+        self._looks = Looks(self._log, self.settings.hot_bytes, self._damaged)
         self._snapshot_at = derived.snapshot_at
         self._indexed_at = derived.index_mark
+
+    def _damaged(self, error: CorruptionError) -> None:
+        self.mark_quarantine(damage_of(error))
 
     def mark_quarantine(self, damage: Damage) -> None:
         """Stop writing: something that was flushed is not as it was written."""

@@ -161,6 +161,14 @@ def bodies(store: Store, queue: int = 0, topic: str = TOPIC) -> list[bytes]:
     return found
 
 
+def at_time(store: Store, topic: str, queue: int, ms: int, *, upper: bool = False) -> int:
+    """The queue offset of a time, looked up as a node does."""
+    look = store.offsets_at_time(topic, [queue], ms, upper=upper)
+    [(start, end, at)] = store.looked_at(look, look.run(lambda: False))
+    assert (start, end) == store.queue_range(topic, queue)
+    return at
+
+
 def queue_files(disk: FakeDisk) -> dict[str, bytes]:
     """Every consume queue file, by path."""
     return {

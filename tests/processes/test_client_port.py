@@ -6,7 +6,8 @@ the request is refused with its reason; the log does not move, and others are se
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+import threading
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,9 +15,11 @@ import pytest
 import trio
 
 from replication.replica_service import GUEST_FIELDS_MAX
+from storage.cold_look import ColdLook
 from tests.fixtures.cluster import Cluster, running_cluster
 from tests.fixtures.wire_client import WireClient, bodies, connected, outcomes, records
 from twinlog import wire
+from twinlog.record import decode
 
 pytestmark = pytest.mark.processes
 
@@ -304,6 +307,22 @@ async def test_cold_data_is_fetched_by_a_thread_within_a_bound(
         running = cluster.nodes["n1"].running
         assert running is not None
         assert running.clients.reads.counts.cold == 1
+        threads: set[int] = set()
+        run = ColdLook[object].run
+
+        def noted(look: ColdLook[object], stop: Callable[[], bool]) -> object:
+            threads.add(threading.get_ident())
+            return run(look, stop)
+
+        monkeypatch.setattr(ColdLook, "run", noted)
+        at = decode(answer.payload).log_offset
+        got = await client.ask(wire.Type.GET, {"log_offset": at, "host": None})
+        assert (got.fields["status"], bytes(got.payload)) == ("found", bytes(answer.payload))
+        asked: dict[str, object] = {"topic": "t", "queues": None, "at_ms": 1 << 60}
+        offsets = await client.ask(wire.Type.OFFSETS, asked)
+        assert offsets.fields["queues"] == {0: [0, 8, 8]}
+        assert threads
+        assert threading.get_ident() not in threads
         async with cluster.client() as lazy:
             for _ in range(40):
                 fields = {"topic": "t", "queue": 0, "offset": 0, "max_bytes": 4 << 20}

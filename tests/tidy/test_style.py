@@ -34,9 +34,9 @@ PURE = {
         "spark/stream",
     },
     "storage": {
-        "boot", "epoch_history", "errors", "filtering", "flusher", "jobs", "light", "packing",
-        "paging", "pool", "producers", "recovery", "retention", "sections", "settings", "state",
-        "token",
+        "boot", "cold_look", "epoch_history", "errors", "filtering", "flusher", "jobs", "light",
+        "packing", "paging", "pool", "producers", "recovery", "retention", "sections", "settings",
+        "state", "token",
     },
     "replication": {
         "calls", "commands", "consistency", "context", "core", "events", "following", "frames",
@@ -61,8 +61,8 @@ SEAM = {
         "appender", "archive_mark", "batch_index", "checkpoint", "closing", "commit_log",
         "batch_queue", "config_export", "consume_queue", "cut", "derived", "dispatcher",
         "entry_check", "front", "identity", "key_index", "key_index_file", "key_query", "key_seal",
-        "opening", "queues", "raw", "reads", "receiver", "reserve", "segment", "segments", "slots",
-        "snapshot", "spread",
+        "looks", "opening", "queues", "raw", "reads", "receiver", "reserve", "segment", "segments",
+        "slots", "snapshot", "spread",
     },
     "replication": {"driver", "keeping", "outside", "shipment", "upkeep"},
     "node": {"connection", "finds", "raw_log"},

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import TypeVar
 
 import pytest
 
-from node.answers import Answers, Identity, Leadership
+from node.answers import Answer, Answers, Asked, Identity, Leadership
 from node.counts import ClientCounts
 from node.presence import Presence
 from node.reads import Standing
+from storage.cold_look import ColdLook
 from storage.epoch_history import Epoch
 from twinlog import record
 from twinlog.errors import (
@@ -24,6 +26,7 @@ from twinlog.errors import (
 )
 from twinlog.routing import parse_route
 
+T = TypeVar("T")
 IDENTITY = Identity("c", "g1", "n1", 4, 1 << 20, 4 << 20, "confirmed")
 OTHERS: dict[str, Mapping[str, object]] = {
     "n2": {"name": "n2", "host": "h2", "client_port": 72, "slave_port": 82, "http_port": 0},
@@ -55,13 +58,31 @@ class Shelf:
         """First and next queue offset."""
         return queue, queue + 10
 
-    def offset_at_time(self, topic: str, queue: int, ms: int, *, upper: bool = False) -> int:
+    def offsets_at_time(
+        self, topic: str, queues: Sequence[int], ms: int
+    ) -> ColdLook[list[tuple[int, int, int]]]:
         """The time itself, so that a test sees where it went."""
-        return ms + queue
+        found = [(*self.queue_range(topic, queue), ms + queue) for queue in queues]
+        return ColdLook(lambda stop: found, 0, 0)
 
     def record_at(self, log_offset: int) -> memoryview | None:
         """The record at 100."""
         return memoryview(b"record") if log_offset == 100 else None
+
+    def record_cold(self, log_offset: int) -> ColdLook[memoryview | None] | None:
+        """The records at 20 and 21 are far back, and somebody else stored the second."""
+        far = {20: record.encode("t", 0, b"x", born_timestamp=1, store_host=("10.1.2.3", 9))}
+        return ColdLook(lambda stop: _view(far, log_offset), 9, 0) if log_offset < 30 else None
+
+    def looked_at(self, look: ColdLook[T], outcome: T | Exception) -> T:
+        """What was found, or the error as it is."""
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+
+def _view(shelf: Mapping[int, bytes], at: int) -> memoryview | None:
+    return memoryview(shelf[at]) if at in shelf else None
 
 
 def answers(leader: str | None = "n2") -> Answers:
@@ -73,6 +94,11 @@ def answers(leader: str | None = "n2") -> Answers:
         leadership=lambda: Leadership(leader, 7, False),
         standing=lambda: Standing("n1", "slave", 0.25, None),
     )
+
+
+def done(found: Answer | Asked[T]) -> Answer:
+    """An answer, with what a thread had to look up."""
+    return found.finish(found.look.run(lambda: False)) if isinstance(found, Asked) else found
 
 
 def presence() -> Presence:
@@ -114,12 +140,16 @@ def test_a_topic_that_waits_for_its_confirm_is_asked_for_again() -> None:
 
 def test_offsets_of_all_queues_or_of_some() -> None:
     """With a time, also the offset at that time."""
-    found = answers().offsets({"topic": "t"})
+    found, _ = done(answers().offsets({"topic": "t"}))
     assert found["queues"] == {0: [0, 10, None], 1: [1, 11, None]}
     assert (found["confirm"], found["age_ms"], found["role"]) == (200, 250, "slave")
     assert found["dispatched"] == 180, "how far the queues reach"
-    some = answers().offsets({"topic": "t", "queues": [1], "at_ms": 5})
-    assert some["queues"] == {1: [1, 11, 6]}
+    asked = answers().offsets({"topic": "t", "queues": [1, 0, 1], "at_ms": 5})
+    assert isinstance(asked, Asked), "a thread looks for it"
+    some, _ = done(asked)
+    assert some["queues"] == {1: [1, 11, 6], 0: [0, 10, 5]}
+    with pytest.raises(Busy):
+        asked.finish(Busy("the log was cut"))
 
 
 @pytest.mark.parametrize(
@@ -147,7 +177,7 @@ def test_offsets_refused(
 )
 def test_a_record_by_log_offset(offset: int, status: str) -> None:
     """Found, no record there, not confirmed yet, beyond the end: four answers."""
-    fields, slices = answers().get({"log_offset": offset})
+    fields, slices = done(answers().get({"log_offset": offset}))
     assert fields["status"] == status
     assert [bytes(one) for one in slices] == ([b"record"] if status == "found" else [])
 
@@ -160,10 +190,24 @@ def test_a_record_by_message_id(monkeypatch: pytest.MonkeyPatch, host: str) -> N
     )
     monkeypatch.setattr(Shelf, "record_at", lambda self, at: memoryview(encoded))
     good, other = record.pack_host((host, 7410)), record.pack_host((host, 7411))
-    assert answers().get({"log_offset": 100, "host": good})[0] == {"status": "found"}
+    assert done(answers().get({"log_offset": 100, "host": good}))[0] == {"status": "found"}
     stored_by = record.decode(encoded).store_host
     expected = {"status": "other-host", "stored_by": stored_by}
     assert answers().get({"log_offset": 100, "host": other}) == (expected, ())
+
+
+def test_a_record_far_back_is_looked_for_in_a_thread() -> None:
+    """The answer is the same as for one in memory, host and all."""
+    far = answers().get({"log_offset": 20})
+    assert isinstance(far, Asked)
+    fields, slices = done(far)
+    assert (fields["status"], record.decode(slices[0]).body) == ("found", b"x")
+    assert done(answers().get({"log_offset": 21})) == ({"status": "none"}, ())
+    other = record.pack_host(("10.1.2.3", 8))
+    fields, slices = done(answers().get({"log_offset": 20, "host": other}))
+    assert (fields, slices) == ({"status": "other-host", "stored_by": "10.1.2.3:9"}, ())
+    with pytest.raises(Busy):
+        far.finish(Busy("files left"))
 
 
 @pytest.mark.parametrize("offset", [None, -1, "100"])

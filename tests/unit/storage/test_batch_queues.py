@@ -18,6 +18,7 @@ from tests.crash.workbench import (
     SETTINGS,
     SLAVE,
     append,
+    at_time,
     find_key,
     lead,
     master,
@@ -369,12 +370,12 @@ def test_times() -> None:
     for number in range(6):
         store.append(token(1), [batch(*plain(3, 3 * number))], wall_ms=10_000 + 100 * number)
     settle(store)
-    assert store.offset_at_time(NAME, 0, 10_200) == 6
-    assert store.offset_at_time(NAME, 0, 10_201) == 9
-    assert store.offset_at_time(NAME, 0, 1) == 0
-    assert store.offset_at_time(NAME, 0, 99_999) == 18
-    assert store.offset_at_time(NAME, 0, 10_250, upper=True) == 8
-    assert store.offset_at_time(NAME, 0, 1, upper=True) == 0
+    assert at_time(store, NAME, 0, 10_200) == 6
+    assert at_time(store, NAME, 0, 10_201) == 9
+    assert at_time(store, NAME, 0, 1) == 0
+    assert at_time(store, NAME, 0, 99_999) == 18
+    assert at_time(store, NAME, 0, 10_250, upper=True) == 8
+    assert at_time(store, NAME, 0, 1, upper=True) == 0
 
 
 def test_a_damaged_unit_is_an_error_and_never_another_record() -> None:

@@ -15,7 +15,17 @@ import pytest
 from storage import Store
 from storage.filtering import sieve
 from storage.reads import ReadResult
-from tests.crash.workbench import SETTINGS, TOPIC, WHO, append, flip, master, section, settle
+from tests.crash.workbench import (
+    SETTINGS,
+    TOPIC,
+    WHO,
+    append,
+    at_time,
+    flip,
+    master,
+    section,
+    settle,
+)
 from tests.fakes.disk import FakeDisk
 from twinlog.errors import Busy, CorruptionError
 from twinlog.kernels import java_hash
@@ -109,11 +119,65 @@ def test_a_file_that_leaves_meanwhile_is_no_damage() -> None:
 def test_times_and_starts_are_looked_up_in_the_file() -> None:
     """A search by time, and where a queue begins once files have left."""
     store = lying(FakeDisk())
-    assert store.offset_at_time(TOPIC, 0, 1999) == 0
-    assert store.offset_at_time(TOPIC, 0, 2001) == store.queue_range(TOPIC, 0)[1]
+    assert at_time(store, TOPIC, 0, 1999) == 0
+    assert at_time(store, TOPIC, 0, 2001) == store.queue_range(TOPIC, 0)[1]
     store._log.leave(SIZE)
     start, _ = store.queue_range(TOPIC, 0)
     assert start > 0
     first = fetched(store, store.read(TOPIC, 0, start, max_bytes=1, max_records=1))
     assert first[0].log_offset >= SIZE
     assert store.damage is None
+
+
+def by_place(store: Store, log_offset: int) -> Record | None:
+    """Do as a node does with a GET of a cold record."""
+    look = store.record_cold(log_offset)
+    assert look is not None
+    found = store.looked_at(look, look.run(lambda: False))
+    assert found is None or len(found) <= look.size
+    return None if found is None else decode(found)
+
+
+def test_a_record_by_its_log_offset_is_read_from_the_file() -> None:
+    """Each of a batch; nothing where none begins, in what fills a file up, near the end."""
+    store = lying(FakeDisk())
+    for queue in range(4):
+        found = fetched(store, store.read(TOPIC, queue, 0, max_bytes=6000, max_records=20))
+        for one in found:
+            assert by_place(store, one.log_offset) == one
+        assert by_place(store, found[1].log_offset + 1) is None
+    assert by_place(store, SIZE - 1) is None
+    assert store.record_cold(store.confirm) is store.record_cold(store.end - SIZE) is None
+    assert store.damage is None
+
+
+def test_what_overtakes_a_look_is_no_damage() -> None:
+    """Files that leave and a cut: ask again; whoever is gone is not looked for to the end."""
+    store = lying(FakeDisk())
+    place, times = store.record_cold(0), store.offsets_at_time(TOPIC, range(4), 2000)
+    assert place is not None
+    assert isinstance(times.run(lambda: True), Busy)
+    found = times.run(lambda: False)
+    store._log.leave(SIZE)
+    for look in (place, times):
+        outcome = look.run(lambda: False)
+        assert isinstance(outcome, (IndexError, CorruptionError))
+        with pytest.raises(Busy, match="retention"):
+            store.looked_at(look, outcome)  # type: ignore[misc]
+    assert store.looked_at(times, found) == found
+    store._generation += 1
+    with pytest.raises(Busy, match="cut"):
+        store.looked_at(times, found)
+    assert store.damage is None
+
+
+def test_damage_that_a_look_meets_quarantines() -> None:
+    """It is told with its place, and no record is served."""
+    disk = FakeDisk()
+    store = lying(disk)
+    entry = store.entries(SIZE, max_bytes=1 << 20)[1]
+    flip(disk, f"commitlog/{SIZE:020}", entry.start - SIZE + 120)
+    with pytest.raises(CorruptionError):
+        by_place(store, entry.start)
+    assert store.damage is not None
+    assert store.damage.offset == entry.start

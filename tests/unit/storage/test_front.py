@@ -20,6 +20,7 @@ from tests.crash.workbench import (
     SETTINGS,
     TOPIC,
     append,
+    at_time,
     bodies,
     fill,
     lead,
@@ -84,7 +85,7 @@ def test_files_leave_and_are_removed() -> None:
         assert bodies(store, queue) == before[queue][start:]
         gone = store.read(TOPIC, queue, start - 1, max_bytes=4096, max_records=9)
         assert (gone.status, gone.next, gone.start) == (ReadStatus.BEFORE_START, start, start)
-        assert store.offset_at_time(TOPIC, queue, 0) == start
+        assert at_time(store, TOPIC, queue, 0) == start
     assert store.record_at(0) is None
 
 

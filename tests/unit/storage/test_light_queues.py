@@ -17,6 +17,7 @@ from tests.crash.workbench import (
     SLAVE,
     TOPIC,
     append,
+    at_time,
     lead,
     master,
     open_store,
@@ -96,8 +97,8 @@ def test_filters_and_times_work_in_light_queues() -> None:
     hashes = frozenset({java_hash("x")})
     answer = store.read(A, 0, 0, max_bytes=9999, max_records=9, tag_hashes=hashes)
     assert (answer.count, answer.next) == (3, 6)
-    assert store.offset_at_time(A, 0, 0) == 0
-    assert store.offset_at_time(A, 0, 9999) == 6
+    assert at_time(store, A, 0, 0) == 0
+    assert at_time(store, A, 0, 9999) == 6
 
 
 @pytest.mark.parametrize(

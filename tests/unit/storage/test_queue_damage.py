@@ -12,7 +12,7 @@ import pytest
 from storage import Store
 from storage.consume_queue import ConsumeQueue
 from storage.reads import ReadStatus
-from tests.crash.workbench import SETTINGS, TOPIC, open_store, run
+from tests.crash.workbench import SETTINGS, TOPIC, at_time, open_store, run
 from tests.fakes.disk import FakeDisk
 from tests.unit.storage.test_front import grown
 from twinlog.errors import CorruptionError
@@ -120,7 +120,7 @@ def test_every_read_of_a_damaged_entry_quarantines(how: str) -> None:
     asks: list[Callable[[], object]] = [
         lambda: store.read(TOPIC, 0, near, max_bytes=1 << 20, max_records=9),
         lambda: store.read(TOPIC, 0, 0, max_bytes=1 << 20, max_records=9, tag_hashes=tags),
-        lambda: store.offset_at_time(TOPIC, 0, 2000),
+        lambda: at_time(store, TOPIC, 0, 2000),
     ]
     for ask in asks:
         store.damage = None

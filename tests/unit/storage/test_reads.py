@@ -14,6 +14,7 @@ from tests.crash.workbench import (
     TOPIC,
     WHO,
     append,
+    at_time,
     bodies,
     fill,
     find_key,
@@ -105,11 +106,11 @@ def test_queue_offsets_of_times() -> None:
     """The first at or after, or the last at or before; clamped to the queue."""
     store = master(FakeDisk())
     timed(store, 3000, 3000, 4000, 6000)
-    lower = [store.offset_at_time(TOPIC, 0, ms) for ms in (0, 3000, 3001, 4000, 6000, 6001)]
+    lower = [at_time(store, TOPIC, 0, ms) for ms in (0, 3000, 3001, 4000, 6000, 6001)]
     assert lower == [0, 0, 2, 2, 3, 4]
-    upper = [store.offset_at_time(TOPIC, 0, ms, upper=True) for ms in (0, 3000, 3001, 4000, 9000)]
+    upper = [at_time(store, TOPIC, 0, ms, upper=True) for ms in (0, 3000, 3001, 4000, 9000)]
     assert upper == [0, 1, 1, 2, 3]
-    assert store.offset_at_time(TOPIC, 3, 5000) == 0
+    assert at_time(store, TOPIC, 3, 5000) == 0
 
 
 def test_a_clock_that_goes_back_is_not_stored() -> None:
@@ -262,7 +263,7 @@ def test_nothing_is_read_or_entered_while_confirmed_bytes_are_cut_off() -> None:
     cut.run()
     for ask in (
         lambda: store.read(TOPIC, 0, 10, max_bytes=900, max_records=5),
-        lambda: store.offset_at_time(TOPIC, 0, 2000),
+        lambda: at_time(store, TOPIC, 0, 2000),
         lambda: store.record_at(border),
         lambda: store.look_up(KeyQuery(TOPIC, "k")),
     ):
@@ -302,7 +303,7 @@ def test_a_topic_that_only_waits_for_its_confirm_is_not_unknown() -> None:
     assert again.read("never", 0, 0, max_bytes=9, max_records=9).status is ReadStatus.UNKNOWN_TOPIC
     for ask in (
         lambda: again.queue_range("late", 0),
-        lambda: again.offset_at_time("late", 0, 1),
+        lambda: at_time(again, "late", 0, 1),
         lambda: again.look_up(KeyQuery("late", "k")),
     ):
         with pytest.raises(NotYetConfirmed):
