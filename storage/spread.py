@@ -153,8 +153,17 @@ class SpreadDisk:
 
     def _make(self, folder: str, op: str) -> None:
         self._disk.make_dir(self._ahead(folder).rpartition("/")[0], op)
-        self._disk.fsync_dir(folder.rpartition("/")[0] or ("/" if folder[0] == "/" else "."), op)
+        # its name and those above it; an earlier start may have made them and died
         self._disk.fsync_dir(folder, op)
+        above = folder
+        while above not in ("/", "."):
+            above = above.rpartition("/")[0] or ("/" if folder[0] == "/" else ".")
+            try:
+                self._disk.fsync_dir(above, op)
+            except DiskError as error:
+                if error.errno not in (errno.EACCES, errno.EPERM):
+                    raise
+                break  # where we may not look, we have made no name
 
     def _check(self, known: Sequence[str]) -> None:
         for folder in known:

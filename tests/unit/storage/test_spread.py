@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -13,7 +14,7 @@ from storage.disk import Disk, RealDisk
 from storage.errors import DiskError, DiskFull, LogFolder
 from storage.identity import Who
 from storage.recover import disk_at, identity_of, recover, settings_of
-from storage.spread import Folders, SpreadDisk, spread
+from storage.spread import Folders, SpreadDisk, noted, spread
 from tests.crash.workbench import (
     SETTINGS,
     TOPIC,
@@ -272,3 +273,12 @@ def test_a_cut_and_a_copy_across_file_systems() -> None:
     data = disk.read(f"commitlog/{file_name(SIZE)}", "test")
     disk.rename(f"commitlog/{file_name(SIZE)}", "aside", "test")
     assert (fake.read("aside", "test"), places(fake).get(1)) == (data, None)
+
+
+def test_a_folder_that_is_noted_survives_a_loss_of_power() -> None:
+    """Its name and all names above it are durable before the note is."""
+    for seed in range(40):
+        disk = FakeDisk()
+        spread(disk, Folders(("second", "third/of/all/logs"))).lock("test")
+        disk.crash(keep_page_cache=False, rng=Random(seed))
+        assert all(disk.exists(folder) for folder in noted(disk))
