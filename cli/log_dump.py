@@ -18,6 +18,7 @@ from array import array
 from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Self
 
 from twinlog.compression import COMPRESSION_MASK, decompress
@@ -84,10 +85,10 @@ def items(
     store: StoreReader, window: Window, *, bodies: bool, raw_bytes: bool = False
 ) -> Iterator[Item]:
     """Yield the objects of a window of the log, in log order."""
-    queued = _queued(store)
+    queued = _Queued(store)
     for found in walk(store, window):
         if isinstance(found, Record):
-            item = of_record(found, in_queue=_contains(queued, found.log_offset), bodies=bodies)
+            item = of_record(found, in_queue=queued.has(found), bodies=bodies)
             if raw_bytes:
                 item["hex"] = store.series.read(found.log_offset, found.size).hex()
             yield item
@@ -135,14 +136,28 @@ def hex_lines(text: str, offset: int) -> Iterator[str]:
         yield f"{offset + at:>11}  {part.hex(' '):<{3 * HEX_WIDTH}}  {plain}"
 
 
-def _queued(store: StoreReader) -> array[int]:
-    """Log offsets that any queue entry names, in order."""
-    return array("q", sorted(e.log_offset for q in store.queues() for e in q.entries(0)))
+class _Queued:
+    """Which records have an entry in their queue; each queue is looked through once.
 
+    Eight bytes for each entry: a store may have more of them than Python can hold as numbers.
+    """
 
-def _contains(offsets: array[int], offset: int) -> bool:
-    at = bisect_left(offsets, offset)
-    return at < len(offsets) and offsets[at] == offset
+    def __init__(self, store: StoreReader) -> None:
+        self._store = store
+        self._known: dict[tuple[str, int], array[int]] = {}
+
+    def has(self, record: Record) -> bool:
+        """Whether an entry of the record's queue leads to it."""
+        key = record.topic, record.queue
+        if key not in self._known:
+            queue = self._store.queue(*key)
+            offsets = array("q", (e.log_offset for e in queue.entries(0)) if queue else ())
+            if any(one > other for one, other in pairwise(offsets)):
+                offsets = array("q", sorted(offsets))  # damaged
+            self._known[key] = offsets
+        offsets = self._known[key]
+        at = bisect_left(offsets, record.log_offset)
+        return at < len(offsets) and offsets[at] == record.log_offset
 
 
 def of_record(record: Record, *, in_queue: bool, bodies: bool) -> Item:

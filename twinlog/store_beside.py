@@ -70,6 +70,8 @@ def _of_rocketmq(store: StoreReader) -> Iterator[tuple[str, int, str, str]]:
 
 def _compacted(queue: CompactedQueue) -> str:
     """Return what is wrong with the first unit of a compacted copy that is not right."""
+    for name in queue.unindexed():
+        return f"nothing in compactionCq leads into {name}"
     number = 0
     try:
         for data in queue.records():

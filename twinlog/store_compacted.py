@@ -102,6 +102,17 @@ class CompactedQueue:
                 raise CorruptionError(text, file=FOLDER, offset=unit.log_offset)
             yield data
 
+    def unindexed(self) -> list[str]:
+        """Return the names of log files whose queue file is lost or holds no unit."""
+        told = {
+            file.start for file, units in zip(self._queue.files, self._files, strict=True) if units
+        }
+        return [
+            file.path.name
+            for file in self._log.files
+            if file.start not in told and self._log.last_written(file, file.start) > file.start
+        ]
+
     def close(self) -> None:
         """Drop the mappings."""
         self._log.close()

@@ -26,17 +26,11 @@ from dataclasses import dataclass, field
 from twinlog import kernels
 from twinlog.errors import CorruptionError
 from twinlog.inner_batches import is_inner_batch
-from twinlog.layout import (
-    BATCH_QUEUE_UNIT,
-    LIGHT_OFFSETS_PROPERTY,
-    LIGHT_PREFIX,
-    LIGHT_PROPERTY,
-    QUEUE_ENTRY,
-)
-from twinlog.record import Record, decode
+from twinlog.layout import BATCH_QUEUE_UNIT, LIGHT_PROPERTY, QUEUE_ENTRY
+from twinlog.record import decode
 from twinlog.store_findings import FINDINGS_MAX, Finding, Grade, Verdict
 from twinlog.store_log import Run
-from twinlog.store_queues import AnyQueue, BatchQueue, Entry, Queue
+from twinlog.store_queues import AnyQueue, BatchQueue, Entry, Queue, light_places
 from twinlog.store_reader import StoreReader
 
 Key = tuple[str, int]
@@ -44,8 +38,6 @@ Key = tuple[str, int]
 _ZEROS = bytes(QUEUE_ENTRY.size)
 _FILLED = 0x7FFFFFFF
 """Size in the entries that fill a queue up to its first one."""
-_NOT_LIGHT = ("%RETRY%", "rmq_sys_", "SCHEDULE_TOPIC_XXXX")
-"""Messages of these topics RocketMQ enters in no light queue."""
 
 
 @dataclass(slots=True)
@@ -152,20 +144,8 @@ def _light(store: StoreReader, run: Run) -> Iterator[Key]:
             record = decode(view, at, check_crc=False)
         except CorruptionError:
             continue
-        for name, _ in _light_places(record):
+        for name, _ in light_places(record):
             yield name, 0
-
-
-def _light_places(record: Record) -> Iterator[tuple[str, int]]:
-    """Yield (light queue, queue offset in it) of a record; none where RocketMQ gives up."""
-    names, places = (
-        record.properties.get(one.decode(), "").rstrip(",").split(",")
-        for one in (LIGHT_PROPERTY, LIGHT_OFFSETS_PROPERTY)
-    )
-    fits = len(places) == len(names) and not record.topic.startswith(_NOT_LIGHT)
-    for name, place in zip(names, places, strict=False) if fits else ():
-        if name.startswith(LIGHT_PREFIX) and "/" not in name and place.isdecimal():
-            yield name, int(place)
 
 
 class _Differing:
@@ -238,7 +218,7 @@ def _right(store: StoreReader, queue: Queue, entry: Entry) -> bool:
     exact = store.ours and entry.log_offset >= store.adopted
     if (record.topic, record.queue) == (queue.topic, queue.queue):
         return not exact or record.queue_offset == entry.queue_offset
-    places = dict(_light_places(record))
+    places = dict(light_places(record))
     return queue.topic in places and not (exact and places[queue.topic] != entry.queue_offset)
 
 

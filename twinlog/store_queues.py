@@ -26,7 +26,15 @@ import struct
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from twinlog.layout import QUEUE_EXT_ADDRESS_MAX, QUEUE_EXT_UNIT, QUEUE_FILE_SIZE_DEFAULT
+from twinlog.layout import (
+    LIGHT_OFFSETS_PROPERTY,
+    LIGHT_PREFIX,
+    LIGHT_PROPERTY,
+    QUEUE_EXT_ADDRESS_MAX,
+    QUEUE_EXT_UNIT,
+    QUEUE_FILE_SIZE_DEFAULT,
+)
+from twinlog.record import Record
 from twinlog.store_batch_queues import BatchQueue
 from twinlog.store_files import FileSeries, is_number, listed
 from twinlog.store_pull import (
@@ -51,8 +59,12 @@ __all__ = [
     "Queue",
     "Status",
     "dispatch_from",
+    "light_places",
     "load_queues",
 ]
+
+_NOT_LIGHT = ("%RETRY%", "rmq_sys_", "SCHEDULE_TOPIC_XXXX")
+"""Messages of these topics RocketMQ enters in no light queue."""
 
 _ENTRY = struct.Struct(">qiq")
 assert _ENTRY.size == 20
@@ -403,6 +415,18 @@ def _valid_in(data: bytes) -> int:
 
 
 AnyQueue = Queue | BatchQueue
+
+
+def light_places(record: Record) -> Iterator[tuple[str, int]]:
+    """Yield (light queue, queue offset in it) of a record; none where RocketMQ gives up."""
+    names, places = (
+        record.properties.get(one.decode(), "").rstrip(",").split(",")
+        for one in (LIGHT_PROPERTY, LIGHT_OFFSETS_PROPERTY)
+    )
+    fits = len(places) == len(names) and not record.topic.startswith(_NOT_LIGHT)
+    for name, place in zip(names, places, strict=False) if fits else ():
+        if name.startswith(LIGHT_PREFIX) and "/" not in name and place.isdecimal():
+            yield name, int(place)
 
 
 def load_queues(root: Path) -> dict[tuple[str, int], AnyQueue]:

@@ -31,7 +31,13 @@ from types import TracebackType
 
 from twinlog import kernels
 from twinlog.errors import CorruptionError, UsageError
-from twinlog.layout import CHECKPOINT_FILE_SIZE, Checkpoint, epoch_file_unpack
+from twinlog.layout import (
+    CHECKPOINT_FILE_SIZE,
+    LIGHT_PROPERTY,
+    QUEUE_ENTRY,
+    Checkpoint,
+    epoch_file_unpack,
+)
 from twinlog.record import Record, decode
 from twinlog.store_compacted import CompactedQueue, compacted_queues
 from twinlog.store_config import batch_topics, read_config
@@ -69,6 +75,7 @@ from twinlog.store_queues import (
     Queue,
     Status,
     dispatch_from,
+    light_places,
     load_queues,
 )
 
@@ -441,6 +448,15 @@ class StoreReader:
             held = queues.setdefault(key, BatchQueue(*key, FileSeries()))
             if isinstance(held, BatchQueue):
                 held.dispatch(rows)
+        for where, _ in kernels.find_property(view, at, end, LIGHT_PROPERTY):
+            record = decode(view, where, check_crc=False)
+            entry = QUEUE_ENTRY.pack(run.file.start + where, record.size, record.tags_code)
+            for name, first in light_places(record):
+                light = queues.get((name, 0))
+                if light is None:
+                    light = queues[name, 0] = Queue(name, 0, FileSeries(), FileSeries())
+                if isinstance(light, Queue):
+                    light.dispatch(first, entry)
         if not self.ours:
             self._enter(run, keys)
 

@@ -25,7 +25,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from twinlog.store_files import FileSeries, LogFile, extents
+from twinlog.store_files import FileSeries, LogFile, extents, head_of
 
 PRECISION_MS = 1000
 """RocketMQ's default ``timerPrecisionMs``; the wheel says seconds only when it is unchanged."""
@@ -94,7 +94,7 @@ class Timers:
         size = path.stat().st_size if path.is_file() else 0
         self._wheel = LogFile(path, 0, size) if size else None
         check = root / "config" / "timercheck"
-        data = check.read_bytes() if check.is_file() else b""
+        data = head_of(check, _CHECK.size)
         self.check = TimerCheck(*_check_fields(data)) if len(data) >= _CHECK.size else None
 
     def slots(self) -> Iterator[TimerSlot]:

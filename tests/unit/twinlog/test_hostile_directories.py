@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -241,8 +242,12 @@ def test_a_compacted_copy_is_verified(tmp_path: Path) -> None:
     assert verify(StoreReader(root)).findings == []
     path = min((root / "compaction" / "compactionLog").rglob("0" * 20))
     flip(path, 95)
-    [found] = verify(StoreReader(root)).findings
-    assert found.file.startswith("compaction/compactionLog/")
+    for _ in range(2):
+        [found] = verify(StoreReader(root)).findings
+        assert found.file.startswith("compaction/compactionLog/")
+        flip(path, 95)
+        lost = min((root / "compaction" / "compactionCq").rglob("0" * 20))
+        lost.write_bytes(b"")
 
 
 @pytest.mark.parametrize("name", ["identity", "run", "promise", "checkpoint"])
@@ -388,6 +393,25 @@ def test_a_missing_folder_of_the_log_is_missing(
     put(root / "twinlog" / "folders", b"\xff\xfe")
     assert main(["log", "verify", str(root)], {}) == 65
     capsys.readouterr()
+
+
+def test_a_light_queue_that_was_lost_is_told_and_shown(tmp_path: Path) -> None:
+    """Its entries follow from the log, as those of all queues do; nothing said so."""
+    root = unpack("08-lmq", tmp_path)
+    folder = min(root.glob("consumequeue/%LMQ%*"))
+    with StoreReader(root) as store:
+        queue = store.queue(folder.name, 0)
+        assert queue is not None
+        wanted = list(queue.entries())
+    shutil.rmtree(folder)
+    put(root / "abort", b"")
+    with StoreReader(root) as store:
+        queue = store.queue(folder.name, 0)
+        assert queue is not None
+        assert [entry.log_offset for entry in queue.entries(0)] == [e.log_offset for e in wanted]
+        [found] = verify(store).findings
+    assert found.file == f"consumequeue/{folder.name}/0"
+    assert found.what == f"{len(wanted)} records of the log have no entry"
 
 
 def test_an_index_file_of_one_slot_with_a_large_count(tmp_path: Path) -> None:
