@@ -451,10 +451,10 @@ class StoreReader:
         for where, _ in kernels.find_property(view, at, end, LIGHT_PROPERTY):
             record = decode(view, where, check_crc=False)
             entry = QUEUE_ENTRY.pack(run.file.start + where, record.size, record.tags_code)
-            for name, first in light_places(record):
-                light = queues.get((name, 0))
+            for topic, first in light_places(record):
+                light = queues.get((topic, 0))
                 if light is None:
-                    light = queues[name, 0] = Queue(name, 0, FileSeries(), FileSeries())
+                    light = queues[topic, 0] = Queue(topic, 0, FileSeries(), FileSeries())
                 if isinstance(light, Queue):
                     light.dispatch(first, entry)
         if not self.ours:
