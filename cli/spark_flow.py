@@ -30,6 +30,7 @@ def replay(
     tags: str = "",
     keys: Path | None = None,
     same_queues: bool = False,
+    keep_time: bool = False,
     rate: str = "",
     resume: Path | None = None,
     dry_run: bool = False,
@@ -51,6 +52,7 @@ def replay(
         tags: Only these tags, as "a || b".
         keys: File with a key in each line: only records that have one of them.
         same_queues: Each record to the queue that it had.
+        keep_time: Each record keeps the time at which it was born; store times are always new.
         rate: All tasks together at most: messages a second, as 500, or 50 MiB/s.
         resume: Directory that remembers how far it came, to go on there; not with --until.
         dry_run: Count messages, bytes and the time they take at --rate; send nothing.
@@ -70,6 +72,7 @@ def replay(
         tags=tags,
         keys=_keys(keys) if keys else (),
         same_queues=same_queues,
+        keep_time=keep_time,
         rate=_rate(rate) if rate else None,
         resume=resume.absolute() if resume else None,
         dry_run=dry_run,

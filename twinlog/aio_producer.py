@@ -112,6 +112,7 @@ class AsyncProducer:
         properties: Mapping[str, str] | None = None,
         queue: int | None = None,
         light: Sequence[str] = (),
+        born_ms: int | None = None,
     ) -> Section:
         """Take one record and return the section that carries it, shared by its neighbours.
 
@@ -123,7 +124,10 @@ class AsyncProducer:
         body, flags = await packed(self._settings.compression, body)
         while core.full:
             await self._moved.wait()
-        section = core.add(body, key, tag, order_key, properties, queue, flags=flags, light=light)
+        section = core.add(
+            body, key, tag, order_key, properties, queue,
+            flags=flags, light=light, born_ms=born_ms,
+        )  # fmt: skip
         if core.due or section.count == 1:
             self._wake.set()
         return section

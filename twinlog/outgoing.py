@@ -28,6 +28,8 @@ from twinlog.layout import (
 from twinlog.messages import Receipt
 from twinlog.record import KEYS, SEQUENCE, SHARDING_KEY, TAGS, encode_properties
 
+BORN_END: Final = 253_402_300_800_000
+"""The year 10000 in ms since 1970: no calendar shows what is born later."""
 PROPERTIES_MAX: Final = 32_600
 """Properties of one record, bytes: what a stored record holds, less the longest `TL_SEQ`."""
 
@@ -38,6 +40,18 @@ _RESERVED: Final = frozenset(
 )
 _SIZE = struct.Struct(">i")
 _LENGTH = struct.Struct(">H")
+
+
+def checked_birth(ms: int) -> int:
+    """Return when a record was born, ms since 1970, as the caller says it.
+
+    Raises:
+        RecordRefused: No calendar shows it.
+    """
+    if not 0 <= ms < BORN_END:
+        text = f"a message is born between the years 1970 and 9999, not at {ms} ms"
+        raise RecordRefused(text, record=0, reason="born")
+    return ms
 
 
 def property_text(

@@ -103,6 +103,7 @@ class Producer:
         properties: Mapping[str, str] | None = None,
         queue: int | None = None,
         light: Sequence[str] = (),
+        born_ms: int | None = None,
     ) -> Section:
         """Take one record and return the section that carries it, shared by its neighbours.
 
@@ -117,6 +118,7 @@ class Producer:
             properties: Further properties.
             queue: The queue itself.
             light: Light queues (``%LMQ%name``) that it is entered in besides its own.
+            born_ms: When it was born, ms since 1970, for one that is sent again; None: now.
 
         Raises:
             RecordRefused: The record cannot be stored; nothing was taken.
@@ -125,7 +127,10 @@ class Producer:
         """
         core = self._core if self._core and not self._closed else self._start()
         body, flags = self._settings.pack(body)
-        section = core.add(body, key, tag, order_key, properties, queue, flags=flags, light=light)
+        section = core.add(
+            body, key, tag, order_key, properties, queue,
+            flags=flags, light=light, born_ms=born_ms,
+        )  # fmt: skip
         if core.due:
             self._work(core)
         return section

@@ -45,7 +45,7 @@ from twinlog.errors import (
 from twinlog.inner_batches import InnerEncoder
 from twinlog.lane import Lane
 from twinlog.link import error_of
-from twinlog.outgoing import PROPERTIES_MAX, Section, State, property_text
+from twinlog.outgoing import PROPERTIES_MAX, Section, State, checked_birth, property_text
 from twinlog.producer_settings import SECTION_MAX, ProducerSettings, Statistics, Target
 from twinlog.record import RecordEncoder, java_hash
 from twinlog.session import backoff
@@ -147,13 +147,14 @@ class ProducerCore:
         *,
         flags: int = 0,
         light: Sequence[str] = (),
+        born_ms: int | None = None,
     ) -> Section:
         """Put one record into the open section of its queue and return that section.
 
         ``queue`` chooses the queue, else ``order_key`` does, else sections take turns; ``key``
         never does. The record's number in the section is ``section.count - 1`` right after.
         ``flags`` is the system flag of a body that is compressed already, ``light`` names light
-        queues that the record also goes to.
+        queues that the record also goes to, ``born_ms`` when it was born; None: now.
 
         Raises:
             RecordRefused: The record cannot be stored; nothing was added.
@@ -174,20 +175,21 @@ class ProducerCore:
         if len(body) > self._large:
             self._make_room(lane, len(body))
         now = self._wall_ms()
+        born = now if born_ms is None else checked_birth(born_ms)
         section = lane.open
         if lane.inner is not None:
             if light:
                 raise RecordRefused(NO_LIGHT, record=0, reason="light-queues")
             section = lane.open = section or self._begin(lane, now)
-            size = lane.inner.add(body, text, sys_flag=flags, born_timestamp=now, key=key, tag=tag)
+            size = lane.inner.add(body, text, sys_flag=flags, born_timestamp=born, key=key, tag=tag)
         elif section is None:
             section = self._begin(lane, now)
             text += section.mark
-            size = lane.encoder.add(body, properties=text, sys_flag=flags, born_timestamp=now)
+            size = lane.encoder.add(body, properties=text, sys_flag=flags, born_timestamp=born)
             section.first(size, len(text))
             lane.open = section
         else:
-            size = lane.encoder.add(body, properties=text, sys_flag=flags, born_timestamp=now)
+            size = lane.encoder.add(body, properties=text, sys_flag=flags, born_timestamp=born)
         section.count += 1
         section.size += size
         if section.size >= self._batch or now >= section.due:

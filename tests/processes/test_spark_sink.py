@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -132,3 +133,21 @@ def test_one_commit_record_for_a_batch(settings: SinkSettings) -> None:
         found = [m for m in client.read("commits") if m.key == settings.write_id]
     assert [b'"batch": 0' in found[0].body, b'"batch": 1' in found[1].body] == [True, True]
     assert len(found) == 2
+
+
+def test_born_times_are_kept(settings: SinkSettings) -> None:
+    """Microseconds are cut off; a row without one is born now; no calendar, no row."""
+    pa = pytest.importorskip("pyarrow")
+    kind = pa.timestamp("us", tz="UTC")
+    times = pa.array([1_700_000_000_123_999, None, 5], pa.int64()).cast(kind)
+    batch = pa.RecordBatch.from_pydict({"body": [b"a", b"b", b"c"], "born_timestamp": times})
+    before = time.time_ns() // 1_000_000
+    send_rows(settings, Identity("w", 0, 0), iter([batch]))
+    with Client(settings.servers) as client:
+        born = {m.body: m.born_timestamp for m in client.read(settings.topic or "")}
+    assert born[b"a"] == 1_700_000_000_123 and born[b"c"] == 0 and born[b"b"] >= before
+    early = pa.RecordBatch.from_pydict(
+        {"body": [b"d"], "born_timestamp": pa.array([-1_000_000], pa.int64()).cast(kind)}
+    )
+    with pytest.raises(TwinlogError, match="born between the years 1970 and 9999, not at -1000"):
+        send_rows(settings, Identity("w", 1, 0), iter([early]))

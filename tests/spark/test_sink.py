@@ -98,7 +98,9 @@ def test_a_replay_can_be_resumed(spark: Any, golden: Path, servers: str, tmp_pat
     with Client(servers) as client:
         assert not list(client.read("again"))
         rate = Rate(count / 2)
-        settings = replace(settings, dry_run=False, resume=tmp_path / "state", rate=rate)
+        settings = replace(
+            settings, dry_run=False, resume=tmp_path / "state", rate=rate, keep_time=True
+        )
         began = time.monotonic()
         assert run(spark, settings).fields["seconds_at_rate"] == 2
         assert time.monotonic() - began >= 0.9 * 2, "not quicker than the rate allows"
@@ -108,8 +110,10 @@ def test_a_replay_can_be_resumed(spark: Any, golden: Path, servers: str, tmp_pat
         assert [m.log_offset for m in client.read("again")] == [m.log_offset for m in first]
     origins = {m.properties["TL_ORIGIN"].rpartition("/")[2] for m in first}
     with StoreReader(golden) as store:
-        wanted = {str(r.log_offset) for r in store.records() if r.topic == topic and r.queued}
-    assert origins == wanted and len(first) == count
+        records = [r for r in store.records() if r.topic == topic and r.queued]
+    assert origins == {str(r.log_offset) for r in records} and len(first) == count
+    born = Counter(message.born_timestamp for message in first)
+    assert born == Counter(record.born_timestamp for record in records), "--keep-time"
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from twinlog import wire
+from twinlog import record, wire
 from twinlog.errors import OutcomeUnknown, OutOfSequence, RecordRefused, Unavailable, UsageError
 from twinlog.outgoing import PROPERTIES_MAX, State
 from twinlog.producer import FRAME_SIZE, ProducerCore, Request
@@ -116,6 +116,22 @@ def test_records_that_are_refused_leave_nothing_behind() -> None:
         bench.core.add("text")  # type: ignore[arg-type]
     section = bench.core.add(b"x")
     assert (section.count, section.sequence) == (1, 0)
+
+
+def test_a_record_that_was_born_before() -> None:
+    """One that is sent again keeps its time; the others of its section have theirs."""
+    bench = Bench(batch=1 << 20)
+    bench.core.add(b"old", queue=0, born_ms=1_700_000_000_123)
+    bench.core.add(b"new", queue=0)
+    for ms in (-1, 253_402_300_800_000):
+        with pytest.raises(RecordRefused, match="between the years 1970 and 9999"):
+            bench.core.add(b"x", queue=0, born_ms=ms)
+    bench.core.close_all()
+    (request,) = bench.requests()
+    data = b"".join(map(bytes, request.pieces))
+    first = record.decode(data, 0, check_crc=False)
+    second = record.decode(data, first.size, check_crc=False)
+    assert [first.born_timestamp, second.born_timestamp] == [1_700_000_000_123, 100_000]
 
 
 def test_large_records_have_sections_of_their_own() -> None:

@@ -45,6 +45,7 @@ class ReplaySettings:
         tags: Only these tags; empty: all.
         keys: Only records with one of these keys; empty: all.
         same_queues: Whether a row goes to the queue that it had.
+        keep_time: Whether a row keeps the time at which it was born.
         rate: What all tasks together send at most; None: no limit.
         resume: Directory that remembers how far it came; None: start anew.
         dry_run: Only count.
@@ -61,6 +62,7 @@ class ReplaySettings:
     until: str = ""
     keys: tuple[str, ...] = ()
     same_queues: bool = False
+    keep_time: bool = False
     rate: Rate | None = None
     resume: Path | None = None
     dry_run: bool = False
@@ -78,7 +80,8 @@ def columns(settings: ReplaySettings) -> list[str]:
         "properties['__SHARDINGKEY'] AS order_key",
         f"map_concat({kept}, {origin}) AS properties",
     ]
-    return [*found, "queue_id"] if settings.same_queues else found
+    found += ["queue_id"] if settings.same_queues else []
+    return [*found, "born_timestamp"] if settings.keep_time else found
 
 
 def run(session: Any, settings: ReplaySettings) -> Report:

@@ -35,6 +35,10 @@ COLUMNS: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
     "order_key": (("string",), "Rows of the same order key go to the same queue, in order."),
     "properties": (("map<string,string>",), "Further properties."),
     "queue_id": (("int", "bigint"), "The queue itself; wins over order_key."),
+    "born_timestamp": (
+        ("timestamp",),
+        "When the message was born; without it: now.",
+    ),
 }
 """Columns of the sink: accepted types, meaning."""
 

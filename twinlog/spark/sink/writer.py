@@ -28,6 +28,7 @@ from twinlog.outgoing import Section
 from twinlog.pipeline import Producer
 from twinlog.producer_settings import ProducerSettings
 from twinlog.spark.errors import SourceError
+from twinlog.spark.foreign import pa
 from twinlog.spark.sink.settings import (
     SECTION_BYTES,
     SOURCE_PROPERTY,
@@ -245,6 +246,7 @@ class _Task:
             order_key=order_key,
             properties={**dict(row.get("properties") or ()), **self._named(number)},
             queue=queue_for(order_key, queue, number, queues),
+            born_ms=row.get("born_timestamp"),
         )
         place = f"{topic}/{section.queue}"
         held = self._sections.setdefault(place, [])
@@ -278,10 +280,21 @@ class _Task:
 
 
 def rows_of(batch: Any) -> Iterator[dict[str, Any]]:
-    """Yield the rows of an Arrow batch as mappings."""
+    """Yield the rows of an Arrow batch as mappings; the time of birth is ms since 1970."""
     names = batch.schema.names
-    for values in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+    columns = [
+        _in_ms(column) if name == "born_timestamp" else column.to_pylist()
+        for name, column in zip(names, batch.columns, strict=True)
+    ]
+    for values in zip(*columns, strict=True):
         yield dict(zip(names, values, strict=True))
+
+
+def _in_ms(column: Any) -> list[int | None]:
+    """Return times in ms since 1970; what is finer is cut off."""
+    ms = column.cast(pa.timestamp("ms", column.type.tz), safe=False)
+    found: list[int | None] = ms.cast(pa.int64()).to_pylist()
+    return found
 
 
 def commit_record(settings: SinkSettings, batch: int, sent: Sequence[Sent]) -> None:
