@@ -13,7 +13,7 @@ Not here: what the jobs do (``twinlog.spark.jobs``).
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -80,19 +80,23 @@ class Run:
             text = f"this needs Spark, and {ENGINE_VARIABLE} is plain"
             raise Failure(Exit.USAGE, text)
         if self._session is None:
-            from twinlog.spark.jobs.session import session, submitted
+            from twinlog.spark.jobs.session import running, session
 
-            self._own = not submitted(os.environ)
-            if self._own:
-                self._context.printer.detail(f"starting Spark ({self._master or 'local'})")
-            try:
-                self._session = session(self._master)
-            except UsageError as error:
-                if error.code not in ("no-pyspark", "no-java"):
-                    raise
-                hints = (error.hint,) if error.hint else ()
-                raise Failure(Exit.CONFIG, error.text, hints=hints) from None
+            self._session = running(self._master)
+            self._own = self._session is None
+            if self._session is None:
+                self._session = self._started(session)
         return self._session
+
+    def _started(self, start: Callable[[str], Session]) -> Session:
+        self._context.printer.detail(f"starting Spark ({self._master or 'local'})")
+        try:
+            return start(self._master)
+        except UsageError as error:
+            if error.code not in ("no-pyspark", "no-java"):
+                raise
+            hints = (error.hint,) if error.hint else ()
+            raise Failure(Exit.CONFIG, error.text, hints=hints) from None
 
     @property
     def session_or_none(self) -> Session | None:

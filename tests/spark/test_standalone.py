@@ -21,7 +21,12 @@ import pytest
 
 from tests.fixtures.processes import Processes
 from tests.golden.manifest import unpack
+from tests.spark.conftest import QUICK_JAVA
 from twinlog import Client
+from twinlog.spark.archive.job import RestoreSettings, restore
+from twinlog.spark.archive.place import Place, sha256_of
+from twinlog.spark.jobs.engine import PlainEngine
+from twinlog.spark.jobs.report import Verdict
 from twinlog.spark.sink.settings import SOURCE_PROPERTY
 
 pyspark = pytest.importorskip("pyspark", reason="the extra spark is not installed")
@@ -52,6 +57,7 @@ class Standalone:
             "SPARK_DAEMON_MEMORY": "256m",
             "PYSPARK_PYTHON": sys.executable,
             "PYTHONPATH": str(ROOT),
+            "JAVA_TOOL_OPTIONS": QUICK_JAVA,
         }
 
     def spawn(self, name: str, *words: str) -> Path:
@@ -176,9 +182,27 @@ def test_spark_submit_with_damage(cluster: Standalone, tmp_path: Path) -> None:
     assert report["findings"][0]["likely_cause"] == "torn tail"
 
 
+TWO_JOBS = """
+import os, sys
+from cli.app import main
+from twinlog.spark.jobs.session import session
+master, servers, folder = sys.argv[1:]
+session(master)
+for words in (["stats", "skew", "--topic", "orders"], ["archive", "--to", folder + "/archive"]):
+    report = f"{folder}/{words[0]}.json"
+    code = main(["spark", *words, "--servers", servers, "--report", report], dict(os.environ))
+    if code:
+        sys.exit(code)
+"""
+
+
 def test_executors_ask_nodes(cluster: Standalone, tmp_path: Path) -> None:
-    """Executors read a topic from the nodes of a cluster: no directory is shared with them."""
-    nodes = Processes(tmp_path, nodes=2)
+    """Executors read a topic, then every sealed segment, from the nodes: no directory of theirs is
+    shared. What they archived is the log's bytes, and the nodes take it for that.
+
+    Both commands run in one session, which the first of them leaves as it was.
+    """
+    nodes = Processes(tmp_path, nodes=2, segment_size=1 << 20)
     try:
         nodes.start_all()
         servers = ",".join("{}:{}".format(*nodes.address(name)) for name in ("n1", "n2"))
@@ -186,13 +210,20 @@ def test_executors_ask_nodes(cluster: Standalone, tmp_path: Path) -> None:
             client.create_topic("orders", 4)
             with client.producer("orders") as producer:
                 for number in range(3000):
-                    producer.send(b"%d" % number)
-        words = [sys.executable, "-m", "twinlog", "spark", "stats", "skew", "-o", "json"]
-        words += ["--servers", servers, "--topic", "orders", "--master", cluster.address]
+                    producer.send(b"%01024d" % number)
+        words = [sys.executable, "-c", TWO_JOBS, cluster.address, servers, str(tmp_path)]
         done = cluster.run(*words)
         assert done.returncode == 0, done.stderr[-3000:]
-        (row,) = json.loads(done.stdout)["rows"]
+        (row,) = json.loads((tmp_path / "stats.json").read_text())["rows"]
         assert (row["topic"], row["messages"]) == ("orders", 3000)
+        report = json.loads((tmp_path / "archive.json").read_text())
+        assert report["segments_added"] >= 3
+        assert [one["state"] for one in report["told"]] == ["told", "told"]
+        for segment in Place(tmp_path / "archive").newest().segments:
+            log = nodes.config.node("n1").data / "commitlog" / f"{segment.base:020d}"
+            assert segment.sha256 == sha256_of(log)
+        asked = RestoreSettings(tmp_path / "archive", None, check=True)
+        assert restore(PlainEngine(), asked).verdict is Verdict.FINE
     finally:
         nodes.close()
 

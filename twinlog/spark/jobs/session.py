@@ -102,14 +102,17 @@ def session(master: str = "") -> Session:
     Raises:
         SourceError: Spark is not installed (``no-pyspark``), or no Java for it (``no-java``).
     """
-    if importlib.util.find_spec("pyspark") is not None and not master:
-        known = importlib.import_module("pyspark.sql").SparkSession
-        if submitted(os.environ):
-            return cast("Session", known.builder.getOrCreate())
-        active = known.getActiveSession()
-        if active is not None:
-            return cast("Session", active)
-    return cast("Session", start(master or "local[*]", QUIET))
+    return running(master) or cast("Session", start(master or "local[*]", QUIET))
+
+
+def running(master: str = "") -> Session | None:
+    """Return the session that is there already, which whoever started it stops; None: start one."""
+    if importlib.util.find_spec("pyspark") is None or master:
+        return None
+    known = importlib.import_module("pyspark.sql").SparkSession
+    if submitted(os.environ):
+        return cast("Session", known.builder.getOrCreate())
+    return cast("Session | None", known.getActiveSession())
 
 
 def submitted(environment: Mapping[str, str]) -> bool:
