@@ -59,9 +59,8 @@ def replay(
         master: Spark master, as spark://host:port; without it a local one.
         report: File for the report as JSON.
     """
-    _agree(resume, bool(range_ or until), bool(path), bool(from_servers))
     settings = ReplaySettings(
-        path=store_at(path) if path else None,
+        path=_origin(path, from_servers, resume if range_ or until else None),
         topic=topic,
         from_servers=from_servers,
         servers=servers or ("" if dry_run else ",".join(context.endpoints())),
@@ -77,18 +76,23 @@ def replay(
         resume=resume.absolute() if resume else None,
         dry_run=dry_run,
     )
-    with Run(context, master, report) as run:
+    return _sent(Run(context, master, report), settings)
+
+
+def _sent(run: Run, settings: ReplaySettings) -> int:
+    with run:
         return run.finish(send_again(run.session, settings))
 
 
-def _agree(resume: Path | None, bounded: bool, by_path: bool, by_servers: bool) -> None:
-    """Refuse what does not go together."""
-    if resume is not None and bounded:
+def _origin(path: Path | None, from_servers: str, bounded_resume: Path | None) -> Path | None:
+    """Return the store that is read, if it is one; refuse what does not go together."""
+    if bounded_resume is not None:
         text = "--range and --until do not go with --resume: what was done is remembered by place"
         raise Failure(Exit.USAGE, text)
-    if by_path == by_servers:
+    if bool(path) == bool(from_servers):
         text = "a replay reads a directory or a cluster"
         raise Failure(Exit.USAGE, text, hints=("name one: --path STORE or --from-servers n1:7410",))
+    return store_at(path) if path else None
 
 
 def _rate(text: str) -> Rate:
