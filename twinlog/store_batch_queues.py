@@ -114,8 +114,11 @@ class BatchQueue:
         file, at = self._series.files[number], BATCH_QUEUE_UNIT.size * len(self._files[number])
         if self._series.last_written(file, file.start + at) == file.start + at:
             return None
-        zeros = not any(self._series.view(file)[at : at + BATCH_QUEUE_UNIT.size])
-        return file.path.name, at, self.max, zeros
+        # after the look at what follows: a node may run, and have gone on
+        data = self._series.view(file)[at : at + BATCH_QUEUE_UNIT.size]
+        if len(data) == BATCH_QUEUE_UNIT.size and _batch_units(data)[0]:
+            return None
+        return file.path.name, at, self.max, not any(data)
 
     def laid(self) -> Iterator[tuple[Entry, bytes, str, int]]:
         """Yield each unit as it lies in the files: bytes, file name, byte in it."""

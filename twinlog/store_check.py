@@ -116,6 +116,7 @@ def _parts(store: StoreReader, runs: list[Run], checks: Checks) -> Iterator[_Par
         return part
 
     queues = store.stored_queues  # made once, before threads ask for it
+    _ = store.trusted_queues  # before an entry is read: a running node may cover more by then
     if checks.jobs <= 1 or len(runs) <= 1 or not queues:
         yield from map(look, runs)
         return

@@ -249,8 +249,10 @@ class Queue:
         file = self._series.at(at)
         if file is None or self._series.last_written(file, at) == at:
             return None
-        zeros = not any(self._series.read(at, 20))
-        return file.path.name, at - file.start, at // 20, zeros
+        data = bytes(self._series.read(at, 20))  # after the look at what follows: a node may run
+        if len(data) == 20 and _valid_in(data):
+            return None
+        return file.path.name, at - file.start, at // 20, not any(data)
 
     def leading_into(self, start: int, end: int) -> int:
         """Return how many entries lead to log offsets of ``start..end``."""

@@ -27,6 +27,7 @@ from twinlog.record import encode
 from twinlog.store_check import FINDINGS_MAX, Grade, verify
 from twinlog.store_compare import compare
 from twinlog.store_find import by_offset
+from twinlog.store_queues import load_queues
 from twinlog.store_reader import Harm, StoreReader
 
 FIRST, MIDDLE, LAST = (file_name(SEGMENT * number) for number in range(3))
@@ -412,6 +413,25 @@ def test_a_light_queue_that_was_lost_is_told_and_shown(tmp_path: Path) -> None:
         [found] = verify(store).findings
     assert found.file == f"consumequeue/{folder.name}/0"
     assert found.what == f"{len(wanted)} records of the log have no entry"
+
+
+@pytest.mark.parametrize("folder", ["consumequeue", "batchconsumequeue"])
+def test_entries_that_a_running_node_adds_are_no_damage(tmp_path: Path, folder: str) -> None:
+    """Files grow after they were opened; what is there then follows an entry that is good."""
+    fields = (0, 100, 0) if folder == "consumequeue" else (0, 100, 0, 1, 0, 1, -1, 0)
+    box = struct.Struct(">qiq" if folder == "consumequeue" else ">qiqqqhii")
+    path = tmp_path / folder / "t" / "0" / FIRST
+    put(path, box.pack(*fields).ljust(40 * box.size, b"\0"))
+    queue = load_queues(tmp_path)["t", 0]
+    with path.open("r+b") as opened:
+        opened.write(box.pack(*fields) * 3)
+    assert queue.broken() is None
+    with path.open("r+b") as opened:
+        opened.seek(box.size)
+        opened.write(bytes(box.size))
+    broken = queue.broken()
+    assert broken is not None
+    assert (broken[0], broken[1], broken[3]) == (FIRST, box.size, True)
 
 
 def test_an_index_file_of_one_slot_with_a_large_count(tmp_path: Path) -> None:
