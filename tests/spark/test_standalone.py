@@ -77,9 +77,8 @@ class Standalone:
         host = ("--host", "127.0.0.1", "--webui-port", "0", "--port", "0")
         log = self.spawn("master", f"{DEPLOY}.master.Master", *host)
         self.address = self.said(log, r"Starting Spark master at (spark://[\d.:]+)")
-        for number in (1, 2):
-            words = (*host, "--cores", "1", "--memory", "2g", self.address)
-            worker = self.spawn(f"worker{number}", f"{DEPLOY}.worker.Worker", *words)
+        words = (f"{DEPLOY}.worker.Worker", *host, "--cores", "1", "--memory", "2g", self.address)
+        for worker in [self.spawn(f"worker{number}", *words) for number in (1, 2)]:
             self.said(worker, r"(Successfully registered) with master")
 
     def said(self, log: Path, pattern: str) -> str:
@@ -170,29 +169,17 @@ def test_a_command_with_master(cluster: Standalone, tmp_path: Path) -> None:
     assert len(list(apps[0].iterdir())) == 2, "both workers ran executors"
 
 
-def test_spark_submit_with_damage(cluster: Standalone, tmp_path: Path) -> None:
-    """spark-submit runs the file of ``deploy/``, and its exit code is the job's."""
-    root = unpack("03c-bad-body", tmp_path)
-    job = ROOT / "deploy" / "spark" / "twinlog_job.py"
-    submit = [str(HOME / "bin" / "spark-submit"), "--master", cluster.address]
-    words = ["spark", "verify", "--path", str(root), "-o", "json"]
-    done = cluster.run(*submit, str(job), *words)
-    assert done.returncode == 65, done.stderr[-3000:]
-    report = json.loads(done.stdout[done.stdout.index("{") :])
-    assert report["findings"][0]["likely_cause"] == "torn tail"
-
-
-TWO_JOBS = """
-import os, sys
+JOBS = """
+import os, runpy, sys
 from cli.app import main
-from twinlog.spark.jobs.session import session
-master, servers, folder = sys.argv[1:]
-session(master)
+job, servers, folder, damaged = sys.argv[1:]
 for words in (["stats", "skew", "--topic", "orders"], ["archive", "--to", folder + "/archive"]):
     report = f"{folder}/{words[0]}.json"
     code = main(["spark", *words, "--servers", servers, "--report", report], dict(os.environ))
     if code:
         sys.exit(code)
+sys.argv[1:] = ["spark", "verify", "--path", damaged, "--report", folder + "/verify.json"]
+runpy.run_path(job, run_name="__main__")
 """
 
 
@@ -200,8 +187,10 @@ def test_executors_ask_nodes(cluster: Standalone, tmp_path: Path) -> None:
     """Executors read a topic, then every sealed segment, from the nodes: no directory of theirs is
     shared. What they archived is the log's bytes, and the nodes take it for that.
 
-    Both commands run in one session, which the first of them leaves as it was.
+    spark-submit runs all of it in one session, which each command leaves as it was; the last is the
+    file of ``deploy/`` on a damaged store, and its exit code is the application's.
     """
+    damaged = unpack("03c-bad-body", tmp_path / "damaged")
     nodes = Processes(tmp_path, nodes=2, segment_size=1 << 20)
     try:
         nodes.start_all()
@@ -211,9 +200,14 @@ def test_executors_ask_nodes(cluster: Standalone, tmp_path: Path) -> None:
             with client.producer("orders") as producer:
                 for number in range(3000):
                     producer.send(b"%01024d" % number)
-        words = [sys.executable, "-c", TWO_JOBS, cluster.address, servers, str(tmp_path)]
-        done = cluster.run(*words)
-        assert done.returncode == 0, done.stderr[-3000:]
+        (tmp_path / "jobs.py").write_text(JOBS)
+        submit = [str(HOME / "bin" / "spark-submit"), "--master", cluster.address]
+        job = ROOT / "deploy" / "spark" / "twinlog_job.py"
+        words = [str(tmp_path / "jobs.py"), str(job), servers, str(tmp_path), str(damaged)]
+        done = cluster.run(*submit, *words)
+        assert done.returncode == 65, done.stderr[-3000:]
+        verified = json.loads((tmp_path / "verify.json").read_text())
+        assert verified["findings"][0]["likely_cause"] == "torn tail"
         (row,) = json.loads((tmp_path / "stats.json").read_text())["rows"]
         assert (row["topic"], row["messages"]) == ("orders", 3000)
         report = json.loads((tmp_path / "archive.json").read_text())
