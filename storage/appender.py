@@ -1,9 +1,10 @@
 """The master's way into the log: sections are checked, numbered, stamped, and become batches.
 
-A turn takes all sections that have arrived. Each is judged before a byte of it is placed: topic,
-producer's sequence, every record (one kernel call). Then its bytes are copied beyond the end,
-numbered and stamped in place (another call), and when the batch is full or the turn is over, the
-batch's CRC is taken from the stored bytes and its entry is written. A section is never divided.
+A turn takes all sections that have arrived. One that is out of the ordinary in nothing is judged,
+copied beyond the end, numbered, stamped and taken into the batch's CRC by one kernel call. Anything
+else is judged before a byte of it is placed: topic, producer's sequence, every record; then it is
+copied, numbered and stamped. When the batch is full or the turn is over, the batch's CRC, which is
+one of the stored bytes, and its entry are written. A section is never divided.
 
 A full file ends with a filler; the next one begins with an epoch record that repeats the epoch and
 carries the crc32c of the old file's entries.
@@ -62,12 +63,19 @@ DISK_FULL = "the disk is full: nothing was stored, reads go on"
 
 @dataclass(slots=True)
 class _Turn:
-    """What one append has placed and not yet entered."""
+    """What one append has placed and not yet entered.
+
+    The batch under way begins at ``start``; ``crc`` is that of its bytes below ``covered``.
+    Sections that end at or below ``limit`` need no room to be made.
+    """
 
     results: list[SectionResult | None]
     entries: list[BatchEntry] = field(default_factory=list[BatchEntry])
     start: int = 0
     cursor: int = 0
+    covered: int = 0
+    crc: int = 0
+    limit: int = 0
     count: int = 0
     undo: list[tuple[Key, Line | None]] = field(default_factory=list[tuple[Key, Line | None]])
     numbers: list[tuple[tuple[str, int], int]] = field(
@@ -75,6 +83,11 @@ class _Turn:
     )
     members: list[int] = field(default_factory=list[int])
     failures: int = 0
+
+    def begin(self, at: int) -> None:
+        """Begin a batch there."""
+        self.start = self.cursor = self.covered = at
+        self.crc = self.count = self.limit = 0
 
 
 class Appender:
@@ -209,10 +222,13 @@ class Appender:
             result = self._alone(sections[0])
             if result is not None:
                 return [result]
-        turn = _Turn([None] * len(sections), start=log.tail, cursor=log.tail)
+        turn = _Turn([None] * len(sections))
+        turn.begin(log.tail)
+        self._set_limit(turn)
         for number, section in enumerate(sections):
             try:
-                turn.results[number] = self._one(turn, number, section, system)
+                result = None if system else self._plain(turn, number, section)
+                turn.results[number] = result or self._one(turn, number, section, system)
             except DiskFull:
                 self._abandon(turn)
                 turn.results[number] = refused("disk-full", DISK_FULL)
@@ -257,6 +273,39 @@ class Appender:
             done = Done(section.sequence, section.count, first, at, at + length, digest)
             self._producers.append(key, section.producer_epoch, done)
         return SectionResult(Outcome.STORED, first, at, at + length)
+
+    def _plain(self, turn: _Turn, number: int, section: Section) -> SectionResult | None:
+        """Place a section that is out of the ordinary in nothing; None: nothing was placed."""
+        log, topic, queue = self._log, section.topic, section.queue
+        known = self._layers.confirmed.topics.get(topic)
+        at, end = turn.cursor, turn.cursor + len(section.data)
+        if known is None or known.batch or not 0 <= queue < known.queues or end > turn.limit:
+            return None
+        key, mark = (section.producer, topic, queue), None
+        if section.producer:
+            if not follows(self._producers.line(key), section.producer_epoch, section.sequence):
+                return None
+            mark = sequence_text(section)
+        self._cover(turn)
+        place = topic, queue
+        before = self._numbers.get(place, -1)
+        first = before if before >= 0 else self._queues.end(topic, queue)
+        made = kernels.place_next(
+            section.data, section.count, topic.encode(), queue, mark, self._limits,
+            log.window(at, end - at), (at, first, log.timestamp, self._host), turn.crc,
+        )  # fmt: skip
+        if made is None:
+            return None
+        digest, turn.crc = made
+        turn.cursor = turn.covered = end
+        turn.count += section.count
+        turn.numbers.append((place, before))
+        self._numbers[place] = first + section.count
+        if section.producer:
+            done = Done(section.sequence, section.count, first, at, end, digest)
+            turn.undo.append((key, self._producers.append(key, section.producer_epoch, done)))
+        turn.members.append(number)
+        return SectionResult(Outcome.STORED, first, at, end)
 
     def append_control(self, change: Control, wall_ms: int) -> SectionResult:
         """Append a control record, as a batch of its own."""
@@ -424,24 +473,36 @@ class Appender:
         if not fits or log.file_is_new:
             self._finish(turn)
             self._roll()
-            turn.start = turn.cursor = log.tail
+            turn.begin(log.tail)
         if not log.has_place(turn.cursor + length):
             self._finish(turn)
             log.pass_pool("log.commit")
-            turn.start = turn.cursor = log.tail
+            turn.begin(log.tail)
+        self._set_limit(turn)
+
+    def _set_limit(self, turn: _Turn) -> None:
+        most = turn.start + self._joined_max
+        turn.limit = min(most, self._log.reach() - BLANK_SIZE)
+
+    def _cover(self, turn: _Turn) -> None:
+        """Take what was placed since into the CRC of the batch."""
+        at, length = turn.covered, turn.cursor - turn.covered
+        if length:
+            turn.crc = kernels.crc32c(self._log.place(at, length), turn.crc)
+            turn.covered += length
 
     def _close(self, turn: _Turn) -> None:
         """Make an entry of what was placed since the last one."""
         if not turn.count:
             return
         log, length = self._log, turn.cursor - turn.start
-        crc = kernels.crc32c(log.place(turn.start, length))
+        self._cover(turn)
         entry = BatchEntry(
-            turn.start, length, turn.count, log.history.last, crc, log.timestamp, KIND_RECORDS,
+            turn.start, length, turn.count, log.history.last, turn.crc, log.timestamp, KIND_RECORDS,
             log.flushed,
         )  # fmt: skip
         turn.entries.append(entry)
-        turn.start, turn.count = turn.cursor, 0
+        turn.begin(turn.cursor)
 
     def _finish(self, turn: _Turn) -> None:
         """Write the entries of the turn; from now on its sections are in the log."""
@@ -477,5 +538,4 @@ class Appender:
         turn.members.clear()
         turn.undo.clear()
         turn.numbers.clear()
-        turn.start = turn.cursor = self._log.tail
-        turn.count = 0
+        turn.begin(self._log.tail)

@@ -174,6 +174,16 @@ class CommitLog:
             self._placed = self.end + length
         return last.mapping.buffer[at : at + length]
 
+    def reach(self) -> int:
+        """Return how far batches may go straight into the file at the end: its end, or ours.
+
+        Ours as in `has_room`: where a file has just begun, past a memory pool.
+        """
+        files = self.segments.all
+        if self._buffering or not files or not files[-1].index.count:
+            return self.end
+        return files[-1].end
+
     def add_one(self, packed: bytes, length: int, op: str) -> None:
         """Write the packed entry of a batch of ``length`` bytes that is in place, as `add` does."""
         segments = self.segments

@@ -52,7 +52,13 @@ if TYPE_CHECKING:
         verify_records,
         walk,
     )
-    from twinlog.kernels.single import frame_head, place_batch, place_section, take_frame
+    from twinlog.kernels.single import (
+        frame_head,
+        place_batch,
+        place_next,
+        place_section,
+        take_frame,
+    )
 
 __all__ = [
     "EXPLANATIONS",
@@ -76,6 +82,7 @@ __all__ = [
     "patch_section",
     "pick_properties",
     "place_batch",
+    "place_next",
     "place_section",
     "record_starts",
     "scan_keys",
@@ -173,6 +180,7 @@ if not TYPE_CHECKING:
     patch_section = _chosen.patch_section
     pick_properties = _chosen.pick_properties
     place_batch = _small.place_batch
+    place_next = _small.place_next
     place_section = _small.place_section
     record_starts = _chosen.record_starts
     scan_keys = _chosen.scan_keys

@@ -15,7 +15,7 @@ from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_Resize
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport free, realloc
-from libc.string cimport memchr, memcmp, memcpy
+from libc.string cimport memchr, memcmp, memcpy, memset
 
 from twinlog.errors import RecordRefused
 from twinlog.kernels import plain as _plain
@@ -399,7 +399,7 @@ def crc32c(data, uint32_t value=0):
 
 
 def crc_level(int level):
-    """Use only the tables (0), 128-bit folding too (1) or all the CPU has (2); for tests."""
+    """Use tables (0), 128-bit folding too (1), 512-bit (2) or all the CPU has (3); for tests."""
     twinlog_crc_limit(level)
 
 

@@ -1,8 +1,8 @@
 /* CRC-32 (IEEE, of record bodies) and CRC-32C (Castagnoli, of batches and frames).
  *
  * Both are reflected CRCs over the same bit order, so one set of routines serves both, with other
- * constants: carry-less multiplication where the CPU has it (512 bits wide with VPCLMULQDQ, else
- * 128), the crc32 instruction for short CRC-32C, tables of 8 bytes a step everywhere. What runs is
+ * constants: carry-less multiplication where the CPU has it (512 bits wide with VPCLMULQDQ, without
+ * a rest with VBMI2, else 128), the crc32 instruction for short CRC-32C, tables of 8 bytes a step everywhere. What runs is
  * decided once, by twinlog_crc_setup(), from what the CPU says.
  *
  * Not here: anything about records.
@@ -32,6 +32,7 @@ typedef struct {
     uint64_t fold384[2];
     uint64_t fold256[2];
     uint64_t fold128[2];
+    uint64_t quarters[8];     /* the last three once more, and none */
     uint64_t fold64;
     uint64_t barrett[2];      /* P and x^64 / P, reflected */
 } twinlog_crc_kind;
@@ -39,14 +40,18 @@ typedef struct {
 static const twinlog_crc_kind twinlog_ieee = {
     0xEDB88320u,
     {0x11542778a, 0x1322d1430}, {0x154442bd4, 0x1c6e41596}, {0x03db1ecdc, 0x174359406},
-    {0x0f1da05aa, 0x15a546366}, {0x1751997d0, 0x0ccaa009e}, 0x163cd6124,
+    {0x0f1da05aa, 0x15a546366}, {0x1751997d0, 0x0ccaa009e},
+    {0x03db1ecdc, 0x174359406, 0x0f1da05aa, 0x15a546366, 0x1751997d0, 0x0ccaa009e, 0, 0},
+    0x163cd6124,
     {0x1db710641, 0x1f7011641},
 };
 
 static const twinlog_crc_kind twinlog_castagnoli = {
     0x82F63B78u,
     {0x0dcb17aa4, 0x0b9e02b86}, {0x0740eef02, 0x09e4addf8}, {0x01c291d04, 0x1d82c63da},
-    {0x1384aa63a, 0x0ba4fc28e}, {0x0f20c0dfe, 0x14cd00bd6}, 0x0dd45aab8,
+    {0x1384aa63a, 0x0ba4fc28e}, {0x0f20c0dfe, 0x14cd00bd6},
+    {0x01c291d04, 0x1d82c63da, 0x1384aa63a, 0x0ba4fc28e, 0x0f20c0dfe, 0x14cd00bd6, 0, 0},
+    0x0dd45aab8,
     {0x105ec76f1, 0x0dea713f1},
 };
 
@@ -54,6 +59,7 @@ static uint32_t twinlog_ieee_table[8][256];
 static uint32_t twinlog_castagnoli_table[8][256];
 static int twinlog_has_clmul = 0;
 static int twinlog_has_clmul512 = 0;
+static int twinlog_has_expand = 0;
 static int twinlog_has_crc32c = 0;
 
 static void twinlog_crc_fill(uint32_t table[8][256], uint32_t polynomial) {
@@ -78,12 +84,17 @@ static void twinlog_crc_setup(void) {
     twinlog_has_crc32c = __builtin_cpu_supports("sse4.2") != 0;
     twinlog_has_clmul512 = twinlog_has_clmul && __builtin_cpu_supports("vpclmulqdq") &&
                            __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl");
+    twinlog_has_expand = twinlog_has_clmul512 && __builtin_cpu_supports("avx512bw") &&
+                         __builtin_cpu_supports("avx512vbmi2");
 #endif
 }
 
-/* 0 tables only, 1 crc32 instruction and 128-bit folding, 2 all; for tests of every path. */
+/* 0 tables only, 1 crc32 instruction and 128-bit folding, 2 512-bit folding too, 3 all; for tests
+   of every path. */
 static void twinlog_crc_limit(int level) {
     twinlog_crc_setup();
+    if (level < 3)
+        twinlog_has_expand = 0;
     if (level < 2)
         twinlog_has_clmul512 = 0;
     if (level < 1)
@@ -214,6 +225,59 @@ twinlog_crc_fold_wide(
     return twinlog_crc_reduce(kind, x);
 }
 
+/* n >= 4, all of it: the bytes are taken as if zeros stood before them up to a whole number of
+   64-byte blocks, which changes no CRC, so nothing is left over for tables. */
+__attribute__((target("avx512f,avx512bw,avx512vl,avx512vbmi2,vpclmulqdq,pclmul,sse4.1"))) static
+uint32_t twinlog_crc_padded(
+    const twinlog_crc_kind *kind, uint32_t crc, const uint8_t *p, size_t n) {
+    const size_t head = (n - 1) % 64 + 1;
+    const __m512i state = _mm512_inserti32x4(
+        _mm512_setzero_si512(), _mm_cvtsi32_si128((int)crc), 0);
+    __m512i d = _mm512_xor_si512(
+        _mm512_maskz_loadu_epi8(~(uint64_t)0 >> (64 - head), p), state);
+    d = _mm512_maskz_expand_epi8(~(uint64_t)0 << (64 - head), d);
+    p += head;
+    n -= head;
+    if (n) {
+        /* of a head shorter than the state, the state's rest goes to the next block */
+        __m512i next = TWINLOG_LOAD512(p);
+        if (head < 4) {
+            const __m128i rest = _mm_cvtsi32_si128((int)(crc >> 8 * head));
+            next = _mm512_xor_si512(next, _mm512_inserti32x4(_mm512_setzero_si512(), rest, 0));
+        }
+        __m512i k = TWINLOG_KEY512(kind->fold512);
+        if (n >= 192) {
+            __m512i a = d, b = next, c = TWINLOG_LOAD512(p + 64);
+            d = TWINLOG_LOAD512(p + 128);
+            const __m512i far = TWINLOG_KEY512(kind->fold2048);
+            for (p += 192, n -= 192; n >= 256; p += 256, n -= 256) {
+                a = TWINLOG_FOLD512(a, far, TWINLOG_LOAD512(p));
+                b = TWINLOG_FOLD512(b, far, TWINLOG_LOAD512(p + 64));
+                c = TWINLOG_FOLD512(c, far, TWINLOG_LOAD512(p + 128));
+                d = TWINLOG_FOLD512(d, far, TWINLOG_LOAD512(p + 192));
+            }
+            b = TWINLOG_FOLD512(a, k, b);
+            c = TWINLOG_FOLD512(b, k, c);
+            d = TWINLOG_FOLD512(c, k, d);
+        } else {
+            d = TWINLOG_FOLD512(d, k, next);
+            p += 64;
+            n -= 64;
+        }
+        for (; n; p += 64, n -= 64)
+            d = TWINLOG_FOLD512(d, k, TWINLOG_LOAD512(p));
+    }
+    /* fold512's neighbours for three quarters at once; the last one stays as it is */
+    const __m512i keys = _mm512_loadu_si512((const void *)kind->quarters);
+    __m512i folded = _mm512_xor_si512(
+        _mm512_clmulepi64_epi128(d, keys, 0x00), _mm512_clmulepi64_epi128(d, keys, 0x11));
+    folded = _mm512_mask_mov_epi64(folded, 0xC0, d);
+    __m256i half = _mm256_xor_si256(
+        _mm512_castsi512_si256(folded), _mm512_extracti64x4_epi64(folded, 1));
+    return twinlog_crc_reduce(
+        kind, _mm_xor_si128(_mm256_castsi256_si128(half), _mm256_extracti128_si256(half, 1)));
+}
+
 static uint32_t twinlog_crc_blocks(
     const twinlog_crc_kind *kind, uint32_t crc, const uint8_t *p, size_t n, size_t *taken) {
     if (n >= 256 && twinlog_has_clmul512)
@@ -227,6 +291,8 @@ static uint32_t twinlog_crc_blocks(
 static uint32_t twinlog_crc32(uint32_t crc, const uint8_t *p, size_t n) {
     crc = ~crc;
 #if TWINLOG_X86
+    if (n >= 16 && twinlog_has_expand)
+        return ~twinlog_crc_padded(&twinlog_ieee, crc, p, n);
     if (n >= 64 && twinlog_has_clmul) {
         size_t taken;
         crc = twinlog_crc_blocks(&twinlog_ieee, crc, p, n, &taken);

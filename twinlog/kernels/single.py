@@ -121,7 +121,7 @@ def frame_head(
     return b"".join((head, _CRC.pack(crc32c(head)), fields))
 
 
-def place_section(
+def place_next(
     data: Buffer,
     count: int,
     topic: bytes,
@@ -130,12 +130,12 @@ def place_section(
     limits: tuple[int, int],
     target: memoryview | bytearray,
     place: tuple[int, int, int, bytes],
-    entry: tuple[int, int],
-) -> tuple[int, bytes] | None:
-    """Check a section, copy it to where it is stored, number and stamp it; make its batch entry.
+    crc: int,
+) -> tuple[int, int] | None:
+    """Check a section, copy it to where it is stored, number and stamp it.
 
     None when a record is refused, names light queues, or does not carry the producer's sequence:
-    nothing was written then.
+    then zeros stand where something was written, be it in front of that record.
 
     Args:
         data: The section as the client sent it.
@@ -146,10 +146,11 @@ def place_section(
         limits: Largest body in bytes, address family of the store hosts.
         target: Its place in the log, as long as ``data``.
         place: Log offset, queue offset of the first record, store timestamp, store host.
-        entry: Epoch and flushed offset for the batch entry.
+        crc: CRC-32C of what stands before it in its batch.
 
     Returns:
-        The digest of the bodies (never 0), and the packed entry of a batch that is this section.
+        The digest of the bodies (never 0 but without a sequence, where nobody asks for it), and the
+        CRC-32C of its batch so far.
     """
     (body_max, family), (log_offset, queue_offset, stamp, host) = limits, place
     length = len(data)
@@ -168,9 +169,43 @@ def place_section(
         target, 0, length, log_offset=log_offset, queue_offset=queue_offset,
         store_timestamp=stamp, store_host=host,
     )  # fmt: skip
-    epoch, flushed = entry
-    body = _ENTRY.pack(log_offset, length, count, epoch, crc32c(target), stamp, 0, flushed)
-    return bodies_digest(data, 0, length) or 1, body + _CRC.pack(crc32c(body))
+    digest = 0 if sequence is None else bodies_digest(data, 0, length) or 1
+    return digest, crc32c(target, crc)
+
+
+def place_section(
+    data: Buffer,
+    count: int,
+    topic: bytes,
+    queue: int,
+    sequence: bytes | None,
+    limits: tuple[int, int],
+    target: memoryview | bytearray,
+    place: tuple[int, int, int, bytes],
+    entry: tuple[int, int],
+) -> tuple[int, bytes] | None:
+    """Place a section that is a batch of its own, as `place_next` does, and make its entry.
+
+    Args:
+        data: As there, and so are the others.
+        count: Records it must hold.
+        topic: Its topic.
+        queue: Its queue.
+        sequence: Value of TL_SEQ of its first record.
+        limits: Largest body, address family.
+        target: Its place.
+        place: Log offset, queue offset, store timestamp, store host.
+        entry: Epoch and flushed offset for the batch entry.
+
+    Returns:
+        The digest, and the packed entry; None as there.
+    """
+    made = place_next(data, count, topic, queue, sequence, limits, target, place, 0)
+    if made is None:
+        return None
+    (digest, crc), (epoch, flushed) = made, entry
+    body = _ENTRY.pack(place[0], len(data), count, epoch, crc, place[2], 0, flushed)
+    return digest, body + _CRC.pack(crc32c(body))
 
 
 def place_batch(
