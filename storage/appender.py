@@ -18,11 +18,11 @@ Not here: who may append (`storage.store` checks the token), when it is confirme
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from storage.commit_log import CommitLog
 from storage.dispatcher import STRETCH_MAX, enter_sections, scan
-from storage.epoch_history import EpochRecord, encode_epoch
+from storage.epoch_history import EpochPattern, EpochRecord, encode_epoch
 from storage.errors import DiskFull
 from storage.light import QUEUES_MAX, LightRefused, Share, light_runs, shares, write_offset
 from storage.producers import Done, Key, Line, Producers, Verdict, follows, judge
@@ -110,6 +110,7 @@ class Appender:
         self._host = pack_host(settings.store_host)
         self._family = 6 if len(self._host) == 20 else 4
         self._opening: EpochRecord | None = None
+        self._pattern: EpochPattern | None = None
         self._length_max = settings.batch_length_max
         self._limits = (settings.message_size_max, self._family)
         self._joined_max = min(settings.batch_size_max, settings.batch_length_max)
@@ -120,7 +121,7 @@ class Appender:
         """Drop the pending layer and the right to open files; `rebuild` makes it anew."""
         self._numbers.clear()
         self._producers.forget_pending()
-        self._opening = None
+        self._opening = self._pattern = None
 
     def rebuild(self, start: int) -> None:
         """Make the pending layer from the batches between ``start`` and the end."""
@@ -156,7 +157,7 @@ class Appender:
         Raises:
             DiskFull: Nothing was appended.
         """
-        before, self._opening = self._opening, value
+        before, self._opening, self._pattern = self._opening, value, None
         try:
             self._log.timestamp = max(self._log.timestamp, wall_ms)
             if self._log.room < SEGMENT_RESERVE or self._log.file_is_new:
@@ -166,6 +167,8 @@ class Appender:
         except BaseException:
             self._opening = before
             raise
+        again = replace(value, start=self._log.history.last_start)
+        self._pattern = EpochPattern(again, self._settings.store_host)
 
     def _roll(self) -> None:
         """End the file, begin the next one; what an earlier attempt has done is not done again."""
@@ -185,13 +188,19 @@ class Appender:
         log, value = self._log, self._opening
         assert value is not None
         queue_offset = self.next_number(SYSTEM_TOPIC_EPOCH, 0)
+        again = None
+        if self._pattern is not None and chain:
+            again = self._pattern.fill(
+                log_offset=log.end, queue_offset=queue_offset, store_timestamp=log.timestamp,
+                chain=chain,
+            )  # fmt: skip
         fresh = value.epoch != log.history.last
         start = log.end if fresh else log.history.last_start
         parts = EpochRecord(
             value.epoch, start, value.node, value.session, value.wall_ms, value.previous,
             value.confirm, value.end, value.reason, value.by, chain,
         )  # fmt: skip
-        data = encode_epoch(
+        data = again or encode_epoch(
             parts,
             log_offset=log.end,
             queue_offset=queue_offset,

@@ -36,6 +36,10 @@ def _start(segment: Segment) -> int:
     return segment.start
 
 
+def _end(segment: Segment) -> int:
+    return segment.end
+
+
 def _lost(start: int) -> CorruptionError:
     path = log_path(start)
     return CorruptionError(
@@ -99,7 +103,9 @@ class Segments:
         Raises:
             CorruptionError: The file of one between them is lost.
         """
-        found = [one for one in self.all if one.start < end and one.end > start]
+        files = self.all  # a cold read looks from its thread while files leave
+        first = bisect_right(files, start, key=_end)
+        found = files[first : bisect_left(files, end, lo=first, key=_start)]
         if found and found[-1].end - found[0].start != len(found) * self.size:
             gap = next(one for one, after in pairwise(found) if one.end != after.start)
             raise _lost(gap.end)

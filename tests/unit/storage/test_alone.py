@@ -1,4 +1,4 @@
-"""A section that is all of its turn: the short way leaves what the general way would have left."""
+"""Sections out of the ordinary in nothing: the short ways leave what the general one would have."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from storage import Section, SectionResult, Store
 from storage.appender import Appender
-from tests.crash.workbench import append, master, section, settle
+from tests.crash.workbench import SETTINGS, append, master, section, settle
 from tests.fakes.disk import FakeDisk
 
 APPENDS = 120
@@ -84,3 +84,29 @@ def test_the_short_way_leaves_what_the_general_way_leaves(
     assert left[0] == left[1]
     assert "disk-full" in {result.code for result in results}
     assert APPENDS // 3 < sum(taken) < len(taken), "both ways are gone"
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_turn_of_sections_leaves_the_same(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    """One call a section or several: bytes, entries, results, with batches that fill up."""
+    settings = replace(SETTINGS, batch_size_max=4096)
+    found: list[tuple[list[SectionResult], bytes, list[bytes]]] = []
+    for short in (True, False):
+        if not short:
+            monkeypatch.setattr(Appender, "_plain", lambda *_: None)
+        disk = FakeDisk()
+        store, rng, told = master(disk, settings=settings), random.Random(seed), story(seed) * 2
+        results: list[SectionResult] = []
+        while told:
+            count = rng.randrange(2, 30)
+            turn, told = told[:count], told[count:]
+            if rng.random() < 0.1:
+                disk.faults.fail("log.append", after=rng.randrange(2), error=28)
+            results += append(store, *turn)
+            settle(store)
+        indexes = [bytes(one.index.packed(0, one.index.count)) for one in store._log.segments.all]
+        names = [name for name in disk.list("commitlog") if name.isdigit()]
+        log = b"".join(disk.read_at(f"commitlog/{n}", 0, 16 * 1024, "") for n in sorted(names))
+        assert len(names) > 1
+        found.append((results, log, indexes))
+    assert found[0] == found[1]

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import errno
 import pickle
+from dataclasses import replace
 
 import pytest
 
 from storage import Job, StoreSettings
-from storage.epoch_history import EpochHistory, EpochRecord
+from storage.epoch_history import EpochHistory, EpochPattern, EpochRecord, encode_epoch
 from storage.errors import DiskError, DiskFull, IndexOff, disk_error
 from storage.flusher import Flush, FlushPolicy
 from storage.packing import number, pack, seal, text, unpack, unseal
@@ -568,3 +569,15 @@ def test_a_node_without_a_key_index_says_how_to_go_on() -> None:
     error = IndexOff.of_node()
     assert (error.code, error.retryable) == ("index-off", False)
     assert "key_index = true" in str(error.hint)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+def test_an_epoch_record_by_its_pattern_is_the_encoded_one(host: str) -> None:
+    """Whatever differs from file to file; chains of fewer bytes are left to the encoder."""
+    value = EpochRecord(3, 700, "n1", 1 << 60, 1_700_000_000_000, 2, 650, 700, "kill", "n2")
+    pattern = EpochPattern(value, (host, 7410))
+    for chain, place in ((1 << 16, 0), (0xFFFFFFFF, 1 << 40), (123_456_789, 1024)):
+        places = {"log_offset": place, "queue_offset": place // 9, "store_timestamp": place + 5}
+        encoded = encode_epoch(replace(value, chain=chain), **places, store_host=(host, 7410))
+        assert pattern.fill(**places, chain=chain) == encoded
+    assert pattern.fill(log_offset=0, queue_offset=0, store_timestamp=0, chain=65_535) is None
