@@ -86,11 +86,11 @@ def requests(node: Node, folder: Path, size: int) -> tuple[Path, Path]:
         reader = wire.FrameReader()
         ask(link, reader, hello())
         offset = at = 0
-        while at < size:
+        while at < size - CHUNK:
             found = ask(link, reader, reading(offset + 1, offset, 1 << 16))
             count, length = int(str(found.fields["count"])), len(found.payload)
             if not count:
-                break
+                raise SystemExit(f"the node stored only {at} bytes of {size}: {found.fields}")
             ours.append(reading(len(ours), offset, count))
             place = struct.pack(">QQ", at, length)
             theirs.append(wire.encode_whole(wire.Frame(wire.Type.READ, payload=place)))
@@ -173,8 +173,7 @@ def write(node: Node, size: int) -> None:
         reader = wire.FrameReader()
         ask(link, reader, hello())
         for _ in range(size // len(data)):
-            if (found := ask(link, reader, request)).is_error or found.fields["results"][0][0]:
-                raise SystemExit(f"the node stores nothing: {found.fields}")
+            ask(link, reader, request)  # what is not stored is missed when requests are made
 
 
 def table(found: dict[str, list[dict[str, float]]]) -> str:

@@ -295,7 +295,8 @@ class Appender:
             if not follows(self._producers.line(key), section.producer_epoch, section.sequence):
                 return None
             mark = sequence_text(section)
-        self._cover(turn)
+        if turn.covered != at:
+            self._cover(turn)
         place = topic, queue
         before = self._numbers.get(place, -1)
         first = before if before >= 0 else self._queues.end(topic, queue)
