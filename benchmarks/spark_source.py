@@ -37,14 +37,14 @@ METADATA = "topic STRING, queue_id INT, queue_offset BIGINT, store_timestamp TIM
 NO_MAP = "topic STRING, queue_id INT, queue_offset BIGINT, physical_offset BIGINT, body BINARY"
 
 
-def make(root: Path, records: int) -> None:
-    """Write a store of about so many records."""
+def make(root: Path, records: int, words: bytes | None = None, segment: int = SEGMENT) -> None:
+    """Write a store of about so many records, their bodies cut from ``words`` (else random)."""
     (root / "commitlog").mkdir(parents=True)
     keys = [(f"topic{t}", q) for t in range(TOPICS) for q in range(QUEUES)]
     encoders = {key: RecordEncoder(*key) for key in keys}
     numbers = dict.fromkeys(keys, 0)
     held: dict[tuple[str, int], bytearray] = {key: bytearray() for key in keys}
-    words = os.urandom(1 << 20)
+    words = words or os.urandom(1 << 20)
     log, base, done = bytearray(), 0, 0
     while done < records:
         key = keys[done // SECTION % len(keys)]
@@ -54,8 +54,8 @@ def make(root: Path, records: int) -> None:
             text = encode_properties({"TAGS": f"tag{i % 8}", "KEYS": f"key-{done + i}"})
             encoder.add(words[at : at + BODY], properties=text, born_timestamp=1_700_000_000_000)
         data = encoder.take()
-        if len(log) + len(data) + 8 > SEGMENT:
-            base = flush(root, log, base)
+        if len(log) + len(data) + 8 > segment:
+            base = flush(root, log, base, segment)
         kernels.patch_section(
             data,
             0,
@@ -70,7 +70,7 @@ def make(root: Path, records: int) -> None:
         log += data
         numbers[key] += SECTION
         done += SECTION
-    flush(root, log, base)
+    flush(root, log, base, segment)
     for (topic, queue), entries in held.items():
         folder = root / "consumequeue" / topic / str(queue)
         folder.mkdir(parents=True)
@@ -80,15 +80,15 @@ def make(root: Path, records: int) -> None:
     (root / "checkpoint").write_bytes(Checkpoint().pack())
 
 
-def flush(root: Path, log: bytearray, base: int) -> int:
+def flush(root: Path, log: bytearray, base: int, segment: int) -> int:
     """Write one log file, its end as a blank, and return the next one's start."""
-    left = SEGMENT - len(log)
+    left = segment - len(log)
     blank = left.to_bytes(4, "big") + bytes.fromhex("CBD43194")
     path = root / "commitlog" / file_name(base)
     path.write_bytes(log + blank)
-    os.truncate(path, SEGMENT)
+    os.truncate(path, segment)
     log.clear()
-    return base + SEGMENT
+    return base + segment
 
 
 def cpu() -> float:

@@ -98,6 +98,7 @@ def write_segment(sealed: Sealed, to: str, codec: Codec, run: str) -> Segment:
         files = target.finish()
         if sealed.batches:
             files.append(target.batches(scan.index))
+        target.sync_folders()
         return Segment(
             group=sealed.group,
             base=sealed.base,
@@ -135,6 +136,7 @@ class _Target:
         self._stem = f"{sealed.group}-{sealed.name}-{attempt}"
         self._open: dict[tuple[str, str], _Open] = {}
         self._keys: list[Any] = []
+        self._folders: set[Path] = set()
 
     def take(self, table: Any) -> None:
         """Write the rows of one window to the files they belong to."""
@@ -177,8 +179,13 @@ class _Target:
             known = file.queues.get(name, (low, high))
             file.queues[name] = min(known[0], low), max(known[1], high)
 
+    def sync_folders(self) -> None:
+        """Make the names of all files durable, each folder once."""
+        for folder in self._folders:
+            sync_directory(folder)
+
     def finish(self) -> list[ArchivedFile]:
-        """Close all files, make them durable and return them."""
+        """Close all files, flush them and return them; their names are `sync_folders`'s."""
         found: list[ArchivedFile] = []
         for file in self._open.values():
             file.writer.close()
@@ -215,7 +222,7 @@ class _Target:
     def _done(self, path: Path, kind: str, rows: int, **more: Any) -> ArchivedFile:
         sync_file(path)
         for folder in path.parents:
-            sync_directory(folder)
+            self._folders.add(folder)
             if folder == self._root:
                 break
         name = path.relative_to(self._root).as_posix()
