@@ -40,6 +40,7 @@ class Registration:
         last_epoch: Epoch of the last record then.
         end: End of the log then, bytes.
         promised: Largest epoch the store had promised then.
+        clean: Nothing that was acknowledged could be missing then.
     """
 
     session: int
@@ -50,6 +51,7 @@ class Registration:
     last_epoch: int = 0
     end: int = 0
     promised: int = 0
+    clean: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +199,10 @@ class GroupState:
         )
 
 
+_WITHOUT_CLEAN = 8
+"""Values of a registration in documents from before `Registration.clean`."""
+
+
 def _registration(reg: Registration) -> list[object]:
     return [
         reg.session,
@@ -207,11 +213,13 @@ def _registration(reg: Registration) -> list[object]:
         reg.last_epoch,
         reg.end,
         reg.promised,
+        reg.clean,
     ]
 
 
 def _as_registration(item: object) -> Registration:
-    match item:
+    values = cast("list[object]", item) if isinstance(item, list) else []
+    match [*values, True] if len(values) == _WITHOUT_CLEAN else values:
         case [
             int() as session,
             str() as store,
@@ -221,10 +229,13 @@ def _as_registration(item: object) -> Registration:
             int() as last_epoch,
             int() as end,
             int() as promised,
+            bool() as clean,
         ]:
-            earlier = cast("list[list[object]]", item)[3]
+            earlier = cast("list[object]", values[3])
             starts = tuple(str(name) for name in earlier)
-            return Registration(session, store, start, starts, empty, last_epoch, end, promised)
+            return Registration(
+                session, store, start, starts, empty, last_epoch, end, promised, clean
+            )
         case _:
             raise ProtocolError(f"a registration is {item!r}", code="fields")
 

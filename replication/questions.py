@@ -167,6 +167,7 @@ class Questions:
             end=log.committed,
             promised=context.promise.epoch,
             seed=context.settings.seed,
+            session=context.session,
         )
 
     def settle(

@@ -68,6 +68,7 @@ class RegisterNode:
         clean: Nothing that was acknowledged can be missing.
         empty, last_epoch, end, promised: See ``Registration``.
         seed: Used when the register is empty.
+        session: What this process was given last; 0: nothing that it knows of.
     """
 
     node: str
@@ -81,6 +82,7 @@ class RegisterNode:
     promised: int
     seed: Seed | None = None
     report: Report = NOTHING
+    session: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,6 +316,7 @@ def _register(take: Fields, report: Report, wire_seed: object) -> RegisterNode:
         promised=take.number("promised"),
         seed=_seed(wire_seed),
         report=report,
+        session=take.optional("session") or 0,
     )
 
 

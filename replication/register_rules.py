@@ -106,6 +106,15 @@ def loses_membership(known: Registration | None, op: RegisterNode) -> bool:
     return not op.clean or is_other_store(known, op)
 
 
+def is_said_again(known: Registration, op: RegisterNode) -> bool:
+    """Whether this start has said before that it is unclean, and left both sets for it.
+
+    A call whose answer was lost may arrive long after it: the node may be in the set again, or
+    lead. Who has something new to say knows the session that it was given for what it said first.
+    """
+    return not known.clean and op.session < known.session
+
+
 def register(state: GroupState, op: RegisterNode, wall_ms: int) -> Outcome:
     """Give the node a session; an unclean or other store leaves both sets."""
     seeded = _seeded(state, op)
@@ -124,7 +133,7 @@ def register(state: GroupState, op: RegisterNode, wall_ms: int) -> Outcome:
         return Refused("old-start", f"{op.node} has started again since start {op.start}")
     if known is not None and known.start == op.start and known.store == op.store:
         gone = op.node not in state.isr and op.node not in state.elr
-        if not out or (gone and state.leader != op.node):
+        if not out or (gone and state.leader != op.node) or is_said_again(known, op):
             return state_before
     return _with_session(state, op, known, out)
 
@@ -150,6 +159,7 @@ def _with_session(
         op.last_epoch,
         op.end,
         op.promised,
+        not out,
     )
     sets: dict[str, Mapping[str, int]] = {}
     for label, members in (("isr", state.isr), ("elr", state.elr), ("suspect", state.suspect)):
