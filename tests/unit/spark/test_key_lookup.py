@@ -88,6 +88,7 @@ def test_keys_that_the_index_does_not_know(key: str) -> None:
 # -- directories ----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "case", ["02-rollover", "06-transaction", "08-lmq", "09-batch", "13-trimmed", "14-compaction"]
 )
@@ -104,6 +105,7 @@ def test_stores_of_rocketmq(case: str, tmp_path: Path) -> None:
     same({**options, **piece}, ",".join(held))
 
 
+@pytest.mark.slow
 def test_what_an_index_does_not_cover_is_read(tmp_path: Path) -> None:
     """Files that are gone at the front, in the middle and at the end; none; and after a crash."""
     root = unpack("02-rollover", tmp_path)
@@ -127,6 +129,7 @@ def test_what_an_index_does_not_cover_is_read(tmp_path: Path) -> None:
     assert same(options, some) == (count, 1400)
 
 
+@pytest.mark.slow
 def test_an_index_that_does_not_hold_together_is_not_believed(tmp_path: Path) -> None:
     """A cell of another chain, one that names no record, a file that is none: all is read."""
     root = unpack("01-basic", tmp_path)
@@ -162,6 +165,7 @@ def test_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             assert same(options, key) == (count, 420)
 
 
+@pytest.mark.slow
 def test_filters_of_spark_use_the_index(tmp_path: Path) -> None:
     """The column holds all keys of a record: a value of several leads to it by its first."""
     source = pytest.importorskip("pyspark.sql.datasource", reason="the extra spark is missing")

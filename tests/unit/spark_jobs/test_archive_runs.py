@@ -41,6 +41,7 @@ def names(root: Path) -> set[str]:
 # ── portions ────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at", [3, 4])
 def test_a_run_that_ends_early_keeps_its_portions(
     at: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -92,6 +93,7 @@ def silent(to: Path, seconds: float) -> None:
         os.utime(path, (when, when))
 
 
+@pytest.mark.slow
 def test_files_of_a_living_run_are_never_taken(tmp_path: Path) -> None:
     """Its files are two days old, its beat is not: another run removes nothing of it."""
     root, to = ours(tmp_path / "s"), tmp_path / "archive"
@@ -108,6 +110,7 @@ def test_files_of_a_living_run_are_never_taken(tmp_path: Path) -> None:
     assert found.fields["manifest"] == 1 and found.fields["segments_added"] == 0
 
 
+@pytest.mark.slow
 def test_a_run_held_for_dead_cannot_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It was stopped for two days: its files go, and its commit fails instead of naming them."""
     root, to = ours(tmp_path / "s"), tmp_path / "archive"
@@ -244,6 +247,7 @@ def test_overlapping_segments_are_refused(tmp_path: Path) -> None:
     assert len(parse(apart, "x").segments) == 2, "groups have offsets of their own"
 
 
+@pytest.mark.slow
 def test_a_hole_between_segments_has_a_verdict(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
