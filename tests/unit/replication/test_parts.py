@@ -130,6 +130,16 @@ def test_a_seed_decides_the_jitter() -> None:
 # -- waiters
 
 
+def test_a_waiter_that_was_released_does_not_expire() -> None:
+    """Its deadline lies before that of one who still waits, and is passed over."""
+    waiters = Waiters(10, 1000)
+    for number, end in enumerate((10, 20)):
+        waiters.add(number, CONFIRMED, end=end, size=5, deadline=1.0 + number)
+    assert waiters.release(CONFIRMED, 10) == [0]
+    assert waiters.expire(2.0) == [1], "the first has had its answer"
+    assert (waiters.count, waiters.bytes, waiters.expire(3.0)) == (0, 0, [])
+
+
 def test_waiters_are_released_in_order_up_to_the_offset() -> None:
     """Each once."""
     waiters = Waiters(10, 1000)
