@@ -16,6 +16,7 @@ from cli.context import Context
 from cli.failures import Exit, Failure
 from cli.parsing import PRIVATE
 from cli.render import Answer, Cell, Table, columns
+from twinlog.units import parse_whole
 
 Overrides = Annotated[tuple[str, ...], Parameter(name="--set", consume_multiple=False)]
 """``--set storage.flush=sync``, repeatable: wins over environment and file."""
@@ -39,7 +40,8 @@ def overrides(words: Iterable[str]) -> dict[str, object]:
                 f'--set is "{word}"; it is a setting and its value',
                 hints=("write it like --set storage.flush=sync",),
             )
-        found[name] = int(value) if value.isdigit() else value
+        number = parse_whole(value)
+        found[name] = value if number is None else number
     return found
 
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from twinlog import kernels
+from twinlog.compression import COMPRESSION_MASK
 from twinlog.errors import CorruptionError
 from twinlog.record import (
     FLAG_COMPRESSED,
@@ -271,7 +272,7 @@ def unfold(data: Any, at: int) -> bytes:
     outer = decode(data, at, check_crc=False)
     body, flag = outer.body, outer.sys_flag & ~(FLAG_INNER_BATCH | FLAG_NEED_UNWRAP)
     if flag & FLAG_COMPRESSED:
-        body, flag = inflate(body, flag), flag & ~FLAG_COMPRESSED
+        body, flag = inflate(body, flag), flag & ~(FLAG_COMPRESSED | COMPRESSION_MASK)
     out = bytearray()
     for i, (item_flag, text, properties) in enumerate(_items(body, outer.log_offset)):
         out += encode(
