@@ -420,9 +420,8 @@ class LimitsSection(Section):
         ge=0,
         le=0.01,
         description="How long a node that was just served looks for more before it sleeps; 0 s: "
-        "it sleeps at once. While messages follow each other that fast it keeps a core busy. With "
-        "one or two cores it looks so for other nodes only: a slave for its master, a master while "
-        "an append waits. Single sends are answered a third sooner.",
+        "it sleeps at once. While messages follow each other that fast it keeps a core busy, and "
+        "single sends are answered a third sooner.",
     )
 
 

@@ -19,10 +19,6 @@ but looks again and again, and yields the processor each time to whoever wants i
 30 to 50 us on a virtual machine and leaves the caches cold. When nothing came in that time the node
 sleeps, and spins no more before something has come that soon again.
 
-A yield helps nobody of another session or control group (Linux divides the processor between those
-first), so whoever spins may keep the very process waiting from which it hopes to hear. Therefore it
-also asks `hopeful`, which knows whose word is expected.
-
 Where there is no epoll (macOS) each socket has a wait of its own, as trio would do it.
 
 Cancellation: a cancelled `run` or `watch` leaves the sockets as they are.
@@ -59,13 +55,11 @@ class Readiness:
 
     Attributes:
         now: The loop's time when the present turn began, seconds; whoever begins one sets it.
-        hopeful: Whether a word may come soon that is worth to be looked for without sleep.
     """
 
     def __init__(self, spin_seconds: float = 0.0) -> None:
         self._spin = spin_seconds
         self._brisk = False
-        self.hopeful: Callable[[], bool] = lambda: True
         self.clock = trio.lowlevel.current_clock().current_time
         self.now = self.clock()
         self._elsewhere = 0
@@ -150,7 +144,7 @@ class Readiness:
             return poll(0, EVENTS_MAX)
         clock = self.clock
         until = clock() + self._spin
-        if self._brisk and self.hopeful():
+        if self._brisk:
             while not (events := poll(0, EVENTS_MAX)):
                 if clock() >= until:
                     break

@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import os
 import socket
 import traceback
 from collections.abc import Awaitable, Callable, Generator
@@ -58,17 +57,6 @@ TIMER_SLACK = 0.0005
 TIMER_SECONDS = 0.005
 """Between two looks at the driver's deadlines: turns come faster than anything it waits for, and
 asking all of its parts costs as much as an acknowledgement. So late may a new deadline be found."""
-
-CORES_FEW = 2
-"""With so few cores a node does not look for its clients without sleep: where one of them, a slave
-and this node share the machine, it would hold the core on which the client makes its next send."""
-
-
-def _cores() -> int:
-    """Return on how many cores this process may run."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 class NodeCrashed(RuntimeError):
@@ -106,7 +94,6 @@ class ReplicaService:
         self._outbox: Outbox | None = None
         self._timer = trio.CancelScope()
         self._looked_until = 0.0
-        self._few_cores = _cores() <= CORES_FEW
         self.after_turn: list[Callable[[float], None]] = []
         """What the node looks at when a turn's bytes are written."""
         self.crashed: str | None = None
@@ -155,7 +142,6 @@ class ReplicaService:
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             self._outbox = Outbox(nursery, self._spin_seconds)
-            self._outbox.readiness.hopeful = self.hopeful
             # The driver begins before anything can reach it.
             self.driver.start(self.now())
             self.turn()
@@ -169,11 +155,6 @@ class ReplicaService:
                 for stream in list(self._links.values()):
                     stream.close("node stops")
                 self._links.clear()
-
-    def hopeful(self) -> bool:
-        """Whether a word is near: a slave's that holds appends up, a master's; or anybody's."""
-        core = self.driver.core
-        return not self._few_cores or core.waiters.count > 0 or core.following is not None
 
     def now(self) -> float:
         """Read the loop's time, seconds, and make it the time of this turn."""

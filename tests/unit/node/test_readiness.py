@@ -6,14 +6,12 @@ import select
 import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from types import SimpleNamespace
 
 import pytest
 import trio
 import trio.testing
 
 from replication.readiness_service import Readiness
-from replication.replica_service import ReplicaService
 
 
 @asynccontextmanager
@@ -106,43 +104,6 @@ async def test_a_round_spins_only_while_sockets_answer_briskly(
     assert wait(poll), "nobody is brisk: it slept at once"  # type: ignore[arg-type]
     assert [pause > 0 for pause in poll.waits] == [True, True] + 4 * [False] + 2 * [True]
     assert len(yields) == 2
-
-
-async def test_who_hopes_for_nothing_sleeps_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However briskly sockets answer: somebody else may need the processor for it."""
-    readiness, clock = Readiness(0.0002), [0.0]
-    monkeypatch.setattr(readiness, "clock", lambda: clock[0])
-    poll = Poll(clock, [(0.0001, True)] * 3)
-    wait = readiness._wait  # pyright: ignore[reportPrivateUsage]
-    hopes = [False, True]
-    readiness.hopeful = lambda: hopes.pop(0)
-    for _ in range(3):
-        assert wait(poll)  # type: ignore[arg-type]
-    assert [pause > 0 for pause in poll.waits] == [True, True, False]
-    assert not hopes
-
-
-@pytest.mark.parametrize(
-    ("cores", "waiting", "follows", "hopeful"),
-    [
-        (2, 0, False, False),
-        (2, 1, False, True),
-        (2, 0, True, True),
-        (1, 0, False, False),
-        (3, 0, False, True),
-    ],
-)
-async def test_with_few_cores_a_node_looks_for_other_nodes_only(
-    cores: int, waiting: int, follows: bool, hopeful: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A master while an append waits for its slaves, a slave always; with more cores anybody."""
-    monkeypatch.setattr("os.sched_getaffinity", lambda pid: set(range(cores)), raising=False)
-    service = ReplicaService(peers=lambda name: None, tell=lambda *_: None, moved=lambda: None)
-    core = SimpleNamespace(
-        waiters=SimpleNamespace(count=waiting), following=object() if follows else None
-    )
-    service.attach(SimpleNamespace(core=core), SimpleNamespace())  # type: ignore[arg-type]
-    assert service.hopeful() is hopeful
 
 
 async def test_a_socket_that_never_rests_leaves_the_loop_its_turns() -> None:
