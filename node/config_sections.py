@@ -421,7 +421,7 @@ class LimitsSection(Section):
         le=0.01,
         description="How long a node that was just served looks for more before it sleeps; 0 s: "
         "it sleeps at once. While messages follow each other that fast it keeps a core busy, and "
-        "single sends are answered a third sooner.",
+        "single sends are answered sooner.",
     )
 
 
