@@ -260,6 +260,8 @@ def verify(
     *,
     fast: bool = False,
     jobs: int = 1,
+    index_slots: int | None = None,
+    index_cells: int | None = None,
     context: Annotated[Context, PRIVATE],
 ) -> int:
     """Check every byte of a store against its checksums, and its queues against its log.
@@ -270,9 +272,12 @@ def verify(
         directory: The data directory of a node, or a store of RocketMQ.
         fast: Leave out the checksums of bodies and batches.
         jobs: How many log files are looked at at the same time.
+        index_slots: Hash slots of the key index files, where cells are not four for each.
+        index_cells: Cells of the key index files; goes with --index-slots.
     """
     if not 1 <= jobs <= JOBS_MAX:
         raise Failure(Exit.USAGE, f"--jobs is {jobs}; it can be 1 to {JOBS_MAX}")
+    capacity = index_capacity(index_slots, index_cells)
     size = _log_size(directory)
     told = size >= PROGRESS_MIN
 
@@ -283,6 +288,7 @@ def verify(
         context.printer.status(f"checking: {format_size(done)} of {format_size(size)}")
 
     with open_store(directory, check_crc=not fast, watch=walked if told else None) as store:
+        store.index_capacity = capacity
         verdict = verify_store(store, Checks(fast, jobs, looked if told else None))
     context.printer.clear_status()
     state = "damaged" if verdict.damaged else "unreadable" if verdict.unreadable else "sound"
@@ -381,6 +387,22 @@ def compare(first: Path, second: Path, /, *, context: Annotated[Context, PRIVATE
     if found.difference is not None:
         return Exit.NO
     return Exit.OK if equal else Exit.UNDECIDED
+
+
+def index_capacity(slots: int | None, cells: int | None) -> tuple[int, int] | None:
+    """Return what --index-slots and --index-cells say; None for RocketMQ's four cells a slot.
+
+    Raises:
+        Failure: One without the other, or below 1 (exit 64).
+    """
+    if (slots is None) != (cells is None):
+        raise Failure(Exit.USAGE, "--index-slots and --index-cells go together")
+    if slots is None or cells is None:
+        return None
+    for name, value in (("slots", slots), ("cells", cells)):
+        if value < 1:
+            raise Failure(Exit.USAGE, f"--index-{name} is {value}; it is 1 at least")
+    return slots, cells
 
 
 def _log_size(directory: Path) -> int:

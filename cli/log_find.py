@@ -16,7 +16,7 @@ from typing import Annotated
 
 from cli.context import Context
 from cli.failures import Exit, Failure
-from cli.log import open_store, show
+from cli.log import index_capacity, open_store, show
 from cli.log_dump import Item, Window, of_record, walk
 from cli.message_format import parse_format
 from cli.parsing import PRIVATE
@@ -71,11 +71,9 @@ def find(
     if len(given) != 1:
         text = f"find takes one of --{', --'.join(asked)}, not {len(given)} of them"
         raise Failure(Exit.USAGE, text, hints=(f"twinlog log find {directory} --key KEY",))
-    if (index_slots is None) != (index_cells is None):
-        raise Failure(Exit.USAGE, "--index-slots and --index-cells go together")
+    capacity = index_capacity(index_slots, index_cells)
     with open_store(directory) as store:
-        if index_slots is not None and index_cells is not None:
-            store.index_capacity = (index_slots, index_cells)
+        store.index_capacity = capacity
         found = _found(store, asked, (topic, queue), context)
         records = [r for r in found if topic is None or r.topic == topic][:MOST]
         queued = {e.log_offset for r in records for e in _entries(store, r)}

@@ -14,14 +14,14 @@ from typing import Annotated
 
 from cli.context import Context, Fields
 from cli.failures import Exit, Failure
-from cli.log import open_store
+from cli.log import index_capacity, open_store
 from cli.options import Output
 from cli.parsing import PRIVATE, Yes
 from cli.render import Answer, Cell, Size, Table, columns
 from storage.recover import disk_at
 from storage.recover import recover as recover_store
 from storage.repair import Action, Repair, carry_out, plan_repair
-from storage.settings import INDEX_SLOTS_MAX
+from storage.settings import INDEX_CELLS_MAX, INDEX_SLOTS_MAX
 from twinlog.store_files import is_store, store_root
 from twinlog.store_marks import read_marks
 
@@ -31,6 +31,7 @@ def repair(
     /,
     *,
     index_slots: int | None = None,
+    index_cells: int | None = None,
     dry_run: bool = False,
     yes: Yes = False,
     context: Annotated[Context, PRIVATE],
@@ -43,14 +44,21 @@ def repair(
         directory: The data directory of a node, or a store of RocketMQ; nobody may be using it.
         index_slots: Slots of a key index that is built again, RocketMQ's maxHashSlotNum; default
             those of the index that is there, else 5000000.
+        index_cells: Its cells, RocketMQ's maxIndexNum, where they are not four for each slot; goes
+            with --index-slots.
         dry_run: Only show the plan.
         yes: Do not ask.
     """
     if index_slots is not None and not 1 <= index_slots <= INDEX_SLOTS_MAX:
         text = f"--index-slots is {index_slots}; it can be 1 to {INDEX_SLOTS_MAX}"
         raise Failure(Exit.USAGE, text)
+    if index_cells is not None and not 2 <= index_cells <= INDEX_CELLS_MAX:
+        text = f"--index-cells is {index_cells}; it can be 2 to {INDEX_CELLS_MAX}"
+        raise Failure(Exit.USAGE, text)
+    capacity = None if index_cells is None else index_capacity(index_slots, index_cells)
     _free(directory)
     with open_store(directory) as reader:
+        reader.index_capacity = capacity
         plan = plan_repair(reader, index_slots=index_slots)
         if dry_run or not plan.actions:
             return _answer(directory, plan, None, context)

@@ -36,6 +36,7 @@ from storage.recover import recover
 from storage.reindex import rebuilt_index
 from storage.segment import log_path
 from storage.settings import StoreSettings
+from twinlog.errors import UsageError
 from twinlog.kernels import find_property, gather_queues, gather_units, scan_keys
 from twinlog.layout import (
     INDEX_SLOTS_DEFAULT,
@@ -46,6 +47,8 @@ from twinlog.layout import (
     Checkpoint,
 )
 from twinlog.store_check import Finding, Grade, verify
+from twinlog.store_key_check import of_other_capacity
+from twinlog.store_keys import SAY_IT
 from twinlog.store_keys import KeyIndex as StoredKeys
 from twinlog.store_log import Damage, Harm, Run
 from twinlog.store_queues import BatchQueue as StoredBatchQueue
@@ -115,11 +118,18 @@ def plan_repair(reader: StoreReader, *, index_slots: int | None = None) -> Repai
     Args:
         reader: The directory, by the rules of its kind.
         index_slots: Slots of a key index that is built again (RocketMQ's ``maxHashSlotNum``; it has
-            four cells for each); None: as those that are there, else RocketMQ's default.
+            four cells for each, but where the reader was told its capacity); None: as those that
+            are there, else RocketMQ's default.
 
     Raises:
         CorruptionError: Files that recovery itself needs cannot be read.
+        UsageError: The key index has another capacity than four cells a slot, and nobody said
+            which (code ``index-capacity``): no index that fits the broker could be built.
     """
+    untold = of_other_capacity(reader)
+    if untold and not reader.ours and index_slots is None:
+        what = "the files of index have not four cells for each slot"
+        raise UsageError(what, code="index-capacity", hint=SAY_IT)
     verdict = verify(reader)
     actions = [
         Action(Kind.ASIDE, f"commitlog/{path.name}", None, path.stat().st_size,
@@ -141,7 +151,7 @@ def plan_repair(reader: StoreReader, *, index_slots: int | None = None) -> Repai
             actions.append(Action(Kind.MARKS, ABORT, None, 0, what))
     else:
         broken = [f for f in verdict.findings if f.file.startswith("index/")][:1]
-        for one in broken:
+        for one in broken if not untold else ():  # the node knows the capacity, and looks itself
             actions.append(Action(Kind.KEYS, "index", None, 0, f"{one.file}: {one.what}"))
         if not reader.clean or actions:
             actions.append(Action(Kind.MARKS, ABORT, None, 0, "recovery, then a clean stop"))
@@ -271,7 +281,10 @@ def _keys(reader: StoreReader, slots: int, findings: list[Finding]) -> list[Acti
         what = "there is none, though records have keys"
     else:
         return []
-    return [Action(Kind.KEYS, "index", None, 0, f"{what}; built with {slots} slots")]
+    size = f"{slots} slots"
+    if reader.index_capacity is not None:
+        size += f" and {reader.index_capacity[1]} cells"
+    return [Action(Kind.KEYS, "index", None, 0, f"{what}; built with {size}")]
 
 
 def _has_keys(reader: StoreReader) -> bool:
@@ -413,7 +426,8 @@ def _rebuild_keys(
     disk.make_dir("index", "repair.make-dir")
     if repair.ours:
         return
-    settings = StoreSettings(index_slots=slots, index_cells=4 * slots)
+    cells = 4 * slots if reader.index_capacity is None else reader.index_capacity[1]
+    settings = StoreSettings(index_slots=slots, index_cells=cells)
     index = KeyIndex(disk, settings)
     for run in reader.pieces():
         if isinstance(run, Run):

@@ -6,6 +6,9 @@ must give the table and the count in the header. A cell that is no link of its c
 names another cell and a header that counts otherwise are found; which keys a record has is not
 asked, for RocketMQ leaves cells of records that it has cut.
 
+Files that have not RocketMQ's four cells for each slot can be checked only when the reader was told
+how many they have (`StoreReader.index_capacity`): a file of that size is judged by that number.
+
 Of a store that was not stopped cleanly, or that is live, the newest file is not judged: its slots
 and header are written later than its cells.
 
@@ -15,37 +18,57 @@ Not here: the other checks (`store_check`), searching (`store_keys`).
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from twinlog.kernels import link_cells
 from twinlog.layout import INDEX_CELL, INDEX_HEADER, INDEX_SLOT
 from twinlog.store_files import listed
 from twinlog.store_findings import Grade
-from twinlog.store_keys import IndexFile, KeyIndex
+from twinlog.store_keys import SAY_IT, IndexFile, KeyIndex, index_size
 from twinlog.store_reader import StoreReader
 
 
 def broken_indexes(store: StoreReader) -> Iterator[tuple[str, int, str, Grade]]:
     """Yield (file, byte in it, what is wrong, how bad that is) for what does not hold."""
-    index = KeyIndex(store.root / "index", None)
+    told = store.index_capacity
+    index = KeyIndex(store.root / "index", None, capacity=told)
+    files = [_by_word(file, told) for file in index.files]
+    known = {file.name for file in files if file.slots}
     grade = Grade.NOTE if store.ours else Grade.DAMAGE
-    if not store.ours and _of_other_capacity(store, index):
-        grade = Grade.UNREADABLE
+    text = "its size and cells do not tell how many slots it has"
+    if of_other_capacity(store):
+        grade = grade if store.ours else Grade.UNREADABLE
+        text += f"; {SAY_IT}"
     for name in index.unreadable:
-        text = "its size and cells do not tell how many slots it has"
-        yield f"index/{name}", 0, text, grade
+        if name not in known:
+            yield f"index/{name}", 0, text, grade
     growing = store.marks.live or not store.clean
-    for file in index.files[: -1 if growing else None]:
+    for file in files[: -1 if growing else None]:
         if file.slots:
             found = _wrong(file)
             if found is not None:
                 yield f"index/{file.name}", found[0], found[1], Grade.DAMAGE
 
 
-def _of_other_capacity(store: StoreReader, index: KeyIndex) -> bool:
-    """Whether all files have one size that is not of four cells a slot: somebody chose another."""
+def _by_word(file: IndexFile, told: tuple[int, int] | None) -> IndexFile:
+    """Return the file with as many slots as were told; cells that deny it are wrong."""
+    if file.slots or told is None or len(file.view) != index_size(*told):
+        return file
+    return replace(file, slots=told[0])
+
+
+def of_other_capacity(store: StoreReader) -> bool:
+    """Whether all files have one size that is not of four cells a slot: somebody chose another.
+
+    False where the reader was told which (`StoreReader.index_capacity`).
+    """
+    told = store.index_capacity
+    index = KeyIndex(store.root / "index", None, capacity=told)
+    if any(_by_word(file, told).slots for file in index.files):
+        return False
     found = listed(store.root / "index")
     sizes = {size for path, size, _ in found if path.name in index.unreadable}
-    if len(sizes) != 1 or any(file.slots for file in index.files):
+    if len(sizes) != 1:
         return False
     rest = sizes.pop() - INDEX_HEADER.size
     return rest > 0 and rest % (INDEX_SLOT.size + 4 * INDEX_CELL.size) != 0

@@ -33,6 +33,9 @@ HITS_MAX = 64
 SIZE_MAX = 1 << 36
 """Bytes of a file: RocketMQ counts its slots and cells with 31 bits."""
 
+SAY_IT = "say how many it has: --index-slots N --index-cells M"
+"""What to do about a file whose capacity cannot be told."""
+
 _KEY = struct.Struct(">iqq")
 assert _KEY.size == 20
 
@@ -73,17 +76,21 @@ class IndexFile:
             cell, seen = before, seen + 1
 
 
+def index_size(slots: int, cells: int) -> int:
+    """Return the bytes of an index file of so many slots and cells."""
+    return INDEX_HEADER.size + INDEX_SLOT.size * slots + INDEX_CELL.size * cells
+
+
 def _slots(view: memoryview, header: IndexHeader, capacity: tuple[int, int] | None) -> int:
     """Return the number of slots that the file's size and contents agree on; 0 for none.
 
     ``capacity`` counts where the size is that of so many slots and cells.
     """
-    rest = len(view) - INDEX_HEADER.size
-    count = rest // (INDEX_SLOT.size + 4 * INDEX_CELL.size)
+    count = (len(view) - INDEX_HEADER.size) // (INDEX_SLOT.size + 4 * INDEX_CELL.size)
     cells = 4 * count
-    if capacity and rest == INDEX_SLOT.size * capacity[0] + INDEX_CELL.size * capacity[1]:
+    if capacity and len(view) == index_size(*capacity):
         count, cells = capacity
-    if INDEX_SLOT.size * count + INDEX_CELL.size * cells != rest or count <= 0:
+    if len(view) != index_size(count, cells) or count <= 0:
         return 0
     first = INDEX_HEADER.size + INDEX_SLOT.size * count
     for cell in range(1, min(header.next_cell, cells, 5)):
@@ -161,7 +168,7 @@ class KeyIndex:
             raise UsageError(
                 f"index/{self.unreadable[0]} is no index file with four cells for each slot",
                 code="index-capacity",
-                hint="say how many it has: --index-slots N --index-cells M",
+                hint=SAY_IT,
                 files=self.unreadable,
             )
 

@@ -55,6 +55,21 @@ def test_fast_leaves_out_the_bodies(capsys: pytest.CaptureFixture[str], tmp_path
     assert verified(capsys, theirs, "--fast")[0] == 65
 
 
+def test_the_capacity_of_the_key_index_is_told(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Not four cells a slot: exit 2 until somebody says how many; one number alone is no answer."""
+    root = unpack("01-basic", tmp_path)
+    for path in (root / "index").iterdir():
+        path.write_bytes(path.read_bytes() + bytes(7 * 20))
+    code, found = verified(capsys, root)
+    assert (code, found["state"]) == (2, "unreadable")
+    assert "--index-slots N" in found["findings"][0]["what"]
+    assert verified(capsys, root, "--index-slots", "100", "--index-cells", "407")[0] == 0
+    for words in (("--index-slots", "100"), ("--index-slots", "0", "--index-cells", "7")):
+        assert main(["log", "verify", str(root), *words], {}) == 64
+
+
 def test_progress_is_said_on_stderr(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,6 +14,7 @@ from storage.errors import DirectoryInUse
 from storage.recover import recover
 from storage.repair import Kind, Repair, carry_out, plan_repair
 from tests.golden.manifest import manifest, unpack
+from twinlog.errors import UsageError
 from twinlog.layout import KIND_REBUILT
 from twinlog.record import RecordEncoder, encode_properties
 from twinlog.store_check import verify
@@ -254,6 +255,30 @@ def test_a_broken_key_index_of_ours_is_built_again(tmp_path: Path) -> None:
         assert [f for f in verify(reader).findings if f.grade.value != "note"] == []
         [found] = reader.find_key("t", "key0")
     assert found == result.log_offset
+
+
+def test_a_key_index_of_another_capacity(tmp_path: Path) -> None:
+    """Built again only by who says how large it is; a sound one is left alone."""
+    root = unpack("01-basic", tmp_path)
+    for path in (root / "index").iterdir():
+        path.write_bytes(path.read_bytes() + bytes(7 * 20))  # 100 slots, 407 cells
+    with StoreReader(root) as reader, pytest.raises(UsageError, match="four cells"):
+        plan_repair(reader)
+    with StoreReader(root, index_capacity=(100, 407)) as reader:
+        assert plan_repair(reader, index_slots=100).actions == ()
+        key = next(record for record in reader.records() if record.keys)
+    path = min((root / "index").iterdir())
+    data = bytearray(path.read_bytes())
+    data[36:40] = b"\0\0\x09\0"
+    path.write_bytes(data)
+    with StoreReader(root, index_capacity=(100, 407)) as reader:
+        plan = plan_repair(reader, index_slots=100)
+        assert plan.actions[0].what.endswith("built with 100 slots and 407 cells")
+        carry_out(RealDisk(root), plan, reader=reader, wall_ms=1)
+    assert {path.stat().st_size for path in (root / "index").iterdir()} == {40 + 400 + 407 * 20}
+    with StoreReader(root, index_capacity=(100, 407)) as reader:
+        assert plan_repair(reader, index_slots=100).actions == ()
+        assert key.log_offset in reader.find_key(key.topic, key.keys[0])
 
 
 def test_a_directory_in_use_is_refused(tmp_path: Path) -> None:

@@ -61,3 +61,43 @@ def test_a_slot_that_names_another_cell(tmp_path: Path) -> None:
     [(_, position, text, _)] = damaged(tmp_path, 40 + 4 * 11, 399)
     assert position == 40 + 4 * 11
     assert text == "slot 11 does not name the newest cell of its chain"
+
+
+def of_other_capacity(tmp_path: Path) -> Path:
+    """A store whose index files have room for seven cells more than four for each slot."""
+    root = unpack("01-basic", tmp_path)
+    for path in (root / "index").iterdir():
+        path.write_bytes(path.read_bytes() + bytes(7 * 20))
+    return root
+
+
+def said(root: Path, capacity: tuple[int, int] | None) -> list[tuple[str, Grade]]:
+    """What verify says of the index, told so many slots and cells."""
+    with StoreReader(root, index_capacity=capacity) as store:
+        found = verify(store).findings
+        return [(f.what, f.grade) for f in found if f.file.startswith("index/")]
+
+
+def test_what_is_told_counts_before_the_size(tmp_path: Path) -> None:
+    """105 slots and 399 cells are as many bytes as 100 and 400, which these files have."""
+    assert {grade for _, grade in said(unpack("01-basic", tmp_path), (105, 399))} == {Grade.DAMAGE}
+
+
+def test_another_capacity_is_checked_when_it_is_told(tmp_path: Path) -> None:
+    """Untold nobody knows; told wrongly neither; told, the files are sound, and a break is seen."""
+    root = of_other_capacity(tmp_path)
+    [(text, grade), *_] = said(root, None)
+    assert grade is Grade.UNREADABLE
+    assert text.endswith("say how many it has: --index-slots N --index-cells M")
+    assert {grade for _, grade in said(root, (100, 406))} == {Grade.UNREADABLE}
+    assert said(root, (100, 407)) == []
+    path = min((root / "index").iterdir())
+    data = bytearray(path.read_bytes())
+    data[CELLS + 20 : CELLS + 24] = struct.pack(">i", -5)
+    path.write_bytes(data)
+    damage = ("cell 1 does not continue its chain", Grade.DAMAGE)
+    assert said(root, (100, 407)) == [damage]
+    path.write_bytes(data[:-20])
+    assert said(root, (100, 407)) == [
+        ("its size and cells do not tell how many slots it has", Grade.DAMAGE)
+    ]
