@@ -25,7 +25,7 @@ from twinlog.spark.jobs.report import Verdict
 from twinlog.store_log import Run
 from twinlog.store_reader import StoreReader
 
-pq = pytest.importorskip("pyarrow.parquet", reason="needs the extra spark")
+pq = pytest.importorskip("pyarrow.parquet")
 
 T = TypeVar("T")
 R = TypeVar("R")

@@ -27,8 +27,6 @@ from twinlog.spark.jobs.engine import PlainEngine
 from twinlog.spark.jobs.report import Verdict
 from twinlog.spark.queries import batch_query
 
-pytest.importorskip("pyarrow", reason="needs the extra spark")
-
 T = TypeVar("T")
 R = TypeVar("R")
 

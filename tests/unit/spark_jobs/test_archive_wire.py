@@ -24,8 +24,6 @@ from twinlog.spark.errors import SourceUnavailable
 from twinlog.spark.jobs.engine import PlainEngine
 from twinlog.spark.jobs.report import Verdict
 
-pytest.importorskip("pyarrow", reason="needs the extra spark")
-
 T = TypeVar("T")
 R = TypeVar("R")
 PLAIN = {"TWINLOG_SPARK_ENGINE": "plain"}

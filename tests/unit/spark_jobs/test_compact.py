@@ -13,7 +13,7 @@ from twinlog.spark.jobs.compact import CompactSettings, run
 from twinlog.spark.jobs.engine import PlainEngine
 from twinlog.store_reader import StoreReader
 
-pq = pytest.importorskip("pyarrow.parquet", reason="needs the extra spark")
+pq = pytest.importorskip("pyarrow.parquet")
 
 
 def reference(root: Path, topic: str) -> dict[tuple[int, str], bytes]:
