@@ -19,13 +19,15 @@ import os
 import random
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Self, TypeVar
 
+from twinlog import shapes
 from twinlog.answers import message_at, topic_created, topic_fields
 from twinlog.compression import parse_compression
 from twinlog.connection import CONNECT_SECONDS, Connection
-from twinlog.errors import OffsetBeyond
+from twinlog.errors import OffsetBeyond, Unavailable
 from twinlog.finding import FOUND_DEFAULT, Finding, Search, find
 from twinlog.messages import Message, Receipt
 from twinlog.pipeline import Producer, wall_ms
@@ -45,7 +47,7 @@ from twinlog.reading import (
 from twinlog.routing import Address, Route, parse_endpoints, parse_route
 from twinlog.session import ANY, MASTER, Ask, LinkDown, Session, Step
 from twinlog.units import KiB, parse_duration, parse_size
-from twinlog.wire import Frame, Type
+from twinlog.wire import Frame, FrameError, Type
 
 T = TypeVar("T")
 
@@ -61,6 +63,21 @@ def seconds_of(value: Duration) -> float:
 def bytes_of(value: Size) -> int:
     """Return bytes given as a number or as text with a unit; raises UnitError."""
     return parse_size(value) if isinstance(value, str) else value
+
+
+@dataclass(frozen=True, slots=True)
+class Ahead:
+    """A question that was sent to one node and whose answer nobody has waited for yet.
+
+    Attributes:
+        node: Its name.
+        connection: How it was sent.
+        number: The request.
+    """
+
+    node: str
+    connection: Connection
+    number: int
 
 
 class Client:
@@ -397,6 +414,63 @@ class Client:
         seconds = self.timeout if timeout is None else seconds_of(timeout)
         deadline = time.monotonic() + seconds
         return self.run(self.session.call(kind, fields, deadline=deadline, to=to, repeat=repeat))
+
+    # ── asking ahead, for this package's own parts ──────────────────────────────────────────────
+
+    def begin(
+        self, node: str, kind: Type, fields: Mapping[str, object], *, timeout: float
+    ) -> Ahead | None:
+        """Send a question to a node by name and return at once; `finish` takes the answer.
+
+        None where no connection to it is open, or where it did not take the question in time: it
+        was not asked, and can be asked as usual.
+        """
+        self._own_process()
+        route = self.session.table.route
+        found = None if route is None else route.node(node)
+        address = None if found is None else found.address
+        connection = None if address is None else self._connections.get(address)
+        if connection is None or connection.stale():
+            return None
+        try:
+            number = connection.send(Frame(kind, fields=dict(fields)), timeout)
+        except LinkDown:
+            self._forget(connection)
+            return None
+        return Ahead(node, connection, number)
+
+    def finish(self, ahead: Ahead, *, timeout: float) -> Frame | None:
+        """Return the good answer to what `begin` sent.
+
+        None where the node refused, the connection broke off, or the node was asked something else
+        meanwhile, which drops the answer: nothing is known, and it can be asked as usual.
+
+        Raises:
+            Unavailable: The node did not answer within ``timeout`` seconds.
+        """
+        self._own_process()
+        connection, began = ahead.connection, time.monotonic()
+        held = self._connections.get(connection.address) is connection
+        if not held or connection.last != ahead.number:
+            return None
+        try:
+            answer = connection.answer(ahead.number, timeout)
+            if answer.is_error:
+                return None
+            shapes.check(answer)
+        except LinkDown as down:
+            self._forget(connection)
+            if time.monotonic() - began < timeout:
+                return None
+            self.session.table.suspect(connection.address)
+            raise Unavailable(f"{ahead.node} {down.why}") from None
+        except FrameError:
+            return None
+        return answer
+
+    def _forget(self, connection: Connection) -> None:
+        if self._connections.get(connection.address) is connection:
+            del self._connections[connection.address]
 
     # ── carrying out what the session decides ───────────────────────────────────────────────────
 

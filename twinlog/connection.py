@@ -81,6 +81,11 @@ class Connection:
         name = self._socket.getsockname()
         return str(name[0]), int(name[1])
 
+    @property
+    def last(self) -> int:
+        """The number of the request that was sent last."""
+        return self._link.next_number - 1
+
     def close(self) -> None:
         """Close; requests under way stay without an answer."""
         self._socket.close()
@@ -132,7 +137,15 @@ class Connection:
             LinkDown: There was none within ``seconds``; the connection is closed.
         """
         end = time.monotonic() + seconds
-        number = self.send(frame, seconds)
+        return self.answer(self.send(frame, seconds), end - time.monotonic())
+
+    def answer(self, number: int, seconds: float) -> Frame:
+        """Return the answer to a request that was sent; answers to others are dropped.
+
+        Raises:
+            LinkDown: There was none within ``seconds``; the connection is closed.
+        """
+        end = time.monotonic() + seconds
         while True:
             answer = self.take(max(0.0, end - time.monotonic()))
             if answer is None:

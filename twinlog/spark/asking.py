@@ -5,6 +5,10 @@ all were, they are asked again until ``maxStaleness`` is over. Smaller epochs ar
 That rows are gone is believed at once only when every node that may be asked says so: during a
 failover a slave may have deleted what the master, out of reach, still keeps.
 
+What comes next can be asked ahead (`Nodes.ahead`), so that a node reads while the task decodes.
+Only a good answer to it counts. Anything else is forgotten, and the question is asked as if it had
+not been asked ahead: so who is passed over, and what is an error, stays the same.
+
 Units: seconds, on a clock that never goes back.
 
 Not here: what is asked (`twinlog.spark.cluster`), the wire (`twinlog.client`).
@@ -13,12 +17,13 @@ Not here: what is asked (`twinlog.spark.cluster`), the wire (`twinlog.client`).
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, cast
 
-from twinlog.client import Client
+from twinlog.client import Ahead, Client
 from twinlog.errors import TwinlogError
 from twinlog.routing import Route
 from twinlog.session import backoff
@@ -27,6 +32,11 @@ from twinlog.wire import Frame, Type
 
 ATTEMPT_SECONDS: Final = 5.0
 """How long one node has to answer: a paused one must not use up the whole wait."""
+AHEAD_MAX: Final = 1
+"""Questions asked ahead at a time. An answer is as large as its question allows."""
+AHEAD_SECONDS: Final = 1.0
+"""A task that took longer than this over its last answer asks for nothing ahead: it would gain
+nothing, and an answer that nobody takes holds memory of the node that others wait for."""
 ROUTE_SECONDS: Final = 10.0
 """How long to look for any node at all, before a query and between rounds."""
 
@@ -65,12 +75,25 @@ class _Round:
     silent: frozenset[str]
 
 
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What was asked ahead, of whom."""
+
+    node: str
+    kind: Type
+    fields: Mapping[str, object]
+    sent: Ahead
+
+
 class Nodes:
     """The nodes of one cluster, for one task or plan; close it."""
 
     def __init__(self, asking: Asking) -> None:
         self._asking = asking
         self._given_up: frozenset[str] = frozenset()
+        self._ahead: list[_Asked] = []
+        self._served_by = ""
+        self._served_at = self._took = math.inf
         self._client = Client(asking.servers, timeout=ROUTE_SECONDS, name="twinlog-spark")
         try:
             self.route: Route = self._client.metadata()
@@ -168,10 +191,12 @@ class Nodes:
             TwinlogError: What ``usable`` raises, or a refusal that another node would repeat.
         """
         began, attempt = time.monotonic(), 0
+        self._took = began - self._served_at
         kept: Frame | None = None
         while True:
             found = self._round(kind, fields, usable, spare)
             if isinstance(found, Frame):
+                self._served_at = time.monotonic()
                 return found
             kept = found.spare or kept
             if found.spare is not None and found.silent <= self._given_up:
@@ -186,6 +211,21 @@ class Nodes:
             attempt += 1
             with contextlib.suppress(TwinlogError):
                 self.route = self._client.metadata(timeout=min(ROUTE_SECONDS, max(left, 1.0)))
+
+    def ahead(self, kind: Type, fields: Mapping[str, object]) -> None:
+        """Ask already for what `ask` will be called for next, and do not wait for it.
+
+        Only of the node that served last and will be asked first again, and only while the task is
+        quick (`AHEAD_SECONDS`). When something else is asked instead, the answer is dropped.
+        """
+        if len(self._ahead) >= AHEAD_MAX or not 0 <= self._took <= AHEAD_SECONDS:
+            return
+        first = self.order()[:1]
+        if first != [self._served_by]:
+            return
+        sent = self._client.begin(first[0], kind, fields, timeout=ATTEMPT_SECONDS)
+        if sent is not None:
+            self._ahead.append(_Asked(first[0], kind, dict(fields), sent))
 
     def once(
         self, kind: Type, fields: Mapping[str, object], usable: Callable[[Frame], str | None]
@@ -211,9 +251,13 @@ class Nodes:
         why: dict[str, str] = {}
         spares: dict[str, tuple[int, Frame]] = {}
         for name in self.order():
-            answer = self._one(name, kind, fields)
+            early = self._early(name, kind, fields)
+            if isinstance(early, Frame) and usable(early) is not None:
+                early = None
+            answer = self._one(name, kind, fields) if early is None else early
             reason = answer if isinstance(answer, str) else usable(answer)
             if reason is None and isinstance(answer, Frame):
+                self._served_by = name
                 self._given_up -= {name}
                 return answer
             rank = None if isinstance(answer, str) else spare(answer)
@@ -239,6 +283,19 @@ class Nodes:
         if 0 < answer.epoch < self._asking.epoch:
             return f"knows only epoch {answer.epoch}, not {self._asking.epoch}"
         return answer
+
+    def _early(self, name: str, kind: Type, fields: Mapping[str, object]) -> Frame | str | None:
+        """Take what a node was asked ahead; None: nothing that counts, else as of `_one`."""
+        asked, self._ahead = self._ahead, []
+        for each in asked:
+            if (each.node, each.kind, each.fields) == (name, kind, fields):
+                try:
+                    answer = self._client.finish(each.sent, timeout=ATTEMPT_SECONDS)
+                except TwinlogError as error:
+                    return error.text.removeprefix(f"{name} ")
+                old = answer is None or 0 < answer.epoch < self._asking.epoch
+                return None if old else answer
+        return None
 
     def each(self, kind: Type, fields: Mapping[str, object], what: str) -> list[Frame]:
         """Ask every node once and return the answers of those that gave one, in order.

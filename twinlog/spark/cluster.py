@@ -315,12 +315,11 @@ def read_cluster(task: ClusterTask) -> Iterator[Any]:
     split = Split(0, 0, task.pieces)
     losses = Losses(split, task.reading.fail)
     try:
-        for i, piece in enumerate(task.pieces):
-            for first, answer in _answers(nodes, piece, task.reading):
-                if isinstance(answer, Gone):
-                    yield from _late(task, answer, losses)
-                else:
-                    yield from _batches(answer, (i, first), split, task.reading, losses)
+        for at, answer in _answers(nodes, task.pieces, task.reading):
+            if isinstance(answer, Gone):
+                yield from _late(task, answer, losses)
+            else:
+                yield from _batches(answer, at, split, task.reading, losses)
         losses.report()
     finally:
         nodes.close()
@@ -348,14 +347,27 @@ def _late(task: ClusterTask, gone: Gone, losses: Losses) -> Iterator[Any]:
         losses.lost(hole.stop - hole.first, "gone", gone.text, "look at the archive")
 
 
-def _answers(nodes: Nodes, piece: Piece, reading: Reading) -> Iterator[tuple[int, Frame | Gone]]:
-    at, tags = piece.first, reading.tags
+def _answers(
+    nodes: Nodes, pieces: Sequence[Piece], reading: Reading
+) -> Iterator[tuple[tuple[int, int], Frame | Gone]]:
+    """Yield what nodes answer, with the index of the piece and the queue offset it was asked for.
+
+    The next answer is asked for before the last one is handed out: a node reads while rows are
+    decoded.
+    """
+    for i, piece in enumerate(pieces):
+        following = pieces[i + 1] if i + 1 < len(pieces) else None
+        for at, answer in _of_piece(nodes, piece, following, reading):
+            yield (i, at), answer
+
+
+def _of_piece(
+    nodes: Nodes, piece: Piece, following: Piece | None, reading: Reading
+) -> Iterator[tuple[int, Frame | Gone]]:
+    at = piece.first
     while at < piece.stop:
         what = f"topic {piece.topic}, queue {piece.queue}: rows {at}–{piece.stop - 1}"
-        fields = read_fields(piece.topic, piece.queue, at, min(piece.stop - at, READ_RECORDS))
-        fields["max_bytes"] = READ_BYTES
-        fields["tags"] = None if tags is None else [java_hash(tag) for tag in tags]
-        answer = nodes.ask(Type.READ, fields, what, _usable, _kept)
+        answer = nodes.ask(Type.READ, _fields(piece, at, reading), what, _usable, _kept)
         follow, start = _whole(answer, "next"), _whole(answer, "start")
         if answer.fields["status"] == "before-start":
             gone = min(start, piece.stop)
@@ -364,12 +376,25 @@ def _answers(nodes: Nodes, piece: Piece, reading: Reading) -> Iterator[tuple[int
             yield at, Gone(replace(piece, first=at, stop=gone), text)
             at = gone
             continue
+        if follow < piece.stop:
+            nodes.ahead(Type.READ, _fields(piece, follow, reading))
+        elif following is not None:
+            nodes.ahead(Type.READ, _fields(following, following.first, reading))
         if len(answer.payload):
             yield at, answer
         if follow <= at:
             text = f"{what}: a node answered with nothing and no place to go on"
             raise DataLossError(text, hint="see its log")
         at = follow
+
+
+def _fields(piece: Piece, at: int, reading: Reading) -> dict[str, object]:
+    """Return the fields of the READ that goes on with a piece at a queue offset."""
+    fields = read_fields(piece.topic, piece.queue, at, min(piece.stop - at, READ_RECORDS))
+    fields["max_bytes"] = READ_BYTES
+    tags = reading.tags
+    fields["tags"] = None if tags is None else [java_hash(tag) for tag in tags]
+    return fields
 
 
 def _usable(answer: Frame) -> str | None:

@@ -108,16 +108,17 @@ class RemoteLog:
         """
         at = start
         while at < end:
-            fields = {"offset": at, "max_bytes": min(PIECE_BYTES, end - at)}
             what = f"log {at}..{end}"
-            answer = self.nodes.ask(Type.LOG, fields, what, self._usable)
+            answer = self.nodes.ask(Type.LOG, _fields(at, end), what, self._usable)
             entries = answer.fields["entries"]
             assert isinstance(entries, bytes), "the shape was checked"
             found = Piece(at, memoryview(answer.payload), entries, str(answer.fields["node"]))
             if not found.data:
                 raise CorruptionError(f"{found.node} served nothing of {what}", offset=at)
-            yield found
             at = found.end
+            if at < end:
+                self.nodes.ahead(Type.LOG, _fields(at, end))
+            yield found
 
     def _usable(self, answer: Frame) -> str | None:
         """Return why an answer does not serve, or None."""
@@ -131,6 +132,11 @@ class RemoteLog:
                 return f"keeps the log from {fields['start']} on"
             case _:
                 return f"lags: it has confirmed {fields['confirm']}"
+
+
+def _fields(at: int, end: int) -> dict[str, object]:
+    """Return the fields of the LOG that goes on at a log offset."""
+    return {"offset": at, "max_bytes": min(PIECE_BYTES, end - at)}
 
 
 def _whole(value: object) -> int:
