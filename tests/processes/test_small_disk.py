@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import NOT_ROOT
+from tests.conftest import NOT_ALLOWED
 from tests.fixtures.small_disks import SmallDisks
 from twinlog import Client, TwinlogError, Unavailable
 
@@ -25,11 +25,12 @@ SENDS_MAX = 40
 def small(tmp_path: Path) -> Iterator[SmallDisks]:
     """Two nodes, each on a file system of its own; one may be out of sync."""
     if os.geteuid() != 0:
-        pytest.skip(NOT_ROOT)
+        pytest.skip(NOT_ALLOWED)
     found = SmallDisks(tmp_path)
     try:
         if found.trouble:
-            pytest.skip(found.trouble)
+            refused = "Operation not permitted" in found.trouble
+            pytest.skip(f"{NOT_ALLOWED}: {found.trouble}" if refused else found.trouble)
         found.start_all()
         yield found
     finally:
