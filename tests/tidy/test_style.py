@@ -89,7 +89,7 @@ SHELL = {
         "spark/log_bytes",
         "spark/pushdown", "spark/queries", "spark/queue_files", "spark/reading",
         "spark/remote_log", "spark/room", "spark/sessions", "spark/source",
-        "spark/stream_directory", "spark/stream_query",
+        "spark/stream_directory", "spark/stream_query", "spark/workers",
     },
     "storage": {
         "adoption", "descriptors", "disk", "mapping", "recover", "reindex", "repair", "serving",

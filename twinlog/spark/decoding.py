@@ -15,6 +15,7 @@ import struct
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from twinlog import kernels
@@ -184,6 +185,7 @@ class Decoder:
         return pa.repeat(pa.scalar(value, pa.string()), count)
 
 
+@cache
 def arrow_type(sql: str) -> Any:
     """Return the Arrow type that Spark expects for one of our SQL types."""
     kinds: dict[str, Any] = {

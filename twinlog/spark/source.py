@@ -15,6 +15,8 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from twinlog.spark.workers import settle
+
 if TYPE_CHECKING:
     from twinlog.spark.queries import AnyBatch, AnyStream
 
@@ -121,12 +123,15 @@ class BatchReader(BaseReader):  # type: ignore[misc]
 
     def partitions(self) -> list[Partition]:
         """Pin the view and plan the query, on the driver."""
-        return [Partition(task) for task in self._query().tasks(round(time.time() * 1000))]
+        found = [Partition(task) for task in self._query().tasks(round(time.time() * 1000))]
+        settle()
+        return found
 
     def read(self, partition: Any) -> Iterator[Any]:
         """Yield the batches of one task, on an executor."""
         from twinlog.spark.queries import read_any
 
+        settle()
         if isinstance(partition, Partition):  # Spark hands in an empty one when there is nothing
             yield from read_any(partition.task)
 
@@ -206,6 +211,7 @@ class StreamReader(BaseStream, AvailableNow):  # type: ignore[misc]
         """Yield the batches of one task, on an executor."""
         from twinlog.spark.queries import read_any
 
+        settle()
         if isinstance(partition, Partition):
             yield from read_any(partition.task)
 
