@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 
@@ -16,7 +17,7 @@ from tests.golden.manifest import unpack
 from tests.unit.twinlog.ours import Ours
 from twinlog.errors import CorruptionError, TwinlogError, UsageError
 from twinlog.spark.archive import place as places
-from twinlog.spark.archive import rows
+from twinlog.spark.archive import rows, writing
 from twinlog.spark.archive.job import ArchiveSettings, RestoreSettings, archive, restore
 from twinlog.spark.archive.manifest import MIXED, Manifest, Segment, digest, parse
 from twinlog.spark.archive.place import Place
@@ -113,19 +114,21 @@ def test_statistics_prune(tmp_path: Path) -> None:
 
 
 class Stopping(PlainEngine):
-    """Raises in the n-th spread, before or after its work."""
+    """Raises at the n-th segment, before or after its work."""
 
     def __init__(self, at: int, *, after: bool, error: BaseException) -> None:
         self._at, self._after, self._error = at, after, error
 
     def spread(self, work: Callable[[T], R], items: Sequence[T]) -> list[R]:
         """See `PlainEngine`."""
-        self._at -= 1
-        if self._at == 0 and not self._after:
-            raise self._error
-        found = super().spread(work, items)
-        if self._at == 0:
-            raise self._error
+        found = list[R]()
+        for item in items:
+            self._at -= 1
+            if self._at == 0 and not self._after:
+                raise self._error
+            found.append(work(item))
+            if self._at == 0:
+                raise self._error
         return found
 
 
@@ -134,7 +137,7 @@ class Stopping(PlainEngine):
 def test_a_run_that_is_stopped_leaves_the_archive_as_it_was(
     at: int, after: bool, tmp_path: Path
 ) -> None:
-    """Ctrl-C before, between and behind the steps: no manifest, no file."""
+    """Ctrl-C before, between and behind two segments: no manifest, no file."""
     root, to = ours(tmp_path / "s"), tmp_path / "archive"
     engine = Stopping(at, after=after, error=KeyboardInterrupt())
     with pytest.raises(KeyboardInterrupt):
@@ -239,6 +242,47 @@ def test_damage_in_the_log_is_not_archived(tmp_path: Path) -> None:
     with pytest.raises(CorruptionError, match="at 4096"):
         archive(PlainEngine(), ArchiveSettings(root, to))
     assert Place(to).newest().number == 0
+
+
+def test_files_that_make_other_bytes_do_not_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A row that says something else than its record: found by comparing, nothing is left."""
+    root, to = ours(tmp_path / "s"), tmp_path / "archive"
+    real = writing.table_of
+
+    def other(*given: Any) -> Any:
+        table = real(*given)
+        at = table.schema.get_field_index("flag")
+        sevens = rows.arrow().array([7] * table.num_rows, rows.arrow().int32())
+        return table.set_column(at, table.schema.field(at), sevens)
+
+    monkeypatch.setattr(writing, "table_of", other)
+    with pytest.raises(CorruptionError, match=r"segment 0 made again is not the log from 0 on"):
+        archive(PlainEngine(), ArchiveSettings(root, to))
+    assert Place(to).newest() == Manifest()
+    assert not [path for path in to.rglob("*") if path.is_file()]
+
+
+def test_what_counts_is_in_the_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A byte that changes between writing and flushing: memory had the right one, the file not."""
+    root, to = ours(tmp_path / "s"), tmp_path / "archive"
+    real = writing.sync_file
+
+    def change(path: Path) -> None:
+        if "data" in path.parts:
+            group = pq.ParquetFile(path).metadata.row_group(0)
+            with path.open("r+b") as file:
+                file.seek(group.column(0).data_page_offset + 40)
+                old = file.read(1)
+                file.seek(-1, os.SEEK_CUR)
+                file.write(bytes([old[0] ^ 8]))
+        real(path)
+
+    monkeypatch.setattr(writing, "sync_file", change)
+    with pytest.raises(CorruptionError, match="cannot be read"):
+        archive(PlainEngine(), ArchiveSettings(root, to))
+    assert Place(to).newest() == Manifest()
 
 
 def test_a_full_disk_leaves_no_half_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,19 +1,18 @@
 """One sealed segment, opened and read: from a directory, or fetched from the nodes of a cluster.
 
 `Sealed` names a log file that will never change, for a task. `Scan` opens it and hands out its
-records in windows, what lies behind them, and its SHA-256. A segment of a cluster is fetched first,
-into a file without a name, which no death leaves behind: it needs as much room as a log file in the
-temporary directory of the executor.
+records in windows, what lies behind them, and any stretch of its bytes. A segment of a cluster is
+fetched first, into a file without a name, which no death leaves behind: it needs as much room as a
+log file in the temporary directory of the executor.
 
-A segment of ours is compared with its batch index before a record of it counts. Offsets are log
-offsets in bytes.
+A segment of ours is compared with its batch index before a record of it counts. Bytes are read into
+memory that is used again (`twinlog.spark.room`). Offsets are log offsets in bytes.
 
 Not here: what is written (`archive.writing`).
 """
 
 from __future__ import annotations
 
-import hashlib
 import os
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -24,6 +23,7 @@ from twinlog import kernels
 from twinlog.errors import CorruptionError
 from twinlog.kernels import codes
 from twinlog.layout import BLANK
+from twinlog.spark import room
 from twinlog.spark.archive.rows import numpy, starts_of
 from twinlog.spark.asking import Asking
 from twinlog.spark.remote_log import Piece, Proof, RemoteLog, proven
@@ -126,6 +126,7 @@ class Scan:
         self.topics: dict[str, int] = {}
         self.records = 0
         self.records_end = sealed.base
+        self._windows: list[tuple[int, int]] = []
         try:
             if sealed.batches and sealed.asking is None:
                 self._prove()
@@ -142,12 +143,19 @@ class Scan:
         """Close the file."""
         self._file.close()
 
-    def _read(self, at: int, length: int) -> bytes:
-        length = min(length, self._sealed.end - at)
-        data = os.pread(self._file.fileno(), length, at - self._sealed.base)
-        if len(data) < length:
-            name = self._sealed.name
-            raise CorruptionError(f"{name} has become shorter", file=name, offset=at)
+    def read(self, at: int, length: int) -> memoryview:
+        """Return up to ``length`` bytes from a log offset on, valid until the next read.
+
+        Raises:
+            CorruptionError: The file has become shorter.
+        """
+        data, done = room.lend(min(length, self._sealed.end - at)), 0
+        while done < len(data):
+            count = os.preadv(self._file.fileno(), [data[done:]], at + done - self._sealed.base)
+            if not count:
+                name = self._sealed.name
+                raise CorruptionError(f"{name} has become shorter", file=name, offset=at)
+            done += count
         return data
 
     def _prove(self) -> None:
@@ -156,27 +164,29 @@ class Scan:
         check = Proof(sealed.base)
         entries += bytes(-len(entries) % 48)
         for at in range(sealed.base, sealed.end, PROOF_BYTES):
-            check.take(self._read(at, PROOF_BYTES), entries)
+            check.take(self.read(at, PROOF_BYTES), entries)
             entries = b""
         check.finish(sealed.end)
 
-    def _whole(self, at: int) -> tuple[bytes, int, int, int]:
+    def _whole(self, at: int) -> tuple[memoryview, int, int, int]:
         """Return (bytes, index after the last whole record, code, records) of a window."""
         size = WINDOW
         while True:
-            data = self._read(at, size)
+            data = self.read(at, size)
             count, stop, code, _, _ = kernels.walk(data, 0, len(data), check_crc=False)
             if stop or code == codes.BLANK or size > WINDOW or at + len(data) >= self._sealed.end:
                 return data, stop, code, count
             size = WINDOW + RECORD_MAX
 
     def _look(self) -> None:
-        """Find where the records end, and how many bytes each topic has."""
+        """Find where windows and the records end, and how many bytes each topic has."""
         at = self._sealed.base
         while at < self._sealed.end:
             data, stop, code, count = self._whole(at)
             self.records += count
             self._count(data, stop)
+            if stop:
+                self._windows.append((at, stop))
             at += stop
             if code == codes.BLANK and BLANK.unpack_from(data, stop)[0] == self._sealed.end - at:
                 break
@@ -187,7 +197,7 @@ class Scan:
                 raise CorruptionError(text, hint=hint, offset=at, file=self._sealed.name)
         self.records_end = at
 
-    def _count(self, data: bytes, stop: int) -> None:
+    def _count(self, data: memoryview, stop: int) -> None:
         """Add the bytes of each topic in a window."""
         np = numpy()
         kind = np.dtype([("offset", ">i8"), ("size", ">i4"), ("tags", ">i8")])
@@ -196,13 +206,14 @@ class Scan:
             size = int(np.frombuffer(entries, kind)["size"].sum())
             self.topics[name] = self.topics.get(name, 0) + size
 
-    def windows(self) -> Iterator[tuple[bytes, Any, int]]:
-        """Yield (bytes, where records begin, where the last one ends) up to the last record."""
-        at = self._sealed.base
-        while at < self.records_end:
-            data, stop, _, _ = self._whole(at)
-            yield data, starts_of(data, 0, stop), stop
-            at += stop
+    def windows(self) -> Iterator[tuple[memoryview, Any, int]]:
+        """Yield (bytes, where records begin, where the last one ends) up to the last record.
+
+        The bytes are valid until the next read.
+        """
+        for at, length in self._windows:
+            data = self.read(at, length)
+            yield data, starts_of(data, 0, length), length
 
     def rest(self) -> bytes:
         """Return what follows the records, zeros at its end left out.
@@ -212,8 +223,8 @@ class Scan:
         """
         found, at = bytearray(), self.records_end
         while at < self._sealed.end:
-            data = self._read(at, MiB)
-            used = data.rstrip(b"\0")
+            data = self.read(at, MiB)
+            used = bytes(data).rstrip(b"\0")
             if used:
                 found += bytes(at - self.records_end - len(found)) + used
             if len(found) > REST_MAX:
@@ -221,10 +232,3 @@ class Scan:
                 raise CorruptionError(text, offset=self.records_end, file=self._sealed.name)
             at += len(data)
         return bytes(found)
-
-    def sha256(self) -> str:
-        """Return the SHA-256 of the whole file."""
-        digest = hashlib.sha256()
-        for at in range(self._sealed.base, self._sealed.end, PROOF_BYTES):
-            digest.update(self._read(at, PROOF_BYTES))
-        return digest.hexdigest()

@@ -1,8 +1,13 @@
 """One sealed segment to Parquet files, and back to its bytes.
 
 `write_segment` runs as a task: it walks the log file, writes its records by topic and day, and
-returns what a manifest says of it, the SHA-256 of the file included. `segment_bytes` makes the
-bytes again from the files: so an archive is checked before it counts, and so it is restored.
+returns what a manifest says of it. `segment_bytes` makes the bytes again from the files: so an
+archive is checked before it counts, and so it is restored.
+
+The check: when the files are closed and flushed, they are opened anew, the records are made again
+from what is in them, and every byte is compared with the log file, which is read anew as well. The
+SHA-256 of the manifest is that of the bytes made again, so it is the log's. Nothing that was in
+memory while the files were written takes part.
 
 Nothing here looks at one record at a time: rows are columns of a window of the log.
 
@@ -20,7 +25,7 @@ import hashlib
 import importlib
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cache, partial
 from pathlib import Path
@@ -87,7 +92,8 @@ def write_segment(sealed: Sealed, to: str, codec: Codec, run: str) -> Segment:
     """Write the files of one segment and return it as a manifest lists it.
 
     Raises:
-        CorruptionError: The segment holds something that is no record.
+        CorruptionError: The segment holds something that is no record, or the files do not make
+            its bytes again.
         OSError: A file cannot be read or written; what was written is an orphan.
     """
     with Scan(sealed) as scan:
@@ -99,17 +105,37 @@ def write_segment(sealed: Sealed, to: str, codec: Codec, run: str) -> Segment:
         if sealed.batches:
             files.append(target.batches(scan.index))
         target.sync_folders()
-        return Segment(
+        written = Segment(
             group=sealed.group,
             base=sealed.base,
             end=sealed.end,
-            sha256=scan.sha256(),
+            sha256="",
             records=scan.records,
             records_end=scan.records_end,
             rest=scan.rest().hex(),
             epochs=list(sealed.epochs),
             files=files,
         )
+        return replace(written, sha256=_compared(written, Path(to), scan))
+
+
+def _compared(segment: Segment, root: Path, scan: Scan) -> str:
+    """Make a segment again from its files, compare it with its log, return its SHA-256.
+
+    Raises:
+        CorruptionError: They differ.
+    """
+    digest, at = hashlib.sha256(), segment.base
+    for made in segment_bytes(segment, root):
+        buffer = arrow().py_buffer(made)
+        log = arrow().py_buffer(scan.read(at, len(made)))
+        if not buffer.equals(log):
+            text = f"segment {segment.base} made again is not the log from {at} on"
+            hint = "it was not committed; look at the log: twinlog spark verify"
+            raise CorruptionError(f"the archive is not what the log is: {text}", hint=hint)
+        digest.update(made)
+        at += len(made)
+    return digest.hexdigest()
 
 
 @dataclass(slots=True)
@@ -253,7 +279,7 @@ def _spans(rows: Any) -> Iterator[tuple[str, int, int]]:
     if (flags & 0x4).any():
         named = rows.filter(arrow().array((flags & 0x4) == 0))
         flags = named.column("sys_flag").to_numpy()
-    found = named.group_by(["topic_name", "queue_id"]).aggregate(
+    found = named.group_by(["topic_name", "queue_id"], use_threads=False).aggregate(
         [("queue_offset", "min"), ("queue_offset", "max")]
     )
     for row in found.to_pylist():
