@@ -11,15 +11,16 @@ from pathlib import Path
 from typing import Any
 
 from tests.fixtures.processes import Processes
+from tests.spark.conftest import SETTINGS
 from tests.unit.twinlog.ours import Ours, sample
 from twinlog import Client
 from twinlog.spark.sink.settings import SOURCE_PROPERTY
 
 CHILD = """
-import sys, time
+import json, sys, time
 from twinlog.spark.sessions import start
-root, checkpoint = sys.argv[1:]
-spark = start("local[1]", {"spark.driver.memory": "500m", "spark.log.level": "ERROR"})
+settings, root, checkpoint = sys.argv[1:]
+spark = start("local[1]", json.loads(settings))
 def hang(frame, batch):
     print("batch", batch, frame.count(), flush=True)
     time.sleep(600)
@@ -27,6 +28,20 @@ stream = spark.readStream.format("twinlog").load(root)
 query = stream.writeStream.foreachBatch(hang).option("checkpointLocation", checkpoint).start()
 query.awaitTermination()
 """
+
+
+def driver(program: str, *words: str) -> subprocess.Popen[str]:
+    """Start a driver with what spares the shared session time; the first word is its settings."""
+    settings = json.dumps({**SETTINGS, "spark.driver.memory": "500m"})
+    command = [sys.executable, "-c", program, settings, *words]
+    path = os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")])
+    return subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": path},
+        start_new_session=True,
+    )
 
 
 def grow(ours: Ours, fresh: Path, root: Path) -> None:
@@ -50,8 +65,7 @@ def test_sigkill_in_batch_0_with_a_moving_start(spark: Any, tmp_path: Path) -> N
     """
     ours = sample()
     root, checkpoint = ours.write(tmp_path / "store"), tmp_path / "checkpoint"
-    command = [sys.executable, "-c", CHILD, str(root), str(checkpoint)]
-    child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    child = driver(CHILD, str(root), str(checkpoint))
     try:
         assert child.stdout is not None
         assert child.stdout.readline() == "batch 0 0\n"
@@ -80,12 +94,12 @@ def test_sigkill_in_batch_0_with_a_moving_start(spark: Any, tmp_path: Path) -> N
 
 
 COPYING = """
-import sys, time
+import json, sys, time
 from pathlib import Path
 from twinlog.spark.sessions import start
 from twinlog.spark.sink.writer import StreamWriter
 from twinlog.spark.source import Source as TwinlogSource, fields_of
-root, checkpoint, servers, marker = sys.argv[1:]
+settings, root, checkpoint, servers, marker = sys.argv[1:]
 class Hanging(StreamWriter):
     def commit(self, messages, batchId):
         super().commit(messages, batchId)
@@ -97,7 +111,7 @@ class Source(TwinlogSource):
         return "hanging"
     def streamWriter(self, schema, overwrite):
         return Hanging(dict(self.options), fields_of(schema))
-spark = start("local[1]", {"spark.driver.memory": "500m", "spark.log.level": "ERROR"})
+spark = start("local[1]", json.loads(settings))
 spark.dataSource.register(Source)
 stream = spark.readStream.format("twinlog").option("startingOffsets", "earliest")
 stream = stream.option("maxOffsetsPerTrigger", "20").load(root).select("body")
@@ -121,7 +135,7 @@ def test_sigkill_between_the_sinks_commit_and_the_sources(spark: Any, tmp_path: 
             client.create_topic("copy", 2)
             client.create_topic("commits", 1)
         words = [str(root), str(checkpoint), servers, str(marker)]
-        child = subprocess.Popen([sys.executable, "-c", COPYING, *words], start_new_session=True)
+        child = driver(COPYING, *words)
         try:
             nodes.until(
                 lambda: marker.exists() or child.poll() is not None, "a commit", seconds=120
@@ -129,7 +143,7 @@ def test_sigkill_between_the_sinks_commit_and_the_sources(spark: Any, tmp_path: 
             assert child.poll() is None
         finally:
             os.killpg(child.pid, signal.SIGKILL)
-            child.wait()
+            child.communicate()
         with Client(servers) as client:
             before = [m.log_offset for m in client.read("copy")]
             assert 10 < len(before) <= 20 and len(list(client.read("commits"))) == 1
