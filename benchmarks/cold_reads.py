@@ -1,0 +1,572 @@
+"""What ten Spark tasks that read cold data from the slaves cost the master's appends.
+
+    python benchmarks/cold_reads.py [--gib 3] [--seconds 10] [--rounds 2] [--rate 0 ...]
+                                    [--isolate pin|nice|none] [--folder DIR] [--master DIR]
+
+Starts a coordinator, a master and two slaves on loopback, loads a topic with 1 KiB records, starts
+the slaves again (a new process has mapped nothing) and drops their log files from the page cache;
+``fincore`` must say that they are gone. Then in turn, A B A B: appends alone, and appends while ten
+tasks of one Spark session read the whole topic from the slaves again and again, evicted before each
+pass and window; the session is stopped (SIGSTOP) while appends are alone. Appends are batches
+encoded beforehand, and count when every node of the in-sync set has them, so a slave that answers
+late because of its readers is seen in the rate.
+
+The claim is about the master, and a cluster has a machine for each node. On few cores Spark alone
+would take all of them, and the figure would be about the scheduler. So by default (``pin``) master
+and load have one half of the cores, slaves and Spark the other, and Spark has the least weight
+there: a slave runs first, as it would on a machine of its own. What is left to measure is what the
+readers ask of the master, and what they do to the slaves' acknowledgements. ``nice`` gives Spark
+the least weight and pins nothing, ``none`` does neither. The disk is shared as well: ``--master``
+puts the master's files elsewhere, on another disk or in memory (``/dev/shm``). ``--rate`` paces the
+load at so many records a second. A pace below the limit leaves CPU and disk for the readers, and
+latencies count from when a batch was due.
+
+Printed for each window: rate, latencies, what the tasks got from slaves and from the master, what
+the nodes read from disk (``/proc/PID/io``), CPU seconds, and the nodes in sync at its end; then the
+medians. Needs Linux, ``fincore`` (util-linux), two cores, and room for three copies of what is
+loaded and sent. Only processes of its own are started and ended; all files are removed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import psutil
+
+from cli.bench_loads import section_of
+from cli.bench_run import Count
+from cli.connection import connect
+from node.config import ClusterConfig, load
+from node.config_pages import Local, write_local
+from twinlog import Client
+from twinlog.link import error_of
+from twinlog.units import GiB, KiB, MiB
+from twinlog.wire import Frame, Type
+
+TASKS, QUEUES, BODY, BATCH, WINDOW = 10, 8, 1024, 256 * KiB, 8
+COLD, HOT = "cold", "hot"
+SEGMENT = 256 * MiB
+READY_SECONDS = 120.0
+ANSWER_SECONDS = 30.0
+LEAST = 19
+WARM_BYTES = 128 * MiB
+"""Read before anything is measured: workers are there, the JVM has compiled."""
+COLD_SHARE_MAX = 0.01
+"""Of the loaded files at most so much may be in memory before a round of reading."""
+
+
+# ── the load, a process of its own ──────────────────────────────────────────────────────────────
+
+
+def be_load(master: str, topic: str, seconds: float, rate: float, size: int) -> None:
+    """Append prepared batches for so long, or so many bytes, and print what came of it.
+
+    A batch counts when its acknowledgement came in time; its latency is from when it was due.
+    """
+    connection = connect(master, ANSWER_SECONDS)
+    family = connection.peer.family
+    sections = [section_of(topic, queue, BODY, BATCH, family) for queue in range(QUEUES)]
+    count, waiting, turn = Count(), dict[int, float](), 0
+    began = due = time.monotonic()
+    end, in_time = began + seconds, 0
+    while True:
+        now = time.monotonic()
+        going = now < end and turn * BATCH < size
+        if going and len(waiting) < WINDOW and due <= now:
+            data, records = sections[turn % QUEUES]
+            row = [topic, turn % QUEUES, records, len(data), 0, 0, 0]
+            fields: dict[str, object] = {"ack": "confirmed", "sections": [row]}
+            fields["timeout_ms"] = int(ANSWER_SECONDS * 1000)
+            number = connection.send(Frame(Type.APPEND, fields=fields), ANSWER_SECONDS, [data])
+            waiting[number] = due if rate else now
+            due, turn = due + (records / rate if rate else 0.0), turn + 1
+            continue
+        if not waiting and not going:
+            break
+        patience = ANSWER_SECONDS if not going or len(waiting) == WINDOW else due - now
+        answer = connection.take(max(patience, 0.0))
+        if answer is None:
+            continue
+        if answer.is_error:
+            raise error_of(answer)
+        now = time.monotonic()
+        count.latencies.add(now - waiting.pop(answer.request))
+        count.records += sections[0][1]
+        in_time += sections[0][1] if now <= end else 0
+    connection.close()
+    took = seconds if time.monotonic() >= end else time.monotonic() - began
+    p50, p99 = (count.latencies.percentile(percent) or 0.0 for percent in (50.0, 99.0))
+    print(json.dumps({"rate": in_time / took, "p50": p50, "p99": p99}))
+
+
+# ── the readers, a process of its own ───────────────────────────────────────────────────────────
+
+
+def be_readers(servers: str, below: int, folders: list[str]) -> None:
+    """Read the topic again and again until standard input ends."""
+    from twinlog.spark.sessions import local_session
+
+    over = threading.Event()
+    # workers are forked from a process that has imported what they need
+    settings = {"spark.log.level": "OFF", "spark.python.daemon.module": "tests.spark.forking"}
+    with local_session(f"local[{TASKS}]", settings) as spark:
+
+        def read() -> None:
+            source = spark.read.format("twinlog").options(servers=servers, subscribe=COLD)
+            source = source.options(minPartitions=str(TASKS), splitBytes="1 TiB")
+            source.load().write.format("noop").mode("append").save()
+
+        def passes() -> None:
+            while not over.is_set():
+                for folder in folders:
+                    evict(Path(folder), below)
+                try:
+                    read()
+                except Exception as error:
+                    if not over.is_set():  # not cancelled at the end
+                        print(error, file=sys.stderr, flush=True)
+                        os._exit(1)
+
+        worker = threading.Thread(target=passes)
+        worker.start()
+        print("ready", flush=True)
+        sys.stdin.read()
+        over.set()
+        while worker.is_alive():  # a job may begin behind the first order to stop
+            spark.sparkContext.cancelAllJobs()
+            worker.join(0.2)
+
+
+class Readers:
+    """The Spark session; it is stopped (SIGSTOP) while nothing is to be read.
+
+    So its workers and what the JVM has compiled are there when it goes on, and a window of reading
+    holds nothing but reading.
+    """
+
+    def __init__(self, servers: str, below: int, folders: list[Path], log: Path) -> None:
+        command = [sys.executable, __file__, "--be", "readers", servers, str(below)]
+        self._log = log
+        with log.open("wb") as errors:
+            self.process = subprocess.Popen(
+                [*command, *map(str, folders)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+                env=environment(),
+                start_new_session=True,  # an autogroup of its own, whose weight can be set
+            )
+        assert self.process.stdout is not None
+        if not self.process.stdout.readline():
+            raise SystemExit(f"the Spark session ended:\n{self.told()}")
+
+    def least(self) -> None:
+        """Give the session the least weight there is."""
+        for process in self.family():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.nice(LEAST)
+        with contextlib.suppress(OSError):  # a kernel without autogroups
+            Path(f"/proc/{self.process.pid}/autogroup").write_text(str(LEAST))
+
+    def family(self) -> list[psutil.Process]:
+        """The session's driver, JVM and Python workers."""
+        leader = psutil.Process(self.process.pid)
+        return [leader, *leader.children(recursive=True)]
+
+    def told(self) -> str:
+        """The end of what the session wrote to its error stream."""
+        return self._log.read_text(errors="replace")[-2000:]
+
+    def pause(self) -> None:
+        """Have no process of the session run."""
+        for _ in range(2):  # a process may have come while the others were stopped
+            for process in self.family():
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.suspend()
+
+    def go_on(self) -> None:
+        """Have all of them run again."""
+        for process in reversed(self.family()):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.resume()
+
+    def close(self) -> None:
+        """End it; its JVM and workers end with it."""
+        if self.process.poll() is not None:
+            return
+        self.go_on()
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        try:
+            self.process.wait(READY_SECONDS)
+        except subprocess.TimeoutExpired:
+            os.killpg(self.process.pid, signal.SIGKILL)  # it leads a session of its own
+            self.process.wait(READY_SECONDS)
+
+
+# ── pages ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def loaded(folder: Path, below: int) -> list[Path]:
+    """The log files of a node that end at or below a log offset."""
+    return [path for path in folder.glob("*") if int(path.name) + path.stat().st_size <= below]
+
+
+def evict(folder: Path, below: int) -> None:
+    """Drop what the page cache holds of the loaded files; what is dirty or mapped stays."""
+    for path in loaded(folder, below):
+        descriptor = os.open(path, os.O_RDONLY)
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        os.close(descriptor)
+
+
+def resident(folders: list[Path], below: int) -> float:
+    """The share of the loaded files that is in memory."""
+    paths = [path for folder in folders for path in loaded(folder, below)]
+    command = ["fincore", "--bytes", "--noheadings", "--output", "RES,SIZE", *map(str, paths)]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    rows = [[int(word) for word in line.split()] for line in done.stdout.splitlines()]
+    return sum(row[0] for row in rows) / sum(row[1] for row in rows)
+
+
+# ── the cluster ─────────────────────────────────────────────────────────────────────────────────
+
+
+def environment() -> dict[str, str]:
+    """What child processes find our packages with."""
+    return {
+        **os.environ,
+        "PYTHONPATH": str(Path(__file__).parent.parent),
+    }
+
+
+def free_ports(nodes: int) -> int:
+    """A base port from which the coordinator's and every node's ports are free now."""
+    for base in random.sample(range(10_000, 30_000, 100), 100):
+        wanted = [base] + [base + 10 * n + k for n in range(1, nodes + 1) for k in range(3)]
+        with contextlib.ExitStack() as stack, contextlib.suppress(OSError):
+            for port in wanted:
+                probe = stack.enter_context(socket.socket())
+                probe.bind(("127.0.0.1", port))
+            return base
+    raise SystemExit("no free ports")
+
+
+class Cluster:
+    """A coordinator, the master n1 and the slaves n2 and n3; processes of this one."""
+
+    slaves = ("n2", "n3")
+
+    def __init__(self, folder: Path, master: Path) -> None:
+        self.folder = folder
+        self._path = folder / "cluster.toml"
+        local = Local(nodes=3, base_port=free_ports(3), segment_size=SEGMENT)
+        write_local(self._path, local)
+        text = self._path.read_text()
+        self._path.write_text(text.replace('data = "data/n1"', f'data = "{master}/n1"'))
+        self.config: ClusterConfig = load(self._path)
+        self._running: dict[str, subprocess.Popen[bytes]] = {}
+
+    def start(self, *names: str) -> None:
+        """Start processes and wait until each serves."""
+        for name in names:
+            what = ["coordinator", "start"] if name == "coordinator" else ["node", "start", name]
+            command = [sys.executable, "-m", "twinlog", *what, "--config", str(self._path)]
+            with (self._path.parent / f"{name}.log").open("ab") as log:
+                self._running[name] = subprocess.Popen(
+                    command, stdout=log, stderr=log, env=environment(), start_new_session=True
+                )
+        for name in names:
+            wait_for(lambda name=name: self._run(name).get("pid") == self.pid(name), name)
+
+    def stop(self, *names: str) -> None:
+        """Stop processes in order."""
+        for name in names:
+            self._running[name].terminate()
+        for name in names:
+            self._running.pop(name).wait(READY_SECONDS)
+
+    def close(self) -> None:
+        """End what still runs."""
+        for process in self._running.values():
+            process.kill()
+        for process in self._running.values():
+            process.wait(READY_SECONDS)
+
+    def pid(self, name: str) -> int:
+        """The process of a node."""
+        return self._running[name].pid
+
+    def _run(self, name: str) -> dict[str, Any]:
+        place = self.config.coordinator.data
+        place = place if name == "coordinator" else self.config.node(name).data
+        try:
+            found: dict[str, Any] = json.loads((place / "twinlog" / "run.json").read_text())
+        except (OSError, ValueError):
+            return {}
+        return found
+
+    def address(self, name: str, port: str = "clients") -> str:
+        """Where a node listens."""
+        return f"127.0.0.1:{self._run(name)['ports'][port]}"
+
+    def log(self, name: str) -> Path:
+        """A node's log files."""
+        return self.config.node(name).data / "commitlog"
+
+    def metric(self, name: str, what: str) -> float:
+        """A figure of a node; 0 where it does not say it."""
+        url = f"http://{self.address(name, 'http')}/metrics"
+        with urllib.request.urlopen(url, timeout=ANSWER_SECONDS) as answer:
+            for line in answer.read().decode().splitlines():
+                if line.startswith(what + " "):
+                    return float(line.split()[-1])
+        return 0.0
+
+    def in_sync(self) -> int:
+        """Nodes in the in-sync set, the master included."""
+        return int(self.metric("n1", "twinlog_replication_in_sync_nodes"))
+
+    def read(self, name: str) -> int:
+        """Bytes of the cold topic that a node has served since its start."""
+        return int(self.metric(name, f'twinlog_read_bytes_total{{topic="{COLD}"}}'))
+
+
+def wait_for(is_so: Callable[[], bool], what: str) -> None:
+    """Ask until it is so; an error names what never came."""
+    end = time.monotonic() + READY_SECONDS
+    while not is_so():
+        if time.monotonic() > end:
+            raise SystemExit(f"{what} did not come within {READY_SECONDS:.0f} s")
+        time.sleep(0.05)
+
+
+@contextlib.contextmanager
+def cluster(place: Path | None, master: Path | None = None) -> Iterator[Cluster]:
+    """Run a cluster in a temporary folder, its master's files in one of another place."""
+    folders = [Path(tempfile.mkdtemp(prefix="twinlog-bench-", dir=at)) for at in (place, master)]
+    try:
+        made = Cluster(*folders)
+        try:
+            made.start("coordinator")
+            made.start("n1", *made.slaves)
+            wait_for(lambda: made.in_sync() == 3, "three nodes in sync")
+            yield made
+        finally:
+            made.close()
+    finally:
+        for folder in folders:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+# ── the measurement ─────────────────────────────────────────────────────────────────────────────
+
+
+def pin(pid: int, cores: set[int]) -> None:
+    """Have every thread of a process run on these cores; those it makes later follow."""
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        with contextlib.suppress(OSError):
+            os.sched_setaffinity(int(task.name), cores)
+
+
+@dataclass(frozen=True)
+class Look:
+    """Counters at one moment: CPU seconds and bytes since the processes' starts."""
+
+    cpu: dict[str, float]
+    disk: dict[str, int]
+    served: dict[str, int]
+
+    @classmethod
+    def now(cls, made: Cluster, readers: Readers) -> Look:
+        """Take them."""
+        nodes = {name: psutil.Process(made.pid(name)) for name in ("n1", *made.slaves)}
+        cpu = {name: used(process) for name, process in nodes.items()}
+        cpu["spark"] = sum(used(process) for process in readers.family())
+        disk = {name: int(process.io_counters().read_bytes) for name, process in nodes.items()}
+        return cls(cpu, disk, {name: made.read(name) for name in nodes})
+
+
+def used(process: psutil.Process) -> float:
+    """CPU seconds of a process and of its children that ended; 0 when it has ended itself."""
+    try:
+        times = process.cpu_times()
+    except psutil.NoSuchProcess:
+        return 0.0
+    return float(times.user + times.system + times.children_user + times.children_system)
+
+
+def append(
+    made: Cluster, topic: str, terms: tuple[float, float, int], cores: set[int] | None = None
+) -> dict[str, float]:
+    """Run the load on these cores; ``terms``: for so long, so many a second, so many bytes."""
+    words = [made.address("n1"), topic, *map(str, terms)]
+    command = [sys.executable, __file__, "--be", "load", *words]
+    prefix = ["taskset", "-c", ",".join(map(str, sorted(cores)))] if cores else []
+    done = subprocess.run(
+        [*prefix, *command], check=True, stdout=subprocess.PIPE, text=True, env=environment()
+    )
+    found: dict[str, float] = json.loads(done.stdout)
+    return found
+
+
+def load_topic(made: Cluster, gib: float) -> int:
+    """Load the topic and start the slaves again, cold; return up to where the log is loaded."""
+    with Client(made.address("n1")) as client:
+        for topic in (COLD, HOT):
+            client.create_topic(topic, QUEUES)
+    began = time.monotonic()
+    append(made, COLD, (3600.0, 0.0, int(gib * GiB)))
+    below = int(made.metric("n1", "twinlog_log_confirm_offset_bytes"))
+    print(f"loaded {below / GiB:.1f} GiB in {time.monotonic() - began:.0f} s", flush=True)
+    made.stop(*made.slaves)
+    os.sync()
+    for name in made.slaves:
+        evict(made.log(name), below)
+    made.start(*made.slaves)
+    wait_for(lambda: made.in_sync() == 3, "three nodes in sync")
+    return below
+
+
+class Benchmark:
+    """One loaded cluster with its readers."""
+
+    def __init__(self, made: Cluster, asked: argparse.Namespace) -> None:
+        self._made, self._asked = made, asked
+        cores = sorted(os.sched_getaffinity(0))
+        half = len(cores) // 2
+        self._front, self._back = set(cores[:half]), set(cores[half:])
+        self._below = load_topic(made, asked.gib)
+        folders = [made.log(name) for name in made.slaves]
+        self._folders = folders
+        servers = ",".join(made.address(name) for name in ("n1", *made.slaves))
+        self.readers = Readers(servers, self._below, folders, made.folder / "readers.log")
+        try:
+            wait_for(lambda: self._served() > WARM_BYTES, "the first rows")
+        except BaseException:
+            self.readers.close()
+            raise
+        if asked.isolate != "none":
+            self.readers.least()
+        if asked.isolate == "pin":
+            pin(made.pid("n1"), self._front)
+            for name in made.slaves:
+                pin(made.pid(name), self._back)
+            for process in self.readers.family():
+                with contextlib.suppress(psutil.NoSuchProcess, OSError):
+                    pin(process.pid, self._back)
+
+    def append(self, seconds: float, rate: float) -> dict[str, float]:
+        """Run the load; return its figures."""
+        cores = self._front if self._asked.isolate == "pin" else None
+        return append(self._made, HOT, (seconds, rate, 1 << 60), cores)
+
+    def window(self, rate: float, *, reading: bool) -> float:
+        """Append for a while, alone or beside the readers; print the figures, return the rate."""
+        self.readers.pause()
+        os.sync()  # no window pays for the one before
+        for folder in self._folders:
+            evict(folder, self._below)
+        share = resident(self._folders, self._below)
+        if share > COLD_SHARE_MAX:
+            raise SystemExit(f"{share:.1%} of the slaves' loaded files are still in memory")
+        if reading:
+            before = self._served()
+            self.readers.go_on()
+            wait_for(lambda: self._served() > before + TASKS * MiB, "ten reading tasks")
+        first = Look.now(self._made, self.readers)
+        found = self.append(self._asked.seconds, rate)
+        last = Look.now(self._made, self.readers)
+        self._print(found, first, last, reading=reading, share=share)
+        return found["rate"]
+
+    def _served(self) -> int:
+        return sum(self._made.read(name) for name in self._made.slaves)
+
+    def _print(
+        self, found: dict[str, float], first: Look, last: Look, *, reading: bool, share: float
+    ) -> None:
+        def gone(of: Callable[[Look], dict[str, Any]], *names: str) -> Any:
+            return sum(of(last)[name] - of(first)[name] for name in names)
+
+        slaves = self._made.slaves
+        served = [gone(lambda look: look.served, *names) / MiB for names in (slaves, ("n1",))]
+        disk = [gone(lambda look: look.disk, *names) / MiB for names in (slaves, ("n1",))]
+        cpu = [gone(lambda look: look.cpu, *names) for names in (("n1",), slaves, ("spark",))]
+        print(
+            f"{'with cold reads' if reading else 'alone':16}{found['rate']:10,.0f} records/s"
+            f"  p50 {found['p50'] * 1e3:.1f} ms  p99 {found['p99'] * 1e3:.1f} ms"
+            f"  served: slaves {served[0]:,.0f} MiB, master {served[1]:,.0f} MiB"
+            f"  from disk: slaves {disk[0]:,.0f} MiB, master {disk[1]:,.0f} MiB"
+            f"  CPU s: master {cpu[0]:.1f}, slaves {cpu[1]:.1f}, Spark {cpu[2]:.1f}"
+            f"  in sync {self._made.in_sync()}, cached before {share:.2%}",
+            flush=True,
+        )
+
+
+def measure(asked: argparse.Namespace) -> None:
+    """Measure in turn and print the medians."""
+    with cluster(asked.folder, asked.master) as made:
+        bench = Benchmark(made, asked)
+        try:
+            bench.readers.pause()
+            bench.append(2.0, 0.0)  # files are there, code is warm
+            print(f"load before: {os.getloadavg()[0]:.1f}", flush=True)
+            for rate in asked.rate:
+                rates: dict[bool, list[float]] = {False: [], True: []}
+                for _ in range(asked.rounds):
+                    for reading, found in rates.items():
+                        found.append(bench.window(rate, reading=reading))
+                alone, beside = median(rates[False]), median(rates[True])
+                what = f"paced at {rate:,.0f}/s" if rate else "all that goes"
+                text = f"{what}: medians {alone:,.0f} and {beside:,.0f} records/s"
+                print(f"{text}: {1 - beside / alone:.1%} lost", flush=True)
+        finally:
+            bench.readers.close()
+
+
+def main() -> None:
+    """Measure, or be one of the processes of a measurement."""
+    parser = argparse.ArgumentParser(description="What cold reads cost the master's appends.")
+    parser.add_argument("--gib", type=float, default=3.0)
+    parser.add_argument("--seconds", type=float, default=10.0)
+    parser.add_argument("--rounds", type=int, default=2)
+    rates = {"type": float, "nargs": "+", "default": [0.0]}
+    parser.add_argument("--rate", help="records/s, one or more; 0: all that goes", **rates)
+    parser.add_argument("--isolate", choices=["pin", "nice", "none"], default="pin")
+    parser.add_argument("--folder", type=Path, help="where the temporary folder is made")
+    parser.add_argument("--master", type=Path, help="where the master's folder is made")
+    parser.add_argument("--be", nargs="+", help=argparse.SUPPRESS)
+    asked = parser.parse_args()
+    match asked.be:
+        case ["load", master, topic, *numbers]:
+            seconds, rate, size = map(float, numbers)
+            be_load(master, topic, seconds, rate, int(size))
+        case ["readers", servers, below, *folders]:
+            be_readers(servers, int(below), folders)
+        case _:
+            signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # and everything with it
+            measure(asked)
+
+
+if __name__ == "__main__":
+    main()
