@@ -234,7 +234,7 @@ class ClientConnection:
 
     def read_answered(self, request: int, answer: ReadAnswer) -> None:
         """Answer a read with views of the log."""
-        self.answer(wire.Type.READ, request, answer.fields, answer.slices)
+        self.answer(wire.Type.READ, request, answer.fields, answer.slices, crc=answer.crc)
 
     @property
     def gone(self) -> bool:
@@ -267,13 +267,16 @@ class ClientConnection:
         request: int,
         fields: Mapping[str, object],
         payload: Sequence[memoryview] = (),
+        *,
+        crc: int | None = None,
     ) -> None:
         """Queue an answer; a connection that is gone swallows it.
 
         One that no frame can carry becomes an error, so every request is answered exactly once.
+        ``crc`` is the payload's, where it is known.
         """
         try:
-            head = self._encoded(kind, wire.ANSWER, request, dict(fields), payload)
+            head = self._encoded(kind, wire.ANSWER, request, dict(fields), payload, crc=crc)
         except wire.FrameError as error:
             text = f"the answer is too large for a frame: {error.text}"
             self.error(kind, request, UsageError(text, code="too-large", hint="ask for less"))
@@ -308,10 +311,12 @@ class ClientConnection:
         request: int,
         fields: dict[str, object],
         payload: Sequence[memoryview] = (),
+        *,
+        crc: int | None = None,
     ) -> bytes:
         server = self._server
         frame = wire.Frame(kind, flags, server.epoch, request, server.names_crc, fields)
-        return wire.encode_gather(frame, payload)
+        return wire.encode_gather(frame, payload, crc)
 
 
 def _other_version(low: int, high: int) -> ProtocolError:

@@ -143,6 +143,8 @@ class ReadAnswer:
 
     fields: Mapping[str, object]
     slices: Sequence[memoryview]
+    crc: int | None = None
+    """CRC-32C of the payload, where the store has it already."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -394,7 +396,8 @@ class Reads:
         }
         if result is None or not result.unsifted:  # without it the reader filters by itself
             fields["skipped"] = request.skipped + _left_out(request, result)
-        request.asker.read_answered(request.request, ReadAnswer(fields, slices))
+        crc = None if result is None else result.crc
+        request.asker.read_answered(request.request, ReadAnswer(fields, slices, crc))
 
 
 def _left_out(request: ReadRequest, result: ReadResult | None) -> int:

@@ -1,10 +1,11 @@
 """Reading records by queue offset, below the confirm offset.
 
 An answer is a list of slices of the mapped log, not copied and not decoded. Queue entries are read
-in bulk. Where they lead into one stretch of the log, one kernel call finds the slices and compares
-every entry with its record; scattered entries are joined by C loops and compared at both ends of
-each slice. Bytes that this process has not written itself are compared with their batch's CRC
-before the first reader gets them. So damage is an error and never a wrong record.
+in bulk. Where they lead into one stretch of the log, one kernel call finds the slices, compares
+every entry with its record and takes the answer's CRC in the same pass; scattered entries are
+joined by C loops and compared at both ends of each slice. Bytes that this process has not written
+itself are compared with their batch's CRC before the first reader gets them. So damage is an error
+and never a wrong record.
 
 ``next`` is the queue offset to go on with; records that a filter left out are behind it too.
 
@@ -32,7 +33,7 @@ from storage.queues import ConsumeQueues
 from storage.settings import StoreSettings
 from storage.state import Layers
 from twinlog.errors import Busy, CorruptionError, UnknownTopic
-from twinlog.kernels import scan_queues
+from twinlog.kernels import match_entries
 from twinlog.layout import QUEUE_ENTRY
 
 READ_ENTRIES = 4096
@@ -87,6 +88,7 @@ class ReadResult:
         lowest: Of a cold answer: log offset of its first byte.
         generation: Of a cold answer: how often the log had been cut.
         unsifted: A filter over properties was asked for and is the client's to lay over them.
+        crc: CRC-32C of the slices, one after the other, where it fell out of comparing them.
     """
 
     status: ReadStatus
@@ -100,6 +102,7 @@ class ReadResult:
     lowest: int = 0
     generation: int = 0
     unsifted: bool = False
+    crc: int | None = None
 
 
 class Reader:
@@ -225,8 +228,8 @@ class Reader:
             near = self._near(raw, total, wanted.bytes)
             if near >= NEAR_MIN or near == total:
                 part = raw[: near * QUEUE_ENTRY.size]
-                slices = self._guarded(lambda: self._stretch(queue, first, part))
-                return ReadResult(ReadStatus.FOUND, slices, near, first + near, *range_)
+                slices, crc = self._guarded(lambda: self._stretch(queue, first, part))
+                return ReadResult(ReadStatus.FOUND, slices, near, first + near, *range_, crc=crc)
         columns: tuple[tuple[int, ...], ...] = tuple(zip(*QUEUE_ENTRY.iter_unpack(raw)))
         offsets, sizes, codes = columns
         if 0 in sizes:  # no filter may pass over it
@@ -379,11 +382,10 @@ class Reader:
                 high = middle
         return low
 
-    def _stretch(self, queue: ConsumeQueue, first: int, raw: bytes) -> list[memoryview]:
-        """Return the records of entries that lie near each other, comparing each with the log.
+    def _stretch(self, queue: ConsumeQueue, first: int, raw: bytes) -> tuple[list[memoryview], int]:
+        """Return the records of entries that lie near each other, and their CRC.
 
-        One kernel call scans the stretch, the records of other queues in it included, and must
-        find exactly the entries of the queue's file.
+        One kernel call compares each entry with its record; what lies between them is passed over.
         """
         segments = self._log.segments
         begin = QUEUE_ENTRY.unpack_from(raw)[0]
@@ -391,20 +393,12 @@ class Reader:
         end = last + size
         segments.prove(begin, end)
         view = segments.view(begin, end)
-        slices: list[memoryview] = []
-        found: list[bytes] = []
-        number, topic = first, queue.topic.encode()
-        for name, its_queue, its_first, entries in scan_queues(view, 0, end - begin, begin):
-            if its_queue != queue.queue or name != topic or its_first != number:
-                continue
-            start = QUEUE_ENTRY.unpack_from(entries)[0]
-            stop, size, _ = QUEUE_ENTRY.unpack_from(entries, len(entries) - QUEUE_ENTRY.size)
-            slices.append(view[start - begin : stop + size - begin])
-            found.append(entries)
-            number += len(entries) // QUEUE_ENTRY.size
-        if b"".join(found) != raw:
-            raise wrong_entry(queue, first, begin, end - begin)
-        return slices
+        found = match_entries(view, begin, raw, queue.topic.encode(), queue.queue, first)
+        if isinstance(found, int):
+            at, size, _ = QUEUE_ENTRY.unpack_from(raw, found * QUEUE_ENTRY.size)
+            raise wrong_entry(queue, first + found, at, size)
+        edges, crc = found
+        return [view[at:to] for at, to in zip(edges[::2], edges[1::2], strict=True)], crc
 
     def _check(self, queue: ConsumeQueue, number: int, offset: int, size: int) -> None:
         """Compare a queue entry with the record it leads to."""

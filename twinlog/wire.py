@@ -231,20 +231,25 @@ def encode(frame: Frame) -> tuple[bytes, memoryview | bytes]:
     return encode_gather(frame, (payload,) if payload else ()), payload
 
 
-def encode_gather(frame: Frame, payload: Sequence[memoryview | bytes]) -> bytes:
+def encode_gather(
+    frame: Frame, payload: Sequence[memoryview | bytes], crc: int | None = None
+) -> bytes:
     """Return header and fields for a payload that lies in several pieces, sent after it in turn.
 
-    ``frame.payload`` is not looked at. Raises as `encode` does.
+    ``frame.payload`` is not looked at. ``crc`` is the payload's, where the caller has it. Raises as
+    `encode` does.
     """
-    fields, length, crc = _pack(frame.fields), 0, 0
+    fields, length = _pack(frame.fields), 0
     for piece in payload:
         length += piece.nbytes if isinstance(piece, memoryview) else len(piece)
     if len(fields) > FIELDS_MAX or length > PAYLOAD_MAX:
         text = f"{type_name(frame.type)} has {len(fields)} bytes of fields and {length} of payload"
         raise FrameError("oversized", text, fields=len(fields), payload=length)
-    if not frame.flags & BATCH_CRC:
-        for piece in payload:
-            crc = crc32c(piece, crc)
+    if crc is None:
+        crc = 0
+        if not frame.flags & BATCH_CRC:
+            for piece in payload:
+                crc = crc32c(piece, crc)
     return frame_head(
         frame.type, frame.flags, frame.epoch, frame.request, frame.names_crc, fields, length, crc
     )

@@ -289,6 +289,7 @@ def test_a_payload_in_pieces_is_the_payload_in_one() -> None:
     pieces: list[memoryview | bytes] = [b"one", memoryview(b"two"), b""]
     frame = Frame(Type.READ, wire.ANSWER, request=3)
     head = wire.encode_gather(frame, pieces)
+    assert wire.encode_gather(frame, pieces, wire.crc32c(b"onetwo")) == head
     frame.payload = b"onetwo"
     assert head + b"onetwo" == encode_whole(frame)
 

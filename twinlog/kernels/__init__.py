@@ -25,6 +25,7 @@ from twinlog.kernels.codes import EXPLANATIONS, REFUSALS
 
 if TYPE_CHECKING:
     from twinlog.kernels.columns import decode_columns, record_starts
+    from twinlog.kernels.match import match_entries
     from twinlog.kernels.plain import (
         Buffer,
         SectionEncoder,
@@ -79,6 +80,7 @@ __all__ = [
     "java_hash",
     "key_hash",
     "link_cells",
+    "match_entries",
     "patch_section",
     "pick_properties",
     "place_batch",
@@ -99,7 +101,7 @@ __all__ = [
     "why",
 ]
 
-_SOURCES = ("_compiled.pyx", "columns.pxi", "single.pxi", "crc.h")
+_SOURCES = ("_compiled.pyx", "columns.pxi", "match.pxi", "single.pxi", "crc.h")
 REBUILD = "uv sync --reinstall-package twinlog"
 """The command that builds the compiled kernels again."""
 
@@ -177,6 +179,7 @@ if not TYPE_CHECKING:
     java_hash = _chosen.java_hash
     key_hash = _chosen.key_hash
     link_cells = _chosen.link_cells
+    match_entries = _chosen.match_entries
     patch_section = _chosen.patch_section
     pick_properties = _chosen.pick_properties
     place_batch = _small.place_batch

@@ -1429,3 +1429,4 @@ def split_record(data, Py_ssize_t at, *, bint check_crc=True):
 
 include "columns.pxi"
 include "single.pxi"
+include "match.pxi"

@@ -79,6 +79,7 @@ from twinlog.kernels.inner import (
 )
 from twinlog.kernels.inner import gather_units as gather_units
 from twinlog.kernels.key_cells import enter_keys, link_cells, unlink_cells
+from twinlog.kernels.match import match_entries as match_entries
 
 __all__ = [
     "MAGIC_BLANK",

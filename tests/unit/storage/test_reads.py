@@ -27,6 +27,7 @@ from tests.crash.workbench import (
 )
 from tests.fakes.disk import FakeDisk
 from twinlog.errors import Busy, CorruptionError, NotYetConfirmed, UnknownTopic
+from twinlog.kernels import crc32c
 from twinlog.layout import QUEUE_ENTRY
 from twinlog.record import decode, java_hash
 
@@ -59,6 +60,7 @@ def test_every_cut_gives_the_same_records(most: int, per_batch: int) -> None:
         assert answer.status is ReadStatus.FOUND
         assert 1 <= answer.count <= 50
         assert sum(map(len, answer.slices)) <= most or answer.count == 1
+        assert answer.crc in (None, crc32c(b"".join(answer.slices)))
         found += records(answer.slices)
         assert (answer.next, answer.end) == (at + answer.count, 120)
         at = answer.next
@@ -72,6 +74,7 @@ def test_neighbours_are_one_slice() -> None:
     settle(store)
     answer = store.read(TOPIC, 0, 0, max_bytes=1 << 20, max_records=1000)
     assert (answer.count, len(answer.slices)) == (100, 2)
+    assert answer.crc == crc32c(b"".join(answer.slices))
 
 
 def test_tags_leave_records_out() -> None:
