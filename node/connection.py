@@ -234,7 +234,8 @@ class ClientConnection:
 
     def read_answered(self, request: int, answer: ReadAnswer) -> None:
         """Answer a read with views of the log."""
-        self.answer(wire.Type.READ, request, answer.fields, answer.slices, crc=answer.crc)
+        crc = None if answer.found is None else answer.found.crc
+        self.answer(wire.Type.READ, request, answer.fields, answer.slices, crc=crc)
 
     @property
     def gone(self) -> bool:

@@ -143,8 +143,8 @@ class ReadAnswer:
 
     fields: Mapping[str, object]
     slices: Sequence[memoryview]
-    crc: int | None = None
-    """CRC-32C of the payload, where the store has it already."""
+    found: ReadResult | None = None
+    """Where the slices came from, with what else it says of them: their CRC."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -396,8 +396,7 @@ class Reads:
         }
         if result is None or not result.unsifted:  # without it the reader filters by itself
             fields["skipped"] = request.skipped + _left_out(request, result)
-        crc = None if result is None else result.crc
-        request.asker.read_answered(request.request, ReadAnswer(fields, slices, crc))
+        request.asker.read_answered(request.request, ReadAnswer(fields, slices, result))
 
 
 def _left_out(request: ReadRequest, result: ReadResult | None) -> int:
