@@ -6,6 +6,8 @@
 does it: every record checked (sizes, topic, properties, CRC), numbered and stamped, the batch's
 CRC, its entry. Sections come one a turn (the worst case) and sixteen a turn (a loaded node takes
 all that has arrived). Pages are touched ahead, as the node's worker does, outside the clock.
+Each `STORE_BYTES` go into a store of their own in a process of their own: nothing is flushed, and a
+store keeps its files open, removed or not, for as long as its process lives.
 
 *The loop*: `copy_crc.c`, compiled here: for each section memcpy into a mapped, touched file and one
 CRC-32C over the bytes where they lie, with the processor's CRC instruction, one after the other
@@ -21,6 +23,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
 import shutil
 import statistics
 import subprocess
@@ -38,6 +41,7 @@ from twinlog.record import RecordEncoder, encode_properties
 HERE = Path(__file__).parent
 MiB = 1024 * 1024
 SEGMENT = 64 * MiB
+STORE_BYTES = 1024 * MiB
 MASTER = Token("master", 1, 1)
 
 
@@ -91,22 +95,38 @@ def prepare(store: Store) -> None:
 
 def appends(folder: Path, shape: Shape, turn: int, seconds: float) -> float:
     """Bytes a second of CPU that go through `Store.append`, ``turn`` sections a call."""
+    stored, spent = 0, 0.0
+    while spent < seconds:
+        with multiprocessing.Pool(1) as process:
+            more, took = process.apply(stretch, (folder, shape, turn, seconds - spent))
+        shutil.rmtree(folder)
+        stored, spent = stored + more, spent + took
+    return stored / spent
+
+
+def stretch(folder: Path, shape: Shape, turn: int, seconds: float) -> tuple[int, float]:
+    """Bytes appended to a store of its own, at most `STORE_BYTES`, and the CPU time they took."""
     store = new_store(folder)
     made = section(shape)
     sections = [made] * turn
-    size, spent, calls = turn * len(made.data), 0.0, 0
+    size, spent, stored = turn * len(made.data), 0.0, 0
     steps = max(1, 4 * MiB // size)
-    while spent < seconds:
+    while spent < seconds and stored < STORE_BYTES:
         prepare(store)
         began = time.process_time()
         for _ in range(steps):
             results = store.append(MASTER, sections, wall_ms=2)
         spent += time.process_time() - began
-        calls += steps
-        assert results[-1].outcome is Outcome.STORED
+        stored += steps * size
+        last = results[-1]
+        if last.outcome is not Outcome.STORED:
+            free = shutil.disk_usage(folder).free // MiB
+            raise RuntimeError(
+                f"an append was not stored: {last.outcome.name.lower()}, {last.code}: {last.text}"
+                f" ({stored // MiB} MiB in this store, {free} MiB free)"
+            )
     store.close(clean=False)
-    shutil.rmtree(folder)
-    return calls * size / spent
+    return stored, spent
 
 
 def loop(program: Path, folder: Path, shape: Shape, seconds: float) -> list[float]:
@@ -192,6 +212,9 @@ def main() -> int:
         print(table(found))
         if options.json:
             options.json.write_text(json.dumps(found, indent=1))
+    except RuntimeError as error:
+        print(error, file=sys.stderr)
+        return 1
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     return 0
