@@ -1,7 +1,8 @@
 """What ten Spark tasks that read cold data from the slaves cost the master's appends.
 
     python benchmarks/cold_reads.py [--gib 3] [--seconds 10] [--rounds 2] [--rate 0 ...]
-                                    [--isolate pin|nice|none] [--folder DIR] [--master DIR]
+                                    [--isolate pin|nice|none] [--control]
+                                    [--folder DIR] [--master DIR]
 
 Starts a coordinator, a master and two slaves on loopback, loads a topic with 1 KiB records, starts
 the slaves again (a new process has mapped nothing) and drops their log files from the page cache;
@@ -19,7 +20,9 @@ readers ask of the master, and what they do to the slaves' acknowledgements. ``n
 the least weight and pins nothing, ``none`` does neither. The disk is shared as well: ``--master``
 puts the master's files elsewhere, on another disk or in memory (``/dev/shm``). ``--rate`` paces the
 load at so many records a second. A pace below the limit leaves CPU and disk for the readers, and
-latencies count from when a batch was due.
+latencies count from when a batch was due. ``--control`` adds a third window to each turn: no reads,
+but a process that only copies memory on each of the slaves' cores, at the same weight. What that
+costs is the price of one machine for all, whatever runs beside the master.
 
 Printed for each window: rate, latencies, what the tasks got from slaves and from the master, what
 the nodes read from disk (``/proc/PID/io``), CPU seconds, and the nodes in sync at its end; then the
@@ -63,6 +66,7 @@ from twinlog.wire import Frame, Type
 
 TASKS, QUEUES, BODY, BATCH, WINDOW = 10, 8, 1024, 256 * KiB, 8
 COLD, HOT = "cold", "hot"
+ALONE, READING, STRANGERS = KINDS = ("alone", "with cold reads", "beside strangers")
 SEGMENT = 256 * MiB
 READY_SECONDS = 120.0
 ANSWER_SECONDS = 30.0
@@ -447,6 +451,28 @@ def load_topic(made: Cluster, gib: float) -> int:
     return below
 
 
+@contextlib.contextmanager
+def strangers(cores: set[int]) -> Iterator[None]:
+    """Have a process on each of these cores copy memory, at the least weight."""
+    program = "data = bytes(1 << 23)\nwhile True: bytearray(data)"
+    running = [
+        subprocess.Popen(
+            ["taskset", "-c", str(core), sys.executable, "-c", program], start_new_session=True
+        )
+        for core in cores
+    ]
+    try:
+        for each in running:
+            os.setpriority(os.PRIO_PROCESS, each.pid, LEAST)
+            with contextlib.suppress(OSError):
+                Path(f"/proc/{each.pid}/autogroup").write_text(str(LEAST))
+        yield
+    finally:
+        for each in running:
+            each.kill()
+            each.wait(READY_SECONDS)
+
+
 class Benchmark:
     """One loaded cluster with its readers."""
 
@@ -480,8 +506,8 @@ class Benchmark:
         cores = self._front if self._asked.isolate == "pin" else None
         return append(self._made, HOT, (seconds, rate, 1 << 60), cores)
 
-    def window(self, rate: float, *, reading: bool) -> float:
-        """Append for a while, alone or beside the readers; print the figures, return the rate."""
+    def window(self, rate: float, kind: str) -> float:
+        """Append for a while, in one of `KINDS`; print the figures, return the rate."""
         self.readers.pause()
         os.sync()  # no window pays for the one before
         for folder in self._folders:
@@ -489,21 +515,22 @@ class Benchmark:
         share = resident(self._folders, self._below)
         if share > COLD_SHARE_MAX:
             raise SystemExit(f"{share:.1%} of the slaves' loaded files are still in memory")
-        if reading:
+        if kind == READING:
             before = self._served()
             self.readers.go_on()
             wait_for(lambda: self._served() > before + TASKS * MiB, "ten reading tasks")
         first = Look.now(self._made, self.readers)
-        found = self.append(self._asked.seconds, rate)
+        with strangers(self._back if kind == STRANGERS else set()):
+            found = self.append(self._asked.seconds, rate)
         last = Look.now(self._made, self.readers)
-        self._print(found, first, last, reading=reading, share=share)
+        self._print(found, first, last, kind=kind, share=share)
         return found["rate"]
 
     def _served(self) -> int:
         return sum(self._made.read(name) for name in self._made.slaves)
 
     def _print(
-        self, found: dict[str, float], first: Look, last: Look, *, reading: bool, share: float
+        self, found: dict[str, float], first: Look, last: Look, *, kind: str, share: float
     ) -> None:
         def gone(of: Callable[[Look], dict[str, Any]], *names: str) -> Any:
             return sum(of(last)[name] - of(first)[name] for name in names)
@@ -513,7 +540,7 @@ class Benchmark:
         disk = [gone(lambda look: look.disk, *names) / MiB for names in (slaves, ("n1",))]
         cpu = [gone(lambda look: look.cpu, *names) for names in (("n1",), slaves, ("spark",))]
         print(
-            f"{'with cold reads' if reading else 'alone':16}{found['rate']:10,.0f} records/s"
+            f"{kind:16}{found['rate']:10,.0f} records/s"
             f"  p50 {found['p50'] * 1e3:.1f} ms  p99 {found['p99'] * 1e3:.1f} ms"
             f"  served: slaves {served[0]:,.0f} MiB, master {served[1]:,.0f} MiB"
             f"  from disk: slaves {disk[0]:,.0f} MiB, master {disk[1]:,.0f} MiB"
@@ -525,6 +552,7 @@ class Benchmark:
 
 def measure(asked: argparse.Namespace) -> None:
     """Measure in turn and print the medians."""
+    kinds = KINDS if asked.control else KINDS[:2]
     with cluster(asked.folder, asked.master) as made:
         bench = Benchmark(made, asked)
         try:
@@ -532,14 +560,15 @@ def measure(asked: argparse.Namespace) -> None:
             bench.append(2.0, 0.0)  # files are there, code is warm
             print(f"load before: {os.getloadavg()[0]:.1f}", flush=True)
             for rate in asked.rate:
-                rates: dict[bool, list[float]] = {False: [], True: []}
+                rates: dict[str, list[float]] = {kind: [] for kind in kinds}
                 for _ in range(asked.rounds):
-                    for reading, found in rates.items():
-                        found.append(bench.window(rate, reading=reading))
-                alone, beside = median(rates[False]), median(rates[True])
+                    for kind, found in rates.items():
+                        found.append(bench.window(rate, kind))
                 what = f"paced at {rate:,.0f}/s" if rate else "all that goes"
-                text = f"{what}: medians {alone:,.0f} and {beside:,.0f} records/s"
-                print(f"{text}: {1 - beside / alone:.1%} lost", flush=True)
+                alone = median(rates[ALONE])
+                for kind, found in rates.items():
+                    lost = f"{1 - median(found) / alone:.1%} lost"
+                    print(f"{what}, {kind}: median {median(found):,.0f}/s, {lost}", flush=True)
         finally:
             bench.readers.close()
 
@@ -555,6 +584,7 @@ def main() -> None:
     parser.add_argument("--isolate", choices=["pin", "nice", "none"], default="pin")
     parser.add_argument("--folder", type=Path, help="where the temporary folder is made")
     parser.add_argument("--master", type=Path, help="where the master's folder is made")
+    parser.add_argument("--control", action="store_true", help="beside strangers as well")
     parser.add_argument("--be", nargs="+", help=argparse.SUPPRESS)
     asked = parser.parse_args()
     match asked.be:
