@@ -21,7 +21,8 @@ from pathlib import Path
 from statistics import median
 
 import psutil
-from cold_reads import COLD, Cluster, cluster, evict, load_topic, used
+from cold_reads import COLD, load_topic, used
+from own_cluster import Cluster, cluster, evict
 
 from twinlog.spark import asking
 from twinlog.spark.cluster import ClusterTask
