@@ -6,24 +6,23 @@ else is judged before a byte of it is placed: topic, producer's sequence, every 
 copied, numbered and stamped. When the batch is full or the turn is over, the batch's CRC, which is
 one of the stored bytes, and its entry are written. A section is never divided.
 
-A full file ends with a filler; the next one begins with an epoch record that repeats the epoch and
-carries the crc32c of the old file's entries.
-
 The pending layer lives here: next queue offsets and producers' sections beyond the dispatcher. It
 is the master's only; `rebuild` makes it at promotion by scanning, `forget` drops it.
 
-Not here: who may append (`storage.store` checks the token), when it is confirmed.
+Not here: the change to the next file (`storage.file_heads`); who may append (`storage.store` checks
+the token), when it is confirmed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from storage.commit_log import CommitLog
 from storage.dispatcher import STRETCH_MAX, enter_sections, scan
-from storage.epoch_history import EpochPattern, EpochRecord, encode_epoch
+from storage.epoch_history import EpochRecord
 from storage.errors import DiskFull
+from storage.file_heads import FileHeads
 from storage.light import QUEUES_MAX, LightRefused, Share, light_runs, shares, write_offset
 from storage.producers import Done, Key, Line, Producers, Verdict, follows, judge
 from storage.queues import ConsumeQueues
@@ -37,7 +36,7 @@ from storage.sections import (
     refused,
     sequence_text,
 )
-from storage.settings import SEGMENT_RESERVE, StoreSettings
+from storage.settings import StoreSettings
 from storage.state import (
     Control,
     CreateTopic,
@@ -49,9 +48,7 @@ from storage.state import (
 from twinlog import kernels, record
 from twinlog.kernels.codes import LIGHT
 from twinlog.layout import (
-    KIND_EPOCH,
     KIND_RECORDS,
-    SYSTEM_TOPIC_EPOCH,
     SYSTEM_TOPIC_META,
     BatchEntry,
 )
@@ -109,8 +106,7 @@ class Appender:
         self._numbers: dict[tuple[str, int], int] = {}
         self._host = pack_host(settings.store_host)
         self._family = 6 if len(self._host) == 20 else 4
-        self._opening: EpochRecord | None = None
-        self._pattern: EpochPattern | None = None
+        self._heads = FileHeads(log, settings, self._numbers, self.next_number)
         self._length_max = settings.batch_length_max
         self._limits = (settings.message_size_max, self._family)
         self._joined_max = min(settings.batch_size_max, settings.batch_length_max)
@@ -121,7 +117,7 @@ class Appender:
         """Drop the pending layer and the right to open files; `rebuild` makes it anew."""
         self._numbers.clear()
         self._producers.forget_pending()
-        self._opening = self._pattern = None
+        self._heads.forget()
 
     def rebuild(self, start: int) -> None:
         """Make the pending layer from the batches between ``start`` and the end."""
@@ -149,72 +145,13 @@ class Appender:
         found = self._numbers.get((topic, queue))
         return found if found is not None else self._queues.end(topic, queue)
 
-    # -- epochs
-
     def open_epoch(self, value: EpochRecord, wall_ms: int) -> None:
         """Append the record that opens an epoch; from now on this appender may begin files.
 
         Raises:
             DiskFull: Nothing was appended.
         """
-        before, self._opening, self._pattern = self._opening, value, None
-        try:
-            self._log.timestamp = max(self._log.timestamp, wall_ms)
-            if self._log.room < SEGMENT_RESERVE or self._log.file_is_new:
-                self._roll()
-            else:
-                self._epoch_record(chain=0)
-        except BaseException:
-            self._opening = before
-            raise
-        again = replace(value, start=self._log.history.last_start)
-        self._pattern = EpochPattern(again, self._settings.store_host)
-
-    def _roll(self) -> None:
-        """End the file, begin the next one; what an earlier attempt has done is not done again."""
-        log = self._log
-        log.commit("log.roll.commit")
-        if not log.file_is_new:
-            assert self._opening is not None
-            if log.room:
-                at, epoch = log.end, self._opening.epoch
-                log.add([log.filler(epoch)], "log.filler")
-                log.history.open(epoch, at)
-            log.next_file("log.roll")
-        start = log.end - self._settings.segment_size
-        self._epoch_record(log.segments.chain(start, log.end))
-
-    def _epoch_record(self, chain: int) -> None:
-        log, value = self._log, self._opening
-        assert value is not None
-        queue_offset = self.next_number(SYSTEM_TOPIC_EPOCH, 0)
-        again = None
-        if self._pattern is not None and chain:
-            again = self._pattern.fill(
-                log_offset=log.end, queue_offset=queue_offset, store_timestamp=log.timestamp,
-                chain=chain,
-            )  # fmt: skip
-        fresh = value.epoch != log.history.last
-        start = log.end if fresh else log.history.last_start
-        parts = EpochRecord(
-            value.epoch, start, value.node, value.session, value.wall_ms, value.previous,
-            value.confirm, value.end, value.reason, value.by, chain,
-        )  # fmt: skip
-        data = again or encode_epoch(
-            parts,
-            log_offset=log.end,
-            queue_offset=queue_offset,
-            store_timestamp=log.timestamp,
-            store_host=self._settings.store_host,
-        )
-        log.window(log.end, len(data))[:] = data
-        entry = BatchEntry(
-            log.end, len(data), 1, value.epoch, kernels.crc32c(data), log.timestamp, KIND_EPOCH,
-            log.flushed,
-        )  # fmt: skip
-        log.add([entry], "log.epoch")
-        log.history.add(parts)
-        self._numbers[SYSTEM_TOPIC_EPOCH, 0] = queue_offset + 1
+        self._heads.open_epoch(value, wall_ms)
 
     # -- sections
 
@@ -262,10 +199,13 @@ class Appender:
             if not follows(self._producers.line(key), section.producer_epoch, section.sequence):
                 return None
             mark = sequence_text(section)
-        room = log.place_alone(length, BLANK_SIZE)
-        if room is None:
-            return None
-        at, first = log.end, self.next_number(topic, queue)
+        at, room = log.end, log.place_alone(length, BLANK_SIZE)
+        changes = room is None
+        if room is None:  # judged beside the log: what is refused changes no file
+            at, room = self._heads.behind_next(length + BLANK_SIZE), memoryview(bytearray(length))
+            if at < 0:
+                return None
+        first = self.next_number(topic, queue)
         made = kernels.place_section(
             section.data, section.count, topic.encode(), queue, mark, self._limits,
             room, (at, first, log.timestamp, self._host), (log.history.last, log.flushed),
@@ -274,6 +214,8 @@ class Appender:
             return None
         digest, entry = made
         try:
+            if changes and not self._change(at, room):
+                return None
             log.add_one(entry, length, "log.append")
         except DiskFull:
             return refused("disk-full", DISK_FULL)
@@ -282,6 +224,15 @@ class Appender:
             done = Done(section.sequence, section.count, first, at, at + length, digest)
             self._producers.append(key, section.producer_epoch, done)
         return SectionResult(Outcome.STORED, first, at, at + length)
+
+    def _change(self, at: int, data: memoryview) -> bool:
+        """Begin the next file and put a section behind its head, if that is ``at``."""
+        log = self._log
+        self._heads.change()
+        if log.end != at:
+            return False
+        log.window(at, len(data))[:] = data
+        return True
 
     def _plain(self, turn: _Turn, number: int, section: Section) -> SectionResult | None:
         """Place a section that is out of the ordinary in nothing; None: nothing was placed."""
@@ -482,7 +433,7 @@ class Appender:
         fits = last is not None and turn.cursor + length + BLANK_SIZE <= last.end
         if not fits or log.file_is_new:
             self._finish(turn)
-            self._roll()
+            self._heads.change()
             turn.begin(log.tail)
         if not log.has_place(turn.cursor + length):
             self._finish(turn)

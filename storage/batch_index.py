@@ -202,6 +202,12 @@ class BatchIndex:
         parts = [raw[at : at + _CHAIN] for at in range(first, last, ENTRY_SIZE)]
         return crc32c(b"".join(parts), crc)
 
+    def chain_whole(self) -> int:
+        """Return `chain` over all entries."""
+        if self._chained != len(self._raw):
+            self._chain_on(len(self._raw))
+        return self._chain_crc
+
     def _chain_on(self, last: int) -> None:
         """Take the entries up to byte ``last`` into the chain from the file's start.
 

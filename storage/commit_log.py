@@ -184,8 +184,11 @@ class CommitLog:
             return self.end
         return files[-1].end
 
-    def add_one(self, packed: bytes, length: int, op: str) -> None:
-        """Write the packed entry of a batch of ``length`` bytes that is in place, as `add` does."""
+    def add_one(self, packed: bytes, length: int, op: str, *, lone: bool = True) -> None:
+        """Write the packed entry of a batch of ``length`` bytes that is in place, as `add` does.
+
+        Without ``lone`` it is not one that a slave may be sent without its entry's fields.
+        """
         segments = self.segments
         segments.newest, segments.packed = (), b""
         try:
@@ -194,7 +197,8 @@ class CommitLog:
             self.wipe(op)
             raise
         self.end += length
-        segments.packed = packed
+        if lone:
+            segments.packed = packed
 
     def wipe(self, op: str) -> None:
         """Zero everything that was placed in the file beyond the end."""
@@ -218,6 +222,11 @@ class CommitLog:
         if self._pool is not None:
             self._pool.clear()
         self._buffering, self._direct = wanted and self._pool is not None, False
+
+    @property
+    def buffering(self) -> bool:
+        """Whether batches go through the memory pool."""
+        return self._buffering
 
     def has_place(self, until: int) -> bool:
         """Whether bytes up to log offset ``until`` may be placed without emptying the pool."""
@@ -260,14 +269,19 @@ class CommitLog:
         self.add([replace(entry, flushed=self.flushed) for entry in pool.entries], op)
         pool.clear()
 
-    def filler(self, epoch: int) -> BatchEntry:
-        """Place a blank that reaches to the end of the file; returns its entry, not written yet."""
+    def fill_up(self, epoch: int, op: str) -> None:
+        """End the file with a blank that reaches to its end, and write the entry of that.
+
+        Raises:
+            DiskError: There is none.
+        """
         length = self.room
         head = BLANK.pack(length, MAGIC_BLANK)
         self.window(self.end, len(head))[:] = head
-        return BatchEntry(
+        entry = BatchEntry(
             self.end, length, 0, epoch, crc32c(head), self.timestamp, KIND_FILLER, self.flushed
         )
+        self.add_one(entry.pack(), length, op, lone=False)
 
     def next_file(self, op: str) -> None:
         """Begin a new file at the end, which is a border.

@@ -5,7 +5,8 @@ worker that overwrites a gigabyte stalls no append. A descriptor that goes out o
 somebody uses it is closed by the last user.
 
 A file that is removed or replaced is forgotten before and after: what was opened between is used
-once and not kept, or its name would lead to a file that is gone.
+once and not kept, or its name would lead to a file that is gone. One that gets another name stays
+open: the first write under that name is an append's.
 
 Not here: what is done with a descriptor (`storage.disk`).
 """
@@ -115,6 +116,25 @@ class Descriptors:
             self._forgotten += 1
             gone = [one for path in paths if (one := self._known.pop(path, None)) is not None]
         self._leave(gone)
+
+    def take(self, path: str, *replaced: str) -> Opened | None:
+        """Take the descriptor of a file that gets another name out of the cache; None without one.
+
+        `put` or `leave` must follow. What the names ``replaced`` led to is forgotten.
+        """
+        self.forget(*replaced)
+        with self._guard:
+            self._forgotten += 1
+            return self._known.pop(path, None)
+
+    def put(self, path: str, one: Opened) -> None:
+        """Keep what `take` returned open, under the name that the file has now."""
+        with self._guard:
+            self._forgotten += 1
+            before = self._known.pop(path, None)
+            self._known[path] = one
+        if before is not None:
+            self.leave(before)
 
     def close(self) -> None:
         """Keep nothing open."""

@@ -360,13 +360,17 @@ class RealDisk:
 
     def rename(self, path: str, target: str, op: str) -> None:
         """See `Disk`."""
-        names = self._path(path), self._path(target)
-        self._open.forget(*names)
+        name, new = self._path(path), self._path(target)
+        held = self._open.take(name, new)
         try:
-            os.rename(*names)
+            os.rename(name, new)
         except OSError as error:
+            if held is not None:
+                self._open.leave(held)
             raise disk_error(op, path, error) from None
-        self._open.forget(*names)
+        self._open.forget(name, new)
+        if held is not None:
+            self._open.put(new, held)
 
     def remove(self, path: str, op: str) -> None:
         """See `Disk`."""

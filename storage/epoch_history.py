@@ -127,6 +127,8 @@ class EpochPattern:
             replace(value, chain=_CHAIN_WIDE), log_offset=0, queue_offset=0, store_timestamp=0,
             store_host=store_host,
         )  # fmt: skip
+        self.length = len(self._pattern)
+        """Bytes of the record."""
         self._stamp = 48 + len(record.pack_host(store_host))
         at = self._stamp + (self._stamp - 48) + 24
         self._body = at, at + int.from_bytes(self._pattern[at - 4 : at], "big")

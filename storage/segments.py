@@ -153,6 +153,13 @@ class Segments:
             crc = segment.index.chain(max(start, segment.start), last, crc)
         return crc
 
+    def chain_below(self, border: int) -> int:
+        """Return `chain` over the whole file that ends where the newest begins; 0 without one."""
+        full = self.all[-2:-1]
+        if full and full[0].end == border == full[0].index.end:
+            return full[0].index.chain_whole()
+        return self.chain(border - self.size, border)
+
     def border_at_or_below(self, offset: int) -> int:
         """Return the last batch border that is not beyond ``offset`` (nor beyond the end).
 
