@@ -1,10 +1,11 @@
 """The master's way into the log: sections are checked, numbered, stamped, and become batches.
 
-A turn takes all sections that have arrived. One that is out of the ordinary in nothing is judged,
-copied beyond the end, numbered, stamped and taken into the batch's CRC by one kernel call. Anything
-else is judged before a byte of it is placed: topic, producer's sequence, every record; then it is
-copied, numbered and stamped. When the batch is full or the turn is over, the batch's CRC, which is
-one of the stored bytes, and its entry are written. A section is never divided.
+A turn takes all sections that have arrived. Those that are out of the ordinary in nothing are
+judged, copied beyond the end, numbered, stamped and taken into the batch's CRC by one kernel call
+for many. Anything else is judged before a byte of it is placed: topic, producer's sequence, every
+record; then it is copied, numbered and stamped. When the batch is full or the turn is over, the
+batch's CRC, which is one of the stored bytes, and its entry are written. A section is never
+divided.
 
 The pending layer lives here: next queue offsets and producers' sections beyond the dispatcher. It
 is the master's only; `rebuild` makes it at promotion by scanning, `forget` drops it.
@@ -47,6 +48,7 @@ from storage.state import (
 )
 from twinlog import kernels, record
 from twinlog.kernels.codes import LIGHT
+from twinlog.kernels.single import Placing
 from twinlog.layout import (
     KIND_RECORDS,
     SYSTEM_TOPIC_META,
@@ -55,6 +57,8 @@ from twinlog.layout import (
 from twinlog.record import pack_host
 
 BLANK_SIZE = 8
+RUN_MAX = 64
+"""So many sections are placed by one kernel call at most."""
 DISK_FULL = "the disk is full: nothing was stored, reads go on"
 
 
@@ -171,13 +175,19 @@ class Appender:
         turn = _Turn([None] * len(sections))
         turn.begin(log.tail)
         self._set_limit(turn)
-        for number, section in enumerate(sections):
+        number, many = 0, 0 if system else RUN_MAX
+        while number < len(sections):
+            placed = self._run(turn, number, sections[number : number + many]) if many else 0
+            number += placed
+            if placed or number == len(sections):
+                continue
+            many = min(many, 1)  # what is out of the ordinary seldom comes alone
             try:
-                result = None if system else self._plain(turn, number, section)
-                turn.results[number] = result or self._one(turn, number, section, system)
+                turn.results[number] = self._one(turn, number, sections[number], system)
             except DiskFull:
                 self._abandon(turn)
                 turn.results[number] = refused("disk-full", DISK_FULL)
+            number += 1
         self._finish(turn)
         return [result for result in turn.results if result is not None]
 
@@ -234,39 +244,77 @@ class Appender:
         log.window(at, len(data))[:] = data
         return True
 
-    def _plain(self, turn: _Turn, number: int, section: Section) -> SectionResult | None:
-        """Place a section that is out of the ordinary in nothing; None: nothing was placed."""
-        log, topic, queue = self._log, section.topic, section.queue
-        known = self._layers.confirmed.topics.get(topic)
-        at, end = turn.cursor, turn.cursor + len(section.data)
-        if known is None or known.batch or not 0 <= queue < known.queues or end > turn.limit:
-            return None
-        key, mark = (section.producer, topic, queue), None
-        if section.producer:
-            if not follows(self._producers.line(key), section.producer_epoch, section.sequence):
-                return None
-            mark = sequence_text(section)
+    def _run(self, turn: _Turn, number: int, sections: Sequence[Section]) -> int:
+        """Place the first sections that are out of the ordinary in nothing; returns how many.
+
+        They are those of the turn from ``number`` on. Where the batch is full they begin the next.
+        """
+        log, at, limit = self._log, turn.cursor, turn.limit
+        behind = at + len(sections[0].data)
+        full = turn.count > 0 and behind - turn.start > self._joined_max
+        if full:
+            limit = min(at + self._joined_max, log.reach() - BLANK_SIZE)
+        rows, keys = self._ordinary(sections, limit - at)
+        if not rows:
+            return 0
         if turn.covered != at:
             self._cover(turn)
-        place = topic, queue
-        before = self._numbers.get(place, -1)
-        first = before if before >= 0 else self._queues.end(topic, queue)
-        made = kernels.place_next(
-            section.data, section.count, topic.encode(), queue, mark, self._limits,
-            log.window(at, end - at), (at, first, log.timestamp, self._host), turn.crc,
+        digests, crc = kernels.place_sections(
+            rows, self._limits, log.window(at, sum([len(row[0]) for row in rows])),
+            (at, log.timestamp, self._host), 0 if full else turn.crc,
         )  # fmt: skip
-        if made is None:
-            return None
-        digest, turn.crc = made
+        if not digests:
+            return 0
+        if full:
+            self._close(turn)
+            self._set_limit(turn)
+        numbers, end = self._numbers, at
+        for digest, key, row, section in zip(digests, keys, rows, sections, strict=False):
+            count, first, begin = section.count, row[5], end
+            end += len(row[0])
+            place = key[1:]
+            turn.numbers.append((place, numbers.get(place, -1)))
+            numbers[place] = first + count
+            turn.count += count
+            if section.producer:
+                done = Done(section.sequence, count, first, begin, end, digest)
+                turn.undo.append((key, self._producers.append(key, section.producer_epoch, done)))
+            turn.members.append(number)
+            turn.results[number] = SectionResult(Outcome.STORED, first, begin, end)
+            number += 1
         turn.cursor = turn.covered = end
-        turn.count += section.count
-        turn.numbers.append((place, before))
-        self._numbers[place] = first + section.count
-        if section.producer:
-            done = Done(section.sequence, section.count, first, at, end, digest)
-            turn.undo.append((key, self._producers.append(key, section.producer_epoch, done)))
-        turn.members.append(number)
-        return SectionResult(Outcome.STORED, first, at, end)
+        turn.crc = crc
+        return len(digests)
+
+    def _ordinary(self, sections: Sequence[Section], room: int) -> tuple[list[Placing], list[Key]]:
+        """Return the first sections that may pass, as far as can be told without their records.
+
+        One of a producer and queue that came before is judged once that one is noted.
+        """
+        topics, lines = self._layers.confirmed.topics, self._producers
+        rows: list[Placing] = []
+        keys: list[Key] = []
+        following: dict[tuple[str, int], int] = {}
+        for section in sections:
+            topic, queue, data, mark = section.topic, section.queue, section.data, None
+            known = topics.get(topic)
+            room -= len(data)
+            if known is None or known.batch or not 0 <= queue < known.queues or room < 0:
+                break
+            key = section.producer, topic, queue
+            if section.producer:
+                line = lines.line(key)
+                if key in keys or not follows(line, section.producer_epoch, section.sequence):
+                    break
+                mark = sequence_text(section)
+            place = topic, queue
+            first = following.get(place, -1)
+            if first < 0:
+                first = self.next_number(topic, queue)
+            following[place] = first + section.count
+            rows.append((data, section.count, topic.encode(), queue, mark, first))
+            keys.append(key)
+        return rows, keys
 
     def append_control(self, change: Control, wall_ms: int) -> SectionResult:
         """Append a control record, as a batch of its own."""

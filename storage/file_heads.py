@@ -116,9 +116,7 @@ class FileHeads:
             )  # fmt: skip
         size = len(data)
         log.window(at, size)[:] = data
-        entry = BatchEntry(
-            at, size, 1, epoch, kernels.crc32c(data), stamp, KIND_EPOCH, log.flushed
-        )
+        entry = BatchEntry(at, size, 1, epoch, kernels.crc32c(data), stamp, KIND_EPOCH, log.flushed)
         log.add_one(entry.pack(), size, "log.epoch", lone=False)
         log.history.add(value)
         self._numbers[SYSTEM_TOPIC_EPOCH, 0] = number + 1

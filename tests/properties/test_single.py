@@ -139,6 +139,63 @@ def test_sections_are_placed_alike(
     assert made[0] is not None or not any(rooms[0])
 
 
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from([b"t", b"u"]), st.integers(0, 1), st.integers(1, 3),
+            st.sampled_from([None, b"00000000000000ff.0.0.1"]), st.integers(0, 40),
+            st.sampled_from([-1, -1, -1, 3, 9, 70, 95]),
+        ),
+        max_size=5,
+    ),
+    u32, st.integers(0, 30),
+)  # fmt: skip
+@settings(max_examples=60, deadline=None)
+def test_several_sections_are_placed_alike(
+    wanted: list[tuple[bytes, int, int, bytes | None, int, int]], crc: int, spare: int
+) -> None:
+    """As if each were placed alone, up to the first one that is not; behind it are zeros."""
+    rows: list[single.Placing] = []
+    for number, (topic, queue, count, sequence, size, spoilt) in enumerate(wanted):
+        text = b"" if sequence is None else b"TL_SEQ\x01" + sequence + b"\x02"
+        body = b"b" * size
+        one = record.encode("t", queue, body, properties=text)
+        one += (count - 1) * record.encode("t", queue, body, properties=b"")
+        one = one if spoilt < 0 else flip(one, spoilt, 2)
+        rows.append((one, count, topic, queue, sequence, 7 * number))
+    length, host = sum(len(row[0]) for row in rows) + spare, bytes(range(8))
+    rooms = bytearray(length), bytearray(length)
+    made = [
+        kernel.place_sections(rows, (1000, 4), room, (4096, 17, host), crc)
+        for kernel, room in zip((single, COMPILED), rooms, strict=True)
+    ]
+    assert made[0] == made[1]
+    assert rooms[0] == rooms[1]
+    stepped, digests = bytearray(), list[int]()
+    for data, count, topic, queue, sequence, first in rows:
+        room, place = bytearray(len(data)), (4096 + len(stepped), first, 17, host)
+        alone = COMPILED.place_section(
+            data, count, topic, queue, sequence, (1000, 4), room, place, (3, 99)
+        )
+        if alone is None:
+            break
+        stepped += room
+        digests.append(alone[0])
+    assert made[0] == (digests, plain.crc32c(stepped, crc))
+    assert rooms[0] == stepped.ljust(length, b"\0")
+
+
+@pytest.mark.parametrize("kernel", [single, COMPILED], ids=["plain", "compiled"])
+def test_sections_need_room_for_all(kernel: ModuleType) -> None:
+    """Too little of it, or a host of another family, is a defect of the caller."""
+    data = record.encode("t", 0, b"x")
+    rows = [(data, 1, b"t", 0, None, 0), (data, 1, b"t", 0, None, 1)]
+    with pytest.raises(ValueError, match="room"):
+        kernel.place_sections(rows, (9, 4), bytearray(2 * len(data) - 1), (0, 1, bytes(8)), 0)
+    with pytest.raises(ValueError, match="family"):
+        kernel.place_sections(rows, (9, 6), bytearray(2 * len(data)), (0, 1, bytes(8)), 0)
+
+
 @pytest.mark.parametrize("kernel", [single, COMPILED], ids=["plain", "compiled"])
 def test_a_placed_section_is_what_the_single_steps_make(kernel: ModuleType) -> None:
     """Numbers, stamps, digest and entry; the producer's sequence is looked at."""

@@ -56,8 +56,8 @@ if TYPE_CHECKING:
     from twinlog.kernels.single import (
         frame_head,
         place_batch,
-        place_next,
         place_section,
+        place_sections,
         take_frame,
     )
 
@@ -84,8 +84,8 @@ __all__ = [
     "patch_section",
     "pick_properties",
     "place_batch",
-    "place_next",
     "place_section",
+    "place_sections",
     "record_starts",
     "scan_keys",
     "scan_queues",
@@ -183,8 +183,8 @@ if not TYPE_CHECKING:
     patch_section = _chosen.patch_section
     pick_properties = _chosen.pick_properties
     place_batch = _small.place_batch
-    place_next = _small.place_next
     place_section = _small.place_section
+    place_sections = _small.place_sections
     record_starts = _chosen.record_starts
     scan_keys = _chosen.scan_keys
     scan_queues = _chosen.scan_queues

@@ -397,66 +397,89 @@ cdef int64_t _place(
     return done if number == count and number else -1 - done
 
 
-cdef object _placed(
-    data, int64_t count, bytes topic, int32_t queue, bytes sequence, tuple limits, target,
-    tuple place, uint32_t *crc
-):
-    """The digest of a section that was placed; None when it was not. See `single.place_next`."""
+cdef int64_t _put_section(
+    data, int64_t count, bytes topic, int32_t queue, bytes sequence, Wanted *wanted,
+    Py_buffer *room, Py_ssize_t at, bint exactly, Stamp *stamp, uint32_t *digest, uint32_t *crc
+) except -2:
+    """Place a section at byte ``at`` of the room; its length, or -1: it was not placed.
+
+    With ``exactly`` it must fill the room. Of ``wanted`` and ``stamp`` the rest is filled in
+    already. See `single.place_section`.
+    """
     cdef Py_buffer view
-    cdef Py_buffer room
-    cdef Wanted wanted
-    cdef Stamp stamp
-    cdef bytes host = <bytes?>place[3]
-    cdef uint32_t digest = 0
     cdef int64_t done
     wanted.topic = <const uint8_t *>PyBytes_AS_STRING(topic)
     wanted.topic_length = PyBytes_GET_SIZE(topic)
     wanted.queue = queue
-    wanted.body_max = limits[0]
-    wanted.store_bit = STORE_V6 if limits[1] == 6 else 0
     wanted.sequence = NULL
     if sequence is not None:
         wanted.sequence = <const uint8_t *>PyBytes_AS_STRING(sequence)
         wanted.sequence_length = PyBytes_GET_SIZE(sequence)
-    stamp.log_offset = place[0]
-    stamp.queue_offset = place[1]
-    stamp.stamp = place[2]
-    stamp.host = <const uint8_t *>PyBytes_AS_STRING(host)
-    stamp.host_length = PyBytes_GET_SIZE(host)
     PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
     try:
-        PyObject_GetBuffer(target, &room, PyBUF_WRITABLE)
-        try:
-            if room.len != view.len or stamp.host_length != (20 if wanted.store_bit else 8):
-                raise ValueError("the room is not the section's, or the host of another family")
-            done = _place(
-                <const uint8_t *>view.buf, view.len, count, &wanted, <uint8_t *>room.buf, &stamp,
-                &digest, crc,
-            )
-            if done < 0:
-                memset(room.buf, 0, -1 - done)
-                return None
-            return 0 if sequence is None else digest or 1
-        finally:
-            PyBuffer_Release(&room)
+        if stamp.host_length != (20 if wanted.store_bit else 8):
+            raise ValueError("the room is not the section's, or the host of another family")
+        if view.len > room.len - at or (exactly and view.len != room.len):
+            raise ValueError("the room is not the section's, or the host of another family")
+        done = _place(
+            <const uint8_t *>view.buf, view.len, count, wanted, <uint8_t *>room.buf + at, stamp,
+            digest, crc,
+        )
+        if done < 0:
+            memset(<uint8_t *>room.buf + at, 0, -1 - done)
+            return -1
+        digest[0] = 0 if sequence is None else digest[0] or 1
+        return done
     finally:
         PyBuffer_Release(&view)
 
 
-def place_next(
-    data,
-    Py_ssize_t count,
-    bytes topic not None,
-    int32_t queue,
-    bytes sequence,
+cdef inline int _set_up(tuple limits, bytes host, Wanted *wanted, Stamp *stamp) except -1:
+    wanted.body_max = limits[0]
+    wanted.store_bit = STORE_V6 if limits[1] == 6 else 0
+    stamp.host = <const uint8_t *>PyBytes_AS_STRING(host)
+    stamp.host_length = PyBytes_GET_SIZE(host)
+    return 0
+
+
+def place_sections(
+    list sections not None,
     tuple limits not None,
     target,
     tuple place not None,
     uint32_t crc,
 ):
-    """See `single.place_next`."""
-    digest = _placed(data, count, topic, queue, sequence, limits, target, place, &crc)
-    return None if digest is None else (digest, crc)
+    """See `single.place_sections`."""
+    cdef Py_buffer room
+    cdef Wanted wanted
+    cdef Stamp stamp
+    cdef uint32_t digest, after
+    cdef int64_t length
+    cdef Py_ssize_t at = 0
+    cdef uint64_t log_offset = place[0]
+    cdef bytes host = <bytes?>place[2]
+    cdef list digests = []
+    cdef tuple row
+    stamp.stamp = place[1]
+    _set_up(limits, host, &wanted, &stamp)
+    PyObject_GetBuffer(target, &room, PyBUF_WRITABLE)
+    try:
+        for row in sections:
+            stamp.log_offset = log_offset + at
+            stamp.queue_offset = row[5]
+            digest, after = 0, crc
+            length = _put_section(
+                row[0], row[1], <bytes?>row[2], row[3], row[4], &wanted, &room, at, False, &stamp,
+                &digest, &after,
+            )
+            if length < 0:
+                break
+            at += length
+            crc = after
+            digests.append(digest)
+    finally:
+        PyBuffer_Release(&room)
+    return digests, crc
 
 
 def place_section(
@@ -471,11 +494,26 @@ def place_section(
     tuple entry not None,
 ):
     """See `single.place_section`."""
-    cdef uint32_t crc = 0
-    digest = _placed(data, count, topic, queue, sequence, limits, target, place, &crc)
-    if digest is None:
+    cdef Py_buffer room
+    cdef Wanted wanted
+    cdef Stamp stamp
+    cdef uint32_t crc = 0, digest = 0
+    cdef int64_t length
+    cdef bytes host = <bytes?>place[3]
+    stamp.log_offset = place[0]
+    stamp.queue_offset = place[1]
+    stamp.stamp = place[2]
+    _set_up(limits, host, &wanted, &stamp)
+    PyObject_GetBuffer(target, &room, PyBUF_WRITABLE)
+    try:
+        length = _put_section(
+            data, count, topic, queue, sequence, &wanted, &room, 0, True, &stamp, &digest, &crc
+        )
+    finally:
+        PyBuffer_Release(&room)
+    if length < 0:
         return None
-    return digest, _entry(place[0], len(data), count, entry[0], crc, place[2], entry[1])
+    return digest, _entry(place[0], length, count, entry[0], crc, place[2], entry[1])
 
 
 cdef bint _holds(const uint8_t *p, Py_ssize_t length, bytes wanted):

@@ -121,7 +121,53 @@ def frame_head(
     return b"".join((head, _CRC.pack(crc32c(head)), fields))
 
 
-def place_next(
+Placing = tuple[Buffer, int, bytes, int, bytes | None, int]
+"""A section to be placed: the bytes as the client sent them, records they must hold, topic (UTF-8),
+queue, value of TL_SEQ that the first record must have (None: it must have none), and the queue
+offset of the first record."""
+
+
+def place_sections(
+    sections: list[Placing],
+    limits: tuple[int, int],
+    target: memoryview | bytearray,
+    place: tuple[int, int, bytes],
+    crc: int,
+) -> tuple[list[int], int]:
+    """Check sections, copy them to where they are stored one behind the other, number, stamp.
+
+    It ends before the first one with a record that is refused, or that names light queues, or that
+    does not carry the producer's sequence: where that would stand are zeros.
+
+    Args:
+        sections: What is to be placed, in order.
+        limits: Largest body in bytes, address family of the store hosts.
+        target: Their place in the log, with room for all of them.
+        place: Log offset, store timestamp, store host.
+        crc: CRC-32C of what stands before them in their batch.
+
+    Returns:
+        For each that was placed the digest of its bodies (never 0 but without a sequence, where
+        nobody asks for it), and the CRC-32C of the batch so far.
+    """
+    (log_offset, stamp, host), at = place, 0
+    digests: list[int] = []
+    view = memoryview(target)
+    for data, count, topic, queue, sequence, first in sections:
+        room = view[at : at + len(data)]
+        digest = _placed(
+            data, count, topic, queue, sequence, limits, room,
+            (log_offset + at, first, stamp, host),
+        )  # fmt: skip
+        if digest is None:
+            break
+        digests.append(digest)
+        crc = crc32c(room, crc)
+        at += len(data)
+    return digests, crc
+
+
+def _placed(
     data: Buffer,
     count: int,
     topic: bytes,
@@ -130,28 +176,7 @@ def place_next(
     limits: tuple[int, int],
     target: memoryview | bytearray,
     place: tuple[int, int, int, bytes],
-    crc: int,
-) -> tuple[int, int] | None:
-    """Check a section, copy it to where it is stored, number and stamp it.
-
-    None when a record is refused, names light queues, or does not carry the producer's sequence:
-    then zeros stand where something was written, be it in front of that record.
-
-    Args:
-        data: The section as the client sent it.
-        count: Records it must hold.
-        topic: Its topic, UTF-8.
-        queue: Its queue.
-        sequence: Value of TL_SEQ that its first record must have; None: it must have none.
-        limits: Largest body in bytes, address family of the store hosts.
-        target: Its place in the log, as long as ``data``.
-        place: Log offset, queue offset of the first record, store timestamp, store host.
-        crc: CRC-32C of what stands before it in its batch.
-
-    Returns:
-        The digest of the bodies (never 0 but without a sequence, where nobody asks for it), and the
-        CRC-32C of its batch so far.
-    """
+) -> int | None:
     (body_max, family), (log_offset, queue_offset, stamp, host) = limits, place
     length = len(data)
     if len(target) != length or len(host) != (20 if family == 6 else 8):
@@ -169,8 +194,7 @@ def place_next(
         target, 0, length, log_offset=log_offset, queue_offset=queue_offset,
         store_timestamp=stamp, store_host=host,
     )  # fmt: skip
-    digest = 0 if sequence is None else bodies_digest(data, 0, length) or 1
-    return digest, crc32c(target, crc)
+    return 0 if sequence is None else bodies_digest(data, 0, length) or 1
 
 
 def place_section(
@@ -184,26 +208,28 @@ def place_section(
     place: tuple[int, int, int, bytes],
     entry: tuple[int, int],
 ) -> tuple[int, bytes] | None:
-    """Place a section that is a batch of its own, as `place_next` does, and make its entry.
+    """Place a section that is a batch of its own, as `place_sections` does, and make its entry.
 
     Args:
-        data: As there, and so are the others.
+        data: The section as the client sent it.
         count: Records it must hold.
-        topic: Its topic.
+        topic: Its topic, UTF-8.
         queue: Its queue.
-        sequence: Value of TL_SEQ of its first record.
-        limits: Largest body, address family.
-        target: Its place.
-        place: Log offset, queue offset, store timestamp, store host.
+        sequence: Value of TL_SEQ that its first record must have; None: it must have none.
+        limits: Largest body in bytes, address family of the store hosts.
+        target: Its place in the log, as long as ``data``.
+        place: Log offset, queue offset of the first record, store timestamp, store host.
         entry: Epoch and flushed offset for the batch entry.
 
     Returns:
-        The digest, and the packed entry; None as there.
+        The digest of the bodies (never 0 but without a sequence), and the packed entry. None where
+        it is not placed; then zeros stand where something was written.
     """
-    made = place_next(data, count, topic, queue, sequence, limits, target, place, 0)
-    if made is None:
+    digest = _placed(data, count, topic, queue, sequence, limits, target, place)
+    if digest is None:
         return None
-    (digest, crc), (epoch, flushed) = made, entry
+    epoch, flushed = entry
+    crc = crc32c(target)
     body = _ENTRY.pack(place[0], len(data), count, epoch, crc, place[2], 0, flushed)
     return digest, body + _CRC.pack(crc32c(body))
 

@@ -51,6 +51,9 @@ def tell(store: Store, disk: FakeDisk, sections: list[Section]) -> list[SectionR
     for number, one in enumerate(sections):
         if number % 30 == 29:
             disk.faults.fail("log.append", after=0, error=28)
+        if number % 40 == 10:  # meets the next change of the file
+            what = ["log.filler", "log.roll", "log.epoch"][number // 40]
+            disk.faults.fail(what, after=0, error=28)
         results += append(store, one)
         if number % 25 == 24:
             settle(store)
@@ -86,6 +89,24 @@ def test_the_short_way_leaves_what_the_general_way_leaves(
     assert APPENDS // 3 < sum(taken) < len(taken), "both ways are gone"
 
 
+def test_a_change_of_the_file_goes_the_short_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A section alone that begins a file is not judged a second time; a bad one begins none."""
+    store = master(FakeDisk())
+    monkeypatch.setattr(Appender, "_one", None)
+    while len(store._log.segments.all) < 3:
+        assert append(store, section(3, mark=store.end))[0].queue_offset >= 0
+    monkeypatch.undo()
+    room = store._log.room
+    while room > 2000:
+        append(store, section(3))
+        room = store._log.room
+    before, bad = store.end, bytearray(section(3, size=600).data)
+    bad[-60] ^= 1
+    assert append(store, Section("flights", 0, 3, bad))[0].code == "crc"
+    assert (store.end, store._log.room) == (before, room)
+    assert append(store, section(3, size=600))[0].log_offset > before + room
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_a_turn_of_sections_leaves_the_same(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     """One call a section or several: bytes, entries, results, with batches that fill up."""
@@ -93,7 +114,7 @@ def test_a_turn_of_sections_leaves_the_same(monkeypatch: pytest.MonkeyPatch, see
     found: list[tuple[list[SectionResult], bytes, list[bytes]]] = []
     for short in (True, False):
         if not short:
-            monkeypatch.setattr(Appender, "_plain", lambda *_: None)
+            monkeypatch.setattr(Appender, "_run", lambda *_: 0)
         disk = FakeDisk()
         store, rng, told = master(disk, settings=settings), random.Random(seed), story(seed) * 2
         results: list[SectionResult] = []

@@ -171,3 +171,24 @@ def test_an_error_names_operation_and_path(tmp_path: Path) -> None:
     disk = RealDisk(tmp_path)
     with pytest.raises(DiskError, match="some-op of nowhere: ENOENT"):
         disk.write_at("nowhere", 0, b"x", "some-op")
+
+
+def test_a_file_that_gets_another_name_stays_open(tmp_path: Path) -> None:
+    """What the new name led to is forgotten, and the old name leads nowhere."""
+    disk = RealDisk(tmp_path)
+    for name in ("made", "target"):
+        disk.create_sparse(name, 8, "test")
+        disk.write_at(name, 0, name.encode(), "test")
+    before = len(disk._open)
+    disk.rename("made", "target", "test")
+    assert len(disk._open) == before - 1
+    disk.write_at("target", 0, b"T", "test")
+    assert (tmp_path / "target").read_bytes()[:4] == b"Tade"
+    with pytest.raises(DiskError):
+        disk.write_at("made", 0, b"x", "test")
+    (tmp_path / "dir").mkdir()
+    with pytest.raises(DiskError):
+        disk.rename("target", "dir", "test")
+    assert len(disk._open) == before - 2
+    disk.write_at("target", 1, b"A", "test")
+    assert (tmp_path / "target").read_bytes()[:4] == b"TAde"
