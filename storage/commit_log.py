@@ -48,6 +48,11 @@ from twinlog.layout import BLANK, KIND_FILLER, BatchEntry
 from twinlog.record import MAGIC_BLANK
 
 PAGE = 4096
+AHEAD_MARGIN = 128 * 1024 * 1024
+"""From so far before its end on, and from the middle on, a file has the next one made ahead: it
+must be there in time though the disk is busy with a flush. A writer fills that in a second."""
+AHEAD_FROM = 1024 * 1024
+"""But not before so much of it is filled."""
 
 
 class CommitLog:
@@ -275,13 +280,11 @@ class CommitLog:
         Raises:
             DiskError: There is none.
         """
-        length = self.room
+        at, length = self.end, self.room
         head = BLANK.pack(length, MAGIC_BLANK)
-        self.window(self.end, len(head))[:] = head
-        entry = BatchEntry(
-            self.end, length, 0, epoch, crc32c(head), self.timestamp, KIND_FILLER, self.flushed
-        )
-        self.add_one(entry.pack(), length, op, lone=False)
+        self.window(at, len(head))[:] = head
+        fields = at, length, 0, epoch, crc32c(head), self.timestamp, KIND_FILLER, self.flushed
+        self.add_one(BatchEntry(*fields).pack(), length, op, lone=False)
 
     def next_file(self, op: str) -> None:
         """Begin a new file at the end, which is a border.
@@ -309,7 +312,8 @@ class CommitLog:
     def ahead_start(self) -> int | None:
         """Return where a file should be made ahead; None when it is early, or the disk is tight."""
         last, size = self.segments.last, self._settings.segment_size
-        if last is None or self._ahead is not None or self.end - last.start <= size // 2:
+        early = min(size // 2, max(AHEAD_FROM, size - AHEAD_MARGIN))
+        if last is None or self._ahead is not None or self.end - last.start <= early:
             return None
         return last.end if reserve.leaves_room(self._disk, size) else None
 

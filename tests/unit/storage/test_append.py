@@ -271,6 +271,17 @@ def test_the_next_file_is_made_ahead() -> None:
     assert store.end > store.settings.segment_size
 
 
+def test_the_file_after_one_that_fills_up_soon_is_made_at_once() -> None:
+    """Half of a small file is too late where it fills up in a moment and the disk is busy."""
+    store = master(FakeDisk(), settings=StoreSettings(segment_size=4 * 1024 * 1024))
+    fill(store, 1)
+    assert store.prepare_job() is None
+    while store.end <= 1024 * 1024:
+        append(store, section(100, size=1000))
+    run(store, store.prepare_job())
+    assert store._log._ahead is not None
+
+
 def test_a_file_made_ahead_too_late_goes() -> None:
     """The log made its own file meanwhile; the prepared one is removed and nothing is mixed up."""
     disk = FakeDisk()
