@@ -60,9 +60,9 @@ SEAM = {
     "storage": {
         "appender", "archive_mark", "batch_index", "checkpoint", "closing", "commit_log",
         "batch_queue", "config_export", "consume_queue", "cut", "derived", "dispatcher",
-        "entry_check", "file_heads", "front", "identity", "key_index", "key_index_file", "key_query",
-        "key_seal", "looks", "opening", "queues", "raw", "reads", "receiver", "reserve", "segment",
-        "segments", "slots", "snapshot", "spread",
+        "entry_check", "file_heads", "front", "identity", "key_index", "key_index_file",
+        "key_query", "key_seal", "looks", "opening", "queues", "raw", "reads", "receiver",
+        "reserve", "segment", "segments", "slots", "snapshot", "spread",
     },
     "replication": {"driver", "keeping", "outside", "shipment", "upkeep"},
     "node": {"connection", "finds", "raw_log"},
