@@ -105,11 +105,13 @@ class World:
         """True when the confirmed log survives the loss of this node's page cache.
 
         A member that a request on its way takes out of the set does not count: once it is out, it
-        may not stand, and what the victim had alone is for an operator to give up.
+        may not stand, and what the victim had alone is for an operator to give up. Nor does one
+        whose flush failed: it will register as unclean, and the register does not know it yet.
         """
         return any(
             name != victim
             and not self.nodes[name].disk.faults.armed
+            and not self.nodes[name].unclean_pending
             and self.coordinator.leaving[name] <= 0
             for name in self.counting()
         )
