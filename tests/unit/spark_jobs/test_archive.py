@@ -264,6 +264,18 @@ def test_files_that_make_other_bytes_do_not_count(
     assert not [path for path in to.rglob("*") if path.is_file()]
 
 
+def test_files_that_make_fewer_bytes_do_not_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is made is right as far as it goes, and ends before the segment does."""
+    root, to = ours(tmp_path / "s"), tmp_path / "archive"
+    real = writing.segment_bytes
+    monkeypatch.setattr(writing, "segment_bytes", lambda *given: list(real(*given))[:-1])
+    with pytest.raises(CorruptionError, match=r"segment 0 made again ends at \d+, not at \d+"):
+        archive(PlainEngine(), ArchiveSettings(root, to))
+    assert Place(to).newest() == Manifest()
+
+
 def test_what_counts_is_in_the_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A byte that changes between writing and flushing: memory had the right one, the file not."""
     root, to = ours(tmp_path / "s"), tmp_path / "archive"

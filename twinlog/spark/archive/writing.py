@@ -135,6 +135,9 @@ def _compared(segment: Segment, root: Path, scan: Scan) -> str:
             raise CorruptionError(f"the archive is not what the log is: {text}", hint=hint)
         digest.update(made)
         at += len(made)
+    if at != segment.end:
+        text = f"segment {segment.base} made again ends at {at}, not at {segment.end}"
+        raise CorruptionError(f"the archive is not what the log is: {text}")
     return digest.hexdigest()
 
 
