@@ -169,6 +169,7 @@ class Readers:
     def __init__(self, servers: str, below: int, folders: list[Path], log: Path) -> None:
         command = [sys.executable, __file__, "--be", "readers", servers, str(below)]
         self._log = log
+        self._used: dict[psutil.Process, float] = {}
         with log.open("wb") as errors:
             self.process = subprocess.Popen(
                 [*command, *map(str, folders)],
@@ -195,6 +196,16 @@ class Readers:
         """The session's driver, JVM and Python workers."""
         leader = psutil.Process(self.process.pid)
         return [leader, *leader.children(recursive=True)]
+
+    def used(self) -> float:
+        """CPU seconds of all of them so far; of one that has ended, what was seen of it last.
+
+        Whoever waits for a process takes over its times, and a worker's may go to nobody: so none
+        is asked for those of its children.
+        """
+        for process in self.family():
+            self._used[process] = max(used(process), self._used.get(process, 0.0))
+        return sum(self._used.values())
 
     def told(self) -> str:
         """The end of what the session wrote to its error stream."""
@@ -250,18 +261,18 @@ class Look:
         """Take them."""
         nodes = {name: psutil.Process(made.pid(name)) for name in ("n1", *made.slaves)}
         cpu = {name: used(process) for name, process in nodes.items()}
-        cpu["spark"] = sum(used(process) for process in readers.family())
+        cpu["spark"] = readers.used()
         disk = {name: int(process.io_counters().read_bytes) for name, process in nodes.items()}
         return cls(cpu, disk, {name: made.read(name, COLD) for name in nodes})
 
 
 def used(process: psutil.Process) -> float:
-    """CPU seconds of a process and of its children that ended; 0 when it has ended itself."""
+    """CPU seconds of a process; 0 when it has ended."""
     try:
         times = process.cpu_times()
     except psutil.NoSuchProcess:
         return 0.0
-    return float(times.user + times.system + times.children_user + times.children_system)
+    return float(times.user + times.system)
 
 
 def append(
