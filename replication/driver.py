@@ -25,14 +25,15 @@ from replication import commands, frames
 from replication.core import ReplicaCore
 from replication.events import Later, Node
 from replication.keeping import Keeping
-from replication.outcomes import BUFFERED, NOT_KNOWN_FLUSHED, or_unknown, refusal, unknown
+from replication.outcomes import or_unknown, refusal
 from replication.outside import Done, Outside, Reply
 from replication.register_ops import to_wire
+from replication.replies import Replies
 from replication.settings import ReplicationSettings
 from replication.shipment import Shipments
 from replication.upkeep import FULL_SECONDS, Upkeep
 from replication.view import PeerView, RoleView, role_view
-from replication.waiters import CONFIRMED, FLUSHED, REPLICATED
+from replication.waiters import CONFIRMED, FLUSHED
 from storage import (
     Control,
     Damage,
@@ -103,9 +104,7 @@ class Driver:
         self._promising: tuple[Job, Promise] | None = None
         self._cutting: tuple[Job, int] | None = None
         self._again: dict[str, tuple[float, commands.Command]] = {}
-        self._requests = 0
-        self._replies: dict[int, tuple[Reply, list[SectionResult], str]] = {}
-        self._dones: dict[int, Done] = {}
+        self._replies = Replies(store, self.core, node)
         self._shipments = Shipments(store)
         self._running = False
         self._crashed = False
@@ -128,12 +127,12 @@ class Driver:
             commands.Flush: self._do_flush,
             commands.Cut: self._do_cut,
             commands.Confirm: self._do_confirm,
-            commands.Release: self._do_release,
-            commands.GiveUp: self._do_give_up,
+            commands.Release: self._replies.release,
+            commands.GiveUp: self._replies.give_up,
             commands.Verify: self._do_verify,
             commands.Registered: self._do_registered,
             commands.Quarantine: self._do_quarantine,
-            commands.Answer: self._do_answer,
+            commands.Answer: self._replies.answer,
             commands.Tell: self._do_tell,
             commands.Changed: self._do_changed,
         }
@@ -365,42 +364,20 @@ class Driver:
             if result.outcome in (Outcome.STORED, Outcome.DUPLICATE):
                 end = max(end, result.end)
         self._full = not stored and any(result.code == "disk-full" for result in results)
-        if not end or self._holds(ack, end):
+        if not end or self._replies.holds(ack, end):
             if stored:
                 self.core.on_appended(now)
-            reply(results, self._where(ack, end) if end else None)
+            self._replies.say(results, ack, end, reply)
             return
         if ack == FLUSHED:
             deadline = min(deadline, now + self.store.settings.flush_timeout_seconds)
-        self._requests += 1
-        self._replies[self._requests] = (reply, results, ack)
-        self.core.waiters.add(self._requests, ack, end=end, size=size, deadline=deadline)
-        if ack == FLUSHED:
             self.upkeep.wanted = max(self.upkeep.wanted, end)
+        self._replies.wait(results, ack, reply, end=end, size=size, deadline=deadline)
         self.core.on_appended(now)
-
-    def _holds(self, ack: str, end: int) -> bool:
-        """Whether the acknowledgement holds already (written; duplicates of what is confirmed)."""
-        reign = self.core.mastership
-        if ack == CONFIRMED:
-            return reign is not None and end <= reign.confirm
-        if ack == FLUSHED:
-            return end <= self.store.flushed
-        if ack == REPLICATED:
-            return reign is not None and end <= reign.insync.one_slave()
-        return True
-
-    def _holders(self, ack: str) -> str:
-        reign = self.core.mastership
-        return reign.names if reign is not None and ack == CONFIRMED else self.node
-
-    def _where(self, ack: str, end: int) -> str:
-        """Return who holds everything below ``end``: nodes, or the memory of this process."""
-        return self._holders(ack) if end <= self.store.committed else BUFFERED
 
     def transfer(self, now: float, to: str, reply: Done, *, who: str = "") -> None:
         """Hand the mastership to ``to``; ``ok`` once the register has it."""
-        self._turn(now, self._transfer, self._done(reply), to, who)
+        self._turn(now, self._transfer, self._replies.order(reply), to, who)
 
     def _transfer(self, now: float, request: int, to: str, who: str) -> None:
         if self.upkeep.commit(now, at_once=True):
@@ -413,12 +390,7 @@ class Driver:
 
     def stop(self, now: float, reply: Done) -> None:
         """Take no new work, answer what is owed, then ``ok``: the store may be closed."""
-        self._turn(now, self.core.stop, self._done(reply))
-
-    def _done(self, reply: Done) -> int:
-        self._requests += 1
-        self._dones[self._requests] = reply
-        return self._requests
+        self._turn(now, self.core.stop, self._replies.order(reply))
 
     def view(self, now: float | None = None) -> RoleView:
         """Return what this node is; ``now`` makes the ages exact."""
@@ -579,22 +551,3 @@ class Driver:
         if job.result is False:
             self._outside.event("cut-without-copy", "alarm", to=to)
         self.core.on_cut(now)
-
-    # -- commands: answers
-
-    def _do_release(self, now: float, command: commands.Release) -> None:
-        reign = self.core.mastership
-        names = reign.names if reign is not None else self.node
-        for request in command.requests:
-            reply, results, _ = self._replies.pop(request)
-            reply(results, names)
-
-    def _do_give_up(self, now: float, command: commands.GiveUp) -> None:
-        for request in command.requests:
-            reply, results, ack = self._replies.pop(request)
-            stored = ack == FLUSHED and self.core.mastership is not None
-            text = NOT_KNOWN_FLUSHED if stored else ""
-            reply([unknown(result, text) for result in results], None)
-
-    def _do_answer(self, now: float, command: commands.Answer) -> None:
-        self._dones.pop(command.request)(command.code, command.text)
