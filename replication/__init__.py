@@ -17,7 +17,8 @@ What runs where:
   ``master_session``; ``following`` with ``slave_session``, ``consistency``; ``questions`` and
   ``calls`` (what is asked of the register); ``register`` with ``register_rules`` and
   ``register_ops`` (the register itself); ``frames``, ``pacing``, ``roles``, ``settings``;
-* ``driver`` with ``upkeep``, ``shipment``, ``view`` binds that to a store; no clock, no socket;
+* ``driver`` with ``replies``, ``upkeep``, ``shipment``, ``view`` binds that to a store; no clock,
+  no socket;
 * services: ``replica_service``, ``stream_service``, ``coordinator_service``,
   ``coordinator_client``.
 

@@ -9,7 +9,7 @@ that this reign has not heard yet counts as heard when it began. Only a disk tha
 over that: the link ends, the slave is told that its log must be made anew, and it is recorded.
 
 Units: bytes, seconds of the loop's clock. Not here: threads, jobs of other kinds
-(`replication.upkeep`), what a client is answered (`replication.driver`).
+(`replication.upkeep`), what a client is answered (`replication.replies`).
 """
 
 from __future__ import annotations

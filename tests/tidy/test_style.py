@@ -64,7 +64,7 @@ SEAM = {
         "key_query", "key_seal", "looks", "opening", "queues", "raw", "reads", "receiver",
         "reserve", "segment", "segments", "slots", "snapshot", "spread",
     },
-    "replication": {"driver", "keeping", "outside", "shipment", "upkeep"},
+    "replication": {"driver", "keeping", "outside", "replies", "shipment", "upkeep"},
     "node": {"connection", "finds", "raw_log"},
 }  # fmt: skip
 """Modules that reach the world only through an object they are given: a ``Disk``, a ``Store``, an
