@@ -9,8 +9,8 @@ cdef enum:
     NEST_MAX = 4
     ITEMS_LIMIT = 65536
     STRIDE_BYTES = 16384
-    STRIDE_RECORDS = 128
-    SMALL_RECORD = 512
+    AHEAD_BYTES = 4096
+    LINE_BYTES = 64
 
 cdef uint32_t FRAME_MAGIC = 0x54574C31
 cdef uint8_t FRAME_VERSION = 1
@@ -343,57 +343,42 @@ cdef int64_t _place(
 ) noexcept nogil:
     """Check, copy, number and stamp; how much was written, which is all of it, or -1 - that.
 
-    In strides that stay in the nearest cache. Large records are copied a stride at a time, because
-    a copy of many pages need not read first what it overwrites; small ones while they are looked
-    at, which hides the wait for memory.
+    A record is copied while it is looked at, and the log's memory a page ahead of it is asked for,
+    so that its stores need not wait for what they overwrite to be read. The CRC follows in strides
+    that stay in the nearest cache.
     """
     cdef Parts both[2]
     cdef Parts *parts
     cdef Parts *last = &both[1]
-    cdef int32_t begins[STRIDE_RECORDS]  # of a record, in its stride
-    cdef int32_t stamps[STRIDE_RECORDS]  # of its store timestamp
-    cdef int64_t at = 0, done = 0, number = 0
-    cdef int held = 0, each
-    cdef bint small = length < count * SMALL_RECORD
+    cdef int64_t at = 0, done = 0, number = 0, asked = 0
     last.at = NULL
     while at < length:
+        while asked < length and asked < at + AHEAD_BYTES:
+            _prefetch(to + asked)
+            asked += LINE_BYTES
         parts = &both[number & 1]
         if _like_the_last(p + at, length - at, parts, last, wanted):
             if twinlog_crc32(0, parts.body, parts.body_length) & 0x7FFFFFFF != _u32(p + at + 8):
-                return -1 - (at if small else done)
+                return -1 - at
         elif _check_record(
             p + at, length - at, parts, wanted.topic, wanted.topic_length, wanted.queue,
             wanted.body_max, wanted.store_bit, True, False,
         ) or (number == 0 and not _names(parts, wanted)):
-            return -1 - (at if small else done)
+            return -1 - at
         if wanted.sequence != NULL:
             digest[0] = twinlog_crc32c(digest[0], p + at + 8, 4)
             digest[0] = twinlog_crc32c(digest[0], parts.body - 4, 4)
-        if small:
-            memcpy(to + at, p + at, parts.size)
-            _stamp_record(
-                to + at, to + (parts.stamp - p), stamp.queue_offset + number,
-                stamp.log_offset + at, stamp,
-            )
-        else:
-            begins[held] = <int32_t>(at - done)
-            stamps[held] = <int32_t>(parts.stamp - p - done)
-            held += 1
+        memcpy(to + at, p + at, parts.size)
+        _stamp_record(
+            to + at, to + (parts.stamp - p), stamp.queue_offset + number, stamp.log_offset + at,
+            stamp,
+        )
         last = parts
         number += 1
         at += parts.size
-        if at - done >= STRIDE_BYTES or held == STRIDE_RECORDS or at == length:
-            if not small:
-                memcpy(to + done, p + done, at - done)
-            for each in range(held):
-                _stamp_record(
-                    to + done + begins[each], to + done + stamps[each],
-                    stamp.queue_offset + number - held + each,
-                    stamp.log_offset + done + begins[each], stamp,
-                )
+        if at - done >= STRIDE_BYTES or at == length:
             crc[0] = twinlog_crc32c(crc[0], to + done, at - done)
             done = at
-            held = 0
     return done if number == count and number else -1 - done
 
 
