@@ -7,10 +7,11 @@ Invariants: entry 0 starts at the file's start, entry n + 1 starts where n ends,
 entry there are only zeros. The file grows in steps (48 KiB for large log files), so that most
 appends allocate nothing and the length is rarely part of what a flush has to make durable.
 
-The entries of a file are held in memory as they lie on the disk, 48 bytes each; no object per
-batch. Lookups are by halving, with the last answer as the first guess.
+The entries of a file that grows, or is hardly full, are held in memory as they lie on the disk, 48
+bytes each; no object per batch. Lookups are by halving, with the last answer as the first guess.
 
-Not here: which entries are believed after a crash (`storage.recovery`), CRCs of log bytes.
+Not here: which entries are believed after a crash (`storage.recovery`), CRCs of log bytes, the
+indexes of older files (`storage.sealed_index`).
 """
 
 from __future__ import annotations
@@ -41,6 +42,25 @@ def growth_for(segment_size: int) -> int:
 def index_path(start: int) -> str:
     """Return the path of the index of the log file that starts at ``start``."""
     return f"{DIRECTORY}/{file_name(start)}"
+
+
+def damaged_entry(path: str, number: int) -> CorruptionError:
+    """Return the error for an entry that does not match its own CRC, or the entries around it."""
+    return CorruptionError(
+        f"entry {number} of {path} is damaged",
+        file=path,
+        offset=number * ENTRY_SIZE,
+        length=ENTRY_SIZE,
+        what="batch index entry",
+    )
+
+
+def shared_crc(raw: bytes | bytearray, first: int, last: int, crc: int) -> int:
+    """Return crc32c, on from ``crc``, over what nodes share of the entries in ``first..last``.
+
+    ``first`` and ``last`` are places in ``raw``, bytes.
+    """
+    return crc32c(b"".join([raw[at : at + _CHAIN] for at in range(first, last, ENTRY_SIZE)]), crc)
 
 
 class BatchIndex:
@@ -144,13 +164,7 @@ class BatchIndex:
         """
         found = BatchEntry.unpack(self.packed(number, number + 1))
         if found is None:
-            raise CorruptionError(
-                f"entry {number} of {self.path} is damaged",
-                file=self.path,
-                offset=number * ENTRY_SIZE,
-                length=ENTRY_SIZE,
-                what="batch index entry",
-            )
+            raise damaged_entry(self.path, number)
         return found
 
     def span(self, number: int) -> tuple[int, int]:
@@ -194,13 +208,12 @@ class BatchIndex:
 
     def chain(self, start: int, end: int, crc: int = 0) -> int:
         """Return crc32c, on from ``crc``, over what nodes share of the entries in a range."""
-        raw, last = self._raw, self.find(end) * ENTRY_SIZE
+        last = self.find(end) * ENTRY_SIZE
         first = self.find(start) * ENTRY_SIZE
         if first == 0 and crc == 0 and self._chained <= last:
             self._chain_on(last)
             return self._chain_crc
-        parts = [raw[at : at + _CHAIN] for at in range(first, last, ENTRY_SIZE)]
-        return crc32c(b"".join(parts), crc)
+        return shared_crc(self._raw, first, last, crc)
 
     def chain_whole(self) -> int:
         """Return `chain` over all entries."""
@@ -218,6 +231,5 @@ class BatchIndex:
             shared = raw[self._chained : self._chained + _CHAIN]
             self._chain_crc, self._chained = crc32c(shared, self._chain_crc), last
             return
-        parts = [raw[at : at + _CHAIN] for at in range(self._chained, last, ENTRY_SIZE)]
-        self._chain_crc = crc32c(b"".join(parts), self._chain_crc)
+        self._chain_crc = shared_crc(raw, self._chained, last, self._chain_crc)
         self._chained = last

@@ -153,7 +153,7 @@ class CommitLog:
         self.segments.newest, self.segments.packed = (), b""
         try:
             packed = [entry.pack() for entry in entries]
-            last.index.append(packed[0] if len(packed) == 1 else b"".join(packed), op)
+            last.growing.append(packed[0] if len(packed) == 1 else b"".join(packed), op)
         except BaseException:
             self.wipe(op)
             raise
@@ -197,7 +197,7 @@ class CommitLog:
         segments = self.segments
         segments.newest, segments.packed = (), b""
         try:
-            segments.all[-1].index.append(packed, op)
+            segments.all[-1].growing.append(packed, op)
         except BaseException:
             self.wipe(op)
             raise
@@ -420,6 +420,7 @@ class CommitLog:
         for segment in segments:
             segment.names_durable = True
         self.flushed = max(self.flushed, min(end, self.end))
+        self.segments.seal(self._disk, self.flushed)
 
     # -- the front
 
@@ -437,15 +438,24 @@ class CommitLog:
 
     # -- cutting, in memory
 
+    def hold(self, end: int) -> None:
+        """Have the batch index of the file that a cut to ``end`` leaves last in memory.
+
+        Before its files change, in the job that does it. Raises as `SealedIndex.whole`.
+        """
+        kept = [one for one in self.segments.all if one.start < end]
+        if kept:
+            kept[-1].hold()
+
     def cut(self, end: int) -> None:
-        """Forget everything from ``end`` on; the files are `storage.cut`'s."""
+        """Forget everything from ``end`` on, after `hold`; the files are `storage.cut`'s."""
         self.buffer(False)
         for one in self.segments.all:
             if one.start >= end:
                 one.mapping.close()
         self.segments.all = [one for one in self.segments.all if one.start < end]
         if self.segments.all:
-            self.segments.all[-1].index.forget(end)
+            self.segments.all[-1].growing.forget(end)
         self.history.cut(end)
         self.segments.newest, self.segments.packed = (), b""
         self.end = end

@@ -81,6 +81,9 @@ class Looks:
     def record_cold(self, log_offset: int, confirm: int) -> ColdLook[memoryview | None] | None:
         """Return the look for a record that is hardly in memory; None for `record_at`.
 
+        What it may bring is known from the batch's entry, which takes a few reads of an old file's
+        index (`storage.sealed_index`).
+
         Raises:
             CorruptionError: Damage, which has been reported.
         """

@@ -19,6 +19,7 @@ from storage import config_export, cut, reserve, segment, snapshot
 from storage.archive_mark import ArchiveMark
 from storage.batch_index import DIRECTORY as INDEX_DIRECTORY
 from storage.batch_index import ENTRY_SIZE, BatchIndex, growth_for, index_path
+from storage.block_cache import Blocks
 from storage.boot import BootSummary
 from storage.checkpoint import (
     ROCKETMQ_CHECKPOINT,
@@ -52,6 +53,7 @@ from storage.identity import (
     write_identity,
 )
 from storage.recovery import Damage, Found, Plan, plan
+from storage.sealed_index import SealedIndex, open_sealed
 from storage.segment import Segment, log_path, remove_segment
 from storage.segments import Segments, covered
 from storage.settings import StoreSettings
@@ -332,14 +334,30 @@ def _found(disk: Disk, start: int) -> Found:
 
 def _sealed_damage(disk: Disk, start: int, size: int) -> Damage | None:
     """Return what is wrong with a file that was full and flushed long ago, at a glance."""
-    found = _found(disk, start)
-    if found.size != size:
-        return Damage(log_path(start), start, 0, "log file is missing")
-    last = _stripped(found.entries)[-ENTRY_SIZE:]
-    entry = BatchEntry.unpack(last)
-    if entry is None or entry.end != start + size:
+    log = log_path(start)
+    if not disk.exists(log) or disk.size(log) != size:
+        return Damage(log, start, 0, "log file is missing")
+    if open_sealed(disk, start, start + size, Blocks()) is None:
         return Damage(index_path(start), start, 0, "batch index does not reach the file's end")
     return None
+
+
+def _index(
+    disk: Disk, start: int, size: int, walked: Found | None, count: int | None, blocks: Blocks
+) -> BatchIndex | SealedIndex:
+    """Return the index of a file: with ``count`` entries where it was walked, else read in parts.
+
+    One that was not walked and is damaged is held whole: what is sound in it is found.
+    """
+    if walked is None:
+        sealed = open_sealed(disk, start, start + size, blocks)
+        if sealed is not None:
+            return sealed
+    found = walked or _found(disk, start)
+    kept = _stripped(found.entries)
+    if count is not None:
+        kept = found.entries[: count * ENTRY_SIZE]
+    return BatchIndex(disk, start, kept, size=len(found.entries), growth=growth_for(size))
 
 
 def _stripped(entries: bytes) -> bytes:
@@ -353,24 +371,21 @@ def _log(
     """Make the log that the plan describes; without damage, what lies beyond its end goes."""
     disk, settings = start.disk, start.settings
     size, end = settings.segment_size, planned.end
-    found = {file.start: file for file in walked}
-    growth = growth_for(size)
+    found, blocks = {file.start: file for file in walked}, Blocks()
     segments: list[Segment] = []
     for at in starts:
         if at >= end or not disk.exists(log_path(at)) or disk.size(log_path(at)) != size:
             continue
-        file = found.get(at) or _found(disk, at)
-        kept = _stripped(file.entries)
-        if at in planned.counts:
-            kept = file.entries[: planned.counts[at] * ENTRY_SIZE]
-        index = BatchIndex(disk, at, kept, size=len(file.entries), growth=growth)
+        index = _index(disk, at, size, found.get(at), planned.counts.get(at), blocks)
         mapping = disk.map(log_path(at), size, op="open.map")
         segments.append(Segment(at, mapping, index, durable=True))
     cut_bytes = 0
     if planned.damage is None:
         _drop_below(start)
         cut_bytes = _drop_beyond(start, starts, segments, walked, end)
-    log = CommitLog(disk, settings, Segments(size, segments, end), EpochHistory(), end)
+    log = CommitLog(disk, settings, Segments(size, segments, end, blocks), EpochHistory(), end)
+    if planned.damage is None:
+        log.segments.seal(disk, end)
     if segments and segments[-1].index.count:
         log.timestamp = segments[-1].index.entry(segments[-1].index.count - 1).store_timestamp
     return log, cut_bytes
@@ -395,7 +410,7 @@ def _drop_beyond(
     clean_stop = start.mark is not None and start.mark.end == end and not torn
     if segments and not clean_stop:
         last = segments[-1]
-        last.index.take_back("open.index.zero")
+        last.growing.take_back("open.index.zero")
         last.mapping.zero(end - last.start, last.size, "open.log.zero")
         for one in segments:
             if one.end > start.trusted.flushed or one is last:

@@ -18,7 +18,8 @@ from storage.segments import Segments
 from twinlog.kernels import crc32c
 
 ENTRIES_MAX = 16_384
-"""Entries of one piece: three quarters of what the fields of an answer may hold."""
+"""Entries of one piece: three quarters of what the fields of an answer may hold. Of an old file
+they are 17 blocks at most, which are read before the bytes are (`storage.sealed_index`)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 from storage.batch_index import DIRECTORY as INDEX_DIRECTORY
 from storage.batch_index import BatchIndex, growth_for, index_path
+from storage.block_cache import Blocks
 from storage.disk import Disk, Mapping
+from storage.sealed_index import SealedIndex
 from twinlog.layout import file_name
 
 DIRECTORY = "commitlog"
@@ -32,15 +34,18 @@ class Segment:
         start: Log offset of the first byte.
         size: Bytes of the file.
         mapping: Its bytes.
-        index: Its batches.
+        index: Its batches; of an older file read in parts. One is put in the other's place at once,
+            so a thread goes on with that which it has.
         names_durable: The directories that name its two files were flushed since it was made.
     """
 
-    def __init__(self, start: int, mapping: Mapping, index: BatchIndex, *, durable: bool) -> None:
+    def __init__(
+        self, start: int, mapping: Mapping, index: BatchIndex | SealedIndex, *, durable: bool
+    ) -> None:
         self.start = start
         self.size = mapping.size
         self.mapping = mapping
-        self.index = index
+        self.index: BatchIndex | SealedIndex = index
         self.names_durable = durable
 
     @property
@@ -52,6 +57,31 @@ class Segment:
     def path(self) -> str:
         """Path of the log file."""
         return log_path(self.start)
+
+    @property
+    def growing(self) -> BatchIndex:
+        """The index of a file that is written, or was cut: all of it is in memory."""
+        assert isinstance(self.index, BatchIndex)
+        return self.index
+
+    def seal(self, disk: Disk, blocks: Blocks) -> bool:
+        """Let the entries of a full file that is on the disk go; False when they had gone.
+
+        Raises:
+            CorruptionError: The last one was damaged in memory.
+        """
+        index = self.index
+        if isinstance(index, SealedIndex):
+            return False
+        if index.end == self.end:
+            newest = index.entry(index.count - 1)
+            self.index = SealedIndex(disk, self.start, index.count, newest, blocks)
+        return True
+
+    def hold(self) -> None:
+        """Have all entries in memory, for a cut; raises as `SealedIndex.whole`."""
+        if isinstance(self.index, SealedIndex):
+            self.index = self.index.whole(growth_for(self.size))
 
     def view(self, start: int, end: int) -> memoryview:
         """Return the bytes between two log offsets.

@@ -132,9 +132,19 @@ class Serving(Upkeep):
         return self._looks.judged(look, outcome)
 
     def raw(self, offset: int, max_bytes: int) -> RawPiece | None:
-        """Return bytes below confirm as they lie; see `storage.raw.raw_piece`."""
+        """Return bytes below confirm as they lie; see `storage.raw.raw_piece`.
+
+        Raises:
+            Busy: Records are being cut off that were confirmed.
+            CorruptionError: The batch index is damaged there; the store is quarantined.
+        """
+        self._check_readable()
         limit = min(self.confirm, self._log.end)
-        return raw_piece(self._log.segments, offset, limit=limit, max_bytes=max_bytes)
+        try:
+            return raw_piece(self._log.segments, offset, limit=limit, max_bytes=max_bytes)
+        except CorruptionError as error:
+            self._damaged(error)
+            raise
 
     def look_up(self, query: KeyQuery, *, wall_ms: int = 0) -> Lookup:
         """Return a search for the confirmed records with a key; ``run`` it, then `looked_up`.

@@ -280,9 +280,17 @@ class Store(Serving):
 
         Their bytes on the wire (a filler counts 8) stay within ``max_bytes``, but for a first one
         that is larger.
+
+        Raises:
+            CorruptionError: An entry is damaged or lost; the store is quarantined.
+            DiskError: Entries of an old file cannot be read.
         """
         last = self.committed if end is None else end
-        return self._log.segments.whole_batches(start, last, max_bytes)
+        try:
+            return self._log.segments.whole_batches(start, last, max_bytes)
+        except CorruptionError as error:
+            self._damaged(error)
+            raise
 
     def lone_batch(self, start: int) -> tuple[bytes, memoryview] | None:
         """Return packed entry and bytes of the one batch from ``start`` on; None: ask `entries`."""
@@ -306,12 +314,23 @@ class Store(Serving):
         self._log.segments.prove(start, min(end, self.committed), again=True)
 
     def chain_crc(self, start: int, end: int) -> int:
-        """Return crc32c over (start, length, count, epoch, crc) of the entries of a range."""
-        return self._log.segments.chain(start, end)
+        """Return crc32c over (start, length, count, epoch, crc) of the entries of a range.
+
+        Raises as `entries`.
+        """
+        try:
+            return self._log.segments.chain(start, end)
+        except CorruptionError as error:
+            self._damaged(error)
+            raise
 
     def border_at_or_below(self, offset: int) -> int:
-        """Return the last batch border that is not beyond ``offset``."""
-        return self._log.segments.border_at_or_below(min(offset, self.committed))
+        """Return the last batch border that is not beyond ``offset``; raises as `entries`."""
+        try:
+            return self._log.segments.border_at_or_below(min(offset, self.committed))
+        except CorruptionError as error:
+            self._damaged(error)
+            raise
 
     def set_confirm(self, confirm: int) -> None:
         """Move the confirm offset, never back; control records below it take effect."""
@@ -399,6 +418,7 @@ class Store(Serving):
         def work() -> bool:
             with self._guard:
                 self._log.drop_ahead("cut.ahead")
+                self._log.hold(to)
                 reserve.give_up(self._disk, "cut")
                 cut.write_intent(self._disk, intent)
                 size = self.settings.segment_size

@@ -46,7 +46,7 @@ def _entry_before_bytes(patches: Patches) -> None:
         log = self._log
         last = log.segments.last
         assert last is not None
-        index = last.index
+        index = last.growing
         index.append(replace(entry, flushed=log.flushed).pack(), "log.entry")
         log._disk.exists("anything")
         index._disk.read_at(index.path, 0, 1, "log.between")
@@ -222,7 +222,7 @@ def _split_last(log: CommitLog, size: int, room: int) -> None:
     """Replace the last batch by two, the first of which has ``size`` bytes."""
     last = log.segments.last
     assert last is not None
-    index = last.index
+    index = last.growing
     entry = index.entry(index.count - 1)
     if entry.length <= size or entry.kind != 0 or entry.length >= room:
         return

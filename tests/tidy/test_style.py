@@ -62,7 +62,7 @@ SEAM = {
         "batch_queue", "config_export", "consume_queue", "cut", "derived", "dispatcher",
         "entry_check", "file_heads", "front", "identity", "key_index", "key_index_file",
         "key_query", "key_seal", "looks", "opening", "queues", "raw", "reads", "receiver",
-        "reserve", "segment", "segments", "slots", "snapshot", "spread",
+        "reserve", "sealed_index", "segment", "segments", "slots", "snapshot", "spread",
     },
     "replication": {"driver", "keeping", "outside", "replies", "shipment", "upkeep"},
     "node": {"connection", "finds", "raw_log"},
@@ -92,8 +92,8 @@ SHELL = {
         "spark/stream_directory", "spark/stream_query", "spark/workers",
     },
     "storage": {
-        "adoption", "descriptors", "disk", "mapping", "recover", "reindex", "repair", "serving",
-        "store", "upkeep",
+        "adoption", "block_cache", "descriptors", "disk", "mapping", "recover", "reindex", "repair",
+        "serving", "store", "upkeep",
     },
     "replication": {
         "coordinator_calls", "coordinator_client", "coordinator_service", "coordinator_store",

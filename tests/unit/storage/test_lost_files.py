@@ -112,7 +112,8 @@ def test_bytes_without_an_entry_are_proven_by_nothing() -> None:
     segments = store._log.segments
     entry = store.entries(SIZE, max_bytes=1 << 20)[2]
     assert covered(entry) == entry.length
-    index = segments.at(SIZE).index
+    segments.at(SIZE).hold()
+    index = segments.at(SIZE).growing
     segments.proven_from = store.end
     segments.prove(SIZE, 2 * SIZE)
     del index._raw[2 * 48 : 3 * 48]
