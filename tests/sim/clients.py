@@ -20,8 +20,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from storage.sections import Section
-from tests.sim.contents import key_of
+from tests.sim.contents import BATCH_TOPIC, LIGHTS, key_of
 from tests.sim.ledger import Violation
+from twinlog.inner_batches import InnerEncoder
+from twinlog.outgoing import light_text, property_text
 from twinlog.record import RecordEncoder, encode_properties
 
 if TYPE_CHECKING:
@@ -32,6 +34,8 @@ WINDOW = 5  # open sections per producer and queue, the protocol's limit
 _ATTEMPT = 2.5  # seconds until a client takes silence for an unknown outcome
 _BACKOFF = 0.3  # seconds before a refused section is sent again
 FIRST_SEQUENCE = 0
+INSIDE_MAX = 4
+"""Most messages in one record of a batch topic."""
 
 
 @dataclass(slots=True, eq=False)
@@ -119,6 +123,9 @@ class Producer:
         count = rng.randint(1, plan.records_max)
         encoder = RecordEncoder(line.topic, line.queue)
         born = self.world.wall_ms()
+        if line.topic == BATCH_TOPIC:
+            self._keep(line, count, self._together(line, count, encoder, born))
+            return
         for index in range(count):
             name = b"%s|%d|%d|%d|" % (self.name, line.epoch, line.next_sequence, index)
             properties = b""
@@ -126,9 +133,33 @@ class Producer:
                 label = f"{self.id:016x}.{line.epoch}.{line.next_sequence}.{count}"
                 keys = f"{key_of(line.next_sequence)} {self.id:x}.{line.next_sequence}"
                 properties = encode_properties({"TL_SEQ": label, "KEYS": keys})
+            if plan.lights and (names := rng.sample(LIGHTS, rng.randint(0, len(LIGHTS)))):
+                properties += light_text(names)
             body = name + b"x" * rng.randrange(plan.body_max)
             encoder.add(body, properties=properties, born_timestamp=born)
-        outgoing = Outgoing(line, line.epoch, line.next_sequence, count, bytes(encoder.take()))
+        self._keep(line, count, bytes(encoder.take()))
+
+    def _together(self, line: Line, count: int, encoder: RecordEncoder, born: int) -> bytes:
+        """Return records of a batch topic: each has a tag of its own and so its own messages."""
+        rng, plan = self.world.schedule.rng, self.world.plan
+        inner = InnerEncoder(encoder, 1 << 20)
+        for index in range(count):
+            name = b"%s|%d|%d|%d|" % (self.name, line.epoch, line.next_sequence, index)
+            number = rng.randint(1, INSIDE_MAX)
+            for inside in range(number):
+                key, tag = None, f"t{index}"
+                if index == inside == 0:
+                    key = f"{key_of(line.next_sequence)} {self.id:x}.{line.next_sequence}"
+                body = (name if not inside else b"") + b"x" * rng.randrange(plan.body_max // number)
+                text = property_text(key, tag)
+                inner.add(body, text, sys_flag=0, born_timestamp=born, key=key, tag=tag)
+        label = f"{self.id:016x}.{line.epoch}.{line.next_sequence}.{count}"
+        data, records, *_ = inner.take(encode_properties({"TL_SEQ": label}))
+        assert records == count
+        return bytes(data)
+
+    def _keep(self, line: Line, count: int, data: bytes) -> None:
+        outgoing = Outgoing(line, line.epoch, line.next_sequence, count, data)
         self.sent[line.topic, line.queue, line.epoch, line.next_sequence] = outgoing
         line.next_sequence += count
         line.open.append(outgoing)

@@ -11,8 +11,9 @@ Not here: which batches are confirmed (`tests.sim.ledger`).
 
 from __future__ import annotations
 
+import re
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tests.sim.ledger import Batch, Violation
 
@@ -21,7 +22,16 @@ _HEAD = struct.Struct(">iiiiiqqiq8sq8siqi")
 stored, store host, reconsumed, prepared, body length: a record of an IPv4 cluster."""
 assert _HEAD.size == 88
 
+_ITEM = struct.Struct(">iiiii")
+"""Size, magic, crc, flag, body length: a message inside a record."""
+_SEVERAL = 0x80
+"""System flag of a record that holds several messages."""
+
 SYSTEM_TOPIC = "rmq_sys_TWINLOG_"
+BATCH_TOPIC = "batch0"
+"""Its records may hold several messages; queue offsets count the messages."""
+LIGHTS = ("%LMQ%l0", "%LMQ%l1")
+_LIGHT = re.compile(rb"INNER_MULTI_DISPATCH\x01(.*?)\x02INNER_MULTI_QUEUE_OFFSET\x01(.*?)\x02")
 
 
 def key_of(sequence: int) -> str:
@@ -31,12 +41,13 @@ def key_of(sequence: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """One confirmed record: its place and the name it carries."""
+    """One confirmed record: its place, the name it carries, how many messages it holds."""
 
     log_offset: int
     size: int
     queue_offset: int
     name: bytes
+    messages: int
 
 
 class Contents:
@@ -44,7 +55,8 @@ class Contents:
 
     Attributes:
         raw: The confirmed log, byte for byte.
-        queues: Records per (topic, queue), by queue offset.
+        queues: Records per (topic, queue), by queue offset; one with several messages is there as
+            often, and one that names light queues in each of them, as (name, 0).
         places: (producer, epoch, sequence of the record) to its record.
         keyed: Records by topic and key (`key_of`), in log order.
     """
@@ -73,20 +85,33 @@ class Contents:
         while at < batch.length:
             topic, queue, stored = self._record(batch, data, at)
             at += stored.size
-            rows = self.queues.setdefault((topic, queue), [])
-            if stored.queue_offset != len(rows):
-                raise Violation(
-                    "NoGapNoDouble",
-                    f"{topic}/{queue}: record at {stored.log_offset} has queue offset"
-                    f" {stored.queue_offset}, expected {len(rows)}",
-                )
-            rows.append(stored)
+            self._into_queue(topic, queue, stored)
+            for light, offset in self._lights(data[at - stored.size : at]):
+                self._into_queue(light, 0, replace(stored, queue_offset=offset))
             if not topic.startswith(SYSTEM_TOPIC):
                 self._producer_order(topic, queue, stored)
                 found.append((topic, queue, stored))
         if len(found) not in (0, batch.count):
             raise Violation("EveryByteHasEntry", f"{batch} says {batch.count}, holds {len(found)}")
         return found
+
+    def _into_queue(self, topic: str, queue: int, stored: Stored) -> None:
+        rows = self.queues.setdefault((topic, queue), [])
+        if stored.queue_offset != len(rows):
+            raise Violation(
+                "NoGapNoDouble",
+                f"{topic}/{queue}: record at {stored.log_offset} has queue offset"
+                f" {stored.queue_offset}, expected {len(rows)}",
+            )
+        rows.extend([stored] * stored.messages)
+
+    def _lights(self, data: bytes) -> list[tuple[str, int]]:
+        """Light queues that a record names, and its offset in each, as the master wrote it."""
+        found = _LIGHT.search(data) if b"%LMQ%" in data else None
+        if found is None:
+            return []
+        names, offsets = (part.decode().split(",") for part in found.groups())
+        return list(zip(names, map(int, offsets), strict=True))
 
     def _record(self, batch: Batch, data: bytes, at: int) -> tuple[str, int, Stored]:
         head = _HEAD.unpack_from(data, at)
@@ -102,8 +127,11 @@ class Contents:
         body = at + _HEAD.size
         topic_at = body + body_length + 1
         topic = bytes(data[topic_at : topic_at + data[topic_at - 1]]).decode()
-        name = bytes(data[body : body + min(body_length, 48)])
-        return topic, queue, Stored(log_offset, size, queue_offset, name)
+        name_at, messages = body, 1
+        if head[7] & _SEVERAL:
+            name_at, messages = body + _ITEM.size, _messages(batch, data, body, body_length)
+        name = bytes(data[name_at : name_at + min(body_length, 48)])
+        return topic, queue, Stored(log_offset, size, queue_offset, name, messages)
 
     def _producer_order(self, topic: str, queue: int, stored: Stored) -> None:
         producer, epoch, sequence, number, _ = stored.name.split(b"|", 4)
@@ -126,3 +154,17 @@ class Contents:
                 "ProducerOrder", f"{topic}/{queue}: {key[1:]} of {producer!r} after {last}"
             )
         self._last[line] = (key[1], key[2])
+
+
+def _messages(batch: Batch, data: bytes, at: int, length: int) -> int:
+    """Count the messages in a record's body."""
+    found, end = 0, at + length
+    while at < end:
+        size = _ITEM.unpack_from(data, at)[0]
+        if size <= _ITEM.size:
+            break
+        at += size
+        found += 1
+    if at != end or not found:
+        raise Violation("EveryByteHasEntry", f"{batch}: no whole messages before {end}")
+    return found

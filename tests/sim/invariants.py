@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, ClassVar
 from storage.errors import StaleToken
 from storage.state import ForgetProducers
 from tests.crash import workbench
+from tests.sim.clients import INSIDE_MAX
 from tests.sim.ledger import Batch, Shadow, Violation
 from twinlog.errors import CorruptionError
 
@@ -238,7 +239,9 @@ class FilesAreFilled(Invariant):
 
     def grew(self, node: SimNode, shadow: Shadow, batches: list[Batch]) -> None:
         plan = self.world.plan
-        largest = plan.records_max * (plan.body_max + 300) + 1024
+        more = INSIDE_MAX * 100 if plan.batches else 0
+        more += 200 if plan.lights else 0
+        largest = plan.records_max * (plan.body_max + more + 300) + 1024
         for batch in batches:
             if batch.kind == 1 and batch.length > largest:
                 self.fail(f"{node.name}: {batch} skips {batch.length} bytes, {largest} would do")

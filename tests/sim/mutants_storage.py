@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from storage import cut, opening
+from storage import appender, cut, opening
 from storage.appender import Appender
 from storage.batch_index import BatchIndex, index_path
 from storage.checkpoint import CheckpointFile, Trusted
@@ -28,6 +28,7 @@ from storage.recovery import Found
 from storage.recovery import Plan as RecoveryPlan
 from storage.sections import Outcome, Section, SectionResult
 from storage.segment import Segment, log_path
+from storage.state import Layers
 from storage.store import Store
 from storage.token import Token
 from tests.fakes.disk import FakeDisk, FakeMapping
@@ -350,6 +351,30 @@ def _keys_lag(patches: Patches) -> None:
     patches.set(KeyIndex, "catch_up", always(True))
 
 
+def _numbers_count_records(patches: Patches) -> None:
+    patches.set(Layers, "batched", always(frozenset()))
+
+
+def _lights_not_rebuilt(patches: Patches) -> None:
+    patches.set(appender, "light_runs", always(()))
+
+
+def _with_lights(change: Callable[[Plan], None]) -> Callable[[Plan], None]:
+    def bent(plan: Plan) -> None:
+        change(plan)
+        plan.lights = True
+
+    return bent
+
+
+def _with_batches(change: Callable[[Plan], None]) -> Callable[[Plan], None]:
+    def bent(plan: Plan) -> None:
+        change(plan)
+        plan.batches = True
+
+    return bent
+
+
 MUTANTS = (
     Mutant("entry_before_bytes", "an entry is written after its bytes", _entry_before_bytes,
            bend(crash_in_call=0.6)),
@@ -381,6 +406,10 @@ MUTANTS = (
            _rebuild_from_confirm, bend(disk_full=0.4, failover=0.4)),
     Mutant("no_rebuild", "the pending layer is rebuilt at promotion", _no_rebuild,
            bend(failover=0.4, pause=0.2)),
+    Mutant("numbers_count_records", "a new master numbers a batch topic by its messages",
+           _numbers_count_records, _with_batches(bend(failover=0.4, pause=0.2))),
+    Mutant("lights_not_rebuilt", "a new master numbers light queues by the log",
+           _lights_not_rebuilt, _with_lights(bend(failover=0.4, pause=0.2))),
     Mutant("one_layer_dedupe", "a cut drops what was pending", _one_layer_dedupe,
            bend(failover=0.4, partition=0.4, pause=0.3)),
     Mutant("no_dedupe", "a section is stored once", _no_dedupe, bend(failover=0.3, pause=0.3)),

@@ -25,6 +25,7 @@ from storage.retention import RetentionSettings
 from storage.state import CreateTopic
 from tests.fakes.disk import FakeDisk
 from tests.fakes.faults import SimulatedCrash
+from tests.sim.contents import BATCH_TOPIC
 from tests.sim.ledger import Violation
 from twinlog import wire
 from twinlog.layout import BatchEntry
@@ -505,7 +506,7 @@ class SimNode:
 
     def _topic(self, now: float, name: str, queues: int, deadline: float) -> None:
         assert self.driver is not None
-        change = CreateTopic(name, queues, self.world.wall_ms())
+        change = CreateTopic(name, queues, self.world.wall_ms(), batch=name == BATCH_TOPIC)
 
         def reply(results: list[SectionResult], how: object) -> None:
             self.world.topic_answered(name, queues, results[0])

@@ -64,6 +64,8 @@ class Plan:
         disk_slow: Longest duration of a disk job, seconds.
         wire: Frames go through the wire encoding.
         keep_files: Files of the log that are kept; 0 keeps all.
+        batches: There is a topic whose records may hold several messages.
+        lights: Records of other topics go to light queues as well.
     """
 
     seed: int
@@ -84,6 +86,8 @@ class Plan:
     disk_slow: float = 0.0005
     wire: bool = False
     keep_files: int = 0
+    batches: bool = False
+    lights: bool = False
 
 
 def draw(seed: int) -> Plan:
@@ -110,6 +114,8 @@ def draw(seed: int) -> Plan:
     if retention.random() < 0.3:
         plan.keep_files = retention.choice((1, 2, 4))
         plan.segment_size = 16 * 1024
+    plan.batches = Random(f"batches {seed}").random() < 0.15
+    plan.lights = Random(f"lights {seed}").random() < 0.15
     if rng.random() < 0.25:
         return plan
     wanted = rng.choice((0.15, 0.3, 0.6))

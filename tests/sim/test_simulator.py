@@ -31,6 +31,8 @@ QUICK = {
     "no_second_token_check": "EndedWriterWritesNothing",
     "snapshot_above_flushed": "SnapshotIsFlushed",
     "late_pool_commit": "NeverCrashes",
+    "numbers_count_records": "NoGapNoDouble",
+    "lights_not_rebuilt": "NoGapNoDouble",
     "never_clean": "CleanMeansComplete",
     "no_dedupe": "NoGapNoDouble",
     "no_zero_beyond_end": "OnlyZerosBeyond",

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from tests.sim.clients import Producer
-from tests.sim.contents import Contents
+from tests.sim.contents import BATCH_TOPIC, Contents
 from tests.sim.coordinator import SimCoordinator
 from tests.sim.faults import Faults
 from tests.sim.invariants import Court
@@ -347,8 +347,9 @@ class World:
                 if place is None:
                     raise Violation("AckHolds", f"{what} {section.sequence}: not confirmed")
                 known = result.end > 0 and result.log_offset >= 0
-                if known and place.log_offset != result.log_offset:
-                    raise Violation("AckHolds", f"{what}: at {result.log_offset}, is {place}")
+                told = (result.log_offset, result.queue_offset)
+                if known and told != (place.log_offset, place.queue_offset):
+                    raise Violation("AckHolds", f"{what}: at {told}, is {place}")
             case "flushed" if result.end > store.flushed:
                 raise Violation("AckHolds", f"{what}: {result.end} flushed {store.flushed}")
             case "replicated" if not self.ledger.held_elsewhere(
@@ -393,6 +394,8 @@ class World:
         for node in self.nodes.values():
             node.boot()
         self.operator.create_until_known("topic0", 2)
+        if self.plan.batches:
+            self.operator.create_until_known(BATCH_TOPIC, 2)
         self._until(START_SECONDS, "Start", self._started)
         for producer in self.producers:
             producer.start()
