@@ -4,8 +4,9 @@
 
 Makes a store of RocketMQ's layout (1 KiB bodies, two properties, 4 topics of 4 queues, files of
 256 MiB) in a temporary directory and reads it from the page cache. Every figure is the best of
-three rounds after some that are not counted: rows of the store over wall seconds, and CPU seconds
-of all processes. On a machine that does other work as well only the latter says something.
+five rounds after some that are not counted, and their median: rows of the store over wall seconds,
+and the least CPU seconds of all processes. On a machine that does other work as well only the
+latter says something.
 
 Through Spark five rounds are not counted: for about as many the JVM still compiles what is hot, on
 the same cores. In the first of them it takes three times the CPU of the later ones.
@@ -20,6 +21,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from statistics import median
 
 import psutil
 
@@ -35,15 +37,20 @@ QUEUE_FILE = 6_000_000
 SECTION = 64
 BODY = 1024
 TOPICS, QUEUES = 4, 4
-ROUNDS = 3
+ROUNDS = 5
 WARM = 5
 """Rounds through Spark before those that count."""
 METADATA = "topic STRING, queue_id INT, queue_offset BIGINT, store_timestamp TIMESTAMP"
 NO_MAP = "topic STRING, queue_id INT, queue_offset BIGINT, physical_offset BIGINT, body BINARY"
 
 
-def make(root: Path, records: int, words: bytes | None = None, segment: int = SEGMENT) -> None:
-    """Write a store of about so many records, their bodies cut from ``words`` (else random)."""
+def make(
+    root: Path, records: int, words: bytes | None = None, segment: int = SEGMENT, step: int = 37
+) -> None:
+    """Write a store of about so many records, their bodies cut from ``words`` (else random).
+
+    Bodies overlap unless ``step`` bytes, from one to the next, are more than a body has.
+    """
     (root / "commitlog").mkdir(parents=True)
     keys = [(f"topic{t}", q) for t in range(TOPICS) for q in range(QUEUES)]
     encoders = {key: RecordEncoder(*key) for key in keys}
@@ -55,7 +62,7 @@ def make(root: Path, records: int, words: bytes | None = None, segment: int = SE
         key = keys[done // SECTION % len(keys)]
         encoder = encoders[key]
         for i in range(SECTION):
-            at = (done + i) * 37 % (len(words) - BODY)
+            at = (done + i) * step % (len(words) - BODY)
             text = encode_properties({"TAGS": f"tag{i % 8}", "KEYS": f"key-{done + i}"})
             encoder.add(words[at : at + BODY], properties=text, born_timestamp=1_700_000_000_000)
         data = encoder.take()
@@ -107,21 +114,21 @@ def cpu() -> float:
     return total
 
 
-def best(run: Callable[[], int], warm: int = 1) -> tuple[int, float, float]:
-    """Return rows, the best wall time and the least CPU time of a round, after ``warm`` rounds."""
+def best(run: Callable[[], int], warm: int = 1) -> tuple[int, float, float, float]:
+    """Return rows, best and median wall time, and the least CPU time, after ``warm`` rounds."""
     rows, times, used = [run() for _ in range(warm)][-1], list[float](), list[float]()
     for _ in range(ROUNDS):
         began, before = time.perf_counter(), cpu()
         assert run() == rows
         times.append(time.perf_counter() - began)
         used.append(cpu() - before)
-    return rows, min(times), min(used)
+    return rows, min(times), median(times), min(used)
 
 
-def line(name: str, rows: int, seconds: float, used: float) -> None:
+def line(name: str, rows: int, seconds: float, middling: float, used: float) -> None:
     """Print one figure."""
-    per = used / rows * 1e6
-    print(f"{name:46} {rows / seconds:12,.0f} rows/s  {per:6.2f} CPU-s per million", flush=True)
+    per, rates = used / rows * 1e6, f"{rows / seconds:12,.0f} rows/s, median {rows / middling:,.0f}"
+    print(f"{name:46} {rates} {per:6.2f} CPU-s per million", flush=True)
 
 
 def alone(root: Path) -> None:

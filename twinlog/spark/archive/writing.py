@@ -37,6 +37,8 @@ from twinlog.record import FLAG_INNER_BATCH, decode_properties
 from twinlog.spark.archive.manifest import MIXED, ArchivedFile, Segment
 from twinlog.spark.archive.place import META, sha256_of, sync_directory, sync_file, write_durably
 from twinlog.spark.archive.rows import (
+    BARE,
+    DELTAS,
     DICTIONARY,
     STATISTICS,
     arrow,
@@ -260,12 +262,15 @@ class _Target:
 
 def _writer(path: Path, fields: Any, codec: Codec) -> Any:
     named = [name for name in DICTIONARY if name in fields.names]
+    deltas = [name for name in DELTAS if name in fields.names]
+    packed = [name for name in fields.names if name not in BARE]
     return parquet().ParquetWriter(
         path,
         fields,
-        compression=codec.name,
-        compression_level=codec.level,
+        compression={name: codec.name if name in packed else "none" for name in fields.names},
+        compression_level=dict.fromkeys(packed, codec.level) if codec.level is not None else None,
         use_dictionary=named or False,
+        column_encoding=dict.fromkeys(deltas, "DELTA_BINARY_PACKED"),
         write_statistics=[name for name in STATISTICS if name in fields.names],
         write_page_index=True,
         write_page_checksum=True,

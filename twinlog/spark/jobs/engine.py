@@ -23,6 +23,7 @@ from functools import partial
 from typing import Protocol, TypeVar
 
 from twinlog.errors import TwinlogError
+from twinlog.spark.workers import settle
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -187,7 +188,10 @@ class _Refused:
 def _bundle(
     work: Callable[[T], R], bundles: Iterator[object]
 ) -> Iterator[tuple[int, R | _Refused]]:
-    """Do the items of one task, up to the first that ends with an error."""
+    """Do the items of one task, up to the first that ends with an error.
+
+    The worker is settled behind the items: by then they have imported what they need.
+    """
     for bundle in bundles:
         items: list[tuple[int, T]] = bundle  # type: ignore[assignment]  # pyright: ignore
         for number, item in items:
@@ -197,6 +201,7 @@ def _bundle(
                 yield number, _Refused(error)
                 return
             yield number, found
+    settle()
 
 
 def _collected(rdd: Rdd) -> list[object]:
