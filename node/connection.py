@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from node.client_server import ClientServer
     from node.cold_work import Later
     from replication.stream_service import Stream
+    from storage.mapping import Loan
 
 T = TypeVar("T")
 _APPEND, _HELLO = int(wire.Type.APPEND), int(wire.Type.HELLO)
@@ -234,8 +235,9 @@ class ClientConnection:
 
     def read_answered(self, request: int, answer: ReadAnswer) -> None:
         """Answer a read with views of the log."""
-        crc = None if answer.found is None else answer.found.crc
-        self.answer(wire.Type.READ, request, answer.fields, answer.slices, crc=crc)
+        kind, found = wire.Type.READ, answer.found
+        crc, lent = (None, ()) if found is None else (found.crc, found.lent)
+        self.answer(kind, request, answer.fields, answer.slices, crc=crc, lent=lent)
 
     @property
     def gone(self) -> bool:
@@ -270,11 +272,12 @@ class ClientConnection:
         payload: Sequence[memoryview] = (),
         *,
         crc: int | None = None,
+        lent: Sequence[memoryview | Loan] = (),
     ) -> None:
         """Queue an answer; a connection that is gone swallows it.
 
         One that no frame can carry becomes an error, so every request is answered exactly once.
-        ``crc`` is the payload's, where it is known.
+        ``crc`` is the payload's, where it is known; ``lent`` is what is sent in its place.
         """
         try:
             head = self._encoded(kind, wire.ANSWER, request, dict(fields), payload, crc=crc)
@@ -283,7 +286,7 @@ class ClientConnection:
             self.error(kind, request, UsageError(text, code="too-large", hint="ask for less"))
             return
         self._done(kind, "ok")
-        self.stream.send(head, payload)
+        self.stream.send(head, lent or payload)
 
     def error(self, kind: int, request: int, error: TwinlogError) -> None:
         """Queue an error with its code, hint and facts; a text that nobody would read is cut."""

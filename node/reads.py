@@ -144,7 +144,7 @@ class ReadAnswer:
     fields: Mapping[str, object]
     slices: Sequence[memoryview]
     found: ReadResult | None = None
-    """Where the slices came from, with what else it says of them: their CRC."""
+    """Where the slices came from, with what else it says of them: their CRC, what may be lent."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -88,6 +88,7 @@ class Running:
         self._log = log
         self._view: RoleView | None = None
         self._view_at = 0.0
+        self._stood: tuple[RoleView, Standing] | None = None
         self._seen: tuple[object, ...] = ()
         self._dirty = True
         self._published: tuple[object, ...] = ()
@@ -211,17 +212,21 @@ class Running:
     def standing(self) -> Standing:
         """What an answer to a reader says about this node."""
         view = self.view()
+        if self._stood is not None and self._stood[0] is view:
+            return self._stood[1]
         age = 0.0 if view.role == "master" else view.age_seconds
         redirect = None
         if view.role == "master":
             others = [peer for peer in view.peers if peer.in_sync]
             redirect = min(others, key=lambda peer: peer.name).name if others else None
-        return Standing(
+        standing = Standing(
             node=self._settings.name,
             role=view.role,
             age_seconds=float("inf") if age is None else age,
             redirect=redirect,
         )
+        self._stood = view, standing
+        return standing
 
     def leadership(self) -> Leadership:
         """Who is master as far as this node knows."""

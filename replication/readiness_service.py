@@ -89,10 +89,15 @@ class Readiness:
                 await trio.sleep(FORGOTTEN_SECONDS)
 
     def add(self, fd: int, readable: Callable[[], None]) -> None:
-        """Watch a socket, or watch it again; `watch` does it."""
+        """Watch a socket that is not watched; `watch` does it."""
         if self._epoll is not None:
             self._epoll.register(fd, select.EPOLLIN)
         self._readable[fd] = readable
+
+    def again(self, fd: int, readable: Callable[[], None]) -> None:
+        """Watch a socket again, if it was forgotten."""
+        if fd not in self._readable:
+            self.add(fd, readable)
 
     def forget(self, fd: int) -> None:
         """Leave what a socket has in it; call this before it is closed. Harmless twice."""

@@ -7,7 +7,8 @@ trio's own streams cost 5 to 10 us per call, so a `Stream` is called when its so
   `TURN_BYTES`, so that no peer starves the others), hands out every whole frame and then ends;
 * **out**: `Stream.send` queues buffers (views of the mapped log are never copied) and marks the
   stream; `Outbox.flush`, called at the end of each turn, writes every marked stream with one
-  ``sendmsg`` each. Only a socket that is full costs a task, for as long as it is full.
+  ``sendmsg`` each. A `Loan` is no buffer: the socket is lent the pages of its file, in a call of
+  its own. Only a socket that is full costs a task, for as long as it is full.
 
 Back-pressure: while more than ``congested`` bytes are unsent, the stream is not read and its frames
 are not handed out; what a peer can make us queue is bounded by what one frame can. Whoever sends
@@ -33,10 +34,12 @@ import socket
 from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import islice
+from typing import cast
 
 import trio
 
 from replication.readiness_service import Readiness
+from storage.mapping import Loan
 from twinlog import wire
 
 JOIN_MAX = 4096
@@ -60,6 +63,10 @@ OF_THE_PEER = frozenset(
 asks to go on as if nobody had come."""
 
 Buffer = bytes | bytearray | memoryview
+Piece = Buffer | Loan
+
+MORE = getattr(socket, "MSG_MORE", 0)
+"""With what stands before a loan, so that both begin in one packet; 0 where there is no such."""
 
 
 class Outbox:
@@ -128,7 +135,7 @@ class Stream:
         self._reader = reader
         self._congested = congested
         self._defect = defect
-        self._out: deque[Buffer] = deque()
+        self._out: deque[Piece] = deque()
         self._marked = False
         self._full = False
         self._last: str | None = None
@@ -152,7 +159,7 @@ class Stream:
 
     # ── out ─────────────────────────────────────────────────────────────────────────────────────
 
-    def send(self, head: Buffer, payload: Sequence[Buffer] = ()) -> None:
+    def send(self, head: Buffer, payload: Sequence[Piece] = ()) -> None:
         """Queue one frame; what is queued on a closed stream is dropped."""
         if self.closed is not None or self._last is not None:
             return
@@ -193,15 +200,14 @@ class Stream:
     def _write(self) -> None:
         out = self._out
         try:
-            if 1 < len(out) <= GATHER_MAX and self.unsent <= JOIN_MAX:
-                joined = b"".join(out)
-                out.clear()
-                out.append(joined)
             while out:
-                if len(out) == 1:
-                    count = self._sock.send(out[0])
+                first = out[0]
+                if isinstance(first, Loan):
+                    count = first.give(self._sock)
+                elif len(out) == 1:
+                    count = self._sock.send(first)
                 else:
-                    count = self._sock.sendmsg(list(islice(out, GATHER_MAX)))
+                    count = self._gather()
                 self._taken(count)
         except BlockingIOError:
             pass
@@ -213,6 +219,18 @@ class Stream:
             return
         if not out and self._last is not None:
             self.close(self._last)
+
+    def _gather(self) -> int:
+        """Send the buffers at the front, up to a loan; small ones as one."""
+        pieces = list(islice(self._out, GATHER_MAX))
+        kinds, flags = list(map(type, pieces)), 0
+        if Loan in kinds:
+            del pieces[kinds.index(Loan) :]
+            flags = MORE
+        buffers = cast("list[Buffer]", pieces)
+        if self.unsent <= JOIN_MAX:
+            return self._sock.send(b"".join(buffers))
+        return self._sock.sendmsg(buffers, (), flags)
 
     def _taken(self, count: int) -> None:
         self.unsent -= count
@@ -227,7 +245,10 @@ class Stream:
         while count:
             first = out[0]
             if count < len(first):
-                out[0] = memoryview(first)[count:]
+                if isinstance(first, Loan):
+                    out[0] = first.after(count)
+                else:
+                    out[0] = memoryview(first)[count:]
                 break
             count -= len(first)
             out.popleft()
@@ -293,6 +314,9 @@ class Stream:
 
     def _turn(self) -> None:
         """Take what the socket has and hand out what is whole; who calls has read the time."""
+        if self._paused:  # most pauses are over before this: then it was never left out
+            self._readiness.forget(self._sock.fileno())
+            return
         budget, more = TURN_BYTES, True
         try:
             while more and budget > 0 and self.closed is None:
@@ -356,9 +380,7 @@ class Stream:
 
     def _pause(self) -> None:
         """Take nothing from a peer until it has taken more of what is unsent."""
-        if not self._paused:
-            self._paused = True
-            self._readiness.forget(self._sock.fileno())
+        self._paused = True  # what it sends is left where it is: see `_turn`
         self._end_turn()
         self._readiness.soon(self._go_on)  # writing at the end of the turn may be all it takes
 
@@ -371,7 +393,7 @@ class Stream:
                 return
             self._paused = False
             if self.closed is None:  # what was handed out may have closed it
-                self._readiness.add(self._sock.fileno(), self._turn)
+                self._readiness.again(self._sock.fileno(), self._turn)
         except Exception as error:
             self._broke(error)
         self._end_turn()

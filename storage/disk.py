@@ -247,8 +247,11 @@ class RealDisk:
     def read_at(self, path: str, offset: int, length: int, op: str) -> bytes:
         """See `Disk`."""
         try:
-            with self._open.use(self._path(path)) as descriptor:
-                return os.pread(descriptor, length, offset)
+            found = self._open.pin(self._path(path))  # every read of a queue comes through here
+            try:
+                return os.pread(found.descriptor, length, offset)
+            finally:
+                self._open.leave(found)
         except OSError as error:
             raise disk_error(op, path, error) from None
 

@@ -24,6 +24,7 @@ import ctypes
 import errno
 import mmap
 import os
+import socket
 import threading
 from typing import Protocol
 
@@ -40,6 +41,10 @@ _MADV_HUGEPAGE = 14
 _MADV_NOHUGEPAGE = 15
 _MADV_POPULATE_WRITE = 23
 _FALLOC_FL_ZERO_RANGE = 0x10
+_NOT_LENT = frozenset({errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP})
+"""What sendfile says of a file system that lends no pages."""
+LEND_MIN = 64 * 1024
+"""Shorter pieces are copied: cheaper than a call of their own."""
 
 
 class Mapping(Protocol):
@@ -92,6 +97,19 @@ class Mapping(Protocol):
         """
         ...
 
+    def send(self, to: int, start: int, end: int) -> int:
+        """Give the socket of a descriptor bytes ``start..end``; return how many it took.
+
+        The system lends it the pages where it can, instead of copying them: what is written there
+        before the peer has taken them is what the peer gets.
+
+        Raises:
+            BlockingIOError: The socket takes nothing now.
+            OSError: The socket's error, or the disk's.
+            DiskError: The mapping was closed, or its file cannot be lent: send a copy.
+        """
+        ...
+
     def retire(self) -> None:
         """Give no views any more; `read` and `erase` still reach the file until `close`."""
         ...
@@ -111,6 +129,43 @@ class Mapping(Protocol):
     def held(self) -> bool:
         """Whether somebody still holds a view of a mapping that was retired or closed."""
         ...
+
+
+class Loan:
+    """Bytes of a mapped file on their way to a socket, at least `LEND_MIN`.
+
+    It holds a view of them, so whoever asks `Mapping.held` hears of it until they have been given
+    away. What the socket has taken and the peer has not is still the file's: a file that is erased
+    or cut in that moment shows it zeros, and the answer's CRC, taken before, tells it so. A file
+    that is only removed keeps its bytes until they have left.
+    """
+
+    __slots__ = ("_mapping", "_start", "_view")
+
+    def __init__(self, mapping: Mapping, start: int, view: memoryview) -> None:
+        self._mapping = mapping
+        self._start = start
+        self._view = view
+
+    def __len__(self) -> int:
+        return len(self._view)
+
+    def give(self, sock: socket.socket) -> int:
+        """Give a socket what it takes now, at least a byte; a closed mapping's bytes are copied.
+
+        Raises:
+            OSError: As `Mapping.send`.
+        """
+        start = self._start
+        try:
+            return self._mapping.send(sock.fileno(), start, start + len(self._view))
+        except DiskError:
+            return sock.send(self._view)
+
+    def after(self, count: int) -> Loan | memoryview:
+        """Return what is left when so many bytes have been given."""
+        rest = self._view[count:]
+        return rest if len(rest) < LEND_MIN else Loan(self._mapping, self._start + count, rest)
 
 
 class Memory(Protocol):
@@ -301,6 +356,22 @@ class RealMapping:
         finally:
             self._leave()
         return data
+
+    def send(self, to: int, start: int, end: int) -> int:
+        """See `Mapping`."""
+        descriptor = self._enter()
+        try:
+            count = os.sendfile(to, descriptor, start, end - start)
+        except (OSError, AttributeError) as error:
+            code = error.errno if isinstance(error, OSError) else errno.ENOSYS
+            if code in _NOT_LENT:
+                raise DiskError("mapping.send", self.path, code or errno.ENOSYS) from None
+            raise
+        finally:
+            self._leave()
+        if not count:  # a file that others have cut short
+            raise OSError(errno.EIO, "the file ends too early")
+        return count
 
     def retire(self) -> None:
         """See `Mapping`."""

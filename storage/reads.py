@@ -29,6 +29,7 @@ from storage.consume_queue import ConsumeQueue
 from storage.entry_check import check_entry, check_record, fetch_head, wrong_entry
 from storage.filtering import SIFT_BYTES, SIFT_RECORDS, Entries, Sieve, Wanted
 from storage.looks import QueueSpan
+from storage.mapping import LEND_MIN, Loan
 from storage.queues import ConsumeQueues
 from storage.settings import StoreSettings
 from storage.state import Layers
@@ -89,6 +90,7 @@ class ReadResult:
         generation: Of a cold answer: how often the log had been cut.
         unsifted: A filter over properties was asked for and is the client's to lay over them.
         crc: CRC-32C of the slices, one after the other, where it fell out of comparing them.
+        lent: The same bytes for a socket, the long ones lent from their file; empty where none is.
     """
 
     status: ReadStatus
@@ -103,6 +105,7 @@ class ReadResult:
     generation: int = 0
     unsifted: bool = False
     crc: int | None = None
+    lent: Sequence[memoryview | Loan] = ()
 
 
 class Reader:
@@ -221,15 +224,13 @@ class Reader:
         if wanted.filtered:
             most = READ_ENTRIES if wanted.tag_hashes is not None else SIFT_RECORDS
         raw = self._guarded(lambda: queue.read(first, most))
-        range_ = queue.start, queue.end
         cold = self._log.end - QUEUE_ENTRY.unpack_from(raw)[0] > self._settings.hot_bytes
         if not wanted.filtered and not cold and not queue.light:
             total = min(len(raw) // QUEUE_ENTRY.size, wanted.records)
             near = self._near(raw, total, wanted.bytes)
             if near >= NEAR_MIN or near == total:
                 part = raw[: near * QUEUE_ENTRY.size]
-                slices, crc = self._guarded(lambda: self._stretch(queue, first, part))
-                return ReadResult(ReadStatus.FOUND, slices, near, first + near, *range_, crc=crc)
+                return self._guarded(lambda: self._stretch(queue, first, part))
         columns: tuple[tuple[int, ...], ...] = tuple(zip(*QUEUE_ENTRY.iter_unpack(raw)))
         offsets, sizes, codes = columns
         if 0 in sizes:  # no filter may pass over it
@@ -372,18 +373,18 @@ class Reader:
         if not self._log.start <= begin < self._log.end:
             return 0
         stop = min(begin + max(max_bytes, size), self._log.segments.at(begin).end, self._log.end)
-        low, high = 0, count
+        low, high, middle = 0, count, count - 1  # near the end of a queue all of them fit
         while low < high:
-            middle = (low + high) // 2
             at, size, _ = QUEUE_ENTRY.unpack_from(raw, middle * QUEUE_ENTRY.size)
             if begin <= at and at + size <= stop:
                 low = middle + 1
             else:
                 high = middle
+            middle = (low + high) // 2
         return low
 
-    def _stretch(self, queue: ConsumeQueue, first: int, raw: bytes) -> tuple[list[memoryview], int]:
-        """Return the records of entries that lie near each other, and their CRC.
+    def _stretch(self, queue: ConsumeQueue, first: int, raw: bytes) -> ReadResult:
+        """Return the records of entries that lie near each other.
 
         One kernel call compares each entry with its record; what lies between them is passed over.
         """
@@ -392,13 +393,25 @@ class Reader:
         last, size, _ = QUEUE_ENTRY.unpack_from(raw, len(raw) - QUEUE_ENTRY.size)
         end = last + size
         segments.prove(begin, end)
-        view = segments.view(begin, end)
+        segment, view = segments.at(begin), segments.view(begin, end)
         found = match_entries(view, begin, raw, queue.topic.encode(), queue.queue, first)
         if isinstance(found, int):
             at, size, _ = QUEUE_ENTRY.unpack_from(raw, found * QUEUE_ENTRY.size)
             raise wrong_entry(queue, first + found, at, size)
         edges, crc = found
-        return [view[at:to] for at, to in zip(edges[::2], edges[1::2], strict=True)], crc
+        places = list(zip(edges[::2], edges[1::2], strict=True))
+        slices = [view[at:to] for at, to in places]
+        lent: list[memoryview | Loan] = []
+        if any(to - at >= LEND_MIN for at, to in places):
+            base = begin - segment.start
+            for (at, to), piece in zip(places, slices, strict=True):
+                long = to - at >= LEND_MIN
+                lent.append(Loan(segment.mapping, base + at, piece) if long else piece)
+        count = len(raw) // QUEUE_ENTRY.size
+        range_ = queue.start, queue.end
+        return ReadResult(
+            ReadStatus.FOUND, slices, count, first + count, *range_, crc=crc, lent=lent
+        )
 
     def _check(self, queue: ConsumeQueue, number: int, offset: int, size: int) -> None:
         """Compare a queue entry with the record it leads to."""

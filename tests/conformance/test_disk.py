@@ -7,6 +7,7 @@ whole files), the fake one keeps to the letter of the protocol and only that is 
 from __future__ import annotations
 
 import errno
+import socket
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
@@ -100,6 +101,30 @@ def test_a_retired_mapping_reaches_its_file_until_it_is_closed(disk: Disk) -> No
     mapping.close()
     with pytest.raises(DiskError):
         mapping.read(0, 1, "test.read")
+
+
+def test_a_socket_is_given_what_it_takes(disk: Disk) -> None:
+    """From the file, also of a retired mapping; a full socket says so, a closed mapping too."""
+    size = 1 << 20
+    mapping = disk.map("d/f", size, op="test.map", create=True)
+    mapping.buffer[:] = data = Random(1).randbytes(size)
+    mapping.retire()
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.setblocking(False)
+        ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 100_000)
+        at, got, full = 1000, b"", False
+        while not full:
+            try:
+                at += mapping.send(ours.fileno(), at, size)
+            except BlockingIOError:
+                full = True
+        while len(got) < at - 1000:
+            got += theirs.recv(size)
+        assert got == data[1000:at]
+        mapping.close()
+        with pytest.raises(DiskError):
+            mapping.send(ours.fileno(), 0, size)
 
 
 def test_creating_what_exists_keeps_its_bytes(disk: Disk) -> None:

@@ -25,6 +25,7 @@ fsync that lies. One thread at a time.
 from __future__ import annotations
 
 import errno
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from random import Random
@@ -150,6 +151,12 @@ class FakeMapping:
         """Return a copy."""
         self._use(op)
         return bytes(memoryview(self._file.content)[start:end])
+
+    def send(self, to: int, start: int, end: int) -> int:
+        """Write a copy."""
+        if not self._open:
+            raise DiskError("mapping.send", self.path, errno.EBADF)
+        return os.write(to, memoryview(self._file.content)[start:end])
 
     def retire(self) -> None:
         """Let the buffer go; the file is still there."""

@@ -136,6 +136,22 @@ async def test_a_peer_that_takes_nothing_is_not_read() -> None:
         stream.close("done")
 
 
+async def test_what_a_paused_peer_sends_on_wakes_nobody() -> None:
+    """The first of it has its socket left alone until there is room; then it is all answered."""
+    async with streams(congested=1000) as (stream, theirs), trio.open_nursery() as nursery:
+        answer = b"a" * 3_000_000
+        ready = stream._readiness._readable  # pyright: ignore[reportPrivateUsage]
+        nursery.start_soon(stream.serve, lambda _: stream.send(answer), stream._outbox.flush)  # pyright: ignore
+        theirs.send(frame(1))
+        await until(lambda: stream.congested)
+        theirs.send(frame(2))
+        await until(lambda: not ready)
+        await drain(theirs, 2 * len(answer))
+        theirs.send(frame(3))
+        await drain(theirs, len(answer))
+        stream.close("done")
+
+
 async def test_finish_sends_what_was_queued_and_hands_out_nothing_more() -> None:
     """The last word reaches the peer; requests after it are dropped."""
     async with streams() as (stream, theirs):

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import socket
+
 import pytest
 
 from node.running import fetch
 from storage import CreateTopic, ReadResult, ReadStatus, Store, StoreSettings
 from storage.filtering import sieve
 from storage.key_query import KeyQuery
+from storage.mapping import Loan
 from storage.queues import ConsumeQueues
 from tests.crash.workbench import (
     SETTINGS,
@@ -75,6 +78,29 @@ def test_neighbours_are_one_slice() -> None:
     answer = store.read(TOPIC, 0, 0, max_bytes=1 << 20, max_records=1000)
     assert (answer.count, len(answer.slices)) == (100, 2)
     assert answer.crc == crc32c(b"".join(answer.slices))
+
+
+def test_long_slices_are_lent_and_short_ones_are_not() -> None:
+    """What a socket gets are the same bytes, in the same order."""
+    store = master(FakeDisk(), settings=BIG)
+    append(store, section(3), section(40), section(1, queue=1), section(60, size=1500))
+    settle(store)
+    short = store.read(TOPIC, 0, 0, max_bytes=1 << 20, max_records=43)
+    assert (short.count, len(short.lent)) == (43, 0)
+    answer = store.read(TOPIC, 0, 0, max_bytes=1 << 20, max_records=1000)
+    assert [isinstance(piece, Loan) for piece in answer.lent] == [False, True]
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        for slice_, piece in zip(answer.slices, answer.lent, strict=True):
+            got = b""
+            assert len(piece) == len(slice_)
+            while len(piece):
+                count = piece.give(ours) if isinstance(piece, Loan) else ours.send(piece)
+                piece = piece.after(count) if isinstance(piece, Loan) else piece[count:]
+                while count:
+                    got += (part := theirs.recv(count))
+                    count -= len(part)
+            assert got == slice_
 
 
 def test_tags_leave_records_out() -> None:
