@@ -31,6 +31,11 @@ GROWTH_MIN = 64 * ENTRY_SIZE
 _START = struct.Struct(">QI")
 _CHAIN = 24
 """Start, length, count, epoch and crc: what two nodes must have in common."""
+_FEW = 16 * ENTRY_SIZE
+_MANY = 1024 * ENTRY_SIZE
+"""Entries that go into a chain at once: they and what nodes share of them stay in the cache."""
+CATCH_UP = _MANY
+"""An append takes so many bytes of older entries into the chain that are not in it yet."""
 
 
 def growth_for(segment_size: int) -> int:
@@ -60,7 +65,16 @@ def shared_crc(raw: bytes | bytearray, first: int, last: int, crc: int) -> int:
 
     ``first`` and ``last`` are places in ``raw``, bytes.
     """
-    return crc32c(b"".join([raw[at : at + _CHAIN] for at in range(first, last, ENTRY_SIZE)]), crc)
+    if last - first <= _FEW:
+        parts = [raw[at : at + _CHAIN] for at in range(first, last, ENTRY_SIZE)]
+        return crc32c(b"".join(parts), crc)
+    for at in range(first, last, _MANY):
+        rows = raw[at : min(at + _MANY, last)]
+        shared = bytearray(len(rows) // ENTRY_SIZE * _CHAIN)
+        for place in range(_CHAIN):  # column by column: an eighth of a slice for each entry
+            shared[place::_CHAIN] = rows[place::ENTRY_SIZE]
+        crc = crc32c(shared, crc)
+    return crc
 
 
 class BatchIndex:
@@ -135,6 +149,8 @@ class BatchIndex:
         self._raw += packed
         if self._chained == at:
             self._chain_on(len(self._raw))
+        else:  # after a cut: a little with each append
+            self._chain_on(min(self._chained + CATCH_UP, len(self._raw)))
 
     def take_back(self, op: str) -> None:
         """Zero what a failed `append` may have written."""
@@ -216,7 +232,7 @@ class BatchIndex:
         return shared_crc(self._raw, first, last, crc)
 
     def chain_whole(self) -> int:
-        """Return `chain` over all entries."""
+        """Return `chain` over all entries; from then on appends keep it."""
         if self._chained != len(self._raw):
             self._chain_on(len(self._raw))
         return self._chain_crc

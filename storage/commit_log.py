@@ -325,23 +325,34 @@ class CommitLog:
         self._make_present(made.mapping, 0, self._paging.first)
         return made
 
-    def page_work(self) -> Callable[[], None] | None:
-        """Return what is to be done about pages, for a worker thread; None when nothing is due.
-
-        Old pages go before new ones are asked for. What is handed out counts as done.
-        """
-        due = self._paging.due(self.end, self.flushed)
+    def full_work(self) -> Callable[[], None]:
+        """Return what is to be done about files that are full now, for a worker thread."""
         full, self._full = self._full, []
-        if due is None and not full:
-            return None
-        touch = self._place(due.touch) if due is not None else None
-        release = self._place(due.release) if due is not None else None
 
         def work() -> None:
             for mapping in full:
                 mapping.expect_writes(huge=False)
                 if self._settings.lock_memory:
                     mapping.unlock(0, mapping.size)
+
+        return work
+
+    def page_work(self) -> Callable[[], None] | None:
+        """Return what is to be done about pages, for a worker thread; None when nothing is due.
+
+        Old pages go before new ones are asked for. What is handed out counts as done. Files that
+        are full by themselves are reason enough only if they are locked: the next file begun means
+        work for the appends around it already, and no thread need get in their way.
+        """
+        due = self._paging.due(self.end, self.flushed)
+        if due is None and not (self._full and self._settings.lock_memory):
+            return None
+        settle = self.full_work()
+        touch = self._place(due.touch) if due is not None else None
+        release = self._place(due.release) if due is not None else None
+
+        def work() -> None:
+            settle()
             if release is not None:
                 release[0].release(release[1], release[2])
             if touch is not None:

@@ -387,7 +387,10 @@ def _log(
     if planned.damage is None:
         log.segments.seal(disk, end)
     if segments and segments[-1].index.count:
-        log.timestamp = segments[-1].index.entry(segments[-1].index.count - 1).store_timestamp
+        newest = segments[-1].index
+        if isinstance(newest, BatchIndex):
+            newest.chain_whole()  # not in the append that changes to the next file
+        log.timestamp = newest.entry(newest.count - 1).store_timestamp
     return log, cut_bytes
 
 

@@ -29,6 +29,9 @@ RELEASE_STEP = 4 * 1024 * 1024
 HOT_MIN = 32 * 1024 * 1024
 """So much behind the end always stays: slaves and the dispatcher read there."""
 HUGE_PAGE = 2 * 1024 * 1024
+CALM = 2 * 1024 * 1024
+"""So far into a file no pages go: ``hot_bytes`` is often a number of files, and then they would
+always go while the appends around a file change have work enough."""
 
 Range = tuple[int, int]
 
@@ -71,7 +74,8 @@ class Paging:
         """Return what is due with the log ending at ``end``; it counts as done from now on."""
         base = end - end % self._size
         touch = self._touch(end, base + self._size)
-        release = self._release(min(end - self._hot, flushed))
+        calm = end - base < min(CALM, self._size // 8)
+        release = None if calm else self._release(min(end - self._hot, flushed))
         return Pages(touch, release) if touch or release else None
 
     def _touch(self, end: int, stop: int) -> Range | None:

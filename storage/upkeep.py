@@ -183,8 +183,10 @@ class Upkeep:
         if start is None:
             return self._page_job()
         self._preparing = True
+        settle = log.full_work()
 
         def work() -> Segment:
+            settle()
             return log.make_ahead(start, "prepare")
 
         def apply(job: Job) -> None:

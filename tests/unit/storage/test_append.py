@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from storage import CreateTopic, Outcome, ReadStatus, Section, StoreSettings
+from storage import CreateTopic, Outcome, ReadStatus, Section, StoreSettings, batch_index
 from storage.errors import StaleToken
 from tests.crash.workbench import (
     TOPIC,
@@ -20,6 +20,7 @@ from tests.crash.workbench import (
     token,
 )
 from tests.fakes.disk import FakeDisk, FakeMapping
+from twinlog.kernels.fields import Buffer
 from twinlog.layout import KIND_EPOCH, KIND_FILLER, KIND_RECORDS
 from twinlog.record import decode
 
@@ -333,3 +334,53 @@ def test_the_chain_of_a_file_is_the_same_however_it_was_taken() -> None:
     again.take_token(token(3))
     run(again, again.cut_job(token(3), border))
     assert again.chain_crc(0, border) == part
+
+
+def test_the_first_change_after_a_restart_takes_no_whole_file_into_the_chain(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What stood in the file before is taken at the start, when nobody waits for an append."""
+    disk, settings = FakeDisk(), StoreSettings(segment_size=256 * 1024)
+    store = master(disk, settings=settings)
+    fill(store, 500, records=1)
+    settle(store)
+    store.close(clean=True)
+    taken: list[int] = []
+    whole = batch_index.crc32c
+
+    def counting(data: Buffer, crc: int = 0) -> int:
+        taken.append(len(data))
+        return whole(data, crc)
+
+    monkeypatch.setattr(batch_index, "crc32c", counting)
+    again = open_store(disk, settings=settings)
+    assert sum(taken) >= 500 * 24
+    lead(again, epoch=2)
+    size = settings.segment_size
+    while again.end < size:
+        taken.clear()
+        append(again, section(100), epoch=2)
+        assert sum(taken) <= 4 * 24
+    assert again.chain_crc(0, size) == whole(
+        b"".join(
+            entry.pack()[:24] for entry in again.entries(0, max_bytes=1 << 30) if entry.start < size
+        )
+    )
+
+
+def test_after_a_cut_appends_catch_up_with_the_chain(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a limited number of entries each."""
+    monkeypatch.setattr(batch_index, "CATCH_UP", 2 * batch_index.ENTRY_SIZE)
+    disk = FakeDisk()
+    store = master(disk)
+    fill(store, 7, records=2)
+    store.take_token(token(2))
+    run(store, store.cut_job(token(2), store.border_at_or_below(store.end - 1)))
+    store.append_epoch(token(2), epoch=2, node="a", session=2, wall_ms=2, reason="cut", by="me")
+    index = store._log.segments.all[-1].index
+    assert index._chained == 2 * batch_index.ENTRY_SIZE
+    fill(store, 7, epoch=2, records=2)
+    assert index._chained == index.count * batch_index.ENTRY_SIZE
+    assert store.chain_crc(0, store.end) == batch_index.crc32c(
+        b"".join(entry.pack()[:24] for entry in store.entries(0, max_bytes=1 << 30))
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from storage import StoreSettings
-from storage.paging import HOT_MIN, TOUCH_ASYNC, TOUCH_SYNC, Paging
+from storage.paging import CALM, HOT_MIN, TOUCH_ASYNC, TOUCH_SYNC, Paging
 from tests.crash.workbench import append, fill, master, run, section
 from tests.fakes.disk import FakeDisk, FakeMapping
 
@@ -54,6 +54,19 @@ def test_what_is_flushed_and_far_behind_goes_once() -> None:
     assert 5 * SIZE // MiB - 100 - 4 <= len(released) <= 5 * SIZE // MiB - 100
 
 
+def test_no_pages_go_right_behind_a_file_change() -> None:
+    """Though what is hot is a number of files: the appends there have work enough."""
+    settings = StoreSettings(segment_size=SIZE, hot_bytes=2 * SIZE)
+    paging = Paging(settings, 0)
+    walk(paging, 3 * SIZE - MiB)
+    paging.began(3 * SIZE, paging.first)
+    assert paging.due(3 * SIZE + CALM - 1, 3 * SIZE) is None
+    due = paging.due(3 * SIZE + CALM, 3 * SIZE)
+    assert due is not None
+    assert due.release is not None
+    assert due.release[1] == SIZE
+
+
 def test_nothing_unflushed_goes() -> None:
     settings = StoreSettings(segment_size=SIZE, hot_bytes=0)
     _, released = walk(Paging(settings, 0), 4 * SIZE, lag=200 * MiB)
@@ -85,6 +98,22 @@ def test_memory_that_may_not_be_locked_is_counted() -> None:
     fill(store, 18)
     run(store, store.prepare_job())
     assert store.unlocked_bytes == 32 * 1024
+
+
+def test_a_full_file_leaves_huge_pages_with_the_next_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Alone it is no reason for a job, which would meet the appends around the change."""
+    said: list[bool] = []
+    monkeypatch.setattr(FakeMapping, "expect_writes", lambda self, huge: said.append(huge))
+    store = master(FakeDisk(), settings=StoreSettings(segment_size=32 * 1024))
+    while store.end <= 32 * 1024:
+        append(store, section(10, size=300))
+    said.clear()
+    assert store.prepare_job() is None
+    while not said:
+        append(store, section(10, size=300))
+        run(store, store.prepare_job())
+    assert said == [False, True]
+    assert store.end < 64 * 1024
 
 
 def test_a_full_file_is_unlocked_and_leaves_huge_pages(monkeypatch: pytest.MonkeyPatch) -> None:
