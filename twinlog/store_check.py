@@ -6,7 +6,8 @@
 * our batch index: each entry's CRC, borders, batch CRC, record count, epochs that never fall, and
   the chain from each file's head to the index before it;
 * queues: each record's entry, each entry's record;
-* the key index: every chain, slot and header (`store_key_check`).
+* the key index: every chain, slot and header (`store_key_check`), and that its cells name the keys
+  of the log (`store_key_compare`).
 
 A finding says what is wrong, where, and what can still be read. Its ``grade``:
 
@@ -37,7 +38,8 @@ from twinlog.store_beside import look_beside
 from twinlog.store_epochs import broken_chains
 from twinlog.store_files import EMPTY
 from twinlog.store_findings import FINDINGS_MAX, Finding, Grade, Verdict
-from twinlog.store_key_check import broken_indexes
+from twinlog.store_key_check import broken_indexes, settled_indexes
+from twinlog.store_key_compare import compare_index
 from twinlog.store_log import Damage, Harm, Run, TwinLog, log_name
 from twinlog.store_queue_check import Compared, compare_run, judge_queues
 from twinlog.store_reader import StoreReader
@@ -102,9 +104,13 @@ def verify(store: StoreReader, checks: Checks | None = None) -> Verdict:
         _check_heads(store, store.log, verdict)
     judge_queues(store, whole.queued, verdict)
     look_beside(store, verdict)
-    for name, position, text, grade in broken_indexes(store):
+    broken = list(broken_indexes(store))
+    for name, position, text, grade in broken:
         readable = "the records, through the log; repair builds the index again"
         verdict.add(Finding(grade, name, position, None, 0, text, readable))
+    if not broken:
+        for finding in compare_index(store, settled_indexes(store)):
+            verdict.add(finding)
     return verdict
 
 

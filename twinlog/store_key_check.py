@@ -3,8 +3,8 @@
 The slot table of an index file follows from its cells: cell n names the cell that its slot named
 before, and the slot then names n. So all cells are linked again, from the first to the last, and
 must give the table and the count in the header. A cell that is no link of its chain, a slot that
-names another cell and a header that counts otherwise are found; which keys a record has is not
-asked, for RocketMQ leaves cells of records that it has cut.
+names another cell and a header that counts otherwise are found. Whether the records are there that
+the cells of a whole file name is asked next (`store_key_compare`).
 
 Files that have not RocketMQ's four cells for each slot can be checked only when the reader was told
 how many they have (`StoreReader.index_capacity`): a file of that size is judged by that number.
@@ -42,12 +42,33 @@ def broken_indexes(store: StoreReader) -> Iterator[tuple[str, int, str, Grade]]:
     for name in index.unreadable:
         if name not in known:
             yield f"index/{name}", 0, text, grade
-    growing = store.marks.live or not store.clean
-    for file in files[: -1 if growing else None]:
+    for file in _settled(store, files):
         if file.slots:
             found = _wrong(file)
             if found is not None:
                 yield f"index/{file.name}", found[0], found[1], Grade.DAMAGE
+
+
+def settled_indexes(store: StoreReader) -> list[IndexFile]:
+    """Return the index files that can be compared with the log, oldest first.
+
+    Of a crashed store without those that recovery throws away.
+    """
+    told = store.index_capacity
+    index = KeyIndex(store.root / "index", _trusted(store), capacity=told)
+    return _settled(store, [_by_word(file, told) for file in index.files])
+
+
+def _settled(store: StoreReader, files: list[IndexFile]) -> list[IndexFile]:
+    """Leave out the newest file while its slots and header are written later than its cells."""
+    return files[:-1] if store.marks.live or not store.clean else files
+
+
+def _trusted(store: StoreReader) -> int | None:
+    """Return how new a file may be that recovery keeps, ms; None where it keeps all."""
+    if store.ours or store.clean:
+        return None
+    return store.checkpoint.index_timestamp
 
 
 def _by_word(file: IndexFile, told: tuple[int, int] | None) -> IndexFile:

@@ -3,7 +3,8 @@
 Each record of the log has an entry in its queue, at its queue offset; what the files hold there is
 compared byte by byte with what must be there. An entry that differs is looked at by itself: in
 RocketMQ's queues, where an entry's place may be another than the number in its record, it is right
-if it leads to a record of that queue. In ours (epoch 1 and later) the place is the number.
+if it leads to a record of that queue, behind that of the entry before it. In ours (epoch 1 and
+later) the place is the number.
 
 A missing entry is no damage in a store of ours: recovery adds it. Unless it is a hole: zeros in a
 file that has entries behind them, below the newest snapshot, up to which a start trusts the files.
@@ -38,6 +39,7 @@ Key = tuple[str, int]
 _ZEROS = bytes(QUEUE_ENTRY.size)
 _FILLED = 0x7FFFFFFF
 """Size in the entries that fill a queue up to its first one."""
+_FILL = _FILLED.to_bytes(4, "big")
 
 
 @dataclass(slots=True)
@@ -176,8 +178,11 @@ class _Differing:
                     if holes == 1:
                         self._add(first + i, offset, length, "is zeros, though entries follow")
             elif not self._exact(offset) and _leads_there(self._store, self._queue, first + i, one):
-                found.entries += 1
-            elif one[8:12] == _FILLED.to_bytes(4, "big") and not self._store.ours:
+                if self._in_order(first + i, one):
+                    found.entries += 1
+                else:
+                    self._add(first + i, offset, length, "is out of order")
+            elif one[8:12] == _FILL and not self._store.ours:
                 missing += 1
             else:
                 self._add(first + i, offset, length, "is not what the log says")
@@ -187,6 +192,11 @@ class _Differing:
     def _exact(self, offset: int) -> bool:
         """Whether the place of a record's entry is its number: we wrote it."""
         return self._store.ours and offset >= self._store.adopted
+
+    def _in_order(self, number: int, one: bytes) -> bool:
+        """Whether an entry at another place leads behind the one before it: both append only."""
+        before = self._queue.raw(number - 1, 1) if number > self._queue.min else b""
+        return len(before) < len(one) or before[8:12] == _FILL or before[:8] < one[:8]
 
     def _hole(self, number: int, offset: int) -> bool:
         """Whether the entry is missing where a start looks no more."""
@@ -332,7 +342,7 @@ class _Behind:
 
 def _one_by_one(store: StoreReader, queue: Queue, span: tuple[int, int], verdict: Verdict) -> None:
     """Look at entries that do not simply follow the log; those of light queues too."""
-    behind = _Behind(store, verdict)
+    behind, last = _Behind(store, verdict), -1
     for entry in queue.entries(*span):
         number, offset = entry.queue_offset, entry.log_offset
         if entry.size == _FILLED or offset < store.start:
@@ -344,6 +354,10 @@ def _one_by_one(store: StoreReader, queue: Queue, span: tuple[int, int], verdict
                 behind.add(number, place)
             continue
         behind.tell(followed=True)
+        if offset < last:
+            text = f"entry {number} is out of order"
+            verdict.add(Finding(Grade.DAMAGE, *place, text, _READABLE))
+        last = offset
         if not _right(store, queue, entry) and not store.in_damage(offset):
             text = f"entry {number} points at no such record"
             verdict.add(Finding(Grade.DAMAGE, *place, text, _READABLE))

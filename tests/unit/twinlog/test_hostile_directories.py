@@ -232,7 +232,7 @@ def test_an_epoch_file_without_a_backup(tmp_path: Path) -> None:
     flip(root / "epochFileCheckpoint", 2)
     with StoreReader(root) as store, pytest.raises(CorruptionError):
         store.epochs()
-    [found] = verify(StoreReader(root)).findings
+    [found] = [f for f in verify(StoreReader(root)).findings if f.grade is not Grade.NOTE]
     assert (found.grade, found.file) == (Grade.DAMAGE, "epochFileCheckpoint")
     assert main(["log", "compare", str(root), str(root)], {}) == 0
 

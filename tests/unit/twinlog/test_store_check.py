@@ -174,6 +174,29 @@ def test_a_rocketmq_store_with_a_flipped_bit(tmp_path: Path) -> None:
     assert verify(StoreReader(root)).findings == []
 
 
+@pytest.mark.parametrize(
+    ("case", "queue", "names"),
+    [
+        ("03-crash", "Crash_e324cba3/3", (2800, 6400)),
+        ("02-rollover", "Roll2_fea46574/0", (200, 400)),
+    ],
+)
+def test_queue_files_that_changed_places(
+    tmp_path: Path, case: str, queue: str, names: tuple[int, int]
+) -> None:
+    """Each entry leads to a record of its queue; but RocketMQ only ever appends them in order."""
+    root = unpack(case, tmp_path)
+    first, second = (root / "consumequeue" / queue / file_name(name) for name in names)
+    data = first.read_bytes()
+    first.write_bytes(second.read_bytes())
+    second.write_bytes(data)
+    found = findings(root)
+    assert {(f.file.rpartition("/")[0], f.grade) for f in found} == {
+        (f"consumequeue/{queue}", Grade.DAMAGE)
+    }
+    assert all(f.what.endswith("is out of order") for f in found)
+
+
 def test_a_record_that_names_another_offset(tmp_path: Path) -> None:
     """No checksum of RocketMQ covers the header; the offset is compared with the place."""
     root = unpack("01-basic", tmp_path)
