@@ -167,7 +167,7 @@ def exit_of(error: errors.TwinlogError) -> Exit:
             return Exit.DENIED
         case errors.UsageError() if error.code == "directory-in-use":
             return Exit.UNAVAILABLE
-        case errors.UsageError() if error.code == "log-folder":
+        case errors.UsageError() if error.code in ("log-folder", "not-archived"):
             return Exit.MISSING
         case errors.UsageError() if error.code in _OTHERS_DIRECTORY:
             return Exit.CONFIG

@@ -9,6 +9,7 @@ Not here: the jobs (``twinlog.spark.archive``).
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -117,7 +118,7 @@ def _target(to: Path | None, config: ClusterConfig | None) -> Path:
     if to is not None:
         return to.absolute()
     if config is not None and config.archive.to:
-        return (config.path.parent / config.archive.to).absolute()
+        return Path(os.path.abspath(config.path.parent / config.archive.to))
     hints = ("name it: --to DIRECTORY, or archive.to in the cluster file",)
     raise Failure(Exit.USAGE, "nothing says where the archive is", hints=hints)
 

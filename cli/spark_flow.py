@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated
 
 from cli.context import Context
-from cli.failures import Exit, Failure
+from cli.failures import Exit, Failure, Interrupted
 from cli.parsing import PRIVATE
 from cli.spark_run import Run, store_at
 from twinlog.spark.jobs.replay import ReplaySettings
@@ -80,8 +80,21 @@ def replay(
 
 
 def _sent(run: Run, settings: ReplaySettings) -> int:
-    with run:
-        return run.finish(send_again(run.session, settings))
+    """Replay; Ctrl-C says what became of the rows that were sent.
+
+    Raises:
+        Interrupted: Ctrl-C.
+    """
+    try:
+        with run:
+            return run.finish(send_again(run.session, settings))
+    except KeyboardInterrupt:
+        if settings.dry_run:
+            raise
+        left = f"rows that were sent stay in {settings.to_topic}; a second replay sends them again"
+        if settings.resume is not None:
+            left = f"the same command goes on where {settings.resume} says, nothing is sent twice"
+        raise Interrupted([left]) from None
 
 
 def _origin(path: Path | None, from_servers: str, bounded_resume: Path | None) -> Path | None:

@@ -49,7 +49,7 @@ def stats(
         )
     origin = origin_of(path, servers, topic)
     with Run(context, master, report) as run:
-        known = tables.facts_of(origin, now=context.wall_ms(), top=top)
+        known = tables.facts_of(origin, now=context.wall_ms(), top=top, asked=name == "failovers")
         return run.finish(tables.report_on(run.session_or_none, STATS[name], origin, known))
 
 
@@ -109,10 +109,13 @@ def lag(
 
     Args:
         path: Directory of a store with its config directory; every task must see it.
-        servers: Addresses of a cluster instead of a directory.
+        servers: None: a cluster of ours keeps no consumer offsets.
         master: Spark master, as spark://host:port; without it a local one.
         report: File for the report as JSON.
     """
+    if servers:
+        text = "a cluster keeps no consumer offsets: they are in the config directory of a store"
+        raise Failure(Exit.USAGE, text, hints=("name the store: --path data/n1",))
     return _asked("lag", path, servers, master, report, context)
 
 

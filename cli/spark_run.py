@@ -4,7 +4,10 @@
         return run.finish(job.run(run.engine, settings))
 
 A session that was started for the command is stopped with it; one that was there before stays. What
-Spark itself prints goes to stderr. `TWINLOG_SPARK_ENGINE=plain` runs the same job in this process
+a Spark of the command's own says goes into a file, whose name is told when Spark is to blame; with
+``-v`` it goes to stderr. What goes wrong in Spark is told as the error of ours that it stands for.
+
+`TWINLOG_SPARK_ENGINE=plain` runs the same job in this process
 without Spark: for small stores and for machines without Java.
 
 Not here: what the jobs do (``twinlog.spark.jobs``).
@@ -12,8 +15,12 @@ Not here: what the jobs do (``twinlog.spark.jobs``).
 
 from __future__ import annotations
 
+import logging
 import os
+import tempfile
+import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -21,17 +28,21 @@ from typing import TYPE_CHECKING, Self
 from cli.context import Context
 from cli.failures import Exit, Failure
 from cli.render import Answer, Cell, Table, Time, columns, dump
-from twinlog.errors import UsageError
+from twinlog.errors import TwinlogError, UsageError
 from twinlog.store_files import is_store
+from twinlog.units import format_duration
 
 if TYPE_CHECKING:
-    from twinlog.spark.jobs.engine import Engine
+    from twinlog.spark.jobs.engine import Engine, Watch
     from twinlog.spark.jobs.report import Report, Value
     from twinlog.spark.jobs.session import Session
     from twinlog.spark.jobs.tables import Origin
 
 ENGINE_VARIABLE = "TWINLOG_SPARK_ENGINE"
 """``spark`` (the default) or ``plain``."""
+
+SECONDS_UNTOLD = 10.0
+"""A job that is done by then need not say how long it takes."""
 
 
 class Run:
@@ -49,9 +60,20 @@ class Run:
         self._report = report
         self._session: Session | None = None
         self._own = False
+        self._watch: Watch | None = None
+        self._log: Path | None = None
+        self._silenced = logging.root.manager.disable
+        self._pace = Pace()
 
     def __enter__(self) -> Self:
-        """Return the run; nothing is started before `engine` or `session` is asked for."""
+        """Return the run; nothing is started before `engine` or `session` is asked for.
+
+        Raises:
+            Failure: The report could not be written at the end (exit 66).
+        """
+        if self._report is not None and not self._report.absolute().parent.is_dir():
+            text = f"there is no directory {self._report.parent} for the report"
+            raise Failure(Exit.MISSING, text)
         return self
 
     def __exit__(
@@ -60,9 +82,35 @@ class Run:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Stop a session of our own."""
+        """Stop a session of our own; say what an error of Spark means."""
+        self._unwatched()
         if self._session is not None and self._own:
             self._session.stop()
+        logging.disable(self._silenced)
+        if error is None or self._plainly_ours(error):
+            self._forget_log()
+            return
+        from twinlog.spark.jobs.spark_errors import meant
+
+        found = meant(error)
+        if found is not None and not self._plainly_ours(found) and self._log is not None:
+            found.hint = f"what Spark itself said is in {self._log}"
+        if found is not None:
+            if self._plainly_ours(found):
+                self._forget_log()
+            raise found from None
+
+    @staticmethod
+    def _plainly_ours(error: BaseException) -> bool:
+        """Whether an error says by itself what happened, without Spark's own words."""
+        from twinlog.spark.jobs.engine import TaskError
+
+        known = isinstance(error, (Failure, TwinlogError, KeyboardInterrupt, SystemExit))
+        return known and not isinstance(error, TaskError)
+
+    def _forget_log(self) -> None:
+        if self._log is not None:
+            self._log.unlink(missing_ok=True)
 
     @property
     def plain(self) -> bool:
@@ -86,17 +134,31 @@ class Run:
             self._own = self._session is None
             if self._session is None:
                 self._session = self._started(session)
+        if self._watch is None:
+            from twinlog.spark.jobs.engine import Watch
+
+            self._watch = Watch(self._session.sparkContext, self._progress)
         return self._session
 
     def _started(self, start: Callable[[str], Session]) -> Session:
-        self._context.printer.detail(f"starting Spark ({self._master or 'local'})")
-        try:
-            return start(self._master)
-        except UsageError as error:
-            if error.code not in ("no-pyspark", "no-java"):
-                raise
-            hints = (error.hint,) if error.hint else ()
-            raise Failure(Exit.CONFIG, error.text, hints=hints) from None
+        """Start Spark; its own words, and those of its Python side, go where the module says."""
+        from twinlog.spark.jobs.session import errors_into
+
+        self._context.printer.status(f"starting Spark ({self._master or 'local'})")
+        with ExitStack() as stack:
+            if not self._context.options.verbose:
+                logging.disable(logging.CRITICAL)
+                handle, name = tempfile.mkstemp(prefix="twinlog-spark-", suffix=".log")
+                os.close(handle)
+                self._log = Path(name)
+                stack.enter_context(errors_into(self._log))
+            try:
+                return start(self._master)
+            except UsageError as error:
+                if error.code not in ("no-pyspark", "no-java"):
+                    raise
+                hints = (error.hint,) if error.hint else ()
+                raise Failure(Exit.CONFIG, error.text, hints=hints) from None
 
     @property
     def session_or_none(self) -> Session | None:
@@ -108,22 +170,52 @@ class Run:
         """What spreads the work."""
         from twinlog.spark.jobs.engine import PlainEngine, SparkEngine
 
-        if self.plain:
-            return PlainEngine()
-        return SparkEngine(self.session.sparkContext, self._progress)
+        return PlainEngine() if self.plain else SparkEngine(self.session.sparkContext)
 
     def _progress(self, done: int, tasks: int) -> None:
-        self._context.printer.status(f"{done} of {tasks} tasks done")
+        self._context.printer.status(self._pace.words(done, tasks, time.monotonic()))
+
+    def _unwatched(self) -> None:
+        if self._watch is not None:
+            self._watch.stop()
+            self._watch = None
 
     def finish(self, found: Report) -> int:
-        """Print a report, write it to its file, and return the exit code of its verdict."""
+        """Write a report to its file, print it, and return the exit code of its verdict."""
+        self._unwatched()
         shown = answer(found)
-        self._context.printer.answer(shown)
         if self._report is not None:
             aside = self._report.with_name(f".{self._report.name}.{os.getpid()}")
-            aside.write_text(dump(shown.document()) + "\n", encoding="utf-8")
-            aside.replace(self._report)
+            try:
+                aside.write_text(dump(shown.document()) + "\n", encoding="utf-8")
+                aside.replace(self._report)
+            finally:
+                aside.unlink(missing_ok=True)
+        self._context.printer.answer(shown)
         return exit_of(found)
+
+
+class Pace:
+    """How long the tasks at work will take, told from how long those that are done took; pure."""
+
+    def __init__(self) -> None:
+        self._tasks = self._done = 0
+        self._began = 0.0
+
+    def words(self, done: int, tasks: int, now: float) -> str:
+        """Return the line for people; how long it takes is said after ten seconds.
+
+        >>> pace = Pace()
+        >>> pace.words(0, 8, 100.0), pace.words(2, 8, 112.0)
+        ('0 of 8 tasks done', '2 of 8 tasks done, about 36 s left')
+        """
+        if tasks != self._tasks or done < self._done:
+            self._tasks, self._began = tasks, now
+        self._done, spent = done, now - self._began
+        told = f"{done} of {tasks} tasks done"
+        if done and spent >= SECONDS_UNTOLD:
+            told += f", about {format_duration(round(spent / done * (tasks - done)))} left"
+        return told
 
 
 def store_at(path: Path) -> Path:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from cli.app import main
 from twinlog.spark.archive.job import ArchiveSettings, RestoreSettings, archive, restore
 from twinlog.spark.jobs import compare, rebuild, verify
 from twinlog.spark.jobs.engine import PlainEngine, SparkEngine, TaskError
@@ -31,10 +32,28 @@ def test_jobs_in_tasks_say_what_the_plain_engine_says(
 
 
 def test_a_task_that_dies_is_told_in_one_line(spark: Any) -> None:
-    """The last words of the last attempt; progress was told on the way."""
-    seen: list[tuple[int, int]] = []
-    engine = SparkEngine(spark.sparkContext, lambda done, tasks: seen.append((done, tasks)))
+    """The last words of the last attempt."""
+    engine = SparkEngine(spark.sparkContext)
     assert engine.spread(abs, [1, 2, 3]) == [1, 2, 3]
     assert engine.spread(abs, []) == []
     with pytest.raises(TaskError, match="No such file or directory: '/none'"):
         engine.spread(os.path.getsize, ["/", "/none"])
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["sql", "SELECT nope FROM messages"], 64, "`nope` cannot be resolved"),
+        (["sql", "SELEC 1"], 64, "syntax error at or near 'SELEC' (line 1, position 0)"),
+        (["stats", "sizes", "--topic", "nope"], 66, "error: there is no topic nope"),
+        (["replay", "--topic", "nope", "--to-topic", "x", "--dry-run"], 66, "no topic nope"),
+    ],
+)
+def test_what_is_wrong_with_a_query_is_told_in_one_line(
+    spark: Any, golden: Path, words: list[str], code: int, said: str, capfd: Any
+) -> None:
+    """No traceback, no plan, the exit code that goes with it; Spark's exceptions are no bugs."""
+    assert spark is not None
+    assert main(["spark", *words, "--path", str(golden)], {}) == code
+    err = capfd.readouterr().err
+    assert said in err and "Traceback" not in err and len(err.splitlines()) <= 3, err

@@ -9,7 +9,13 @@ from __future__ import annotations
 import difflib
 from collections.abc import Collection, Iterable
 
-from twinlog.errors import CorruptionError, TwinlogError, UnavailableError, UsageError
+from twinlog.errors import (
+    CorruptionError,
+    TwinlogError,
+    UnavailableError,
+    UnknownTopic,
+    UsageError,
+)
 
 
 class _OneLine(TwinlogError):
@@ -22,6 +28,12 @@ class SourceError(_OneLine, UsageError):
     """The query cannot be answered as it stands: options, columns, topics."""
 
     default_code = "spark"
+
+
+class NoTopic(SourceError, UnknownTopic):
+    """A topic that is named does not exist."""
+
+    default_code = "topic"
 
 
 class DataLossError(_OneLine, CorruptionError):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable
 
-from twinlog.spark.errors import SourceError, nearest
+from twinlog.spark.errors import NoTopic, SourceError, nearest
 from twinlog.spark.options import Options
 
 _SYSTEM = re.compile(
@@ -97,4 +97,4 @@ def _exists(name: str, topics: Collection[str]) -> None:
         if hint is None:
             users = sorted(topic for topic in topics if not is_system(topic))[:10]
             hint = f"there are {', '.join(users)}" if users else "there is no topic at all"
-        raise SourceError(f"there is no topic {name}", code="topic", hint=hint)
+        raise NoTopic(f"there is no topic {name}", hint=hint)

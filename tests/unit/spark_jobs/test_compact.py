@@ -76,3 +76,19 @@ def test_a_store_of_rocketmq(tmp_path: Path) -> None:
         run(PlainEngine(), CompactSettings(root, topic, to, 3000))
         assert written(to) == reference(root, topic)
         assert reference(root, topic)
+
+
+def test_an_interrupted_compaction_leaves_nothing(tmp_path: Path) -> None:
+    """Ctrl-C while the winners are written; a run beside it keeps its own directory."""
+
+    class Interrupting(PlainEngine):
+        def spread(self, work, items):  # type: ignore[no-untyped-def]
+            found = super().spread(work, items)
+            if list(tmp_path.glob("kv.*.building/part-*")):
+                raise KeyboardInterrupt
+            return found
+
+    root, to = small(tmp_path / "s"), tmp_path / "kv"
+    with pytest.raises(KeyboardInterrupt):
+        run(Interrupting(), CompactSettings(root, "kv", to))
+    assert [path.name for path in tmp_path.iterdir()] == ["s"]

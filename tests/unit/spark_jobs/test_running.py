@@ -6,15 +6,29 @@ import json
 import pickle
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from threading import Event
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
-from cli.app import main
+from cli.app import main, report
+from cli.context import Context
+from cli.options import Globals
+from cli.render import Printer
+from cli.spark_run import Run
 from tests.golden.manifest import unpack
 from twinlog.errors import CorruptionError, TwinlogError
 from twinlog.spark.errors import SourceUnavailable
-from twinlog.spark.jobs import engine as running
-from twinlog.spark.jobs.engine import Rdd, SparkEngine, StatusTracker, TaskError, last_words
+from twinlog.spark.jobs import engine as engines
+from twinlog.spark.jobs.engine import (
+    Rdd,
+    SparkEngine,
+    StatusTracker,
+    TaskError,
+    Watch,
+    last_words,
+)
 
 PLAIN = {"TWINLOG_SPARK_ENGINE": "plain"}
 
@@ -52,6 +66,9 @@ def test_a_difference_is_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
         (["rebuild", "--path", "{}/store", "--what", "indx"], 64, 'the nearest is "index"'),
         (["compare", "--path", "{}/store"], 64, "two directories"),
         (["verify", "--path", "{}/store", "--split-bytes", "1 MBB"], 64, "MBB"),
+        (["stats", "rates", "--servers", "n1:1"], 64, "only directories are read"),
+        (["stats", "rates", "--path", "{}/store", "--topic", "u"], 66, "there is no topic u"),
+        (["lag", "--servers", "n1:1"], 64, "no consumer offsets"),
     ],
 )
 def test_wrong_calls_say_what_to_do(
@@ -72,6 +89,87 @@ def test_the_last_words_of_a_task() -> None:
         "twinlog.errors.CorruptionError: at 4096: the size is wrong\n\n\tat org.apache.spark.Y\n"
     )
     assert last_words(text) == "at 4096: the size is wrong"
+
+
+def spark_error(name: str, text: str) -> Exception:
+    """An exception as Spark's Python side raises it."""
+    kind = type(name, (Exception,), {"__module__": "pyspark.errors.exceptions.captured"})
+    return cast("Exception", kind(text))
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "code", "told"),
+    [
+        (
+            "AnalysisException",
+            "[PYTHON_DATA_SOURCE_ERROR] Failed: Traceback (most recent call last):\n  File x\n"
+            "twinlog.spark.errors.SourceUnavailable: twinlog: no node of n1:1 answered\n"
+            " SQLSTATE: 38000)",
+            69,
+            ["error: no node of n1:1 answered"],
+        ),
+        (
+            "StreamingQueryException",
+            "[X] y\ntwinlog.spark.errors.DataLossError: twinlog: rows 1-3 are gone\n\tat z\n",
+            65,
+            ["error: rows 1-3 are gone"],
+        ),
+        (
+            "ArithmeticException",
+            "[DIVIDE_BY_ZERO] Division by zero. Use try_divide. SQLSTATE: 22012\n== SQL ==",
+            64,
+            ["error: division by zero. Use try_divide", "  hint: the query is Spark SQL"],
+        ),
+        ("Py4JJavaError", "An error occurred\nOSError: no space\n\tat o", 69, ["error: no space"]),
+    ],
+)
+def test_an_error_of_spark_is_told_as_what_it_means(
+    name: str, text: str, code: int, told: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its own words are a traceback or a plan, and no bug of ours; other errors pass."""
+    context = Context(options=Globals(), printer=Printer(Globals()), environment={})
+    with pytest.raises(TwinlogError) as found, Run(context, "", None):
+        raise spark_error(name, text)
+    assert report(found.value, context.printer) == code
+    assert capsys.readouterr().err.splitlines() == told
+    with pytest.raises(ZeroDivisionError), Run(context, "", None):
+        raise ZeroDivisionError
+
+
+def test_progress_is_told_while_there_are_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stages together; an error under the watch ends it without a word."""
+    monkeypatch.setattr(engines, "PROGRESS_SECONDS", 0.001)
+    told, enough = list[tuple[int, int]](), Event()
+
+    class Tracker:
+        def getActiveStageIds(self) -> list[int]:
+            if len(told) > 2:
+                enough.set()
+                raise OSError
+            return [1, 2, 3]
+
+        def getStageInfo(self, stageId: int) -> SimpleNamespace | None:
+            gone = stageId == 3
+            return None if gone else SimpleNamespace(numTasks=4, numCompletedTasks=stageId)
+
+    class Watched(FakeContext):
+        def statusTracker(self) -> StatusTracker:
+            return cast("StatusTracker", Tracker())
+
+    watch = Watch(Watched(), lambda done, tasks: told.append((done, tasks)))
+    assert enough.wait(5)
+    watch.stop()
+    assert told == [(3, 8)] * 3
+
+
+def test_a_report_that_could_not_be_written_is_told_first(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Not after an hour of work."""
+    words = ["spark", "verify", "--path", str(unpack("01-basic", tmp_path))]
+    assert main([*words, "--report", f"{tmp_path}/none/report.json"], PLAIN) == 66
+    shown = capsys.readouterr()
+    assert "for the report" in shown.err and not shown.out
 
 
 class FakeContext:
@@ -127,14 +225,14 @@ def refuse(item: int) -> int:
 def test_a_worker_is_settled_behind_the_items_of_a_task(monkeypatch: pytest.MonkeyPatch) -> None:
     """Before them little is imported: what they import would be looked through after each task."""
     done: list[object] = []
-    monkeypatch.setattr(running, "settle", lambda: done.append("settled"))
-    assert list(running._bundle(lambda item: done.append(item), iter([[(0, "a"), (1, "b")]])))
+    monkeypatch.setattr(engines, "settle", lambda: done.append("settled"))
+    assert list(engines._bundle(lambda item: done.append(item), iter([[(0, "a"), (1, "b")]])))
     assert done == ["a", "b", "settled"]
 
 
 def test_an_error_of_a_task_is_raised_as_what_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its class, text, code and facts, the first in the items' order; other errors are a text."""
-    monkeypatch.setattr(running, "settle", lambda: None)  # tasks run in this process
+    monkeypatch.setattr(engines, "settle", lambda: None)  # tasks run in this process
     engine = SparkEngine(FakeContext())
     assert engine.spread(refuse, range(5)) == [0, -1, -2, -3, -4]
     with pytest.raises(TwinlogError) as away:

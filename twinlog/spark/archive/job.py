@@ -19,6 +19,7 @@ Not here: who may delete what (``storage.retention``); reading archived rows (`a
 from __future__ import annotations
 
 import hashlib
+import shutil
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -52,6 +53,7 @@ from twinlog.spark.archive.writing import (
     write_segment,
 )
 from twinlog.spark.asking import Asking
+from twinlog.spark.jobs.building import building
 from twinlog.spark.jobs.engine import Engine
 from twinlog.spark.jobs.report import Report, Rows, Value, Verdict
 from twinlog.store_owner import owner_of
@@ -316,7 +318,8 @@ class RestoreSettings:
 def restore(engine: Engine, settings: RestoreSettings) -> Report:
     """Write archived segments as log files again, or check that they are whole.
 
-    A log file that is there already and has the same bytes is left; another one is an error.
+    A log file that is there already and has the same bytes counts; another one is an error. All of
+    it appears when it is whole: a run that ends early leaves ``to`` as it was.
 
     Raises:
         UsageError: The archive has nothing of the group in that range, or no target is named.
@@ -340,41 +343,73 @@ def restore(engine: Engine, settings: RestoreSettings) -> Report:
         return _restored(settings, segments, wrong, gaps)
     if settings.to is None:
         raise UsageError("restoring needs a directory", hint="name it: --to DIRECTORY")
-    work = partial(restore_segment, root=str(settings.archive), to=str(settings.to))
-    return _restored(settings, segments, engine.spread(work, segments), gaps)
+    with building(settings.to) as aside:
+        for folder in RESTORED:
+            (aside / folder).mkdir(parents=True)
+        work = partial(
+            restore_segment, root=str(settings.archive), aside=str(aside), to=str(settings.to)
+        )
+        wrong = engine.spread(work, segments)
+        _appear(aside, settings.to)
+    return _restored(settings, segments, wrong, gaps)
 
 
-def restore_segment(segment: Segment, root: str, to: str) -> str:
-    """Write one segment, and return ""; the same again changes nothing.
+RESTORED = ("twinlog/batches", "commitlog")
+"""Directories of a store that are restored; a log file comes after its batch index."""
+
+
+def _appear(aside: Path, to: Path) -> None:
+    """Give what was restored its place: at once, or in a store that is there file by file.
+
+    Of a log the files come in its order, so that whatever ends this leaves no hole.
+    """
+    for path in aside.glob("*/**/.*"):  # of attempts that died
+        path.unlink()
+    if not any((aside / RESTORED[0]).iterdir()):  # a store of RocketMQ's
+        shutil.rmtree(aside / "twinlog")
+    if not to.exists():
+        aside.rename(to)
+        sync_directory(to.parent)
+        return
+    for name in RESTORED:
+        folder = to / name
+        for path in sorted((aside / name).glob("*")):
+            folder.mkdir(parents=True, exist_ok=True)
+            path.replace(folder / path.name)
+        if folder.is_dir():
+            sync_directory(folder)
+
+
+def restore_segment(segment: Segment, root: str, aside: str, to: str) -> str:
+    """Write one segment into ``aside``, and return ""; one that ``to`` has already is left out.
 
     Raises:
-        CorruptionError: The archive does not hold the segment's bytes; nothing is left behind.
+        CorruptionError: The archive does not hold the segment's bytes.
         UsageError: Another file is in the way.
     """
-    folder = Path(to) / "commitlog"
-    folder.mkdir(parents=True, exist_ok=True)
-    target = folder / f"{segment.base:020d}"
-    aside = target.with_name(f".{target.name}.{uuid.uuid4().hex}")
+    name = f"{segment.base:020d}"
+    for file in segment.files:
+        if file.kind == "batches":
+            _restore_batches(Path(root) / file.path, Path(aside), segment)
+    there = Path(to) / "commitlog" / name
+    if there.exists():
+        if _same(there, segment):
+            return ""
+        hint = "restore into an empty directory"
+        raise UsageError(f"another file is in the way: {there}", code="exists", hint=hint)
+    target = Path(aside) / "commitlog" / name
+    part = target.with_name(f".{name}.{uuid.uuid4().hex}")
     digest = hashlib.sha256()
-    try:
-        with aside.open("xb") as out:
-            for data in segment_bytes(segment, Path(root)):
-                digest.update(data)
-                out.write(data)
-        if digest.hexdigest() != segment.sha256:
-            text = f"segment {segment.base} made again has another SHA-256"
-            raise CorruptionError(text, offset=segment.base)
-        if target.exists() and not _same(target, segment):
-            hint = "restore into an empty directory"
-            raise UsageError(f"another file is in the way: {target}", code="exists", hint=hint)
-        sync_file(aside)
-        for file in segment.files:
-            if file.kind == "batches":
-                _restore_batches(Path(root) / file.path, Path(to), segment)
-        aside.replace(target)
-        sync_directory(folder)
-    finally:
-        aside.unlink(missing_ok=True)
+    with part.open("xb") as out:
+        for data in segment_bytes(segment, Path(root)):
+            digest.update(data)
+            out.write(data)
+    if digest.hexdigest() != segment.sha256:
+        text = f"segment {segment.base} made again has another SHA-256"
+        raise CorruptionError(text, offset=segment.base)
+    sync_file(part)
+    part.replace(target)
+    sync_directory(target.parent)
     return ""
 
 
@@ -383,12 +418,11 @@ def _same(target: Path, segment: Segment) -> bool:
 
 
 def _restore_batches(source: Path, to: Path, segment: Segment) -> None:
-    folder = to / "twinlog" / "batches"
-    folder.mkdir(parents=True, exist_ok=True)
-    aside = folder / f".{segment.base:020d}.{uuid.uuid4().hex}"
-    aside.write_bytes(source.read_bytes())
-    sync_file(aside)
-    aside.replace(folder / f"{segment.base:020d}")
+    folder = to / RESTORED[0]
+    part = folder / f".{segment.base:020d}.{uuid.uuid4().hex}"
+    part.write_bytes(source.read_bytes())
+    sync_file(part)
+    part.replace(folder / f"{segment.base:020d}")
     sync_directory(folder)
 
 

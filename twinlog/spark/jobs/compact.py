@@ -15,16 +15,16 @@ Sources: RocketMQ 5.3 (``CompactionLog``): KEYS as a whole is the key.
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from twinlog.errors import UsageError
+from twinlog.errors import UnknownTopic, UsageError
 from twinlog.record import decode
 from twinlog.spark.archive.rows import table_of
 from twinlog.spark.archive.writing import parquet
+from twinlog.spark.jobs.building import building
 from twinlog.spark.jobs.engine import Engine
 from twinlog.spark.jobs.report import Report, Rows, Value
 from twinlog.spark.jobs.splits import SPLIT_BYTES, Split, plan, records_of
@@ -53,7 +53,8 @@ def run(engine: Engine, settings: CompactSettings) -> Report:
     """Compact a topic of a store directory.
 
     Raises:
-        UsageError: There is no store, no such topic, or ``to`` exists already.
+        UnknownTopic: The store has no record of the topic.
+        UsageError: There is no store, or ``to`` exists already.
         CorruptionError: The log does not hold together: records may be missing.
     """
     if settings.to is not None and settings.to.exists():
@@ -69,7 +70,7 @@ def run(engine: Engine, settings: CompactSettings) -> Report:
         records, keyless = records + count, keyless + without
     if not records:
         text = f"the store has no record of {settings.topic}"
-        raise UsageError(text, code="unknown-topic", hint="twinlog log info shows what it has")
+        raise UnknownTopic(text, hint="twinlog log info shows what it has")
     live = {place for _, place, full in newest.values() if full}
     if settings.to is not None:
         _write(engine, splits, sorted(live), settings.to)
@@ -130,19 +131,14 @@ def keys_of(split: Split, topic: str) -> tuple[Newest, int, int]:
 
 def _write(engine: Engine, splits: Sequence[Split], live: Sequence[int], to: Path) -> None:
     """Write the winners and put them under their name."""
-    aside = to.with_name(f"{to.name}.building")
-    shutil.rmtree(aside, ignore_errors=True)
-    aside.mkdir(parents=True)
     items: list[tuple[Split, list[int]]] = []
     for split in splits:
         own = [place for place in live if split.start <= place < split.end]
         if own:
             items.append((split, own))
-    try:
+    with building(to) as aside:
         engine.spread(partial(write_part, to=str(aside)), items)
         aside.rename(to)
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
 
 
 def write_part(item: tuple[Split, list[int]], to: str) -> int:

@@ -126,12 +126,10 @@ class SparkEngine:
 
     Args:
         context: Of a classic session; Spark Connect has none.
-        progress: Told about tasks while they run.
     """
 
-    def __init__(self, context: SparkContext, progress: Progress | None = None) -> None:
+    def __init__(self, context: SparkContext) -> None:
         self._context = context
-        self._progress = progress
 
     @property
     def at_once(self) -> int:
@@ -146,21 +144,11 @@ class SparkEngine:
         # Item i goes to task i % tasks: neighbours, which are alike, are shared out evenly.
         bundles = [[(i, items[i]) for i in range(at, len(items), tasks)] for at in range(tasks)]
         rdd = self._context.parallelize(bundles, tasks).mapPartitions(partial(_bundle, work))
-        stop = threading.Event()
-        watcher = threading.Thread(
-            target=self._watch, args=(stop,), name="twinlog spark progress", daemon=True
-        )
-        if self._progress is not None:
-            watcher.start()
         try:
             found = _collected(rdd)
         except KeyboardInterrupt:
             self._context.cancelAllJobs()
             raise
-        finally:
-            stop.set()
-            if watcher.is_alive():
-                watcher.join()
         results: dict[int, R | _Refused] = dict(found)  # type: ignore[arg-type]  # pyright: ignore
         for i in sorted(results):
             result = results[i]
@@ -168,14 +156,41 @@ class SparkEngine:
                 raise result.error
         return [results[i] for i in range(len(items))]  # type: ignore[misc]  # pyright: ignore
 
-    def _watch(self, stop: threading.Event) -> None:
-        tracker, progress = self._context.statusTracker(), self._progress
-        while progress is not None and not stop.wait(PROGRESS_SECONDS):
-            stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
-            running = [stage for stage in stages if stage is not None]
-            if running:
-                done = sum(stage.numCompletedTasks for stage in running)
-                progress(done, sum(stage.numTasks for stage in running))
+
+class Watch:
+    """Tells how far the tasks of a context are, whoever started them, until it is stopped.
+
+    Args:
+        context: Of a classic session.
+        progress: Told twice a second while there are tasks, on a thread of the watch's own.
+    """
+
+    def __init__(self, context: SparkContext, progress: Progress) -> None:
+        self._tracker = context.statusTracker()
+        self._progress = progress
+        self._stopped = threading.Event()
+        name = "twinlog spark progress"
+        self._thread = threading.Thread(target=self._watch, name=name, daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Tell nothing more; to be called before the session stops."""
+        self._stopped.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        while not self._stopped.wait(PROGRESS_SECONDS):
+            try:
+                self._tell()
+            except Exception:  # py4j's: a session that ends under it has no tasks to tell of
+                return
+
+    def _tell(self) -> None:
+        stages = [self._tracker.getStageInfo(i) for i in self._tracker.getActiveStageIds()]
+        running = [stage for stage in stages if stage is not None]
+        if running:
+            done = sum(stage.numCompletedTasks for stage in running)
+            self._progress(done, sum(stage.numTasks for stage in running))
 
 
 @dataclass(frozen=True, slots=True)

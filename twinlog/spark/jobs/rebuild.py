@@ -25,6 +25,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from twinlog.errors import UsageError
+from twinlog.spark.jobs.building import drop
 from twinlog.spark.jobs.engine import Engine
 from twinlog.spark.jobs.rebuild_index import build_index, index_differences
 from twinlog.spark.jobs.rebuild_queues import Key, build_queues, queue_differences, queue_rows
@@ -81,7 +82,7 @@ def run(engine: Engine, settings: RebuildSettings) -> Report:
         try:
             return _build(engine, settings, target, held=held)
         finally:
-            shutil.rmtree(target, ignore_errors=True)
+            drop(target)
 
 
 def _tidy(root: Path) -> None:
@@ -121,9 +122,14 @@ def exchange(old: Path, new: Path) -> None:
     """Put ``new`` in the place of ``old``; at every moment one of them is complete on the disk."""
     aside = old.with_name(f"{old.name}.before")
     shutil.rmtree(aside, ignore_errors=True)
-    if old.exists():
-        old.rename(aside)
-    new.rename(old)
+    try:
+        if old.exists():
+            old.rename(aside)
+        new.rename(old)
+    except BaseException:  # Ctrl-C, too: a store without its queues is no store
+        if aside.exists() and not old.exists():
+            aside.rename(old)
+        raise
     shutil.rmtree(aside, ignore_errors=True)
 
 

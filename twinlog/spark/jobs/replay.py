@@ -29,6 +29,10 @@ BATCH_ROWS = 100_000
 """Rows of one micro-batch of a replay that can be resumed: what is sent again after a kill."""
 
 
+PROGRESS_MAX = 100_000
+"""Micro-batches whose progress Spark keeps, to tell in the end how many rows were sent."""
+
+
 @dataclass(frozen=True, slots=True)
 class ReplaySettings:
     """What to replay and where to.
@@ -94,6 +98,7 @@ def run(session: Any, settings: ReplaySettings) -> Report:
         "unix_millis(max(store_timestamp)) AS last",
     )
     rows, size, first, last = counted.collect()[0]
+    sent = None if settings.dry_run else rows
     if not settings.dry_run and rows:
         if settings.resume is None:
             frame = _source(session.read, settings).selectExpr(*columns(settings))
@@ -101,20 +106,23 @@ def run(session: Any, settings: ReplaySettings) -> Report:
             tasks = min(at_once, frame.rdd.getNumPartitions()) if settings.rate else at_once
             _sink(frame.write.mode("append"), settings, tasks).save()
         else:
-            _stream(session, settings, settings.resume)
+            sent = _stream(session, settings, settings.resume)
     fields: dict[str, Value | Sequence[Value] | Mapping[str, Value]] = {
         "source": str(settings.path or settings.from_servers),
         "topic": settings.topic,
         "to_topic": settings.to_topic,
         "dry_run": settings.dry_run,
         "rows": rows,
+        "sent": sent,
         "bytes": size,
         "first_ms": first,
         "last_ms": last,
         "seconds_at_rate": seconds_at(settings.rate, rows, size),
     }
-    word = "would be sent" if settings.dry_run else "sent"
-    head = f"{settings.topic} to {settings.to_topic} · {rows} rows {word}"
+    word = f"{rows} rows would be sent" if sent is None else f"{sent} rows sent"
+    if sent is not None and sent < rows:
+        word += f", {rows - sent} of {rows} had been before"
+    head = f"{settings.topic} to {settings.to_topic} · {word}"
     table = Rows("ROWS> BYTES> FIRST-MS> LAST-MS>", [(rows, size, first, last)])
     return Report("SparkReplay", head, fields, {"counts": table})
 
@@ -158,7 +166,9 @@ def _sink(writer: Any, settings: ReplaySettings, tasks: int) -> Any:
     return writer.option("rate", settings.rate.over(tasks)) if settings.rate else writer
 
 
-def _stream(session: Any, settings: ReplaySettings, resume: Path) -> None:
+def _stream(session: Any, settings: ReplaySettings, resume: Path) -> int:
+    """Send what ``resume`` does not know as sent, and return how many rows that were."""
+    session.conf.set("spark.sql.streaming.numRecentProgressUpdates", PROGRESS_MAX)
     reader = session.readStream
     if not settings.since:
         reader = reader.option("startingOffsets", "earliest")
@@ -166,4 +176,6 @@ def _stream(session: Any, settings: ReplaySettings, resume: Path) -> None:
     frame = _source(reader, settings).selectExpr(*columns(settings))
     tasks = session.sparkContext.defaultParallelism
     writer = _sink(frame.writeStream, settings, tasks).option("checkpointLocation", str(resume))
-    writer.trigger(availableNow=True).start().awaitTermination()
+    query = writer.trigger(availableNow=True).start()
+    query.awaitTermination()
+    return sum(progress["numInputRows"] for progress in query.recentProgress)

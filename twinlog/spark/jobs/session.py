@@ -10,7 +10,10 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import os
-from collections.abc import Mapping
+import sys
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Protocol, cast
 
 from twinlog.spark.jobs.engine import SparkContext
@@ -103,6 +106,26 @@ def session(master: str = "") -> Session:
         SourceError: Spark is not installed (``no-pyspark``), or no Java for it (``no-java``).
     """
     return running(master) or cast("Session", start(master or "local[*]", QUIET))
+
+
+@contextmanager
+def errors_into(path: Path) -> Generator[None]:
+    """Let processes that start meanwhile write what they say on stderr into a file.
+
+    So does this process itself while it lasts, below Python: Spark's Java, and the Python workers
+    that it starts, keep the file for as long as they live.
+    """
+    sys.stderr.flush()
+    kept = os.dup(2)
+    try:
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        os.dup2(fd, 2)
+        os.close(fd)
+        yield
+    finally:
+        sys.stderr.flush()
+        os.dup2(kept, 2)
+        os.close(kept)
 
 
 def running(master: str = "") -> Session | None:

@@ -13,16 +13,19 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import closing
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast
 
+from twinlog.errors import UnknownTopic, UsageError
 from twinlog.record import Record
 from twinlog.spark import register
 from twinlog.spark.jobs.plain import Facts, Row
 from twinlog.spark.jobs.queries import TRACE, Query
 from twinlog.spark.jobs.report import Report, Rows, Value
 from twinlog.spark.jobs.session import Frame, Session
+from twinlog.spark.options import parse
 from twinlog.store_reader import StoreReader
 
 ROWS_MAX = 10_000
@@ -51,10 +54,24 @@ class Origin:
         return str(self.path) if self.path is not None else self.servers
 
 
-def facts_of(origin: Origin, *, now: int = 0, top: int = 10, key: str = "") -> Facts:
-    """Return what a store's directory says besides its records; little for a cluster."""
+def facts_of(
+    origin: Origin, *, now: int = 0, top: int = 10, key: str = "", asked: bool = False
+) -> Facts:
+    """Return what a store says besides its records; a cluster keeps no consumer offsets.
+
+    Args:
+        origin: The store.
+        now: The present, ms.
+        top: Rows of a ranking.
+        key: Key or id that is looked for.
+        asked: Whether a cluster is asked for its queues and epochs, one call for each topic.
+
+    Raises:
+        SourceUnavailable: No node answered.
+    """
     if origin.path is None:
-        return Facts(now=now, top=top, key=key)
+        facts = Facts(now=now, top=top, key=key)
+        return _asked(facts, origin) if asked else facts
     with StoreReader(origin.path) as store:
         queues = {(q.topic, q.queue): (q.min, q.max) for q in store.queues()}
         epochs = store.epochs()
@@ -66,6 +83,18 @@ def facts_of(origin: Origin, *, now: int = 0, top: int = 10, key: str = "") -> F
         top=top,
         key=key,
     )
+
+
+def _asked(facts: Facts, origin: Origin) -> Facts:
+    """Return facts with the queues and epochs that the nodes of a cluster tell."""
+    from twinlog.spark.batch import columns_of  # with numpy, which directories need not
+    from twinlog.spark.cluster import ClusterView
+
+    options = parse({"servers": origin.servers, "columns": "epoch"}, use="batch")
+    with closing(ClusterView(options)) as view:
+        spans = {key: (queue.start, queue.end) for key, queue in view.queues.items()}
+        epochs = [(epoch, start) for start, epoch in view.epochs(columns_of(options))]
+    return replace(facts, epochs=epochs, queues=spans)
 
 
 _BARE_KEY = re.compile(r"([{,]\s*)(\d+)(\s*:)")
@@ -90,9 +119,19 @@ def consumer_offsets(root: Path) -> dict[tuple[str, str, int], int]:
 
 
 def records_of(origin: Origin) -> Iterator[Record]:
-    """Yield the records of a store directory in log order."""
-    assert origin.path is not None, "without Spark only directories are read"
+    """Yield the records of a store directory in log order.
+
+    Raises:
+        UsageError: The origin is a cluster: that is read by Spark.
+        UnknownTopic: The store has no record of the topic.
+    """
+    if origin.path is None:
+        hint = "name the data directory of a node: --path"
+        raise UsageError("without Spark only directories are read", hint=hint)
     with StoreReader(origin.path) as store:
+        if origin.topic and origin.topic not in (there := store.topics()):
+            names = ", ".join(sorted(there)[:10]) or "none"
+            raise UnknownTopic(f"there is no topic {origin.topic}", hint=f"there are {names}")
         for record in store.records():
             if not origin.topic or record.topic == origin.topic:
                 yield record
@@ -130,7 +169,7 @@ def _report(query: Query, origin: Origin, rows: Sequence[Row]) -> Report:
 
 def free_sql(session: Session, text: str, origin: Origin, columns: str) -> Report:
     """Run a user's query over the views and return its rows, at most `ROWS_MAX`."""
-    make_views(session, origin, facts_of(origin), columns=columns)
+    make_views(session, origin, facts_of(origin, asked=True), columns=columns)
     frame = session.sql(text)
     rows = rows_of(frame.limit(ROWS_MAX))
     headers = " ".join(re.sub(r"\s+", "_", name).upper().strip("+>") for name in frame.columns)
