@@ -16,11 +16,18 @@ from replication.roles import ROLES, Machine, Role, RoleInput
 from replication.settings import ReplicationSettings
 from storage import Promise
 
+COMPARED = 1 << 63
+"""Beyond any log: all of ours has been compared with a master's, or came from one since."""
+
 
 class Context:
     """See the module.
 
     Attributes:
+        compared: Log offset from which on a handshake compares our entries with the master's: what
+            was flushed when the process started, later `COMPARED`, or what we confirmed when a
+            reign of ours ended. Without it a node that has run for weeks would have both sides
+            walk over weeks of entries at every handshake, with everybody waiting.
         promise: The promise that is on the disk.
         session: Our registered session; 0 before.
         newest: The newest group state seen, maybe not yet on the disk.
@@ -54,6 +61,7 @@ class Context:
         self.want_revision: tuple[int, int] = (0, 0)
         self.want_read = False
         self.cutting = False
+        self.compared = log.flushed
         self.notes: deque[Operation] = deque(maxlen=64)
         self._conn = 0
 

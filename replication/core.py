@@ -68,7 +68,6 @@ class ReplicaCore:
         self.mastership: Mastership | None = None
         self.following: FollowingMaster | None = None
         self.trouble = "starting"
-        self._flushed_at_boot = log.flushed
         self._saving: Promise | None = None
         self._mastered = 0
         self._strangers: dict[int, float] = {}
@@ -255,7 +254,7 @@ class ReplicaCore:
         self.questions.stand_at = None
         self.trouble = ""
         self.context.role.move(RoleInput.OTHER_LEADER)
-        self.following = FollowingMaster(self.context, state, self._flushed_at_boot)
+        self.following = FollowingMaster(self.context, state)
         self.following.begin(now)
         self.context.do(commands.Changed())
 
@@ -308,6 +307,7 @@ class ReplicaCore:
         reign, self.mastership = self.mastership, None
         assert reign is not None
         reign.end(why, done=done)
+        self.context.compared = reign.confirm
         self.context.role.move(RoleInput.FENCE)
         self.trouble = why
         self.context.do(commands.Changed())

@@ -17,7 +17,7 @@ from __future__ import annotations
 from math import inf
 
 from replication import commands, frames, slave_session
-from replication.context import Context
+from replication.context import COMPARED, Context
 from replication.group_state import GroupState
 from replication.pacing import Backoff
 from replication.register_ops import Annotate
@@ -39,10 +39,9 @@ class FollowingMaster:
         leader: The master's name. ``epoch``: its epoch.
         why: Why the link does not stream; empty when it does.
         heard_at: When the master was heard in this epoch; None if never.
-        flushed_at_boot: Our flushed offset when the process started.
     """
 
-    def __init__(self, context: Context, state: GroupState, flushed_at_boot: int) -> None:
+    def __init__(self, context: Context, state: GroupState) -> None:
         assert state.leader is not None
         self._context = context
         self.leader = state.leader
@@ -60,7 +59,6 @@ class FollowingMaster:
             context.settings.redial_seconds_max,
             context.jitter,
         )
-        self.flushed_at_boot = flushed_at_boot
         self.master_end = 0
         self.master_confirm = 0
         self._need_revision = 0
@@ -101,7 +99,7 @@ class FollowingMaster:
 
     def _hello(self) -> None:
         context, log = self._context, self._context.log
-        below = min(self.flushed_at_boot, log.end - CHAIN_CHECK_BYTES)
+        below = min(context.compared, log.end - CHAIN_CHECK_BYTES)
         hello = frames.Hello(
             epoch=context.promise.epoch,
             session=context.session,
@@ -231,6 +229,7 @@ class FollowingMaster:
             context.do(commands.Cut(point))
             return
         self.machine.move(FollowingInput.EQUAL)
+        context.compared = COMPARED
         self.why = ""
         self._backoff.reset()
         self.heard_at = now

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from replication import frames
+from replication import following, frames
 from replication.group_state import GroupState, Unclean
 from replication.master_session import MasterSession
 from replication.roles import Sending
@@ -372,3 +372,42 @@ def test_an_answer_waits_until_the_shown_revision_is_on_the_disk(world: World) -
     world.run(0.003)
     assert [line for line in world.trace[before:] if line.startswith("n2 > n1  ack")]
     assert node.store.durable_promise.revision == revision
+
+
+def test_a_handshake_compares_only_what_was_never_compared(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At first what the disk may have lost; then the end; after a reign what nobody confirmed."""
+    monkeypatch.setattr(following, "CHAIN_CHECK_BYTES", 1)
+    hellos: list[frames.Hello] = []
+
+    def look(one: Node, other: Node, frame: wire.Frame) -> wire.Frame:
+        message = frames.decode(frame)
+        if isinstance(message, frames.Hello):
+            hellos.append(message)
+        return frame
+
+    world.bender = look
+    for _ in range(5):
+        world.send("n1")
+    world.run(1.0)
+    world.nodes["n2"].store.flushed = early = world.nodes["n2"].store.border_at_or_below(300)
+    world.kill("n2")
+    world.restart("n2")
+    world.run(1.0)
+    assert [hello.border for hello in hellos] == [early]
+    for _ in range(5):
+        world.send("n1")
+    world.run(1.0)
+    slave = world.nodes["n2"]
+    conn = link_of(slave, "n1")
+    slave.close(conn, "once more")
+    slave.tell(slave.driver.on_closed, conn, "once more")
+    world.run(8.0)
+    assert hellos[-1].end - hellos[-1].border < 300 < hellos[-1].end - early
+    master = world.nodes["n1"]
+    master.tell(master.driver.transfer, "n2", lambda code, text: None)
+    world.run(8.0)
+    assert world.master() == "n2"
+    deposed = next(hello for hello in reversed(hellos) if hello.node == "n1")
+    assert deposed.end - deposed.border < 300 < deposed.end - early
