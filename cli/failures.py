@@ -218,7 +218,11 @@ def _of_system(error: OSError) -> Failure | None:
                 hints=("stop the other process, or choose other ports under [listen]",),
             )
         case errno.ENOSPC:
-            return Failure(Exit.UNAVAILABLE, f"the disk is full at {name}")
+            what = "the output" if error.filename is None else name
+            return Failure(Exit.UNAVAILABLE, f"the disk is full: there is no room for {what}")
+        case errno.ENAMETOOLONG | errno.ELOOP:
+            facts = (f"the system says: {error.strerror}",)
+            return Failure(Exit.USAGE, f"{name} cannot be the name of a file", facts=facts)
         case errno.EPIPE:
             return Failure(Exit.OK, "the reader of the output went away")
         case _:

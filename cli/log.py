@@ -210,7 +210,12 @@ def _stream(found: Iterator[Item], context: Context) -> bool:
 
 
 def show(found: list[Item], directory: Path, context: Context, *, kind: str = "LogDump") -> bool:
-    """Print records, blanks and damage as one answer; whether there was a record."""
+    """Print records, blanks and damage as one answer; whether there was a record.
+
+    As JSON lines nothing is no line.
+    """
+    if not found and context.options.output is Output.JSONL:
+        return False
     records = [item for item in found if item["kind"] == "Record"]
     dumped = [(item, text(item, "hex")) for item in found]
     context.printer.answer(

@@ -9,7 +9,7 @@ Not here: looking up (``twinlog.store_find``), records as rows (``log_dump``).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Annotated
@@ -18,10 +18,13 @@ from cli.context import Context
 from cli.failures import Exit, Failure
 from cli.log import index_capacity, open_store, show
 from cli.log_dump import Item, Window, of_record, walk
-from cli.message_format import parse_format
+from cli.message_format import as_fields, parse_format
+from cli.options import Output
 from cli.parsing import PRIVATE
+from cli.render import dump
 from twinlog import store_find
-from twinlog.messages import messages_of
+from twinlog.layout import LIGHT_PREFIX
+from twinlog.messages import Message, messages_of
 from twinlog.ranges import Mark, parse_range
 from twinlog.record import Record, decode
 from twinlog.store_queues import Entry
@@ -55,7 +58,7 @@ def find(
 
     Args:
         directory: The data directory of a node, or a store of RocketMQ.
-        topic: Of this topic only; every topic is looked through without it.
+        topic: Of this topic only, a light queue's too; every topic is looked through without it.
         queue: With --at and --topic: in this queue, by RocketMQ's search.
         key: One of the record's index keys.
         unique_id: The id that the producer gave it.
@@ -71,11 +74,13 @@ def find(
     if len(given) != 1:
         text = f"find takes one of --{', --'.join(asked)}, not {len(given)} of them"
         raise Failure(Exit.USAGE, text, hints=(f"twinlog log find {directory} --key KEY",))
+    if queue is not None and (at is None or topic is None):
+        raise Failure(Exit.USAGE, "--queue goes with --at and --topic")
     capacity = index_capacity(index_slots, index_cells)
     with open_store(directory) as store:
         store.index_capacity = capacity
         found = _found(store, asked, (topic, queue), context)
-        records = [r for r in found if topic is None or r.topic == topic][:MOST]
+        records = [r for r in found if store_find.belongs(r, topic)][:MOST]
         queued = {e.log_offset for r in records for e in _entries(store, r)}
         items: list[Item] = [
             of_record(r, in_queue=r.log_offset in queued, bodies=bodies) for r in records
@@ -102,7 +107,7 @@ def _found(
             named = asked["unique-id"] is not None
             some = (
                 store_find.by_key(store, topic, text)
-                if topic is not None
+                if topic is not None and not topic.startswith(LIGHT_PREFIX)
                 else store_find.by_key_anywhere(store, text)
             )
             return [r for r in some if (r.unique_id == text if named else text in r.keys)]
@@ -115,7 +120,7 @@ def _found(
             if topic is not None and queue is not None:
                 one = store_find.by_queue_time(store, topic, queue, ms)
             else:
-                one = store_find.by_time(store, ms)
+                one = store_find.by_time(store, ms, topic)
     return [one] if one is not None else []
 
 
@@ -147,11 +152,12 @@ def cat(
         range_: Which records: 4096:8192 (log offsets), -100: (the last hundred), +100, @-1h: .
         topic: Of this topic only.
         queue: Of the queues of this number only.
-        format_: Instead of the body and a line end, for example '%O %k %v%n'.
+        format_: Instead of the body and a line end, for example '%O %k %v%n'; with -o json each
+            message is an object.
         raw: Bodies as they are stored, byte for byte, nothing between them.
         compacted: What RocketMQ's compaction kept of a topic, instead of the log; needs --topic.
     """
-    shown = parse_format(format_ if format_ is not None else "%v%n")
+    shown = parse_format(format_) if format_ is not None else _shown(context)
     if raw and format_ is not None:
         raise Failure(Exit.USAGE, "--raw and --format exclude each other")
     if compacted and topic is None:
@@ -162,8 +168,7 @@ def cat(
         wanted = (
             data
             for data in found
-            if (record := decode(data, check_crc=False)).topic == (topic or record.topic)
-            and queue in (None, record.queue)
+            if store_find.belongs(decode(data, check_crc=False), topic, queue)
         )
         if raw:
             for data in wanted:
@@ -173,6 +178,13 @@ def cat(
             messages = [message for data in block for message in messages_of(data)]
             context.printer.text("".join([shown(message) for message in messages]))
     return Exit.OK
+
+
+def _shown(context: Context) -> Callable[[Message], str]:
+    """How a message is printed when no format says it: its body, or an object for programs."""
+    if context.options.output in (Output.JSON, Output.JSONL):
+        return lambda message: dump(as_fields(message)) + "\n"
+    return parse_format("%v%n")
 
 
 def _stored(store: StoreReader, window: Window) -> Iterator[memoryview]:

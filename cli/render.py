@@ -21,11 +21,14 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from io import TextIOWrapper
-from typing import TextIO, cast
+from io import BufferedWriter, RawIOBase, TextIOWrapper
+from typing import TYPE_CHECKING, TextIO, cast
 
 from cli.options import Colour, Globals, Output
 from twinlog.units import format_duration, format_size
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer as Buffer
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +166,23 @@ def _plain(value: object) -> object:
             return str(value)
 
 
+class _Nowhere(RawIOBase):
+    """Takes bytes and keeps none."""
+
+    def writable(self) -> bool:
+        """Say yes."""
+        return True
+
+    def write(self, data: Buffer) -> int:
+        """Take all."""
+        return memoryview(data).nbytes
+
+
+def _standard(stream: TextIO | None) -> TextIO:
+    """A standard stream; whoever closed it before we began (``>&-``) wants nothing of it."""
+    return stream or TextIOWrapper(BufferedWriter(_Nowhere()), encoding="utf-8")
+
+
 class Printer:
     """Writes answers to ``out`` and remarks to ``err`` as the global options say."""
 
@@ -170,8 +190,8 @@ class Printer:
         self, options: Globals, out: TextIO | None = None, err: TextIO | None = None
     ) -> None:
         self.options = options
-        self.out = out or sys.stdout
-        self.err = err or sys.stderr
+        self.out = out or _standard(sys.stdout)
+        self.err = err or _standard(sys.stderr)
         for stream in (self.out, self.err):
             if isinstance(stream, TextIOWrapper):
                 # names of files and texts of others may hold what UTF-8 has no bytes for; what

@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from twinlog.errors import CorruptionError
+from twinlog.kernels import EXPLANATIONS, walk
 from twinlog.layout import BATCH_QUEUE_UNIT
 from twinlog.store_files import FileSeries, is_number, listed
 from twinlog.store_pull import IN_MEMORY_BYTES, IN_MEMORY_COUNT, Entry, Pull, Status
@@ -93,13 +94,18 @@ class CompactedQueue:
         """Yield the bytes of the records kept, oldest first.
 
         Raises:
-            CorruptionError: A unit points behind the compacted log.
+            CorruptionError: A unit points behind the compacted log, or at what is no whole record.
         """
         for unit in self._units:
             data = self._log.read(unit.log_offset, unit.size)
             if len(data) < unit.size:
                 text = f"entry {unit.queue_offset} of {self.topic}/{self.queue} points at nothing"
                 raise CorruptionError(text, file=FOLDER, offset=unit.log_offset)
+            _, _, code, _, _ = walk(data, 0, len(data))
+            if code:
+                file = f"{FOLDER}/compactionLog/{self.topic}/{self.queue}"
+                text = f"{file}: the record at {unit.log_offset}: {EXPLANATIONS[code]}"
+                raise CorruptionError(text, file=file, offset=unit.log_offset)
             yield data
 
     def unindexed(self) -> list[str]:

@@ -14,8 +14,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from twinlog.errors import UsageError
+from twinlog.layout import LIGHT_PREFIX
 from twinlog.record import Record
 from twinlog.store_log import Run
+from twinlog.store_queues import light_places
 from twinlog.store_reader import StoreReader
 
 _ID_LENGTHS = (32, 56)
@@ -71,20 +73,39 @@ def by_id(store: StoreReader, text: str) -> Record | None:
     return record if record is not None and record.message_id == text.upper() else None
 
 
-def by_time(store: StoreReader, ms: int) -> Record | None:
-    """Return the first record of the log that was stored at or after ``ms``; None when none was."""
+def by_time(store: StoreReader, ms: int, topic: str | None = None) -> Record | None:
+    """Return the first record that was stored at or after ``ms``; None when none was.
+
+    Of the whole log, or of a topic, a light queue's too.
+    """
     for piece in store.pieces():
         if isinstance(piece, Run) and store.last_timestamp(piece) >= ms:
-            return next(r for r in store.decode_run(piece) if r.store_timestamp >= ms)
+            for record in store.decode_run(piece):
+                if record.store_timestamp >= ms and belongs(record, topic):
+                    return record
     return None
 
 
+def belongs(record: Record, topic: str | None, queue: int | None = None) -> bool:
+    """Whether a record is read from a topic, and from a queue of it; None stands for each.
+
+    One that names light queues is read from them too.
+    """
+    if topic is not None and topic.startswith(LIGHT_PREFIX):
+        return queue in (None, 0) and any(name == topic for name, _ in light_places(record))
+    return topic in (None, record.topic) and queue in (None, record.queue)
+
+
 def by_queue_time(store: StoreReader, topic: str, queue: int, ms: int) -> Record | None:
-    """Return the first record of a queue stored at or after ``ms``, by RocketMQ's search."""
+    """Return the first record of a queue stored at or after ``ms``, from RocketMQ's search on.
+
+    In a batch queue that search may end before it.
+    """
     found = store.queue(topic, queue)
     if found is None:
         return None
-    number = store.offset_by_time(topic, queue, ms)
-    entry = next(iter(found.entries(number, number + 1)), None)
-    record = store.record_at(entry.log_offset) if entry is not None else None
-    return record if record is not None and record.store_timestamp >= ms else None
+    for entry in found.entries(store.offset_by_time(topic, queue, ms)):
+        record = store.record_at(entry.log_offset)
+        if record is not None and record.store_timestamp >= ms:
+            return record
+    return None

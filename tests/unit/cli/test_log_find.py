@@ -87,6 +87,60 @@ def test_what_is_not_there(capsys: pytest.CaptureFixture[str], root: Path) -> No
         assert "hint:" in capsys.readouterr().err
 
 
+def test_the_first_of_a_topic_at_a_time(capsys: pytest.CaptureFixture[str], root: Path) -> None:
+    """Another topic's record, which the log has first, does not stand in its way."""
+    wanted = next(m for m in manifest("01-basic")["messages"] if m["topic"] == "a")
+    assert wanted["physical_offset"] > 0
+    [item] = found(capsys, root, "--topic", "a", "--at", "2020-01-01")
+    assert item["physical_offset"] == wanted["physical_offset"]
+
+
+def test_a_light_queue_is_a_topic(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """By time, by key and by body: its records name another topic, and are found all the same."""
+    root = unpack("08-lmq", tmp_path)
+    light = next(q for q in manifest("08-lmq")["queues"] if q["topic"].startswith("%LMQ%"))
+    offsets = [entry[1] for entry in light["entries"]]
+    topic = ["--topic", light["topic"]]
+    for words in (["--at", "2020-01-01"], ["--queue", "0", "--at", "2020-01-01"]):
+        [item] = found(capsys, root, *topic, *words)
+        assert item["physical_offset"] == offsets[0]
+    keys = [m for m in manifest("08-lmq")["messages"] if m["physical_offset"] in offsets]
+    keyed = next(m for m in keys if m["properties"].get("KEYS"))
+    key = keyed["properties"]["KEYS"].split()[0]
+    got = [i["physical_offset"] for i in found(capsys, root, *topic, "--key", key)]
+    assert keyed["physical_offset"] in got
+    assert main(["log", "cat", str(root), *topic, "--format", "%O "], {}) == 0
+    assert [int(word) for word in capsys.readouterr().out.split()] == offsets
+
+
+def test_a_batch_queue_by_time(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """RocketMQ's search lands on the unit before; the first at or after the time is shown."""
+    root = unpack("09-batch", tmp_path)
+    queue = next(q for q in manifest("09-batch")["queues"] if q["type"] == "BatchCQ")
+    place = ["--topic", queue["topic"], "--queue", str(queue["queue_id"])]
+    [item] = found(capsys, root, *place, "--at", "2026-11-21T07:02:30.013Z")
+    assert (item["queue_offset"], item["store_timestamp"] % 60000) == (49, 30014)
+
+
+def test_for_programs(capsys: pytest.CaptureFixture[str], root: Path, tmp_path: Path) -> None:
+    """Nothing found is no line, cat's messages are objects, an idle option is refused."""
+    assert main(["log", "find", str(root), "--key", "nobody", "-o", "jsonl"], {}) == 1
+    assert capsys.readouterr().out == ""
+    assert main(["log", "cat", str(root), "--range", "+2", "-o", "jsonl"], {}) == 0
+    one, two = (json.loads(line) for line in capsys.readouterr().out.splitlines())
+    assert (one["kind"], one["log_offset"], two["log_offset"]) == ("Message", 0, 284)
+    assert main(["log", "find", str(root), "--key", "a", "--queue", "1"], {}) == 64
+    assert main(["log", "info", str(tmp_path / ("x" * 256))], {}) == 64
+    assert "cannot be the name of a file" in capsys.readouterr().err
+
+
+def test_an_output_that_was_closed(monkeypatch: pytest.MonkeyPatch, root: Path) -> None:
+    """``>&-``: nothing is printed, and nothing breaks."""
+    monkeypatch.setattr("sys.stdout", None)
+    assert main(["log", "cat", str(root), "--raw", "--range", "+1"], {}) == 0
+    assert main(["log", "info", str(root)], {}) == 0
+
+
 def test_cat(capsys: pytest.CaptureFixture[str], root: Path) -> None:
     """Bodies in log order, of one topic or of all, by a format or bare."""
     messages = manifest("01-basic")["messages"]
@@ -118,6 +172,12 @@ def test_compacted_and_compressed(capsys: pytest.CaptureFixture[str], tmp_path: 
     assert 50 <= len(kept) < 420
     older = [key for queue, offset, key in kept if queue == "0" and int(offset) < 158]
     assert len(older) == len(set(older))
+    log = min((root / "compaction/compactionLog" / topic / "0").iterdir())
+    whole = log.read_bytes()
+    log.write_bytes(whole[:95] + bytes([whole[95] ^ 1]) + whole[96:])
+    assert main(words, {}) == 65
+    where = f"compaction/compactionLog/{topic}/0: the record at 0: the body does not match its CRC"
+    assert where in capsys.readouterr().err
     assert main(["log", "cat", str(root), "--compacted"], {}) == 64
     assert main(["log", "cat", str(root), "--compacted", "--topic", "none"], {}) == 66
     capsys.readouterr()
