@@ -119,7 +119,7 @@ class Segments:
         """Return the segments that hold a byte of ``start..end``.
 
         Raises:
-            CorruptionError: The file of one between them is lost.
+            CorruptionError: The file of one between them is lost, or that of ``start``.
         """
         files = self.all  # a cold read looks from its thread while files leave
         first = bisect_right(files, start, key=_end)
@@ -127,6 +127,8 @@ class Segments:
         if found and found[-1].end - found[0].start != len(found) * self.size:
             gap = next(one for one, after in pairwise(found) if one.end != after.start)
             raise _lost(gap.end)
+        if found and found[0].start > start > files[0].start:
+            raise _lost(start - start % self.size)
         return found
 
     def view(self, start: int, end: int) -> memoryview:

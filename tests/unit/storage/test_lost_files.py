@@ -98,6 +98,7 @@ def test_a_lost_file_is_no_gap_that_goes_unseen() -> None:
         lambda: segments.at(2 * SIZE + 7),
         lambda: segments.chain(0, 4 * SIZE),
         lambda: segments.whole_batches(SIZE, 4 * SIZE, 1 << 20),
+        lambda: segments.whole_batches(2 * SIZE, 4 * SIZE, 1 << 10),
         lambda: segments.prove(SIZE, 4 * SIZE, again=True),
     ):
         with pytest.raises(CorruptionError, match="00032768: log file is missing"):
