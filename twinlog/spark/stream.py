@@ -272,9 +272,9 @@ class Stream:
             stop = min(piece.stop, queue.end)
             same = piece.stop if cut is None else _at(queue, cut)
             if same < piece.stop:
-                text = f"{name}: history was cut at log offset {cut} by an unclean election: "
+                text = f"{name}: {_cut_words(read.epoch, cut)}"
                 other = piece.stop - max(same, piece.first)
-                self._lost(f"{text}{other} rows of a batch that was begun are others by now")
+                self._lost(f"{text}: {other} rows of a batch that was begun are others by now")
             elif stop < piece.stop:
                 gone = piece.stop - max(stop, piece.first)
                 self._lost(f"{name} ends at {stop}: {gone} rows of a batch that was begun are gone")
@@ -319,7 +319,7 @@ class Stream:
         cap = None if self._cap is None else self._cap.get(view.group, {})
         found: dict[Key, tuple[int, int]] = {}
         for key, queue in view.queues.items():
-            first = self._begin(queue, old.queues.get(key), cut)
+            first = self._begin(queue, key, old, cut)
             end = queue.end if cap is None else min(queue.end, max(cap.get(key, 0), first))
             found[key] = (first, max(first, end))
         for topic, number in old.queues:
@@ -344,15 +344,15 @@ class Stream:
         cut = view.cut_of(old.epoch)
         return cut if cut is not None and cut < old.end else None
 
-    def _begin(self, queue: StreamQueue, checkpoint: int | None, cut: int | None) -> int:
+    def _begin(self, queue: StreamQueue, key: Key, old: _Group, cut: int | None) -> int:
         """Return where a queue goes on."""
+        checkpoint = old.queues.get(key)
         if checkpoint is None:
             return queue.start
         name = _name(queue)
         if cut is not None and (first := _at(queue, cut)) < checkpoint:
-            text = f"{name}: history was cut at log offset {cut} by an unclean election"
-            text = f"{text}: {checkpoint - first} rows from {first} on that were delivered exist"
-            self._lost(f"{text} no longer")
+            text = f"{name}: {_cut_words(old.epoch, cut)}: {checkpoint - first} rows from {first}"
+            self._lost(f"{text} on that were delivered exist no longer")
             return first
         if checkpoint > queue.end:
             text = f"{name} ends at {queue.end}, below the checkpoint's {checkpoint}"
@@ -391,6 +391,10 @@ class Stream:
         if end <= before.end:
             return _Group(ends, before.epoch, before.end)
         return _Group(ends, epoch, end)
+
+
+def _cut_words(epoch: int | None, cut: int | None) -> str:
+    return f"the history of epoch {epoch} was cut at log offset {cut} by an unclean election"
 
 
 def _name(one: QueueView | Piece) -> str:
