@@ -27,6 +27,7 @@ from twinlog.layout import LIGHT_PREFIX
 from twinlog.messages import Message, messages_of
 from twinlog.ranges import Mark, parse_range
 from twinlog.record import Record, decode
+from twinlog.store_log import Damage, Harm
 from twinlog.store_queues import Entry
 from twinlog.store_reader import StoreReader
 
@@ -54,7 +55,7 @@ def find(
 ) -> int:
     """Find records by key, unique id, log offset, message id or time.
 
-    Exit 0: found. 1: there is none.
+    Exit 0: found. 1: there is none. 2: none in what can be read of a damaged log.
 
     Args:
         directory: The data directory of a node, or a store of RocketMQ.
@@ -80,13 +81,25 @@ def find(
     with open_store(directory) as store:
         store.index_capacity = capacity
         found = _found(store, asked, (topic, queue), context)
-        records = [r for r in found if store_find.belongs(r, topic)][:MOST]
+        records = list(islice((r for r in found if store_find.belongs(r, topic)), MOST + 1))
+        if len(records) > MOST:
+            context.printer.note(f"there are more: these are {MOST}")
+            del records[MOST:]
         queued = {e.log_offset for r in records for e in _entries(store, r)}
         items: list[Item] = [
             of_record(r, in_queue=r.log_offset in queued, bodies=bodies) for r in records
         ]
+        lost = 0 if items else sum(piece.length for piece in store.damage if _hides(piece))
     show(items, directory, context, kind="LogFind")
+    if lost:
+        what = f"nothing was found, but {lost} bytes of {directory} cannot be read"
+        raise Failure(Exit.UNDECIDED, what, hints=(f"see: twinlog log verify {directory}",))
     return Exit.OK if items else Exit.NO
+
+
+def _hides(damage: Damage) -> bool:
+    """Whether records may lie in damage: the torn tail of a log was never part of it."""
+    return damage.harm in (Harm.DAMAGE, Harm.UNREADABLE)
 
 
 def _entries(store: StoreReader, record: Record) -> Iterator[Entry]:
@@ -100,7 +113,7 @@ def _found(
     asked: dict[str, str | int | None],
     place: tuple[str | None, int | None],
     context: Context,
-) -> list[Record]:
+) -> Iterator[Record]:
     topic, queue = place
     match asked:
         case {"key": str(text)} | {"unique-id": str(text)}:
@@ -110,7 +123,7 @@ def _found(
                 if topic is not None and not topic.startswith(LIGHT_PREFIX)
                 else store_find.by_key_anywhere(store, text)
             )
-            return [r for r in some if (r.unique_id == text if named else text in r.keys)]
+            return (r for r in some if (r.unique_id == text if named else text in r.keys))
         case {"offset": int(offset)}:
             one = store_find.by_offset(store, offset)
         case {"id": str(text)}:
@@ -121,7 +134,7 @@ def _found(
                 one = store_find.by_queue_time(store, topic, queue, ms)
             else:
                 one = store_find.by_time(store, ms, topic)
-    return [one] if one is not None else []
+    return iter([one] if one is not None else [])
 
 
 def _moment(text: str, context: Context) -> int:

@@ -20,7 +20,7 @@ Sources: RocketMQ 5.3 (``DefaultMessageStore.recover``).
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from storage.batch_index import growth_for, index_path
@@ -199,7 +199,7 @@ def _in_file(reader: StoreReader, piece: Damage) -> int:
 
 def _queues(reader: StoreReader, findings: list[Finding]) -> tuple[list[Action], list[Finding]]:
     """Return the queues to build again, and findings about queues that cannot be."""
-    built = _built(reader)
+    built, odd = _built(reader)
     wrong: dict[tuple[str, int], str] = {}
     lost: list[Finding] = []
     for finding in findings:
@@ -207,12 +207,15 @@ def _queues(reader: StoreReader, findings: list[Finding]) -> tuple[list[Action],
         if parts[0] not in _DIRECTORIES or len(parts) < 3:  # findings of the index have two
             continue
         key = (parts[1], int(parts[2]))
-        if parts[0] == _folder_of(reader, parts[1]) and key in built:
+        if key in odd:
+            what = f"{finding.what}; its records name places of it out of order: left as it is"
+            lost.append(replace(finding, what=what))
+        elif parts[0] == _folder_of(reader, parts[1]) and key in built:
             wrong.setdefault(key, finding.what)
         else:
             lost.append(finding)
     for key, queue in reader.stored_queues.items():
-        if key in built and queue.max_log_offset > reader.end:
+        if key in built and key not in odd and queue.max_log_offset > reader.end:
             wrong.setdefault(key, "its last entries point behind the end of the log")
     actions = [
         Action(
@@ -231,12 +234,23 @@ def _folder_of(reader: StoreReader, topic: str) -> str:
     return BatchQueue.ROOT if topic in reader.batch_topics else ConsumeQueue.ROOT
 
 
-def _built(reader: StoreReader) -> dict[tuple[str, int], int]:
-    """Return how many bytes each queue has that follows from the log alone."""
+def _built(reader: StoreReader) -> tuple[dict[tuple[str, int], int], set[tuple[str, int]]]:
+    """Return how many bytes each queue has that follows from the log alone, and which cannot be.
+
+    Records whose places in a queue do not rise have a header that is not as it was, or a RocketMQ
+    that had lost the queue began it anew: a queue built from them would lack records.
+    """
     found: dict[tuple[str, int], int] = {}
-    for topic, number, _, entries in _made(reader):
-        found[topic, number] = found.get((topic, number), 0) + len(entries)
-    return found
+    ends: dict[tuple[str, int], int] = {}
+    odd: set[tuple[str, int]] = set()
+    for topic, number, first, entries in _made(reader):
+        key = topic, number
+        found[key] = found.get(key, 0) + len(entries)
+        if first < ends.get(key, 0):
+            odd.add(key)
+        batched = topic in reader.batch_topics
+        ends[key] = first + (1 if batched else len(entries) // QUEUE_ENTRY.size)
+    return found, set() if reader.ours else odd
 
 
 def _made(reader: StoreReader) -> Iterator[tuple[str, int, int, bytes]]:

@@ -20,6 +20,8 @@ from twinlog.store_log import Run
 from twinlog.store_queues import light_places
 from twinlog.store_reader import StoreReader
 
+HITS_LOOKED_AT = 1 << 16
+"""Hits of one key in the index, at most: some may be of other keys, or lead into damage."""
 _ID_LENGTHS = (32, 56)
 """Digits of a message id: host of 8 or 20 bytes, and 8 for the offset."""
 
@@ -31,7 +33,8 @@ def by_key(store: StoreReader, topic: str, key: str) -> Iterator[Record]:
         UsageError: An index file's capacity cannot be told (code ``index-capacity``).
     """
     store.keys.refuse()
-    for offset in dict.fromkeys(store.find_key(topic, key)):  # RocketMQ enters some twice
+    found = store.find_key(topic, key, most=HITS_LOOKED_AT)
+    for offset in dict.fromkeys(found):  # RocketMQ enters some twice
         record = store.record_at(offset)
         if record is not None and record.topic == topic and key in (*record.keys, record.unique_id):
             yield record

@@ -11,7 +11,7 @@ import pytest
 
 from cli.app import main
 from tests.golden.manifest import manifest, unpack
-from tests.unit.twinlog.ours import sample
+from tests.unit.twinlog.ours import flip, sample
 
 
 @pytest.fixture(scope="module")
@@ -132,6 +132,16 @@ def test_for_programs(capsys: pytest.CaptureFixture[str], root: Path, tmp_path: 
     assert main(["log", "find", str(root), "--key", "a", "--queue", "1"], {}) == 64
     assert main(["log", "info", str(tmp_path / ("x" * 256))], {}) == 64
     assert "cannot be the name of a file" in capsys.readouterr().err
+
+
+def test_what_damage_hides(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Its only record lies in damage: nobody knows (2), which is not that there is none (1)."""
+    root = unpack("01-basic", tmp_path)
+    lost = next(m for m in manifest("01-basic")["messages"] if m["properties"].get("KEYS"))
+    flip(root / "commitlog" / f"{0:020d}", lost["physical_offset"] + 88)
+    key = lost["properties"]["KEYS"].split()[0]
+    assert main(["log", "find", str(root), "--key", key], {}) == 2
+    assert "nothing was found, but 292 bytes of" in capsys.readouterr().err
 
 
 def test_an_output_that_was_closed(monkeypatch: pytest.MonkeyPatch, root: Path) -> None:

@@ -16,6 +16,7 @@ from storage.recover import disk_at
 from storage.repair import Kind, carry_out, plan_repair
 from tests.crash.test_batch_queues import BatchHistory
 from tests.crash.workbench import master, run, settle
+from tests.golden.manifest import unpack
 from tests.unit.twinlog.ours import flip
 from twinlog.layout import file_name
 from twinlog.store_check import Grade, verify
@@ -71,3 +72,18 @@ def test_a_damaged_entry_is_planned_and_mended(
     assert path.read_bytes() == whole
     with StoreReader(root) as reader:
         assert not verify(reader).damaged
+
+
+def test_a_queue_whose_records_disagree_is_left_as_it_is(tmp_path: Path) -> None:
+    """A record's place flipped: built from the log the queue would lack all that follows it."""
+    root = unpack("05-timer", tmp_path)
+    queue = root / "consumequeue/Timer_20c5e9e0/0" / FIRST
+    held = queue.read_bytes()
+    flip(root / "commitlog" / FIRST, 14782 + 23)
+    with StoreReader(root) as reader:
+        repair = plan_repair(reader)
+        carry_out(RealDisk(root), repair, reader=reader, wall_ms=1)
+    assert [action.kind for action in repair.actions] == []
+    [lost] = repair.lost
+    assert lost.what.endswith("out of order: left as it is")
+    assert queue.read_bytes() == held

@@ -75,7 +75,7 @@ def test_capacity_is_told_by_size_or_by_the_caller_or_refused(tmp_path: Path) ->
     assert "--index-slots" in str(caught.value.hint)
     assert bodies(tmp_path / "odd", "k7", (30, 100)) == [7]
     everything = list(reversed(range(90)))
-    assert bodies(tmp_path / "odd", capacity=(30, 100))[:60] == everything[:60]
+    assert bodies(tmp_path / "odd", capacity=(30, 100)) == everything
 
 
 @pytest.mark.parametrize("stop", ["clean", "killed", "running"])
