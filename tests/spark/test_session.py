@@ -92,6 +92,8 @@ def test_a_collector_that_is_chosen_stays() -> None:
     assert java_options({"JAVA_TOOL_OPTIONS": "-Xmx1g"}) == f"{ARROW} -XX:+UseParallelGC"
     assert java_options({"JDK_JAVA_OPTIONS": "-Xmx1g -XX:+UseZGC"}) == ARROW
     assert java_options({"_JAVA_OPTIONS": "-XX:+UseG1GC -Xmx1g"}) == ARROW
+    assert java_options({"SPARK_SUBMIT_OPTS": "-XX:+UseG1GC"}) == ARROW
+    assert java_options({"SPARK_CONF_DIR": "/etc/spark"}) == ARROW
     assert "UseParallelGC" in java_options({"JAVA_TOOL_OPTIONS": "-XX:-UseG1GC"})
 
 

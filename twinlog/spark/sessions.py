@@ -121,14 +121,17 @@ def cache_directory(environment: Mapping[str, str]) -> Path:
 def java_options(environment: Mapping[str, str]) -> str:
     """Return the options of Java for a driver that reads rows itself.
 
-    Java does not start when it is told of two collectors, so one that the environment names stays.
+    Java does not start when it is told of two collectors, so one that the environment names stays,
+    and none is chosen where Spark has a configuration of its own, which may name one.
 
     >>> java_options({"JAVA_TOOL_OPTIONS": "-XX:+UseSerialGC"}) == ARROW
     True
     """
-    names = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS")
+    names = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS", "SPARK_SUBMIT_OPTS")
     said = " ".join(environment.get(name, "") for name in names)
-    return ARROW if re.search(r"-XX:\+Use\w+GC\b", said) else f"{ARROW} {COLLECTOR}"
+    configured = "SPARK_CONF_DIR" in environment or "SPARK_HOME" in environment
+    chosen = configured or re.search(r"-XX:\+Use\w+GC\b", said)
+    return ARROW if chosen else f"{ARROW} {COLLECTOR}"
 
 
 def start(master: str = "local[*]", settings: Mapping[str, str] | None = None) -> Any:
