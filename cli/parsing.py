@@ -27,7 +27,7 @@ from cyclopts.exceptions import (
 )
 
 from cli.context import Context
-from cli.failures import Exit, Failure
+from cli.failures import Exit, Failure, nearest
 from cli.tree import Command
 
 PRIVATE = Parameter(parse=False)
@@ -97,12 +97,16 @@ def _refusal(command: Command, error: CycloptsError) -> Failure:
     hint = f"what it takes: twinlog {command.name} --help"
     argument = error.argument
     name = ""
+    close: tuple[str, ...] = ()
     if argument is not None:
         positional = argument.field_info.kind is not inspect.Parameter.KEYWORD_ONLY
         name = argument.field_info.name.upper() if positional else argument.name
     match error:
         case UnknownOptionError():
-            text = f'{command.name} has no option "{error.token.keyword or error.token.value}"'
+            said = error.token.keyword or error.token.value
+            text = f'{command.name} has no option "{said}"'
+            known = [name for one in error.argument_collection if one.parse for name in one.names]
+            close = nearest(said.partition("=")[0], known)
         case UnusedCliTokensError():
             left = " ".join(error.unused_tokens or ())
             text = f'"{left}" is more than {command.name} takes'
@@ -114,4 +118,4 @@ def _refusal(command: Command, error: CycloptsError) -> Failure:
             text = f'{name} is "{error.token.value}", which does not fit'
         case _:
             text = str(error).strip()
-    return Failure(Exit.USAGE, text, hints=(hint,))
+    return Failure(Exit.USAGE, text, hints=(*close, hint))
