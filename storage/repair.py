@@ -46,7 +46,7 @@ from twinlog.layout import (
     BatchEntry,
     Checkpoint,
 )
-from twinlog.store_check import Finding, Grade, verify
+from twinlog.store_check import Finding, Grade, usual_length, verify
 from twinlog.store_key_check import of_other_capacity
 from twinlog.store_keys import SAY_IT
 from twinlog.store_keys import KeyIndex as StoredKeys
@@ -416,13 +416,10 @@ def _rebuild_queues(disk: Disk, repair: Repair, reader: StoreReader, folder: str
         _aside(disk, path, folder)
     if repair.ours or not wanted:
         return
-    sizes: dict[str, set[int]] = {Queue.kind: set(), StoredBatchQueue.kind: set()}
-    for stored in reader.stored_queues.values():
-        sizes[stored.kind] |= stored.file_sizes()
-    queues = ConsumeQueues(
-        disk, max(sizes[Queue.kind], default=QUEUE_FILE_SIZE_DEFAULT), reader.batch_topics,
-        batch_file_size=max(sizes[StoredBatchQueue.kind], default=0),
-    )  # fmt: skip
+    stored = reader.stored_queues.values()
+    size = usual_length(stored, Queue.kind) or QUEUE_FILE_SIZE_DEFAULT
+    batch_size = usual_length(stored, StoredBatchQueue.kind)
+    queues = ConsumeQueues(disk, size, reader.batch_topics, batch_file_size=batch_size)
     for topic, number, first, entries in _made(reader):
         if f"{_folder_of(reader, topic)}/{topic}/{number}" in wanted:
             queues.write(topic, number, first, entries)

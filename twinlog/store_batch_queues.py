@@ -155,6 +155,10 @@ class BatchQueue:
         """Return the lengths of its files, bytes."""
         return {file.size for file in self._series.files}
 
+    def lengths(self) -> dict[str, int]:
+        """Return the length of each of its files, bytes, by name."""
+        return {file.path.name: file.size for file in self._series.files}
+
     def unreadable(self) -> list[tuple[str, str]]:
         """Return (file name, why) of the files that could not be read."""
         return unreadable(self._series)

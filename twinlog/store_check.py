@@ -26,7 +26,8 @@ Not here: repairing anything, comparing two directories (`store_compare`).
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -42,9 +43,19 @@ from twinlog.store_key_check import broken_indexes, settled_indexes
 from twinlog.store_key_compare import compare_index
 from twinlog.store_log import Damage, Harm, Run, TwinLog, log_name
 from twinlog.store_queue_check import Compared, compare_run, judge_queues
+from twinlog.store_queues import AnyQueue
 from twinlog.store_reader import StoreReader
 
-__all__ = ["FINDINGS_MAX", "JOBS_MAX", "Checks", "Finding", "Grade", "Verdict", "verify"]
+__all__ = [
+    "FINDINGS_MAX",
+    "JOBS_MAX",
+    "Checks",
+    "Finding",
+    "Grade",
+    "Verdict",
+    "usual_length",
+    "verify",
+]
 
 JOBS_MAX = 64
 """Log files that are looked at at the same time, at most."""
@@ -151,6 +162,8 @@ def _check_files(store: StoreReader, verdict: Verdict) -> None:
         name = f"{path.parent.name}/{path.name}"
         verdict.add(Finding(grade, name, 0, start, 0, f"it is {state}", "the other files"))
     _check_readable(store, verdict)
+    if not store.ours:
+        _check_lengths(store, verdict)
     for before, file in pairwise(store.series.files):
         if before.end > file.start:
             text = f"it begins before {before.path.name} ends: one of the two is not as it was"
@@ -177,6 +190,27 @@ def _check_readable(store: StoreReader, verdict: Verdict) -> None:
             path = f"{queue.folder}/{queue.topic}/{queue.queue}/{name}"
             text = f"the file cannot be read: {why}"
             verdict.add(Finding(Grade.UNREADABLE, path, 0, None, 0, text, "the records"))
+
+
+def usual_length(queues: Iterable[AnyQueue], kind: str) -> int:
+    """Return the length that most queue files of a kind have, of several the greatest; 0: none."""
+    found = Counter(
+        size for queue in queues if queue.kind == kind for size in queue.lengths().values()
+    )
+    return max(found, key=lambda size: (found[size], size), default=0)
+
+
+def _check_lengths(store: StoreReader, verdict: Verdict) -> None:
+    """All queue files of a broker have one length."""
+    queues = store.stored_queues.values()
+    usual = {kind: usual_length(queues, kind) for kind in {queue.kind for queue in queues}}
+    for queue in queues:
+        for name, size in queue.lengths().items():
+            if size != usual[queue.kind]:
+                path = f"{queue.folder}/{queue.topic}/{queue.queue}/{name}"
+                text = f"it has {size} bytes, other queue files {usual[queue.kind]}"
+                text += "; RocketMQ would not start"
+                verdict.add(Finding(Grade.NOTE, path, 0, None, 0, text, "the records"))
 
 
 def _of_damage(store: StoreReader, damage: Damage) -> Finding:

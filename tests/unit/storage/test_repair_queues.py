@@ -87,3 +87,16 @@ def test_a_queue_whose_records_disagree_is_left_as_it_is(tmp_path: Path) -> None
     [lost] = repair.lost
     assert lost.what.endswith("out of order: left as it is")
     assert queue.read_bytes() == held
+
+
+def test_a_queue_file_that_is_too_long(tmp_path: Path) -> None:
+    """It does not tell the size of all: it is named, and built anew with that of the others."""
+    root = unpack("01-basic", tmp_path)
+    before = {p: p.read_bytes() for p in (root / "consumequeue").rglob("0*") if p.is_file()}
+    path = min(before)
+    path.write_bytes(before[path] + bytes(20))
+    with StoreReader(root) as reader:
+        [found] = verify(reader).findings
+        assert found.what == "it has 2020 bytes, other queue files 2000; RocketMQ would not start"
+        carry_out(RealDisk(root), plan_repair(reader), reader=reader, wall_ms=1)
+    assert {p: p.read_bytes() for p in before} == before
