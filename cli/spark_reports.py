@@ -28,10 +28,13 @@ def stats(
     report: Path | None = None,
     context: Annotated[Context, PRIVATE],
 ) -> int:
-    """Answer a ready-made question: rates, sizes, hot-keys, skew, latency, failovers.
+    """Answer a ready-made question: rates, sizes, hot-keys, skew, latency, delivery, failovers.
+
+    delivery tells how long messages took from their producer to each consumer group, where clients
+    write traces.
 
     Args:
-        name: rates, sizes, hot-keys, skew, latency or failovers.
+        name: rates, sizes, hot-keys, skew, latency, delivery or failovers.
         path: Directory of a store; every task must see it.
         servers: Addresses of a cluster instead of a directory.
         topic: Only this topic.

@@ -270,7 +270,7 @@ COMMANDS = (
     _command(
         "spark stats",
         "cli.spark_reports:stats",
-        "ready-made questions: rates, sizes, hot-keys, skew, latency, failovers",
+        "ready-made questions: rates, sizes, hot-keys, skew, latency, delivery, failovers",
         "twinlog spark stats rates --path data/n2",
         "twinlog spark stats hot-keys --path data/n2 --topic flights --top 5",
     ),

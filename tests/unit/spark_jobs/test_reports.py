@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zlib
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,34 @@ def test_hot_keys_by_hand() -> None:
     held = [record("a", b"", 1, KEYS="x y"), record("a", b"", 2, KEYS="y"), record("a", b"", 3)]
     assert plain.hot_keys(held, Facts(top=1)) == [("a", 1, "y", 2)]
     assert plain.hot_keys(held, Facts(top=5)) == [("a", 1, "y", 2), ("a", 2, "x", 1)]
+
+
+def test_deliveries_by_hand() -> None:
+    """The earliest first delivery of each message to each group, from when it was made."""
+
+    def sub(at: object, group: str, name: str, again: str = "0", *, keys: str = "\x01k") -> str:
+        return f"SubBefore\x01{at}\x01cn\x01{group}\x01R\x01{name}\x01{again}{keys}\x02"
+
+    traced = [
+        sub(1_100, "g", "A") + sub(1_050, "g", "A") + sub(2_000, "h", "A") + sub(9, "g", "A", "1"),
+        "Pub\x011\x01cn\x01g\x01t\x01A\x02" + sub(1_300, "g", "B") + sub(5, "g", "nobody"),
+        sub("x", "g", "A") + sub("", "g", "A") + sub("9" * 5000, "g", "A") + sub("-1", "g", "A"),
+        sub(1, "", "A") + sub(1, "g g", "A") + sub(1, "g\n", "A") + sub("1\n", "g", "A"),
+        sub(1, "g", "A", keys="") + "SubBefore\x01\x02\x02SubBefore",
+    ]
+    bodies = [text.encode() for text in traced]
+    held = [
+        record("t", b"", 1_005, UNIQ_KEY="A"),
+        record("u", b"", 9_999, UNIQ_KEY="A"),
+        record("%RETRY%g", b"", 3, UNIQ_KEY="B"),
+        *(record(plain.TRACE_TOPIC, body, 1) for body in [*bodies, b"\xff\xfe" + bodies[0]]),
+        decode(encode(plain.TRACE_TOPIC, 0, zlib.compress(bodies[1]), sys_flag=0x301)),
+        record("t", b"", 1_105, UNIQ_KEY="B"),
+    ]
+    assert plain.delivery(held, Facts()) == [
+        ("t", "g", 2, 50, 200, 200),
+        ("t", "h", 1, 1_000, 1_000, 1_000),
+    ]
 
 
 def test_lag_reads_the_brokers_offsets(tmp_path: Path) -> None:

@@ -4,7 +4,8 @@ A report names the columns it reads, so that Spark is not handed bodies nobody a
 API cannot prune. Each has a twin in `jobs.plain` that must answer the same.
 
 Views: ``messages`` (records), ``queues`` (topic, queue_id, start, end), ``epochs`` (epoch, start),
-``segments`` (start, end, bytes), ``offsets`` (consumer_group, topic, queue_id, committed).
+``segments`` (start, end, bytes), ``offsets`` (consumer_group, topic, queue_id, committed),
+and for those that ask for it ``traces`` (body, sys_flag).
 Parameters are ``:now``, ``:top``, ``:key``.
 
 Not here: making the views (`jobs.tables`).
@@ -40,6 +41,7 @@ class Query:
         columns: Of ``messages`` that it reads.
         sql: The question.
         plain: The same in Python.
+        traces: Whether it reads the view ``traces``, whichever topic is asked for.
     """
 
     name: str
@@ -48,6 +50,7 @@ class Query:
     columns: str
     sql: str
     plain: Callable[[Iterable[Record], Facts], list[Row]]
+    traces: bool = False
 
 
 RATES = Query(
@@ -127,6 +130,41 @@ SELECT topic, minute, count(*),
 FROM late GROUP BY 1, 2 ORDER BY 2, 1
 """,
     plain.latency,
+)
+
+DELIVERY = Query(
+    "delivery",
+    "from made to first handed to a consumer, by topic and group, as clients traced it",
+    "TOPIC GROUP MESSAGES> P50> P99> MAX>",
+    "topic,physical_offset,store_timestamp,born_timestamp,sys_flag,message_id",
+    _USERS
+    + """
+, made AS (
+  SELECT message_id, min_by(topic, physical_offset) AS topic,
+    min_by(unix_millis(born_timestamp), physical_offset) AS born
+  FROM users WHERE message_id <> '' GROUP BY message_id)
+, told AS (
+  SELECT split(item, chr(1)) AS fields
+  FROM traces LATERAL VIEW explode(split(decode(body, 'ISO-8859-1'), chr(2))) AS item
+  WHERE sys_flag & 12 NOT IN (4, 12))
+, deliveries AS (
+  SELECT get(fields, 3) AS consumer_group, get(fields, 5) AS message_id,
+    min(try_cast(get(fields, 1) AS BIGINT)) AS began
+  FROM told WHERE size(fields) >= 8 AND get(fields, 0) = 'SubBefore' AND get(fields, 6) = '0'
+    AND length(get(fields, 1)) BETWEEN 1 AND 18
+    AND regexp_replace(get(fields, 1), '[0-9]', '') = ''
+    AND get(fields, 3) <> '' AND regexp_replace(get(fields, 3), '[%|a-zA-Z0-9_-]', '') = ''
+  GROUP BY 1, 2)
+, late AS (
+  SELECT m.topic, d.consumer_group, d.began - m.born AS took
+  FROM deliveries d JOIN made m ON m.message_id = d.message_id)
+SELECT topic, consumer_group, count(*),
+  CAST(percentile_disc(0.5) WITHIN GROUP (ORDER BY took) AS BIGINT),
+  CAST(percentile_disc(0.99) WITHIN GROUP (ORDER BY took) AS BIGINT), max(took)
+FROM late GROUP BY 1, 2 ORDER BY 1, 2
+""",
+    plain.delivery,
+    traces=True,
 )
 
 FAILOVERS = Query(
@@ -221,7 +259,9 @@ ORDER BY stored, physical_offset
     plain.trace,
 )
 
-STATS = {query.name: query for query in (RATES, SIZES, HOT_KEYS, SKEW, LATENCY, FAILOVERS)}
+STATS = {
+    query.name: query for query in (RATES, SIZES, HOT_KEYS, SKEW, LATENCY, DELIVERY, FAILOVERS)
+}
 """What ``twinlog spark stats NAME`` knows."""
 
 QUERIES = {**STATS, **{query.name: query for query in (LAG, TIMELINE, TRACE)}}

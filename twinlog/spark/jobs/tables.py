@@ -21,7 +21,7 @@ from typing import cast
 from twinlog.errors import UnknownTopic, UsageError
 from twinlog.record import Record
 from twinlog.spark import register
-from twinlog.spark.jobs.plain import Facts, Row
+from twinlog.spark.jobs.plain import TRACE_TOPIC, Facts, Row
 from twinlog.spark.jobs.queries import TRACE, Query
 from twinlog.spark.jobs.report import Report, Rows, Value
 from twinlog.spark.jobs.session import Frame, Session
@@ -118,8 +118,12 @@ def consumer_offsets(root: Path) -> dict[tuple[str, str, int], int]:
     return found
 
 
-def records_of(origin: Origin) -> Iterator[Record]:
+def records_of(origin: Origin, *, traces: bool = False) -> Iterator[Record]:
     """Yield the records of a store directory in log order.
+
+    Args:
+        origin: Where from.
+        traces: Whether those of RocketMQ's trace topic come, too, when a topic is asked for.
 
     Raises:
         UsageError: The origin is a cluster: that is read by Spark.
@@ -132,8 +136,9 @@ def records_of(origin: Origin) -> Iterator[Record]:
         if origin.topic and origin.topic not in (there := store.topics()):
             names = ", ".join(sorted(there)[:10]) or "none"
             raise UnknownTopic(f"there is no topic {origin.topic}", hint=f"there are {names}")
+        wanted = (origin.topic, TRACE_TOPIC) if traces else (origin.topic,)
         for record in store.records():
-            if not origin.topic or record.topic == origin.topic:
+            if not origin.topic or record.topic in wanted:
                 yield record
 
 
@@ -147,9 +152,12 @@ def report_on(session: Session | None, query: Query, origin: Origin, facts: Fact
         facts: Parameters, and what the directory says.
     """
     if session is None:
-        rows = query.plain(records_of(origin), facts)
+        rows = query.plain(records_of(origin, traces=query.traces), facts)
     else:
         make_views(session, origin, facts, columns=query.columns)
+        if query.traces:
+            every = replace(origin, topic="", options={"subscribePattern": TRACE_TOPIC})
+            _view(session, "traces", every, "body,sys_flag")
         known = {"now": facts.now, "top": facts.top, "key": facts.key}
         used = {name: value for name, value in known.items() if f":{name}" in query.sql}
         rows = rows_of(session.sql(query.sql, args=used))
@@ -207,18 +215,23 @@ def plain_value(value: object) -> Value:
 def make_views(session: Session, origin: Origin, facts: Facts, *, columns: str) -> None:
     """Register the views of a store in a session; old ones of the same names are replaced."""
     register(session)
+    _view(session, "messages", origin, columns)
+    small = _small_views(origin, facts)
+    for name, (schema, rows) in small.items():
+        session.createDataFrame(rows, schema).createOrReplaceTempView(name)
+
+
+def _view(session: Session, name: str, origin: Origin, columns: str) -> None:
+    """Register the records of a store as a view."""
     reader = session.read.format("twinlog").option("columns", columns)
     reader = reader.option("includeSystem", str(not origin.topic).lower())
     place = ("path", str(origin.path)) if origin.path is not None else ("servers", origin.servers)
     reader = reader.option(*place)
     if origin.topic:
         reader = reader.option("subscribe", origin.topic)
-    for name, value in (origin.options or {}).items():
-        reader = reader.option(name, value)
-    reader.load().createOrReplaceTempView("messages")
-    small = _small_views(origin, facts)
-    for name, (schema, rows) in small.items():
-        session.createDataFrame(rows, schema).createOrReplaceTempView(name)
+    for option, value in (origin.options or {}).items():
+        reader = reader.option(option, value)
+    reader.load().createOrReplaceTempView(name)
 
 
 def _small_views(origin: Origin, facts: Facts) -> dict[str, tuple[str, list[tuple[object, ...]]]]:
