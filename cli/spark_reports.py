@@ -8,12 +8,15 @@ Not here: the questions (``twinlog.spark.jobs.queries``).
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from cli.context import Context
 from cli.failures import Exit, Failure, nearest
 from cli.parsing import PRIVATE
 from cli.spark_run import Run, origin_of
+
+if TYPE_CHECKING:
+    from twinlog.spark.jobs.tables import Origin
 
 
 def stats(
@@ -22,6 +25,7 @@ def stats(
     *,
     path: Path | None = None,
     servers: str = "",
+    archive: Path | None = None,
     topic: str = "",
     top: int = 10,
     master: str = "",
@@ -31,12 +35,13 @@ def stats(
     """Answer a ready-made question: rates, sizes, hot-keys, skew, latency, delivery, failovers.
 
     delivery tells how long messages took from their producer to each consumer group, where clients
-    write traces.
+    write traces. With --archive, archive and live store are read as one.
 
     Args:
         name: rates, sizes, hot-keys, skew, latency, delivery or failovers.
         path: Directory of a store; every task must see it.
         servers: Addresses of a cluster instead of a directory.
+        archive: Directory of an archive: what the store no longer has, or alone.
         topic: Only this topic.
         top: Rows of a ranking.
         master: Spark master, as spark://host:port; without it a local one.
@@ -50,7 +55,7 @@ def stats(
         raise Failure(
             Exit.USAGE, f'no report is called "{name}"', facts=facts, hints=nearest(name, STATS)
         )
-    origin = origin_of(path, servers, topic)
+    origin = origin_of(path, servers, topic, archive)
     with Run(context, master, report) as run:
         known = tables.facts_of(origin, now=context.wall_ms(), top=top, asked=name == "failovers")
         return run.finish(tables.report_on(run.session_or_none, STATS[name], origin, known))
@@ -62,6 +67,7 @@ def trace(
     *,
     path: Path | None = None,
     servers: str = "",
+    archive: Path | None = None,
     topic: str = "",
     scan: bool = False,
     master: str = "",
@@ -71,12 +77,14 @@ def trace(
     """Show everything that carries a key or an id, over all topics, in time order.
 
     A directory's key index is asked first, without Spark; it knows keys and ids, but not retries
-    and dead letters that name where they came from: for those use --scan. Exit 1: nothing found.
+    and dead letters that name where they came from: for those use --scan. With --archive everything
+    is read. Exit 1: nothing found.
 
     Args:
         key: A key, or the id that the producer gave a message.
         path: Directory of a store; every task must see it.
         servers: Addresses of a cluster instead of a directory.
+        archive: Directory of an archive: what the store no longer has, or alone.
         topic: Only this topic.
         scan: Read everything instead of asking the index.
         master: Spark master, as spark://host:port; without it a local one.
@@ -88,9 +96,9 @@ def trace(
     from twinlog.spark.jobs.queries import TRACE
     from twinlog.spark.jobs.report import Verdict
 
-    origin = origin_of(path, servers, topic)
+    origin = origin_of(path, servers, topic, archive)
     with Run(context, master, report) as run:
-        if origin.path is not None and not scan:
+        if origin.path is not None and origin.archive is None and not scan:
             found = tables.trace_by_index(origin, key)
         else:
             known = tables.facts_of(origin, key=key)
@@ -119,13 +127,14 @@ def lag(
     if servers:
         text = "a cluster keeps no consumer offsets: they are in the config directory of a store"
         raise Failure(Exit.USAGE, text, hints=("name the store: --path data/n1",))
-    return _asked("lag", path, servers, master, report, context)
+    return _asked("lag", origin_of(path, servers), master, report, context)
 
 
 def timeline(
     *,
     path: Path | None = None,
     servers: str = "",
+    archive: Path | None = None,
     master: str = "",
     report: Path | None = None,
     context: Annotated[Context, PRIVATE],
@@ -135,19 +144,18 @@ def timeline(
     Args:
         path: Directory of a store; every task must see it.
         servers: Addresses of a cluster instead of a directory.
+        archive: Directory of an archive: what the store no longer has, or alone.
         master: Spark master, as spark://host:port; without it a local one.
         report: File for the report as JSON.
     """
-    return _asked("timeline", path, servers, master, report, context)
+    origin = origin_of(path, servers, archive=archive)
+    return _asked("timeline", origin, master, report, context)
 
 
-def _asked(
-    name: str, path: Path | None, servers: str, master: str, report: Path | None, context: Context
-) -> int:
+def _asked(name: str, origin: Origin, master: str, report: Path | None, context: Context) -> int:
     from twinlog.spark.jobs import tables
     from twinlog.spark.jobs.queries import QUERIES
 
-    origin = origin_of(path, servers)
     with Run(context, master, report) as run:
         known = tables.facts_of(origin, now=context.wall_ms())
         return run.finish(tables.report_on(run.session_or_none, QUERIES[name], origin, known))
@@ -159,13 +167,14 @@ def sql(
     *,
     path: Path | None = None,
     servers: str = "",
+    archive: Path | None = None,
     topic: str = "",
     columns: str = "default",
     master: str = "",
     report: Path | None = None,
     context: Annotated[Context, PRIVATE],
 ) -> int:
-    """Run a query over a store: views messages, queues, epochs, segments, offsets.
+    """Run a query over a store: views messages, queues, epochs, segments, offsets, archive.
 
     At most 10,000 rows are shown. Name the columns you need: Spark is handed all that are asked
     for, whatever the query selects.
@@ -174,6 +183,7 @@ def sql(
         query: Spark SQL, as "SELECT topic, count(*) FROM messages GROUP BY topic".
         path: Directory of a store; every task must see it.
         servers: Addresses of a cluster instead of a directory.
+        archive: Directory of an archive: what the store no longer has, or alone.
         topic: Only this topic in messages; without it system topics are there, too.
         columns: Columns of messages: default, full, or a list.
         master: Spark master, as spark://host:port; without it a local one.
@@ -181,6 +191,6 @@ def sql(
     """
     from twinlog.spark.jobs import tables
 
-    origin = origin_of(path, servers, topic)
+    origin = origin_of(path, servers, topic, archive)
     with Run(context, master, report) as run:
         return run.finish(tables.free_sql(run.session, query, origin, columns))

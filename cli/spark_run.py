@@ -232,16 +232,42 @@ def store_at(path: Path) -> Path:
     raise Failure(Exit.MISSING, text, hints=("name the data directory of a node",))
 
 
-def origin_of(path: Path | None, servers: str, topic: str = "") -> Origin:
-    """Return where a report reads from.
+def archive_at(path: Path) -> Path:
+    """Return the absolute path of an archive.
 
     Raises:
-        Failure: Neither or both are named (exit 64), or there is no store (exit 66).
+        Failure: It is none (exit 66).
+    """
+    from twinlog.spark.archive.place import META
+
+    if (path / META).is_dir():
+        return path.resolve()
+    text = f"there is no directory {path}"
+    if path.is_dir():
+        text = f"{path} is no archive: it has no directory {META}"
+    hints = ("name the directory that twinlog spark archive wrote to",)
+    raise Failure(Exit.MISSING, text, hints=hints)
+
+
+def origin_of(
+    path: Path | None, servers: str, topic: str = "", archive: Path | None = None
+) -> Origin:
+    """Return where a report reads from; an archive is read alone, or before the live store.
+
+    Raises:
+        Failure: Nothing is named, or a directory and a cluster (exit 64), or there is no store or
+            archive (exit 66).
     """
     from twinlog.spark.jobs.tables import Origin
 
-    one_origin(path, servers)
-    return Origin(store_at(path) if path is not None else None, servers, topic)
+    if archive is None:
+        one_origin(path, servers)
+        return Origin(store_at(path) if path is not None else None, servers, topic)
+    if path is not None and servers:
+        text = "an archive belongs to a directory or a cluster, and both are named"
+        raise Failure(Exit.USAGE, text, hints=("leave out --path or --servers",))
+    live = store_at(path) if path is not None else None
+    return Origin(live, servers, topic, archive=archive_at(archive))
 
 
 def one_origin(path: Path | None, servers: str) -> None:

@@ -273,6 +273,7 @@ COMMANDS = (
         "ready-made questions: rates, sizes, hot-keys, skew, latency, delivery, failovers",
         "twinlog spark stats rates --path data/n2",
         "twinlog spark stats hot-keys --path data/n2 --topic flights --top 5",
+        "twinlog spark stats rates --servers 127.0.0.1:7410 --archive archive",
     ),
     _command(
         "spark trace",

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.fakes.archives import half_archived
 from tests.golden.manifest import unpack
+from twinlog.spark.archive.place import Place
 from twinlog.spark.jobs import tables
 from twinlog.spark.jobs.queries import QUERIES
 
@@ -33,6 +36,29 @@ def test_sql_and_plain_python_agree(
         found = tables.report_on(spark, QUERIES[name], origin, facts)
         assert found.tables["rows"].rows == wanted.tables["rows"].rows, name
         assert wanted.tables["rows"].rows, name
+
+
+def test_an_archive_and_what_is_live(spark: Any, tmp_path: Path) -> None:
+    """As plain Python says; the view ``archive`` has the segments, and is empty without one."""
+    half_archived(tmp_path)
+    archive = tmp_path / "archive"
+    origin = tables.Origin(tmp_path / "live", archive=archive)
+    facts = tables.facts_of(origin)
+    wanted = tables.report_on(None, QUERIES["delivery"], origin, facts).tables["rows"].rows
+    assert {row[1] for row in wanted} == {"g1", "g2"}
+    for topic, names in (("", ("delivery", "failovers")), ("t1", ("delivery",))):
+        one = replace(origin, topic=topic)
+        for name in names:
+            found = tables.report_on(spark, QUERIES[name], one, facts).tables["rows"].rows
+            assert found == tables.report_on(None, QUERIES[name], one, facts).tables["rows"].rows
+            assert found, name
+    counted = "SELECT count(*), sum(records), max(end) FROM archive"
+    alone = tables.free_sql(spark, counted, tables.Origin(archive=archive), "topic")
+    segments = Place(archive).newest().segments
+    records = sum(one.records for one in segments)
+    assert alone.tables["rows"].rows == [(len(segments), records, segments[-1].end)]
+    none = tables.free_sql(spark, counted, tables.Origin(tmp_path / "live"), "topic")
+    assert none.tables["rows"].rows == [(0, None, None)]
 
 
 def test_a_query_of_ones_own(spark: Any, golden: Path) -> None:

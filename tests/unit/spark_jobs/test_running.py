@@ -66,7 +66,7 @@ def test_a_difference_is_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
         (["rebuild", "--path", "{}/store", "--what", "indx"], 64, 'the nearest is "index"'),
         (["compare", "--path", "{}/store"], 64, "two directories"),
         (["verify", "--path", "{}/store", "--split-bytes", "1 MBB"], 64, "MBB"),
-        (["stats", "rates", "--servers", "n1:1"], 64, "only directories are read"),
+        (["stats", "rates", "--servers", "n1:1"], 64, "only directories and archives are read"),
         (["stats", "rates", "--path", "{}/store", "--topic", "u"], 66, "there is no topic u"),
         (["verify", "--pth={}"], 64, 'the nearest is "--path"'),
         (["lag", "--servers", "n1:1"], 64, "no consumer offsets"),

@@ -30,6 +30,8 @@ class Ours:
         default_factory=dict[tuple[str, int], bytearray]
     )
     clock: int = 1_700_000_000_000
+    properties: dict[str, str] = field(default_factory=lambda: {"TAGS": "a"})
+    """Of the records that follow; TAGS stays what it is."""
 
     def open_epoch(self, epoch: int) -> None:
         """Append an epoch record; at the head of a file it names the index of the one before."""
@@ -49,7 +51,7 @@ class Ours:
         """Append one batch of (topic, queue, body)."""
         if len(self.log) % SEGMENT == 0 and kind != layout.KIND_EPOCH:
             self.open_epoch(self.epoch)
-        size = sum(len(record.encode(*item, properties={"TAGS": "a"})) for item in items)
+        size = sum(len(record.encode(*item, properties=self.properties)) for item in items)
         left = SEGMENT - len(self.log) % SEGMENT
         if size + 8 > left:
             blank = struct.pack(">Ii", left, record.MAGIC_BLANK)
@@ -71,7 +73,7 @@ class Ours:
             topic,
             queue,
             body,
-            properties={"TAGS": "a"},
+            properties=self.properties,
             queue_offset=len(held) // 20,
             log_offset=at,
             store_timestamp=self.clock,

@@ -90,6 +90,10 @@ class ArchiveView:
         root: Its directory; every task must see it.
         owner: Whose store it goes with; None: nothing says so, and it is the only group it has.
 
+    Attributes:
+        segments: Of that group, oldest first.
+        epochs: (start, epoch) of all of them.
+
     Raises:
         SourceError: There is no archive, it is another store's, or it holds several groups and none
             is named.
@@ -105,6 +109,7 @@ class ArchiveView:
         if owner is not None:
             _require(manifest, root, owner)
         segments = manifest.of_group(owner.group if owner else _only_group(manifest, root))
+        self.segments = tuple(segments)
         self.epochs = tuple(sorted({(start, e) for s in segments for e, start in s.epochs}))
         self._held: dict[Key, list[_Held]] = {}
         for segment in segments:

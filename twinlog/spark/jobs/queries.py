@@ -5,7 +5,7 @@ API cannot prune. Each has a twin in `jobs.plain` that must answer the same.
 
 Views: ``messages`` (records), ``queues`` (topic, queue_id, start, end), ``epochs`` (epoch, start),
 ``segments`` (start, end, bytes), ``offsets`` (consumer_group, topic, queue_id, committed),
-and for those that ask for it ``traces`` (body, sys_flag).
+``archive`` (segments of an archive), and for those that ask for it ``traces`` (body, sys_flag).
 Parameters are ``:now``, ``:top``, ``:key``.
 
 Not here: making the views (`jobs.tables`).

@@ -26,6 +26,7 @@ from twinlog.spark.jobs.queries import TRACE, Query
 from twinlog.spark.jobs.report import Report, Rows, Value
 from twinlog.spark.jobs.session import Frame, Session
 from twinlog.spark.options import parse
+from twinlog.store_owner import Owner, owner_of
 from twinlog.store_reader import StoreReader
 
 ROWS_MAX = 10_000
@@ -41,23 +42,26 @@ class Origin:
         servers: Addresses of a cluster; empty with ``path``.
         topic: Only this topic, with its retries left out; empty: all.
         options: Further options of the source.
+        archive: An archive: alone, or what comes before the live store.
     """
 
     path: Path | None = None
     servers: str = ""
     topic: str = ""
     options: Mapping[str, str] | None = None
+    archive: Path | None = None
 
     @property
     def name(self) -> str:
         """What it is, for a heading."""
-        return str(self.path) if self.path is not None else self.servers
+        live = str(self.path) if self.path is not None else self.servers
+        return " + ".join(filter(None, (str(self.archive or ""), live)))
 
 
 def facts_of(
     origin: Origin, *, now: int = 0, top: int = 10, key: str = "", asked: bool = False
 ) -> Facts:
-    """Return what a store says besides its records; a cluster keeps no consumer offsets.
+    """Return what a store and its archive say besides records; a cluster keeps no consumer offsets.
 
     Args:
         origin: The store.
@@ -68,25 +72,32 @@ def facts_of(
 
     Raises:
         SourceUnavailable: No node answered.
+        SourceError: The archive is another store's.
     """
-    if origin.path is None:
-        facts = Facts(now=now, top=top, key=key)
+    facts = Facts(now=now, top=top, key=key)
+    if origin.path is not None:
+        with StoreReader(origin.path) as store:
+            queues = {(q.topic, q.queue): (q.min, q.max) for q in store.queues()}
+            epochs = store.epochs()
+        committed = consumer_offsets(origin.path)
+        facts = replace(facts, epochs=epochs, queues=queues, committed=committed)
+        return _with_archive(facts, origin, owner_of(origin.path))
+    if origin.servers:
         return _asked(facts, origin) if asked else facts
-    with StoreReader(origin.path) as store:
-        queues = {(q.topic, q.queue): (q.min, q.max) for q in store.queues()}
-        epochs = store.epochs()
-    return Facts(
-        epochs=epochs,
-        queues=queues,
-        committed=consumer_offsets(origin.path),
-        now=now,
-        top=top,
-        key=key,
-    )
+    return _with_archive(facts, origin, None)
+
+
+def _with_archive(facts: Facts, origin: Origin, owner: Owner | None) -> Facts:
+    """Return facts with what the archive knows, if there is one."""
+    if origin.archive is None:
+        return facts
+    from twinlog.spark.jobs.archived import added  # with numpy, which directories need not
+
+    return added(facts, origin.archive, owner)
 
 
 def _asked(facts: Facts, origin: Origin) -> Facts:
-    """Return facts with the queues and epochs that the nodes of a cluster tell."""
+    """Return facts with the queues and epochs that the nodes of a cluster and an archive tell."""
     from twinlog.spark.batch import columns_of  # with numpy, which directories need not
     from twinlog.spark.cluster import ClusterView
 
@@ -94,7 +105,12 @@ def _asked(facts: Facts, origin: Origin) -> Facts:
     with closing(ClusterView(options)) as view:
         spans = {key: (queue.start, queue.end) for key, queue in view.queues.items()}
         epochs = [(epoch, start) for start, epoch in view.epochs(columns_of(options))]
-    return replace(facts, epochs=epochs, queues=spans)
+        owner = Owner(view.route.cluster, view.route.group)
+    found = _with_archive(replace(facts, epochs=epochs, queues=spans), origin, owner)
+    read = {key: span for key, span in found.queues.items() if key in spans}
+    return replace(
+        found, queues=read
+    )  # of a cluster, queues that only the archive has are not read
 
 
 _BARE_KEY = re.compile(r"([{,]\s*)(\d+)(\s*:)")
@@ -119,7 +135,7 @@ def consumer_offsets(root: Path) -> dict[tuple[str, str, int], int]:
 
 
 def records_of(origin: Origin, *, traces: bool = False) -> Iterator[Record]:
-    """Yield the records of a store directory in log order.
+    """Yield the records of a store directory, an archive or both in log order.
 
     Args:
         origin: Where from.
@@ -127,19 +143,38 @@ def records_of(origin: Origin, *, traces: bool = False) -> Iterator[Record]:
 
     Raises:
         UsageError: The origin is a cluster: that is read by Spark.
-        UnknownTopic: The store has no record of the topic.
+        UnknownTopic: There is no record of the topic.
+        DataLossError: Of an archive: a file or a stretch of the log is gone.
     """
-    if origin.path is None:
+    if origin.servers:
         hint = "name the data directory of a node: --path"
-        raise UsageError("without Spark only directories are read", hint=hint)
-    with StoreReader(origin.path) as store:
-        if origin.topic and origin.topic not in (there := store.topics()):
-            names = ", ".join(sorted(there)[:10]) or "none"
+        raise UsageError("without Spark only directories and archives are read", hint=hint)
+    if origin.topic:
+        there = sorted({topic for topic, _ in facts_of(origin).queues})
+        if origin.topic not in there:
+            names = ", ".join(there[:10]) or "none"
             raise UnknownTopic(f"there is no topic {origin.topic}", hint=f"there are {names}")
-        wanted = (origin.topic, TRACE_TOPIC) if traces else (origin.topic,)
-        for record in store.records():
-            if not origin.topic or record.topic in wanted:
-                yield record
+    wanted = (origin.topic, TRACE_TOPIC) if traces else (origin.topic,)
+    for record in _every_record(origin):
+        if not origin.topic or record.topic in wanted:
+            yield record
+
+
+def _every_record(origin: Origin) -> Iterator[Record]:
+    if origin.path is None:
+        yield from _archived(origin, None, None)
+        return
+    with StoreReader(origin.path) as store:
+        below = store.start if store.start < store.end else None  # nothing live: all of it
+        yield from _archived(origin, owner_of(origin.path), below)
+        yield from store.records()
+
+
+def _archived(origin: Origin, owner: Owner | None, below: int | None) -> Iterator[Record]:
+    if origin.archive is not None:
+        from twinlog.spark.jobs.archived import records  # with numpy, which directories need not
+
+        yield from records(origin.archive, owner, below)
 
 
 def report_on(session: Session | None, query: Query, origin: Origin, facts: Facts) -> Report:
@@ -225,8 +260,10 @@ def _view(session: Session, name: str, origin: Origin, columns: str) -> None:
     """Register the records of a store as a view."""
     reader = session.read.format("twinlog").option("columns", columns)
     reader = reader.option("includeSystem", str(not origin.topic).lower())
-    place = ("path", str(origin.path)) if origin.path is not None else ("servers", origin.servers)
-    reader = reader.option(*place)
+    places = {"path": origin.path, "servers": origin.servers, "archive": origin.archive}
+    for option, value in places.items():
+        if value:
+            reader = reader.option(option, str(value))
     if origin.topic:
         reader = reader.option("subscribe", origin.topic)
     for option, value in (origin.options or {}).items():
@@ -239,6 +276,9 @@ def _small_views(origin: Origin, facts: Facts) -> dict[str, tuple[str, list[tupl
     if origin.path is not None:
         with StoreReader(origin.path) as store:
             segments = [(file.start, file.end, file.size) for file in store.series.files]
+    from twinlog.spark.jobs import archived  # with numpy, which a session has
+
+    shelved = archived.segments(origin.archive) if origin.archive is not None else []
     queues = [(*key, *span) for key, span in sorted(facts.queues.items())]
     offsets = [(*key, offset) for key, offset in sorted(facts.committed.items())]
     return {
@@ -249,6 +289,7 @@ def _small_views(origin: Origin, facts: Facts) -> dict[str, tuple[str, list[tupl
             "consumer_group STRING, topic STRING, queue_id INT, committed BIGINT",
             list(offsets),
         ),
+        "archive": (archived.SEGMENT_VIEW, shelved),
     }
 
 
