@@ -23,6 +23,7 @@ def replay(
     to_topic: str,
     path: Path | None = None,
     from_servers: str = "",
+    archive: Path | None = None,
     servers: str = "",
     range_: str = "",
     since: str = "",
@@ -38,13 +39,14 @@ def replay(
     report: Path | None = None,
     context: Annotated[Context, PRIVATE],
 ) -> int:
-    """Send the records of a topic to a topic again, from a store or a cluster to a cluster.
+    """Send the records of a topic to a topic again, from a store, cluster or archive.
 
     Args:
-        path: Directory of the store that is read; or --from-servers.
+        path: Directory of the store that is read; or --from-servers, or --archive.
         topic: Its topic.
         to_topic: Topic that is written; it must exist.
         from_servers: Addresses of the cluster that is read, instead of a directory.
+        archive: Archive that is read alone, or before --path or --from-servers; not with --resume.
         servers: Addresses of the cluster that is written; without it the cluster file's.
         range_: Which records: @-1h:, 100:200, -100: (see message read).
         since: First store time: ms since 1970, 2026-11-21T10:00Z or -2h.
@@ -60,7 +62,7 @@ def replay(
         report: File for the report as JSON.
     """
     settings = ReplaySettings(
-        path=_origin(path, from_servers, resume if range_ or until else None),
+        path=_origin(path, from_servers, archive),
         topic=topic,
         from_servers=from_servers,
         servers=servers or ("" if dry_run else ",".join(context.endpoints())),
@@ -73,8 +75,9 @@ def replay(
         same_queues=same_queues,
         keep_time=keep_time,
         rate=_rate(rate) if rate else None,
-        resume=resume.absolute() if resume else None,
+        resume=_resume(resume, bounded=bool(range_ or until), archived=archive is not None),
         dry_run=dry_run,
+        archive=archive.absolute() if archive else None,
     )
     return _sent(Run(context, master, report), settings)
 
@@ -97,15 +100,29 @@ def _sent(run: Run, settings: ReplaySettings) -> int:
         raise Interrupted([left]) from None
 
 
-def _origin(path: Path | None, from_servers: str, bounded_resume: Path | None) -> Path | None:
+def _origin(path: Path | None, from_servers: str, archive: Path | None) -> Path | None:
     """Return the store that is read, if it is one; refuse what does not go together."""
-    if bounded_resume is not None:
+    if (path and from_servers) or not (path or from_servers or archive):
+        text = "a replay reads a directory or a cluster"
+        hints = ("name one: --path STORE or --from-servers n1:7410; or --archive DIRECTORY",)
+        raise Failure(Exit.USAGE, text, hints=hints)
+    if archive is not None and not archive.is_dir():
+        raise Failure(Exit.MISSING, f"there is no directory {archive}")
+    return store_at(path) if path else None
+
+
+def _resume(resume: Path | None, *, bounded: bool, archived: bool) -> Path | None:
+    """Return the directory that remembers; refuse what a stream cannot do."""
+    if resume is None:
+        return None
+    if bounded:
         text = "--range and --until do not go with --resume: what was done is remembered by place"
         raise Failure(Exit.USAGE, text)
-    if bool(path) == bool(from_servers):
-        text = "a replay reads a directory or a cluster"
-        raise Failure(Exit.USAGE, text, hints=("name one: --path STORE or --from-servers n1:7410",))
-    return store_at(path) if path else None
+    if archived:
+        text = "--archive does not go with --resume: a replay that can be resumed reads no archive"
+        hints = ("leave --resume out, or restore the archive and name that with --path",)
+        raise Failure(Exit.USAGE, text, hints=hints)
+    return resume.absolute()
 
 
 def _rate(text: str) -> Rate:

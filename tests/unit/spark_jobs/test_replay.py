@@ -73,6 +73,8 @@ def test_what_is_chosen(tmp_path: Path) -> None:
         (["--path", "{}", "--from-servers", "n1:1"], "a replay reads a directory or a cluster", 64),
         (["--path", "{}", "--rate", "fast"], '"fast" is no rate', 64),
         (["--path", "{}", "--until", "-1h", "--resume", "x"], "do not go with --resume", 64),
+        (["--archive", "{}", "--resume", "x"], "--archive does not go with --resume", 64),
+        (["--path", "{}", "--archive", "{}/none"], "there is no directory", 66),
         (["--path", "{}", "--keys", "{}/nothing"], "cannot be read", 66),
         (["--path", "{}", "--keys", "{}/two"], '"a b" in', 64),
         (["--path", "{}", "--keys", "{}/empty"], "names no key", 64),

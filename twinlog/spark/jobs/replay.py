@@ -1,4 +1,4 @@
-"""replay: records of a store into a topic of a cluster, again.
+"""replay: records of a store, a cluster or an archive into a topic of a cluster, again.
 
 Source, filters, sink. Each row gets the property ``TL_ORIGIN`` (where it came from), so that the
 replay of a replay is recognised; properties that belong to the first delivery are left behind. With
@@ -38,7 +38,7 @@ class ReplaySettings:
     """What to replay and where to.
 
     Attributes:
-        path: The store that is read; None with ``from_servers``.
+        path: The store that is read; None with ``from_servers``, or for an archive alone.
         topic: Its topic.
         servers: The cluster that is written.
         to_topic: The topic there; it must exist.
@@ -53,6 +53,8 @@ class ReplaySettings:
         rate: What all tasks together send at most; None: no limit.
         resume: Directory that remembers how far it came; None: start anew.
         dry_run: Only count.
+        archive: Directory of an archive in front of what is read, or read alone; not with
+            ``resume``: streams read no archive.
     """
 
     path: Path | None
@@ -70,6 +72,7 @@ class ReplaySettings:
     rate: Rate | None = None
     resume: Path | None = None
     dry_run: bool = False
+    archive: Path | None = None
 
 
 def columns(settings: ReplaySettings) -> list[str]:
@@ -91,7 +94,7 @@ def columns(settings: ReplaySettings) -> list[str]:
 def run(session: Any, settings: ReplaySettings) -> Report:
     """Replay, or count what would be."""
     register(session)
-    counted = _source(session.read, settings).selectExpr(
+    counted = source(session.read, settings).selectExpr(
         "count(*) AS rows",
         "coalesce(sum(octet_length(body)), 0) AS bytes",
         "unix_millis(min(store_timestamp)) AS first",
@@ -101,14 +104,15 @@ def run(session: Any, settings: ReplaySettings) -> Report:
     sent = None if settings.dry_run else rows
     if not settings.dry_run and rows:
         if settings.resume is None:
-            frame = _source(session.read, settings).selectExpr(*columns(settings))
+            frame = source(session.read, settings).selectExpr(*columns(settings))
             at_once = session.sparkContext.defaultParallelism
             tasks = min(at_once, frame.rdd.getNumPartitions()) if settings.rate else at_once
-            _sink(frame.write.mode("append"), settings, tasks).save()
+            sink(frame.write.mode("append"), settings, tasks).save()
         else:
             sent = _stream(session, settings, settings.resume)
     fields: dict[str, Value | Sequence[Value] | Mapping[str, Value]] = {
-        "source": str(settings.path or settings.from_servers),
+        "source": str(settings.path or settings.from_servers or settings.archive),
+        "archive": str(settings.archive) if settings.archive else None,
         "topic": settings.topic,
         "to_topic": settings.to_topic,
         "dry_run": settings.dry_run,
@@ -147,6 +151,7 @@ def chosen(settings: ReplaySettings) -> dict[str, str]:
         "subscribe": settings.topic,
         "path": "" if settings.path is None else str(settings.path),
         "servers": settings.from_servers,
+        "archive": "" if settings.archive is None else str(settings.archive),
         "range": settings.range,
         "startingTimestamp": settings.since,
         "endingTimestamp": settings.until,
@@ -156,11 +161,13 @@ def chosen(settings: ReplaySettings) -> dict[str, str]:
     return {name: text for name, text in found.items() if text}
 
 
-def _source(reader: Any, settings: ReplaySettings) -> Any:
+def source(reader: Any, settings: ReplaySettings) -> Any:
+    """Return the frame of what is chosen, from a reader of Spark's with its further options."""
     return reader.format("twinlog").options(**chosen(settings)).load()
 
 
-def _sink(writer: Any, settings: ReplaySettings, tasks: int) -> Any:
+def sink(writer: Any, settings: ReplaySettings, tasks: int) -> Any:
+    """Return a writer of Spark's that sends to ``to_topic``, ``tasks`` of it at once."""
     writer = writer.format("twinlog").option("servers", settings.servers)
     writer = writer.option("topic", settings.to_topic)
     return writer.option("rate", settings.rate.over(tasks)) if settings.rate else writer
@@ -173,9 +180,9 @@ def _stream(session: Any, settings: ReplaySettings, resume: Path) -> int:
     if not settings.since:
         reader = reader.option("startingOffsets", "earliest")
     reader = reader.option("maxOffsetsPerTrigger", str(BATCH_ROWS))
-    frame = _source(reader, settings).selectExpr(*columns(settings))
+    frame = source(reader, settings).selectExpr(*columns(settings))
     tasks = session.sparkContext.defaultParallelism
-    writer = _sink(frame.writeStream, settings, tasks).option("checkpointLocation", str(resume))
+    writer = sink(frame.writeStream, settings, tasks).option("checkpointLocation", str(resume))
     query = writer.trigger(availableNow=True).start()
     query.awaitTermination()
     return sum(progress["numInputRows"] for progress in query.recentProgress)
