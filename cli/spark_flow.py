@@ -5,6 +5,7 @@ Not here: the jobs (``twinlog.spark.jobs``).
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -15,6 +16,7 @@ from cli.spark_run import Run, store_at
 from twinlog.spark.jobs.replay import ReplaySettings
 from twinlog.spark.jobs.replay import run as send_again
 from twinlog.spark.sink.settings import Rate, rate_of
+from twinlog.units import parse_duration
 
 
 def replay(
@@ -61,21 +63,17 @@ def replay(
         master: Spark master, as spark://host:port; without it a local one.
         report: File for the report as JSON.
     """
-    settings = ReplaySettings(
-        path=_origin(path, from_servers, archive),
-        topic=topic,
-        from_servers=from_servers,
-        servers=servers or ("" if dry_run else ",".join(context.endpoints())),
-        to_topic=to_topic,
-        range=range_,
-        since=since,
-        until=until,
-        tags=tags,
+    store = _origin(path, from_servers, archive)
+    memory = _resume(resume, bounded=bool(range_ or until), archived=archive is not None)
+    target = servers or ("" if dry_run else ",".join(context.endpoints()))
+    what = ReplaySettings(store, topic, target, to_topic, range_, tags, from_servers, since, until)
+    settings = replace(
+        what,
         keys=_keys(keys) if keys else (),
         same_queues=same_queues,
         keep_time=keep_time,
         rate=_rate(rate) if rate else None,
-        resume=_resume(resume, bounded=bool(range_ or until), archived=archive is not None),
+        resume=memory,
         dry_run=dry_run,
         archive=archive.absolute() if archive else None,
     )
@@ -100,10 +98,12 @@ def _sent(run: Run, settings: ReplaySettings) -> int:
         raise Interrupted([left]) from None
 
 
-def _origin(path: Path | None, from_servers: str, archive: Path | None) -> Path | None:
+def _origin(
+    path: Path | None, from_servers: str, archive: Path | None, job: str = "a replay"
+) -> Path | None:
     """Return the store that is read, if it is one; refuse what does not go together."""
     if (path and from_servers) or not (path or from_servers or archive):
-        text = "a replay reads a directory or a cluster"
+        text = f"{job} reads a directory or a cluster"
         hints = ("name one: --path STORE or --from-servers n1:7410; or --archive DIRECTORY",)
         raise Failure(Exit.USAGE, text, hints=hints)
     if archive is not None and not archive.is_dir():
@@ -151,24 +151,70 @@ def _keys(path: Path) -> tuple[str, ...]:
 
 def compact(
     *,
-    path: Path,
     topic: str,
+    path: Path | None = None,
+    from_servers: str = "",
+    archive: Path | None = None,
     to: Path | None = None,
+    to_topic: str = "",
+    servers: str = "",
+    same_queues: bool = False,
+    delete_retention: str = "",
     master: str = "",
     report: Path | None = None,
     context: Annotated[Context, PRIVATE],
 ) -> int:
     """Keep the newest record of each key of a topic; an empty body deletes its key.
 
+    Without --to and --to-topic only counts are shown.
+
     Args:
-        path: Directory of the store; every task must see it.
         topic: The topic.
-        to: Directory of Parquet files that is made; without it only counts are shown.
+        path: Directory of the store, which every task must see; or --from-servers, or --archive.
+        from_servers: Addresses of the cluster that is read, instead of a directory.
+        archive: Archive that is read alone, or before --path or --from-servers.
+        to: Directory of Parquet files that is made, from --path alone.
+        to_topic: Topic that the newest records are sent to; it must exist.
+        servers: Addresses of the cluster that has it; without it the cluster file's.
+        same_queues: Each record to the queue that it had, with --to-topic.
+        delete_retention: Age up to which an empty body stays as a row, as 24h; else none stays.
         master: Spark master, as spark://host:port; without it a local one.
         report: File for the report as JSON.
     """
     from twinlog.spark.jobs import compact as job
+    from twinlog.spark.jobs import compact_frames as frames
 
-    settings = job.CompactSettings(store_at(path), topic, to.absolute() if to else None)
+    _result(to, to_topic, servers or same_queues, elsewhere=bool(from_servers or archive))
+    store = _origin(path, from_servers, archive, "a compaction")
+    kept = parse_duration(delete_retention) if delete_retention else None
+    since = None if kept is None else job.young(context.wall_ms(), kept)
     with Run(context, master, report) as run:
-        return run.finish(job.run(run.engine, settings))
+        if store is not None and archive is None and not to_topic:
+            target = to.absolute() if to else None
+            return run.finish(
+                job.run(run.engine, job.CompactSettings(store, topic, target, young_ms=since))
+            )
+        flow = ReplaySettings(
+            path=store,
+            topic=topic,
+            from_servers=from_servers,
+            archive=archive.absolute() if archive else None,
+            servers=(servers or ",".join(context.endpoints())) if to_topic else "",
+            to_topic=to_topic,
+            same_queues=same_queues,
+        )
+        return run.finish(frames.run(run.session, frames.FramesSettings(flow, since)))
+
+
+def _result(to: Path | None, to_topic: str, sending: str | bool, *, elsewhere: bool) -> None:
+    """Refuse results of a compaction that do not go together, or with where it reads."""
+    if to is not None and to_topic:
+        text = "a compaction writes Parquet files or a topic: --to and --to-topic are both given"
+        raise Failure(Exit.USAGE, text)
+    if sending and not to_topic:
+        text = "--servers and --same-queues go with --to-topic: nothing is sent without it"
+        raise Failure(Exit.USAGE, text, hints=("the cluster that is read is --from-servers",))
+    if to is not None and elsewhere:
+        text = "--to writes Parquet files from --path alone: they are made of the log's own bytes"
+        hints = ("write a topic with --to-topic, or restore the archive and read that",)
+        raise Failure(Exit.USAGE, text, hints=hints)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -12,8 +13,12 @@ from typing import Any
 import pytest
 
 from tests.fixtures.processes import Processes
+from tests.unit.twinlog.ours import SEGMENT, Ours
 from twinlog import Client, Message
 from twinlog.record import Record
+from twinlog.spark.archive.job import ArchiveSettings, archive
+from twinlog.spark.jobs import compact, compact_frames
+from twinlog.spark.jobs.engine import PlainEngine
 from twinlog.spark.jobs.replay import LEFT_BEHIND, ReplaySettings, run
 from twinlog.spark.sink.settings import SOURCE_PROPERTY, Rate
 from twinlog.store_reader import StoreReader
@@ -27,7 +32,7 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         found.start_all()
         address = "{}:{}".format(*found.address("n1"))
         with Client(address) as client:
-            for topic in ("batch", "stream", "commits", "again"):
+            for topic in ("batch", "stream", "commits", "again", "kept"):
                 client.create_topic(topic, 4)
         yield address
     finally:
@@ -124,6 +129,46 @@ def test_a_replay_can_be_resumed(spark: Any, golden: Path, servers: str, tmp_pat
     assert sent == {str(r.log_offset): _told(r) for r in records}, "the reference, row for row"
     born = Counter(message.born_timestamp for message in first)
     assert born == Counter(record.born_timestamp for record in records), "--keep-time"
+
+
+def test_an_archive_is_replayed_and_compacted(spark: Any, servers: str, tmp_path: Path) -> None:
+    """The archive and the rest of its store as one, into a topic; as the plain engine counts."""
+    made = Ours()
+    for number in range(60):
+        body = b"" if number % 20 in (7, 9) else b"%d" % number + b"x" * 100
+        made.properties = {"TAGS": "a", "KEYS": f"k{number % 20}"}
+        made.batch(body, topic="kv", queue=number % 2)
+        made.properties = {"TAGS": "a"}
+        made.batch(b"no key", topic="kv")
+    whole = made.write(tmp_path / "whole", confirm=made.end)
+    archive(PlainEngine(), ArchiveSettings(whole, tmp_path / "archive"))
+    live = Path(shutil.copytree(whole, tmp_path / "live"))
+    for folder in ("commitlog", "twinlog/batches"):
+        for path in (live / folder).iterdir():
+            if int(path.name) < 2 * SEGMENT:
+                path.unlink()
+    both = ReplaySettings(live, "kv", servers, "again", archive=tmp_path / "archive")
+    assert run(spark, replace(both, dry_run=True)).fields["rows"] == 120
+    alone = run(spark, replace(both, path=None, dry_run=True)).fields["rows"]
+    assert isinstance(alone, int) and 0 < alone < 120, "the newest segment is not archived"
+    stored = made.clock - 50
+    counted = compact.run(PlainEngine(), compact.CompactSettings(whole, "kv", young_ms=stored))
+    flow = replace(both, to_topic="kept", same_queues=True)
+    found = compact_frames.run(spark, compact_frames.FramesSettings(flow, stored))
+    assert found.tables == counted.tables and found.head == counted.head
+    for name in ("records", "without_key", "kept", "deleted_keys", "tombstones"):
+        assert found.fields[name] == counted.fields[name], name
+    with StoreReader(whole) as store:
+        held = {(r.queue, r.key): r for r in store.records() if r.topic == "kv" and r.key}
+    wanted = {
+        (*place, r.body, str(r.log_offset))
+        for place, r in held.items()
+        if r.body or r.store_timestamp >= stored
+    }
+    with Client(servers) as client:
+        kept = list(client.read("kept"))
+    got = [(m.queue, m.key, m.body, m.properties["TL_ORIGIN"].rpartition("/")[2]) for m in kept]
+    assert set(got) == wanted and len(got) == counted.fields["kept"] < len(held)
 
 
 @pytest.mark.parametrize(

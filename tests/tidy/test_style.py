@@ -75,8 +75,8 @@ SHELL = {
         "job", "lease", "place", "proof", "rows", "scan", "sources", "telling", "view", "writing",
     },
     "twinlog/spark/jobs": {
-        "archived", "building", "compact", "compare", "engine", "index_check", "rebuild", "replay",
-        "session", "sides", "splits", "tables", "verify", "verify_nodes",
+        "archived", "building", "compact", "compact_frames", "compare", "engine", "index_check",
+        "rebuild", "replay", "session", "sides", "splits", "tables", "verify", "verify_nodes",
         "rebuild_index", "rebuild_queues", "spark_errors",
     },
     "twinlog/spark/sink": {"writer"},

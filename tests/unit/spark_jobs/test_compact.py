@@ -9,7 +9,7 @@ import pytest
 from tests.golden.manifest import unpack
 from twinlog import layout, record
 from twinlog.errors import UsageError
-from twinlog.spark.jobs.compact import CompactSettings, run
+from twinlog.spark.jobs.compact import CompactSettings, run, young
 from twinlog.spark.jobs.engine import PlainEngine
 from twinlog.store_reader import StoreReader
 
@@ -64,6 +64,25 @@ def test_tombstones_queues_and_several_keys(tmp_path: Path) -> None:
         run(PlainEngine(), CompactSettings(root, "kv", to))
     with pytest.raises(UsageError, match="no record of nothing"):
         run(PlainEngine(), CompactSettings(root, "nothing"))
+
+
+def test_a_young_tombstone_is_a_row(tmp_path: Path) -> None:
+    """By store time: with the age that it has it goes, a millisecond before it stays."""
+    root = small(tmp_path / "s")
+    with StoreReader(root) as store:
+        (stored,) = [r.store_timestamp for r in store.records() if r.key and not r.body]
+    live = reference(root, "kv")
+    for now, rows in ((stored + 5000, live), (stored + 4999, {**live, (0, "b"): b""})):
+        to = tmp_path / str(now)
+        settings = CompactSettings(root, "kv", to, young_ms=young(now, 5.0))
+        found = run(PlainEngine(), settings)
+        assert written(to) == rows
+        fields, kept = found.fields, len(rows) - len(live)
+        assert (fields["kept"], fields["deleted_keys"], fields["tombstones"]) == (3 + kept, 1, kept)
+        assert found.tables["queues"].rows == [
+            ("kv", 0, 3, 2 + kept, 1, kept),
+            ("kv", 1, 1, 1, 0, 0),
+        ]
 
 
 def test_a_store_of_rocketmq(tmp_path: Path) -> None:

@@ -1,13 +1,15 @@
 """compact: the newest record of each key, as a key-value view of a topic.
 
 Within a topic and queue the record with the highest queue offset wins; an empty body deletes the
-key, as in RocketMQ's compaction. Records without a key have no place in the result and are counted.
+key, as in RocketMQ's compaction. Such a tombstone is a row of the result while it is younger than
+``delete_retention``. Records without a key have no place in the result and are counted.
 
 Two passes, so that bodies are never shuffled: tasks report the newest offset of each key in their
 range, the winners are chosen here, and tasks write the winners of their range as Parquet, with the
 columns of the archive. The result appears under its name when all of it is there.
 
-Not here: RocketMQ's own compaction files.
+Not here: other sources than a directory, results in a topic (`jobs.compact_frames`); RocketMQ's own
+compaction files.
 
 Sources: RocketMQ 5.3 (``CompactionLog``): KEYS as a whole is the key.
 """
@@ -29,8 +31,11 @@ from twinlog.spark.jobs.engine import Engine
 from twinlog.spark.jobs.report import Report, Rows, Value
 from twinlog.spark.jobs.splits import SPLIT_BYTES, Split, plan, records_of
 
-Newest = dict[tuple[str, int, str], tuple[int, int, bool]]
-"""(topic, queue, key) -> (queue offset, log offset, whether the body has bytes)."""
+Field = Value | Sequence[Value] | Mapping[str, Value]
+"""A field of a report."""
+
+Newest = dict[tuple[str, int, str], tuple[int, int, bool, int]]
+"""(topic, queue, key) -> (queue offset, log offset, whether it has a body, store time in ms)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +46,43 @@ class CompactSettings:
         path: The store.
         topic: The topic.
         to: Directory of Parquet files that is made; None: only count.
+        split_bytes: Of a range of the log, one task's.
+        young_ms: Tombstones stored at or after this stay as rows; None: none stays. See `young`.
     """
 
     path: Path
     topic: str
     to: Path | None = None
     split_bytes: int = SPLIT_BYTES
+    young_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """What became of the keys of one queue.
+
+    Attributes:
+        keys: All that there are.
+        kept: Rows of the result: keys with a body, and tombstones that stay.
+        deleted: Keys whose newest record has an empty body.
+        tombstones: Those of them that stay as rows.
+    """
+
+    topic: str
+    number: int
+    keys: int
+    kept: int
+    deleted: int
+    tombstones: int
+
+
+def young(now_ms: int, delete_retention: float) -> int:
+    """Return from which store time on a tombstone is younger than so many seconds.
+
+    >>> young(10_000, 1.5)
+    8501
+    """
+    return now_ms - int(delete_retention * 1000) + 1
 
 
 def run(engine: Engine, settings: CompactSettings) -> Report:
@@ -71,39 +107,68 @@ def run(engine: Engine, settings: CompactSettings) -> Report:
     if not records:
         text = f"the store has no record of {settings.topic}"
         raise UnknownTopic(text, hint="twinlog log info shows what it has")
-    live = {place for _, place, full in newest.values() if full}
+    live = {place for _, place, full, stored in newest.values() if _stays(settings, full, stored)}
     if settings.to is not None:
         _write(engine, splits, sorted(live), settings.to)
-    queues = sorted({(topic, queue) for topic, queue, _ in newest})
-    rows: list[tuple[Value, ...]] = [
-        (topic, queue, *_counts(newest, topic, queue)) for topic, queue in queues
-    ]
-    fields: dict[str, Value | Sequence[Value] | Mapping[str, Value]] = {
+    fields: dict[str, Field] = {
         "directory": str(settings.path),
         "topic": settings.topic,
         "to": str(settings.to) if settings.to else None,
+    }
+    queues = sorted({(topic, queue) for topic, queue, _ in newest})
+    counts = [_counts(settings, newest, topic, queue) for topic, queue in queues]
+    return report(settings.topic, fields, records, keyless, counts)
+
+
+def report(
+    topic: str, fields: Mapping[str, Field], records: int, keyless: int, queues: Sequence[Queue]
+) -> Report:
+    """Return the report of a compaction.
+
+    Args:
+        topic: That was compacted.
+        fields: Where it was read and what was made, for the document.
+        records: Of the topic.
+        keyless: Those of them without a key.
+        queues: All that have a key, in order.
+    """
+    rows: list[tuple[Value, ...]] = [
+        (q.topic, q.number, q.keys, q.kept, q.deleted, q.tombstones) for q in queues
+    ]
+    kept = sum(queue.kept for queue in queues)
+    told: dict[str, Field] = {
+        **fields,
         "records": records,
         "without_key": keyless,
-        "kept": len(live),
-        "deleted_keys": len(newest) - len(live),
+        "kept": kept,
+        "deleted_keys": sum(queue.deleted for queue in queues),
+        "tombstones": sum(queue.tombstones for queue in queues),
     }
-    head = f"{settings.topic} · {records} records, {len(live)} kept"
-    tables = {"queues": Rows("TOPIC QUEUE> KEYS> KEPT> DELETED>", rows)}
-    return Report("SparkCompact", head, fields, tables)
+    table = Rows("TOPIC QUEUE> KEYS> KEPT> DELETED> TOMBSTONES>", rows)
+    head = f"{topic} · {records} records, {kept} kept"
+    return Report("SparkCompact", head, told, {"queues": table})
 
 
-def _counts(newest: Newest, topic: str, queue: int) -> tuple[int, int, int]:
-    held = [full for key, (_, _, full) in newest.items() if key[:2] == (topic, queue)]
-    return len(held), sum(held), len(held) - sum(held)
+def _stays(settings: CompactSettings, full: bool, stored: int) -> bool:
+    return full or (settings.young_ms is not None and stored >= settings.young_ms)
+
+
+def _counts(settings: CompactSettings, newest: Newest, topic: str, queue: int) -> Queue:
+    held = [
+        (full, stored) for key, (*_, full, stored) in newest.items() if key[:2] == (topic, queue)
+    ]
+    live = sum(full for full, _ in held)
+    kept = sum(_stays(settings, full, stored) for full, stored in held)
+    return Queue(topic, queue, len(held), kept, len(held) - live, kept - live)
 
 
 def merge(newest: Newest, found: Newest) -> None:
     """Take what is newer into ``newest``.
 
-    >>> held = {("t", 0, "a"): (5, 50, True)}
-    >>> merge(held, {("t", 0, "a"): (4, 40, True), ("t", 0, "b"): (6, 60, False)})
+    >>> held = {("t", 0, "a"): (5, 50, True, 9)}
+    >>> merge(held, {("t", 0, "a"): (4, 40, True, 8), ("t", 0, "b"): (6, 60, False, 9)})
     >>> held
-    {('t', 0, 'a'): (5, 50, True), ('t', 0, 'b'): (6, 60, False)}
+    {('t', 0, 'a'): (5, 50, True, 9), ('t', 0, 'b'): (6, 60, False, 9)}
     """
     for key, place in found.items():
         if key not in newest or newest[key][0] < place[0]:
@@ -124,7 +189,8 @@ def keys_of(split: Split, topic: str) -> tuple[Newest, int, int]:
         if record.key is None:
             without += 1
             continue
-        place = record.queue_offset, record.log_offset, bool(record.body)
+        full, stored = bool(record.body), record.store_timestamp
+        place = record.queue_offset, record.log_offset, full, stored
         merge(found, {(record.topic, record.queue, record.key): place})
     return found, count, without
 
