@@ -312,6 +312,7 @@ COMMANDS = (
         "cli.spark_flow:compact",
         "the newest record of each key of a topic",
         "twinlog spark compact --path data/n2 --topic flights --to newest",
+        "twinlog spark compact --path data/n2 --topic flights --delete-retention 24h",
     ),
     _command(
         "bench send",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import time
 from collections import Counter
@@ -12,12 +13,12 @@ from typing import Any
 
 import pytest
 
+from cli.app import main
 from tests.fixtures.processes import Processes
 from tests.unit.twinlog.ours import SEGMENT, Ours
 from twinlog import Client, Message
 from twinlog.record import Record
 from twinlog.spark.archive.job import ArchiveSettings, archive
-from twinlog.spark.jobs import compact, compact_frames
 from twinlog.spark.jobs.engine import PlainEngine
 from twinlog.spark.jobs.replay import LEFT_BEHIND, ReplaySettings, run
 from twinlog.spark.sink.settings import SOURCE_PROPERTY, Rate
@@ -32,7 +33,7 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         found.start_all()
         address = "{}:{}".format(*found.address("n1"))
         with Client(address) as client:
-            for topic in ("batch", "stream", "commits", "again", "kept"):
+            for topic in ("batch", "stream", "commits", "again", "kept", "replayed"):
                 client.create_topic(topic, 4)
         yield address
     finally:
@@ -132,10 +133,11 @@ def test_a_replay_can_be_resumed(spark: Any, golden: Path, servers: str, tmp_pat
 
 
 def test_an_archive_is_replayed_and_compacted(spark: Any, servers: str, tmp_path: Path) -> None:
-    """The archive and the rest of its store as one, into a topic; as the plain engine counts."""
-    made = Ours()
+    """The archive and the rest of its store as one, into topics; as the plain engine counts."""
+    made = Ours(clock=int(time.time() * 1000) - 48 * 3_600_000)
     for number in range(60):
         body = b"" if number % 20 in (7, 9) else b"%d" % number + b"x" * 100
+        made.clock += 47 * 3_600_000 if number == 48 else 0
         made.properties = {"TAGS": "a", "KEYS": f"k{number % 20}"}
         made.batch(body, topic="kv", queue=number % 2)
         made.properties = {"TAGS": "a"}
@@ -147,28 +149,39 @@ def test_an_archive_is_replayed_and_compacted(spark: Any, servers: str, tmp_path
         for path in (live / folder).iterdir():
             if int(path.name) < 2 * SEGMENT:
                 path.unlink()
-    both = ReplaySettings(live, "kv", servers, "again", archive=tmp_path / "archive")
-    assert run(spark, replace(both, dry_run=True)).fields["rows"] == 120
-    alone = run(spark, replace(both, path=None, dry_run=True)).fields["rows"]
-    assert isinstance(alone, int) and 0 < alone < 120, "the newest segment is not archived"
-    stored = made.clock - 50
-    counted = compact.run(PlainEngine(), compact.CompactSettings(whole, "kv", young_ms=stored))
-    flow = replace(both, to_topic="kept", same_queues=True)
-    found = compact_frames.run(spark, compact_frames.FramesSettings(flow, stored))
-    assert found.tables == counted.tables and found.head == counted.head
-    for name in ("records", "without_key", "kept", "deleted_keys", "tombstones"):
-        assert found.fields[name] == counted.fields[name], name
-    with StoreReader(whole) as store:
-        held = {(r.queue, r.key): r for r in store.records() if r.topic == "kv" and r.key}
-    wanted = {
-        (*place, r.body, str(r.log_offset))
-        for place, r in held.items()
-        if r.body or r.store_timestamp >= stored
+
+    def told(job: str, *words: str, engine: str = "spark") -> Any:
+        call = ["spark", job, "--topic", "kv", *words, "--report", str(tmp_path / "report")]
+        assert main(call, {"TWINLOG_SPARK_ENGINE": engine}) == 0
+        return json.loads((tmp_path / "report").read_text())
+
+    assert spark is not None
+    kept = ("--archive", str(tmp_path / "archive"))
+    both = (*kept, "--path", str(live), "--servers", servers)
+    assert 0 < told("replay", *kept, "--to-topic", "x", "--dry-run")["rows"] < 120
+    assert told("replay", *both, "--to-topic", "replayed")["sent"] == 120
+    age = ("--delete-retention", "24h")
+    counted = told("compact", "--path", str(whole), *age, engine="plain")
+    found = told("compact", *both, "--to-topic", "kept", "--same-queues", *age)
+    places = ("directory", "to", "source", "archive", "to_topic")
+    assert {k: v for k, v in found.items() if k not in places} == {
+        k: v for k, v in counted.items() if k not in places
     }
+    assert (found["kept"], found["deleted_keys"], found["tombstones"]) == (19, 2, 1)
+    with StoreReader(whole) as store:
+        records = [r for r in store.records() if r.topic == "kv"]
+    newest = {(r.queue, r.key): r for r in records if r.key and r.key != "k7"}
     with Client(servers) as client:
-        kept = list(client.read("kept"))
-    got = [(m.queue, m.key, m.body, m.properties["TL_ORIGIN"].rpartition("/")[2]) for m in kept]
-    assert set(got) == wanted and len(got) == counted.fields["kept"] < len(held)
+        rows = {topic: list(client.read(topic)) for topic in ("kept", "replayed")}
+    origins = {
+        topic: sorted(int(m.properties["TL_ORIGIN"].rpartition("/")[2]) for m in rows[topic])
+        for topic in rows
+    }
+    assert origins["replayed"] == [r.log_offset for r in records]
+    assert origins["kept"] == sorted(r.log_offset for r in newest.values())
+    assert {(m.queue, m.key): m.body for m in rows["kept"]} == {
+        place: r.body for place, r in newest.items()
+    }
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from cli.app import main
 from tests.golden.manifest import unpack
 from twinlog import layout, record
 from twinlog.errors import UsageError
@@ -111,3 +112,27 @@ def test_an_interrupted_compaction_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         run(Interrupting(), CompactSettings(root, "kv", to))
     assert [path.name for path in tmp_path.iterdir()] == ["s"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said", "code"),
+    [
+        ([], "a compaction reads a directory or a cluster", 64),
+        (["--path", "{}/s", "--from-servers", "n:1"], "a compaction reads a directory or", 64),
+        (["--path", "{}/s", "--to", "x", "--to-topic", "y"], "both given", 64),
+        (["--path", "{}/s", "--servers", "n:1"], "go with --to-topic", 64),
+        (["--archive", "{}", "--to", "x"], "from --path alone", 64),
+        (["--archive", "{}/none"], "there is no directory", 66),
+        (["--path", "{}/s", "--delete-retention", "1 parsec"], "parsec", 64),
+        (["--archive", "{}"], "this needs Spark", 64),
+    ],
+)
+def test_wrong_calls(
+    words: list[str], said: str, code: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Before a session is started."""
+    small(tmp_path / "s")
+    call = ["spark", "compact", "--topic", "kv", *(word.format(tmp_path) for word in words)]
+    made = main(call, {"TWINLOG_SPARK_ENGINE": "plain"})
+    err = capsys.readouterr().err
+    assert (made, said in err) == (code, True), err
