@@ -199,6 +199,18 @@ class Answers:
         found = [[one.epoch, one.start] for one in self._store.epochs if one.start < confirm]
         return found[-EPOCHS_MAX:]
 
+    def _settled(self, standing: Standing) -> bool:
+        """Whether everything that was acknowledged before this moment is confirmed here.
+
+        A new master has it all, but knows what of it was confirmed only once the record that opens
+        its epoch is: until then its confirm offset may be behind what clients were told.
+        """
+        epochs = self._store.epochs
+        if standing.role != "master" or not epochs:
+            return False
+        newest = epochs[-1]
+        return newest.epoch == self._leadership().epoch and newest.start < self._store.confirm
+
     def offsets(self, fields: Mapping[str, object]) -> Answer | Asked[list[tuple[int, int, int]]]:
         """First and next offset of a topic's queues; offsets at a time are looked up in a thread.
 
@@ -228,6 +240,7 @@ class Answers:
             "age_ms": standing.age_ms,
             "node": standing.node,
             "role": standing.role,
+            "settled": self._settled(standing),
         }
         if at_ms is None:
             spans = [(*self._store.queue_range(topic, queue), None) for queue in queues]

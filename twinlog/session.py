@@ -21,6 +21,7 @@ from typing import Final
 from twinlog import shapes
 from twinlog.errors import (
     NotMaster,
+    NotYetConfirmed,
     OutcomeUnknown,
     TwinlogError,
     Unavailable,
@@ -283,7 +284,12 @@ class Session:
             return error_of(answer)
         shapes.check(answer)
         self.table.trust(address)
-        if to != MASTER or self._is_master(answer, address):
+        if to != MASTER:
+            return answer
+        if self._is_master(answer, address):
+            if answer.fields.get("settled") is False:
+                text = f"{address} has just become master and does not know all that is confirmed"
+                return NotYetConfirmed(text, hint="ask again")
             return answer
         return NotMaster(f"{address} is no longer the master")
 

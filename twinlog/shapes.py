@@ -180,7 +180,12 @@ ANSWERS: Final[Mapping[Type, Shape]] = {
         "role": _STR,
         "redirect": _may(Kind.MAP),
     },
-    Type.OFFSETS: {"queues": _MAP, "confirm": _INT, "age_ms": _INT},
+    Type.OFFSETS: {
+        "queues": _MAP,
+        "confirm": _INT,
+        "age_ms": _INT,
+        "settled": Field(Kind.BOOL, required=False),
+    },
     Type.TOPIC: {
         "topics": _may(Kind.MAP),
         "created": _may(Kind.BOOL),

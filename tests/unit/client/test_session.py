@@ -10,6 +10,7 @@ import pytest
 from twinlog import wire
 from twinlog.errors import (
     NotMaster,
+    NotYetConfirmed,
     OutcomeUnknown,
     ProtocolError,
     TwinlogError,
@@ -266,6 +267,35 @@ def test_only_the_master_answers_for_the_master() -> None:
         stage.session.call(Type.METADATA, {}, deadline=9.0, to=MASTER), lambda *_: metadata("b", 8)
     )
     assert stage.asked[-1] == ("b", "METADATA")
+
+
+def test_a_new_master_is_asked_again_until_it_knows_what_is_confirmed() -> None:
+    """Its end may lie below what its forerunner acknowledged; who insists is told so in time."""
+    stage = Stage(A)
+    told: list[bool] = []
+
+    def answer(name: str, frame: Frame) -> Reply:
+        if frame.type == Type.METADATA:
+            return metadata("b", 2)
+        told.append(len(told) > 1)
+        found = offsets("master")
+        found.fields["settled"] = told[-1]
+        return found
+
+    asking = stage.session.call(Type.OFFSETS, {"topic": "t"}, deadline=9.0, to=MASTER)
+    assert stage.play(asking, answer).fields["settled"] is True
+    assert told == [False, False, True]
+
+    def never(name: str, frame: Frame) -> Reply:
+        found = metadata("b", 2) if frame.type == Type.METADATA else offsets("master")
+        found.fields["settled"] = False
+        return found
+
+    asking = stage.session.call(Type.OFFSETS, {}, deadline=stage.now + 2.0, to=MASTER)
+    with pytest.raises(NotYetConfirmed):
+        stage.play(asking, never)
+    anybody = stage.session.call(Type.OFFSETS, {}, deadline=stage.now + 2.0, to=ANY)
+    assert stage.play(anybody, never).fields["settled"] is False
 
 
 def test_a_node_by_name() -> None:

@@ -153,6 +153,33 @@ def test_offsets_of_all_queues_or_of_some() -> None:
 
 
 @pytest.mark.parametrize(
+    ("role", "epoch", "confirm", "settled"),
+    [
+        ("master", 8, 201, True),
+        ("master", 8, 200, False),
+        ("master", 9, 300, False),
+        ("slave", 8, 201, False),
+    ],
+    ids=["confirmed", "its epoch is not", "no record of it yet", "slave"],
+)
+def test_a_master_knows_all_that_is_confirmed_once_its_epoch_is(
+    role: str, epoch: int, confirm: int, settled: bool
+) -> None:
+    """Before that its confirm offset may be behind what clients were told."""
+    shelf = Shelf()
+    shelf.confirm = confirm
+    one = Answers(
+        IDENTITY,
+        shelf,
+        presence(),
+        leadership=lambda: Leadership("n1", epoch, False),
+        standing=lambda: Standing("n1", role, 0.0, None),
+    )
+    found, _ = done(one.offsets({"topic": "t"}))
+    assert found["settled"] is settled
+
+
+@pytest.mark.parametrize(
     ("fields", "error", "text"),
     [
         ({}, UsageError, "names a topic"),
