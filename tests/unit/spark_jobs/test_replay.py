@@ -8,8 +8,11 @@ import pytest
 
 from cli.app import main
 from tests.unit.twinlog.ours import Ours
-from twinlog.spark.batch import DirectoryQuery, read_task
+from twinlog.spark.archive.job import ArchiveSettings, archive
+from twinlog.spark.batch import DirectoryQuery
+from twinlog.spark.jobs.engine import PlainEngine
 from twinlog.spark.jobs.replay import ReplaySettings, chosen
+from twinlog.spark.queries import batch_query, read_any
 from twinlog.spark.sink.settings import Pace, Rate, parse, rate_of
 
 PLAIN = {"TWINLOG_SPARK_ENGINE": "plain"}
@@ -54,7 +57,7 @@ def test_what_is_chosen(tmp_path: Path) -> None:
         return [
             int(row["body"])
             for task in query.tasks(0)
-            for batch in read_task(task)
+            for batch in read_any(task)
             for row in batch.to_pylist()
         ]
 
@@ -64,6 +67,21 @@ def test_what_is_chosen(tmp_path: Path) -> None:
     assert (since, until) == (every[-5:], every[:-5]), first
     assert bodies(keys=("none", "other")) == []
     assert bodies(tags="a || b", range="-3:") == every[-3:]
+
+
+def test_an_archive_alone_and_in_front(tmp_path: Path) -> None:
+    """Alone what is sealed, with the store all of it."""
+    ours = Ours()
+    for number in range(60):
+        ours.batch(b"%d" % number + b"x" * 100)
+    root, kept = ours.write(tmp_path / "s", confirm=ours.end), tmp_path / "archive"
+    archive(PlainEngine(), ArchiveSettings(root, kept))
+
+    def rows(path: Path | None) -> int:
+        query = batch_query(chosen(ReplaySettings(path, "t", "n1:1", "u", archive=kept)))
+        return sum(batch.num_rows for task in query.tasks(0) for batch in read_any(task))
+
+    assert 0 < rows(None) < rows(root) == 60
 
 
 @pytest.mark.parametrize(
