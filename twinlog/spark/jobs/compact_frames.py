@@ -2,7 +2,7 @@
 
 The same rule and the same report as `jobs.compact`, in two readings, so that bodies are never
 shuffled: the first keeps the newest queue offset of each queue and key, with whether it has a body
-(an empty one is only known by reading it, so bodies are read, but not kept) and its store time. The
+(an empty one is only known by reading it, so tasks read bodies) and its store time. The
 second takes the rows at those places, by a join to which they are broadcast, and sends them as
 `jobs.replay` does. It begins at the oldest of those places, so rows that retention took since are
 an error, not a gap.
