@@ -203,10 +203,12 @@ class Answers:
         """Whether everything that was acknowledged before this moment is confirmed here.
 
         A new master has it all, but knows what of it was confirmed only once the record that opens
-        its epoch is: until then its confirm offset may be behind what clients were told.
+        its epoch is: until then its confirm offset may be behind what clients were told. And one
+        that has just started has queues that end where a snapshot saw them, until they are built up
+        to what is confirmed.
         """
         epochs = self._store.epochs
-        if standing.role != "master" or not epochs:
+        if standing.role != "master" or not epochs or self._store.dispatched < self._store.confirm:
             return False
         newest = epochs[-1]
         return newest.epoch == self._leadership().epoch and newest.start < self._store.confirm

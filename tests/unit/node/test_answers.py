@@ -153,21 +153,22 @@ def test_offsets_of_all_queues_or_of_some() -> None:
 
 
 @pytest.mark.parametrize(
-    ("role", "epoch", "confirm", "settled"),
+    ("role", "epoch", "confirm", "dispatched", "settled"),
     [
-        ("master", 8, 201, True),
-        ("master", 8, 200, False),
-        ("master", 9, 300, False),
-        ("slave", 8, 201, False),
+        ("master", 8, 201, 201, True),
+        ("master", 8, 201, 200, False),
+        ("master", 8, 200, 200, False),
+        ("master", 9, 300, 300, False),
+        ("slave", 8, 201, 201, False),
     ],
-    ids=["confirmed", "its epoch is not", "no record of it yet", "slave"],
+    ids=["confirmed", "queues behind", "its epoch is not", "no record of it yet", "slave"],
 )
 def test_a_master_knows_all_that_is_confirmed_once_its_epoch_is(
-    role: str, epoch: int, confirm: int, settled: bool
+    role: str, epoch: int, confirm: int, dispatched: int, settled: bool
 ) -> None:
     """Before that its confirm offset may be behind what clients were told."""
     shelf = Shelf()
-    shelf.confirm = confirm
+    shelf.confirm, shelf.dispatched = confirm, dispatched
     one = Answers(
         IDENTITY,
         shelf,
