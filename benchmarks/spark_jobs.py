@@ -82,7 +82,7 @@ def jobs(engine: Engine, root: Path, copy: Path, about: tuple[int, int, int]) ->
     measure("rebuild queues", lambda: rebuild.run(engine, queues), count, size, rounds)
     for level in (verify.Level.STRUCTURE, verify.Level.CRC, verify.Level.FULL):
         wanted = verify.VerifySettings(root, level)
-        run = lambda wanted=wanted: verify.run(engine, wanted)  # noqa: E731
+        run = partial(verify.run, engine, wanted)
         measure(f"verify {level.value}", run, count, size, rounds)
     shutil.copytree(root, copy)
     pair = compare.CompareSettings([root, copy])

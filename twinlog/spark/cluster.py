@@ -13,12 +13,13 @@ Units: queue offsets count records, log offsets are bytes, times are millisecond
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from twinlog import kernels
-from twinlog.reading import parse_offsets
+from twinlog.reading import NO_MASTER_SECONDS, parse_offsets
 from twinlog.record import java_hash
 from twinlog.spark.asking import Asking, Nodes
 from twinlog.spark.batch import reading_of
@@ -135,6 +136,7 @@ class ClusterView:
         self._read = None if read is None else read.get(self.group)
         self.end = 0
         self._mean: int | None = None
+        self._settles_until: float | None = None
         try:
             if self._read is not None and self._read.epoch is not None:
                 self._nodes.require(self._read.epoch)
@@ -161,7 +163,9 @@ class ClusterView:
         return found
 
     def _lags(self, answer: Frame) -> str | None:
-        """Return why an OFFSETS answer does not serve: it shows less than was read."""
+        """Return why an OFFSETS answer does not serve: it shows less than was read, or was told."""
+        if self._unsettled(answer):
+            return "may end below what was acknowledged: the master has just begun"
         read, shown = self._read, _shown(answer)
         if read is None or shown >= read.end:
             return None
@@ -169,6 +173,21 @@ class ClusterView:
         if cut is not None and cut < read.end:
             return None
         return f"lags: it ends at log offset {shown}, the checkpoint at {read.end}"
+
+    def _unsettled(self, answer: Frame) -> bool:
+        """Whether to wait for a master that does not know yet all that is confirmed.
+
+        Slaves know no more than it does, so their word is not taken meanwhile. One that does not
+        come to know it in time, once for a view, is taken as it is.
+        """
+        now = time.monotonic()
+        if answer.fields.get("role") == "master":
+            if answer.fields.get("settled") is not False:
+                self._settles_until = None
+            elif self._settles_until is None:
+                patience = min(NO_MASTER_SECONDS, self._options.max_staleness / 2)
+                self._settles_until = now + patience
+        return self._settles_until is not None and now < self._settles_until
 
     @property
     def group(self) -> str:

@@ -196,6 +196,8 @@ class FakeNode:
         self.own_starts: dict[tuple[str, int], int] = {}
         """Where it lost more of a queue's front than the cluster."""
         self.late = 0
+        self.settled = True
+        """As master: whether it knows of all that was acknowledged that it is confirmed."""
         self._sockets: list[socket.socket] = []
         self._threads: list[threading.Thread] = []
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -425,7 +427,8 @@ class FakeNode:
             start = self.cluster.starts.get((topic, queue), 0)
             queues[queue] = [start, len(stored), None if at is None else max(at, start)]
         role = "master" if self.master else "slave"
-        arrived.answer({"queues": queues, "confirm": self.confirm, "age_ms": 0, "role": role})
+        answer: dict[str, object] = {"queues": queues, "confirm": self.confirm, "age_ms": 0}
+        arrived.answer({**answer, "role": role, "settled": self.master and self.settled})
 
     def _topic(self, arrived: Arrived) -> None:
         name, queues = arrived.frame.fields["name"], arrived.frame.fields["queues"]

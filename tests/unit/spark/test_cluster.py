@@ -98,6 +98,29 @@ def test_a_lagging_slave_is_passed_over(cluster: FakeCluster) -> None:
     assert rows(tasks) == EVERYTHING
 
 
+@pytest.mark.parametrize("comes", [True, False])
+def test_a_master_that_has_just_begun_is_waited_for(cluster: FakeCluster, comes: bool) -> None:
+    """What was acknowledged before is shown; one that never comes to know it is taken as it is."""
+    master, asked = cluster.nodes["n1"], list[int]()
+    master.settled = False
+    for node in cluster.nodes.values():
+        node.late = 5
+
+    def learn(arrived: Any) -> bool:
+        """The third question finds a master that knows."""
+        asked.extend([arrived.frame.type] if arrived.frame.type == Type.OFFSETS else [])
+        if comes and len(asked) == 3:
+            master.settled = True
+            for node in cluster.nodes.values():
+                node.late = 0
+        return False
+
+    master.faults.append(learn)
+    found = rows(tasks_of(cluster, maxStaleness="10 s" if comes else "0.2 s"))
+    assert found == EVERYTHING if comes else set(found) < set(EVERYTHING)
+    assert len(asked) >= 3
+
+
 def test_nobody_has_it_in_time(cluster: FakeCluster) -> None:
     tasks = tasks_of(cluster, readFrom="n2")
     cluster.nodes["n2"].behind |= {0}
