@@ -530,7 +530,7 @@ class ProducerCore:
             if first is not None and now >= first.deadline:
                 why = f": {self.refusal.text}" if self.refusal is not None else ""
                 hint = self.refusal.hint if self.refusal is not None else None
-                text = f"no node took the section within {self.settings.timeout:g} s{why}"
+                text = f"no node took the section in time{why}"
                 self._break(lane, Unavailable(text, hint=hint), now)
         for number, sections in list(self._requests.items()):
             if all(section.done for section in sections):
