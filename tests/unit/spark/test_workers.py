@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import importlib
+import subprocess
+import sys
 
 import pytest
 
@@ -18,6 +20,30 @@ def test_a_worker_puts_aside_what_is_there_once(monkeypatch: pytest.MonkeyPatch)
     workers.settle()
     workers.settle()
     assert calls == ["freeze"]
+
+
+_BATCHES = """
+import resource, sys
+from twinlog.spark import workers
+if sys.argv[1] == "settled":
+    workers.settle()
+for turn in range(12):
+    if turn == 2:
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    columns = [b"x" * (2 << 20) for _ in range(5)]
+    del columns
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+def test_a_worker_keeps_the_memory_of_its_batches() -> None:
+    """Ten batches of 10 MiB are 25,600 pages; a settled worker is given none of them twice."""
+    faults = {
+        how: int(subprocess.check_output([sys.executable, "-c", _BATCHES, how]))
+        for how in ("settled", "plain")
+    }
+    assert faults["settled"] < 2560, faults
+    assert faults["plain"] > 10 * faults["settled"], faults
 
 
 @pytest.mark.parametrize("work", ["partitions", "read"])
