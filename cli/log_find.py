@@ -18,6 +18,7 @@ from cli.context import Context
 from cli.failures import Exit, Failure
 from cli.log import index_capacity, open_store, show
 from cli.log_dump import Item, Window, of_record, walk
+from cli.log_names import lost_bytes, require
 from cli.message_format import as_fields, parse_format
 from cli.options import Output
 from cli.parsing import PRIVATE
@@ -27,7 +28,6 @@ from twinlog.layout import LIGHT_PREFIX
 from twinlog.messages import Message, messages_of
 from twinlog.ranges import Mark, parse_range
 from twinlog.record import Record, decode
-from twinlog.store_log import Damage, Harm
 from twinlog.store_queues import Entry
 from twinlog.store_reader import StoreReader
 
@@ -55,7 +55,7 @@ def find(
 ) -> int:
     """Find records by key, unique id, log offset, message id or time.
 
-    Exit 0: found. 1: there is none. 2: none in what can be read of a damaged log.
+    Exit 0: found. 1: there is none. 2: none in what a damaged log still says. 66: no such topic.
 
     Args:
         directory: The data directory of a node, or a store of RocketMQ.
@@ -89,17 +89,14 @@ def find(
         items: list[Item] = [
             of_record(r, in_queue=r.log_offset in queued, bodies=bodies) for r in records
         ]
-        lost = 0 if items else sum(piece.length for piece in store.damage if _hides(piece))
+        lost = 0 if items else lost_bytes(store)
+        if not items and not lost:
+            require(store, topic, queue)
     show(items, directory, context, kind="LogFind")
     if lost:
         what = f"nothing was found, but {lost} bytes of {directory} cannot be read"
         raise Failure(Exit.UNDECIDED, what, hints=(f"see: twinlog log verify {directory}",))
     return Exit.OK if items else Exit.NO
-
-
-def _hides(damage: Damage) -> bool:
-    """Whether records may lie in damage: the torn tail of a log was never part of it."""
-    return damage.harm in (Harm.DAMAGE, Harm.UNREADABLE)
 
 
 def _entries(store: StoreReader, record: Record) -> Iterator[Entry]:
@@ -160,6 +157,8 @@ def cat(
 ) -> int:
     """Print the bodies of a store's records, decompressed, in log order.
 
+    Exit 66: the store has no such topic or queue. 2: none in what can be read of a damaged log.
+
     Args:
         directory: The data directory of a node, or a store of RocketMQ.
         range_: Which records: 4096:8192 (log offsets), -100: (the last hundred), +100, @-1h: .
@@ -183,13 +182,18 @@ def cat(
             for data in found
             if store_find.belongs(decode(data, check_crc=False), topic, queue)
         )
+        some = False
         if raw:
             for data in wanted:
+                some = True
                 context.printer.data(decode(data, check_crc=False).body)
-            return Exit.OK
-        while block := list(islice(wanted, LINES)):
-            messages = [message for data in block for message in messages_of(data)]
-            context.printer.text("".join([shown(message) for message in messages]))
+        else:
+            while block := list(islice(wanted, LINES)):
+                some = True
+                messages = [message for data in block for message in messages_of(data)]
+                context.printer.text("".join([shown(message) for message in messages]))
+        if not some:
+            require(store, topic, queue)
     return Exit.OK
 
 
@@ -209,7 +213,8 @@ def _stored(store: StoreReader, window: Window) -> Iterator[memoryview]:
 def _kept(store: StoreReader, topic: str | None) -> Iterator[memoryview]:
     queues = [queue for (name, _), queue in sorted(store.compacted.items()) if name == topic]
     if not queues:
+        require(store, topic)
         what = f"{store.root} has no compacted copy of topic {topic}"
-        raise Failure(Exit.MISSING, what, hints=("see: twinlog log info DIR --queues",))
+        raise Failure(Exit.MISSING, what, hints=(f"see: twinlog log info {store.root} --queues",))
     for queue in queues:
         yield from queue.records()

@@ -13,9 +13,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from twinlog.errors import UsageError
-from twinlog.layout import LIGHT_PREFIX
-from twinlog.record import Record
+from twinlog import kernels
+from twinlog.errors import CorruptionError, UsageError
+from twinlog.layout import LIGHT_PREFIX, LIGHT_PROPERTY
+from twinlog.record import Record, decode
+from twinlog.store_config import topic_queues
 from twinlog.store_log import Run
 from twinlog.store_queues import light_places
 from twinlog.store_reader import StoreReader
@@ -112,3 +114,36 @@ def by_queue_time(store: StoreReader, topic: str, queue: int, ms: int) -> Record
         if record is not None and record.store_timestamp >= ms:
             return record
     return None
+
+
+def places(store: StoreReader) -> set[tuple[str, int]]:
+    """Return (topic, queue) of everything that has a queue, or one set up in ``topics.json``.
+
+    Those whose queue is lost while the log has their records: `places_in_log`.
+    """
+    found = {(queue.topic, queue.queue) for queue in store.queues()}
+    found.update(store.compacted)
+    try:
+        named = topic_queues(store.config())
+    except CorruptionError:  # `log verify` says so; the queues are what is left to go by
+        return found
+    return found.union((name, number) for name, count in named.items() for number in range(count))
+
+
+def places_in_log(store: StoreReader) -> set[tuple[str, int]]:
+    """Return (topic, queue) of every record of the log, light queues too; reads all of it."""
+    found: set[tuple[str, int]] = set()
+    for run in store.pieces():
+        if not isinstance(run, Run):
+            continue
+        view = store.series.view(run.file)
+        at, end = run.offset - run.file.start, run.end - run.file.start
+        for name, number, _, _ in kernels.gather_queues(view, at, end, run.offset):
+            found.add((name.decode("utf-8", "replace"), number))
+        for where, _ in kernels.find_property(view, at, end, LIGHT_PROPERTY):
+            try:
+                record = decode(view, where, check_crc=False)
+            except CorruptionError:  # a batch whose CRC somebody made for it
+                continue
+            found.update((name, 0) for name, _ in light_places(record))
+    return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -142,6 +143,71 @@ def test_what_damage_hides(capsys: pytest.CaptureFixture[str], tmp_path: Path) -
     key = lost["properties"]["KEYS"].split()[0]
     assert main(["log", "find", str(root), "--key", key], {}) == 2
     assert "nothing was found, but 292 bytes of" in capsys.readouterr().err
+
+
+MISTYPED = (
+    ("cat", "--topic", "A"),
+    ("cat", "--topic", "%LMQ%none", "--raw"),
+    ("cat", "--topic", "ab", "-o", "jsonl"),
+    ("find", "--topic", "ab", "--key", "key-a-0"),
+    ("find", "--topic", "ab", "--at", "2020-01-01"),
+    ("find", "--topic", "ab", "--queue", "0", "--at", "2020-01-01"),
+)
+
+
+@pytest.mark.parametrize("words", MISTYPED, ids=" ".join)
+def test_a_topic_that_is_not_there(
+    capsys: pytest.CaptureFixture[str], root: Path, words: tuple[str, ...]
+) -> None:
+    """A name that was mistyped is told with exit 66; it looked like a topic without records."""
+    assert main(["log", words[0], str(root), *words[1:]], {}) == 66
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert f'there is no topic "{words[2]}" in {root}\n' in err
+    assert f"see: twinlog log info {root} --queues" in err
+
+
+def test_the_nearest_topic_and_the_queues_there_are(
+    capsys: pytest.CaptureFixture[str], root: Path
+) -> None:
+    """What a mistyped topic is like, and which numbers its queues have."""
+    topic = max((m["topic"] for m in manifest("01-basic")["messages"]), key=len)
+    assert main(["log", "cat", str(root), "--topic", f"{topic}x"], {}) == 66
+    assert f'the nearest is "{topic}"' in capsys.readouterr().err
+    assert main(["log", "cat", str(root), "--topic", topic, "--queue", "99"], {}) == 66
+    err = capsys.readouterr().err
+    assert f'there is no queue 99 of topic "{topic}" in {root}\n  there are 0' in err
+    assert main(["log", "cat", str(root), "--queue", "4444"], {}) == 66
+    assert f"there is no queue 4444 in {root}" in capsys.readouterr().err
+
+
+def test_a_topic_without_records(capsys: pytest.CaptureFixture[str], root: Path) -> None:
+    """It is known by topics.json, or by its records where a range leaves them out: no mistake."""
+    assert main(["log", "cat", str(root), "--topic", "TBW102"], {}) == 0
+    assert main(["log", "cat", str(root), "--topic", "a", "--range", "end:"], {}) == 0
+    assert main(["log", "find", str(root), "--topic", "TBW102", "--key", "a"], {}) == 1
+    assert capsys.readouterr().err == ""
+
+
+def test_a_topic_whose_queue_is_lost(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """The log has its records: it is there, though no queue and no config file names it."""
+    for case, topic in (("01-basic", "a"), ("08-lmq", "%LMQ%")):
+        root = unpack(case, tmp_path / case)
+        names = (queue["topic"] for queue in manifest(case)["queues"])
+        name = next(one for one in names if one == topic or one.startswith("%LMQ%"))
+        shutil.rmtree(root / "consumequeue" / name)
+        (root / "config" / "topics.json").write_text("no JSON")
+        assert main(["log", "cat", str(root), "--topic", name, "--range", "end:"], {}) == 0
+        assert capsys.readouterr().err == ""
+
+
+def test_a_topic_that_damage_may_hide(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Nobody knows which topics the lost records had: 2, not 66."""
+    root = unpack("01-basic", tmp_path)
+    flip(root / "commitlog" / f"{0:020d}", 88)
+    assert main(["log", "cat", str(root), "--topic", "none"], {}) == 2
+    err = capsys.readouterr().err
+    assert f'there is no topic "none" in {root}, but 284 bytes of it cannot be read' in err
 
 
 def test_an_output_that_was_closed(monkeypatch: pytest.MonkeyPatch, root: Path) -> None:
