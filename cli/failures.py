@@ -167,8 +167,10 @@ def exit_of(error: errors.TwinlogError) -> Exit:
             return Exit.DENIED
         case errors.UsageError() if error.code == "directory-in-use":
             return Exit.UNAVAILABLE
-        case errors.UsageError() if error.code in ("log-folder", "not-archived"):
+        case errors.UsageError() if error.code in _NOT_THERE:
             return Exit.MISSING
+        case errors.UsageError() if error.code == "unsound-store":
+            return Exit.DATA
         case errors.UsageError() if error.code in _OTHERS_DIRECTORY:
             return Exit.CONFIG
         case errors.UsageError():
@@ -177,6 +179,8 @@ def exit_of(error: errors.TwinlogError) -> Exit:
             return Exit.UNAVAILABLE
 
 
+_NOT_THERE = {"log-folder", "not-archived", "nothing-to-adopt"}
+"""A folder, an archive or a log that is not there."""
 _OTHERS_DIRECTORY = {"identity", "newer-version", "foreign-store"}
 """The data directory is not what the cluster file takes it for."""
 

@@ -42,6 +42,8 @@ def adopt(
     All that is in its log becomes epoch 0; the group's first epoch begins in a new file. Copies
     that are adopted on several nodes have equal logs.
 
+    Exit 65: it is damaged, or was not stopped cleanly; nothing was changed. 66: it has no log.
+
     Args:
         directory: The store, stopped cleanly; nobody may be using it.
         cluster: Name of the cluster; default that of the store, if it was ours.

@@ -65,6 +65,8 @@ from twinlog.store_queues import BatchQueue, Queue
 from twinlog.store_reader import StoreReader
 
 ASIDE = "cut"
+UNSOUND = "unsound-store"
+"""Code of the refusal of a store that is damaged, or whose log has no certain end."""
 BATCH_MAX = 1024 * 1024
 """Records are joined up to this many bytes, as an append of ours does."""
 _BLANK_MIN = BLANK.size
@@ -133,11 +135,14 @@ def plan_adoption(reader: StoreReader, ours: StoreReader) -> Adoption:
         ours: The same directory by the rules of its kind.
 
     Raises:
-        ForeignStore: It cannot be adopted as it stands; says why and what to do first.
+        ForeignStore: It cannot be adopted as it stands; says why and what to do first. Code
+            `UNSOUND` where it is damaged or was not stopped cleanly, ``nothing-to-adopt`` without a
+            log file, ``queue-extension`` where its queues have one.
     """
     abort = reader.root / ABORT
     if not reader.clean and len(abort.read_bytes().split()) != _ABORT_WORDS:
-        raise _refused("it was not stopped cleanly", "twinlog log repair DIR, or a clean stop")
+        repair = f"stop its broker cleanly, or: twinlog log repair {reader.root}"
+        raise _refused("it was not stopped cleanly", repair)
     size = _segment_size(reader)
     _must_be_sound(reader, ours)
     proven = ours.end if ours.ours else reader.start
@@ -177,14 +182,18 @@ def _closed(reader: StoreReader, size: int) -> int:
     return border if bytes(reader.series.read(reader.end, len(blank))) == blank else reader.end
 
 
-def _refused(text: str, hint: str) -> ForeignStore:
-    return ForeignStore(f"the directory cannot be adopted: {text}", hint=hint)
+def _refused(text: str, hint: str, code: str = UNSOUND) -> ForeignStore:
+    return ForeignStore(f"the directory cannot be adopted: {text}", hint=hint, code=code)
 
 
 def _segment_size(reader: StoreReader) -> int:
     sizes = {file.size for file in reader.series.files}
+    if not sizes:
+        hint = "an empty store needs no adoption: a node makes it when it starts"
+        raise _refused("there is no log file in it", hint, "nothing-to-adopt")
     if len(sizes) != 1:
-        raise _refused(f"its log files have {len(sizes)} sizes", "twinlog log info DIR")
+        see = f"see: twinlog log info {reader.root}"
+        raise _refused(f"its log files have {len(sizes)} sizes", see)
     [size] = sizes
     if size < SEGMENT_SIZE_MIN or size % 4096 or reader.start % size:
         raise _refused(f"its log files have {size} bytes", "files of n x 4 KiB, from 16 KiB on")
@@ -193,30 +202,32 @@ def _segment_size(reader: StoreReader) -> int:
 
 def _queue_file_size(reader: StoreReader) -> int:
     stored = reader.stored_queues.values()
+    repair = f"twinlog log repair {reader.root}"
     batch = {size for q in stored if isinstance(q, BatchQueue) for size in q.file_sizes()}
     if len(batch) > 1 or any(size % BATCH_QUEUE_UNIT.size for size in batch):
-        raise _refused("its batch queue files differ in size", "twinlog log repair DIR")
+        raise _refused("its batch queue files differ in size", repair)
     sizes = {size for q in stored if isinstance(q, Queue) for size in q.file_sizes()}
     if not sizes:
         return QUEUE_FILE_SIZE_DEFAULT
     if len(sizes) != 1 or max(sizes) % 20:
-        raise _refused("its queue files differ in size", "twinlog log repair DIR")
+        raise _refused("its queue files differ in size", repair)
     return max(sizes)
 
 
 def _must_be_sound(reader: StoreReader, ours: StoreReader) -> None:
+    see = f"see: twinlog log verify {reader.root}"
     bad = [d for d in ours.damage if d.harm is not Harm.LEFTOVER] if ours.ours else []
     if bad:
         where = f"{bad[0].name} at {bad[0].offset}"
-        raise _refused(f"{where}: {bad[0].what}", "see: twinlog log verify DIR")
+        raise _refused(f"{where}: {bad[0].what}", see)
     for queue in reader.queues():
         if any(True for _ in queue.extensions()):
             text = f"queue {queue.topic}/{queue.queue} has an extension (consumequeue_ext)"
-            raise _refused(text, "read it with twinlog log")
+            raise _refused(text, "read it with twinlog log", "queue-extension")
     wrong = [f for f in verify(reader).findings if f.grade is not Grade.NOTE]
     if wrong:
         text = f"{wrong[0].file}: {wrong[0].what}"
-        raise _refused(text, "see: twinlog log verify DIR; then: twinlog log repair DIR")
+        raise _refused(text, f"{see}; then: twinlog log repair {reader.root}")
 
 
 def _last_record(reader: StoreReader) -> Record | None:

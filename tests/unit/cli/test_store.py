@@ -9,6 +9,7 @@ import pytest
 
 from cli.app import main
 from tests.golden.manifest import manifest, unpack
+from tests.unit.twinlog.ours import flip
 from twinlog.store_check import Grade, verify
 from twinlog.store_reader import StoreReader
 
@@ -44,13 +45,39 @@ def test_adopting(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert not (root / "cut" / "adopt-2").exists()
 
 
+REFUSED = (
+    ("03-crash", 65, "it was not stopped cleanly", "or: twinlog log repair {root}\n"),
+    ("17-lost-queue-clean", 65, "have no entry", "see: twinlog log verify {root}; then: "),
+    (
+        "02-rollover",
+        65,
+        "00000000000000000000: the body does not match its CRC",
+        "see: twinlog log verify {root}",
+    ),
+    ("18-cqext", 64, "has an extension (consumequeue_ext)", "read it with twinlog log\n"),
+)
+"""Case, exit code, what is said, which hint is given."""
+
+
 def test_what_is_no_store(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """66 where nothing is; 78 with the reason where it is in no state to be adopted."""
+    """66 where nothing is; 65 with the reason where it is damaged or has no certain end.
+
+    64 where another command is the right one. The hint names the directory: it can be pasted.
+    """
     assert main(["store", "adopt", str(tmp_path / "none")], {}) == 66
-    root = unpack("03-crash", tmp_path)
-    code = main(["store", "adopt", str(root), "--cluster", "c", "--node", "n", "--yes"], {})
-    assert code == 78
-    assert "not stopped cleanly" in capsys.readouterr().err
+    named = ["--cluster", "c", "--node", "n", "--yes"]
+    for case, code, text, hint in REFUSED:
+        root = unpack(case, tmp_path / case)
+        if case == "02-rollover":
+            flip(root / "commitlog" / f"{0:020d}", 88)
+        assert main(["store", "adopt", str(root), *named], {}) == code, case
+        err = capsys.readouterr().err
+        assert text in err
+        assert hint.format(root=root) in err
+        assert not (root / "twinlog").exists()
+    (tmp_path / "empty" / "commitlog").mkdir(parents=True)
+    assert main(["store", "adopt", str(tmp_path / "empty"), *named], {}) == 66
+    assert "there is no log file in it" in capsys.readouterr().err
 
 
 def test_an_adoption_that_ended_early_is_finished(
