@@ -65,10 +65,10 @@ class FakeCluster:
         self.changed = threading.Condition(self.lock)
 
     def wait_parked(self, node: str, count: int) -> None:
-        """Wait until so many reads are parked at a node; 5 s at most."""
+        """Wait until so many reads are parked at a node; a minute at most."""
         with self.changed:
             assert self.changed.wait_for(
-                lambda: sum(each.node.name == node for each in self.parked) == count, 5
+                lambda: sum(each.node.name == node for each in self.parked) == count, 60
             ), f"{count} reads at {node}"
 
     def add_node(self, name: str) -> FakeNode:
@@ -212,7 +212,7 @@ class FakeNode:
             with contextlib.suppress(OSError):
                 each.shutdown(socket.SHUT_RDWR)
         for thread in self._threads:
-            thread.join(5)
+            thread.join(60)
             assert not thread.is_alive(), thread.name
         for each in (self._listener, *self._sockets):
             each.close()

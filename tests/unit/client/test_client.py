@@ -6,11 +6,11 @@ import pickle
 import subprocess
 import sys
 import threading
-import time
 
 import anyio
 import pytest
 
+from tests.unit.client.conftest import Clock
 from tests.unit.client.fake_node import Arrived, Drop, FakeCluster, Keep
 from twinlog import Client, pipeline
 from twinlog.aio_connection import AsyncConnection
@@ -119,7 +119,7 @@ def test_a_dead_master_is_waited_for(client: Client, cluster: FakeCluster) -> No
     cluster.nodes["n2"].faults.append(notice)
 
     def elect() -> None:
-        assert seen.wait(5)
+        assert seen.wait(60)
         with cluster.lock:
             cluster.leader, cluster.epoch = "n3", 8
 
@@ -168,7 +168,9 @@ def test_an_answer_cut_in_the_middle_is_no_answer(client: Client, cluster: FakeC
     assert cluster.bodies()[0] == [b"first", b"second"]
 
 
-def test_no_answer_in_time_is_unknown(client: Client, cluster: FakeCluster) -> None:
+def test_no_answer_in_time_is_unknown(
+    client: Client, cluster: FakeCluster, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A request that was received and never answered may be stored; nothing else is said."""
     client.send("orders", b"first", queue=0)
 
@@ -177,9 +179,10 @@ def test_no_answer_in_time_is_unknown(client: Client, cluster: FakeCluster) -> N
             raise Keep
         return False
 
-    cluster.nodes["n1"].faults.append(silent)
+    monkeypatch.setattr(pipeline, "PATIENCE_SECONDS", 0.01)
+    cluster.nodes["n1"].faults.append(clock.passing(Type.APPEND, silent))
     with pytest.raises(OutcomeUnknown) as caught:
-        client.send("orders", b"second", queue=0, timeout=0.2)
+        client.send("orders", b"second", queue=0, timeout=60.0)
     assert caught.value.hint
     cluster.nodes["n1"].faults.clear()
     assert client.send("orders", b"third", queue=0).queue_offset == 1
@@ -205,28 +208,11 @@ def test_a_master_that_falls_silent_is_doubted(
     assert (receipt.queue_offset, receipt.epoch) == (1, 8)
 
 
-class Sleeper:
-    """A clock that jumps over what its user would sleep through."""
-
-    def __init__(self) -> None:
-        self.slept = 0.0
-
-    def monotonic(self) -> float:
-        return time.monotonic() + self.slept
-
-    def time_ns(self) -> int:
-        return time.time_ns()
-
-    def sleep(self, seconds: float) -> None:
-        self.slept += seconds
-
-
 def test_a_refusal_for_now_is_retried_until_the_deadline(
-    client: Client, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+    client: Client, cluster: FakeCluster, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Too few nodes in sync: tried again, then not stored, with the node's own reason."""
-    clock = Sleeper()
-    monkeypatch.setattr(pipeline, "time", clock)
+    clock.jumps = True
     client.send("orders", b"first", queue=0)
     refused: list[Arrived] = []
 
@@ -245,7 +231,7 @@ def test_a_refusal_for_now_is_retried_until_the_deadline(
         client.send("orders", b"second", queue=0, timeout=60.0)
     assert len(refused) == 3
     cluster.nodes["n1"].faults.clear()
-    clock.sleep(3600.0)  # the pause is over
+    clock.jump(3600.0)  # the pause is over
     assert client.send("orders", b"third", queue=0).queue_offset == 1
     assert NotEnoughInSync.default_retryable
 
@@ -364,16 +350,20 @@ def test_a_closed_producer_takes_nothing(client: Client) -> None:
 
 def test_a_producer_waits_when_too_much_is_unanswered(client: Client, cluster: FakeCluster) -> None:
     """The caller is held up instead of a growing queue, and goes on when answers come."""
-    node = cluster.nodes["n1"]
+    node, looked = cluster.nodes["n1"], threading.Event()
 
     def keep(arrived: Arrived) -> bool:
         if arrived.frame.type != Type.APPEND:
             return False
         node.kept.append(arrived)
         if len(node.kept) == 5:
-            node.faults.clear()
             for kept in node.kept:
                 kept.serve()
+        elif len(node.kept) == 20:
+            assert looked.wait(60)
+            arrived.serve()
+        elif len(node.kept) > 5:
+            arrived.serve()
         return True
 
     with client.producer("orders", batch=1) as producer:
@@ -382,18 +372,21 @@ def test_a_producer_waits_when_too_much_is_unanswered(client: Client, cluster: F
             producer.send(b"%02d" % number, queue=0)
         with pytest.raises(Unavailable):
             producer.flush(0.0)
+        looked.set()
     assert cluster.bodies()[0] == [b"%02d" % number for number in range(20)]
 
 
+@pytest.mark.usefixtures("long_pauses")
 def test_nobody_there(cluster: FakeCluster) -> None:
     """No node answers before the deadline: not done, and the addresses are named."""
     address = cluster.nodes["n1"].address
     cluster.close()
     cluster.nodes.clear()
-    with Client(address, timeout=0.2) as client, pytest.raises(Unavailable, match=address):
+    with Client(address, timeout=60.0) as client, pytest.raises(Unavailable, match=address):
         client.topics()
 
 
+@pytest.mark.usefixtures("long_pauses")
 def test_a_peer_that_is_no_node(client: Client, cluster: FakeCluster) -> None:
     """A web server at the address is named as one; the other endpoint is asked."""
     cluster.nodes["n1"].greeting = b"HTTP/1.1 400 Bad Request\r\n\r\n"
@@ -401,7 +394,7 @@ def test_a_peer_that_is_no_node(client: Client, cluster: FakeCluster) -> None:
         cluster.leader = "n2"
     assert client.topics() == {"orders": 4}
     with (
-        Client(cluster.nodes["n1"].address, timeout=0.2) as lost,
+        Client(cluster.nodes["n1"].address, timeout=60.0) as lost,
         pytest.raises(Unavailable, match="speaks HTTP"),
     ):
         lost.topics()

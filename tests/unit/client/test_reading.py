@@ -12,6 +12,7 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.unit.client.conftest import Clock
 from tests.unit.client.fake_node import Arrived, Drop, FakeCluster
 from twinlog import Client, record
 from twinlog.compression import decompress
@@ -196,27 +197,29 @@ def test_a_reader_goes_back_to_a_slave(
     assert cluster.nodes["n2"].count(Type.READ) > 10
 
 
-def test_a_slave_that_is_behind(filled: Client, cluster: FakeCluster) -> None:
+def test_a_slave_that_is_behind(filled: Client, cluster: FakeCluster, clock: Clock) -> None:
     """What the master knows of is waited for, then read elsewhere; never cut short silently."""
     cluster.nodes["n2"].behind = {2}
     cluster.nodes["n3"].behind = {2}
     assert numbers(filled.read("orders", read_from="slave")) == list(range(40))
+    cluster.nodes["n3"].faults.append(clock.passing(Type.READ))
     with pytest.raises(Unavailable, match=r"orders/2@5 on n3 is not there yet"):
-        list(filled.read("orders", read_from="n3", timeout=0.3))
+        list(filled.read("orders", read_from="n3"))
 
 
-def test_stale_and_unconfirmed(filled: Client, cluster: FakeCluster) -> None:
+def test_stale_and_unconfirmed(filled: Client, cluster: FakeCluster, clock: Clock) -> None:
     """A stale slave is left; a record above confirm is told as such when time is up."""
     cluster.nodes["n2"].faults.append(answer_status("n2", "stale"))  # type: ignore[arg-type]
     assert numbers(filled.read("orders", read_from="slave")) == list(range(40))
-    cluster.nodes["n3"].faults.append(answer_status("n3", "above-confirm", confirm=77))  # type: ignore[arg-type]
+    above = answer_status("n3", "above-confirm", confirm=77)
+    cluster.nodes["n3"].faults.append(clock.passing(Type.READ, above))  # type: ignore[arg-type]
     with pytest.raises(NotYetConfirmed) as caught:
-        list(filled.read("orders", read_from="n3", timeout=0.2))
+        list(filled.read("orders", read_from="n3"))
     assert caught.value.confirm == 77
     assert caught.value.retryable
 
 
-def test_progress_is_never_moved(filled: Client, cluster: FakeCluster) -> None:
+def test_progress_is_never_moved(filled: Client, cluster: FakeCluster, clock: Clock) -> None:
     """Offsets that are gone, or that lie past the end, are errors that name the borders."""
     with pytest.raises(OffsetBeyond) as beyond:
         list(filled.read("orders", "11:", queue=0))
@@ -226,9 +229,10 @@ def test_progress_is_never_moved(filled: Client, cluster: FakeCluster) -> None:
         list(filled.read("orders", "2:", queue=0, read_from="master"))
     assert gone.value.start == 4
     assert "4:" in str(gone.value.hint)
-    cluster.nodes["n1"].faults[:] = [answer_status("n1", "past-end", end=3)]  # type: ignore[list-item]
+    past = answer_status("n1", "past-end", end=3)
+    cluster.nodes["n1"].faults[:] = [clock.passing(Type.READ, past)]  # type: ignore[arg-type]
     with pytest.raises(OffsetBeyond) as beyond:
-        list(filled.read("orders", "2:", queue=0, read_from="master", timeout=0.1))
+        list(filled.read("orders", "2:", queue=0, read_from="master"))
     assert beyond.value.end == 3
 
 
@@ -246,6 +250,7 @@ def test_mistakes(filled: Client) -> None:
         filled.get("orders/0@10")
 
 
+@pytest.mark.usefixtures("long_pauses")
 def test_a_reader_can_do_without_a_master(
     filled: Client, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -255,17 +260,18 @@ def test_a_reader_can_do_without_a_master(
     assert numbers(filled.read("orders", "8:", read_from="slave", queue=0)) == [8, 9]
     assert numbers(filled.read("orders", "8:", read_from="n3", queue=0)) == [8, 9]
     with pytest.raises(Unavailable):
-        list(filled.read("orders", read_from="master", timeout=0.2))
+        list(filled.read("orders", read_from="master"))
 
 
+@pytest.mark.usefixtures("long_pauses")
 def test_a_reader_waits_for_its_node(filled: Client, cluster: FakeCluster) -> None:
     """A node that is down, and one that nobody knows, are told apart from an empty queue."""
     filled.metadata()
     cluster.nodes["n3"].close()
     with pytest.raises(Unavailable, match="127"):
-        list(filled.read("orders", read_from="n3", timeout=0.2))
+        list(filled.read("orders", read_from="n3"))
     with pytest.raises(Unavailable, match="n9 does not serve"):
-        list(filled.read("orders", read_from="n9", timeout=0.2))
+        list(filled.read("orders", read_from="n9"))
 
 
 @pytest.mark.parametrize("code", ["busy", "denied"])
@@ -324,15 +330,14 @@ def test_a_filtered_stretch_without_a_match_is_progress(
 
 
 def test_a_topic_that_the_master_does_not_know_any_more(
-    filled: Client, cluster: FakeCluster
+    filled: Client, cluster: FakeCluster, clock: Clock
 ) -> None:
     """While reading: waited for (a master that starts learns its topics), then told."""
-    cluster.nodes["n1"].faults.append(answer_status("n1", "unknown-topic"))  # type: ignore[arg-type]
-    with pytest.raises(UnknownTopic, match="no topic orders"):
-        list(filled.read("orders", read_from="master", timeout=0.1))
-    cluster.nodes["n1"].faults[:] = [answer_status("n1", "unknown-queue")]  # type: ignore[list-item]
-    with pytest.raises(UnknownTopic, match="no such queue"):
-        list(filled.read("orders", read_from="master", timeout=0.1))
+    for status, why in (("unknown-topic", "no topic orders"), ("unknown-queue", "no such queue")):
+        fault = answer_status("n1", status)
+        cluster.nodes["n1"].faults[:] = [clock.passing(Type.READ, fault)]  # type: ignore[arg-type]
+        with pytest.raises(UnknownTopic, match=why):
+            list(filled.read("orders", read_from="master"))
 
 
 def test_advice_of_the_master_is_followed(filled: Client, cluster: FakeCluster) -> None:
@@ -431,7 +436,7 @@ def test_a_follower_that_moves_takes_every_queue_along(
 
     cluster.nodes["n2"].faults.append(fault)
     found: list[int] = []
-    read = filled.read("orders", "end", follow=True, limit=4, read_from="slave", timeout=3)
+    read = filled.read("orders", "end", follow=True, limit=4, read_from="slave")
     reader = threading.Thread(target=lambda: found.extend(numbers(read)))
     reader.start()
     try:
@@ -441,7 +446,7 @@ def test_a_follower_that_moves_takes_every_queue_along(
             for queue in range(4):
                 sender.send("orders", b"1", queue=queue)
         cluster.close()
-        reader.join(10)
+        reader.join(60)
     assert (found, len(met)) == ([1, 1, 1, 1], 1)
 
 
