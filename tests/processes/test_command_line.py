@@ -21,7 +21,7 @@ from twinlog import Client
 from twinlog.errors import OutcomeUnknown
 
 ROOT = Path(__file__).parents[2]
-WAIT_SECONDS = 60.0
+WAIT_SECONDS = 120.0
 
 pytestmark = pytest.mark.processes
 
@@ -291,14 +291,16 @@ def test_a_cluster_in_the_foreground(tmp_path: Path) -> None:
     shell = Shell(tmp_path)
     process = shell.start("dev up -n 1 --base-port 0")
     assert process.stderr is not None
+    # The node's own word may come behind ours: its run file, which says the same, is written first.
+    wanted = {"ready · ", r"n1 +\| ready in"}
     lines: list[str] = []
     for line in process.stderr:
         lines.append(line)
-        if line.startswith("ready · "):
+        wanted = {each for each in wanted if not re.match(each, line)}
+        if not wanted:
             break
-    assert any(re.match(r"n1 +\| ready in", line) for line in lines), lines
-    status = shell.document("cluster status")
-    assert status["health"] == "healthy"
+    assert not wanted, lines
+    wait_healthy(shell)  # it serves, but becomes master only with what the coordinator says
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=WAIT_SECONDS)
     assert process.returncode == 130
