@@ -31,7 +31,7 @@ async def found(cluster: Cluster, name: str, count: int, topic: str = "t") -> li
     """Read a topic from one node until it has shown so many records."""
     async with cluster.client(name) as client:
         numbers: list[int] = []
-        with trio.fail_after(10):
+        with trio.fail_after(60):
             while len(numbers) < count:
                 answer = await client.read(topic, len(numbers), wait_ms=2000)
                 numbers += [int(body) for body in bodies(answer)]

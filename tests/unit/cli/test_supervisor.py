@@ -17,7 +17,7 @@ from cli.supervised import Supervised
 from cli.supervisor import COORDINATOR
 
 ROOT = Path(__file__).parents[3]
-WAIT_SECONDS = 30.0
+WAIT_SECONDS = 60.0
 
 pytestmark = pytest.mark.slow
 

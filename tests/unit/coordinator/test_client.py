@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import socket
+import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import cast
 
 import pytest
 import trio
+from trio.testing import MockClock
 
 from replication import coordinator_client
 from replication.coordinator_calls import CoordinatorCalls
@@ -65,7 +67,7 @@ async def against(behave: Behave, body: Body, **options: object) -> list[tuple[s
         events.append((name, level))
 
     fake = Fake(behave)
-    with trio.fail_after(10):
+    with trio.fail_after(60):
         async with trio.open_nursery() as nursery:
             listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
             nursery.start_soon(trio.serve_listeners, fake.connection, listeners)
@@ -139,9 +141,13 @@ async def test_an_answer_is_an_answer() -> None:
 
 
 @pytest.mark.parametrize("behave", [silent, reset, garbled, refuses, shapeless, odd_state])
-async def test_everything_else_is_unknown(behave: Behave, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_everything_else_is_unknown(behave: Behave, mock_clock: MockClock) -> None:
     """The operation may have been carried out, so nobody may be told that it was not."""
-    monkeypatch.setattr(coordinator_client, "CALL_SECONDS", 0.5)
+
+    async def passing(stream: trio.SocketStream, frame: wire.Frame) -> None:
+        await behave(stream, frame)
+        if behave is silent:
+            mock_clock.jump(coordinator_client.CALL_SECONDS)
 
     async def body(client: CoordinatorClient, fake: Fake) -> None:
         outcome = await client.call({"op": "elect"})
@@ -149,7 +155,7 @@ async def test_everything_else_is_unknown(behave: Behave, monkeypatch: pytest.Mo
         assert outcome.sent
         assert len(fake.seen) == 1, "nothing is sent twice"
 
-    events = await against(behave, body)
+    events = await against(passing, body)
     assert [name for name, _ in events] in (["coordinator_lost"], ["coordinator_refused"])
 
 
@@ -167,14 +173,17 @@ async def test_a_refused_connection_was_never_sent() -> None:
 
 
 async def test_after_an_unknown_the_next_call_has_a_connection_of_its_own(
-    monkeypatch: pytest.MonkeyPatch,
+    mock_clock: MockClock,
 ) -> None:
     """A late answer to the first question is never taken for the second's."""
-    monkeypatch.setattr(coordinator_client, "CALL_SECONDS", 0.5)
-    answers = [silent, good]
+    asked: list[wire.Frame] = []
 
     async def behave(stream: trio.SocketStream, frame: wire.Frame) -> None:
-        await answers.pop(0)(stream, frame)
+        asked.append(frame)
+        if len(asked) == 1:
+            mock_clock.jump(coordinator_client.CALL_SECONDS)
+        else:
+            await good(stream, frame)
 
     async def body(client: CoordinatorClient, fake: Fake) -> None:
         assert isinstance(await client.call({"op": "a"}), Unknown)
@@ -208,17 +217,18 @@ async def test_one_change_is_outstanding() -> None:
 
 
 async def test_a_cancelled_call_leaves_no_half_question() -> None:
-    calls: list[wire.Frame] = []
+    asked = trio.Event()
 
     async def once(stream: trio.SocketStream, frame: wire.Frame) -> None:
-        calls.append(frame)
-        if len(calls) > 1:
+        if asked.is_set():
             await reply(stream, frame, OK)
+        asked.set()
 
     async def body(client: CoordinatorClient, fake: Fake) -> None:
-        with trio.move_on_after(0.05) as scope:
-            await client.call({"op": "a"})
-        assert scope.cancelled_caught
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(client.call, {"op": "a"})
+            await asked.wait()
+            nursery.cancel_scope.cancel()
         assert await client.call({"op": "b"}) == OK
 
     await against(once, body)
@@ -285,8 +295,10 @@ async def blocking(behave: Behave, question: Callable[[CoordinatorCalls], object
         endpoints = client._calls._endpoints()
 
         def ask() -> object:
-            timeout = 0.5 if behave is silent else 5.0
-            with CoordinatorCalls(endpoints, NAMES, timeout=timeout) as calls:
+            with CoordinatorCalls(endpoints, NAMES, timeout=60.0) as calls:
+                if behave is silent:  # the time is over when the question is sent, not before
+                    calls._connected(time.monotonic() + 60.0)
+                    calls._timeout = 0.1
                 return question(calls)
 
         found.append(await trio.to_thread.run_sync(ask))

@@ -56,12 +56,13 @@ class Process:
 
     def calls(self) -> CoordinatorCalls:
         """A blocking client."""
-        return CoordinatorCalls(self.config.coordinator.found(), wire.names_crc("demo", "g1"))
+        names = wire.names_crc("demo", "g1")
+        return CoordinatorCalls(self.config.coordinator.found(), names, timeout=60.0)
 
     def end(self, signum: int) -> tuple[int, str, str]:
         """Send a signal; return exit status and what it logged."""
         self.process.send_signal(signum)
-        said, log = self.process.communicate(timeout=20)
+        said, log = self.process.communicate(timeout=60)
         return self.process.returncode, said, log
 
 

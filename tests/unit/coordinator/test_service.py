@@ -103,7 +103,7 @@ class Coordinator:
 
     def ask(self, question: Callable[[CoordinatorCalls], object], names: int = NAMES) -> object:
         """Ask with the blocking client (in a thread)."""
-        with CoordinatorCalls([("127.0.0.1", self.port)], names, timeout=5) as calls:
+        with CoordinatorCalls([("127.0.0.1", self.port)], names, timeout=60) as calls:
             return question(calls)
 
 
@@ -112,7 +112,7 @@ Body = Callable[[Coordinator], Awaitable[None]]
 
 async def with_coordinator(folder: Path, body: Body) -> None:
     """Run ``body`` beside a started coordinator."""
-    with trio.fail_after(20):
+    with trio.fail_after(60):
         async with trio.open_nursery() as nursery:
             coordinator = Coordinator(folder, nursery)
             await coordinator.start()
@@ -216,7 +216,7 @@ async def test_a_disk_that_refuses_stops_the_coordinator(
 
             nursery.start_soon(call)
 
-    with trio.fail_after(20), pytest.raises(BaseExceptionGroup) as caught:
+    with trio.fail_after(60), pytest.raises(BaseExceptionGroup) as caught:
         await run()
     assert caught.group_contains(StoreStopped)
     assert isinstance(outcomes[0], Unknown)
@@ -333,6 +333,7 @@ async def test_a_watch_ends_with_the_change(
 async def test_live_entries_reach_everybody_and_are_not_kept(tmp_path: Path) -> None:
     async def body(coordinator: Coordinator) -> None:
         first, second = coordinator.client("n1"), coordinator.client("n2")
+        began = trio.current_time()
         first.publish({"host": "127.0.0.1", "client_port": 7})
         async with trio.open_nursery() as nursery:
             await nursery.start(first.run)
@@ -342,7 +343,8 @@ async def test_live_entries_reach_everybody_and_are_not_kept(tmp_path: Path) -> 
             while "n1" not in second.live:
                 await trio.testing.wait_all_tasks_blocked(0.01)
             assert second.live["n1"]["client_port"] == 7
-            assert cast("float", second.live["n1"]["age"]) < 5
+            age = cast("float", second.live["n1"]["age"])
+            assert 0 <= age <= trio.current_time() - began + 0.001
             nursery.cancel_scope.cancel()
         live = await ask(coordinator, lambda calls: calls.live())
         assert set(cast("dict[str, object]", live)) == {"n1"}

@@ -56,7 +56,7 @@ async def sending() -> AsyncIterator[tuple[Outbox, Stream, socket.socket]]:
 async def drain(sock: socket.socket, count: int, most: int = 1 << 20) -> bytes:
     """Receive exactly so many bytes."""
     got = bytearray()
-    with trio.fail_after(5):
+    with trio.fail_after(60):
         while len(got) < count:
             await trio.lowlevel.wait_readable(sock)
             got += sock.recv(min(count - len(got), most))

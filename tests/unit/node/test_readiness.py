@@ -34,7 +34,7 @@ def pair() -> tuple[socket.socket, socket.socket]:
 
 async def until(condition: Callable[[], bool]) -> None:
     """Let the loop turn until something holds."""
-    with trio.fail_after(5):
+    with trio.fail_after(60):
         while not condition():
             await trio.lowlevel.checkpoint()
 

@@ -45,7 +45,7 @@ def nothing() -> None:
 
 async def until(condition: Callable[[], bool]) -> None:
     """Let the loop turn until something holds."""
-    with trio.fail_after(5):
+    with trio.fail_after(60):
         while not condition():
             await trio.lowlevel.checkpoint()
 
@@ -53,7 +53,7 @@ async def until(condition: Callable[[], bool]) -> None:
 async def drain(sock: socket.socket, count: int) -> bytes:
     """Receive exactly so many bytes."""
     got = bytearray()
-    with trio.fail_after(5):
+    with trio.fail_after(60):
         while len(got) < count:
             await trio.lowlevel.wait_readable(sock)
             got += sock.recv(count - len(got))
@@ -99,7 +99,7 @@ async def test_a_peer_that_leaves_inside_a_frame_is_told_apart() -> None:
         async with streams() as (stream, theirs):
             theirs.send(data)
             theirs.close()
-            with trio.fail_after(5):
+            with trio.fail_after(60):
                 assert await stream.serve(lambda _: None, nothing) == why
 
 
@@ -163,7 +163,7 @@ async def test_finish_sends_what_was_queued_and_hands_out_nothing_more() -> None
             stream.finish("done")
 
         theirs.send(frame(1) + frame(2))
-        with trio.fail_after(5):
+        with trio.fail_after(60):
             assert await stream.serve(on_frame, stream._outbox.flush) == "done"  # pyright: ignore
         assert got == [1]
         assert theirs.recv(100) == b"last word"
@@ -235,7 +235,7 @@ async def test_a_defect_costs_its_own_connection_only(paused: bool) -> None:
             outbox.flush()
 
         theirs.send(b"".join(frame(number) for number in range(5)))
-        with trio.fail_after(5):
+        with trio.fail_after(60):
             assert await stream.serve(on_frame, end) == "defect"
         assert [type(error) for error in told] == [KeyError]
         assert ends

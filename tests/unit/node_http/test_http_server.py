@@ -45,7 +45,7 @@ class Fake:
 
 async def asked(pages: Pages, body: Body) -> None:
     """Serve ``pages`` on a free port and run ``body`` with a client of it."""
-    with trio.fail_after(10), listen("127.0.0.1", 0) as listener:
+    with trio.fail_after(60), listen("127.0.0.1", 0) as listener:
         async with trio.open_nursery() as nursery:
             port = await nursery.start(serve, listener, pages)
             async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client:

@@ -158,7 +158,7 @@ def test_progress_is_told_while_there_are_tasks(monkeypatch: pytest.MonkeyPatch)
             return cast("StatusTracker", Tracker())
 
     watch = Watch(Watched(), lambda done, tasks: told.append((done, tasks)))
-    assert enough.wait(5)
+    assert enough.wait(60)
     watch.stop()
     assert told == [(3, 8)] * 3
 
