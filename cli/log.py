@@ -339,14 +339,24 @@ def _verified(
             "queue_entries": verdict.entries,
             "findings": findings,
             "more_findings": verdict.more,
+            "not_checked": [{"file": name, "reason": why} for name, why in verdict.unchecked],
         },
         head=head,
         tables=[Table(columns("GRADE FILE POSITION> OFFSET> LENGTH> WHAT READABLE"), rows)]
         if rows
         else (),
+        tail="\n".join(_unchecked(verdict)),
         items=findings,
         names=[f.file for f in verdict.findings],
     )
+
+
+def _unchecked(verdict: Verdict) -> list[str]:
+    """One line for each reason why something was not judged."""
+    found: dict[str, list[str]] = {}
+    for name, why in verdict.unchecked:
+        found.setdefault(why, []).append(name)
+    return [f"not checked: {', '.join(names)} ({why})" for why, names in found.items()]
 
 
 def compare(first: Path, second: Path, /, *, context: Annotated[Context, PRIVATE]) -> int:

@@ -13,11 +13,9 @@ from dataclasses import dataclass
 from cli.fields import table
 from cli.render import Cell, Table, Time, columns
 from twinlog.store_reader import StoreReader
-from twinlog.store_timers import Timers, TimerSlot, TimerUnit
+from twinlog.store_timers import DELETE, ROLL, Timers, TimerSlot, TimerUnit
 
 Fields = dict[str, object]
-ROLL, DELETE = 2, 4
-"""Bits of a timer unit's magic: entered again later; takes another one back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +76,7 @@ def _slot(slot: TimerSlot, units: list[TimerUnit]) -> Fields:
                 "position": unit.position,
                 "offset": unit.log_offset,
                 "size": unit.record_size,
-                "due_ms": unit.write_time_ms + unit.delay_ms,
+                "due_ms": unit.time_ms,
                 "rolled": bool(unit.magic & ROLL),
                 "cancels": bool(unit.magic & DELETE),
             }

@@ -78,6 +78,8 @@ _BROKERS_OWN = frozenset(
     }
 )  # fmt: skip
 """Topics that every broker makes for itself: without a record they are not taken over."""
+_TIMERS = ("timerlog/", "timerwheel", "config/timercheck")
+"""Files of RocketMQ's timers, which a store of ours does not use."""
 _ABORT_WORDS = 3
 """What our line in ``abort`` consists of; RocketMQ's is one number, or nothing."""
 
@@ -224,7 +226,11 @@ def _must_be_sound(reader: StoreReader, ours: StoreReader) -> None:
         if any(True for _ in queue.extensions()):
             text = f"queue {queue.topic}/{queue.queue} has an extension (consumequeue_ext)"
             raise _refused(text, "read it with twinlog log", "queue-extension")
-    wrong = [f for f in verify(reader).findings if f.grade is not Grade.NOTE]
+    wrong = [
+        found
+        for found in verify(reader).findings
+        if found.grade is not Grade.NOTE and not found.file.startswith(_TIMERS)
+    ]
     if wrong:
         text = f"{wrong[0].file}: {wrong[0].what}"
         raise _refused(text, f"{see}; then: twinlog log repair {reader.root}")

@@ -61,6 +61,7 @@ _BATCHES = "twinlog/batches/"
 Indexes = dict[int, tuple[BatchEntry, ...]]
 """Batch indexes that will be written, by the start of their log file."""
 _DIRECTORIES = ("consumequeue", "batchconsumequeue", "index")
+"""What is built again from the log."""
 
 
 class Kind(StrEnum):
@@ -161,7 +162,7 @@ def plan_repair(reader: StoreReader, *, index_slots: int | None = None) -> Repai
         for finding in verdict.findings
         if finding.grade is not Grade.NOTE
         and finding.file not in mended
-        and not finding.file.startswith(_DIRECTORIES)
+        and finding.file.split("/")[0] not in _DIRECTORIES
         and not _cut_away(finding, reader)
     ]
     return Repair(

@@ -6,8 +6,11 @@
 * our batch index: each entry's CRC, borders, batch CRC, record count, epochs that never fall, and
   the chain from each file's head to the index before it;
 * queues: each record's entry, each entry's record;
+* RocketMQ's timer files and queue extensions (`store_timer_check`, `store_ext_check`);
 * the key index: every chain, slot and header (`store_key_check`), and that its cells name the keys
   of the log (`store_key_compare`).
+
+What is there and cannot be judged is named with its reason (`store_unchecked`).
 
 A finding says what is wrong, where, and what can still be read. Its ``grade``:
 
@@ -37,6 +40,7 @@ from twinlog.kernels import codes
 from twinlog.layout import KIND_FILLER, BatchEntry
 from twinlog.store_beside import look_beside
 from twinlog.store_epochs import broken_chains
+from twinlog.store_ext_check import check_extensions
 from twinlog.store_files import EMPTY
 from twinlog.store_findings import FINDINGS_MAX, Finding, Grade, Verdict
 from twinlog.store_key_check import broken_indexes, settled_indexes
@@ -45,6 +49,8 @@ from twinlog.store_log import Damage, Harm, Run, TwinLog, log_name
 from twinlog.store_queue_check import Compared, compare_run, judge_queues
 from twinlog.store_queues import AnyQueue
 from twinlog.store_reader import StoreReader
+from twinlog.store_timer_check import check_timers
+from twinlog.store_unchecked import unchecked
 
 __all__ = [
     "FINDINGS_MAX",
@@ -115,6 +121,10 @@ def verify(store: StoreReader, checks: Checks | None = None) -> Verdict:
         _check_heads(store, store.log, verdict)
     judge_queues(store, whole.queued, verdict)
     look_beside(store, verdict)
+    if not store.ours:
+        for finding in (*check_extensions(store), *check_timers(store)):
+            verdict.add(finding)
+    verdict.unchecked.extend(unchecked(store))
     broken = list(broken_indexes(store))
     for name, position, text, grade in broken:
         readable = "the records, through the log; repair builds the index again"

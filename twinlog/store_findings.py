@@ -52,6 +52,8 @@ class Verdict:
     """Whether anything that was written cannot be trusted."""
     unreadable: bool = False
     """Whether something could not be looked at."""
+    unchecked: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
+    """Path and reason of what there is and nobody judges: it may be sound or not."""
 
     def add(self, finding: Finding) -> None:
         """Keep a finding, or only count it beyond `FINDINGS_MAX`."""

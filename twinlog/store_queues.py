@@ -87,7 +87,7 @@ class Queue:
         self.topic = topic
         self.queue = queue
         self._series = series
-        self._extension = extension
+        self.extension = extension
         self._base = self._stored_end = series.start
         self._tail = bytearray()
         self._min = series.start
@@ -191,7 +191,7 @@ class Queue:
     def _extended(self, number: int, address: int) -> Extension | None:
         if address > QUEUE_EXT_ADDRESS_MAX:
             return None
-        data = self._extension.read(address + 2**63, 1 << 16)
+        data = self.extension.read(address + 2**63, 1 << 16)
         if len(data) < QUEUE_EXT_UNIT.size:
             return None
         size, tags_code, stamp, length = QUEUE_EXT_UNIT.unpack_from(data)
@@ -206,6 +206,13 @@ class Queue:
             found = self._extended(number, entry[2]) if entry else None
             if found is not None:
                 yield found
+
+    def addresses(self) -> Iterator[tuple[int, int, int]]:
+        """Yield (queue offset, log offset, byte of the extension) of the entries that name one."""
+        for number in range(self.min, self.max):
+            entry = self._raw(20 * number)
+            if entry is not None and entry[2] <= QUEUE_EXT_ADDRESS_MAX:
+                yield number, entry[0], entry[2] + 2**63
 
     def stored(self, number: int, count: int) -> bytes:
         """Return the bytes of ``count`` entries from queue offset ``number`` on, as they lie."""

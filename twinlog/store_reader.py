@@ -139,7 +139,8 @@ class StoreReader:
         self.batches = FileSeries(self.root / "twinlog" / "batches", start=kept)
         made_by_us = bool(self.batches.files) or (self.root / "twinlog" / "identity").exists()
         self.ours = made_by_us and not rocketmq
-        self.series = FileSeries(*log_folders(root), start=kept if self.ours else 0)
+        self.log_folders = log_folders(root)
+        self.series = FileSeries(*self.log_folders, start=kept if self.ours else 0)
         self.series.hold()
         self.batches.hold()
         self.clean = not (self.root / "abort").exists()

@@ -32,10 +32,18 @@ PRECISION_MS = 1000
 CHAIN_MAX = 10_000_000
 """Units of one slot: a chain that is longer goes in a circle."""
 
+SLOTS = 1_209_600
+"""Seconds of the wheel: two weeks."""
+BLANK_MAGIC = 0xCBD43194 - (1 << 32)
+"""Where a unit has its magic: no unit fits into what is left of the file."""
+ROLL, DELETE = 2, 4
+"""Bits of a unit's magic: entered again later; takes another one back."""
+
 _SLOT = struct.Struct(">qqqii")
 assert _SLOT.size == 32
 _UNIT = struct.Struct(">iqiqiqiiq")
 assert _UNIT.size == 52
+UNIT_SIZE, SLOT_SIZE = _UNIT.size, _SLOT.size
 _CHECK = struct.Struct(">qqqqqqq")
 assert _CHECK.size == 56
 
@@ -68,6 +76,11 @@ class TimerUnit:
     topic_hash: int
     reserved: int
 
+    @property
+    def time_ms(self) -> int:
+        """The second that it waits for."""
+        return self.write_time_ms + self.delay_ms
+
 
 @dataclass(frozen=True, slots=True)
 class TimerSlot:
@@ -84,15 +97,20 @@ class TimerSlot:
 class Timers:
     """The timer files below ``root``.
 
+    Attributes:
+        log: The timer log.
+        wheel: The file of the wheel; None when there is none, or an empty one.
+        check: How far the timer was; None when nothing says it.
+
     Raises:
         OSError: A file is there and cannot be read.
     """
 
     def __init__(self, root: Path) -> None:
-        self._log = FileSeries(root / "timerlog")
+        self.log = FileSeries(root / "timerlog")
         path = root / "timerwheel"
         size = path.stat().st_size if path.is_file() else 0
-        self._wheel = LogFile(path, 0, size) if size else None
+        self.wheel = LogFile(path, 0, size) if size else None
         check = root / "config" / "timercheck"
         data = head_of(check, _CHECK.size)
         self.check = TimerCheck(*_check_fields(data)) if len(data) >= _CHECK.size else None
@@ -100,10 +118,10 @@ class Timers:
     def slots(self) -> Iterator[TimerSlot]:
         """Yield the slots in use in order of their time; holes of the file are not read."""
         found: list[TimerSlot] = []
-        if self._wheel is None:
+        if self.wheel is None:
             return
-        with self._wheel.path.open("rb") as opened:
-            for start, end in extents(self._wheel, 0):
+        with self.wheel.path.open("rb") as opened:
+            for start, end in extents(self.wheel, 0):
                 first = start - start % _SLOT.size
                 opened.seek(first)
                 data = opened.read(-(-(end - first) // _SLOT.size) * _SLOT.size)
@@ -118,7 +136,7 @@ class Timers:
         """Yield the units of a slot, newest first, as far as the timer log still holds them."""
         position = slot.last
         for _ in range(CHAIN_MAX):
-            unit = self._unit(position)
+            unit = self.unit(position)
             if unit is None:
                 return
             yield unit
@@ -126,8 +144,9 @@ class Timers:
                 return
             position = unit.before
 
-    def _unit(self, position: int) -> TimerUnit | None:
-        data = self._log.read(position, _UNIT.size) if position >= 0 else b""
+    def unit(self, position: int) -> TimerUnit | None:
+        """Return the unit at a position of the timer log; None when none lies there."""
+        data = self.log.read(position, _UNIT.size) if position >= 0 else b""
         if len(data) < _UNIT.size:
             return None
         fields = _UNIT.unpack(data)
@@ -137,7 +156,7 @@ class Timers:
 
     def close(self) -> None:
         """Drop the mappings."""
-        self._log.close()
+        self.log.close()
 
 
 def _check_fields(data: bytes) -> tuple[int, ...]:

@@ -54,8 +54,9 @@ own nor through another module of ours. They are what coverage is demanded of.""
 
 SEAM = {
     "twinlog": {
-        "store_beside", "store_check", "store_compare", "store_epochs", "store_find",
-        "store_findings", "store_key_check", "store_key_compare", "store_log", "store_queue_check",
+        "store_beside", "store_check", "store_compare", "store_epochs", "store_ext_check",
+        "store_find", "store_findings", "store_key_check", "store_key_compare", "store_log",
+        "store_queue_check", "store_timer_check", "store_unchecked",
     },
     "storage": {
         "appender", "archive_mark", "batch_index", "checkpoint", "closing", "commit_log",

@@ -11,6 +11,7 @@ from cli.app import main
 from storage import Store, StoreSettings, Token, Who
 from storage.disk import RealDisk
 from tests.golden.manifest import unpack
+from tests.unit.twinlog.ours import flip
 
 WHO = Who("c", "g1", "n1", 4)
 SETTINGS = StoreSettings(segment_size=16384, queue_segment_entries=50)
@@ -71,3 +72,15 @@ def test_recover(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert main(["log", "recover", str(theirs)], {}) == 78
     assert "log repair" in capsys.readouterr().err
     assert main(["log", "recover", str(tmp_path / "none")], {}) == 66
+
+
+def test_a_damaged_queue_extension_is_lost(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """The log does not say what its bitmaps were: it is listed, and nothing else is done."""
+    root = unpack("18-cqext", tmp_path)
+    name = f"consumequeue_ext/Ext_8aa172c2/0/{0:020d}"
+    flip(root / name, 34 + 17)
+    assert main(["log", "repair", str(root), "--dry-run", "-o", "json"], {}) == 65
+    plan = json.loads(capsys.readouterr().out)
+    assert (plan["actions"], [one["file"] for one in plan["lost"]]) == ([], [name])

@@ -99,3 +99,17 @@ def test_a_log_in_several_folders(capsys: pytest.CaptureFixture[str], tmp_path: 
     assert (code, differ - {"directory", "seconds", "bytes_per_second"}) == (0, set())
     assert main(["log", "verify", f"{root},{tmp_path / 'away'}"], {}) in (64, 66)
     assert f"log folder {tmp_path / 'away'} of {root} is missing" in capsys.readouterr().err
+
+
+def test_what_is_not_judged_is_named(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """In the document and below the answer: silence is no verdict. Ours, and RocketMQ's."""
+    root = sample().write(tmp_path / "ours")
+    (root / "notes.txt").touch()
+    (root / "timerlog").mkdir()
+    code, found = verified(capsys, root)
+    assert code == 0
+    named = {one["file"]: one["reason"] for one in found["not_checked"]}
+    assert named["notes.txt"] == "not known as part of a store"
+    assert named["timerlog"] == "only RocketMQ uses it"
+    assert main(["log", "verify", str(root)], {}) == 0
+    assert "not checked: notes.txt (not known as part of a store)\n" in capsys.readouterr().out

@@ -202,3 +202,10 @@ def test_bytes_behind_a_clean_end_are_foreign(tmp_path: Path) -> None:
     path.write_bytes(data)
     with pytest.raises(ForeignStore, match="behind the end of the clean stop"):
         Store.open(RealDisk(root), settings_of(identity_of(RealDisk(root))), WHO, wall_ms=2)
+
+
+def test_damaged_timers_are_no_obstacle(tmp_path: Path) -> None:
+    """A store of ours does not use RocketMQ's timer files."""
+    root = unpack("05-timer", tmp_path)
+    (root / "config" / "timercheck").unlink()
+    assert adopt(root).records
