@@ -173,7 +173,7 @@ def compact(
         path: Directory of the store, which every task must see; or --from-servers, or --archive.
         from_servers: Addresses of the cluster that is read, instead of a directory.
         archive: Archive that is read alone, or before --path or --from-servers.
-        to: Directory of Parquet files that is made, from --path alone.
+        to: Directory of Parquet files that is made.
         to_topic: Topic that the newest records are sent to; it must exist.
         servers: Addresses of the cluster that has it; without it the cluster file's.
         same_queues: Each record to the queue that it had, with --to-topic.
@@ -184,37 +184,38 @@ def compact(
     from twinlog.spark.jobs import compact as job
     from twinlog.spark.jobs import compact_frames as frames
 
-    _result(to, to_topic, servers or same_queues, elsewhere=bool(from_servers or archive))
+    _result(to, to_topic, servers or same_queues)
     store = _origin(path, from_servers, archive, "a compaction")
     kept = parse_duration(delete_retention) if delete_retention else None
     since = None if kept is None else job.young(context.wall_ms(), kept)
     with Run(context, master, report) as run:
-        if store is not None and archive is None and not to_topic:
-            target = to.absolute() if to else None
-            return run.finish(
-                job.run(run.engine, job.CompactSettings(store, topic, target, young_ms=since))
+        if not to_topic:
+            wanted = job.CompactSettings(
+                path=store,
+                topic=topic,
+                to=to.absolute() if to else None,
+                young_ms=since,
+                servers=from_servers,
+                archive=archive.absolute() if archive else None,
             )
+            return run.finish(job.run(run.engine, wanted))
         flow = ReplaySettings(
             path=store,
             topic=topic,
             from_servers=from_servers,
             archive=archive.absolute() if archive else None,
-            servers=(servers or ",".join(context.endpoints())) if to_topic else "",
+            servers=servers or ",".join(context.endpoints()),
             to_topic=to_topic,
             same_queues=same_queues,
         )
         return run.finish(frames.run(run.session, frames.FramesSettings(flow, since)))
 
 
-def _result(to: Path | None, to_topic: str, sending: str | bool, *, elsewhere: bool) -> None:
-    """Refuse results of a compaction that do not go together, or with where it reads."""
+def _result(to: Path | None, to_topic: str, sending: str | bool) -> None:
+    """Refuse results of a compaction that do not go together."""
     if to is not None and to_topic:
         text = "a compaction writes Parquet files or a topic: --to and --to-topic are both given"
         raise Failure(Exit.USAGE, text)
     if sending and not to_topic:
         text = "--servers and --same-queues go with --to-topic: nothing is sent without it"
         raise Failure(Exit.USAGE, text, hints=("the cluster that is read is --from-servers",))
-    if to is not None and elsewhere:
-        text = "--to writes Parquet files from --path alone: they are made of the log's own bytes"
-        hints = ("write a topic with --to-topic, or restore the archive and read that",)
-        raise Failure(Exit.USAGE, text, hints=hints)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import shutil
 import time
@@ -166,6 +167,8 @@ def test_an_archive_is_replayed_and_compacted(spark: Any, servers: str, tmp_path
         k: v for k, v in counted.items() if k not in places
     }
     assert (found["kept"], found["deleted_keys"], found["tombstones"]) == (19, 2, 1)
+    to = tmp_path / "parquet"
+    assert told("compact", *both[:4], "--to", str(to), *age)["kept"] == 19
     with StoreReader(whole) as store:
         records = [r for r in store.records() if r.topic == "kv"]
     newest = {(r.queue, r.key): r for r in records if r.key and r.key != "k7"}
@@ -176,6 +179,8 @@ def test_an_archive_is_replayed_and_compacted(spark: Any, servers: str, tmp_path
         for topic in rows
     }
     assert origins["replayed"] == [r.log_offset for r in records]
+    table = importlib.import_module("pyarrow.parquet").read_table(to)
+    assert sorted(table["physical_offset"].to_pylist()) == origins["kept"], "Parquet, the same rows"
     assert origins["kept"] == sorted(r.log_offset for r in newest.values())
     assert {(m.queue, m.key): m.body for m in rows["kept"]} == {
         place: r.body for place, r in newest.items()

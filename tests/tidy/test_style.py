@@ -76,9 +76,9 @@ SHELL = {
         "job", "lease", "place", "proof", "rows", "scan", "sources", "telling", "view", "writing",
     },
     "twinlog/spark/jobs": {
-        "archived", "building", "compact", "compact_frames", "compare", "engine", "index_check",
-        "rebuild", "replay", "session", "sides", "splits", "tables", "verify", "verify_nodes",
-        "rebuild_index", "rebuild_queues", "spark_errors",
+        "archived", "building", "compact", "compact_frames", "compact_ranges", "compare", "engine",
+        "index_check", "rebuild", "rebuild_index", "rebuild_queues", "replay", "session", "sides",
+        "splits", "spark_errors", "tables", "verify", "verify_nodes",
     },
     "twinlog/spark/sink": {"writer"},
     "twinlog": {

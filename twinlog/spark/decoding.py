@@ -257,6 +257,17 @@ def inflate(body: bytes, flag: int) -> bytes:
     return bytes(found)
 
 
+def as_stored(data: Any, starts: Any, sizes: Any) -> Any:
+    """Return a batch with one column, ``record``: the bytes of each record, as the log has them.
+
+    Nothing is decompressed, and an inner batch is one record.
+    """
+    view = memoryview(data)
+    spans = zip(starts.tolist(), sizes.tolist(), strict=True)
+    records = pa.array([bytes(view[at : at + size]) for at, size in spans], pa.binary())
+    return pa.RecordBatch.from_arrays([records], ["record"])
+
+
 def inner_rows(rows: Rows) -> Any:
     """Return the indexes of rows that hold several messages."""
     return np.flatnonzero(rows.numbers("sys_flag") & FLAG_INNER_BATCH)

@@ -24,7 +24,7 @@ from twinlog import kernels
 from twinlog.kernels import codes
 from twinlog.record import java_hash
 from twinlog.spark.columns import Column
-from twinlog.spark.decoding import Context, Decoder, Rows, inner_rows, unfold
+from twinlog.spark.decoding import Context, Decoder, Rows, as_stored, inner_rows, unfold
 from twinlog.spark.errors import DataLossError
 from twinlog.spark.foreign import np, pa
 from twinlog.spark.log_bytes import LogBytes
@@ -56,6 +56,8 @@ class Reading:
         keys: Only records with one of these keys.
         since_ms: Only records stored at or after it.
         until_ms: Only records stored before it.
+        stored: Whether each record is handed out as its bytes (`twinlog.spark.decoding.as_stored`),
+            instead of as columns; ``tags`` and what follows are not looked at.
     """
 
     columns: tuple[Column, ...]
@@ -69,6 +71,7 @@ class Reading:
     keys: tuple[str, ...] | None = None
     since_ms: int | None = None
     until_ms: int | None = None
+    stored: bool = False
 
     def decoder(self, *, chosen: bool = False) -> Decoder:
         """Return a decoder for it; ``chosen``: the caller chooses by topic and queue."""
@@ -477,6 +480,9 @@ class Batches:
             if len(keep):
                 again, _ = self._decoder.rows(self._log.buffer, starts[keep])
                 yield from self._checked(again, window.part(keep), starts[keep])
+            return
+        if self._reading.stored:
+            yield as_stored(self._log.buffer, starts[: len(window)], window.sizes)
             return
         inner = inner_rows(rows)
         if len(inner):

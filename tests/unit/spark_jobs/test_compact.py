@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from cli.app import main
 from tests.golden.manifest import unpack
+from tests.unit.client.fake_node import FakeCluster
+from tests.unit.twinlog.ours import SEGMENT, Ours
 from twinlog import layout, record
 from twinlog.errors import UsageError
+from twinlog.spark.archive.job import ArchiveSettings, archive
+from twinlog.spark.archive.place import Place
+from twinlog.spark.errors import DataLossError
 from twinlog.spark.jobs.compact import CompactSettings, run, young
 from twinlog.spark.jobs.engine import PlainEngine
 from twinlog.store_reader import StoreReader
@@ -114,6 +121,96 @@ def test_an_interrupted_compaction_leaves_nothing(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["s"]
 
 
+SIXTY = 60
+
+
+def changing(home: Path) -> tuple[Path, Path, Path]:
+    """A store whose keys change and go, its archive, and what retention left of the store."""
+    made = Ours()
+    for number in range(SIXTY):
+        body = b"" if number % 20 in (7, 9) else b"%d" % number + b"x" * 100
+        made.properties = {"TAGS": "a", "KEYS": f"k{number % 20}"}
+        made.batch(body, topic="kv", queue=number % 2)
+        made.properties = {"TAGS": "a"}
+        made.batch(b"no key", topic="kv")
+    whole = made.write(home / "whole", confirm=made.end)
+    archive(PlainEngine(), ArchiveSettings(whole, home / "archive"))
+    live = Path(shutil.copytree(whole, home / "live"))
+    for folder in ("commitlog", "twinlog/batches"):
+        for path in (live / folder).iterdir():
+            if int(path.name) < 2 * SEGMENT:
+                path.unlink()
+    return whole, live, home / "archive"
+
+
+def rows_of(to: Path) -> list[dict[str, object]]:
+    """All rows of a result, with every column, in log order."""
+    found = pq.read_table(to).to_pylist()
+    return sorted(found, key=lambda row: row["physical_offset"])
+
+
+@pytest.mark.slow
+def test_archive_and_live_as_one(tmp_path: Path) -> None:
+    """The archive before a directory or a cluster: the rows and counts of the whole store."""
+    whole, live, kept = changing(tmp_path)
+    wanted = run(PlainEngine(), CompactSettings(whole, "kv", tmp_path / "wanted", young_ms=0))
+    assert written(tmp_path / "wanted").keys() == {(n % 2, f"k{n}") for n in range(20)}
+    nodes = FakeCluster(epochs=[[1, 0]], topics={"kv": 2})
+    with StoreReader(whole) as store:
+        for found in store.records():
+            data = bytes(store.series.read(found.log_offset, found.size))
+            nodes.queues.setdefault((found.topic, found.queue), []).append(data)
+            nodes.end = found.log_offset + found.size
+    for name in ("n1", "n2"):
+        nodes.add_node(name)
+    servers = ",".join(f"127.0.0.1:{node.port}" for node in nodes.nodes.values())
+    cases = {
+        "tiers": CompactSettings(live, "kv", archive=kept),
+        "cluster": CompactSettings(None, "kv", servers=servers),
+        "both": CompactSettings(None, "kv", servers=servers, archive=kept),
+    }
+    try:
+        for name, settings in cases.items():
+            if name == "both":
+                nodes.starts = {("kv", 0): 20, ("kv", 1): 5}
+            to = tmp_path / name
+            made = run(PlainEngine(), replace(settings, to=to, young_ms=0))
+            assert rows_of(to) == rows_of(tmp_path / "wanted"), name
+            assert made.tables == wanted.tables, name
+            for field in ("records", "without_key", "kept", "deleted_keys", "tombstones"):
+                assert made.fields[field] == wanted.fields[field]
+    finally:
+        nodes.close()
+
+
+@pytest.mark.slow
+def test_an_archive_alone(tmp_path: Path) -> None:
+    """What a dict over its records holds; nothing is left when the second reading ends early."""
+    whole, _, kept = changing(tmp_path)
+    end = Place(kept).newest().segments[-1].end
+    held: dict[tuple[int, str], bytes] = {}
+    with StoreReader(whole) as store:
+        for found in store.records():
+            if found.log_offset < end and found.topic == "kv" and found.key:
+                held[found.queue, found.key] = found.body
+    to = tmp_path / "kv"
+    run(PlainEngine(), CompactSettings(None, "kv", to, archive=kept))
+    assert written(to) == {key: body for key, body in held.items() if body}
+
+    class Losing(PlainEngine):
+        """Between the two readings a file of the archive goes."""
+
+        def spread(self, work, items):  # type: ignore[no-untyped-def]
+            found = super().spread(work, items)
+            for segment in Place(kept).newest().segments:
+                (kept / segment.data[0].path).unlink(missing_ok=True)
+            return found
+
+    with pytest.raises(DataLossError, match="it is gone"):
+        run(Losing(), CompactSettings(None, "kv", tmp_path / "no", archive=kept))
+    assert not list(tmp_path.glob("no*"))
+
+
 @pytest.mark.parametrize(
     ("words", "said", "code"),
     [
@@ -121,10 +218,10 @@ def test_an_interrupted_compaction_leaves_nothing(tmp_path: Path) -> None:
         (["--path", "{}/s", "--from-servers", "n:1"], "a compaction reads a directory or", 64),
         (["--path", "{}/s", "--to", "x", "--to-topic", "y"], "both given", 64),
         (["--path", "{}/s", "--servers", "n:1"], "go with --to-topic", 64),
-        (["--archive", "{}", "--to", "x"], "from --path alone", 64),
+        (["--archive", "{}", "--to", "x"], "there is no topic kv", 66),
         (["--archive", "{}/none"], "there is no directory", 66),
         (["--path", "{}/s", "--delete-retention", "1 parsec"], "parsec", 64),
-        (["--archive", "{}"], "this needs Spark", 64),
+        (["--path", "{}/s", "--to-topic", "y", "--servers", "n:1"], "this needs Spark", 64),
     ],
 )
 def test_wrong_calls(

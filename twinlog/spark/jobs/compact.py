@@ -8,8 +8,8 @@ Two passes, so that bodies are never shuffled: tasks report the newest offset of
 range, the winners are chosen here, and tasks write the winners of their range as Parquet, with the
 columns of the archive. The result appears under its name when all of it is there.
 
-Not here: other sources than a directory, results in a topic (`jobs.compact_frames`); RocketMQ's own
-compaction files.
+Not here: where records come from (`jobs.compact_ranges`); results in a topic
+(`jobs.compact_frames`); RocketMQ's own compaction files.
 
 Sources: RocketMQ 5.3 (``CompactionLog``): KEYS as a whole is the key.
 """
@@ -20,6 +20,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import accumulate
 from pathlib import Path
 
 from twinlog.errors import UnknownTopic, UsageError
@@ -27,9 +28,16 @@ from twinlog.record import decode
 from twinlog.spark.archive.rows import table_of
 from twinlog.spark.archive.writing import parquet
 from twinlog.spark.jobs.building import building
+from twinlog.spark.jobs.compact_ranges import (
+    Range,
+    picked,
+    ranges_of_directory,
+    ranges_of_source,
+    records_in,
+)
 from twinlog.spark.jobs.engine import Engine
 from twinlog.spark.jobs.report import Report, Rows, Value
-from twinlog.spark.jobs.splits import SPLIT_BYTES, Split, plan, records_of
+from twinlog.spark.jobs.splits import SPLIT_BYTES
 
 Field = Value | Sequence[Value] | Mapping[str, Value]
 """A field of a report."""
@@ -43,18 +51,22 @@ class CompactSettings:
     """What to compact.
 
     Attributes:
-        path: The store.
+        path: The store; None with ``servers``, or for an archive alone.
         topic: The topic.
         to: Directory of Parquet files that is made; None: only count.
-        split_bytes: Of a range of the log, one task's.
+        split_bytes: Of a range of a directory's log, one task's.
         young_ms: Tombstones stored at or after this stay as rows; None: none stays. See `young`.
+        servers: Addresses of the cluster that is read; empty with ``path``.
+        archive: An archive in front of what is read, or read alone.
     """
 
-    path: Path
+    path: Path | None
     topic: str
     to: Path | None = None
     split_bytes: int = SPLIT_BYTES
     young_ms: int | None = None
+    servers: str = ""
+    archive: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,32 +98,43 @@ def young(now_ms: int, delete_retention: float) -> int:
 
 
 def run(engine: Engine, settings: CompactSettings) -> Report:
-    """Compact a topic of a store directory.
+    """Compact a topic of a store directory, a cluster or an archive.
 
     Raises:
-        UnknownTopic: The store has no record of the topic.
+        UnknownTopic: There is no record of the topic.
+        SourceError: The topic or the archive does not exist.
         UsageError: There is no store, or ``to`` exists already.
         CorruptionError: The log does not hold together: records may be missing.
+        SourceUnavailable: No node answered in time.
     """
     if settings.to is not None and settings.to.exists():
         hint = "name a directory that does not exist"
         raise UsageError(f"{settings.to} exists already", code="exists", hint=hint)
-    cut = plan(settings.path, settings.split_bytes)
-    cut.complete()
-    splits = cut.splits
+    ranges = _ranges(settings)
     newest: Newest = {}
     records = keyless = 0
-    for found, count, without in engine.spread(partial(keys_of, topic=settings.topic), splits):
+    results = engine.spread(partial(keys_of, topic=settings.topic), ranges)
+    for found, count, without in results:
         merge(newest, found)
         records, keyless = records + count, keyless + without
     if not records:
-        text = f"the store has no record of {settings.topic}"
-        raise UnknownTopic(text, hint="twinlog log info shows what it has")
-    live = {place for _, place, full, stored in newest.values() if _stays(settings, full, stored)}
+        text = f"there is no record of {settings.topic}"
+        raise UnknownTopic(text, hint="twinlog topic list, or twinlog log info, shows topics")
     if settings.to is not None:
-        _write(engine, splits, sorted(live), settings.to)
+        parts: list[tuple[Range, list[int]]] = []
+        for one, (found, _, _) in zip(ranges, results, strict=True):
+            # `is`: whose place it was that won, so that one task alone writes it
+            own = sorted(
+                place[1]
+                for key, place in found.items()
+                if newest[key] is place and _stays(settings, *place[2:])
+            )
+            parts += [(one, own)] if own else []
+        _write(engine, parts, settings.to)
     fields: dict[str, Field] = {
-        "directory": str(settings.path),
+        "directory": str(settings.path) if settings.path else None,
+        "source": str(settings.path or settings.servers or settings.archive),
+        "archive": str(settings.archive) if settings.archive else None,
         "topic": settings.topic,
         "to": str(settings.to) if settings.to else None,
     }
@@ -149,6 +172,13 @@ def report(
     return Report("SparkCompact", head, told, {"queues": table})
 
 
+def _ranges(settings: CompactSettings) -> Sequence[Range]:
+    path, archive = settings.path, settings.archive
+    if path is not None and archive is None:
+        return ranges_of_directory(path, settings.split_bytes)
+    return ranges_of_source(settings.topic, path, settings.servers, archive)
+
+
 def _stays(settings: CompactSettings, full: bool, stored: int) -> bool:
     return full or (settings.young_ms is not None and stored >= settings.young_ms)
 
@@ -175,50 +205,39 @@ def merge(newest: Newest, found: Newest) -> None:
             newest[key] = place
 
 
-def keys_of(split: Split, topic: str) -> tuple[Newest, int, int]:
+def keys_of(one: Range, topic: str) -> tuple[Newest, int, int]:
     """Return (newest of each key, records, records without a key) of one range."""
-    data, length = records_of(split)
     found: Newest = {}
-    count = without = at = 0
-    while at < length:
-        record = decode(data, at, check_crc=False)
-        at += record.size
-        if record.topic != topic or not record.queued:
-            continue
-        count += 1
-        if record.key is None:
-            without += 1
-            continue
-        full, stored = bool(record.body), record.store_timestamp
-        place = record.queue_offset, record.log_offset, full, stored
-        merge(found, {(record.topic, record.queue, record.key): place})
+    count = without = 0
+    for data, starts in records_in(one):
+        for at in starts:
+            record = decode(data, at, check_crc=False)
+            if record.topic != topic or not record.queued:
+                continue
+            count += 1
+            if record.key is None:
+                without += 1
+                continue
+            full, stored = bool(record.body), record.store_timestamp
+            place = record.queue_offset, record.log_offset, full, stored
+            merge(found, {(record.topic, record.queue, record.key): place})
     return found, count, without
 
 
-def _write(engine: Engine, splits: Sequence[Split], live: Sequence[int], to: Path) -> None:
+def _write(engine: Engine, parts: Sequence[tuple[Range, list[int]]], to: Path) -> None:
     """Write the winners and put them under their name."""
-    items: list[tuple[Split, list[int]]] = []
-    for split in splits:
-        own = [place for place in live if split.start <= place < split.end]
-        if own:
-            items.append((split, own))
     with building(to) as aside:
-        engine.spread(partial(write_part, to=str(aside)), items)
+        engine.spread(partial(write_part, to=str(aside)), parts)
         aside.rename(to)
 
 
-def write_part(item: tuple[Split, list[int]], to: str) -> int:
+def write_part(item: tuple[Range, list[int]], to: str) -> int:
     """Write the winners of one range; the same again replaces the file by the same."""
-    split, places = item
-    data = split.read()
-    picked, starts = bytearray(), list[int]()
-    for place in places:
-        at = place - split.start
-        size = int.from_bytes(data[at : at + 4], "big")
-        starts.append(len(picked))
-        picked += data[at : at + size]
-    table = table_of(bytes(picked), starts, len(picked), [])
-    target = Path(to) / f"part-{split.start:020d}.parquet"
+    one, places = item
+    records = picked(one, places)
+    starts = [0, *accumulate(map(len, records))]
+    table = table_of(b"".join(records), starts[:-1], starts[-1], [])
+    target = Path(to) / f"part-{places[0]:020d}.parquet"
     aside = target.with_name(f".{target.name}.{os.getpid()}")
     parquet().write_table(table, aside, compression="zstd")
     aside.replace(target)

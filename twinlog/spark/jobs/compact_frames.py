@@ -1,4 +1,4 @@
-"""compact from a cluster, from an archive, or into a topic: as DataFrames over the source.
+"""compact into a topic: as DataFrames over the source, of any store, cluster or archive.
 
 The same rule and the same report as `jobs.compact`, in two readings, so that bodies are never
 shuffled: the first keeps the newest queue offset of each queue and key, with whether it has a body
@@ -7,7 +7,7 @@ second takes the rows at those places, by a join to which they are broadcast, an
 `jobs.replay` does. It begins at the oldest of those places, so rows that retention took since are
 an error, not a gap.
 
-Not here: Parquet, whose rows are made of the log's own bytes (`jobs.compact`).
+Not here: counts and Parquet, whose rows are made of the log's own bytes (`jobs.compact`).
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class FramesSettings:
     """What to compact and where to.
 
     Attributes:
-        flow: What is read, and where the result goes; without ``to_topic`` it is only counted.
+        flow: What is read, and where the result goes.
         young_ms: As in `jobs.compact.CompactSettings`.
     """
 
@@ -84,7 +84,7 @@ def run(session: Any, settings: FramesSettings) -> Report:
         if not found:
             text = f"there is no record of {flow.topic}"
             raise UnknownTopic(text, hint="twinlog topic list, or twinlog log info, shows topics")
-        if flow.to_topic and any(row["live"] + row["tombstones"] for row in found):
+        if any(row["live"] + row["tombstones"] for row in found):
             ends = {row["queue_id"]: (row["first"], row["last"]) for row in found if row["keys"]}
             places = session.sql(PLACES, newest=newest, young=young)
             _send(session, flow, places, ends)
@@ -94,7 +94,7 @@ def run(session: Any, settings: FramesSettings) -> Report:
         "source": str(flow.path or flow.from_servers or flow.archive),
         "archive": str(flow.archive) if flow.archive else None,
         "topic": flow.topic,
-        "to_topic": flow.to_topic or None,
+        "to_topic": flow.to_topic,
     }
     queues = [_queue(flow.topic, row) for row in found if row["keys"]]
     records, keyless = (sum(row[name] for row in found) for name in ("records", "keyless"))
