@@ -14,7 +14,7 @@ Units: queue offsets count records, log offsets are bytes, times are millisecond
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -117,16 +117,25 @@ class ClusterView:
     Args:
         options: What is asked for; ``servers`` is set.
         read: How far a stream has read, by group; None: a batch query, which has read nothing.
+        kept: Returns the queues that an archive of the cluster has: the options may mean topics
+            that the nodes have no more. None: there is no archive.
 
     Attributes:
         end: Log offset below which everything the view shows lies.
+        chosen: The queues that the options mean, whether the nodes have them or only the archive.
 
     Raises:
         SourceUnavailable: No node answered, or none had got as far as ``read`` in time.
         SourceError: What is named does not exist.
     """
 
-    def __init__(self, options: Options, read: Mapping[str, Reached] | None = None) -> None:
+    def __init__(
+        self,
+        options: Options,
+        read: Mapping[str, Reached] | None = None,
+        *,
+        kept: Callable[[Owner], Iterable[Key]] | None = None,
+    ) -> None:
         assert options.servers is not None, "a cluster is named by its servers"
         # turn 0 of "any" is the master: whoever just sent a record wants to see it
         pinned_by = "any" if options.read_from == "slave" else options.read_from
@@ -140,6 +149,9 @@ class ClusterView:
         try:
             if self._read is not None and self._read.epoch is not None:
                 self._nodes.require(self._read.epoch)
+            topics = self.route.topics.items()
+            keys = {(topic, queue) for topic, count in topics for queue in range(count)}
+            self.chosen = selected(keys.union(kept(self.owner) if kept else ()), options)
             self._queues = self._pin()
             self._epochs = () if read is None else self._nodes.epochs(self.end)
         except BaseException:
@@ -151,13 +163,10 @@ class ClusterView:
         self._nodes.close()
 
     def _pin(self) -> dict[Key, LiveQueue]:
-        topics = self.route.topics
-        keys = [(topic, queue) for topic, count in topics.items() for queue in range(count)]
-        chosen = selected(keys, self._options)
         found: dict[Key, LiveQueue] = {}
-        for topic in sorted({topic for topic, _ in chosen}):
+        for topic in sorted({topic for topic, _ in self.chosen} & self.route.topics.keys()):
             extents = self.offsets(topic)
-            for key in chosen:
+            for key in self.chosen:
                 if key[0] == topic and key[1] in extents:
                     found[key] = LiveQueue(self, key, extents[key[1]][:2])
         return found
@@ -195,8 +204,13 @@ class ClusterView:
         return f"{self.route.cluster}/{self.route.group}"
 
     @property
+    def owner(self) -> Owner:
+        """Whose an archive of it is."""
+        return Owner(self.route.cluster, self.route.group)
+
+    @property
     def queues(self) -> Mapping[Key, LiveQueue]:
-        """The queues that the options mean."""
+        """The queues that the options mean, of those that the nodes have."""
         return self._queues
 
     def queue(self, key: Key) -> LiveQueue | None:

@@ -11,7 +11,7 @@ Units: times are ms since 1970.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -53,15 +53,22 @@ class ClusterQuery(BatchQuery[ClusterTask | ArchiveTask]):
             SourceUnavailable: No node answered.
             DataLossError: A start lies before what is kept, and that is not allowed.
         """
-        options, view = self.options, ClusterView(self.options)
+        options, made_of = self.options, list[Tiers]()
+
+        def kept(owner: Owner) -> Iterable[tuple[str, int]]:
+            """Return what the archive has: which one it must be is only known from the route."""
+            found = tiers_of(options, owner)
+            made_of.extend([found] if found else [])
+            return found.view.keys if found else ()
+
+        view = ClusterView(options, kept=kept)
+        tiers = made_of[0] if made_of else None
         sizing = Sizing(options.split_bytes, options.min_partitions)
         try:
-            check_named(view.queues, options)
-            owner = Owner(view.route.cluster, view.route.group)
-            tiers = tiers_of(options, owner)
+            check_named(view.chosen, options)
             queues: Sequence[QueueView] = list(view.queues.values())
             if tiers is not None:
-                queues = tiers.queues(view.queues, view.queues)
+                queues = tiers.queues(view.queues, view.chosen)
             bounds = self._narrowed.bounds(bounds_of(queues, options, now_ms))
             reading = replace(
                 self._narrowed.reading(view.reading(self.columns)),
@@ -80,7 +87,7 @@ class ClusterQuery(BatchQuery[ClusterTask | ArchiveTask]):
             view.close()
         if tiers is not None:
             check = options.check_crc != "off"
-            archive = LateArchive(str(tiers.view.root), owner, check)
+            archive = LateArchive(str(tiers.view.root), view.owner, check)
             live = [replace(task, archive=archive) for task in live]
         return [*made, *live]
 

@@ -251,6 +251,28 @@ def test_a_cluster_and_its_archive(cluster: FakeCluster, places: Mapping[str, Pa
     assert plain(found) == [row for row in plain(whole) if row["physical_offset"] < end]
 
 
+def test_a_topic_that_only_the_archive_has(
+    cluster: FakeCluster, places: Mapping[str, Path]
+) -> None:
+    """Deleted in the cluster, or with fewer queues there: by name, by pattern, with all others."""
+    given = {"servers": servers(cluster), "maxStaleness": "0"}
+    whole = plain(rows({"path": places["whole"]}))
+    end = Place(places["archive"]).newest().segments[-1].end
+    del cluster.topics["t1"]
+    for held in [key for key in cluster.queues if key[0] == "t1"]:
+        del cluster.queues[held]
+    both = {**given, "archive": places["archive"]}
+    gone = [row for row in whole if row["topic"] == "t1" and row["physical_offset"] < end]
+    assert gone
+    for more in ({"subscribe": "t1"}, {"subscribePattern": "t1.*"}, {"assign": '{"t1": [0, 1]}'}):
+        assert plain(rows({**both, **more})) == gone, more
+    assert plain(rows(both)) == [row for row in whole if row["topic"] != "t1" or row in gone]
+    assert {row["topic"] for row in rows({**both, "tier": "live"})} == {"t0", "t2"}
+    for options in ({**both, "subscribe": "t9"}, {**given, "subscribe": "t1"}):
+        with pytest.raises(SourceError, match="there is no topic"):
+            rows(options)
+
+
 def test_nodes_that_deleted_at_other_times(
     cluster: FakeCluster, places: Mapping[str, Path]
 ) -> None:
