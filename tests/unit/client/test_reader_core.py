@@ -101,3 +101,15 @@ def test_a_cluster_without_a_slave_finds_nothing_there() -> None:
 
     with pytest.raises(Unavailable, match="has no slave"):
         list(_a_slave(Alone(), 1.0))  # type: ignore[arg-type]
+
+
+def test_what_was_asked_stays_asked_on_the_same_connection() -> None:
+    """Only another connection's requests will not be answered any more."""
+    core = core_of(route_to("n1"))
+    core.routed(fresh=True)
+    ((cursor, _),) = core.wanted(0.0)
+    core.on_asked(1, cursor)
+    core.routed(fresh=False)
+    assert core.wanted(0.0) == []
+    core.routed(fresh=True)
+    assert [cursor for cursor, _ in core.wanted(0.0)] == [cursor]
