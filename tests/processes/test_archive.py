@@ -66,7 +66,7 @@ def send(cluster: Processes, records: int) -> None:
 
 def part(cluster: Processes, node: str, name: str) -> Mapping[str, object]:
     """A part of a node's status."""
-    return cast("Mapping[str, object]", cluster.status(node)[name])
+    return cast("Mapping[str, object]", cluster.told(node)[name])
 
 
 def starts(cluster: Processes) -> list[object]:

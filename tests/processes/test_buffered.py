@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
 def offsets(processes: Processes) -> Mapping[str, int]:
     """Positions of the node's log."""
-    return cast("Mapping[str, int]", processes.status("n1")["offsets"])
+    return cast("Mapping[str, int]", processes.told("n1")["offsets"])
 
 
 def test_a_kill_loses_at_most_what_was_said_to_be_buffered(

@@ -258,11 +258,11 @@ async def test_a_parked_read_wakes_when_something_is_new(one: Cluster) -> None:
         found: list[wire.Frame] = []
 
         async def read() -> None:
-            found.append(await reader.read("t", 1, wait_ms=8_000))
+            found.append(await reader.read("t", 1, wait_ms=30_000))
 
         nursery.start_soon(read)
         await one.until(lambda: one.nodes["n1"].running.clients.reads.waiting == 1)  # type: ignore[union-attr]
-        with trio.fail_after(4):
+        with trio.fail_after(25):
             await writer.append(records("t", b"news"))
             await one.until(lambda: bool(found))
         assert list(bodies(found[0])) == [b"news"]
@@ -279,7 +279,7 @@ async def test_requests_beyond_the_limit_are_busy(one: Cluster) -> None:
         "offset": 1,
         "max_bytes": 1,
         "max_records": 1,
-        "wait_ms": 9000,
+        "wait_ms": 30_000,
     }
     frames = b"".join(
         wire.encode_whole(wire.Frame(wire.Type.READ, request=number, fields=fields))

@@ -110,7 +110,7 @@ async def test_a_transfer_loses_nothing(cluster: Cluster) -> None:
     await fill(cluster, 5)
     old, heir = str(cluster.master), cluster.slaves[0]
     async with cluster.client() as client:
-        order: dict[str, object] = {"op": "transfer", "to": heir, "timeout_ms": 5000}
+        order: dict[str, object] = {"op": "transfer", "to": heir, "timeout_ms": 60_000}
         answer = await client.ask(wire.Type.ADMIN, order)
         assert not answer.is_error, answer.fields
     await cluster.until(lambda: cluster.master == heir, "the heir")

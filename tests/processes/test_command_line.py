@@ -14,11 +14,14 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from twinlog import Client
+from tests.unit.client.conftest import Clock
+from twinlog import Client, pipeline
 from twinlog.errors import OutcomeUnknown
+from twinlog.pipeline import Producer
 
 ROOT = Path(__file__).parents[2]
 WAIT_SECONDS = 120.0
@@ -34,6 +37,7 @@ class Shell:
         config = str(directory / "data" / "cluster.toml")
         self.environment = {**os.environ, "TWINLOG_CONFIG": config, "PYTHONPATH": str(ROOT)}
         self.environment.pop("CI", None)
+        self.environment["TWINLOG_TIMEOUT"] = "100s"  # a machine that stands still is no outcome
 
     def run(self, words: str, *, stdin: str = "", expect: int = 0) -> str:
         """Call twinlog and return its stdout; the exit code must be the one expected."""
@@ -75,15 +79,31 @@ class Shell:
         )
 
 
-@pytest.fixture
-def shell(tmp_path: Path) -> Iterator[Shell]:
-    """A development cluster on ports of the system's choice."""
-    found = Shell(tmp_path)
+def in_background(folder: Path, **settings: str) -> Iterator[Shell]:
+    """A development cluster on ports of the system's choice; it is gone at the end."""
+    found = Shell(folder)
+    found.environment |= settings
     found.run("dev up --background --base-port 0")
     wait_healthy(found)
     yield found
     found.run("dev down --wipe --yes")
-    assert not (tmp_path / "data").exists()
+    assert not (folder / "data").exists()
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Iterator[Shell]:
+    """A cluster as a newcomer starts it."""
+    yield from in_background(tmp_path)
+
+
+@pytest.fixture
+def lasting(tmp_path: Path) -> Iterator[Shell]:
+    """A cluster whose slaves stay in the in-sync set however long they are silent."""
+    yield from in_background(
+        tmp_path,
+        TWINLOG_REPLICATION_IN_SYNC_LAG_MAX="600 s",
+        TWINLOG_REPLICATION_LINK_TIMEOUT="600 s",
+    )
 
 
 def wait_healthy(shell: Shell) -> dict[str, object]:
@@ -136,9 +156,11 @@ def test_a_newcomers_path(shell: Shell) -> None:
     assert [line.split("\t")[4] for line in history[1:]][-2:] == ["failover", "switchover"]
 
 
-def test_what_nobody_confirmed_is_cut(shell: Shell, tmp_path: Path) -> None:
+def test_what_nobody_confirmed_is_cut(
+    lasting: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The send ends as unknown; after the failover its bytes are gone, and the history says so."""
-    wait_healthy(shell)
+    shell = lasting
     shell.run("topic create orders --queues 1")
     shell.run("message send orders --body kept")
     paused = [pid_of(tmp_path, name) for name in ("n2", "n3")]
@@ -148,14 +170,13 @@ def test_what_nobody_confirmed_is_cut(shell: Shell, tmp_path: Path) -> None:
     for pid in paused:
         os.kill(pid, signal.SIGSTOP)
     try:
-        # One process sends all of it: a command each would take as long as a slave may be silent
-        # before it leaves the in-sync set, and then the last one would be refused, not unknown.
         with Client(endpoints) as client:
             # What the sockets' buffers take reaches the slaves all the same: more than they hold.
             for _ in range(4):
                 client.send("orders", b"x" * 3_000_000, acknowledge="written")
+            late_from_now_on(monkeypatch)
             with pytest.raises(OutcomeUnknown):
-                client.send("orders", b"lost", key="k", timeout=1.0)
+                client.send("orders", b"lost", key="k", timeout=60.0)
         shell.run("dev kill n1")
     finally:
         for pid in paused:
@@ -167,6 +188,18 @@ def test_what_nobody_confirmed_is_cut(shell: Shell, tmp_path: Path) -> None:
     assert json.loads(last)["lost_bytes"] > 3_000_000
     assert shell.run("message read orders --key k -o name") == ""
     assert shell.run("message read orders -n 1 --format %v --from n1") == "kept"
+
+
+def late_from_now_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have a minute pass behind every section that leaves: it is sent, and its time is over."""
+    clock, send = Clock(), Producer._send
+
+    def sent(producer: Producer, *request: Any) -> None:
+        send(producer, *request)
+        clock.jump(60.0)
+
+    monkeypatch.setattr(Producer, "_send", sent)
+    monkeypatch.setattr(pipeline, "time", clock)
 
 
 def pid_of(directory: Path, name: str) -> int:

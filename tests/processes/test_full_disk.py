@@ -94,7 +94,7 @@ async def test_a_master_without_space_refuses_and_resumes(small: Cluster) -> Non
         read = await client.read("t", 0, max_records=3)
         assert len(bodies(read)) > 0
         fill(small, master, full=False)
-        with trio.fail_after(15):
+        with trio.fail_after(60):
             while True:
                 answer = await client.append(records("t", b"after"))
                 if not answer.is_error:

@@ -53,7 +53,7 @@ def _running(found: Processes) -> Iterator[Processes]:
 
 def retention(processes: Processes) -> Mapping[str, object]:
     """What the node says of it."""
-    return cast("Mapping[str, object]", processes.status("n1")["retention"])
+    return cast("Mapping[str, object]", processes.told("n1")["retention"])
 
 
 def gone(processes: Processes) -> int:

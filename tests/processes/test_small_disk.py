@@ -92,7 +92,7 @@ def test_a_full_file_system_loses_nothing(small: SmallDisks) -> None:
 
 def in_sync(small: SmallDisks, master: str) -> list[str]:
     """The in-sync set as the master sees it."""
-    found = small.status(master)["in_sync"]
+    found = small.told(master)["in_sync"]
     assert isinstance(found, list)
     return [str(name) for name in found]  # pyright: ignore
 
