@@ -9,26 +9,12 @@ import anyio
 import anyio.lowlevel
 import pytest
 
+from tests.fakes.patience import be_patient
 from tests.unit.client.fake_node import Arrived, FakeCluster, Fault
 from twinlog import aio, aio_producer, pipeline, reader
 from twinlog import client as blocking
-from twinlog.aio_connection import AsyncConnection
 from twinlog.client import Client
-from twinlog.connection import Connection
 from twinlog.wire import Type
-
-PATIENT = (
-    "aio.CONNECT_SECONDS",
-    "aio.SILENCE_SECONDS",
-    "aio_producer.PATIENCE_SECONDS",
-    "aio_producer.ROUTE_SECONDS",
-    "client.CONNECT_SECONDS",
-    "pipeline.CONNECT_SECONDS",
-    "pipeline.PATIENCE_SECONDS",
-    "pipeline.ROUTE_SECONDS",
-    "reader.SILENCE_SECONDS",
-)
-"""How long a client waits for what comes in a millisecond, unless the machine stands still."""
 
 
 class Clock:
@@ -100,18 +86,13 @@ def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     """Retries follow in milliseconds; their number and order stay what they are."""
     monkeypatch.setattr("twinlog.session.BACKOFF_FIRST", 0.002)
     monkeypatch.setattr("twinlog.session.BACKOFF_MAX", 0.02)
-    monkeypatch.setattr("twinlog.session.ATTEMPT_SECONDS", 60.0)
-    monkeypatch.setattr("twinlog.session.CHANGE_SECONDS", 60.0)
 
 
 @pytest.fixture(autouse=True)
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """Nobody's patience ends by itself: a test says when time has passed."""
     made = Clock()
-    for name in PATIENT:
-        monkeypatch.setattr(f"twinlog.{name}", 60.0)
-    for connect in (Connection.__init__, AsyncConnection.connect):
-        monkeypatch.setitem(connect.__kwdefaults__, "seconds", 60.0)
+    be_patient(monkeypatch)
     for module in (blocking, pipeline, reader):
         monkeypatch.setattr(module, "time", made)
     for loop in (aio, aio_producer):

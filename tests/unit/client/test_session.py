@@ -35,6 +35,11 @@ def short_pauses() -> None:
     """Here time is only told, so pauses keep their length."""
 
 
+@pytest.fixture(autouse=True)
+def clock() -> None:
+    """And so does everybody's patience."""
+
+
 def metadata(
     leader: str | None,
     epoch: int,

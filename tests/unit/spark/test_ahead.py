@@ -10,10 +10,11 @@ import pytest
 
 from tests.unit.client.fake_node import Arrived, Drop, FakeCluster, Keep
 from twinlog import Client
+from twinlog.client import Ahead
 from twinlog.spark import asking, cluster
 from twinlog.spark.cluster import ClusterTask
 from twinlog.spark.queries import batch_query, read_any
-from twinlog.wire import Type
+from twinlog.wire import Frame, Type
 
 ROWS, EACH, QUEUES = 24, 2, 4
 EVERYTHING = sorted((number % QUEUES, number // QUEUES) for number in range(ROWS))
@@ -78,7 +79,7 @@ class Asked:
     def wait(self, count: int) -> None:
         """Wait until so many came."""
         with self._more:
-            assert self._more.wait_for(lambda: len(self.of) >= count, 5), f"{self.of}, not {count}"
+            assert self._more.wait_for(lambda: len(self.of) >= count, 60), f"{self.of}, not {count}"
 
 
 def test_the_next_answer_is_under_way_while_rows_are_handed_out(made: FakeCluster) -> None:
@@ -142,14 +143,20 @@ def test_what_is_not_good_is_asked_again_of_the_same_node(
 def test_a_node_that_does_not_answer_is_waited_for_once(
     made: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(asking, "ATTEMPT_SECONDS", 0.2)
+    finish, patience = Client.finish, iter([0.1])
 
     def silent(_: Arrived) -> bool:
         raise Keep
 
+    def finished(client: Client, ahead: Ahead, *, timeout: float) -> Frame | None:
+        return finish(client, ahead, timeout=next(patience, timeout))
+
+    monkeypatch.setattr(Client, "finish", finished)
+
     task = task_of(made)
     asked = Asked(made, silent)
     assert rows(read_any(task)) == EVERYTHING
+    assert next(patience, None) is None
     place = 0, EACH * (AHEAD - 1)
     assert asked.of[AHEAD - 1 : AHEAD + 1] == [("n2", *place), ("n3", *place)]
 
@@ -176,18 +183,18 @@ def test_nothing_is_asked_ahead_of_a_node_that_is_passed_over(
 def test_an_answer_that_is_not_wanted_is_dropped(made: FakeCluster) -> None:
     fields = cluster.read_fields("orders", 0, 0, EACH)
     with Client(made.nodes["n2"].address) as client:
-        assert client.begin("n2", Type.READ, fields, timeout=5) is None, "nothing is open"
+        assert client.begin("n2", Type.READ, fields, timeout=60) is None, "nothing is open"
         client.metadata()
-        dropped = client.begin("n2", Type.READ, fields, timeout=5)
-        taken = client.begin("n2", Type.READ, fields, timeout=5)
+        dropped = client.begin("n2", Type.READ, fields, timeout=60)
+        taken = client.begin("n2", Type.READ, fields, timeout=60)
         assert dropped is not None and taken is not None
-        assert client.finish(dropped, timeout=5) is None
-        answer = client.finish(taken, timeout=5)
+        assert client.finish(dropped, timeout=60) is None
+        answer = client.finish(taken, timeout=60)
         assert answer is not None and answer.fields["count"] == EACH
-        late = client.begin("n2", Type.READ, fields, timeout=5)
+        late = client.begin("n2", Type.READ, fields, timeout=60)
         assert late is not None
         assert client.call("n2", Type.METADATA, {}).fields["leader"] == "n1"
-        assert client.finish(late, timeout=5) is None
+        assert client.finish(late, timeout=60) is None
 
 
 def test_a_task_that_ends_early_closes_its_connections(made: FakeCluster) -> None:

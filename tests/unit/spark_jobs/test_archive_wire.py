@@ -257,7 +257,8 @@ def test_an_archive_counts_though_nobody_is_there_to_be_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What was committed is in the report; who did not answer is a row of it, no error."""
-    monkeypatch.setattr("twinlog.spark.asking.ROUTE_SECONDS", 0.1)
+    monkeypatch.setattr("twinlog.session.BACKOFF_FIRST", 3600.0)
+    monkeypatch.setattr("twinlog.session.BACKOFF_MAX", 3600.0)
     made = log()
     made.write(tmp_path / "s", confirm=made.end)
     gone = ("127.0.0.1:1",)
