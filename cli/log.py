@@ -440,4 +440,6 @@ def open_store(
     what = f"there is no directory {directory}"
     if directory.is_dir():
         what = f"{directory} is no store: it has no directory commitlog"
+    elif directory.exists():
+        what = f"{directory} is no store: it is a file, not a directory"
     raise Failure(Exit.MISSING, what, hints=("name the data directory of a node",))

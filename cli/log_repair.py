@@ -18,6 +18,7 @@ from cli.log import index_capacity, open_store
 from cli.options import Output
 from cli.parsing import PRIVATE, Yes
 from cli.render import Answer, Cell, Size, Table, columns
+from storage.errors import ForeignStore
 from storage.recover import disk_at
 from storage.recover import recover as recover_store
 from storage.repair import Action, Repair, carry_out, plan_repair
@@ -138,7 +139,7 @@ def recover(directory: Path, /, *, context: Annotated[Context, PRIVATE]) -> int:
     """Recover a store of ours without a node and stop it cleanly.
 
     Then only zeros lie behind the end of the log, and RocketMQ may open the directory. Exit 65: the
-    store is damaged; nothing was changed.
+    store is damaged, or another program changed it; its log was not changed.
 
     Args:
         directory: The data directory of a node that is not running.
@@ -146,13 +147,19 @@ def recover(directory: Path, /, *, context: Annotated[Context, PRIVATE]) -> int:
     _free(directory)
     with open_store(directory):
         pass
-    found = recover_store(disk_at(directory), wall_ms=context.wall_ms())
+    try:
+        found = recover_store(disk_at(directory), wall_ms=context.wall_ms())
+    except ForeignStore as error:
+        code = Exit.USAGE if error.code == "not-ours" else Exit.DATA
+        hints = (error.hint,) if error.hint else ()
+        facts = ("nothing was changed",)
+        raise Failure(code, f"{directory}: {error.text}", facts=facts, hints=hints) from None
     boot, behind = found.boot, found.end - found.confirm
     if boot.damage is not None and not found.clean:
         raise Failure(
             Exit.DATA,
             f"{boot.damage.file} is damaged at {boot.damage.offset}: {boot.damage.what}",
-            facts=("nothing was changed",),
+            facts=("the log was not changed; the store is marked as not stopped cleanly",),
             hints=(f"see what can be done: twinlog log repair {directory} --dry-run",),
         )
     head = f"{directory} · recovered · log ends at {found.end}, {boot.cut_bytes} B cut"

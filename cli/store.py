@@ -21,7 +21,6 @@ from cli.render import Answer, Table, columns
 from storage.adoption import Adoption, carry_out, plan_adoption
 from storage.identity import Who, read_identity
 from storage.recover import disk_at
-from twinlog.store_files import store_root
 from twinlog.store_reader import StoreReader
 from twinlog.units import format_size
 
@@ -52,9 +51,9 @@ def adopt(
         dry_run: Only show the plan.
         yes: Do not ask.
     """
-    disk = disk_at(_existing(directory))
-    before = read_identity(disk)
     with open_store(directory) as ours, StoreReader(directory, rocketmq=True) as reader:
+        disk = disk_at(directory)  # not before: it makes a directory that is not there
+        before = read_identity(disk)
         if ours.marks.live:
             raise Failure(Exit.UNAVAILABLE, f"{directory} is in use", hints=("stop its node",))
         value = plan_adoption(reader, ours)
@@ -78,12 +77,6 @@ def adopt(
             return Exit.NO
         end = carry_out(disk, value, who, reader=reader, ours=ours)
     return _answer(directory, value, who, end, context)
-
-
-def _existing(directory: Path) -> Path:
-    if not store_root(directory).is_dir():
-        raise Failure(Exit.MISSING, f"there is no directory {store_root(directory)}")
-    return directory
 
 
 def _name(what: str, given: str | None, before: str | None) -> str:

@@ -194,8 +194,8 @@ def _segment_size(reader: StoreReader) -> int:
         hint = "an empty store needs no adoption: a node makes it when it starts"
         raise _refused("there is no log file in it", hint, "nothing-to-adopt")
     if len(sizes) != 1:
-        see = f"see: twinlog log info {reader.root}"
-        raise _refused(f"its log files have {len(sizes)} sizes", see)
+        what = f"its log files have {len(sizes)} lengths, {min(sizes)} to {max(sizes)} bytes"
+        raise _refused(what, f"twinlog log repair {reader.root}")
     [size] = sizes
     if size < SEGMENT_SIZE_MIN or size % 4096 or reader.start % size:
         raise _refused(f"its log files have {size} bytes", "files of n x 4 KiB, from 16 KiB on")

@@ -219,7 +219,7 @@ class BatchQueue(ConsumeQueue):
 
     def whole(self, end: int, log_start: int = 0) -> bool:
         """As `ConsumeQueue.whole`; learns how many units there are."""
-        bases = [int(name) for name in self._disk.list(self.directory)]
+        bases = [int(name) for name in self._names()]
         self._units = self._first = self._floor = bases[0] // UNIT_SIZE if bases else 0
         for number, base in enumerate(bases):
             if base != bases[0] + number * self._size:

@@ -294,7 +294,7 @@ class ConsumeQueue:
 
     def remove_below(self, border: int, op: str) -> bool:
         """Remove the files below byte ``border``; returns whether there were any."""
-        names = [name for name in self._disk.list(self.directory) if int(name) < border]
+        names = [name for name in self._names() if int(name) < border]
         for name in names:
             path = f"{self.directory}/{name}"
             if self._disk.exists(path):  # a cut may build all queues anew meanwhile
@@ -381,9 +381,13 @@ class ConsumeQueue:
         self.start = min(self.start, self.end)
         self._cut(self.end * ENTRY_SIZE, thorough)
 
+    def _names(self) -> list[str]:
+        """Names of its files; what somebody else put there is none of them."""
+        return [name for name in self._disk.list(self.directory) if name.isdecimal()]
+
     def _cut(self, limit: int, thorough: bool) -> None:
         """Remove what lies from byte ``limit`` of the queue on."""
-        for name in self._disk.list(self.directory):
+        for name in self._names():
             path, base = f"{self.directory}/{name}", int(name)
             if base >= limit:
                 self._disk.remove(path, "queue.cut.remove")

@@ -349,7 +349,7 @@ class RealDisk:
         """See `Disk`."""
         try:
             return sorted(os.listdir(self._path(path)))
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return []
         except OSError as error:
             raise disk_error("list", path, error) from None

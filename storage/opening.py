@@ -52,7 +52,7 @@ from storage.identity import (
     read_identity,
     write_identity,
 )
-from storage.recovery import Damage, Found, Plan, plan
+from storage.recovery import Damage, Found, Plan, plan, wrong_length
 from storage.sealed_index import SealedIndex, open_sealed
 from storage.segment import Segment, log_path, remove_segment
 from storage.segments import Segments, covered
@@ -335,8 +335,9 @@ def _found(disk: Disk, start: int) -> Found:
 def _sealed_damage(disk: Disk, start: int, size: int) -> Damage | None:
     """Return what is wrong with a file that was full and flushed long ago, at a glance."""
     log = log_path(start)
-    if not disk.exists(log) or disk.size(log) != size:
-        return Damage(log, start, 0, "log file is missing")
+    held = disk.size(log) if disk.exists(log) else 0
+    if held != size:
+        return Damage(log, start, 0, wrong_length(held, size))
     if open_sealed(disk, start, start + size, Blocks()) is None:
         return Damage(index_path(start), start, 0, "batch index does not reach the file's end")
     return None
@@ -422,6 +423,10 @@ def _drop_beyond(
     return sum(torn)
 
 
+def _log_files(disk: Disk) -> list[str]:
+    return [name for name in disk.list(segment.DIRECTORY) if name.isdigit()]
+
+
 def _refuse_changed_log(start: _Start, planned: Plan) -> None:
     """Refuse a store whose log others have changed; an untouched log stays ours.
 
@@ -432,12 +437,12 @@ def _refuse_changed_log(start: _Start, planned: Plan) -> None:
     if untouched and planned.end:
         base = (planned.end - 1) - (planned.end - 1) % size
         tail = disk.read_at(log_path(base), planned.end - base, size, "open.tail")
-        later = [name for name in disk.list(segment.DIRECTORY) if int(name) > base]
+        later = [name for name in _log_files(disk) if int(name) > base]
         untouched = not any(tail) and not any(
             any(disk.read(f"{segment.DIRECTORY}/{name}", "open.tail")) for name in later
         )
     elif untouched:
-        untouched = not disk.list(segment.DIRECTORY)
+        untouched = not _log_files(disk)
     if not untouched:
         raise ForeignStore(
             f"another program changed the store: {start.changed_by_others}",

@@ -16,6 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from storage.batch_index import DIRECTORY as BATCHES
 from storage.boot import BootSummary
 from storage.disk import Disk, RealDisk
 from storage.errors import ForeignStore
@@ -23,6 +24,7 @@ from storage.identity import Identity, read_identity
 from storage.settings import StoreSettings
 from storage.spread import Folders, noted, spread
 from storage.store import Store
+from twinlog.errors import CorruptionError
 from twinlog.store_files import log_folders, store_root
 
 _HOSTS = {4: ("127.0.0.1", 0), 6: ("::1", 0)}
@@ -63,11 +65,37 @@ def identity_of(disk: Disk) -> Identity:
     """
     found = read_identity(disk)
     if found is None:
+        if disk.exists(BATCHES):
+            raise _missing("identity")
         raise ForeignStore(
             "twinlog never made a store in this directory",
-            hint="a store of RocketMQ's is put right by: twinlog log repair DIR",
+            hint="a store of RocketMQ's is put right by twinlog log repair",
+            code="not-ours",
         )
     return found
+
+
+def require_marks(disk: Disk) -> Identity:
+    """Return the identity of a store of ours that has the small files a start cannot do without.
+
+    Raises:
+        ForeignStore: twinlog never made a store there.
+        NewerVersion, CorruptionError: One is missing, or the identity cannot be read.
+    """
+    found = identity_of(disk)
+    for name in ("run", "checkpoint"):
+        if not disk.exists(f"twinlog/{name}"):
+            raise _missing(name)
+    return found
+
+
+def _missing(name: str) -> CorruptionError:
+    return CorruptionError(
+        f"twinlog/{name} is missing: without it no node starts here; nothing was changed",
+        hint="let its group make the node anew in an empty directory, or go on outside the group "
+        "with what the log holds: twinlog store adopt",
+        file=f"twinlog/{name}",
+    )
 
 
 def disk_at(path: Path) -> Disk:
@@ -94,9 +122,10 @@ def recover(disk: Disk, *, wall_ms: int) -> Recovered:
     Raises:
         DirectoryInUse: A node has it; nothing was changed.
         ForeignStore: It is not ours, or others have written to it; nothing was changed.
+        CorruptionError: A small file that a start needs is missing; nothing was changed.
         DiskError: The stop is not clean; the same call may be made again.
     """
-    identity = identity_of(disk)
+    identity = require_marks(disk)
     store = Store.open(disk, settings_of(identity), identity.who, wall_ms=wall_ms)
     clean = store.damage is None
     end, confirm = store.end, store.confirm

@@ -113,6 +113,11 @@ def plan(
     return Plan(walk.end, walk.flushed, walk.counts, walk.cut_batches, damage)
 
 
+def wrong_length(held: int, size: int) -> str:
+    """Say what is wrong with a log file of ``held`` bytes that should have ``size``; 0: none."""
+    return f"log file has {held} bytes, not {size}" if held else "log file is missing"
+
+
 class _Walk:
     """One walk; ``end`` is the end of what holds so far."""
 
@@ -131,7 +136,9 @@ class _Walk:
         """Walk one file; returns whether the next one may be walked."""
         base = file.start
         if file.size != self._size or base != self.end:
-            return self._stop(f"commitlog/{file_name(self.end)}", 0, "log file is missing")
+            held = file.size if base == self.end else 0
+            what = wrong_length(held, self._size)
+            return self._stop(f"commitlog/{file_name(self.end)}", 0, what)
         index = f"twinlog/batches/{file_name(base)}"
         for at in range(0, len(file.entries) - ENTRY_SIZE + 1, ENTRY_SIZE):
             self.counts[base] = at // ENTRY_SIZE

@@ -32,7 +32,7 @@ from storage.identity import ABORT
 from storage.key_index import KeyIndex
 from storage.light import light_runs
 from storage.queues import ConsumeQueues
-from storage.recover import recover
+from storage.recover import recover, require_marks
 from storage.reindex import rebuilt_index
 from storage.segment import log_path
 from storage.settings import StoreSettings
@@ -342,8 +342,11 @@ def carry_out(disk: Disk, repair: Repair, *, reader: StoreReader, wall_ms: int) 
 
     Raises:
         DirectoryInUse: Another process has it; nothing was changed.
+        CorruptionError: A small file that a start of ours needs is missing; nothing was changed.
         DiskError: Some of it is done; a new plan shows what is left.
     """
+    if repair.ours:
+        require_marks(disk)
     disk.lock("repair.lock")
     try:
         folder = _folder(disk)

@@ -60,6 +60,10 @@ def unchecked(store: StoreReader) -> Iterator[tuple[str, str]]:
             yield path.name, reason
         elif path.name not in plain and path.name not in folders:
             yield path.name, _FOREIGN
+    for folder in ("consumequeue", "batchconsumequeue"):
+        for path, _, why in listed(store.root / folder):
+            if why != "a folder":
+                yield f"{folder}/{path.name}", _FOREIGN
     if store.ours:
         if (store.root / "twinlog" / "state").is_dir():
             yield "twinlog/state", reasons["twinlog/state"]

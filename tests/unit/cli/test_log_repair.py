@@ -69,7 +69,7 @@ def test_recover(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert (found["kind"], found["end"], found["cut_bytes"]) == ("LogRecover", store.end, 0)
     assert (root / "twinlog" / "clean").exists()
     theirs = unpack("01-basic", tmp_path / "theirs")
-    assert main(["log", "recover", str(theirs)], {}) == 78
+    assert main(["log", "recover", str(theirs)], {}) == 64
     assert "log repair" in capsys.readouterr().err
     assert main(["log", "recover", str(tmp_path / "none")], {}) == 66
 
