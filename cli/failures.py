@@ -165,6 +165,8 @@ def exit_of(error: errors.TwinlogError) -> Exit:
             return Exit.MISSING
         case errors.Denied():
             return Exit.DENIED
+        case errors.UnavailableError() if error.facts.get("errno") in _NO_RIGHTS:
+            return Exit.DENIED
         case errors.UsageError() if error.code == "directory-in-use":
             return Exit.UNAVAILABLE
         case errors.UsageError() if error.code in _NOT_THERE:
@@ -185,6 +187,10 @@ _OTHERS_DIRECTORY = {"identity", "newer-version", "foreign-store"}
 """The data directory is not what the cluster file takes it for."""
 
 
+_NO_RIGHTS = {errno.EACCES, errno.EPERM, errno.EROFS}
+"""What the system says where this user may not read or write."""
+
+
 _TOLD = {"leader", "host", "port", "address", "text", "code"}
 """Facts that the sentence itself says already."""
 
@@ -202,6 +208,8 @@ def _of_twinlog(error: errors.TwinlogError) -> Failure:
         where = f" at {error.address}" if error.address else ""
         facts.insert(0, f"the master is {error.leader}{where}")
     hints = (error.hint,) if error.hint else ()
+    if error.facts.get("errno") in _NO_RIGHTS:
+        hints = ("run it as the user to whom the directory belongs",)
     return Failure(exit_of(error), error.text, facts=facts, hints=hints)
 
 

@@ -406,7 +406,7 @@ class RealDisk:
         except OSError as error:
             if descriptor >= 0:
                 os.close(descriptor)
-            if error.errno in (errno.EAGAIN, errno.EACCES):
+            if descriptor >= 0 and error.errno in (errno.EAGAIN, errno.EACCES):
                 raise DirectoryInUse(
                     f"another process holds the data directory {self.root}",
                     hint="stop that process, or use another data directory",

@@ -24,6 +24,8 @@ ERRORS = [
     (errors.OffsetBeyond("past the end", end=5), Exit.MISSING),
     (errors.Denied("not yours"), Exit.DENIED),
     (errors.UsageError("it makes no sense"), Exit.USAGE),
+    (errors.UnavailableError("open of x: EACCES", errno=13), Exit.DENIED),
+    (errors.UnavailableError("open of x: EIO", errno=5), Exit.UNAVAILABLE),
     (errors.Unavailable("nobody"), Exit.UNAVAILABLE),
     (errors.NotMaster("n2 is a slave", leader="n1", host="h", port=1), Exit.UNAVAILABLE),
     (errors.NotEnoughInSync("1 of 2"), Exit.UNAVAILABLE),

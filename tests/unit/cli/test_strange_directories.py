@@ -6,7 +6,9 @@ refused is left as it is.
 
 from __future__ import annotations
 
+import errno
 import hashlib
+import os
 from pathlib import Path
 
 import pytest
@@ -147,6 +149,28 @@ def test_a_store_in_use(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> N
     assert run(COMMANDS[0], root) == 0
     assert state(root) == before
     store.close(clean=True)
+
+
+def test_a_directory_without_rights(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """77; it was said that another process holds the directory."""
+    root = ours(tmp_path / "store")
+    before = state(root)
+    opened = os.open
+
+    def refuse(path: str, flags: int, mode: int = 0o777) -> int:
+        if str(path).endswith("/lock") and flags & os.O_CREAT:
+            raise PermissionError(errno.EACCES, "Permission denied", path)
+        return opened(path, flags, mode)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("os.open", refuse)
+        assert run(COMMANDS[2], root) == 77
+    err = capsys.readouterr().err
+    assert "lock: EACCES" in err
+    assert "run it as the user to whom the directory belongs" in err
+    assert state(root) == before
 
 
 def test_a_folder_by_a_link(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
