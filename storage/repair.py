@@ -46,7 +46,7 @@ from twinlog.layout import (
     BatchEntry,
     Checkpoint,
 )
-from twinlog.store_check import Finding, Grade, usual_length, verify
+from twinlog.store_check import Finding, Grade, short_files, usual_length, verify
 from twinlog.store_key_check import of_other_capacity
 from twinlog.store_keys import SAY_IT
 from twinlog.store_keys import KeyIndex as StoredKeys
@@ -67,6 +67,8 @@ _DIRECTORIES = ("consumequeue", "batchconsumequeue", "index")
 class Kind(StrEnum):
     """What one action does."""
 
+    FILL = "fill"
+    """A log file that lacks nothing but zeros gets its length back."""
     CUT = "cut"
     """Bytes behind the end of the log are kept aside and become zeros."""
     ASIDE = "aside"
@@ -137,6 +139,7 @@ def plan_repair(reader: StoreReader, *, index_slots: int | None = None) -> Repai
                "a file that is no part of a log; RocketMQ would not start")
         for path in reader.series.strays
     ]  # fmt: skip
+    actions += _fills(reader)
     actions += _cuts(reader)
     indexes = dict(_lost_indexes(reader)) if reader.ours else {}
     for start, entries in indexes.items():
@@ -157,11 +160,13 @@ def plan_repair(reader: StoreReader, *, index_slots: int | None = None) -> Repai
         if not reader.clean or actions:
             actions.append(Action(Kind.MARKS, ABORT, None, 0, "recovery, then a clean stop"))
     mended = {f"{_BATCHES}{log_path(start)[-20:]}" for start in indexes}
+    filled = {(action.path, _held(action)) for action in actions if action.kind is Kind.FILL}
     lost = [
         finding
         for finding in verdict.findings
         if finding.grade is not Grade.NOTE
         and finding.file not in mended
+        and (finding.file, finding.position) not in filled
         and finding.file.split("/")[0] not in _DIRECTORIES
         and not _cut_away(finding, reader)
     ]
@@ -174,6 +179,23 @@ def _cut_away(finding: Finding, reader: StoreReader) -> bool:
     """Whether a finding is about the torn tail, which the plan cuts."""
     tails = [d.offset for d in reader.damage if d.harm is Harm.TAIL]
     return finding.offset is not None and any(finding.offset >= offset for offset in tails)
+
+
+def _fills(reader: StoreReader) -> list[Action]:
+    """Give short log files their length back, where what they lack lies behind the log's end."""
+    return [
+        Action(
+            Kind.FILL, f"commitlog/{file.path.name}", file.end, usual - file.size,
+            f"it has {file.size} bytes, not {usual}",
+        )
+        for file, usual in short_files(reader)
+        if reader.end <= file.end and not reader.in_damage(file.end)
+    ]  # fmt: skip
+
+
+def _held(action: Action) -> int:
+    """Return how long the log file is that an action fills."""
+    return (action.offset or 0) - int(action.path[-20:])
 
 
 def _cuts(reader: StoreReader) -> list[Action]:
@@ -352,6 +374,10 @@ def carry_out(disk: Disk, repair: Repair, *, reader: StoreReader, wall_ms: int) 
         folder = _folder(disk)
         for action in repair.actions:
             match action.kind:
+                case Kind.FILL if action.offset is not None:
+                    last = _held(action) + action.length - 1
+                    disk.write_at(action.path, last, b"\0", "repair.fill")
+                    disk.fsync(action.path, "repair.fill.fsync")
                 case Kind.CUT if action.offset is not None:
                     _cut(disk, action, folder, zero=not repair.ours)
                 case Kind.ASIDE:

@@ -41,11 +41,12 @@ from twinlog.layout import KIND_FILLER, BatchEntry
 from twinlog.store_beside import look_beside
 from twinlog.store_epochs import broken_chains
 from twinlog.store_ext_check import check_extensions
-from twinlog.store_files import EMPTY
+from twinlog.store_files import EMPTY, LogFile
 from twinlog.store_findings import FINDINGS_MAX, Finding, Grade, Verdict
 from twinlog.store_key_check import broken_indexes, settled_indexes
 from twinlog.store_key_compare import compare_index
 from twinlog.store_log import Damage, Harm, Run, TwinLog, log_name
+from twinlog.store_owner import segment_size_of
 from twinlog.store_queue_check import Compared, compare_run, judge_queues
 from twinlog.store_queues import AnyQueue
 from twinlog.store_reader import StoreReader
@@ -59,6 +60,7 @@ __all__ = [
     "Finding",
     "Grade",
     "Verdict",
+    "short_files",
     "usual_length",
     "verify",
 ]
@@ -172,6 +174,12 @@ def _check_files(store: StoreReader, verdict: Verdict) -> None:
         name = f"{path.parent.name}/{path.name}"
         verdict.add(Finding(grade, name, 0, start, 0, f"it is {state}", "the other files"))
     _check_readable(store, verdict)
+    for file, usual in short_files(store):
+        text = f"it has {file.size} bytes, not {usual}; "
+        text += "a node does not start" if store.ours else "RocketMQ would not start"
+        grade = Grade.DAMAGE if store.ours else Grade.NOTE
+        missing, readable = usual - file.size, f"everything below {file.end}"
+        verdict.add(Finding(grade, log_name(file), file.size, None, missing, text, readable))
     if not store.ours:
         _check_lengths(store, verdict)
     for before, file in pairwise(store.series.files):
@@ -208,6 +216,21 @@ def usual_length(queues: Iterable[AnyQueue], kind: str) -> int:
         size for queue in queues if queue.kind == kind for size in queue.lengths().values()
     )
     return max(found, key=lambda size: (found[size], size), default=0)
+
+
+def short_files(store: StoreReader) -> list[tuple[LogFile, int]]:
+    """Return the log files that are shorter than they should be, with the length of all.
+
+    That is what the identity of a store of ours says, else what most have. A file behind the end of
+    a log of ours is made anew, and one that is being made may be short.
+    """
+    files = [] if store.marks.live else list(store.series.files)
+    if store.ours:
+        files = [file for file in files if file.start < store.end]
+    found = Counter(file.size for file in files)
+    usual = segment_size_of(store.root) if store.ours else 0
+    usual = usual or max(found, key=lambda size: (found[size], size), default=0)
+    return [(file, usual) for file in files if file.size < usual]
 
 
 def _check_lengths(store: StoreReader, verdict: Verdict) -> None:

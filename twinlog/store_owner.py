@@ -17,9 +17,11 @@ import msgpack
 
 from twinlog.errors import CorruptionError
 from twinlog.kernels import crc32c
-from twinlog.store_files import store_root
+from twinlog.store_files import head_of, store_root
 
 IDENTITY = "twinlog/identity"
+_MOST = 64 * 1024
+"""Bytes of an identity; they are some hundred."""
 _unpack = cast("Callable[[bytes], object]", msgpack.unpackb)  # pyright: ignore
 
 
@@ -34,6 +36,15 @@ class Owner:
 
     cluster: str
     group: str
+
+
+def segment_size_of(path: Path | str) -> int:
+    """Return how long the log files of a store of ours are, bytes; 0 where nothing says so."""
+    data = head_of(store_root(path) / IDENTITY, _MOST)
+    good = len(data) > 4 and crc32c(data[4:]) == int.from_bytes(data[:4], "big")
+    fields = _unpack(data[4:]) if good else None
+    size = fields.get("segment_size") if isinstance(fields, dict) else None  # pyright: ignore
+    return size if isinstance(size, int) else 0
 
 
 def owner_of(path: Path | str) -> Owner | None:

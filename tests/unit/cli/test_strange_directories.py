@@ -181,3 +181,33 @@ def test_a_folder_by_a_link(capsys: pytest.CaptureFixture[str], tmp_path: Path) 
     assert run(COMMANDS[0], link) == 0
     assert run(COMMANDS[2], link) == 0
     assert str(link) in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("kind", ["ours", "theirs"])
+def test_a_log_file_gets_its_length_back(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, kind: str
+) -> None:
+    """What it lacked were zeros: verify tells it, repair mends it, and then all is as it was."""
+    root = ours(tmp_path / "store") if kind == "ours" else unpack("02-rollover", tmp_path)
+    file = max((root / "commitlog").iterdir())
+    whole = file.read_bytes()
+    with file.open("r+b") as opened:
+        opened.truncate(5000)
+    assert run(COMMANDS[0], root) == (65 if kind == "ours" else 0)
+    assert f"it has 5000 bytes, not {len(whole)}" in capsys.readouterr().out
+    assert run(COMMANDS[1], root) == 0
+    assert f"fill: commitlog/{file.name}: it has 5000 bytes" in capsys.readouterr().err
+    assert file.read_bytes() == whole
+    assert run(COMMANDS[0], root) == 0
+    assert run(COMMANDS[3], root) == 0
+
+
+def test_a_log_file_that_lacks_records(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """They are lost, and no zeros hide it."""
+    root = ours(tmp_path / "store")
+    file = root / "commitlog" / f"{0:020d}"
+    with file.open("r+b") as opened:
+        opened.truncate(100)
+    assert run(COMMANDS[1], root) == 65
+    assert "2 lost" in capsys.readouterr().out
+    assert file.stat().st_size == 100
