@@ -57,7 +57,7 @@ def servers(cluster: Processes) -> tuple[str, ...]:
 
 def send(cluster: Processes, records: int) -> None:
     """Send records of 1 KiB."""
-    with Client(servers(cluster), timeout=30.0) as client:
+    with Client(servers(cluster), timeout=120.0) as client:
         client.create_topic("orders", 2)
         with client.producer("orders") as producer:
             for number in range(records):

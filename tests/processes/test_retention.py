@@ -121,7 +121,7 @@ def grow(processes: Processes, client: Client) -> None:
 
 def test_a_file_that_is_held_waits_and_then_goes(patient: Processes) -> None:
     """Its reader gets every byte; others are told at once that it is gone; writes go on."""
-    with Client(["{}:{}".format(*patient.address("n1"))], timeout=30.0) as client:
+    with Client(["{}:{}".format(*patient.address("n1"))], timeout=120.0) as client:
         client.create_topic("t", 1)
         send(client, 1500)
         sock, reader = hold(patient)
@@ -145,7 +145,7 @@ def test_a_file_that_is_held_waits_and_then_goes(patient: Processes) -> None:
 
 def test_a_file_is_not_held_for_ever(hurried: Processes) -> None:
     """Its name goes, and that is counted; who holds it keeps the bytes until it lets go."""
-    with Client(["{}:{}".format(*hurried.address("n1"))], timeout=30.0) as client:
+    with Client(["{}:{}".format(*hurried.address("n1"))], timeout=120.0) as client:
         client.create_topic("t", 1)
         send(client, 1500)
         sock, reader = hold(hurried)

@@ -15,6 +15,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -79,6 +80,7 @@ class Reader:
             "PATH": os.pathsep.join(paths),
             "PYTHONPATH": str(ROOT),
             "TMPDIR": str(folder),
+            "TWINLOG_TIMEOUT": "100s",  # a machine that stands still is no outcome
         }
         (folder / "cluster.toml").write_text(self.moved((ROOT / "cluster.toml").read_text()))
 
@@ -92,6 +94,18 @@ class Reader:
     def paste(self, command: str) -> str:
         """Run one line of the README and return what it printed; it must end with 0."""
         return self.call(["bash", "-c", self.moved(command)])
+
+    def wait_healthy(self, command: str) -> None:
+        """Run the line until every node is in sync: who stood still for 3 s is so after a while."""
+        end = time.monotonic() + WAIT_SECONDS
+        words = ["bash", "-c", self.moved(command)]
+        while (
+            b" healthy"
+            not in subprocess.run(
+                words, cwd=self.folder, env=self.environment, capture_output=True, check=False
+            ).stdout
+        ):
+            assert time.monotonic() < end, command
 
     def python(self, text: str) -> str:
         """Run one Python block of the README and return what it printed."""
@@ -184,6 +198,8 @@ def test_a_cluster_of_your_own(reader: Reader) -> None:
             continue
         for command in block.commands:
             words = command.partition("twinlog ")[2].split("#")[0]
+            if words.startswith("cluster status"):
+                reader.wait_healthy(command)
             printed[" ".join(words.split()[:2])] = reader.paste(command)
     assert '{"id": 42}' in printed["message read"]
     assert "healthy" in printed["cluster status"]

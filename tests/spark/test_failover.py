@@ -19,7 +19,7 @@ def test_a_copy_across_failovers(spark: Any, golden: Path, tmp_path: Path) -> No
     try:
         nodes.start_all()
         servers = ",".join("{}:{}".format(*nodes.address(name)) for name in names)
-        with Client(servers, timeout=30.0) as client:
+        with Client(servers, timeout=120.0) as client:
             client.create_topic("copy", 2)
 
             def stored() -> int:
@@ -41,11 +41,11 @@ def test_a_copy_across_failovers(spark: Any, golden: Path, tmp_path: Path) -> No
                 nodes.start(master)
 
             query = copy(processingTime="0 seconds")
-            nodes.until(lambda: stored() > 0, "the first task is stored", seconds=60)
+            nodes.until(lambda: stored() > 0, "the first task is stored", seconds=300)
             assert not (tmp_path / "checkpoint" / "commits" / "0").exists()
             fail_over()
             done = tmp_path / "checkpoint" / "commits" / "1"
-            nodes.until(lambda: done.exists() or not query.isActive, "two batches", seconds=90)
+            nodes.until(lambda: done.exists() or not query.isActive, "two batches", seconds=300)
             query.stop()
             assert query.exception() is None
             before = {m.log_offset for m in client.read("copy")}
@@ -53,7 +53,7 @@ def test_a_copy_across_failovers(spark: Any, golden: Path, tmp_path: Path) -> No
             nodes.settled(3)
             fail_over()
             query = copy(availableNow=True)
-            query.awaitTermination(120)
+            query.awaitTermination(600)
             assert query.exception() is None
             found = list(client.read("copy"))
         assert len({m.properties[SOURCE_PROPERTY] for m in found}) == len(found) == ROWS

@@ -88,7 +88,7 @@ def test_sigkill_in_batch_0_with_a_moving_start(spark: Any, tmp_path: Path) -> N
         .trigger(availableNow=True)
         .start()
     )
-    query.awaitTermination(120)
+    query.awaitTermination(600)
     assert query.exception() is None
     assert sorted(found) == [b"four", b"one", b"three", b"two"]
 
@@ -138,7 +138,7 @@ def test_sigkill_between_the_sinks_commit_and_the_sources(spark: Any, tmp_path: 
         child = driver(COPYING, *words)
         try:
             nodes.until(
-                lambda: marker.exists() or child.poll() is not None, "a commit", seconds=120
+                lambda: marker.exists() or child.poll() is not None, "a commit", seconds=300
             )
             assert child.poll() is None
         finally:
@@ -159,7 +159,7 @@ def test_sigkill_between_the_sinks_commit_and_the_sources(spark: Any, tmp_path: 
             .trigger(availableNow=True)
             .start()
         )
-        query.awaitTermination(120)
+        query.awaitTermination(600)
         assert query.exception() is None
         with Client(servers) as client:
             after = list(client.read("copy"))

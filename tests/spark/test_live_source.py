@@ -31,7 +31,7 @@ def servers(cluster: Processes) -> str:
 
 
 def send(cluster: Processes, first: int, count: int) -> None:
-    with Client(servers(cluster).split(","), timeout=30.0) as client:
+    with Client(servers(cluster).split(","), timeout=120.0) as client:
         client.create_topic("orders", 4)
         with client.producer("orders") as producer:
             for number in range(first, first + count):
@@ -59,7 +59,7 @@ def test_read_stream_kill_stream(spark: Any, cluster: Processes, tmp_path: Path)
             .trigger(availableNow=True)
             .start(str(tmp_path / "out"))
         )
-        query.awaitTermination(120)
+        query.awaitTermination(600)
         assert query.exception() is None
         return [json.loads(progress.json) for progress in query.recentProgress]
 

@@ -77,7 +77,7 @@ def test_java_of_a_package_and_a_broken_package_beside(tmp_path: Path) -> None:
         env=environment,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         check=False,
     )
     assert "rows 36" in done.stdout, done.stderr[-3000:]

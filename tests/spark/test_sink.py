@@ -79,7 +79,7 @@ def test_a_replayed_batch_is_stored_once(
             .trigger(availableNow=True)
             .start()
         )
-        query.awaitTermination(120)
+        query.awaitTermination(600)
         assert query.exception() is None
         return int(query.lastProgress["batchId"])
 

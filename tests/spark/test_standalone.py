@@ -31,7 +31,7 @@ from twinlog.spark.sink.settings import SOURCE_PROPERTY
 
 pyspark = pytest.importorskip("pyspark", reason="the extra spark is not installed")
 
-SECONDS = 90.0
+SECONDS = 300.0
 ROOT = Path(__file__).parents[2]
 HOME = Path(pyspark.__file__).parent
 DEPLOY = "org.apache.spark.deploy"
@@ -254,7 +254,7 @@ def test_an_executor_that_is_killed_in_a_task(cluster: Standalone, tmp_path: Pat
             )
             try:
                 for rows, word in ((100, "pyspark.daemon"), (400, "CoarseGrainedExecutorBackend")):
-                    nodes.until(lambda rows=rows: stored() >= rows, "rows are stored", seconds=90)
+                    nodes.until(lambda rows=rows: stored() >= rows, "rows are stored", seconds=300)
                     os.kill(max(cluster.below(word)), signal.SIGKILL)
                 _, said = driver.communicate(timeout=SECONDS)
             finally:

@@ -19,7 +19,7 @@ def drain(spark: Any, root: Path, home: Path, **options: str) -> list[dict[str, 
         .trigger(availableNow=True)
         .start(str(home / "out"))
     )
-    query.awaitTermination(120)
+    query.awaitTermination(600)
     assert query.exception() is None
     return [json.loads(progress.json) for progress in query.recentProgress]
 

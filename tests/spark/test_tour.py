@@ -18,7 +18,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 TOUR = ROOT / "docs" / "spark" / "tour.md"
-CELL_SECONDS = 120.0
+CELL_SECONDS = 600.0
 
 
 def cells() -> list[tuple[str, str]]:
@@ -39,7 +39,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     yield tmp_path
     if (tmp_path / "data").is_dir():
         down = ["twinlog", "dev", "down", "--data", "data"]
-        subprocess.run(down, cwd=tmp_path, capture_output=True, timeout=60, check=False)
+        subprocess.run(down, cwd=tmp_path, capture_output=True, timeout=300, check=False)
 
 
 def test_every_cell_of_the_tour(
