@@ -48,7 +48,7 @@ def replay(
         topic: Its topic.
         to_topic: Topic that is written; it must exist.
         from_servers: Addresses of the cluster that is read, instead of a directory.
-        archive: Archive that is read alone, or before --path or --from-servers; not with --resume.
+        archive: Archive that is read alone, or before --path or --from-servers.
         servers: Addresses of the cluster that is written; without it the cluster file's.
         range_: Which records: @-1h:, 100:200, -100: (see message read).
         since: First store time: ms since 1970, 2026-11-21T10:00Z or -2h.
@@ -64,7 +64,7 @@ def replay(
         report: File for the report as JSON.
     """
     store = _origin(path, from_servers, archive)
-    memory = _resume(resume, bounded=bool(range_ or until), archived=archive is not None)
+    memory = _resume(resume, bounded=bool(range_ or until))
     target = servers or ("" if dry_run else ",".join(context.endpoints()))
     what = ReplaySettings(store, topic, target, to_topic, range_, tags, from_servers, since, until)
     settings = replace(
@@ -111,17 +111,13 @@ def _origin(
     return store_at(path) if path else None
 
 
-def _resume(resume: Path | None, *, bounded: bool, archived: bool) -> Path | None:
+def _resume(resume: Path | None, *, bounded: bool) -> Path | None:
     """Return the directory that remembers; refuse what a stream cannot do."""
     if resume is None:
         return None
     if bounded:
         text = "--range and --until do not go with --resume: what was done is remembered by place"
         raise Failure(Exit.USAGE, text)
-    if archived:
-        text = "--archive does not go with --resume: a replay that can be resumed reads no archive"
-        hints = ("leave --resume out, or restore the archive and name that with --path",)
-        raise Failure(Exit.USAGE, text, hints=hints)
     return resume.absolute()
 
 

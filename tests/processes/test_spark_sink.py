@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 pytest.importorskip("pyspark", reason="needs the extra spark")
+pytest.importorskip("pyarrow", reason="needs the extra spark")
 
 from tests.fixtures.processes import Processes
+from tests.unit.twinlog.ours import SEGMENT, Ours
 from twinlog import Client
-from twinlog.errors import TwinlogError
+from twinlog.errors import TwinlogError, UsageError
+from twinlog.spark.archive.job import ArchiveSettings, archive
+from twinlog.spark.archive.manifest import Manifest
+from twinlog.spark.archive.place import Place
+from twinlog.spark.archive.view import read_archive
+from twinlog.spark.jobs import replay_archive, replay_memory
+from twinlog.spark.jobs.engine import PlainEngine
+from twinlog.spark.jobs.replay import ReplaySettings
 from twinlog.spark.sink.settings import SOURCE_PROPERTY, Identity, SinkSettings, parse
 from twinlog.spark.sink.writer import NonDeterministicReplay, commit_record, send_rows
+from twinlog.store_reader import StoreReader
 
 pytestmark = pytest.mark.processes
 
@@ -151,3 +163,95 @@ def test_born_times_are_kept(settings: SinkSettings) -> None:
     )
     with pytest.raises(TwinlogError, match="born between the years 1970 and 9999, not at -1000"):
         send_rows(settings, Identity("w", 1, 0), iter([early]))
+
+
+class Killed(PlainEngine):
+    """Runs so many tasks, then the driver dies: before one, or behind the last of a batch."""
+
+    at_once = 2
+
+    def __init__(self, tasks: int) -> None:
+        self._left = tasks
+
+    def spread(self, work: Any, items: Sequence[Any]) -> list[Any]:
+        found: list[Any] = []
+        for item in items:
+            if not self._left:
+                raise KeyboardInterrupt
+            self._left -= 1
+            found.append(work(item))
+        if not self._left:  # all is sent, and nobody remembers that
+            raise KeyboardInterrupt
+        return found
+
+
+def sealed(whole: Path, count: int, to: Path) -> None:
+    """Let an archive have only its first segments, as it was some time ago."""
+    segments = Place(whole).newest().segments[:count]
+    to.mkdir(exist_ok=True)
+    manifest = Place(to).path_of(count)
+    manifest.parent.mkdir(exist_ok=True)
+    manifest.write_text(Manifest(number=count, segments=segments).text())
+    shutil.copytree(whole / "data", to / "data", dirs_exist_ok=True)
+
+
+def test_a_replay_of_an_archive_is_resumed(
+    settings: SinkSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed before, in and behind each batch, and inside a task; the archive grows meanwhile."""
+    monkeypatch.setattr(replay_archive, "SPLIT_BYTES", SEGMENT)
+    made, kept = Ours(), tmp_path / "kept"
+    for number in range(120):
+        made.properties = {"TAGS": "a", "KEYS": f"k{number}", "own": "1"}
+        made.batch(b"%d" % number + b"x" * 100, topic=f"t{number % 2}", queue=number // 2 % 2)
+    whole = made.write(tmp_path / "whole", confirm=made.end)
+    archive(PlainEngine(), ArchiveSettings(whole, tmp_path / "archive"))
+    segments = Place(tmp_path / "archive").newest().segments
+    home = tmp_path / "memory"
+    flow = ReplaySettings(
+        None, "t1", settings.servers, settings.topic or "", archive=kept, resume=home
+    )
+
+    def run(engine: PlainEngine) -> int:
+        with replay_memory.held(home):
+            return replay_archive.send(engine, flow, now_ms=0)
+
+    def torn(task: Any) -> Iterator[Any]:
+        first = next(read_archive(task))
+        yield first.slice(0, first.num_rows // 2)
+        raise KeyboardInterrupt
+
+    sealed(tmp_path / "archive", 3, kept)
+    for tasks in (0, 1, 2):
+        with pytest.raises(KeyboardInterrupt):
+            run(Killed(tasks))
+    with monkeypatch.context() as patched:
+        patched.setattr(replay_archive, "read_archive", torn)
+        with pytest.raises(KeyboardInterrupt):
+            run(PlainEngine())
+    sealed(tmp_path / "archive", len(segments), kept)
+    with pytest.raises(KeyboardInterrupt):
+        run(Killed(3))
+    assert run(PlainEngine()) > 0
+    assert run(PlainEngine()) == 0, "nothing is left"
+    with Client(settings.servers) as client:
+        found = list(client.read(settings.topic or ""))
+    with StoreReader(whole) as store:
+        wanted = {
+            r.log_offset: (r.body, r.key, r.tag, "1")
+            for r in store.records()
+            if r.topic == "t1" and r.log_offset < segments[-1].end
+        }
+    origins = [int(m.properties["TL_ORIGIN"].rpartition("/")[2]) for m in found]
+    assert sorted(origins) == sorted(wanted), "each row once"
+    assert {
+        at: (m.body, m.key, m.tag, m.properties["own"])
+        for at, m in zip(origins, found, strict=True)
+    } == wanted
+    assert len({m.properties[SOURCE_PROPERTY] for m in found}) == len(found)
+    with replay_memory.held(home), pytest.raises(UsageError, match="is running"):
+        run(PlainEngine())
+    with pytest.raises(UsageError, match="whose tags is '', not 'a'"):
+        replay_archive.send(PlainEngine(), replace(flow, tags="a"), now_ms=0)
+    with pytest.raises(UsageError, match="with an archive"):
+        replay_memory.refuse(home)

@@ -158,7 +158,9 @@ def test_an_archive_is_replayed_and_compacted(spark: Any, servers: str, tmp_path
 
     assert spark is not None
     both = ("--archive", str(tmp_path / "archive"), "--path", str(live), "--servers", servers)
-    assert told("replay", *both, "--to-topic", "replayed")["sent"] == 120
+    again = ("--to-topic", "replayed", "--resume", str(tmp_path / "state"))
+    assert told("replay", *both, *again)["sent"] == 120, "the archive, then what follows it live"
+    assert told("replay", *both, *again)["sent"] == 0
     age = ("--delete-retention", "24h")
     counted = told("compact", "--path", str(whole), *age, engine="plain")
     found = told("compact", *both, "--to-topic", "kept", "--same-queues", *age)

@@ -77,8 +77,9 @@ SHELL = {
     },
     "twinlog/spark/jobs": {
         "archived", "building", "compact", "compact_frames", "compact_ranges", "compare", "engine",
-        "index_check", "rebuild", "rebuild_index", "rebuild_queues", "replay", "session", "sides",
-        "splits", "spark_errors", "tables", "verify", "verify_nodes",
+        "index_check", "rebuild", "rebuild_index", "rebuild_queues", "replay", "replay_archive",
+        "replay_memory", "session", "sides", "splits", "spark_errors", "tables", "verify",
+        "verify_nodes",
     },
     "twinlog/spark/sink": {"writer"},
     "twinlog": {

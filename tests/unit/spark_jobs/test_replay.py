@@ -8,10 +8,15 @@ import pytest
 
 from cli.app import main
 from tests.unit.twinlog.ours import Ours
+from twinlog.errors import UsageError
 from twinlog.spark.archive.job import ArchiveSettings, archive
+from twinlog.spark.archive.view import ArchiveView
 from twinlog.spark.batch import DirectoryQuery
+from twinlog.spark.errors import DataLossError, SourceError
 from twinlog.spark.jobs.engine import PlainEngine
 from twinlog.spark.jobs.replay import ReplaySettings, chosen
+from twinlog.spark.jobs.replay_archive import follows
+from twinlog.spark.jobs.replay_memory import Memory, held, save
 from twinlog.spark.queries import batch_query, read_any
 from twinlog.spark.sink.settings import Pace, Rate, parse, rate_of
 
@@ -84,6 +89,44 @@ def test_an_archive_alone_and_in_front(tmp_path: Path) -> None:
     assert 0 < rows(None) < rows(root) == 60
 
 
+def test_what_follows_an_archive(tmp_path: Path) -> None:
+    """The live store goes on behind the archive's rows, or at the time that is wanted; what neither
+    has is named."""
+    ours, home, kept = Ours(), tmp_path / "memory", tmp_path / "archive"
+    for number in range(60):
+        ours.batch(b"%d" % number + b"x" * 100)
+    root = ours.write(tmp_path / "s", confirm=ours.end)
+    archive(PlainEngine(), ArchiveSettings(root, kept))
+    settings = ReplaySettings(root, "t", "n1:1", "u", archive=kept, resume=home)
+    view = ArchiveView(str(kept), None)
+    (first, stop), at = view.extent(("t", 0)) or (0, 0), view.segments[-1].end
+    assert (first, stop < 60) == (0, True)
+
+    def remembered(since: int | None, following: dict[int, int]) -> dict[int, int]:
+        with held(home):
+            save(home, Memory("w", {"topic": "t"}, since, 1, at, following))
+        return follows(settings)
+
+    assert remembered(None, {0: stop}) == {0: stop}
+    assert remembered(ours.clock - 2, {0: stop}) == {0: 57}
+    assert remembered(0, {}) == {0: 0}
+    with pytest.raises(SourceError, match="ends at 60, and the archive has it up to 61"):
+        remembered(None, {0: 61})
+    for folder in ("commitlog", "twinlog/batches"):
+        for path in (root / folder).iterdir():
+            if int(path.name) < at:
+                path.unlink()
+    assert remembered(None, {0: stop}) == {0: stop}
+    with pytest.raises(DataLossError, match=f"rows 1–{stop - 1} are gone"):
+        remembered(None, {0: 1})
+    (home / "archive.json").write_text('{"v": 1}')
+    with pytest.raises(UsageError, match="no memory of a replay: it lacks 'parts'"):
+        follows(settings)
+    (home / "offsets").mkdir()
+    with pytest.raises(UsageError, match="a replay without an archive"), held(home):
+        pass
+
+
 @pytest.mark.parametrize(
     ("words", "said", "code"),
     [
@@ -91,7 +134,6 @@ def test_an_archive_alone_and_in_front(tmp_path: Path) -> None:
         (["--path", "{}", "--from-servers", "n1:1"], "a replay reads a directory or a cluster", 64),
         (["--path", "{}", "--rate", "fast"], '"fast" is no rate', 64),
         (["--path", "{}", "--until", "-1h", "--resume", "x"], "do not go with --resume", 64),
-        (["--archive", "{}", "--resume", "x"], "--archive does not go with --resume", 64),
         (["--path", "{}", "--archive", "{}/none"], "there is no directory", 66),
         (["--path", "{}", "--keys", "{}/nothing"], "cannot be read", 66),
         (["--path", "{}", "--keys", "{}/two"], '"a b" in', 64),

@@ -3,19 +3,23 @@
 Source, filters, sink. Each row gets the property ``TL_ORIGIN`` (where it came from), so that the
 replay of a replay is recognised; properties that belong to the first delivery are left behind. With
 ``resume`` it is a stream that reads what is there and ends: killed and started again, it goes on
-where it was and stores nothing twice.
+where it was and stores nothing twice. An archive is sent before what is live is
+(`jobs.replay_archive`).
 
 Not here: reading, sending.
 """
 
 from __future__ import annotations
 
+import json
+import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from twinlog.spark import register
+from twinlog.spark.jobs.engine import SparkEngine
 from twinlog.spark.jobs.report import Report, Rows, Value
 from twinlog.spark.sink.settings import Rate
 
@@ -53,8 +57,7 @@ class ReplaySettings:
         rate: What all tasks together send at most; None: no limit.
         resume: Directory that remembers how far it came; None: start anew.
         dry_run: Only count.
-        archive: Directory of an archive in front of what is read, or read alone; not with
-            ``resume``: streams read no archive.
+        archive: Directory of an archive in front of what is read, or read alone.
     """
 
     path: Path | None
@@ -109,7 +112,7 @@ def run(session: Any, settings: ReplaySettings) -> Report:
             tasks = min(at_once, frame.rdd.getNumPartitions()) if settings.rate else at_once
             sink(frame.write.mode("append"), settings, tasks).save()
         else:
-            sent = _stream(session, settings, settings.resume)
+            sent = _resumed(session, settings, settings.resume)
     fields: dict[str, Value | Sequence[Value] | Mapping[str, Value]] = {
         "source": str(settings.path or settings.from_servers or settings.archive),
         "archive": str(settings.archive) if settings.archive else None,
@@ -173,16 +176,56 @@ def sink(writer: Any, settings: ReplaySettings, tasks: int) -> Any:
     return writer.option("rate", settings.rate.over(tasks)) if settings.rate else writer
 
 
-def _stream(session: Any, settings: ReplaySettings, resume: Path) -> int:
-    """Send what ``resume`` does not know as sent, and return how many rows that were."""
+LIVE = "live"
+"""Where in the memory of a replay the checkpoint of the stream behind an archive lies."""
+
+
+def _resumed(session: Any, settings: ReplaySettings, resume: Path) -> int:
+    """Send what ``resume`` does not know as sent, and return how many rows that were.
+
+    Raises:
+        UsageError: ``resume`` remembers another replay, or another run has it.
+    """
+    from twinlog.spark.jobs import replay_archive, replay_memory
+
+    first = "" if settings.since else "earliest"
+    if settings.archive is None:
+        replay_memory.refuse(resume)
+        return _stream(session, settings, resume, first)
+    with replay_memory.held(resume):
+        live, sent = resume / LIVE, 0
+        begun = (live / "offsets" / "0").exists()
+        if not begun:
+            context = session.sparkContext
+            sent = replay_archive.send(
+                SparkEngine(context),
+                settings,
+                now_ms=round(time.time() * 1000),
+                at_once=context.defaultParallelism,
+            )
+        if settings.path is None and not settings.from_servers:
+            return sent
+        # From then on the checkpoint says where it goes on; retention may take what was before.
+        following = {} if begun else replay_archive.follows(settings)
+        if following:
+            queues = {str(queue): begin for queue, begin in following.items()}
+            first = json.dumps({settings.topic: queues})
+        if begun or following:
+            alone = replace(settings, archive=None, since="")
+            sent += _stream(session, alone, live, first or "earliest")
+        return sent
+
+
+def _stream(session: Any, settings: ReplaySettings, checkpoint: Path, first: str) -> int:
+    """Send what a checkpoint does not know as sent, from ``first`` on if it knows nothing."""
     session.conf.set("spark.sql.streaming.numRecentProgressUpdates", PROGRESS_MAX)
     reader = session.readStream
-    if not settings.since:
-        reader = reader.option("startingOffsets", "earliest")
+    if first:
+        reader = reader.option("startingOffsets", first)
     reader = reader.option("maxOffsetsPerTrigger", str(BATCH_ROWS))
     frame = source(reader, settings).selectExpr(*columns(settings))
     tasks = session.sparkContext.defaultParallelism
-    writer = sink(frame.writeStream, settings, tasks).option("checkpointLocation", str(resume))
+    writer = sink(frame.writeStream, settings, tasks).option("checkpointLocation", str(checkpoint))
     query = writer.trigger(availableNow=True).start()
     query.awaitTermination()
     return sum(progress["numInputRows"] for progress in query.recentProgress)
