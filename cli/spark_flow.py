@@ -152,6 +152,7 @@ def compact(
     from_servers: str = "",
     archive: Path | None = None,
     to: Path | None = None,
+    to_compaction: Path | None = None,
     to_topic: str = "",
     servers: str = "",
     same_queues: bool = False,
@@ -162,7 +163,7 @@ def compact(
 ) -> int:
     """Keep the newest record of each key of a topic; an empty body deletes its key.
 
-    Without --to and --to-topic only counts are shown.
+    Without --to, --to-compaction and --to-topic only counts are shown.
 
     Args:
         topic: The topic.
@@ -170,6 +171,7 @@ def compact(
         from_servers: Addresses of the cluster that is read, instead of a directory.
         archive: Archive that is read alone, or before --path or --from-servers.
         to: Directory of Parquet files that is made.
+        to_compaction: Directory that is made, with RocketMQ's compaction files in it.
         to_topic: Topic that the newest records are sent to; it must exist.
         servers: Addresses of the cluster that has it; without it the cluster file's.
         same_queues: Each record to the queue that it had, with --to-topic.
@@ -179,38 +181,32 @@ def compact(
     """
     from twinlog.spark.jobs import compact as job
     from twinlog.spark.jobs import compact_frames as frames
+    from twinlog.spark.jobs.compaction_files import FileSizes
 
-    _result(to, to_topic, servers or same_queues)
+    _result(to, to_compaction, to_topic, sending=bool(servers or same_queues))
     store = _origin(path, from_servers, archive, "a compaction")
     kept = parse_duration(delete_retention) if delete_retention else None
     since = None if kept is None else job.young(context.wall_ms(), kept)
+    archived = archive.absolute() if archive else None
+    given = to or to_compaction
+    made = given.absolute() if given else None
     with Run(context, master, report) as run:
         if not to_topic:
-            wanted = job.CompactSettings(
-                path=store,
-                topic=topic,
-                to=to.absolute() if to else None,
-                young_ms=since,
-                servers=from_servers,
-                archive=archive.absolute() if archive else None,
-            )
-            return run.finish(job.run(run.engine, wanted))
-        flow = ReplaySettings(
-            path=store,
-            topic=topic,
-            from_servers=from_servers,
-            archive=archive.absolute() if archive else None,
-            servers=servers or ",".join(context.endpoints()),
-            to_topic=to_topic,
-            same_queues=same_queues,
-        )
+            files = FileSizes() if to_compaction else None
+            what = job.CompactSettings(store, topic, made, young_ms=since, servers=from_servers)
+            return run.finish(job.run(run.engine, replace(what, archive=archived, files=files)))
+        target = servers or ",".join(context.endpoints())
+        flow = ReplaySettings(store, topic, target, to_topic, from_servers=from_servers)
+        flow = replace(flow, archive=archived, same_queues=same_queues)
         return run.finish(frames.run(run.session, frames.FramesSettings(flow, since)))
 
 
-def _result(to: Path | None, to_topic: str, sending: str | bool) -> None:
+def _result(to: Path | None, to_compaction: Path | None, to_topic: str, *, sending: bool) -> None:
     """Refuse results of a compaction that do not go together."""
-    if to is not None and to_topic:
-        text = "a compaction writes Parquet files or a topic: --to and --to-topic are both given"
+    given = {"--to": to, "--to-compaction": to_compaction, "--to-topic": to_topic}
+    named = [name for name, value in given.items() if value]
+    if len(named) > 1:
+        text = f"a compaction has one result: {' and '.join(named)} are both given"
         raise Failure(Exit.USAGE, text)
     if sending and not to_topic:
         text = "--servers and --same-queues go with --to-topic: nothing is sent without it"

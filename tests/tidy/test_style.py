@@ -76,10 +76,10 @@ SHELL = {
         "job", "lease", "place", "proof", "rows", "scan", "sources", "telling", "view", "writing",
     },
     "twinlog/spark/jobs": {
-        "archived", "building", "compact", "compact_frames", "compact_ranges", "compare", "engine",
-        "index_check", "rebuild", "rebuild_index", "rebuild_queues", "replay", "replay_archive",
-        "replay_memory", "session", "sides", "splits", "spark_errors", "tables", "verify",
-        "verify_nodes",
+        "archived", "building", "compact", "compact_frames", "compact_ranges", "compaction_files",
+        "compare", "engine", "index_check", "rebuild", "rebuild_index", "rebuild_queues", "replay",
+        "replay_archive", "replay_memory", "session", "sides", "splits", "spark_errors", "tables",
+        "verify", "verify_nodes",
     },
     "twinlog/spark/sink": {"writer"},
     "twinlog": {

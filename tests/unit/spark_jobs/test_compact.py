@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -12,13 +13,23 @@ from cli.app import main
 from tests.golden.manifest import unpack
 from tests.unit.client.fake_node import FakeCluster
 from tests.unit.twinlog.ours import SEGMENT, Ours
-from twinlog import layout, record
+from twinlog import kernels, layout, record
 from twinlog.errors import UsageError
+from twinlog.kernels import codes
 from twinlog.spark.archive.job import ArchiveSettings, archive
 from twinlog.spark.archive.place import Place
 from twinlog.spark.errors import DataLossError
 from twinlog.spark.jobs.compact import CompactSettings, run, young
+from twinlog.spark.jobs.compaction_files import (
+    END_MARK,
+    FileSizes,
+    make_files,
+    paths,
+    slots,
+    write_records,
+)
 from twinlog.spark.jobs.engine import PlainEngine
+from twinlog.store_compacted import compacted_queues
 from twinlog.store_reader import StoreReader
 
 pq = pytest.importorskip("pyarrow.parquet")
@@ -103,6 +114,67 @@ def test_a_store_of_rocketmq(tmp_path: Path) -> None:
         run(PlainEngine(), CompactSettings(root, topic, to, 3000))
         assert written(to) == reference(root, topic)
         assert reference(root, topic)
+
+
+def test_compaction_files_are_those_of_rocketmq(tmp_path: Path) -> None:
+    """What the broker had compacted, from the log as it was then: the same bytes."""
+    root = unpack("14-compaction", tmp_path / "s")
+    text = (root / "compaction/position-checkpoint").read_text()
+    sizes, made = FileSizes(23_000, 4_600), tmp_path / "made"
+    for name, last in json.loads(text)["queueOffsetMap"].items():
+        topic, _, queue = name.rpartition("_")
+        newest: dict[str, bytes] = {}
+        with StoreReader(root) as store:
+            for found in store.records():
+                own = (found.topic, found.queue) == (topic, int(queue))
+                if own and found.key is not None and found.queue_offset <= last:
+                    newest.pop(found.key, None)
+                    data = store.series.read(found.log_offset, found.size)
+                    newest[found.key] = bytes(data) if found.body else b""
+        records = [data for data in newest.values() if data]
+        given = list(slots(topic, int(queue), map(len, records), sizes))
+        make_files(made, {(topic, int(queue)): [(given[-1], len(records[-1]))]}, sizes)
+        write_records(made, zip(records, given, strict=True))
+        for path in paths(made, given[0]):
+            assert path.read_bytes() == (root / path.relative_to(made)).read_bytes()
+
+
+@pytest.mark.parametrize("sizes", [FileSizes(), FileSizes(1500, 460), FileSizes(9000, 184)])
+def test_compaction_files_are_read_back(sizes: FileSizes, tmp_path: Path) -> None:
+    """The records of the reference in their order; full files end in a blank and an end mark."""
+    root, to = unpack("14-compaction", tmp_path / "s"), tmp_path / "to"
+    with StoreReader(root) as store:
+        (topic,) = {key[0] for key in store.compacted}
+        newest = {(r.queue, r.key): r for r in store.records() if r.topic == topic and r.queued}
+    run(PlainEngine(), CompactSettings(root, topic, to, 3000, files=sizes))
+    kept = sorted(((r.queue, r.queue_offset), r) for r in newest.values() if r.body)
+    found = [
+        record.decode(data)
+        for _, queue in sorted(compacted_queues(to).items())
+        for data in queue.records()
+    ]
+    assert found == [
+        replace(one, log_offset=two.log_offset) for (_, one), two in zip(kept, found, strict=True)
+    ]
+    for queue in compacted_queues(to).values():
+        assert not queue.unindexed()
+        names = sorted(
+            p for p in (to / f"compaction/compactionLog/{topic}/{queue.queue}").iterdir()
+        )
+        for path in names:
+            data = memoryview(path.read_bytes())
+            assert len(data) == sizes.log
+            stop, code = kernels.walk(data, 0, len(data))[1:3]
+            assert (code == codes.BLANK) == (path != names[-1]), path
+            if path != names[-1]:
+                units = (
+                    to / f"compaction/compactionCq/{topic}/{queue.queue}/{path.name}"
+                ).read_bytes()
+                assert int.from_bytes(data[stop : stop + 4], "big") == sizes.log - stop
+                assert END_MARK in units
+    with pytest.raises(UsageError, match="fits into no file of 100"):
+        run(PlainEngine(), CompactSettings(root, topic, tmp_path / "no", files=FileSizes(100, 460)))
+    assert not list(tmp_path.glob("no*"))
 
 
 def test_an_interrupted_compaction_leaves_nothing(tmp_path: Path) -> None:

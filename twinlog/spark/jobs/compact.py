@@ -6,10 +6,11 @@ key, as in RocketMQ's compaction. Such a tombstone is a row of the result while 
 
 Two passes, so that bodies are never shuffled: tasks report the newest offset of each key in their
 range, the winners are chosen here, and tasks write the winners of their range as Parquet, with the
-columns of the archive. The result appears under its name when all of it is there.
+columns of the archive, or into compaction files as RocketMQ has them (`jobs.compaction_files`). The
+result appears under its name when all of it is there.
 
 Not here: where records come from (`jobs.compact_ranges`); results in a topic
-(`jobs.compact_frames`); RocketMQ's own compaction files.
+(`jobs.compact_frames`).
 
 Sources: RocketMQ 5.3 (``CompactionLog``): KEYS as a whole is the key.
 """
@@ -17,7 +18,7 @@ Sources: RocketMQ 5.3 (``CompactionLog``): KEYS as a whole is the key.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
@@ -35,6 +36,13 @@ from twinlog.spark.jobs.compact_ranges import (
     ranges_of_source,
     records_in,
 )
+from twinlog.spark.jobs.compaction_files import (
+    FileSizes,
+    Slot,
+    make_files,
+    slots,
+    write_records,
+)
 from twinlog.spark.jobs.engine import Engine
 from twinlog.spark.jobs.report import Report, Rows, Value
 from twinlog.spark.jobs.splits import SPLIT_BYTES
@@ -42,8 +50,9 @@ from twinlog.spark.jobs.splits import SPLIT_BYTES
 Field = Value | Sequence[Value] | Mapping[str, Value]
 """A field of a report."""
 
-Newest = dict[tuple[str, int, str], tuple[int, int, bool, int]]
-"""(topic, queue, key) -> (queue offset, log offset, whether it has a body, store time in ms)."""
+Newest = dict[tuple[str, int, str], tuple[int, int, bool, int, int]]
+"""(topic, queue, key) -> (queue offset, log offset, whether it has a body, store time in ms, size
+in bytes)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +62,12 @@ class CompactSettings:
     Attributes:
         path: The store; None with ``servers``, or for an archive alone.
         topic: The topic.
-        to: Directory of Parquet files that is made; None: only count.
+        to: Directory of the result that is made; None: only count.
         split_bytes: Of a range of a directory's log, one task's.
         young_ms: Tombstones stored at or after this stay as rows; None: none stays. See `young`.
         servers: Addresses of the cluster that is read; empty with ``path``.
         archive: An archive in front of what is read, or read alone.
+        files: Lengths of compaction files, which ``to`` is made of then; None: of Parquet files.
     """
 
     path: Path | None
@@ -67,6 +77,7 @@ class CompactSettings:
     young_ms: int | None = None
     servers: str = ""
     archive: Path | None = None
+    files: FileSizes | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +114,7 @@ def run(engine: Engine, settings: CompactSettings) -> Report:
     Raises:
         UnknownTopic: There is no record of the topic.
         SourceError: The topic or the archive does not exist.
-        UsageError: There is no store, or ``to`` exists already.
+        UsageError: There is no store, ``to`` exists already, or a record fits into no file.
         CorruptionError: The log does not hold together: records may be missing.
         SourceUnavailable: No node answered in time.
     """
@@ -121,16 +132,21 @@ def run(engine: Engine, settings: CompactSettings) -> Report:
         text = f"there is no record of {settings.topic}"
         raise UnknownTopic(text, hint="twinlog topic list, or twinlog log info, shows topics")
     if settings.to is not None:
-        parts: list[tuple[Range, list[int]]] = []
-        for one, (found, _, _) in zip(ranges, results, strict=True):
-            # `is`: whose place it was that won, so that one task alone writes it
-            own = sorted(
-                place[1]
+        # `is`: whose place it was that won, so that one task alone writes it
+        won: list[Newest] = [
+            {
+                key: place
                 for key, place in found.items()
-                if newest[key] is place and _stays(settings, *place[2:])
-            )
-            parts += [(one, own)] if own else []
-        _write(engine, parts, settings.to)
+                if newest[key] is place and _stays(settings, *place[2:4])
+            }
+            for found, _, _ in results
+        ]
+        with building(settings.to) as aside:
+            if settings.files is None:
+                _write_parquet(engine, zip(ranges, won, strict=True), aside)
+            else:
+                _write_files(engine, list(zip(ranges, won, strict=True)), aside, settings.files)
+            aside.rename(settings.to)
     fields: dict[str, Field] = {
         "directory": str(settings.path) if settings.path else None,
         "source": str(settings.path or settings.servers or settings.archive),
@@ -185,7 +201,9 @@ def _stays(settings: CompactSettings, full: bool, stored: int) -> bool:
 
 def _counts(settings: CompactSettings, newest: Newest, topic: str, queue: int) -> Queue:
     held = [
-        (full, stored) for key, (*_, full, stored) in newest.items() if key[:2] == (topic, queue)
+        (full, stored)
+        for key, (_, _, full, stored, _) in newest.items()
+        if key[:2] == (topic, queue)
     ]
     live = sum(full for full, _ in held)
     kept = sum(_stays(settings, full, stored) for full, stored in held)
@@ -195,10 +213,10 @@ def _counts(settings: CompactSettings, newest: Newest, topic: str, queue: int) -
 def merge(newest: Newest, found: Newest) -> None:
     """Take what is newer into ``newest``.
 
-    >>> held = {("t", 0, "a"): (5, 50, True, 9)}
-    >>> merge(held, {("t", 0, "a"): (4, 40, True, 8), ("t", 0, "b"): (6, 60, False, 9)})
+    >>> held = {("t", 0, "a"): (5, 50, True, 9, 10)}
+    >>> merge(held, {("t", 0, "a"): (4, 40, True, 8, 10), ("t", 0, "b"): (6, 60, False, 9, 10)})
     >>> held
-    {('t', 0, 'a'): (5, 50, True, 9), ('t', 0, 'b'): (6, 60, False, 9)}
+    {('t', 0, 'a'): (5, 50, True, 9, 10), ('t', 0, 'b'): (6, 60, False, 9, 10)}
     """
     for key, place in found.items():
         if key not in newest or newest[key][0] < place[0]:
@@ -219,16 +237,52 @@ def keys_of(one: Range, topic: str) -> tuple[Newest, int, int]:
                 without += 1
                 continue
             full, stored = bool(record.body), record.store_timestamp
-            place = record.queue_offset, record.log_offset, full, stored
+            place = record.queue_offset, record.log_offset, full, stored, record.size
             merge(found, {(record.topic, record.queue, record.key): place})
     return found, count, without
 
 
-def _write(engine: Engine, parts: Sequence[tuple[Range, list[int]]], to: Path) -> None:
-    """Write the winners and put them under their name."""
-    with building(to) as aside:
-        engine.spread(partial(write_part, to=str(aside)), parts)
-        aside.rename(to)
+def _write_parquet(engine: Engine, won: Iterable[tuple[Range, Newest]], to: Path) -> None:
+    parts: list[tuple[Range, list[int]]] = []
+    for one, found in won:
+        if found:
+            parts.append((one, sorted(place for _, place, *_ in found.values())))
+    engine.spread(partial(write_part, to=str(to)), parts)
+
+
+def _write_files(
+    engine: Engine, won: Sequence[tuple[Range, Newest]], to: Path, sizes: FileSizes
+) -> None:
+    """Give each winner its slot, make the files, and let tasks write the records."""
+    queues: dict[tuple[str, int], list[tuple[int, int, int]]] = {}
+    for _, found in won:
+        for (topic, queue, _), (number, place, _, _, size) in found.items():
+            queues.setdefault((topic, queue), []).append((number, place, size))
+    where: dict[int, Slot] = {}
+    ends: dict[tuple[str, int], list[tuple[Slot, int]]] = {}
+    for key, held in queues.items():
+        held.sort()
+        last: dict[int, tuple[Slot, int]] = {}
+        made = slots(*key, [size for *_, size in held], sizes)
+        for (_, place, size), slot in zip(held, made, strict=True):
+            where[place] = slot
+            last[slot.base] = slot, size
+        ends[key] = list(last.values())
+    make_files(to, ends, sizes)
+    parts: list[tuple[Range, list[tuple[int, Slot]]]] = []
+    for one, found in won:
+        if found:
+            places = sorted(place for _, place, *_ in found.values())
+            parts.append((one, [(place, where[place]) for place in places]))
+    engine.spread(partial(write_slots, to=str(to)), parts)
+
+
+def write_slots(item: tuple[Range, list[tuple[int, Slot]]], to: str) -> int:
+    """Write the winners of one range into compaction files; the same again changes nothing."""
+    one, given = item
+    records = picked(one, [place for place, _ in given])
+    write_records(Path(to), zip(records, (slot for _, slot in given), strict=True))
+    return len(given)
 
 
 def write_part(item: tuple[Range, list[int]], to: str) -> int:
