@@ -79,6 +79,10 @@ class AnswerStore(Protocol):
         """Why a topic is not among them."""
         ...
 
+    def topics_waiting(self) -> bool:
+        """Whether the log has topics that are not confirmed."""
+        ...
+
     def batched(self) -> Collection[str]:
         """Topics with batch queues."""
         ...
@@ -170,6 +174,9 @@ class Answers:
     def metadata(self, topics: Collection[str] | None) -> dict[str, object]:
         """The nodes with their addresses, the master, the topics (all, or those asked for).
 
+        It says whether no other topic was acknowledged: that is for a master to say, and one that
+        is in its log and not confirmed may have been, by the last one.
+
         Raises:
             NotYetConfirmed: One that is asked for is in the log and not confirmed yet.
         """
@@ -191,6 +198,8 @@ class Answers:
             "epochs": self._epochs(),
             "confirm": self._store.confirm,
             "batched": sorted(wanted.keys() & self._store.batched()),
+            "settled": self._standing().role == "master"
+            and (topics is not None or not self._store.topics_waiting()),
         }
 
     def _epochs(self) -> list[list[int]]:
@@ -200,18 +209,13 @@ class Answers:
         return found[-EPOCHS_MAX:]
 
     def _settled(self, standing: Standing) -> bool:
-        """Whether everything that was acknowledged before this moment is confirmed here.
+        """Whether the queues have everything that was acknowledged before this moment.
 
-        A new master has it all, but knows what of it was confirmed only once the record that opens
-        its epoch is: until then its confirm offset may be behind what clients were told. And one
-        that has just started has queues that end where a snapshot saw them, until they are built up
-        to what is confirmed.
+        Those of a master that has just started end where a snapshot saw them, until they are built
+        up to what is confirmed.
         """
-        epochs = self._store.epochs
-        if standing.role != "master" or not epochs or self._store.dispatched < self._store.confirm:
-            return False
-        newest = epochs[-1]
-        return newest.epoch == self._leadership().epoch and newest.start < self._store.confirm
+        store = self._store
+        return store.dispatched >= store.confirm and standing.knows(store.epochs, store.confirm)
 
     def offsets(self, fields: Mapping[str, object]) -> Answer | Asked[list[tuple[int, int, int]]]:
         """First and next offset of a topic's queues; offsets at a time are looked up in a thread.
@@ -226,16 +230,15 @@ class Answers:
             raise UsageError("offsets names a topic", code="fields")
         if at_ms is not None and not isinstance(at_ms, int):
             raise UsageError("at_ms is a time in ms", code="fields")
-        light = topic.startswith(LIGHT_PREFIX)
+        light, standing = topic.startswith(LIGHT_PREFIX), self._standing()
         count = 1 if light else self._store.topics().get(topic)
         if count is None:
-            raise no_topic(self._store, topic)
+            raise standing.doubted(no_topic(self._store, topic))
         queues = range(count) if wanted is None else list(dict.fromkeys(_numbers(wanted)))
         for queue in queues:
             if not 0 <= queue < count:
                 text = f"topic {topic} has queues 0 to {count - 1}, not {queue}"
-                raise UnknownTopic(text, code="unknown-queue")
-        standing = self._standing()
+                raise standing.doubted(UnknownTopic(text, code="unknown-queue"))
         fields = {  # of the moment that the queues' ends are of
             "confirm": self._store.confirm,
             "dispatched": self._store.dispatched,
@@ -258,7 +261,8 @@ class Answers:
     def get(self, fields: Mapping[str, object]) -> Answer | Asked[memoryview | None]:
         """One record by its log offset; with ``host``, only if that host has stored it.
 
-        One that is hardly in memory is looked up in a thread.
+        One that is hardly in memory is looked up in a thread. Of one above confirm the answer says
+        whether it may have been acknowledged all the same: see `Standing.knows`.
 
         Raises:
             UsageError: No log offset is named.
@@ -268,7 +272,8 @@ class Answers:
             raise UsageError("get names a log offset", code="fields")
         if offset >= self._store.confirm:
             status = "above-confirm" if offset < self._store.end else "past-end"
-            return {"status": status}, ()
+            known = self._standing().knows(self._store.epochs, self._store.confirm)
+            return {"status": status, "settled": known}, ()
         wanted = fields.get("host")
         look = self._store.record_cold(offset)
         if look is None:

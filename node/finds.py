@@ -5,8 +5,9 @@ come from the disk. Like a read it is bound by confirm, and a slave that has not
 master for too long refuses it.
 
 Answers: records newest first as payload; ``more`` (ask again below the last one), ``complete``
-(False: the index had too many entries to look at all, or in time), and as for a read confirm, age,
-node, role.
+(False: the index had too many entries to look at all, or in time), ``confirm`` (below which was
+searched), ``settled`` (that is everything that was acknowledged before; of a master), and as for a
+read age, node, role.
 
 Not here: searching (`storage.key_query`), threads and sockets (`node.client_server`).
 """
@@ -19,9 +20,17 @@ from typing import Protocol
 
 from node.limits import Limits
 from node.reads import Standing
+from storage.epoch_history import Epoch
 from storage.errors import DiskError
 from storage.key_query import RESULTS_DEFAULT, RESULTS_MAX, TIME_MAX, KeyQuery, Lookup
-from twinlog.errors import Busy, CorruptionError, TwinlogError, Unavailable, UsageError
+from twinlog.errors import (
+    Busy,
+    CorruptionError,
+    TwinlogError,
+    Unavailable,
+    UnknownTopic,
+    UsageError,
+)
 
 Answer = tuple[Mapping[str, object], Sequence[memoryview]]
 
@@ -30,8 +39,8 @@ class FindStore(Protocol):
     """The part of the store this module uses."""
 
     @property
-    def confirm(self) -> int:
-        """The confirm offset."""
+    def epochs(self) -> Sequence[Epoch]:
+        """The epochs of the log, oldest first."""
         ...
 
     def look_up(self, query: KeyQuery, *, wall_ms: int = 0) -> Lookup:
@@ -112,7 +121,10 @@ class Finds:
                 code="stale",
                 hint="ask another node, or the master",
             )
-        return self._store.look_up(query, wall_ms=self._wall_ms())
+        try:
+            return self._store.look_up(query, wall_ms=self._wall_ms())
+        except UnknownTopic as error:
+            raise standing.doubted(error) from None
 
     def finish(self, lookup: Lookup, error: TwinlogError | None) -> Answer:
         """Return the answer to a search that ran, or raise what came of it.
@@ -129,7 +141,8 @@ class Finds:
             "count": len(found.slices),
             "more": found.more,
             "complete": found.complete,
-            "confirm": self._store.confirm,
+            "confirm": lookup.confirm,
+            "settled": standing.knows(self._store.epochs, lookup.confirm),
             "age_ms": standing.age_ms,
             "node": standing.node,
             "role": standing.role,

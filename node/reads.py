@@ -23,6 +23,8 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from node.limits import Limits, MiB
+from replication.view import RoleView
+from storage.epoch_history import Epoch
 from storage.filtering import Sieve, sieve
 from storage.reads import ReadResult, ReadStatus
 from twinlog.errors import TwinlogError, UnknownTopic, UsageError
@@ -111,6 +113,42 @@ class Standing:
     """Infinite on a node that has not heard of a master."""
     redirect: str | None
     """An in-sync slave that serves cold data instead, on a master; None elsewhere."""
+    epoch: int
+    """Of the role; the promised one without a role."""
+
+    @classmethod
+    def of(cls, view: RoleView, node: str) -> Standing:
+        """Return what the view of node ``node`` says."""
+        age, redirect = view.age_seconds, None
+        if view.role == "master":
+            age = 0.0
+            redirect = min((peer.name for peer in view.peers if peer.in_sync), default=None)
+        return cls(node, view.role, float("inf") if age is None else age, redirect, view.epoch)
+
+    def knows(self, epochs: Sequence[Epoch], confirm: int) -> bool:
+        """Whether everything that was acknowledged before this moment lies below ``confirm``.
+
+        A new master has it all, but knows what of it was confirmed only once the record that opens
+        its epoch is: until then its confirm offset may be behind what clients were told. Of what
+        a successor acknowledges, a master that has not heard of it knows nothing.
+
+        Args:
+            epochs: Of the node's log, oldest first.
+            confirm: Its confirm offset, now or at the beginning of what is answered.
+        """
+        if self.role != "master" or not epochs:
+            return False
+        newest = epochs[-1]
+        return newest.epoch == self.epoch and newest.start < confirm
+
+    def doubted(self, error: TwinlogError) -> TwinlogError:
+        """Return the error for what is not here; a node that is no master says so in it.
+
+        Who asked it as the master then asks again: it may exist elsewhere.
+        """
+        if self.role != "master":
+            error.facts = {**error.facts, "settled": False}
+        return error
 
     @property
     def age_ms(self) -> int:

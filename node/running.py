@@ -214,17 +214,7 @@ class Running:
         view = self.view()
         if self._stood is not None and self._stood[0] is view:
             return self._stood[1]
-        age = 0.0 if view.role == "master" else view.age_seconds
-        redirect = None
-        if view.role == "master":
-            others = [peer for peer in view.peers if peer.in_sync]
-            redirect = min(others, key=lambda peer: peer.name).name if others else None
-        standing = Standing(
-            node=self._settings.name,
-            role=view.role,
-            age_seconds=float("inf") if age is None else age,
-            redirect=redirect,
-        )
+        standing = Standing.of(view, self._settings.name)
         self._stood = view, standing
         return standing
 

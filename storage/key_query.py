@@ -103,7 +103,7 @@ class Lookup:
     def __init__(self, disk: Disk, segments: Segments, query: KeyQuery, confirm: int) -> None:
         self._disk = disk
         self._segments = segments
-        self._confirm = confirm
+        self.confirm = confirm
         self.query = query
         self._hash = key_hash(f"{query.topic}#{query.key}".encode())
         self._chains: list[tuple[FileMark, int]] = []
@@ -182,7 +182,7 @@ class Lookup:
 
     def _hits(self) -> Iterator[int]:
         """Yield log offsets of cells with the key's hash, newest first; each once."""
-        last = self._confirm
+        last = self.confirm
         for mark, first in self._chains:
             if not self.found.complete:
                 return

@@ -39,6 +39,10 @@ class Serving(Upkeep):
         """Return why a topic is not among `topics`; see `storage.state.Layers.missing`."""
         return self._derived.layers.missing(topic)
 
+    def topics_waiting(self) -> bool:
+        """Return whether the log has topics that are not confirmed."""
+        return self._derived.layers.topics_waiting()
+
     def batched(self) -> frozenset[str]:
         """Return the confirmed topics that have batch queues."""
         confirmed = self._derived.layers.confirmed

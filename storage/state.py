@@ -244,6 +244,12 @@ class Layers:
             return "topic-exists", f"topic {change.name} exists with {kind} queues"
         return None
 
+    def topics_waiting(self) -> bool:
+        """Return whether a topic waits for its confirm that is not in the confirmed layer."""
+        known = self.confirmed.topics
+        changes = (change for _, change in self._pending)
+        return any(isinstance(one, CreateTopic) and one.name not in known for one in changes)
+
     def missing(self, name: str) -> TwinlogError:
         """Return why a topic that is not in the confirmed layer cannot be used.
 

@@ -280,18 +280,20 @@ class Session:
         """Ask once; return the good answer, or what it was refused with."""
         answer = yield Ask(address, frame, seconds)
         assert answer is not None, "an Ask is answered by a frame"
+        doubtful = to == MASTER and answer.fields.get("settled") is False
         if answer.is_error:
-            return error_of(answer)
+            error = error_of(answer)
+            return NotMaster(f"{address} is no longer the master") if doubtful else error
         shapes.check(answer)
         self.table.trust(address)
         if to != MASTER:
             return answer
-        if self._is_master(answer, address):
-            if answer.fields.get("settled") is False:
-                text = f"{address} has just become master and does not know all that is confirmed"
-                return NotYetConfirmed(text, hint="ask again")
-            return answer
-        return NotMaster(f"{address} is no longer the master")
+        if not self._is_master(answer, address):
+            return NotMaster(f"{address} is no longer the master")
+        if doubtful:
+            text = f"{address} does not know yet what of its log is confirmed"
+            return NotYetConfirmed(text, hint="ask again")
+        return answer
 
     def _moved(
         self, name: str, address: Address, deadline: float

@@ -160,6 +160,7 @@ ANSWERS: Final[Mapping[Type, Shape]] = {
         "message_size_max": _INT,
         "epochs": Field(Kind.LIST, required=False, row=(Kind.INT, Kind.INT)),
         "batched": _may(Kind.LIST, Kind.STR),
+        "settled": Field(Kind.BOOL, required=False),
     },
     Type.APPEND: {
         "results": Field(Kind.LIST, row=_RESULT),
@@ -192,7 +193,11 @@ ANSWERS: Final[Mapping[Type, Shape]] = {
         "queues": _may(Kind.INT),
         "batch": _may(Kind.BOOL),
     },
-    Type.GET: {"status": _STR, "stored_by": _may(Kind.STR)},
+    Type.GET: {
+        "status": _STR,
+        "stored_by": _may(Kind.STR),
+        "settled": Field(Kind.BOOL, required=False),
+    },
     Type.FIND: {
         "count": _INT,
         "more": _BOOL,
@@ -201,6 +206,7 @@ ANSWERS: Final[Mapping[Type, Shape]] = {
         "age_ms": _INT,
         "node": _STR,
         "role": _STR,
+        "settled": Field(Kind.BOOL, required=False),
     },
     Type.LOG: {
         "status": _STR,

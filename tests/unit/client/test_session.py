@@ -15,6 +15,7 @@ from twinlog.errors import (
     ProtocolError,
     TwinlogError,
     Unavailable,
+    UnknownTopic,
     UsageError,
 )
 from twinlog.finding import Finding, Search, find
@@ -301,6 +302,30 @@ def test_a_new_master_is_asked_again_until_it_knows_what_is_confirmed() -> None:
         stage.play(asking, never)
     anybody = stage.session.call(Type.OFFSETS, {}, deadline=stage.now + 2.0, to=ANY)
     assert stage.play(anybody, never).fields["settled"] is False
+
+
+def test_a_node_that_is_no_master_any_more_cannot_deny_a_topic() -> None:
+    """It may have been created at its successor; who is asked as a slave is believed."""
+    stage = Stage(A)
+    turns = [0]
+
+    def answer(name: str, frame: Frame) -> Reply:
+        if frame.type == Type.METADATA:
+            turns[0] += 1
+            return metadata("b" if turns[0] > 1 else "a", 7 + turns[0])
+        if name == "b":
+            return offsets("master")
+        return error(Type.OFFSETS, "unknown-topic", retryable=False, settled=False)
+
+    found = stage.play(stage.session.call(Type.OFFSETS, {}, deadline=9.0, to=MASTER), answer)
+    assert found.fields["role"] == "master"
+    assert [each for each in stage.asked if each[1] == "OFFSETS"] == [
+        ("a", "OFFSETS"),
+        ("b", "OFFSETS"),
+    ]
+    stage = Stage(A)
+    with pytest.raises(UnknownTopic):
+        stage.play(stage.session.call(Type.OFFSETS, {}, deadline=9.0, to=ANY), answer)
 
 
 def test_a_node_by_name() -> None:

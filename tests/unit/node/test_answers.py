@@ -50,6 +50,10 @@ class Shelf:
         """Topic ``soon`` is in the log and not confirmed."""
         return NotYetConfirmed(topic) if topic == "soon" else UnknownTopic(topic)
 
+    def topics_waiting(self) -> bool:
+        """Topic ``soon`` does."""
+        return True
+
     def batched(self) -> frozenset[str]:
         """Topics with batch queues."""
         return frozenset("u")
@@ -92,7 +96,18 @@ def answers(leader: str | None = "n2") -> Answers:
         Shelf(),
         presence(),
         leadership=lambda: Leadership(leader, 7, False),
-        standing=lambda: Standing("n1", "slave", 0.25, None),
+        standing=lambda: Standing("n1", "slave", 0.25, None, 7),
+    )
+
+
+def of_master(epoch: int = 8) -> Answers:
+    """Answers of n1, the master of an epoch."""
+    return Answers(
+        IDENTITY,
+        Shelf(),
+        presence(),
+        leadership=lambda: Leadership("n1", epoch, False),
+        standing=lambda: Standing("n1", "master", 0.0, None, epoch),
     )
 
 
@@ -174,10 +189,39 @@ def test_a_master_knows_all_that_is_confirmed_once_its_epoch_is(
         shelf,
         presence(),
         leadership=lambda: Leadership("n1", epoch, False),
-        standing=lambda: Standing("n1", role, 0.0, None),
+        standing=lambda: Standing("n1", role, 0.0, None, epoch),
     )
     found, _ = done(one.offsets({"topic": "t"}))
     assert found["settled"] is settled
+
+
+def test_topics_that_may_have_been_acknowledged_are_not_left_out_silently() -> None:
+    """All topics are all that a master has confirmed, when its log has no others."""
+    master = of_master()
+    assert master.metadata(None)["settled"] is False
+    assert master.metadata({"u", "nobody"})["settled"] is True
+    assert answers().metadata({"u", "nobody"})["settled"] is False
+
+
+def test_no_topic_is_the_word_of_a_master() -> None:
+    """A slave may lack what was acknowledged: who takes it for the master asks again."""
+    for fields in ({"topic": "v"}, {"topic": "t", "queues": [2]}):
+        with pytest.raises(UnknownTopic) as caught:
+            answers().offsets(fields)
+        assert caught.value.facts["settled"] is False
+        with pytest.raises(UnknownTopic) as caught:
+            of_master().offsets(fields)
+        assert "settled" not in caught.value.facts
+
+
+def test_a_record_above_confirm_may_have_been_acknowledged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As long as the master's epoch is not confirmed; a slave cannot tell."""
+    settled: list[object] = []
+    for confirm, one in ((200, of_master()), (201, of_master()), (201, answers())):
+        monkeypatch.setattr(Shelf, "confirm", confirm)
+        for offset in (250, 300):
+            settled.append(done(one.get({"log_offset": offset}))[0]["settled"])
+    assert settled == [False, False, True, True, False, False]
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,10 @@ from twinlog.errors import Busy, CorruptionError, TwinlogError, UnknownTopic, Us
 def finds(store: Store, *, role: str = "master", age: float = 0.0) -> Finds:
     """The searches of a node on a store."""
     return Finds(
-        store, lambda: Standing("n1", role, age, None), staleness_max=3.0, wall_ms=lambda: 5000
+        store,
+        lambda: Standing("n1", role, age, None, MASTER.epoch),
+        staleness_max=3.0,
+        wall_ms=lambda: 5000,
     )
 
 
@@ -51,7 +54,7 @@ def test_a_search_is_answered_with_where_it_was_done() -> None:
     fields, slices = parts.finish(lookup, None)
     assert fields == {
         "count": 30, "more": True, "complete": True, "confirm": store.confirm, "age_ms": 1500,
-        "node": "n1", "role": "slave",
+        "node": "n1", "role": "slave", "settled": False,
     }  # fmt: skip
     offsets = [int.from_bytes(view[28:36], "big") for view in slices]
     assert offsets == sorted(offsets, reverse=True)
@@ -67,8 +70,28 @@ def test_a_slave_that_has_not_heard_for_long_refuses() -> None:
     with pytest.raises(TwinlogError) as caught:
         finds(store, role="slave", age=3.5).begin(KeyQuery(TOPIC, "k"))
     assert (caught.value.code, caught.value.retryable) == ("stale", True)
-    with pytest.raises(UnknownTopic):
+    with pytest.raises(UnknownTopic) as unknown:
         finds(store).begin(KeyQuery("nowhere", "k"))
+    assert "settled" not in unknown.value.facts
+    with pytest.raises(UnknownTopic) as unknown:
+        finds(store, role="slave").begin(KeyQuery("nowhere", "k"))
+    assert unknown.value.facts["settled"] is False, "it may have been created elsewhere"
+
+
+def test_a_search_says_how_much_it_saw() -> None:
+    """What is confirmed while it runs, it has not looked at; nor may a new master know all."""
+    _, store = keyed()
+    parts = finds(store)
+    before = store.confirm
+    lookup = parts.begin(KeyQuery(TOPIC, "k", most=64))
+    append(store, section(2, key="k", mark=99))
+    settle(store)
+    assert search(lookup) is None
+    fields, slices = parts.finish(lookup, None)
+    assert store.confirm > before
+    assert (fields["confirm"], fields["settled"], len(slices)) == (before, True, 40)
+    lookup.confirm = store.epochs[-1].start
+    assert parts.finish(lookup, None)[0]["settled"] is False
 
 
 def test_damage_is_told_and_the_next_search_finds() -> None:

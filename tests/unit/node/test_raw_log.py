@@ -30,7 +30,7 @@ def filled() -> tuple[FakeDisk, Store]:
 def ask(store: Store, offset: int, max_bytes: int) -> tuple[dict[str, object], bytes]:
     """One LOG, its copying included."""
     raw = RawLog(
-        store, lambda: Standing("n2", "slave", 99.0, None), segment_size=SETTINGS.segment_size
+        store, lambda: Standing("n2", "slave", 99.0, None, 7), segment_size=SETTINGS.segment_size
     )
     query = parse_log({"offset": offset, "max_bytes": max_bytes}, LIMITS)
     piece = raw.begin(query)

@@ -118,7 +118,7 @@ class Reader:
 
 def reads(queue: Queue, role: str = "master", age: float = 0.0) -> Reads:
     """Reads of a node that is what it is told to be."""
-    return Reads(queue, lambda: Standing("n1", role, age, "n2"), staleness_max=5.0)
+    return Reads(queue, lambda: Standing("n1", role, age, "n2", 7), staleness_max=5.0)
 
 
 def request(reader: Reader, offset: int, wait: float = 0.0, **more: object) -> ReadRequest:

@@ -259,12 +259,14 @@ def test_layers_apply_in_order_and_forget_from_the_end() -> None:
     assert layers.existing("b") == (2, 200, False)
     assert layers.existing("z") is None
     layers.cut(200)
+    assert layers.topics_waiting()
     assert layers.confirm(150)
     assert not layers.confirm(150)
     assert set(layers.confirmed.topics) == {"a"}
     assert layers.existing("a") == (1, 0, False)
     assert layers.confirm(1000)
     assert set(layers.confirmed.topics) == {"a", "b"}
+    assert not layers.topics_waiting()
     assert layers.refusal(CreateTopic("d", 1 << 20, 1)) is not None
     assert layers.refusal(CreateTopic("b", 3, 1)) == (
         "topic-exists",
