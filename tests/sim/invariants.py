@@ -71,6 +71,9 @@ class Invariant:
     def late_write(self, node: SimNode) -> None:
         """Somebody holds a token of this process that has ended, and writes."""
 
+    def asked(self, wrong: str) -> None:
+        """A reader believes an answer that lacks what was acknowledged before it asked."""
+
     def sample(self, node: SimNode) -> None:
         """A good moment for what costs the length of a log; the node is alive and idle."""
 
@@ -470,6 +473,22 @@ class AckedIsFound(Invariant):
                         self.fail(f"{line!r} {epoch}.{sequence + number} acknowledged and gone")
 
 
+class ReaderFindsAcknowledged(Invariant):
+    """Whoever begins to read after a record or topic was acknowledged finds it; see `Askers`.
+
+    And in a healed world there is an answer.
+    """
+
+    numbers = "readers"
+
+    def asked(self, wrong: str) -> None:
+        self.fail(wrong)
+
+    def finished(self) -> None:
+        if not self.world.rotten and (lacking := self.world.askers.ask_all()):
+            self.fail(f"nobody answers in a healed world: {lacking}")
+
+
 class KeepsWhatIsNeeded(Invariant):
     """Retention drops nothing above confirm, dispatched, flushed or the older snapshot."""
 
@@ -507,6 +526,7 @@ ALL: tuple[type[Invariant], ...] = (
     QueueFollowsLog,
     KeysFindRecords,
     AckedIsFound,
+    ReaderFindsAcknowledged,
     KeepsWhatIsNeeded,
 )
 
@@ -531,6 +551,7 @@ class Court:
         self.register_changed = self._having("register_changed")
         self.acked = self._having("acked")
         self.late_write = self._having("late_write")
+        self.asked = self._having("asked")
         self.sample = self._having("sample")
         self.finished = self._having("finished")
 

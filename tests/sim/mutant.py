@@ -1,7 +1,7 @@
 """What a mutant is: one rule of production removed, by name.
 
-Not here: the mutants (`tests.sim.mutants_replication`, `tests.sim.mutants_storage`), the hunt
-(`tests.sim.mutants`).
+Not here: the mutants (`tests.sim.mutants_replication`, `tests.sim.mutants_storage`,
+`tests.sim.mutants_reading`), the hunt (`tests.sim.mutants`).
 """
 
 from __future__ import annotations

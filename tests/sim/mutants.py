@@ -16,12 +16,13 @@ import sys
 import time
 
 from tests.sim.mutant import SEEDS, Mutant, Patches
+from tests.sim.mutants_reading import MUTANTS as OF_READING
 from tests.sim.mutants_replication import MUTANTS as OF_REPLICATION
 from tests.sim.mutants_storage import MUTANTS as OF_STORAGE
 from tests.sim.run import Verdict, run_seed
 from tests.sim.swarm import draw
 
-MUTANTS = (*OF_STORAGE, *OF_REPLICATION)
+MUTANTS = (*OF_STORAGE, *OF_REPLICATION, *OF_READING)
 
 
 def hunt(mutant: Mutant, *, seeds: int = SEEDS, seconds: float = 60.0) -> Verdict | None:

@@ -148,6 +148,7 @@ class SimNode:
                 first=plan.first,
                 in_sync_min=plan.in_sync_min,
                 ack="durable" if plan.quality == "durable" else "received",
+                dispatch_bytes=plan.slice_bytes,
             ),
             self,
             node=self.name,
@@ -509,7 +510,8 @@ class SimNode:
         change = CreateTopic(name, queues, self.world.wall_ms(), batch=name == BATCH_TOPIC)
 
         def reply(results: list[SectionResult], how: object) -> None:
-            self.world.topic_answered(name, queues, results[0])
+            epoch = self.driver.core.context.promise.epoch if self.driver is not None else 0
+            self.world.topic_answered(epoch, name, queues, results[0])
 
         self.driver.control(now, change, deadline=now + deadline, reply=reply)
 

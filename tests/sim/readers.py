@@ -47,7 +47,7 @@ class Readers:
         if topic not in node.store.topics():
             return
         start, end = self._range(node, topic, queue)
-        self._read(node, topic, queue, rng.randint(start, end))
+        self.read(node, topic, queue, rng.randint(start, end))
 
     def _range(self, node: SimNode, topic: str, queue: int) -> tuple[int, int]:
         """Where a queue begins and ends; to find out may read its files."""
@@ -62,11 +62,11 @@ class Readers:
         finally:
             node.disk.faults.asleep = False
 
-    def _read(self, node: SimNode, topic: str, queue: int, at: int) -> int:
+    def read(self, node: SimNode, topic: str, queue: int, at: int, most: int = 16) -> int:
         """Read once; returns the queue offset after what came."""
         assert node.store is not None
         node.disk.faults.asleep = True
-        result = node.store.read(topic, queue, at, max_bytes=_READ_BYTES, max_records=16)
+        result = node.store.read(topic, queue, at, max_bytes=_READ_BYTES, max_records=most)
         node.disk.faults.asleep = False
         self.reads += 1
         rows = self.world.contents.queues.get((topic, queue), [])
@@ -161,7 +161,7 @@ class Readers:
             at = max(checked.get((topic, queue), 0), start)
             checked[topic, queue] = end
             while at < end:
-                after = self._read(node, topic, queue, at)
+                after = self.read(node, topic, queue, at)
                 if after == at:
                     raise Violation(
                         "QueueFollowsLog", f"{node.name} {topic}/{queue} {at} of {end} unreadable"

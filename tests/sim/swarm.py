@@ -66,6 +66,7 @@ class Plan:
         keep_files: Files of the log that are kept; 0 keeps all.
         batches: There is a topic whose records may hold several messages.
         lights: Records of other topics go to light queues as well.
+        slice_bytes: So much is entered into the queues in one turn.
     """
 
     seed: int
@@ -88,6 +89,7 @@ class Plan:
     keep_files: int = 0
     batches: bool = False
     lights: bool = False
+    slice_bytes: int = 4 * 1024 * 1024
 
 
 def draw(seed: int) -> Plan:
@@ -116,6 +118,9 @@ def draw(seed: int) -> Plan:
         plan.segment_size = 16 * 1024
     plan.batches = Random(f"batches {seed}").random() < 0.15
     plan.lights = Random(f"lights {seed}").random() < 0.15
+    slices = Random(f"slices {seed}")
+    if slices.random() < 0.2:
+        plan.slice_bytes = slices.choice((1024, 4096, 16 * 1024))
     if rng.random() < 0.25:
         return plan
     wanted = rng.choice((0.15, 0.3, 0.6))

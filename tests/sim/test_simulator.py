@@ -38,6 +38,8 @@ QUICK = {
     "no_zero_beyond_end": "OnlyZerosBeyond",
     "receiver_splits": "BatchesEqual",
     "retention_below_snapshot": "KeepsWhatIsNeeded",
+    "settled_without_confirm": "ReaderFindsAcknowledged",
+    "settled_without_dispatch": "ReaderFindsAcknowledged",
     "unclean_master": "MasterComplete",
 }
 
@@ -52,7 +54,7 @@ def test_every_invariant_holds(verdicts: list[Verdict]) -> None:
     """No seed of the short run breaks anything, and the run meets what it wants to test."""
     failed = [f"seed {one.seed}: {one.text}" for one in verdicts if one.failed]
     assert not failed
-    for fact in ("answers", "epochs", "cuts", "starts", "reads", "faults", "retained"):
+    for fact in ("answers", "epochs", "cuts", "starts", "reads", "faults", "retained", "believed"):
         assert sum(one.facts[fact] for one in verdicts) > 0, f"no {fact} in twenty seeds"
 
 

@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from tests.sim.askers import Askers
 from tests.sim.clients import Producer
 from tests.sim.contents import BATCH_TOPIC, Contents
 from tests.sim.coordinator import SimCoordinator
@@ -72,6 +73,7 @@ class World:
         self.nodes = {name: SimNode(self, name) for name in plan.nodes}
         self.operator = Operator(self)
         self.readers = Readers(self)
+        self.askers = Askers(self)
         self.producers = [
             Producer(self, number, acknowledge) for number, acknowledge in enumerate(plan.producers)
         ]
@@ -151,6 +153,8 @@ class World:
         confirm = store.confirm
         if confirm != shadow.confirm:
             self._confirm_moved(node, shadow, confirm)
+            if store.dispatched < confirm:
+                self.askers.queues_behind(node)
 
     def _start_moved(self, node: SimNode, start: int) -> None:
         """Retention, or a start: a crash may bring back what had left and was not removed."""
@@ -309,6 +313,8 @@ class World:
         """A node's view moved."""
         if node.view_moved() and self.faults is not None:
             self.faults.node_changed(node)
+            if node.acts_in_epoch() is not None:
+                self.askers.master_began(node.name)
 
     def register_changed(self) -> None:
         """The coordinator's state changed."""
@@ -350,6 +356,8 @@ class World:
                 told = (result.log_offset, result.queue_offset)
                 if known and told != (place.log_offset, place.queue_offset):
                     raise Violation("AckHolds", f"{what}: at {told}, is {place}")
+                epoch = node.driver.core.context.promise.epoch if node.driver is not None else 0
+                self.askers.acknowledged(epoch, place.log_offset + place.size)
             case "flushed" if result.end > store.flushed:
                 raise Violation("AckHolds", f"{what}: {result.end} flushed {store.flushed}")
             case "replicated" if not self.ledger.held_elsewhere(
@@ -359,12 +367,13 @@ class World:
             case _ if result.end > store.end:
                 raise Violation("AckHolds", f"{what}: {result.end} beyond the end {store.end}")
 
-    def topic_answered(self, name: str, queues: int, result: SectionResult) -> None:
-        """A master answers the order of a topic."""
+    def topic_answered(self, epoch: int, name: str, queues: int, result: SectionResult) -> None:
+        """A master of that epoch answers the order of a topic."""
         self.trace("oper", "topic is", f"{name} {result.outcome.name} {result.code}")
         if result.outcome in (0, 1) and name not in self.topics:
             self.topics.append(name)
             self.topic_queues[name] = queues
+            self.askers.created(epoch, name)
 
     def facts(self) -> dict[str, int]:
         """Counts of what the run did, for a person who asks whether it tested anything."""
@@ -376,6 +385,9 @@ class World:
             "batches": len(self.ledger.canon),
             "answers": self.answers,
             "reads": self.readers.records,
+            "believed": self.askers.believed,
+            "again": self.askers.again,
+            "deposed": self.askers.deposed,
             "starts": sum(node.incarnation for node in self.nodes.values()),
             "cuts": self.cuts,
             "retained": self.retained,
@@ -400,6 +412,7 @@ class World:
         for producer in self.producers:
             producer.start()
         self.readers.start()
+        self.askers.start()
         self.schedule.after(_SAMPLE_EVERY, self._sample_again)
         self.network.weather = self.plan.weather
         self.faults = Faults(self)

@@ -1,0 +1,114 @@
+"""What a node answers to clients who ask: production's `Answers` and `Finds` on its store.
+
+Frames are not encoded, and what a thread would look up is looked up at once; the fields, the
+payload and every decision are those of production. One port lives as long as its process.
+
+Not here: appends (`tests.sim.node`), who asks (`tests.sim.askers`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeVar
+
+from node.answers import Answer, Answers, Asked, Identity, Leadership
+from node.finds import Finds, parse_find, search
+from node.limits import Limits
+from node.presence import Presence
+from node.reads import Standing
+from replication.view import RoleView
+from storage.errors import DiskFull
+from twinlog import wire
+from twinlog.errors import Busy, TwinlogError
+from twinlog.routing import Address
+from twinlog.wire import Frame, Type
+
+if TYPE_CHECKING:
+    from tests.sim.node import SimNode
+
+T = TypeVar("T")
+_LIMITS = Limits()
+_STALE_SECONDS = 10.0
+
+
+def address_of(name: str) -> Address:
+    """Return where clients find a node."""
+    return Address(name, 7410)
+
+
+def _entry(name: str) -> dict[str, object]:
+    return {"name": name, "host": address_of(name).host, "client_port": address_of(name).port}
+
+
+class ClientPort:
+    """The answers of one process.
+
+    Attributes:
+        incarnation: The process.
+    """
+
+    def __init__(self, node: SimNode) -> None:
+        assert node.store is not None
+        self.incarnation = node.incarnation
+        self._node = node
+        self._view: RoleView | None = None
+        plan, world = node.world.plan, node.world
+        entries = {name: _entry(name) for name in plan.nodes}
+        presence = Presence(node.name, lambda: entries)
+        presence.own = entries[node.name]
+        presence.entries = lambda: list(entries.values())  # type: ignore[method-assign]
+        identity = Identity("sim", "g1", node.name, 4, plan.segment_size, 4 << 20, "confirmed")
+        self._answers = Answers(
+            identity, node.store, presence, leadership=self._leadership, standing=self._standing
+        )
+        self._finds = Finds(
+            node.store, self._standing, staleness_max=_STALE_SECONDS, wall_ms=world.wall_ms
+        )
+
+    def _seen(self) -> RoleView:
+        """What the node is; looked at once for each question, in which nothing moves."""
+        if self._view is None:
+            driver = self._node.driver
+            assert driver is not None
+            self._view = driver.view(self._node.world.schedule.now)
+        return self._view
+
+    def _standing(self) -> Standing:
+        return Standing.of(self._seen(), self._node.name)
+
+    def _leadership(self) -> Leadership:
+        view = self._seen()
+        return Leadership(view.leader, view.epoch, view.role == "master" and view.admission is None)
+
+    def ask(self, frame: Frame) -> Frame:
+        """Return the answer to a question."""
+        self._view = None
+        try:
+            fields, payload = self._answer(frame)
+        except DiskFull as full:
+            return _error(frame, Busy(str(full)))
+        except TwinlogError as error:
+            return _error(frame, error)
+        return Frame(frame.type, wire.ANSWER, fields=dict(fields), payload=b"".join(payload))
+
+    def _answer(self, frame: Frame) -> Answer:
+        if frame.type == Type.METADATA:
+            wanted = frame.fields.get("topics")
+            names = {str(name) for name in wanted} if isinstance(wanted, list) else None
+            return self._answers.metadata(names), ()
+        if frame.type == Type.OFFSETS:
+            return _looked(self._answers.offsets(frame.fields))
+        if frame.type == Type.GET:
+            return _looked(self._answers.get(frame.fields))
+        assert frame.type == Type.FIND
+        lookup = self._finds.begin(parse_find(frame.fields, _LIMITS)[0])
+        return self._finds.finish(lookup, search(lookup))
+
+
+def _looked(found: Answer | Asked[T]) -> Answer:
+    return found.finish(found.look.run(lambda: False)) if isinstance(found, Asked) else found
+
+
+def _error(frame: Frame, error: TwinlogError) -> Frame:
+    told = {"code": error.code, "text": error.text, "hint": error.hint}
+    fields: dict[str, object] = {**error.facts, **told, "retryable": error.retryable}
+    return Frame(frame.type, wire.ANSWER | wire.ERROR, fields=fields)
