@@ -94,6 +94,10 @@ def _plan(value: Adoption, who: Who) -> list[str]:
         f"all of it becomes epoch 0; epoch {value.epoch} begins at {value.border}",
         f"store of {who.node}, group {who.group} of {who.cluster}, {len(value.topics)} topics",
     ]
+    if value.waiting:
+        lines.append(
+            f"{value.waiting} timer messages wait in RocketMQ's wheel; nobody delivers them"
+        )
     lines += [f"no topic for {name}: {why}" for name, why in value.left_out]
     return lines
 
@@ -113,6 +117,7 @@ def _answer(directory: Path, value: Adoption, who: Who, end: int | None, context
         "epoch_start": value.border,
         "segment_size": value.segment_size,
         "topics": topics,
+        "timers_waiting": value.waiting,
         "left_out": [{"topic": name, "why": why} for name, why in value.left_out],
         "done": end is not None,
         "log_end": end,

@@ -63,6 +63,7 @@ from twinlog.store_files import LogFile
 from twinlog.store_log import Harm, Run, TwinLog
 from twinlog.store_queues import BatchQueue, Queue
 from twinlog.store_reader import StoreReader
+from twinlog.store_timers import Timers
 
 ASIDE = "cut"
 UNSOUND = "unsound-store"
@@ -104,6 +105,7 @@ class Adoption:
         queues: (topic, queue, start, end) of every queue.
         batched: Names of the topics that have batch queues.
         beyond: Starts of log files behind the end.
+        waiting: Messages that RocketMQ's timer wheel was still to deliver; nobody will.
         before: Whose store it was; None for RocketMQ's.
     """
 
@@ -122,6 +124,7 @@ class Adoption:
     queues: tuple[tuple[str, int, int, int], ...]
     beyond: tuple[int, ...]
     batched: tuple[str, ...] = ()
+    waiting: int = 0
 
     @property
     def foreign(self) -> int:
@@ -174,7 +177,17 @@ def plan_adoption(reader: StoreReader, ours: StoreReader) -> Adoption:
         queues=tuple((q.topic, q.queue, q.min, q.max) for q in reader.queues()),
         beyond=tuple(file.start for file in reader.series.files if file.start >= end),
         batched=tuple(sorted(reader.batch_topics)),
+        waiting=_waiting(reader),
     )
+
+
+def _waiting(reader: StoreReader) -> int:
+    """Return how many messages wait in the timer wheel, as its slots count them."""
+    timers = Timers(reader.root)
+    passed = timers.check.last_read_time_ms if timers.check is not None else 0
+    count = sum(max(slot.count, 0) for slot in timers.slots() if slot.time_ms > passed)
+    timers.close()
+    return count
 
 
 def _closed(reader: StoreReader, size: int) -> int:

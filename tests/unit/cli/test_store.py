@@ -45,6 +45,17 @@ def test_adopting(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert not (root / "cut" / "adopt-2").exists()
 
 
+def test_timers_that_wait_are_told(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Nobody delivers them any more: that is said before anybody agrees."""
+    root = unpack("05-timer", tmp_path)
+    words = ["store", "adopt", str(root), "--cluster", "demo", "--node", "n1", "--dry-run"]
+    assert main(words, {}) == 0
+    said = "18 timer messages wait in RocketMQ's wheel; nobody delivers them\n"
+    assert said in capsys.readouterr().out
+    assert main([*words, "-o", "json"], {}) == 0
+    assert json.loads(capsys.readouterr().out)["timers_waiting"] == 18
+
+
 REFUSED = (
     ("03-crash", 65, "it was not stopped cleanly", "or: twinlog log repair {root}\n"),
     ("17-lost-queue-clean", 65, "have no entry", "see: twinlog log verify {root}; then: "),
