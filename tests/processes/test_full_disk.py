@@ -64,6 +64,8 @@ async def small(tmp_path: Path) -> AsyncIterator[Cluster]:
         async with cluster.client() as client:
             await client.create("t")
             assert outcomes(await client.append(records("t", b"first"))) == [0]
+        master = str(cluster.master)
+        await cluster.until(lambda: dispatched(cluster, master), "the files of the queue")
         yield cluster
         for name in list(cluster.nodes):
             await cluster.stop(name)
