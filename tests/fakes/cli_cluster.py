@@ -283,7 +283,11 @@ class FakeCluster:
         if not path.exists():
             path.write_text(CONFIG, encoding="utf-8")
         out, err = (Terminal(), io.StringIO()) if terminal else (io.StringIO(), io.StringIO())
-        variables = {"TWINLOG_CONFIG": str(path), **(environment or {})}
+        variables = {
+            "TWINLOG_CONFIG": str(path),
+            "TWINLOG_TIMEOUT": "10m",  # a machine that stands still is no outcome
+            **(environment or {}),
+        }
         printer = None
         try:
             options, rest = split(words, variables)
