@@ -52,7 +52,8 @@ def test_the_demo_keeps_its_promises(tmp_path: Path) -> None:
     gap, whole = a_demo(tmp_path)
     for _ in range(2):
         if gap >= 10 or whole >= 60:
-            gap, whole = min((gap, whole), a_demo(tmp_path))
+            again = a_demo(tmp_path)
+            gap, whole = min(gap, again[0]), min(whole, again[1])
     assert gap < 10
     assert whole < 60
 
