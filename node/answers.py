@@ -295,6 +295,8 @@ class Answers:
                 return Unavailable(f"unavailable: disk of {name} is full", code=code, hint=hint)
             case "unknown-topic":
                 return UnknownTopic(text)
+            case "topic" | "queues":  # of an order: asked again, it would be refused again
+                return UsageError(text, code=code)
             case _:
                 return Unavailable(text or f"{name} refuses: {code}", code=code)
 

@@ -307,6 +307,15 @@ def test_refusals_of_the_whole_node(code: str, error: type[TwinlogError], text: 
     assert text in found.text
 
 
+@pytest.mark.parametrize("code", ["topic", "queues"])
+def test_an_order_that_will_never_do_is_final(code: str) -> None:
+    """Nobody waits until the deadline for a topic that may not be created."""
+    found = answers().refusal(code, "%LMQ%a is a light queue")
+    assert isinstance(found, UsageError)
+    assert (found.code, found.text) == (code, "%LMQ%a is a light queue")
+    assert not found.retryable
+
+
 def test_not_master_names_the_master_and_where_it_listens() -> None:
     """Or says that nobody is known; a node never sends a client to itself."""
     found = answers().refusal("not-master", "")
