@@ -121,6 +121,18 @@ class Context:
 
         return client_endpoints(self.config())
 
+    def check_reader(self, name: str) -> None:
+        """Refuse to read from a node that the cluster file does not have; `--endpoint` has no file.
+
+        Raises:
+            Failure: There is no such node (exit 66); waiting for it would tell nobody.
+        """
+        if name in ("any", "master", "slave") or self.options.endpoints:
+            return
+        from cli.config_file import node_of
+
+        node_of(self.config(), name)
+
     def client(self, *, timeout: float | None = None) -> Client:
         """A blocking client of the cluster; close it (it is a context manager)."""
         return self.open_client(self.endpoints(), timeout or self.left())

@@ -173,6 +173,8 @@ def exit_of(error: errors.TwinlogError) -> Exit:
             return Exit.MISSING
         case errors.UsageError() if error.code == "unsound-store":
             return Exit.DATA
+        case errors.UsageError() if error.code == "unreadable-store":
+            return Exit.UNDECIDED
         case errors.UsageError() if error.code in _OTHERS_DIRECTORY:
             return Exit.CONFIG
         case errors.UsageError():
@@ -181,8 +183,8 @@ def exit_of(error: errors.TwinlogError) -> Exit:
             return Exit.UNAVAILABLE
 
 
-_NOT_THERE = {"log-folder", "not-archived", "nothing-to-adopt"}
-"""A folder, an archive or a log that is not there."""
+_NOT_THERE = {"log-folder", "not-archived", "nothing-to-adopt", "unknown-node"}
+"""A folder, an archive, a log or a node that is not there."""
 _OTHERS_DIRECTORY = {"identity", "newer-version", "foreign-store"}
 """The data directory is not what the cluster file takes it for."""
 

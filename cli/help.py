@@ -69,7 +69,8 @@ def page(command: Command) -> str:
             default = f" [default: {argument.default}]" if argument.default else ""
             lines.append(f"  {argument.name:<{width}}  {argument.text}{default}")
         lines.append("")
-    return "\n".join([*lines, *_global_options()])
+    lines += _global_options()
+    return "\n".join(lines).replace("``", "")  # marks of the reference page, not of a terminal
 
 
 def _global_options() -> list[str]:

@@ -64,7 +64,7 @@ def info(
         rows = [_segment(store, at) for at in range(len(store.series.files))]
         kind = "twinlog" if store.ours else "RocketMQ"
         stop = "stopped cleanly" if store.clean else "not stopped cleanly"
-        stop = "running" if store.marks.live else stop
+        stop = "running" if store.running else stop
         flushed = store.marks.flushed if store.ours else None
         fields: dict[str, object] = {
             "directory": str(directory),
@@ -100,7 +100,10 @@ def _segment(store: StoreReader, number: int) -> dict[str, object]:
     file = store.series.files[number]
     pieces = list(store.pieces(file.start, file.end))
     runs = [piece for piece in pieces if isinstance(piece, Run)]
-    bad = any(isinstance(p, Damage) and p.harm is not Harm.LEFTOVER for p in pieces)
+    harms = {piece.harm for piece in pieces if isinstance(piece, Damage)} - {Harm.LEFTOVER}
+    if store.running and not store.ours:
+        harms.discard(Harm.TAIL)  # a broker may be writing it
+    state = "unreadable" if harms == {Harm.UNREADABLE} else "damaged" if harms else "ok"
     end = min(max(store.end, file.start), file.end)
     first = next(store.decode_run(runs[0]), None) if runs else None
     return {
@@ -112,7 +115,7 @@ def _segment(store: StoreReader, number: int) -> dict[str, object]:
         "oldest_ms": first.store_timestamp if first else None,
         "newest_ms": store.last_timestamp(runs[-1]) if runs else None,
         "flushed": end <= store.marks.flushed if store.ours else None,
-        "crc": "damaged" if bad else "ok",
+        "crc": state,
     }
 
 
@@ -147,7 +150,8 @@ def epochs(directory: Path, /, *, context: Annotated[Context, PRIVATE]) -> int:
     ends = [start for _, start in history[1:]] + [end]
     found: list[dict[str, object]] = []
     rows: list[tuple[Cell, ...]] = []
-    for (epoch, start), stop in zip(history, ends, strict=False):
+    for (epoch, start), behind in zip(history, ends, strict=False):
+        stop = max(min(behind, end), start)  # RocketMQ's file may know more than the log has
         found.append({"epoch": epoch, "start": start, "end": stop, "bytes": stop - start})
         rows.append((epoch, start, stop, Size(stop - start)))
     context.printer.answer(
@@ -362,7 +366,8 @@ def _unchecked(verdict: Verdict) -> list[str]:
 def compare(first: Path, second: Path, /, *, context: Annotated[Context, PRIVATE]) -> int:
     """Show where the logs of two stores part.
 
-    Exit 0: no byte differs where both have bytes. 1: one does. 2: none that could be read does.
+    Exit 0: no byte differs where both have bytes. 1: one does. 2: none that could be read does, or
+    one log begins behind the end of the other.
 
     Args:
         first: The data directory of a node, or a store of RocketMQ.
@@ -374,11 +379,13 @@ def compare(first: Path, second: Path, /, *, context: Annotated[Context, PRIVATE
             (str(first), one.start, found.end_first),
             (str(second), two.start, found.end_second),
         ]
-    equal, unread = found.difference is None and found.unread is None, found.unread
-    at = found.equal_to
+    unread, at = found.unread, found.equal_to
+    equal = found.difference is None and unread is None and not found.apart
     word = f"equal up to {at}" if equal else f"first differing byte at {at}"
     if found.difference is None and unread is not None:
         word = f"equal up to {at}, which cannot be read; no other byte differs"
+    if found.apart:
+        word = "nothing to compare: no byte is in both logs"
     context.printer.answer(
         Answer(
             kind="LogCompare",

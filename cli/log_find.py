@@ -18,7 +18,7 @@ from cli.context import Context
 from cli.failures import Exit, Failure
 from cli.log import index_capacity, open_store, show
 from cli.log_dump import Item, Window, of_record, walk
-from cli.log_names import lost_bytes, require
+from cli.log_names import hides, lost_bytes, require
 from cli.message_format import as_fields, parse_format
 from cli.options import Output
 from cli.parsing import PRIVATE
@@ -28,6 +28,7 @@ from twinlog.layout import LIGHT_PREFIX
 from twinlog.messages import Message, messages_of
 from twinlog.ranges import Mark, parse_range
 from twinlog.record import Record, decode
+from twinlog.store_log import Damage
 from twinlog.store_queues import Entry
 from twinlog.store_reader import StoreReader
 
@@ -157,7 +158,8 @@ def cat(
 ) -> int:
     """Print the bodies of a store's records, decompressed, in log order.
 
-    Exit 66: the store has no such topic or queue. 2: none in what can be read of a damaged log.
+    Exit 66: the store has no such topic or queue. 2: there may be more, for part of the log cannot
+    be read; what can be is printed.
 
     Args:
         directory: The data directory of a node, or a store of RocketMQ.
@@ -176,7 +178,8 @@ def cat(
         raise Failure(Exit.USAGE, "--compacted needs --topic", hints=("twinlog log info --queues",))
     window = Window.parse(range_, context.wall_ms())
     with open_store(directory) as store:
-        found = _kept(store, topic) if compacted else _stored(store, window)
+        lost: list[int] = []
+        found = _kept(store, topic) if compacted else _stored(store, window, lost)
         wanted = (
             data
             for data in found
@@ -194,6 +197,9 @@ def cat(
                 context.printer.text("".join([shown(message) for message in messages]))
         if not some:
             require(store, topic, queue)
+    if lost:
+        what = f"{sum(lost)} bytes of {directory} cannot be read: there may be more than this"
+        raise Failure(Exit.UNDECIDED, what, hints=(f"see: twinlog log verify {directory}",))
     return Exit.OK
 
 
@@ -204,17 +210,20 @@ def _shown(context: Context) -> Callable[[Message], str]:
     return parse_format("%v%n")
 
 
-def _stored(store: StoreReader, window: Window) -> Iterator[memoryview]:
+def _stored(store: StoreReader, window: Window, lost: list[int]) -> Iterator[memoryview]:
+    """Yield the records of a window; ``lost`` gets the bytes of each stretch that may hide some."""
     for found in walk(store, window):
         if isinstance(found, Record):
             yield store.series.read(found.log_offset, found.size)
+        elif isinstance(found, Damage) and hides(found):
+            lost.append(found.length)
 
 
 def _kept(store: StoreReader, topic: str | None) -> Iterator[memoryview]:
     queues = [queue for (name, _), queue in sorted(store.compacted.items()) if name == topic]
     if not queues:
         require(store, topic)
-        what = f"{store.root} has no compacted copy of topic {topic}"
-        raise Failure(Exit.MISSING, what, hints=(f"see: twinlog log info {store.root} --queues",))
+        what = f"{store.name} has no compacted copy of topic {topic}"
+        raise Failure(Exit.MISSING, what, hints=(f"see: twinlog log info {store.name} --queues",))
     for queue in queues:
         yield from queue.records()

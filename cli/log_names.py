@@ -23,10 +23,11 @@ def lost_bytes(store: StoreReader) -> int:
 
     The torn tail of a log was never part of it.
     """
-    return sum(piece.length for piece in store.damage if _hides(piece))
+    return sum(piece.length for piece in store.damage if hides(piece))
 
 
-def _hides(damage: Damage) -> bool:
+def hides(damage: Damage) -> bool:
+    """Whether there may be records in a stretch that cannot be read."""
     return damage.harm in (Harm.DAMAGE, Harm.UNREADABLE)
 
 
@@ -46,7 +47,7 @@ def require(store: StoreReader, topic: str | None, queue: int | None = None) -> 
     known |= store_find.places_in_log(store)
     if _fits(known, topic, queue):
         return
-    where, names = store.root, sorted({name for name, _ in known})
+    where, names = store.name, sorted({name for name, _ in known})
     hints, facts = [f"see: twinlog log info {where} --queues"], list[str]()
     if topic is not None and topic not in names:
         what = f'there is no topic "{topic}" in {where}'

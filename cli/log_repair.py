@@ -1,8 +1,9 @@
 """``twinlog log repair`` and ``recover``: the two commands of ``log`` that write.
 
 ``repair`` shows its plan first, asks once, and keeps what it cuts below ``cut``. What nothing in
-the directory can bring back is listed and left as it is; the exit code is 65 then. ``recover`` does
-what a node's start would do, and stops the store cleanly. Both refuse a directory that is in use.
+the directory can bring back is listed and left as it is; the exit code is 65 then, or 2 where it
+could not be read, as ``verify`` has it. ``recover`` does what a node's start would do, and stops
+the store cleanly. Both refuse a directory that is in use.
 
 Not here: what is repaired and how (``storage.repair``), recovery (``storage.recover``).
 """
@@ -24,6 +25,7 @@ from storage.recover import recover as recover_store
 from storage.repair import Action, Repair, carry_out, plan_repair
 from storage.settings import INDEX_CELLS_MAX, INDEX_SLOTS_MAX
 from twinlog.store_files import is_store, store_root
+from twinlog.store_findings import Grade
 from twinlog.store_marks import read_marks
 
 
@@ -39,7 +41,8 @@ def repair(
 ) -> int:
     """Put right what follows from the log: queues, key index, batch index, marks, the torn tail.
 
-    Exit 0: done, or nothing to do. 65: something is lost, and was left as it is.
+    Exit 0: done, or nothing to do. 65: something is lost, and was left as it is. 2: something could
+    not be read, so nobody knows whether it is lost.
 
     Args:
         directory: The data directory of a node, or a store of RocketMQ; nobody may be using it.
@@ -57,7 +60,7 @@ def repair(
         text = f"--index-cells is {index_cells}; it can be 2 to {INDEX_CELLS_MAX}"
         raise Failure(Exit.USAGE, text)
     capacity = None if index_cells is None else index_capacity(index_slots, index_cells)
-    _free(directory)
+    require_free(directory)
     with open_store(directory) as reader:
         reader.index_capacity = capacity
         plan = plan_repair(reader, index_slots=index_slots)
@@ -73,8 +76,12 @@ def repair(
     return _answer(directory, plan, folder, context)
 
 
-def _free(directory: Path) -> None:
-    """Refuse a directory that a node or a broker has locked."""
+def require_free(directory: Path) -> None:
+    """Raise where a node or a broker has locked the directory.
+
+    Raises:
+        Failure: It is in use (exit 69).
+    """
     if is_store(directory) and read_marks(store_root(directory)).live:
         raise Failure(
             Exit.UNAVAILABLE,
@@ -86,20 +93,29 @@ def _free(directory: Path) -> None:
 def _answer(directory: Path, plan: Repair, folder: str | None, context: Context) -> int:
     actions = [_fields(action) for action in plan.actions]
     lost: list[Fields] = [
-        {"file": one.file, "offset": one.offset, "length": one.length, "what": one.what}
+        {
+            "grade": one.grade.value,
+            "file": one.file,
+            "offset": one.offset,
+            "length": one.length,
+            "what": one.what,
+        }
         for one in plan.lost
     ]
+    damaged = any(finding.grade is Grade.DAMAGE for finding in plan.lost)
     tables = [
         Table(columns("ACTION PATH OFFSET> SIZE> WHY"), [_row(action) for action in plan.actions])
     ]
     if lost:
         rows: list[tuple[Cell, ...]] = [(f.file, f.offset, f.length, f.what) for f in plan.lost]
-        tables.append(Table(columns("FILE OFFSET> LENGTH> WHAT"), rows, title="lost"))
+        title = "lost" if damaged else "unreadable"
+        tables.append(Table(columns("FILE OFFSET> LENGTH> WHAT"), rows, title=title))
     done = folder is not None
-    head = f"{directory} · log ends at {plan.end} · {len(actions)} to do, {len(lost)} lost"
-    if done:
-        head = f"{directory} · log ends at {plan.end} · {len(actions)} done, {len(lost)} lost"
-    kept = f"what was cut is in {directory / folder}" if folder is not None else ""
+    word = "unreadable" if lost and not damaged else "lost"
+    head = f"{directory} · log ends at {plan.end} · {len(actions)} {'done' if done else 'to do'}, "
+    head += f"{len(lost)} {word}"
+    kept_in = str(store_root(directory) / folder) if folder is not None else None
+    kept = f"what was cut is in {kept_in}" if done else ""
     context.printer.answer(
         Answer(
             kind="LogRepair",
@@ -109,7 +125,7 @@ def _answer(directory: Path, plan: Repair, folder: str | None, context: Context)
                 "done": done,
                 "actions": actions,
                 "lost": lost,
-                "kept_in": str(directory / folder) if folder is not None else None,
+                "kept_in": kept_in,
             },
             head=head,
             tables=tables if actions or lost else (),
@@ -118,7 +134,9 @@ def _answer(directory: Path, plan: Repair, folder: str | None, context: Context)
             names=[action.path for action in plan.actions],
         )
     )
-    return Exit.DATA if plan.lost else Exit.OK
+    if damaged:
+        return Exit.DATA
+    return Exit.UNDECIDED if lost else Exit.OK
 
 
 def _fields(action: Action) -> Fields:
@@ -144,7 +162,7 @@ def recover(directory: Path, /, *, context: Annotated[Context, PRIVATE]) -> int:
     Args:
         directory: The data directory of a node that is not running.
     """
-    _free(directory)
+    require_free(directory)
     with open_store(directory):
         pass
     try:

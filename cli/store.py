@@ -9,13 +9,14 @@ Not here: how (``storage.adoption``).
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated
 
 from cli.context import Context, Fields
 from cli.failures import Exit, Failure
 from cli.log import open_store
-from cli.options import Output
+from cli.log_repair import require_free
 from cli.parsing import PRIVATE, Yes
 from cli.render import Answer, Table, columns
 from storage.adoption import Adoption, carry_out, plan_adoption
@@ -41,7 +42,8 @@ def adopt(
     All that is in its log becomes epoch 0; the group's first epoch begins in a new file. Copies
     that are adopted on several nodes have equal logs.
 
-    Exit 65: it is damaged, or was not stopped cleanly; nothing was changed. 66: it has no log.
+    Exit 65: it is damaged, or was not stopped cleanly; nothing was changed. 66: it has no log. 2:
+    something of it could not be read; nothing was changed.
 
     Args:
         directory: The store, stopped cleanly; nobody may be using it.
@@ -51,39 +53,50 @@ def adopt(
         dry_run: Only show the plan.
         yes: Do not ask.
     """
+    require_free(directory)
     with open_store(directory) as ours, StoreReader(directory, rocketmq=True) as reader:
         disk = disk_at(directory)  # not before: it makes a directory that is not there
         before = read_identity(disk)
-        if ours.marks.live:
-            raise Failure(Exit.UNAVAILABLE, f"{directory} is in use", hints=("stop its node",))
         value = plan_adoption(reader, ours)
         named = before.who if before is not None else None
         who = Who(
             _name("cluster", cluster, named.cluster if named else None),
-            group or (named.group if named else "g1"),
+            _name("group", group, named.group if named else "g1"),
             _name("node", node, named.node if named else None),
             value.family,
         )
         complete = value.epoch > 1  # an adoption that met its end early has no epoch of ours yet
         if named == who and not value.foreign and ours.clean and complete:
             context.printer.note(f"{directory} is the store of {who.node} already")
-            return _answer(directory, value, who, None, context)
+            if not context.printer.machine:  # there is no plan: nothing of it would be done
+                return Exit.OK
+            dry_run = True
+        plan = _answer(directory, value, who, None)
+        if dry_run or not context.printer.machine:  # a program gets one document, at the end
+            context.printer.answer(plan)
         if dry_run:
-            return _answer(directory, value, who, None, context)
-        if context.options.output is Output.TABLE:
-            for line in _plan(value, who):
-                context.printer.note(line)
+            return Exit.OK
         if not context.confirm(f"Adopt {directory} as {who.node} of {who.cluster}?", yes=yes):
             return Exit.NO
         end = carry_out(disk, value, who, reader=reader, ours=ours)
-    return _answer(directory, value, who, end, context)
+    done = _answer(directory, value, who, end)
+    if context.printer.machine:
+        context.printer.answer(done)
+    else:
+        context.printer.line(f"\n{done.tail}")
+    return Exit.OK
 
 
 def _name(what: str, given: str | None, before: str | None) -> str:
+    from node.config_sections import NAME, NAME_HINT
+
     found = given or before
     if found is None:
         text = f"the store has no {what} yet"
         raise Failure(Exit.USAGE, text, hints=(f"name it: --{what} NAME",))
+    if given and re.fullmatch(NAME, given.replace("\n", " ")) is None:
+        text = f'--{what} is "{given}", which no cluster.toml can name'
+        raise Failure(Exit.USAGE, text, hints=(NAME_HINT,))
     return found
 
 
@@ -98,11 +111,13 @@ def _plan(value: Adoption, who: Who) -> list[str]:
         lines.append(
             f"{value.waiting} timer messages wait in RocketMQ's wheel; nobody delivers them"
         )
+    if value.delayed:
+        lines.append(f"{value.delayed} delayed messages wait for their level; nobody delivers them")
     lines += [f"no topic for {name}: {why}" for name, why in value.left_out]
     return lines
 
 
-def _answer(directory: Path, value: Adoption, who: Who, end: int | None, context: Context) -> int:
+def _answer(directory: Path, value: Adoption, who: Who, end: int | None) -> Answer:
     topics: list[Fields] = [{"topic": name, "queues": queues} for name, queues in value.topics]
     fields: Fields = {
         "directory": str(directory),
@@ -118,19 +133,17 @@ def _answer(directory: Path, value: Adoption, who: Who, end: int | None, context
         "segment_size": value.segment_size,
         "topics": topics,
         "timers_waiting": value.waiting,
+        "delays_waiting": value.delayed,
         "left_out": [{"topic": name, "why": why} for name, why in value.left_out],
         "done": end is not None,
         "log_end": end,
     }
-    context.printer.answer(
-        Answer(
-            kind="StoreAdopt",
-            fields=fields,
-            head="\n".join(_plan(value, who)),
-            tables=[Table(columns("TOPIC QUEUES>"), [(n, q) for n, q in value.topics])],
-            items=topics,
-            names=[name for name, _ in value.topics],
-            tail="" if end is None else f"adopted; the log ends at {end}",
-        )
+    return Answer(
+        kind="StoreAdopt",
+        fields=fields,
+        head="\n".join(_plan(value, who)),
+        tables=[Table(columns("TOPIC QUEUES>"), [(n, q) for n, q in value.topics])],
+        items=topics,
+        names=[name for name, _ in value.topics],
+        tail="" if end is None else f"adopted; the log ends at {end}",
     )
-    return Exit.OK

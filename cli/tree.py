@@ -44,7 +44,7 @@ NOUNS = {
     "message": "send and read messages",
     "log": "look at the files of a store; needs no node",
     "store": "take a store of RocketMQ's as one of ours",
-    "spark": "jobs over whole stores: verify, rebuild, compare, archive, reports",
+    "spark": "jobs over whole stores: archive, verify, compare, report, replay",
     "bench": "measure this cluster",
     "config": "the cluster file",
     "dev": "a cluster on this machine for development",

@@ -34,7 +34,7 @@ from storage.batch_index import growth_for, index_path
 from storage.checkpoint import CheckpointFile, Promise, PromiseFile, Trusted
 from storage.config_export import TOPICS
 from storage.disk import Disk
-from storage.epoch_history import EPOCH_FILE, Epoch
+from storage.epoch_history import EPOCH_FILE, Epoch, decode_epoch
 from storage.errors import ForeignStore
 from storage.identity import ABORT, CLEAN, Identity, RunFile, Who, write_identity
 from storage.recover import identity_of, settings_of
@@ -46,6 +46,7 @@ from storage.snapshot import Snapshot, Snapshots
 from storage.state import CreateTopic, topic_refusal
 from storage.store import Store
 from storage.token import Token
+from twinlog.errors import CorruptionError
 from twinlog.kernels import crc32c, walk
 from twinlog.layout import (
     BATCH_QUEUE_UNIT,
@@ -59,15 +60,21 @@ from twinlog.layout import (
 from twinlog.record import FLAG_STORE_V6, MAGIC_BLANK, Record
 from twinlog.store_check import Grade, verify
 from twinlog.store_config import topic_queues
+from twinlog.store_delays import waiting_by_level
 from twinlog.store_files import LogFile
 from twinlog.store_log import Harm, Run, TwinLog
 from twinlog.store_queues import BatchQueue, Queue
 from twinlog.store_reader import StoreReader
 from twinlog.store_timers import Timers
+from twinlog.store_topics import Deleted, queues_in_database
 
 ASIDE = "cut"
+REASON = "store adopt"
+"""Of the epoch that an adoption begins."""
 UNSOUND = "unsound-store"
 """Code of the refusal of a store that is damaged, or whose log has no certain end."""
+UNREADABLE = "unreadable-store"
+"""Code of the refusal of a store of which something could not be read: nobody knows what it is."""
 BATCH_MAX = 1024 * 1024
 """Records are joined up to this many bytes, as an append of ours does."""
 _BLANK_MIN = BLANK.size
@@ -106,6 +113,7 @@ class Adoption:
         batched: Names of the topics that have batch queues.
         beyond: Starts of log files behind the end.
         waiting: Messages that RocketMQ's timer wheel was still to deliver; nobody will.
+        delayed: Those that wait for their delay level; nobody will deliver them either.
         before: Whose store it was; None for RocketMQ's.
     """
 
@@ -125,6 +133,7 @@ class Adoption:
     beyond: tuple[int, ...]
     batched: tuple[str, ...] = ()
     waiting: int = 0
+    delayed: int = 0
 
     @property
     def foreign(self) -> int:
@@ -141,12 +150,14 @@ def plan_adoption(reader: StoreReader, ours: StoreReader) -> Adoption:
 
     Raises:
         ForeignStore: It cannot be adopted as it stands; says why and what to do first. Code
-            `UNSOUND` where it is damaged or was not stopped cleanly, ``nothing-to-adopt`` without a
-            log file, ``queue-extension`` where its queues have one.
+            `UNSOUND` where it is damaged or was not stopped cleanly, `UNREADABLE` where nothing is
+            known to be damaged and something could not be read, ``nothing-to-adopt`` without a log
+            file, ``queue-extension`` where its queues have one or are in a database,
+            ``segment-size`` where its log files have a length that ours cannot have.
     """
     abort = reader.root / ABORT
     if not reader.clean and len(abort.read_bytes().split()) != _ABORT_WORDS:
-        repair = f"stop its broker cleanly, or: twinlog log repair {reader.root}"
+        repair = f"stop its broker cleanly, or: twinlog log repair {reader.name}"
         raise _refused("it was not stopped cleanly", repair)
     size = _segment_size(reader)
     _must_be_sound(reader, ours)
@@ -178,6 +189,7 @@ def plan_adoption(reader: StoreReader, ours: StoreReader) -> Adoption:
         beyond=tuple(file.start for file in reader.series.files if file.start >= end),
         batched=tuple(sorted(reader.batch_topics)),
         waiting=_waiting(reader),
+        delayed=waiting_by_level(reader),
     )
 
 
@@ -208,16 +220,17 @@ def _segment_size(reader: StoreReader) -> int:
         raise _refused("there is no log file in it", hint, "nothing-to-adopt")
     if len(sizes) != 1:
         what = f"its log files have {len(sizes)} lengths, {min(sizes)} to {max(sizes)} bytes"
-        raise _refused(what, f"twinlog log repair {reader.root}")
+        raise _refused(what, f"twinlog log repair {reader.name}")
     [size] = sizes
     if size < SEGMENT_SIZE_MIN or size % 4096 or reader.start % size:
-        raise _refused(f"its log files have {size} bytes", "files of n x 4 KiB, from 16 KiB on")
+        text = f"its log files have {size} bytes; ours have n x 4 KiB, 16 KiB at least"
+        raise _refused(text, "read it with twinlog log", "segment-size")
     return size
 
 
 def _queue_file_size(reader: StoreReader) -> int:
     stored = reader.stored_queues.values()
-    repair = f"twinlog log repair {reader.root}"
+    repair = f"twinlog log repair {reader.name}"
     batch = {size for q in stored if isinstance(q, BatchQueue) for size in q.file_sizes()}
     if len(batch) > 1 or any(size % BATCH_QUEUE_UNIT.size for size in batch):
         raise _refused("its batch queue files differ in size", repair)
@@ -230,11 +243,18 @@ def _queue_file_size(reader: StoreReader) -> int:
 
 
 def _must_be_sound(reader: StoreReader, ours: StoreReader) -> None:
-    see = f"see: twinlog log verify {reader.root}"
+    see = f"see: twinlog log verify {reader.name}"
+    if queues_in_database(reader.root) and not ours.ours:
+        text = "its queues are in a database (RocksDB), not in files"
+        raise _refused(text, "read it with twinlog log", "queue-extension")
     bad = [d for d in ours.damage if d.harm is not Harm.LEFTOVER] if ours.ours else []
+    if bad and _is_begun(ours):
+        bad = [d for d in bad if d.harm is not Harm.TAIL]
     if bad:
-        where = f"{bad[0].name} at {bad[0].offset}"
-        raise _refused(f"{where}: {bad[0].what}", see)
+        damaged = [d for d in bad if d.harm is not Harm.UNREADABLE]
+        one = (damaged or bad)[0]
+        text = f"{one.name} at {one.offset}: {one.what}"
+        raise _refused(text, see, UNSOUND if damaged else UNREADABLE)
     for queue in reader.queues():
         if any(True for _ in queue.extensions()):
             text = f"queue {queue.topic}/{queue.queue} has an extension (consumequeue_ext)"
@@ -244,9 +264,30 @@ def _must_be_sound(reader: StoreReader, ours: StoreReader) -> None:
         for found in verify(reader).findings
         if found.grade is not Grade.NOTE and not found.file.startswith(_TIMERS)
     ]
+    damage = [found for found in wrong if found.grade is Grade.DAMAGE]
+    if damage:
+        text = f"{damage[0].file}: {damage[0].what}"
+        raise _refused(text, f"{see}; then: twinlog log repair {reader.name}")
     if wrong:
-        text = f"{wrong[0].file}: {wrong[0].what}"
-        raise _refused(text, f"{see}; then: twinlog log repair {reader.root}")
+        raise _refused(f"{wrong[0].file}: {wrong[0].what}", see, UNREADABLE)
+
+
+def _is_begun(ours: StoreReader) -> bool:
+    """Whether nobody but an adoption that died has written behind what it adopted.
+
+    The tail that recovery would cut is its own then, and is made anew. A node's may hold records
+    that it was sent: those are recovery's to cut, not ours.
+    """
+    epoch, start = max(ours.epochs(), default=(0, 0))
+    if epoch == 0:
+        return True
+    record = ours.record_at(start)
+    if record is None:
+        return False
+    try:
+        return decode_epoch(ours.series.read(start, record.size)).reason == REASON
+    except CorruptionError:  # whose word it was cannot be told
+        return False
 
 
 def _last_record(reader: StoreReader) -> Record | None:
@@ -269,7 +310,10 @@ def _topics(
             wanted[name] = max(queues, wanted.get(name, 0))
     for name in [name for name in wanted if name.startswith(LIGHT_PREFIX)]:
         del wanted[name]  # a light queue needs no topic
-    refused = {name: topic_refusal(name) for name in wanted}
+    deleted = Deleted(reader)
+    refused = {
+        name: "it was deleted" if deleted.has(name) else topic_refusal(name) for name in wanted
+    }
     created = tuple((n, wanted[n]) for n in sorted(wanted) if refused[n] is None and wanted[n])
     used = set(reader.topics())
     left_out = tuple((n, why) for n, why in sorted(refused.items()) if why and n in used)
@@ -432,7 +476,7 @@ def _first_epoch(disk: Disk, value: Adoption, who: Who) -> int:
         store.take_token(token)
         store.append_epoch(
             token, epoch=value.epoch, node="-", session=0, wall_ms=value.timestamp,
-            reason="store adopt", by="-",
+            reason=REASON, by="-",
         )  # fmt: skip
         store.set_confirm(store.end)
         for name, queues in value.topics:

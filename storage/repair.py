@@ -6,8 +6,9 @@ the log that was flushed is ever cut: such damage is *lost* here and comes back 
 a peer.
 
 For RocketMQ's directories the plan is what its own recovery would do, without its blind spots: it
-does not rebuild a lost queue after a clean stop, and leaves old bytes behind a cut. For ours it is
-what recovery cannot do by itself, followed by recovery (`storage.recover`).
+does not rebuild a lost queue after a clean stop, and leaves old bytes behind a cut. Where a log
+file cannot be read the plan is empty: what is built from the rest would lack its records. For ours
+it is what recovery cannot do by itself, followed by recovery (`storage.recover`).
 
 Nothing is thrown away: what is cut or replaced is kept in ``cut/repair-N``.
 
@@ -51,6 +52,7 @@ from twinlog.store_key_check import of_other_capacity
 from twinlog.store_keys import SAY_IT
 from twinlog.store_keys import KeyIndex as StoredKeys
 from twinlog.store_log import Damage, Harm, Run
+from twinlog.store_queue_check import BEHIND, FOLLOWED
 from twinlog.store_queues import BatchQueue as StoredBatchQueue
 from twinlog.store_queues import Queue
 from twinlog.store_reader import StoreReader
@@ -134,12 +136,10 @@ def plan_repair(reader: StoreReader, *, index_slots: int | None = None) -> Repai
         what = "the files of index have not four cells for each slot"
         raise UsageError(what, code="index-capacity", hint=SAY_IT)
     verdict = verify(reader)
-    actions = [
-        Action(Kind.ASIDE, f"commitlog/{path.name}", None, path.stat().st_size,
-               "a file that is no part of a log; RocketMQ would not start")
-        for path in reader.series.strays
-    ]  # fmt: skip
-    actions += _fills(reader)
+    if not reader.ours and any(piece.harm is Harm.UNREADABLE for piece in reader.damage):
+        wrong = tuple(one for one in verdict.findings if one.grade is not Grade.NOTE)
+        return Repair(ours=False, end=reader.end, actions=(), lost=wrong)
+    actions = [*_strays(reader), *_fills(reader)]
     actions += _cuts(reader)
     indexes = dict(_lost_indexes(reader)) if reader.ours else {}
     for start, entries in indexes.items():
@@ -179,6 +179,14 @@ def _cut_away(finding: Finding, reader: StoreReader) -> bool:
     """Whether a finding is about the torn tail, which the plan cuts."""
     tails = [d.offset for d in reader.damage if d.harm is Harm.TAIL]
     return finding.offset is not None and any(finding.offset >= offset for offset in tails)
+
+
+def _strays(reader: StoreReader) -> list[Action]:
+    what = "a file that is no part of a log; RocketMQ would not start"
+    return [
+        Action(Kind.ASIDE, f"commitlog/{path.name}", None, path.stat().st_size, what)
+        for path in reader.series.strays
+    ]
 
 
 def _fills(reader: StoreReader) -> list[Action]:
@@ -235,6 +243,8 @@ def _queues(reader: StoreReader, findings: list[Finding]) -> tuple[list[Action],
             lost.append(replace(finding, what=what))
         elif parts[0] == _folder_of(reader, parts[1]) and key in built:
             wrong.setdefault(key, finding.what)
+            if _says_more(reader, finding.what):
+                lost.append(finding)
         else:
             lost.append(finding)
     for key, queue in reader.stored_queues.items():
@@ -251,6 +261,14 @@ def _queues(reader: StoreReader, findings: list[Finding]) -> tuple[list[Action],
         for (topic, number), what in sorted(wrong.items())
     ]
     return actions, lost
+
+
+def _says_more(reader: StoreReader, what: str) -> bool:
+    """Whether the last entries of a queue tell of records that the log no longer has.
+
+    After RocketMQ's clean stop they do; after a crash its own recovery would drop such entries.
+    """
+    return reader.clean and not reader.ours and BEHIND in what and FOLLOWED not in what
 
 
 def _folder_of(reader: StoreReader, topic: str) -> str:

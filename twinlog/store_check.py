@@ -166,7 +166,10 @@ def _check_files(store: StoreReader, verdict: Verdict) -> None:
         text = "a file that is no part of a log; RocketMQ would not start"
         name = f"{stray.parent.name}/{stray.name}"
         verdict.add(Finding(Grade.NOTE, name, 0, None, 0, text, "everything"))
+    told = {damage.offset for damage in store.damage if damage.harm is Harm.UNREADABLE}
     for start, path, state in store.series.odd:
+        if start in told:
+            continue
         if state == EMPTY:
             grade = Grade.NOTE if start >= store.end else Grade.DAMAGE
         else:
@@ -250,7 +253,10 @@ def _of_damage(store: StoreReader, damage: Damage) -> Finding:
     if damage.harm is Harm.LEFTOVER:
         readable, grade = "everything up to the end of the log", Grade.NOTE
     elif damage.harm is Harm.TAIL:
-        readable, grade = f"everything below {damage.offset}", Grade.DAMAGE
+        readable = f"everything below {damage.offset}"
+        grade = Grade.DAMAGE
+        if store.running and not store.ours:  # a broker may be writing it
+            grade = Grade.NOTE
     else:
         grade = Grade.UNREADABLE if damage.harm is Harm.UNREADABLE else Grade.DAMAGE
         readable = f"everything below {damage.offset}"

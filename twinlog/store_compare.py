@@ -25,7 +25,8 @@ class Comparison:
     ``difference`` is the log offset of the first byte that differs where both have bytes; None when
     there is none. ``unread`` is the first byte that a side should have and that cannot be read: its
     file is lost or unreadable. ``equal_to`` is the end of what is equal. ``consistent`` is what the
-    two epoch histories promise to be equal; None where a side has no history.
+    two epoch histories promise to be equal; None where a side has no history. ``apart``: no byte
+    was compared, for one log begins where the other has ended already.
     """
 
     start: int
@@ -35,6 +36,7 @@ class Comparison:
     difference: int | None
     consistent: int | None
     unread: int | None = None
+    apart: bool = False
 
 
 def compare(first: StoreReader, second: StoreReader) -> Comparison:
@@ -51,6 +53,7 @@ def compare(first: StoreReader, second: StoreReader) -> Comparison:
         difference=difference,
         consistent=consistent_point(_history(first), first.end, _history(second), second.end),
         unread=unread,
+        apart=start >= end and first.start != second.start,
     )
 
 

@@ -27,6 +27,7 @@ DIRECTORY = "config"
 TIMER_CHECK = "timercheck"
 """The one binary file among them; see `twinlog.store_timers`."""
 
+_OTHERS = frozenset({TIMER_CHECK, "timermetrics", "transactionMetrics"})
 _BARE = re.compile(r'"(?:[^"\\]|\\.)*"|([{,]\s*)(-?\d+)(\s*:)')
 
 
@@ -52,8 +53,20 @@ def _quote(match: re.Match[str]) -> str:
     return f'{match[1]}"{match[2]}"{match[3]}'
 
 
+def is_config(name: str) -> bool:
+    """Whether a file of that name below ``config`` is one that RocketMQ reads, or its backup.
+
+    >>> [is_config(name) for name in ("topics.json.bak", "timermetrics", "topics.json.tmp")]
+    [True, True, False]
+    """
+    plain = name.removesuffix(".bak")
+    return plain.endswith(".json") or plain in _OTHERS
+
+
 def read_config(root: Path) -> Mapping[str, dict[str, object]]:
     """Return every config file of the store at ``root`` by its name.
+
+    What RocketMQ would not read is left out where it is no JSON: notes, half a file of an editor's.
 
     Raises:
         CorruptionError: A file and its backup can both not be read as JSON; names the file.
@@ -76,7 +89,7 @@ def _read(folder: Path, name: str) -> dict[str, object] | None:
             file = f"{DIRECTORY}/{path.name}"
             text = f"{file} is damaged: {error}"
             damaged.append(CorruptionError(text, file=file, offset=0))
-    if damaged:
+    if damaged and is_config(name):
         raise damaged[0]
     return None
 

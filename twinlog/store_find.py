@@ -1,6 +1,7 @@
 """Finding single records in a store directory: by key, by place, by id, by time.
 
 A key is looked up in the key index, which knows hashes; the record's own key or unique id decides.
+Parts of the log that no index file covers are read for it.
 An offset finds the record that holds that byte, wherever in it the byte lies. RocketMQ's message id
 is the store host and the log offset in hexadecimal digits; the producer's unique id is a key.
 
@@ -11,6 +12,7 @@ Not here: what the caller types (``cli.log_find``).
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator
 
 from twinlog import kernels
@@ -24,6 +26,8 @@ from twinlog.store_reader import StoreReader
 
 HITS_LOOKED_AT = 1 << 16
 """Hits of one key in the index, at most: some may be of other keys, or lead into damage."""
+_HASH, _KEY = struct.Struct(">i"), struct.Struct(">iqq")
+"""Of a key as `kernels.scan_keys` packs it: its hash; hash, log offset, store time."""
 _ID_LENGTHS = (32, 56)
 """Digits of a message id: host of 8 or 20 bytes, and 8 for the offset."""
 
@@ -35,17 +39,71 @@ def by_key(store: StoreReader, topic: str, key: str) -> Iterator[Record]:
         UsageError: An index file's capacity cannot be told (code ``index-capacity``).
     """
     store.keys.refuse()
+    yield from _with_key(store, topic, key, _not_entered(store, key, [topic])[topic])
+
+
+def by_key_anywhere(store: StoreReader, key: str) -> Iterator[Record]:
+    """Yield the records with the key or unique id ``key`` of every topic, topic by topic."""
+    store.keys.refuse()
+    topics = sorted({*store.topics(), *_topics_in_log(store)})
+    beside = _not_entered(store, key, topics)
+    for topic in topics:
+        yield from _with_key(store, topic, key, beside[topic])
+
+
+def _with_key(store: StoreReader, topic: str, key: str, beside: list[int]) -> Iterator[Record]:
+    """Yield the records among the hits of the index, and those ``beside`` it, that have the key."""
     found = store.find_key(topic, key, most=HITS_LOOKED_AT)
-    for offset in dict.fromkeys(found):  # RocketMQ enters some twice
+    for offset in sorted({*found, *beside}, reverse=True):  # RocketMQ enters some twice
         record = store.record_at(offset)
         if record is not None and record.topic == topic and key in (*record.keys, record.unique_id):
             yield record
 
 
-def by_key_anywhere(store: StoreReader, key: str) -> Iterator[Record]:
-    """Yield the records with the key or unique id ``key`` of every topic, topic by topic."""
-    for topic in sorted(store.topics()):
-        yield from by_key(store, topic, key)
+def _not_entered(store: StoreReader, key: str, topics: list[str]) -> dict[str, list[int]]:
+    """Return, by topic, where records with the hash of a key lie that no index file covers.
+
+    A broker may have built no index for a time, or have lost a file of it.
+    """
+    found: dict[str, list[int]] = {topic: [] for topic in topics}
+    hashes = {topic: _HASH.pack(kernels.key_hash(f"{topic}#{key}".encode())) for topic in topics}
+    for low, high in _uncovered(store):
+        for run in store.pieces(low, high):
+            if not isinstance(run, Run):
+                continue
+            view, start = store.series.view(run.file), run.file.start
+            keys = kernels.scan_keys(view, run.offset - start, run.end - start, run.offset)
+            for topic, wanted in hashes.items():
+                at = keys.find(wanted)
+                while at >= 0:
+                    if at % _KEY.size == 0:
+                        found[topic].append(_KEY.unpack_from(keys, at)[1])
+                    at = keys.find(wanted, at + 1)
+    return found
+
+
+def _uncovered(store: StoreReader) -> Iterator[tuple[int, int]]:
+    """Yield the stretches of the log that lie between what the index files say they cover."""
+    at = store.start
+    for first, last in sorted(
+        (f.header.begin_offset, f.header.end_offset) for f in store.keys.files
+    ):
+        if first > at:
+            yield at, first
+        at = max(at, last)
+    if at < store.end:
+        yield at, store.end
+
+
+def _topics_in_log(store: StoreReader) -> set[str]:
+    """Return the topics of all records; some have no queue any more."""
+    found: set[bytes] = set()
+    for run in store.pieces():
+        if isinstance(run, Run):
+            view, start = store.series.view(run.file), run.file.start
+            span = (view, run.offset - start, run.end - start, run.offset)
+            found.update(name for name, *_ in kernels.gather_queues(*span))
+    return {name.decode("utf-8", "replace") for name in found}
 
 
 def by_offset(store: StoreReader, offset: int) -> Record | None:

@@ -40,7 +40,9 @@ def broken_indexes(store: StoreReader) -> Iterator[tuple[str, int, str, Grade]]:
         grade = grade if store.ours else Grade.UNREADABLE
         text += f"; {SAY_IT}"
     for name in index.unreadable:
-        if name not in known:
+        if (why := index.unread.get(name)) and not store.ours:
+            yield f"index/{name}", 0, f"the file cannot be read: {why}", Grade.UNREADABLE
+        elif name not in known:
             yield f"index/{name}", 0, text, grade
     for file in _settled(store, files):
         if file.slots:

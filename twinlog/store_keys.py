@@ -117,9 +117,12 @@ class KeyIndex:
         self._capacity = capacity
         self.files: list[IndexFile] = []
         self.unreadable: list[str] = []
+        self.unread: dict[str, str] = {}
+        """Why nothing is known of some of them: they are no files, or the system refuses."""
         for path, size, why in listed(folder):
             if is_number(path.name) and (size > SIZE_MAX or why):
                 self.unreadable.append(path.name)
+                self.unread.update({path.name: f"it is {why}"} if why else {})
             elif is_number(path.name):
                 self._load(path, size, trusted)
         self._added: list[tuple[int, int]] = []
@@ -133,8 +136,9 @@ class KeyIndex:
             view = _map(path, size)
         except FileNotFoundError:  # retention has it
             return
-        except (OSError, ValueError):  # ValueError: it is shorter now
+        except (OSError, ValueError) as error:  # ValueError: it is shorter now
             self.unreadable.append(path.name)
+            self.unread[path.name] = str(error)
             return
         header = IndexHeader.unpack(view)
         if trusted is not None and header.end_timestamp > trusted:
@@ -162,8 +166,12 @@ class KeyIndex:
         """Raise when a file could not be read: then nobody knows what it holds.
 
         Raises:
-            UsageError: Code ``index-capacity``; names the file and its size.
+            UsageError: Code ``index-capacity``; names the file. ``unreadable-store`` where the
+                system would not let it be read.
         """
+        for name, why in self.unread.items():
+            text = f"index/{name} cannot be read, so nobody knows what it names: {why}"
+            raise UsageError(text, code="unreadable-store")
         if self.unreadable:
             raise UsageError(
                 f"index/{self.unreadable[0]} is no index file with four cells for each slot",

@@ -36,7 +36,7 @@ from twinlog import kernels
 from twinlog.kernels import codes
 from twinlog.kernels.plain import MAGIC_V1, MAGIC_V2
 from twinlog.layout import BLANK, KIND_FILLER, BatchEntry, Checkpoint, file_name, is_zero
-from twinlog.store_files import FileSeries, LogFile
+from twinlog.store_files import EMPTY, FileSeries, LogFile
 
 _ENTRY_SIZE = 48
 
@@ -143,6 +143,11 @@ class RocketLog:
         watch: Watch | None = None,
     ) -> None:
         self._series = series
+        self._odd = sorted(
+            (start, f"{path.parent.name}/{path.name}", why)
+            for start, path, why in series.odd
+            if why != EMPTY
+        )
         self._check_crc = check_crc
         self._watch = watch
         self._clean = clean
@@ -157,15 +162,28 @@ class RocketLog:
         before = self._series.start
         for file in self._series.files:
             if file.start > before:
-                found.append(_gap(before, file.start))
+                found.append(self._lost(before, file.start))
             if not self._file(file, found):
                 break
             if self._watch is not None:
                 self._watch(file.end)
             before = file.end
+        else:
+            for start, name, why in self._odd:
+                if start == before:  # the log goes on there, as far as anybody knows
+                    size = self._series.files[-1].size if self._series.files else 1
+                    found.append(_no_file(name, start, size, why))
+                    before += size
         if found and isinstance(last := found[-1], Damage) and last.what == NO_FILE:
             del found[-1]  # nothing of the log lies behind it
         return found
+
+    def _lost(self, start: int, end: int) -> Damage:
+        """Return what is missing between two files: nothing is known of what is no file there."""
+        for at, name, why in self._odd:
+            if start <= at < end:
+                return _no_file(name, start, end - start, why)
+        return _gap(start, end)
 
     def _recovery_start(self, checkpoint: Checkpoint) -> int:
         """Return the start of the file from which recovery after a crash would read."""
@@ -267,6 +285,11 @@ NO_FILE = "a gap: no file holds these bytes"
 
 def _gap(start: int, end: int) -> Damage:
     return Damage(f"commitlog/{file_name(start)}", start, end - start, NO_FILE)
+
+
+def _no_file(name: str, start: int, length: int, why: str) -> Damage:
+    text = f"the file cannot be read: it is {why}"
+    return Damage(name, start, length, text, Harm.UNREADABLE)
 
 
 def log_name(file: LogFile) -> str:

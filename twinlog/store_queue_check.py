@@ -33,6 +33,7 @@ from twinlog.store_findings import FINDINGS_MAX, Finding, Grade, Verdict
 from twinlog.store_log import Run
 from twinlog.store_queues import AnyQueue, BatchQueue, Entry, Queue, light_places
 from twinlog.store_reader import StoreReader
+from twinlog.store_topics import Deleted, queues_in_database
 
 Key = tuple[str, int]
 """Topic and number of a queue."""
@@ -296,15 +297,35 @@ def _others(queue: Queue, spans: list[tuple[int, int]]) -> Iterator[tuple[int, i
 
 
 def _report_missing(store: StoreReader, missing: dict[Key, int], verdict: Verdict) -> None:
-    """Records without an entry: recovery adds them, except after a stop that claims to be clean."""
+    """Records without an entry: recovery adds them, except after a stop that claims to be clean.
+
+    Nothing is known of a queue that cannot be read, or that is in a database; of a topic that was
+    deleted there is none.
+    """
     grade = Grade.DAMAGE if store.clean and not store.ours else Grade.NOTE
+    deleted, in_database = Deleted(store), not store.ours and queues_in_database(store.root)
+    gone: dict[str, int] = {}
     for (topic, number), count in sorted(missing.items()):
+        queue = store.stored_queues.get((topic, number))
+        if in_database if queue is None else queue.unreadable():
+            continue
+        if queue is None and deleted.has(topic):
+            gone[topic] = gone.get(topic, 0) + count
+            continue
         folder = "batchconsumequeue" if topic in store.batch_topics else "consumequeue"
         name = f"{folder}/{topic}/{number}"
         text = f"{count} records of the log have no entry"
         verdict.add(Finding(grade, name, 0, None, 0, text, "all of them, through the log"))
+    for topic, count in gone.items():
+        text = f"{count} records of the log have no entry: topics.json has no such topic any more"
+        name = f"consumequeue/{topic}"
+        verdict.add(Finding(Grade.NOTE, name, 0, None, 0, text, "all of them, through the log"))
 
 
+BEHIND = "points behind the end of the log"
+"""Said of entries whose records are not there any more, or were never finished."""
+FOLLOWED = ", though others follow"
+"""Said besides where it is the entry that is wrong, not the log."""
 _READABLE = "the records, through the log"
 _Place = tuple[str, int, int, int]
 """File, byte in it, log offset and size that the entry says."""
@@ -333,8 +354,9 @@ class _Behind:
         """Report what was added, as one finding, and begin anew."""
         if self._first is not None:
             place, number = self._first
-            text = f"entry {number} points behind the end of the log"
+            text = f"entry {number} {BEHIND}"
             text += f", {self._more} after it" if self._more else ""
+            text += FOLLOWED if followed else ""
             grade = Grade.DAMAGE if followed else self._grade
             self._verdict.add(Finding(grade, *place, text, _READABLE))
         self._first, self._more = None, 0

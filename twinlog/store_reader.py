@@ -146,6 +146,8 @@ class StoreReader:
         self.clean = not (self.root / "abort").exists()
         self.checkpoint = Checkpoint.unpack(head_of(self.root / "checkpoint", CHECKPOINT_FILE_SIZE))
         self.marks: Marks = marks if self.ours else Marks()
+        self.running = marks.live
+        """Whether a node or a broker has it open."""
 
     def __enter__(self) -> StoreReader:
         """Return the reader itself."""

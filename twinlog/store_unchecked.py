@@ -10,12 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from twinlog.store_config import is_config
 from twinlog.store_ext_check import FOLDER as EXTENSION
 from twinlog.store_ext_check import UNJUDGED as BITMAPS
 from twinlog.store_files import listed
 from twinlog.store_reader import StoreReader
 from twinlog.store_timer_check import CHECK
 from twinlog.store_timer_check import UNJUDGED as DELIVERED
+from twinlog.store_topics import queues_in_database
 
 _ANEW = "a start makes it anew"
 _ASIDE = "what was cut or replaced"
@@ -60,9 +62,12 @@ def unchecked(store: StoreReader) -> Iterator[tuple[str, str]]:
             yield path.name, reason
         elif path.name not in plain and path.name not in folders:
             yield path.name, _FOREIGN
+    database = not store.ours and queues_in_database(store.root)
+    if database:
+        yield "consumequeue", "a database of RocketMQ's; its entries are not compared with the log"
     for folder in ("consumequeue", "batchconsumequeue"):
         for path, _, why in listed(store.root / folder):
-            if why != "a folder":
+            if why != "a folder" and not (database and folder == "consumequeue"):
                 yield f"{folder}/{path.name}", _FOREIGN
     if store.ours:
         if (store.root / "twinlog" / "state").is_dir():
@@ -71,6 +76,8 @@ def unchecked(store: StoreReader) -> Iterator[tuple[str, str]]:
     for path, _, why in listed(store.root / "config"):
         if why == "a folder":
             yield f"config/{path.name}", "a database of RocketMQ's"
+        elif not is_config(path.name):
+            yield f"config/{path.name}", _FOREIGN
     if (store.root / CHECK).is_file():
         yield CHECK, DELIVERED
     if (store.root / EXTENSION).is_dir():

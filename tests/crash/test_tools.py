@@ -10,10 +10,17 @@ import shutil
 
 import pytest
 
+from storage.adoption import plan_adoption
+from storage.errors import ForeignStore
 from tests.crash.rotation import numbers
 from tests.crash.test_every_operation import LOSSES, lose
 from tests.crash.tools import Tool, from_files, to_files, tools
+from tests.crash.workbench import SETTINGS
+from tests.fakes.disk import FakeDisk
 from tests.fakes.faults import SimulatedCrash
+from twinlog.layout import file_name
+from twinlog.store_log import Harm
+from twinlog.store_reader import StoreReader
 
 NAMES = ("adopt", "repair-ours", "repair-rocketmq", "recover")
 
@@ -30,11 +37,21 @@ def calls(tool: Tool) -> int:
 
 def crash(tool: Tool, number: int, kind: str) -> None:
     """Die in call ``number``, lose something, run the tool again, and look."""
+    again(tool, died(tool, number, kind))
+
+
+def died(tool: Tool, number: int, kind: str) -> FakeDisk:
+    """Return the disk of a run that died in call ``number`` and lost something."""
     disk = from_files(tool.before)
     disk.faults.crash(after=number)
     with pytest.raises(SimulatedCrash):
         tool.work(disk, tool.before)
     lose(disk, kind, number)
+    return disk
+
+
+def again(tool: Tool, disk: FakeDisk) -> None:
+    """Run the tool once more, as its user would, and look."""
     root = to_files(disk)
     try:
         tool.work(disk, root)
@@ -57,3 +74,41 @@ def test_every_call(name: str, kind: str) -> None:
     tool = tools()[name]
     for number in numbers(calls(tool), kind):
         crash(tool, number, kind)
+
+
+def _is_entered(disk: FakeDisk, file: str) -> bool:
+    return any(disk.read(f"twinlog/batches/{file}", "test"))
+
+
+@pytest.mark.slow
+def test_an_adoption_that_lost_its_new_log_file() -> None:
+    """Its name was not durable yet, that of its batch index was: that is a tail, no damage."""
+    tool = tools()["adopt"]
+    for number in range(calls(tool)):
+        disk = died(tool, number, "nothing")
+        newest = max(disk.list("commitlog"))
+        made = not (tool.before / "commitlog" / newest).exists()
+        if made and disk.exists(f"twinlog/batches/{newest}") and _is_entered(disk, newest):
+            break
+    disk.remove(f"commitlog/{newest}", "test")
+    again(tool, disk)
+
+
+@pytest.mark.slow
+def test_the_torn_tail_of_a_node_is_not_an_adoptions() -> None:
+    """It may hold what the node was sent: recovery cuts it, and says so."""
+    killed = tools()["recover"].before
+    with StoreReader(killed) as reader:
+        [newest] = {at - at % SETTINGS.segment_size for at in (reader.end,)}
+        last = max(found.log_offset for found in reader.records())
+    root = to_files(from_files(killed))
+    try:
+        with (root / "commitlog" / file_name(newest)).open("r+b") as log:
+            log.seek(last - newest + 48)
+            log.write(b"\xff" * 4)  # of a host: the record is whole for RocketMQ, the batch is not
+        with StoreReader(root) as ours, StoreReader(root, rocketmq=True) as reader:
+            assert [one.harm for one in ours.damage] == [Harm.TAIL]
+            with pytest.raises(ForeignStore, match="recovery would cut here"):
+                plan_adoption(reader, ours)
+    finally:
+        shutil.rmtree(root)

@@ -179,6 +179,17 @@ def test_compare(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert (code, json.loads(out)["first_difference"]) == (1, 777)
 
 
+def test_compare_without_a_byte_in_both(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Nobody can say that they are equal: it was said. A log that holds nothing yet may be."""
+    trimmed, short = unpack("13-trimmed", tmp_path / "1"), unpack("01-basic", tmp_path / "2")
+    for one, two in ((trimmed, short), (short, trimmed)):
+        code, out, _ = run(capsys, "log", "compare", str(one), str(two), "-o", "json")
+        assert (code, json.loads(out)["equal"]) == (2, False)
+    assert run(capsys, "log", "compare", str(one), str(two))[1].startswith("nothing to compare")
+    (tmp_path / "3" / "commitlog").mkdir(parents=True)
+    assert run(capsys, "log", "compare", str(short), str(tmp_path / "3"))[0] == 0
+
+
 def test_info_and_epochs(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """Segments and epochs with their bounds."""
     ours = sample()

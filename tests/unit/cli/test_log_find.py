@@ -143,6 +143,26 @@ def test_what_damage_hides(capsys: pytest.CaptureFixture[str], tmp_path: Path) -
     key = lost["properties"]["KEYS"].split()[0]
     assert main(["log", "find", str(root), "--key", key], {}) == 2
     assert "nothing was found, but 292 bytes of" in capsys.readouterr().err
+    assert main(["log", "cat", str(root), "--format", "%O%n"], {}) == 2  # it said nothing: 0
+    said = capsys.readouterr()
+    assert len(said.out.splitlines()) == len(manifest("01-basic")["messages"]) - 1
+    assert f"error: 292 bytes of {root} cannot be read: there may be more than this" in said.err
+    assert main(["log", "cat", str(root), "--range=-3:"], {}) == 0
+
+
+def test_keys_that_no_index_covers(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """With a file of the index lost, or all of it, each key is found; it was "none"."""
+    root = unpack("02-rollover", tmp_path)
+    keyed = [m for m in manifest("02-rollover")["messages"] if m["properties"].get("KEYS")]
+    files = sorted((root / "index").iterdir())
+    for lost, words in ((files[1:2], []), (files, []), ([], ["--topic", keyed[-1]["topic"]])):
+        for path in lost:
+            path.unlink(missing_ok=True)
+        for wanted in (keyed[0], keyed[len(keyed) // 4], keyed[-1])[-1 if words else 0 :]:
+            key = wanted["properties"]["KEYS"].split()[0]
+            assert main(["log", "find", str(root), "--key", key, *words, "-o", "name"], {}) == 0
+            assert f"log@{wanted['physical_offset']}\n" in capsys.readouterr().out
+    assert main(["log", "find", str(root), "--key", "no such key"], {}) == 1
 
 
 MISTYPED = (

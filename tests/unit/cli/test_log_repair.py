@@ -59,6 +59,23 @@ def test_what_is_lost_ends_with_65(capsys: pytest.CaptureFixture[str], tmp_path:
     assert lost["file"] == f"commitlog/{65536:020d}"
 
 
+def test_a_lost_newest_file_is_told(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Queue entries tell of its records: they are lost (65); it said "0 lost" and cut them."""
+    root = unpack("12-controller-b", tmp_path)
+    max((root / "commitlog").iterdir()).unlink()
+    assert main(["log", "epochs", str(root), "-o", "json"], {}) == 0
+    assert [e["bytes"] for e in json.loads(capsys.readouterr().out)["epochs"]] == [63448, 2049, 0]
+    assert main(["log", "repair", str(root), "--yes", "-o", "json"], {}) == 65
+    found = json.loads(capsys.readouterr().out)
+    assert [one["what"] for one in found["lost"]] == [
+        "entry 67 points behind the end of the log, 44 after it",
+        "entry 87 points behind the end of the log, 50 after it",
+    ]
+    assert main(["log", "verify", str(root)], {}) == 0  # what is left is in order, and cut is kept
+    assert any((root / found["kept_in"] / "consumequeue").rglob("0*"))
+    assert main(["log", "repair", str(root), "--yes"], {}) == 0
+
+
 def test_recover(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """A killed store is stopped cleanly; one that runs, and RocketMQ's, are refused."""
     root = tmp_path / "store"

@@ -41,7 +41,9 @@ def test_adopting(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert main(["log", "info", str(root), "-o", "json"], {}) == 0
     assert json.loads(capsys.readouterr().out)["end"] == found["log_end"]
     assert main(words, {}) == 0
-    assert "already" in capsys.readouterr().err
+    said = capsys.readouterr()
+    assert "already" in said.err
+    assert said.out == ""  # it showed a plan, which nobody would carry out
     assert not (root / "cut" / "adopt-2").exists()
 
 
@@ -54,6 +56,63 @@ def test_timers_that_wait_are_told(capsys: pytest.CaptureFixture[str], tmp_path:
     assert said in capsys.readouterr().out
     assert main([*words, "-o", "json"], {}) == 0
     assert json.loads(capsys.readouterr().out)["timers_waiting"] == 18
+
+
+def test_delayed_messages_that_wait_are_told(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Levels 1 to 3 were delivered; two of each other level, and three of the last, were not."""
+    root = unpack("04-delay", tmp_path)
+    words = ["store", "adopt", str(root), "--cluster", "demo", "--node", "n1", "--dry-run"]
+    assert main(words, {}) == 0
+    said = "31 delayed messages wait for their level; nobody delivers them\n"
+    assert said in capsys.readouterr().out
+    (root / "config" / "delayOffset.json").write_text('{"offsetTable":{2:4,3:-1,18:900\n}}')
+    assert main([*words, "-o", "json"], {}) == 0
+    assert json.loads(capsys.readouterr().out)["delays_waiting"] == 8 + 5 + 8 + 14 * 2
+
+
+def test_the_plan_is_said_once(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Before it is carried out; and with names that a cluster file can have."""
+    root = unpack("10-ipv6", tmp_path)
+    words = ["store", "adopt", str(root), "--yes", "--cluster", "c", "--node"]
+    for name in ("n 1", "n1\n", "x" * 64):
+        assert main([*words, name], {}) == 64
+        assert "at most 63" in capsys.readouterr().err
+    assert main([*words, "n1"], {}) == 0
+    said = capsys.readouterr()
+    assert said.err == ""
+    assert said.out.count("all of it becomes epoch 0") == 1
+    assert said.out.splitlines()[-2:][0] == ""
+    assert said.out.splitlines()[-1].startswith("adopted; the log ends at ")
+
+
+def test_a_broker_that_runs(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """69, as for a node; it was called damaged. What it is writing is no damage either."""
+    root = unpack("03b-torn-tail", tmp_path)
+    monkeypatch.setattr("twinlog.store_marks._locked", lambda path: True)
+    assert main(["store", "adopt", str(root), "--cluster", "c", "--node", "n1", "--yes"], {}) == 69
+    assert f"{root} is in use" in capsys.readouterr().err
+    assert main(["log", "info", str(root)], {}) == 0
+    assert "RocketMQ · running ·" in capsys.readouterr().out
+    assert main(["log", "verify", str(root)], {}) == 0
+
+
+def test_hints_name_every_folder(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Without its other folders the store would be another one."""
+    root = unpack("03-crash", tmp_path)
+    (tmp_path / "more").mkdir()
+    last = max((root / "commitlog").iterdir())
+    last.rename(tmp_path / "more" / last.name)
+    named = f"{root},{tmp_path / 'more'}"
+    assert main(["store", "adopt", named, "--cluster", "c", "--node", "n1"], {}) == 65
+    assert f"or: twinlog log repair {named}\n" in capsys.readouterr().err
+    assert main(["log", "cat", named, "--topic", "nosuch"], {}) == 66
+    assert f"see: twinlog log info {named} --queues" in capsys.readouterr().err
+    assert main(["log", "repair", named, "--index-slots", "100", "--yes"], {}) == 0
+    assert f"what was cut is in {root / 'cut' / 'repair-1'}\n" in capsys.readouterr().out
 
 
 REFUSED = (

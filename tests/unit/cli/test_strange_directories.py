@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import json
 import os
 from pathlib import Path
 
@@ -99,6 +100,27 @@ def test_files_of_others(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> 
     (root / "commitlog" / "notes.txt").write_text("hello")
     (root / "checkpoint").write_bytes(b"\1" * 4096)  # as if RocketMQ had been there
     assert run(COMMANDS[2], root) == 0
+
+
+@pytest.mark.parametrize("number", [3, -1])
+def test_a_log_file_that_cannot_be_read(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, number: int
+) -> None:
+    """2 from all: a repair cut the queues of the newest one, and an adoption called it damaged."""
+    root = unpack("02-rollover", tmp_path)
+    file = sorted((root / "commitlog").iterdir())[number]
+    file.unlink()
+    file.symlink_to("/not/mounted")
+    before = state(root)
+    for words in (COMMANDS[0], COMMANDS[1], COMMANDS[3]):
+        assert run(words, root) == 2
+        said = capsys.readouterr()
+        assert f"commitlog/{file.name}" in said.out + said.err
+        assert "a link that cannot be followed" in said.out + said.err
+    assert state(root) == before
+    assert main(["log", "repair", str(root), "--dry-run", "-o", "json"], {}) == 2
+    found = json.loads(capsys.readouterr().out)
+    assert (found["actions"], [one["grade"] for one in found["lost"]]) == ([], ["unreadable"])
 
 
 def test_a_log_file_that_is_short(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from storage.errors import ForeignStore
 from storage.recover import identity_of, settings_of
 from tests.golden.manifest import manifest, unpack
 from twinlog.inner_batches import InnerEncoder
-from twinlog.layout import KIND_FILLER, KIND_REBUILT
+from twinlog.layout import KIND_FILLER, KIND_REBUILT, SYSTEM_TOPIC_EPOCH
 from twinlog.messages import messages_of
 from twinlog.record import RecordEncoder
 from twinlog.store_check import verify
@@ -209,3 +209,15 @@ def test_damaged_timers_are_no_obstacle(tmp_path: Path) -> None:
     root = unpack("05-timer", tmp_path)
     (root / "config" / "timercheck").unlink()
     assert adopt(root).records
+
+
+def test_an_epoch_record_that_is_none(tmp_path: Path) -> None:
+    """Whose tail it is cannot be told then: the damage is named, the tail is not passed over."""
+    root = unpack("01-basic", tmp_path)
+    value = adopt(root)
+    path = root / "commitlog" / f"{value.border:020d}"
+    data = bytearray(path.read_bytes())
+    data[data.index(SYSTEM_TOPIC_EPOCH.encode())] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(ForeignStore, match=f"{path.name} at {value.border}"):
+        adopt(root)

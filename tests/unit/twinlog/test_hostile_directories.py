@@ -113,14 +113,30 @@ def test_the_checkpoint_says_where_the_log_begins(tmp_path: Path) -> None:
 def test_what_is_no_file_is_unreadable_in_rocketmqs_stores(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, way: Callable[[Path], None]
 ) -> None:
-    """Exit 2: nothing is known about it; a queue's file likewise."""
+    """Exit 2: nothing is known about it, nor about entries that lead there."""
     root = unpack("02-rollover", tmp_path)
     last = max((root / "commitlog").iterdir())
     way(last)
     code, found = verified(capsys, root)
     said = [f for f in found["findings"] if f["file"] == f"commitlog/{last.name}"]
     assert [f["grade"] for f in said] == ["unreadable"]
-    assert code in (2, 65)  # its queues lead behind the end of what is left
+    assert [f["grade"] for f in found["findings"]] == ["unreadable"]
+    assert (code, found["state"]) == (2, "unreadable")
+
+
+@pytest.mark.parametrize("kind", ["index", "consumequeue"])
+def test_nothing_is_known_of_an_index_or_queue_that_cannot_be_read(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, kind: str
+) -> None:
+    """It was damage: a size that tells nothing, records without an entry."""
+    root = unpack("02-rollover", tmp_path)
+    folder(min(path for path in (root / kind).rglob("*") if path.is_file()))
+    code, found = verified(capsys, root)
+    assert [f["grade"] for f in found["findings"]] == ["unreadable"]
+    assert (code, found["state"]) == (2, "unreadable")
+    if kind == "index":
+        assert main(["log", "find", str(root), "--key", "nosuch"], {}) == 2
+        assert "cannot be read, so nobody knows what it names" in capsys.readouterr().err
 
 
 def test_names_in_other_digits_are_foreign(tmp_path: Path) -> None:
