@@ -41,7 +41,7 @@ def verify(
         path: Directory of the store, ours or RocketMQ's; every task must see it.
         servers: Addresses of a cluster instead of a directory.
         node: Only this node of it.
-        level: structure (no CRCs), crc (no queues and index), full (what a directory gets).
+        level: structure (no CRCs), crc (no queues and index) or full; default full, of nodes crc.
         split_bytes: Bytes of the log in one piece of work.
         master: Spark master, as spark://host:port; without it a local one.
         report: File for the report as JSON.
@@ -54,7 +54,7 @@ def verify(
         text = f'there is no level "{level}"'
         raise Failure(Exit.USAGE, text, hints=nearest(level, levels))
     one_origin(path, servers)
-    size = parse_size(split_bytes)
+    size = _piece(split_bytes)
     with Run(context, master, report) as run:
         if path is not None:
             settings = job.VerifySettings(store_at(path), levels[level or "full"], size)
@@ -95,7 +95,7 @@ def rebuild(
         text = f'nothing to rebuild is called "{part}"'
         raise Failure(Exit.USAGE, text, hints=nearest(part, ("queues", "index")))
     settings = job.RebuildSettings(
-        store_at(path), "queues" in parts, "index" in parts, to, check, parse_size(split_bytes)
+        store_at(path), "queues" in parts, "index" in parts, to, check, _piece(split_bytes)
     )
     with Run(context, master, report) as run:
         return run.finish(job.run(run.engine, settings))
@@ -128,6 +128,22 @@ def compare(
 
     paths = [store_at(one) for one in path or ()]
     clusters = [addresses_of(each) for each in servers or ()]
-    settings = job.CompareSettings(paths, parse_size(split_bytes), clusters)
+    settings = job.CompareSettings(paths, _piece(split_bytes), clusters)
     with Run(context, master, report) as run:
         return run.finish(job.run(run.engine, settings))
+
+
+PIECE_MIN = 1024
+"""Least length of a piece of work, bytes: all pieces are listed before the first one runs."""
+
+
+def _piece(text: str) -> int:
+    """Return the length of a piece of work.
+
+    Raises:
+        Failure: It is too short (exit 64).
+    """
+    size = parse_size(text)
+    if size < PIECE_MIN:
+        raise Failure(Exit.USAGE, f"a piece of work has at least 1 KiB, not {text}")
+    return size

@@ -19,7 +19,7 @@ from cli.failures import Exit, Failure
 from cli.parsing import PRIVATE
 from cli.spark_run import Run, store_at
 from twinlog.errors import UnavailableError
-from twinlog.units import format_duration, parse_duration
+from twinlog.units import format_duration, parse_duration, parse_whole
 
 if TYPE_CHECKING:
     from node.config import ClusterConfig
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 EVERY_SECONDS = 600.0
 """Between two runs when nothing else is said: a segment of 1 GiB is sealed less often."""
+OFFSET_MAX = 1 << 62
+"""A log offset behind every log's end."""
 
 
 def archive(
@@ -66,7 +68,7 @@ def archive(
         read_from: Whom tasks ask: slave (then the master), any, master, or a node's name.
         group: Group the directory belongs to.
         codec: Compression of the files: zstd:1 to zstd:19, snappy, gzip, none.
-        older_than: Only segments whose newest record is so old.
+        older_than: Only segments whose newest record is at least so old, as 24h.
         follow: Go on, every so often, until stopped or a run does not end with 0.
         every: Time between two runs, with --follow; without it archive.every of the cluster file.
         master: Spark master, as spark://host:port; without it a local one.
@@ -182,14 +184,9 @@ def restore(
 def _offsets(text: str) -> tuple[int, int]:
     """Return the log offsets of a range; only ``start``, ``end`` and numbers make sense here."""
     first, colon, last = text.partition(":")
-    known = {"": None, "start": 0, "end": None}
-    try:
-        start = known[first] if first in known else int(first)
-        end = known[last] if last in known else int(last)
-    except ValueError:
-        colon = ""
-        start = end = None
-    if not colon:
+    start = 0 if first in ("", "start") else parse_whole(first)
+    end = OFFSET_MAX if last in ("", "end") else parse_whole(last)
+    if not colon or start is None or end is None or start >= end:
         hints = ("write it as 0:4294967296, or start:",)
         raise Failure(Exit.USAGE, f"{text!r} is no range of log offsets", hints=hints)
-    return start or 0, (1 << 62) if end is None else end
+    return start, end

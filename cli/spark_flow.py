@@ -45,7 +45,7 @@ def replay(
 
     Args:
         path: Directory of the store that is read; or --from-servers, or --archive.
-        topic: Its topic.
+        topic: Topic that is read.
         to_topic: Topic that is written; it must exist.
         from_servers: Addresses of the cluster that is read, instead of a directory.
         archive: Archive that is read alone, or before --path or --from-servers.
@@ -166,7 +166,7 @@ def compact(
     Without --to, --to-compaction and --to-topic only counts are shown.
 
     Args:
-        topic: The topic.
+        topic: Topic that is read.
         path: Directory of the store, which every task must see; or --from-servers, or --archive.
         from_servers: Addresses of the cluster that is read, instead of a directory.
         archive: Archive that is read alone, or before --path or --from-servers.

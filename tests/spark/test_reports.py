@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from tests.fakes.archives import half_archived
 from tests.golden.manifest import unpack
 from twinlog.spark.archive.place import Place
 from twinlog.spark.jobs import tables
+from twinlog.spark.jobs.plain import thousandths
 from twinlog.spark.jobs.queries import QUERIES
 
 
@@ -22,6 +24,8 @@ from twinlog.spark.jobs.queries import QUERIES
         ("05-timer", ("timeline",)),
         ("04-delay", ("timeline", "trace", "sizes", "latency")),
         ("12-controller-b", ("failovers",)),
+        ("09-batch", ("sizes", "trace")),
+        ("08-lmq", ("rates",)),
     ],
 )
 def test_sql_and_plain_python_agree(
@@ -77,3 +81,30 @@ def test_a_query_of_ones_own(spark: Any, golden: Path) -> None:
     rows = found.tables["rows"]
     assert rows.headers == "TOPIC N END"
     assert [row[:2] for row in rows.rows] == sorted((t, n) for t, n in counts.items())
+
+
+def test_what_a_query_answers_is_shown_as_it_is(
+    spark: Any, golden: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Moments in UTC, whatever the time zone of the process; what JSON has no word for; how much
+    there is. Halves are rounded as the plain twin of ``skew`` does."""
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    monkeypatch.setattr(tables, "ROWS_MAX", 2)
+    time.tzset()
+    try:
+        found = tables.free_sql(
+            spark,
+            "SELECT timestamp_millis(id * 1500 - 1000) AS at, timestamp_millis(900000000000000) "
+            "AS far, double('NaN') AS n, round(17 * 2 / 32, 3) AS x FROM range(3) ORDER BY id",
+            tables.Origin(golden),
+            "topic",
+        )
+    finally:
+        monkeypatch.delenv("TZ")
+        time.tzset()
+    far, half = 900_000_000_000_000, thousandths(17 * 2 / 32)
+    assert found.tables["rows"].rows == [
+        ("1969-12-31T23:59:59.000Z", far, "nan", half),
+        ("1970-01-01T00:00:00.500Z", far, "nan", half),
+    ]
+    assert found.fields["more"] and "there are more" in found.head

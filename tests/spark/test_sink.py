@@ -18,18 +18,21 @@ from cli.app import main
 from tests.fixtures.processes import Processes
 from tests.unit.twinlog.ours import SEGMENT, Ours
 from twinlog import Client, Message
+from twinlog.errors import UsageError
 from twinlog.record import Record
 from twinlog.spark.archive.job import ArchiveSettings, archive
+from twinlog.spark.jobs import replay
 from twinlog.spark.jobs.engine import PlainEngine
 from twinlog.spark.jobs.replay import LEFT_BEHIND, ReplaySettings, run
 from twinlog.spark.sink.settings import SOURCE_PROPERTY, Rate
 from twinlog.store_reader import StoreReader
+from twinlog.units import MiB
 
 
 @pytest.fixture(scope="module")
 def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A cluster of one node with the topics of these tests."""
-    found = Processes(tmp_path_factory.mktemp("sink"), nodes=1)
+    """A cluster of one node with the topics of these tests, and small files to archive."""
+    found = Processes(tmp_path_factory.mktemp("sink"), nodes=1, segment_size=MiB)
     try:
         found.start_all()
         address = "{}:{}".format(*found.address("n1"))
@@ -122,6 +125,8 @@ def test_a_replay_can_be_resumed(spark: Any, golden: Path, servers: str, tmp_pat
         first = list(client.read("again"))
         again = run(spark, settings)
         assert (again.fields["rows"], again.fields["sent"]) == (count, 0), "nothing is left to send"
+        with pytest.raises(UsageError, match="whose to-topic is 'again', not 'kept'"):
+            run(spark, replace(settings, to_topic="kept"))
         assert [m.log_offset for m in client.read("again")] == [m.log_offset for m in first]
     origins = {m.properties["TL_ORIGIN"].rpartition("/")[2] for m in first}
     with StoreReader(golden) as store:
@@ -187,6 +192,51 @@ def test_an_archive_is_replayed_and_compacted(spark: Any, servers: str, tmp_path
     assert {(m.queue, m.key): m.body for m in rows["kept"]} == {
         place: r.body for place, r in newest.items()
     }
+
+
+def test_a_cluster_and_its_archive_are_replayed_and_resumed(
+    spark: Any, servers: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stopped between the two, the archive grown meanwhile, then new rows: each row once."""
+    assert spark is not None
+    report, kept = tmp_path / "report", tmp_path / "archive"
+
+    def grown(first: int, count: int, *, archived: bool) -> None:
+        with Client(servers) as client, client.producer("source") as producer:
+            for number in range(first, first + count):
+                producer.send(b"%01000d" % number, key=f"k{number}", tag="ab"[number % 2])
+        if archived:
+            archive(PlainEngine(), ArchiveSettings(None, kept, servers=(servers,)))
+
+    def replayed(code: int) -> Any:
+        words = ["--topic", "source", "--to-topic", "target", "--from-servers", servers]
+        words += ["--servers", servers, "--archive", str(kept), "--resume", str(tmp_path / "state")]
+        assert main(["spark", "replay", *words, "--report", str(report)], {}) == code
+        return None if code else json.loads(report.read_text())["sent"]
+
+    def killed(*_: object) -> int:
+        raise KeyboardInterrupt
+
+    with Client(servers) as client:
+        client.create_topic("source", 2)
+        client.create_topic("target", 2)
+        grown(0, 3000, archived=True)
+        with monkeypatch.context() as patched:
+            patched.setattr(replay, "_stream", killed)
+            replayed(130)
+        first = len(list(client.read("target")))
+        assert 0 < first < 3000, "what the archive has, and nothing of what is live"
+        grown(3000, 1500, archived=True)
+        assert replayed(0) == 4500 - first
+        grown(4500, 20, archived=False)
+        assert (replayed(0), replayed(0)) == (20, 0)
+        found = list(client.read("target"))
+        source = {str(m.log_offset): (m.body, m.key, m.tag) for m in client.read("source")}
+    assert len(found) == len(source) == 4520
+    assert {
+        m.properties["TL_ORIGIN"].rpartition("/")[2]: (m.body, m.key, m.tag) for m in found
+    } == source
+    assert {m.properties["TL_ORIGIN"].partition("/")[0] for m in found} == {"g1"}
 
 
 @pytest.mark.parametrize(

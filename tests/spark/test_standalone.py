@@ -22,6 +22,7 @@ import pytest
 from tests.fixtures.processes import Processes
 from tests.golden.manifest import unpack
 from tests.spark.conftest import QUICK_JAVA
+from tests.spark.holding import VARIABLE, Hold
 from twinlog import Client
 from twinlog.spark.archive.job import RestoreSettings, restore
 from twinlog.spark.archive.place import Place, sha256_of
@@ -44,6 +45,7 @@ class Standalone:
         self.folder = folder
         self.running: list[subprocess.Popen[bytes]] = []
         self.address = ""
+        self.holds = folder / "holds"
 
     def environment(self) -> Mapping[str, str]:
         """Of every process: this Python, loopback, small heaps."""
@@ -58,6 +60,7 @@ class Standalone:
             "PYSPARK_PYTHON": sys.executable,
             "PYTHONPATH": str(ROOT),
             "JAVA_TOOL_OPTIONS": QUICK_JAVA,
+            VARIABLE: str(self.holds),
         }
 
     def spawn(self, name: str, *words: str) -> Path:
@@ -103,24 +106,20 @@ class Standalone:
             check=False,
         )
 
-    def below(self, word: str) -> list[int]:
-        """Processes whose command has a word and that descend from one of ours."""
-        ours = {process.pid for process in self.running}
-        found: list[int] = []
-        for pid, (_, command) in (table := processes()).items():
-            above = pid
-            while above not in ours and above in table:
-                above = table[above][0]
-            if above in ours and pid not in ours and word in command:
-                found.append(pid)
-        return found
-
     def close(self) -> None:
         """End what was started, workers first."""
         for process in reversed(self.running):
             process.terminate()
         for process in self.running:
             process.wait(SECONDS)
+
+
+def above(pid: int, word: str) -> int:
+    """The process with a word in its command from which another one descends."""
+    table = processes()
+    while word not in table[pid][1]:
+        pid = table[pid][0]
+    return pid
 
 
 def processes() -> dict[int, tuple[int, str]]:
@@ -226,9 +225,10 @@ COPY = """
 import sys
 from twinlog.spark.sessions import start
 master, store, servers = sys.argv[1:]
-spark = start(master, {"spark.log.level": "ERROR", "spark.executor.memory": "512m"})
+settings = {"spark.log.level": "ERROR", "spark.executor.memory": "512m"}
+spark = start(master, {**settings, "spark.python.daemon.module": "tests.spark.forking"})
 frame = spark.read.format("twinlog").load(store).select("key", "tags", "body")
-write = frame.write.format("twinlog").mode("append").option("rate", "200")
+write = frame.write.format("twinlog").mode("append").option("timeout", "300 s")
 write.option("servers", servers).option("topic", "copy").save()
 spark.stop()
 """
@@ -236,26 +236,34 @@ spark.stop()
 
 @pytest.mark.skipif(sys.platform != "linux", reason="processes are found in /proc")
 def test_an_executor_that_is_killed_in_a_task(cluster: Standalone, tmp_path: Path) -> None:
-    """First a Python worker, then a whole executor: tasks run again, each row is stored once."""
+    """First a Python worker, then a whole executor: tasks run again, each row is stored once.
+
+    Both are killed while the task waits with some of its rows stored (`tests.spark.holding`).
+    """
     root = unpack("02-rollover", tmp_path / "store")
-    nodes = Processes(tmp_path, nodes=1)
+    nodes, hold = Processes(tmp_path, nodes=1), Hold(cluster.holds, "copy")
+    hold.at(50)
     try:
         nodes.start_all()
         address = "{}:{}".format(*nodes.address("n1"))
         with Client(address) as client:
             client.create_topic("copy", 2)
-
-            def stored() -> int:
-                return sum(end for _, end in client.offsets("copy").values())
-
             words = [sys.executable, "-c", COPY, cluster.address, str(root), address]
             driver = subprocess.Popen(
                 words, env=dict(cluster.environment()), stderr=subprocess.PIPE, text=True
             )
+            seen: set[int] = set()
             try:
-                for rows, word in ((100, "pyspark.daemon"), (400, "CoarseGrainedExecutorBackend")):
-                    nodes.until(lambda rows=rows: stored() >= rows, "rows are stored", seconds=300)
-                    os.kill(max(cluster.below(word)), signal.SIGKILL)
+                for count, word in ((2, "tests.spark.forking"), (3, "ExecutorBackend")):
+                    nodes.until(
+                        lambda count=count: len(hold.waiting()) == count,
+                        "a task on each of two cores", seconds=SECONDS,
+                    )  # fmt: skip
+                    worker = (hold.waiting() - seen).pop()
+                    seen |= hold.waiting()
+                    os.kill(above(worker, word), signal.SIGKILL)
+                assert sum(end for _, end in client.offsets("copy").values()) >= 100
+                hold.at(50, batch=1)
                 _, said = driver.communicate(timeout=SECONDS)
             finally:
                 driver.kill()

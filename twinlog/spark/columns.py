@@ -95,11 +95,19 @@ def chosen(text: str, *, kafka: bool, headers: bool) -> tuple[Column, ...]:
     word = text.strip().lower()
     if word in ("default", "full"):
         return tuple(column for column in TABLE if column.default or word == "full")
-    return tuple(named(name.strip(), TABLE) for name in text.split(",") if name.strip())
+    found = tuple(named(name.strip(), TABLE) for name in text.split(",") if name.strip())
+    if not found:
+        text = "columns names no column"
+        raise SourceError(text, code="column", hint="leave it out, or say full")
+    for column in found:
+        if found.count(column) > 1:
+            text = f"columns names {column.name} twice"
+            raise SourceError(text, code="column", hint="name it once")
+    return found
 
 
 def named(name: str, table: Sequence[Column]) -> Column:
-    """Return the column of that name; upper and lower case are the same, as in Spark.
+    """Return the column of that name; upper and lower case are the same.
 
     Raises:
         SourceError: There is none.
@@ -114,7 +122,9 @@ def named(name: str, table: Sequence[Column]) -> Column:
 
 
 def of_schema(fields: Sequence[tuple[str, str]], *, kafka: bool) -> tuple[Column, ...]:
-    """Return the columns of a user's schema.
+    """Return the columns of a user's schema, whose names are written as they are here.
+
+    Spark takes rows only under the very names that it was told.
 
     Args:
         fields: (name, type as Spark writes it) in the schema's order.
@@ -126,6 +136,9 @@ def of_schema(fields: Sequence[tuple[str, str]], *, kafka: bool) -> tuple[Column
     found: list[Column] = []
     for name, kind in fields:
         column = named(name, KAFKA if kafka else TABLE)
+        if name != column.name:
+            text = f"the schema names column {name}, which is {column.name}"
+            raise SourceError(text, code="column", hint="write it so, and rename it after loading")
         if _plain(kind) != _plain(column.sql):
             text = f"column {name} is {column.sql}, not {kind.upper()}"
             raise SourceError(text, code="column", hint="cast it after loading")

@@ -5,6 +5,7 @@ Not here: the options and their values one by one (`twinlog.spark.options`).
 
 from __future__ import annotations
 
+from posixpath import normpath
 from typing import TYPE_CHECKING, Final
 
 from twinlog.spark.errors import SourceError, listed
@@ -40,6 +41,10 @@ def refuse(found: Options, use: str) -> None:
         hint = "set servers, or give load() a store directory"
         raise SourceError(text, code="option", hint=hint)
     _with_archive(found)
+    roots = [normpath(root) for root in found.path or ()]
+    if len(set(roots)) < len(roots):
+        text = f"a directory is named twice in {', '.join(found.path or ())}"
+        raise SourceError(text, code="option", hint="each row would come twice")
     if found.path is not None and found.servers is not None:
         text = "servers and path are given"
         raise SourceError(text, code="option", hint="read a cluster or directories")
@@ -50,6 +55,7 @@ def refuse(found: Options, use: str) -> None:
     if found.servers is not None and found.split_mode == "log":
         text = "splitMode log reads directories"
         raise SourceError(text, code="option", hint="leave it out: nodes serve queues")
+    _light(found)
     if found.ending_offsets.word == EARLIEST or any(
         value == EARLIEST
         for queues in found.ending_offsets.queues.values()
@@ -64,6 +70,21 @@ def refuse(found: Options, use: str) -> None:
     if found.include_headers and not found.kafka_columns:
         text = "includeHeaders belongs to kafkaColumns"
         raise SourceError(text, code="option", hint="set kafkaColumns to true")
+
+
+def _light(found: Options) -> None:
+    """Refuse to read a light queue from where none is."""
+    light = [
+        name
+        for name in (*(found.subscribe or ()), *(found.assign or ()))
+        if name.startswith("%LMQ%")
+    ]
+    if light and found.servers is not None:
+        text = f"{light[0]} is a light queue: Spark reads those of directories"
+        raise SourceError(text, code="option", hint=f"twinlog message read {light[0]} reads it")
+    if light and found.split_mode == "log":
+        text = f"splitMode log walks the log, where no record is of {light[0]}"
+        raise SourceError(text, code="option", hint="use splitMode queue: queues name its records")
 
 
 def _bounds(found: Options) -> None:

@@ -36,6 +36,8 @@ from twinlog.units import MiB
 
 INFLATED_MAX = 256 * MiB
 """Largest body after decompression; a larger one is refused: a few bytes may claim terabytes."""
+SYS_FLAG_LOW = 39
+"""Index of the lowest byte of the system flag in a record."""
 _ITEM_HEAD = struct.Struct(">iiiii")
 assert _ITEM_HEAD.size == 20
 
@@ -87,6 +89,14 @@ class Context:
     tier: str = "live"
 
 
+class UnreadableBodies(Exception):
+    """Some bodies are not what their flags say; ``rows`` has the index of each row, and why."""
+
+    def __init__(self, rows: Sequence[tuple[int, str]]) -> None:
+        super().__init__(rows)
+        self.rows = tuple(rows)
+
+
 class Decoder:
     """Makes batches of the wanted columns.
 
@@ -126,7 +136,11 @@ class Decoder:
         return Rows(count, raw), code
 
     def batch(self, rows: Rows, tags_codes: Any) -> Any:
-        """Return the Arrow batch of ``rows``; one row for each record."""
+        """Return the Arrow batch of ``rows``; one row for each record.
+
+        Raises:
+            UnreadableBodies: Some bodies cannot be decompressed.
+        """
         made = [self._array(column, rows, tags_codes) for column in self._columns]
         if not made:  # a count: rows without columns still have a number
             return pa.RecordBatch.from_struct_array(pa.array([{}] * rows.count, type=pa.struct([])))
@@ -165,9 +179,14 @@ class Decoder:
         packed = np.flatnonzero(flags & FLAG_COMPRESSED)
         if not len(packed):
             return stored
-        bodies = stored.to_pylist()
+        bodies, bad = stored.to_pylist(), list[tuple[int, str]]()
         for i in packed.tolist():
-            bodies[i] = inflate(bodies[i], int(flags[i]))
+            try:
+                bodies[i] = inflate(bodies[i], int(flags[i]))
+            except DataLossError as error:
+                bad.append((i, error.text))
+        if bad:
+            raise UnreadableBodies(bad)
         return pa.array(bodies, pa.binary())
 
     def _epochs(self, rows: Rows) -> Any:
@@ -271,6 +290,11 @@ def as_stored(data: Any, starts: Any, sizes: Any) -> Any:
 def inner_rows(rows: Rows) -> Any:
     """Return the indexes of rows that hold several messages."""
     return np.flatnonzero(rows.numbers("sys_flag") & FLAG_INNER_BATCH)
+
+
+def are_inner(data: Any, starts: Any) -> Any:
+    """Return for each record that begins at an index of ``starts`` whether it is an inner batch."""
+    return (np.frombuffer(data, np.uint8)[starts + SYS_FLAG_LOW] & FLAG_INNER_BATCH) != 0
 
 
 def unfold(data: Any, at: int) -> bytes:

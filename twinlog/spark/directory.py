@@ -7,7 +7,8 @@ Where the log ends:
 
 * **ours**: the checkpointed confirm offset, in use or not; bytes above it may still be cut. Where
   they are asked for, or no checkpoint is there: as for a store that was stopped;
-* **RocketMQ's, in use**: where the queues end; its dispatcher follows the log by milliseconds;
+* **RocketMQ's, in use**: where the queues end; its dispatcher follows the log by milliseconds. Of
+  queues in RocksDB nothing is known: refused, but for what is written and holds together;
 * **stopped cleanly**: the last record behind the newest one that a queue names. Records there have
   no queue entry yet; they are found by walking the log from that trusted start;
 * **crashed**: where recovery would cut, as `twinlog.store_reader` finds it, with the queues that
@@ -32,6 +33,8 @@ from twinlog import kernels
 from twinlog.errors import CorruptionError
 from twinlog.kernels import codes
 from twinlog.layout import epoch_file_unpack
+from twinlog.record import decode
+from twinlog.spark.decoding import are_inner
 from twinlog.spark.errors import SourceError
 from twinlog.spark.foreign import np
 from twinlog.spark.planning import Piece, Span
@@ -40,6 +43,8 @@ from twinlog.store_files import FileSeries, is_store, log_folders, store_root
 from twinlog.store_log import first_stamp
 from twinlog.store_marks import read_marks
 from twinlog.store_reader import StoreReader
+from twinlog.store_topics import queues_in_database
+from twinlog.units import parse_whole
 
 BATCH: Any = np.dtype(
     [
@@ -58,22 +63,30 @@ assert BATCH.itemsize == 48
 
 
 class Held:
-    """Entries of one queue that no file holds: recovery would make them."""
+    """Entries of one queue that no file holds: recovery would make them.
 
-    def __init__(self, topic: str, queue: int, entries: Entries) -> None:
+    Args:
+        topic: Its topic.
+        queue: Its number.
+        entries: At least one; an inner batch is one that stands for several queue offsets.
+        last: How many queue offsets the last one stands for.
+    """
+
+    def __init__(self, topic: str, queue: int, entries: Entries, last: int = 1) -> None:
         self.topic = topic
         self.queue = queue
         self.entries = entries
         self.first = int(entries.numbers[0])
-        self.end = int(entries.numbers[-1]) + 1
+        self.end = int(entries.numbers[-1]) + last
 
     def _index(self, number: int) -> int:
-        return min(max(number - self.first, 0), len(self.entries) - 1)
+        return max(int(np.searchsorted(self.entries.numbers, number, "right")) - 1, 0)
 
     def cuts(self, first: int, stop: int, points: Any) -> Any:
         """As `QueueFiles.cuts`."""
-        at = self.first + np.searchsorted(self.entries.offsets, points, "left")
-        return np.clip(at, first, stop)
+        bounds = np.append(self.entries.numbers, self.end)
+        found = bounds[np.searchsorted(self.entries.offsets, points, "left")]
+        return np.clip(found, first, stop)
 
     def place(self, number: int) -> int:
         """As `QueueFiles.place`."""
@@ -207,7 +220,7 @@ class Directory:
         known = self.ours and not written and (self.live or marks.confirm > 0)
         self._limit = marks.confirm if known else 1 << 63
         if self.live and not written:
-            self.end = marks.confirm if self.ours else self._named_end()
+            self.end = marks.confirm if self.ours else self._broker_end()
         elif (self.root / "abort").exists() and not self.live:
             self._recover()
         else:
@@ -226,6 +239,20 @@ class Directory:
         return {key: Queue(self._stored.get(key), self._held.get(key), self) for key in keys}
 
     # -- where the log ends ----------------------------------------------------------------------
+
+    def _broker_end(self) -> int:
+        """Return where the log of a running broker ends, as its queues have it.
+
+        Raises:
+            SourceError: They are in a database.
+        """
+        if queues_in_database(self.root):
+            text = (
+                f"{self.name} is in use, and its queues, which tell where it ends, are in RocksDB"
+            )
+            hint = "read a copy, or set isolation=written for all that holds together"
+            raise SourceError(text, code="queues", hint=hint)
+        return self._named_end()
 
     def _named_end(self) -> int:
         """Return the end of the newest record that a queue names and that is there."""
@@ -271,13 +298,15 @@ class Directory:
         start, stop = span
         for name, queue, first, raw in kernels.gather_queues(view, start, stop, base + start):
             early = int(np.searchsorted(np.frombuffer(raw, ENTRY)["offset"], least))
-            self._add(name.decode("utf-8", "replace"), queue, first + early, raw[20 * early :])
+            key = name.decode("utf-8", "replace"), queue
+            self._add(key, first + early, raw[20 * early :], (view, base))
 
-    def _add(self, topic: str, queue: int, first: int, raw: bytes) -> None:
+    def _add(self, key: tuple[str, int], first: int, raw: bytes, log: tuple[Any, int]) -> None:
+        """Keep entries of records in ``log``: bytes, and the log offset where they begin."""
         found = np.frombuffer(raw, ENTRY)
         numbers = np.arange(first, first + len(found), dtype=np.int64)
         parts = [numbers, *(found[name].astype(np.int64) for name in ("offset", "size", "tags"))]
-        stored, held = self._stored.get((topic, queue)), self._held.get((topic, queue))
+        stored, held = self._stored.get(key), self._held.get(key)
         least = held.end if held else stored.end if stored else 0
         keep = (numbers >= least) & (parts[1] < self._limit)
         if not keep.any():
@@ -294,7 +323,9 @@ class Directory:
                 )
             )
             entries = Entries(*joined)
-        self._held[topic, queue] = Held(topic, queue, entries)
+        data, base = log
+        last = _offsets_of(data, int(entries.offsets[-1]) - base)
+        self._held[key] = Held(*key, entries, last)
 
     def _recover(self) -> None:
         """Take end and queues from what recovery would do."""
@@ -313,7 +344,10 @@ class Directory:
                     if not len(table):
                         continue
                     entries = Entries(table[:, 0], table[:, 1], table[:, 2], table[:, 3])
-                    self._held[queue.topic, queue.queue] = Held(queue.topic, queue.queue, entries)
+                    last = _offsets_of(self.read(int(table[-1, 1]), int(table[-1, 2])), 0)
+                    self._held[queue.topic, queue.queue] = Held(
+                        queue.topic, queue.queue, entries, last
+                    )
 
     def read(self, offset: int, size: int) -> bytes:
         """Return the bytes of the log at an offset; fewer where it ends."""
@@ -376,3 +410,10 @@ class Directory:
             ]
             found.append(min((place for place in places if place >= point), default=self.end))
         return found
+
+
+def _offsets_of(data: Any, at: int) -> int:
+    """Return how many queue offsets the record at index ``at`` stands for."""
+    if not are_inner(data, np.array([at]))[0]:
+        return 1
+    return parse_whole(decode(data, at, check_crc=False).properties.get("INNER_NUM", "")) or 1

@@ -297,7 +297,7 @@ TABLE: tuple[Option, ...] = (
         "false",
         _flag,
         "both",
-        "Also retry, dead-letter, delay, light and control topics.",
+        "Also retry, dead-letter, delay and control topics; of directories light ones.",
     ),
     Option(
         "startingOffsets",
@@ -321,7 +321,8 @@ TABLE: tuple[Option, ...] = (
         None,
         _moment,
         "both",
-        "First store time: ms since 1970, an ISO time, or -2h. Goes before the offsets.",
+        "First store time: ms since 1970, an ISO time (UTC without a zone), or -2h. Goes before "
+        "the offsets.",
     ),
     Option(
         "endingTimestamp",
@@ -420,6 +421,14 @@ TABLE: tuple[Option, ...] = (
         "batch",
         "auto: where a key index covers them, only records that it names are read; off: all are.",
     ),
+    Option(
+        "pushFilters",
+        "push_filters",
+        "false",
+        _flag,
+        "batch",
+        "Whether filters that Spark pushes narrow the plan: for a frame that one query reads once.",
+    ),
     Option("columns", "columns", "default", str, "both", "default, full, or names of columns."),
     Option("kafkaColumns", "kafka_columns", "false", _flag, "both", "Kafka's columns instead."),
     Option("includeHeaders", "include_headers", "false", _flag, "both", "Kafka's headers too."),
@@ -477,6 +486,7 @@ class Options:
     tags: tuple[str, ...] | None
     keys: tuple[str, ...] | None
     key_index: str
+    push_filters: bool
     columns: str
     kafka_columns: bool
     include_headers: bool
@@ -498,6 +508,7 @@ def parse(given: Mapping[str, str], *, use: str) -> Options:
     values: dict[str, Any] = {
         row.field: None if row.default is None else row.parse(row.default) for row in TABLE
     }
+    said: dict[str, str] = {}
     for name, text in given.items():
         lower = name.lower()
         if lower in _SPARKS or lower.startswith("option."):
@@ -505,6 +516,9 @@ def parse(given: Mapping[str, str], *, use: str) -> Options:
         row = rows.get(lower)
         if row is None:
             raise _unknown(name)
+        if said.setdefault(row.field, lower) != lower:
+            what = f"{said[row.field]} and {lower} are given, which is one option"
+            raise SourceError(what, code="option", hint=f"say {row.name} once")
         if use == "stream" and row.use == "batch":
             hint = "a stream has no end" if row.name.startswith("ending") else "leave it out"
             text = f"option {row.name} is for batch queries only"
@@ -523,19 +537,8 @@ def parse(given: Mapping[str, str], *, use: str) -> Options:
 
 
 def _value_hint(row: Option, text: str) -> str | None:
-    words = {
-        "auto",
-        "queue",
-        "log",
-        "live",
-        "archive",
-        "true",
-        "false",
-        "earliest",
-        "latest",
-        "error",
-        "chunk",
-    }
+    words = ["auto", "queue", "log", "live", "archive", "true", "false", "earliest", "latest"]
+    words += ["error", "chunk"]
     fits = {word for word in words if _parses(row, word)}
     return nearest(text, fits) if fits and row.field != "columns" else None
 

@@ -137,13 +137,22 @@ def bounds_of(queues: Iterable[QueueView], options: Options, now_ms: int) -> Bou
         first, lost = clipped(queue, first, options.fail_on_data_loss)
         if lost:
             warnings.append(lost)
-        if first > queue.end:
-            text = f"topic {queue.topic}, queue {queue.queue} ends at {queue.end}, before {first}"
-            raise SourceError(text, code="offset", hint="start at or before its end")
+        refuse_beyond(queue, first)
         stop = min(stop, queue.end)
         if first < stop:
             pieces.append(Piece(queue.topic, queue.queue, first, stop))
     return Bounds(tuple(pieces), since, until, tuple(warnings))
+
+
+def refuse_beyond(queue: QueueView, first: int) -> None:
+    """Refuse to begin behind the end of a queue: rows that come later may not be those meant.
+
+    Raises:
+        SourceError: ``first`` is behind it.
+    """
+    if first > queue.end:
+        text = f"topic {queue.topic}, queue {queue.queue} ends at {queue.end}, before {first}"
+        raise SourceError(text, code="offset", hint="start at or before its end")
 
 
 def clipped(queue: QueueView, first: int, fail: bool) -> tuple[int, str]:

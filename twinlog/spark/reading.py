@@ -24,7 +24,16 @@ from twinlog import kernels
 from twinlog.kernels import codes
 from twinlog.record import java_hash
 from twinlog.spark.columns import Column
-from twinlog.spark.decoding import Context, Decoder, Rows, as_stored, inner_rows, unfold
+from twinlog.spark.decoding import (
+    Context,
+    Decoder,
+    Rows,
+    UnreadableBodies,
+    are_inner,
+    as_stored,
+    inner_rows,
+    unfold,
+)
 from twinlog.spark.errors import DataLossError
 from twinlog.spark.foreign import np, pa
 from twinlog.spark.log_bytes import LogBytes
@@ -192,10 +201,13 @@ def _of_queues(root: str, split: Split, losses: Losses) -> Located:
     for i, piece in enumerate(split.pieces):
         folder, batch = _folder(root, piece)
         queue = open_queue(piece.topic, piece.queue, folder, batch=batch)
-        found = queue.entries(piece.first, piece.stop)
+        kept = min(max(queue.start, piece.first), piece.stop) if queue.end else piece.stop
+        if piece.first < kept:
+            _gone(losses, piece, piece.first, kept - 1, "its queue file was deleted meanwhile")
+        found = queue.entries(kept, piece.stop)
         fill = found.sizes == FILL_SIZE
-        if not batch and len(found) < piece.stop - piece.first:
-            first = piece.first + len(found)
+        if not batch and len(found) < piece.stop - kept:
+            first = kept + len(found)
             _gone(losses, piece, first, piece.stop - 1, "its queue file was deleted meanwhile")
         light = piece.topic.startswith("%LMQ%")
         count = len(found)
@@ -316,7 +328,10 @@ def _of_walk(found: Walk, split: Split) -> Located:
             continue
         entries = np.frombuffer(raw, ENTRY)
         numbers = np.arange(first, first + len(entries), dtype=np.int64)
-        keep = (numbers >= piece.first) & (numbers < piece.stop) & (entries["offset"] <= last)
+        # an inner batch stands for offsets behind its own; which of them count is looked at later
+        inner = are_inner(found.data, entries["offset"].astype(np.int64) - found.offset)
+        keep = ((numbers >= piece.first) | inner) & (numbers < piece.stop)
+        keep &= entries["offset"] <= last
         rows = np.empty((int(keep.sum()), 6), np.int64)
         rows[:, 0], rows[:, 1] = entries["offset"][keep], entries["size"][keep]
         rows[:, 2], rows[:, 3] = entries["tags"][keep], numbers[keep]
@@ -488,7 +503,20 @@ class Batches:
         if len(inner):
             yield from self._unfolded(window, starts, inner)
         else:
-            yield from self._filtered(rows, window.tags)
+            yield from self._unpacked(rows, window, starts)
+
+    def _unpacked(self, rows: Rows, window: Located, starts: Any) -> Iterator[Any]:
+        """Yield the batch of rows, without those whose body does not decompress."""
+        try:
+            found = list(self._filtered(rows, window.tags))
+        except UnreadableBodies as unreadable:
+            for i, why in unreadable.rows:
+                hint = "set decompress to false to see it as stored"
+                self._losses.lost(1, "damaged", f"{self._label(window, i)}: {why}", hint)
+            keep = np.setdiff1d(np.arange(rows.count), [i for i, _ in unreadable.rows])
+            again, _ = self._decoder.rows(self._log.buffer, starts[keep])
+            found = list(self._filtered(again, window.tags[keep]))
+        yield from found
 
     def _misled(self, rows: Rows, window: Located, i: int, count: int) -> None:
         label, found = self._label(window, i), int(rows.numbers("queue_offset")[i])
@@ -505,17 +533,26 @@ class Batches:
         for i in [*inner.tolist(), len(starts)]:
             if first < i:
                 rows, _ = self._decoder.rows(data, starts[first:i])
-                yield from self._filtered(rows, window.tags[first:i])
+                yield from self._unpacked(rows, window.part(slice(first, i)), starts[first:i])
             if i < len(starts):
-                part = unfold(memoryview(data), int(starts[i]))
-                places = np.frombuffer(kernels.record_starts(part, 0, len(part))[0], np.int64)
-                if window.piece[i] >= 0:
-                    piece = self._split.pieces[int(window.piece[i])]
-                    numbers = int(window.numbers[i]) + np.arange(len(places))
-                    places = places[(numbers >= piece.first) & (numbers < piece.stop)]
-                rows, _ = self._decoder.rows(part, np.ascontiguousarray(places))
-                yield from self._filtered(rows, np.full(rows.count, window.tags[i]))
+                yield from self._messages(window, int(starts[i]), i)
             first = i + 1
+
+    def _messages(self, window: Located, start: int, i: int) -> Iterator[Any]:
+        """Yield the messages of one inner batch that its piece asks for."""
+        try:
+            part = unfold(memoryview(self._log.buffer), start)
+        except DataLossError as error:
+            text, hint = f"{self._label(window, i)}: {error.text}", error.hint or "look at it"
+            self._losses.lost(1, "damaged", text, hint)
+            return
+        places = np.frombuffer(kernels.record_starts(part, 0, len(part))[0], np.int64)
+        if window.piece[i] >= 0:
+            piece = self._split.pieces[int(window.piece[i])]
+            numbers = int(window.numbers[i]) + np.arange(len(places))
+            places = places[(numbers >= piece.first) & (numbers < piece.stop)]
+        rows, _ = self._decoder.rows(part, np.ascontiguousarray(places))
+        yield from self._filtered(rows, np.full(rows.count, window.tags[i]))
 
     def _filtered(self, rows: Rows, tags_codes: Any) -> Iterator[Any]:
         """Yield the batch of the rows that the query's filters let through."""
@@ -532,10 +569,10 @@ class Batches:
             keep = _and(keep, has_key(held, reading.keys))
         if reading.since_ms is not None or reading.until_ms is not None:
             stored = rows.numbers("store_time")
-            late = stored >= (reading.since_ms or 0) * 1000
+            if reading.since_ms is not None:
+                keep = _and(keep, pa.array(stored >= reading.since_ms * 1000))
             if reading.until_ms is not None:
-                late &= stored < reading.until_ms * 1000
-            keep = _and(keep, pa.array(late))
+                keep = _and(keep, pa.array(stored < reading.until_ms * 1000))
         batch = self._decoder.batch(rows, tags_codes)
         if keep is not None and not pa.compute.all(keep).as_py():
             batch = batch.filter(keep)

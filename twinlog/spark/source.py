@@ -66,16 +66,24 @@ class Source(Base):  # type: ignore[misc]
         the source is not told whether it is. But only a process that pushes filters asks for the
         reader in order to: so it is known by its module. Should that be named differently one day,
         filters are not pushed, which is slower and never wrong.
+
+        Spark keeps the plan that the last filters left, and uses it for every query over the same
+        frame, whatever that asks for; so who has not said that there is one gets the whole plan.
         """
         caller = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
         name = f"{caller.f_globals.get('__name__', '')} {caller.f_code.co_filename}"
         pushing = "data_source_pushdown_filters" in name
-        kind = PushingReader if pushing else BatchReader
-        return kind(self.options, fields_of(schema))
+        kind = PushingReader if pushing and self._one_query() else BatchReader
+        return kind(self.options, nullable_of(schema))
+
+    def _one_query(self) -> bool:
+        from twinlog.spark.options import parse
+
+        return parse(self.options, use="batch").push_filters
 
     def streamReader(self, schema: Any) -> StreamReader:
         """Return the reader of a streaming query."""
-        return StreamReader(self.options, fields_of(schema))
+        return StreamReader(self.options, nullable_of(schema))
 
     def writer(self, schema: Any, overwrite: bool) -> Any:
         """Return the writer of ``df.write``; rows are added, nothing is ever overwritten."""
@@ -228,3 +236,19 @@ class StreamReader(BaseStream, AvailableNow):  # type: ignore[misc]
 def fields_of(schema: Any) -> list[tuple[str, str]]:
     """Return (name, type) of the fields of a Spark schema."""
     return [(field.name, field.dataType.simpleString()) for field in schema.fields]
+
+
+def nullable_of(schema: Any) -> list[tuple[str, str]]:
+    """Return (name, type) of the fields of a schema to read with.
+
+    Raises:
+        SourceError: A field is NOT NULL: Spark compares that with what it is handed, too.
+    """
+    for field in schema.fields:
+        if not field.nullable:
+            from twinlog.spark.errors import SourceError
+
+            text = f"column {field.name} is NOT NULL in the schema"
+            hint = "leave NOT NULL out, and filter after loading"
+            raise SourceError(text, code="column", hint=hint)
+    return fields_of(schema)

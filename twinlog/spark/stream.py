@@ -37,7 +37,7 @@ from typing import Any, Protocol, cast
 from twinlog.spark.errors import DataLossError, SourceError
 from twinlog.spark.foreign import np
 from twinlog.spark.options import Options
-from twinlog.spark.planning import Piece, QueueView, clipped, start_of
+from twinlog.spark.planning import Piece, QueueView, clipped, refuse_beyond, start_of
 from twinlog.spark.selection import check_named
 
 Key = tuple[str, int]
@@ -83,6 +83,10 @@ class StreamView(Protocol):
 
     def cut_of(self, epoch: int) -> int | None:
         """Where the history of ``epoch`` ends in this log; None: nothing speaks against it."""
+        ...
+
+    def anew(self, key: Key, stop: int, end: int) -> bool:
+        """Whether a queue is not the one that was read up to ``stop``, below log offset ``end``."""
         ...
 
     def queue(self, key: Key) -> StreamQueue | None:
@@ -171,7 +175,8 @@ class Stream:
                     for key, queue in view.queues.items()
                 }
                 for key, queue in view.queues.items():
-                    ends[key] = min(self._kept(queue, ends[key]), queue.end)
+                    ends[key] = self._kept(queue, ends[key])
+                    refuse_beyond(queue, ends[key])
                 groups[view.group] = self._group(view, ends, _Group())
             self._initial = _json(groups, self._options.split_bytes) | {"initial": True}
         return self._initial
@@ -239,13 +244,14 @@ class Stream:
         Raises:
             SourceError: The offsets are of another version.
         """
+        groups = _groups(end)
         new = {name: _flat(tree) for name, tree in _map(end.get("new")).items()}
         if start.get("initial") and "from" in end:
             began = {name: _flat(tree) for name, tree in _map(end["from"]).items()}
         else:
             began = {name: group.queues for name, group in _groups(start).items()}
         found: dict[str, list[Piece]] = {}
-        for name, group in _groups(end).items():
+        for name, group in groups.items():
             firsts = began.get(name, {}) | new.get(name, {})
             found[name] = [
                 Piece(topic, queue, firsts.get((topic, queue), 0), stop)
@@ -275,6 +281,8 @@ class Stream:
                 text = f"{name}: {_cut_words(read.epoch, cut)}"
                 other = piece.stop - max(same, piece.first)
                 self._lost(f"{text}: {other} rows of a batch that was begun are others by now")
+            elif view.anew((piece.topic, piece.queue), min(piece.stop, queue.end), read.end):
+                self._lost(f"{name}: {_ANEW}: rows of a batch that was begun are others by now")
             elif stop < piece.stop:
                 gone = piece.stop - max(stop, piece.first)
                 self._lost(f"{name} ends at {stop}: {gone} rows of a batch that was begun are gone")
@@ -319,7 +327,7 @@ class Stream:
         cap = None if self._cap is None else self._cap.get(view.group, {})
         found: dict[Key, tuple[int, int]] = {}
         for key, queue in view.queues.items():
-            first = self._begin(queue, key, old, cut)
+            first = self._begin(view, key, old, cut)
             end = queue.end if cap is None else min(queue.end, max(cap.get(key, 0), first))
             found[key] = (first, max(first, end))
         for topic, number in old.queues:
@@ -344,9 +352,9 @@ class Stream:
         cut = view.cut_of(old.epoch)
         return cut if cut is not None and cut < old.end else None
 
-    def _begin(self, queue: StreamQueue, key: Key, old: _Group, cut: int | None) -> int:
+    def _begin(self, view: StreamView, key: Key, old: _Group, cut: int | None) -> int:
         """Return where a queue goes on."""
-        checkpoint = old.queues.get(key)
+        queue, checkpoint = view.queues[key], old.queues.get(key)
         if checkpoint is None:
             return queue.start
         name = _name(queue)
@@ -357,8 +365,11 @@ class Stream:
         if checkpoint > queue.end:
             text = f"{name} ends at {queue.end}, below the checkpoint's {checkpoint}"
             if queue.start == 0:
-                text = f"{text}: the topic was deleted and made again"
+                text = f"{text}: {_ANEW}"
             self._lost(text)
+            return queue.start
+        if view.anew(key, checkpoint, old.end):
+            self._lost(f"{name}: {_ANEW}: it holds other rows than the {checkpoint} that were read")
             return queue.start
         return self._kept(queue, checkpoint)
 
@@ -391,6 +402,9 @@ class Stream:
         if end <= before.end:
             return _Group(ends, before.epoch, before.end)
         return _Group(ends, epoch, end)
+
+
+_ANEW = "the topic was deleted and made again"
 
 
 def _cut_words(epoch: int | None, cut: int | None) -> str:
@@ -441,17 +455,26 @@ def aligned(
 
 
 def proportional(found: Mapping[Key, tuple[int, int]], rows: int | None) -> Ends:
-    """Return ends that share ``rows`` by what each queue has left; at least one row of each.
+    """Return ends that share ``rows`` by what each queue has left, and never more than ``rows``.
 
-    For stores that do not tell where in the log a queue is.
+    For stores that do not tell where in the log a queue is. Each queue goes on by one row at least;
+    where there are more queues than rows, some do, and the next batch goes on behind them.
+
+    >>> proportional({("t", 0): (0, 1), ("t", 1): (0, 1), ("t", 2): (0, 100)}, 10)
+    {('t', 0): 1, ('t', 1): 1, ('t', 2): 8}
     """
-    total = sum(stop - first for first, stop in found.values())
+    waiting = {key: stop - first for key, (first, stop) in found.items() if first < stop}
+    total, count = sum(waiting.values()), len(waiting)
     if rows is None or rows >= total:
         return {key: stop for key, (_, stop) in found.items()}
-    ends: Ends = {}
-    for key, (first, stop) in found.items():
-        mine = max(1, rows * (stop - first) // total)
-        ends[key] = min(stop, first + mine)
+    ends = {key: first for key, (first, _) in found.items()}
+    if rows < count:
+        turn, keys = sum(ends.values()), sorted(waiting)  # it rises by as many rows as a batch has
+        for i in range(rows):
+            ends[keys[(turn + i) % count]] += 1
+        return ends
+    for key, left in waiting.items():
+        ends[key] += 1 + (rows - count) * (left - 1) // (total - count)
     return ends
 
 
@@ -531,8 +554,11 @@ def _map(value: object) -> dict[str, object]:
 
 
 def _groups(offset: Json) -> dict[str, _Group]:
-    if offset.get("v") != VERSION:
-        text = f"the checkpoint holds offsets of version {offset.get('v')}, this reads {VERSION}"
+    if "v" not in _map(offset):
+        text = "the checkpoint holds offsets of another source"
+        raise SourceError(text, code="checkpoint", hint="use another checkpointLocation")
+    if offset["v"] != VERSION:
+        text = f"the checkpoint holds offsets of version {offset['v']}, this reads {VERSION}"
         hint = "use the version of twinlog that wrote it, or another checkpointLocation"
         raise SourceError(text, code="checkpoint", hint=hint)
     found: dict[str, _Group] = {}

@@ -47,6 +47,14 @@ class DirectoryView:
         """Return a queue, whether the options mean it or not."""
         return self.directory.queues.get(key)
 
+    def anew(self, key: Key, stop: int, end: int) -> bool:
+        """Whether what a queue of RocketMQ's holds below ``stop`` was written after it was read.
+
+        Nodes of ours delete no topics.
+        """
+        queue = self.directory.queues[key]
+        return not self.directory.ours and queue.start < stop and queue.place(stop - 1) >= end
+
     def parts(self, rows: int) -> int | None:
         """Return None: directories are cut by bytes."""
         del rows

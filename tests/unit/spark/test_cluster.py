@@ -105,6 +105,7 @@ def test_a_master_that_has_just_begun_is_waited_for(
 ) -> None:
     """What was acknowledged before is shown; one that never comes to know it is taken as it is."""
     clock = Clock()
+    monkeypatch.setattr(clock, "monotonic", lambda: clock.ahead)  # none passes by itself
     monkeypatch.setattr("twinlog.spark.cluster.time", clock)
     master, asked = cluster.nodes["n1"], list[int]()
     master.settled = False
@@ -126,6 +127,21 @@ def test_a_master_that_has_just_begun_is_waited_for(
     found = rows(tasks_of(cluster, maxStaleness="60 s"))
     assert found == EVERYTHING if comes else set(found) < set(EVERYTHING)
     assert len(asked) >= 3
+
+
+def test_a_slave_that_truncates_while_it_is_read(cluster: FakeCluster) -> None:
+    """It had the rows when the task began; others have the rest."""
+    tasks, node, seen = tasks_of(cluster), cluster.nodes["n2"], list[int]()
+
+    def cut(arrived: Any) -> None:
+        seen.append(arrived.frame.type)
+        if seen.count(Type.READ) == 2:
+            node.behind |= {0, 1, 2, 3}
+
+    node.faults.append(cut)
+    counts = reads(cluster)
+    assert rows(tasks) == EVERYTHING
+    assert seen.count(Type.READ) >= 2 and counts["n3"] > 0
 
 
 def test_nobody_has_it_in_time(cluster: FakeCluster) -> None:

@@ -75,6 +75,10 @@ class View:
         """Where that history ends."""
         return self.cut_at
 
+    def anew(self, key: tuple[str, int], stop: int, end: int) -> bool:
+        """It is the one that was read."""
+        return False
+
     def queue(self, key: tuple[str, int]) -> Queue | None:
         """One of them."""
         return self.queues.get(key)

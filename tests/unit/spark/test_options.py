@@ -20,6 +20,7 @@ from twinlog.spark.errors import DataLossError, SourceError
 from twinlog.spark.jobs.plain import failovers, kind_of
 from twinlog.spark.selection import selected
 from twinlog.spark.sink.settings import Identity, queue_for
+from twinlog.spark.source import nullable_of
 
 WHERE = {"path": "/d"}
 
@@ -64,6 +65,9 @@ def batch(**given: str) -> options.Options:
         ({"range": "0:", "startingOffsets": "earliest"}, "a start or end besides"),
         ({"splitMode": "log", "range": "0:"}, "splitMode log reads the whole log"),
         ({"includeHeaders": "true"}, "belongs to kafkaColumns"),
+        ({"topic": "a", "subscribe": "b"}, "topic and subscribe are given, which is one option"),
+        ({"subscribe": "a,%LMQ%b", "splitMode": "log"}, "where no record is of %LMQ%b"),
+        ({"path": "/a,/b,/a/"}, "a directory is named twice in /a, /b, /a/"),
         ({"maxOffsetsPerTrigger": "5"}, "for streams only"),
         ({"bootstrap.servers": "h"}, "there is no option"),
         ({"kafka.zzzzzzzz.qqqq": "h"}, "options of Kafka's client mean nothing here"),
@@ -88,6 +92,8 @@ def test_something_says_where_the_records_are() -> None:
     for odd in ({"endingOffsets": "latest"}, {"endingTimestamp": "1"}):
         with pytest.raises(SourceError, match="batch queries only"):
             options.parse({**servers, **odd}, use="stream")
+    with pytest.raises(SourceError, match="%LMQ%a is a light queue: Spark reads those of dir"):
+        options.parse({**servers, "subscribe": "t,%LMQ%a"}, use="batch")
     both = {"maxOffsetsPerTrigger": "5", "maxBytesPerTrigger": "5 MiB"}
     with pytest.raises(SourceError, match="are given"):
         options.parse({**servers, **both}, use="stream")
@@ -121,7 +127,8 @@ def test_whether_a_batch_or_a_stream_is_meant() -> None:
 
 
 def test_columns_by_name_and_schema() -> None:
-    """Upper and lower case are the same; a type that differs is told, with the cast."""
+    """Upper and lower case are the same but for a schema, whose names Spark compares; a type that
+    differs is told, with the cast."""
     assert [one.name for one in columns.chosen("Topic, queue_id", kafka=False, headers=False)] == [
         "topic",
         "queue_id",
@@ -131,8 +138,16 @@ def test_columns_by_name_and_schema() -> None:
     assert len(columns.chosen("full", kafka=False, headers=False)) == len(columns.TABLE)
     with pytest.raises(SourceError, match="there is no column topc"):
         columns.named("topc", columns.TABLE)
-    (topic,) = columns.of_schema([("TOPIC", "string")], kafka=False)
+    for odd, told in ((" , ", "names no column"), ("size,topic,Size", "names size twice")):
+        with pytest.raises(SourceError, match=told):
+            columns.chosen(odd, kafka=False, headers=False)
+    (topic,) = columns.of_schema([("topic", "string")], kafka=False)
     assert columns.ddl([topic]) == "`topic` STRING"
+    with pytest.raises(SourceError, match="names column TOPIC, which is topic"):
+        columns.of_schema([("TOPIC", "string")], kafka=False)
+    strict = SimpleNamespace(name="topic", nullable=False)
+    with pytest.raises(SourceError, match="column topic is NOT NULL in the schema"):
+        nullable_of(SimpleNamespace(fields=[strict]))
     with pytest.raises(SourceError, match="column topic is STRING, not INT"):
         columns.of_schema([("topic", "int")], kafka=False)
     assert "`topic`" in columns.reference()

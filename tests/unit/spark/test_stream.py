@@ -303,6 +303,37 @@ def test_a_queue_that_ends_below_the_checkpoint(tmp_path: Path) -> None:
     assert rows(lax, at, json.loads(text(end))) == [("t", 0, number) for number in range(3)]
 
 
+@pytest.mark.parametrize("rows_now", [8, 11])
+def test_a_topic_of_rocketmq_that_was_made_again_and_is_as_long(
+    tmp_path: Path, rows_now: int
+) -> None:
+    """Its rows lie behind what was read: none of them is taken for one of those."""
+
+    def rocket(root: Path) -> None:
+        shutil.rmtree(root / "twinlog")
+
+    ours = Ours()
+    for _ in range(8):
+        ours.batch(b"old")
+    root = ours.write(tmp_path / "store")
+    rocket(root)
+    made = stream_of(root, startingOffsets="earliest", subscribe="t")
+    start = made.stream.initial()
+    at = made.stream.latest(start, ALL)
+    assert made.stream.latest(at, ALL) == at
+    remade(root, rows=rows_now)
+    rocket(root)
+    with pytest.raises(DataLossError, match=r"made again: it holds other rows than the 8 that"):
+        made.stream.latest(at, ALL)
+    with pytest.raises(DataLossError, match=r"made again: rows of a batch that was begun"):
+        made.tasks(start, at)
+    lax = stream_of(root, subscribe="t", failOnDataLoss="false")
+    end = lax.stream.latest(at, ALL)
+    wanted = [("t", 0, number) for number in range(rows_now)]
+    assert rows(lax, at, json.loads(text(end))) == wanted
+    assert lax.stream.latest(end, ALL) == end
+
+
 def test_a_store_that_ends_below_the_checkpoint_is_late(tmp_path: Path) -> None:
     """Nothing is lost while its history shows no cut: it is waited for, then refused."""
     ours, less = Ours(), Ours()
@@ -394,6 +425,14 @@ def test_a_checkpoint_of_another_store_or_version(tmp_path: Path) -> None:
         other.stream.latest(made.stream.initial(), ALL)
     with pytest.raises(SourceError, match="offsets of version 7"):
         other.stream.latest({"v": 7}, ALL)
+    for strange in (5, {"orders": {"0": 3}}, None):
+        with pytest.raises(SourceError, match="holds offsets of another source"):
+            other.stream.latest(strange, ALL)  # type: ignore[arg-type]
+        with pytest.raises(SourceError, match="holds offsets of another source"):
+            other.tasks(other.stream.initial(), strange)  # type: ignore[arg-type]
+    beyond = stream_of(tmp_path / "a", startingOffsets='{"t":{"0":19}}')
+    with pytest.raises(SourceError, match="topic t, queue 0 ends at 18, before 19"):
+        beyond.stream.initial()
 
 
 def test_the_end_for_the_progress(tmp_path: Path) -> None:

@@ -23,8 +23,9 @@ def test_a_worker_puts_aside_what_is_there_once(monkeypatch: pytest.MonkeyPatch)
 
 
 _BATCHES = """
-import resource, sys
+import ctypes, resource, sys
 from twinlog.spark import workers
+ctypes.CDLL(None).prctl(41, 1, 0, 0, 0)  # PR_SET_THP_DISABLE: large pages are counted as one
 if sys.argv[1] == "settled":
     workers.settle()
 for turn in range(12):

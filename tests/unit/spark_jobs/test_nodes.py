@@ -199,7 +199,7 @@ def test_the_commands(cluster: FakeCluster, capsys: pytest.CaptureFixture[str]) 
     assert main(["spark", "verify", *named], PLAIN) == 65
     assert main(["spark", "compare", *named], PLAIN) == 1
     assert main(["spark", "verify", *named, "--level", "full"], PLAIN) == 64
-    assert main(["spark", "verify", *named, "--node", "n9"], PLAIN) == 64
+    assert main(["spark", "verify", *named, "--node", "n9"], PLAIN) == 66
     assert main(["spark", "verify"], PLAIN) == 64
     assert main(["spark", "compare", "--servers", named[1].split(",")[0]], PLAIN) == 1
     with pytest.raises(UsageError, match="two directories or more, or a cluster"):

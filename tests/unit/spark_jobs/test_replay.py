@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from cli.app import main
+from tests.golden.manifest import unpack
 from tests.unit.twinlog.ours import Ours
 from twinlog.errors import UsageError
+from twinlog.outgoing import property_text
 from twinlog.spark.archive.job import ArchiveSettings, archive
 from twinlog.spark.archive.view import ArchiveView
 from twinlog.spark.batch import DirectoryQuery
 from twinlog.spark.errors import DataLossError, SourceError
 from twinlog.spark.jobs.engine import PlainEngine
-from twinlog.spark.jobs.replay import ReplaySettings, chosen
-from twinlog.spark.jobs.replay_archive import follows
-from twinlog.spark.jobs.replay_memory import Memory, held, save
+from twinlog.spark.jobs.replay import ReplaySettings, chosen, decided
+from twinlog.spark.jobs.replay_archive import COLUMNS, follows, sendable
+from twinlog.spark.jobs.replay_memory import Memory, held, locked, same_stream, save
 from twinlog.spark.queries import batch_query, read_any
 from twinlog.spark.sink.settings import Pace, Rate, parse, rate_of
 
@@ -125,6 +128,41 @@ def test_what_follows_an_archive(tmp_path: Path) -> None:
     (home / "offsets").mkdir()
     with pytest.raises(UsageError, match="a replay without an archive"), held(home):
         pass
+
+
+def test_a_directory_remembers_one_replay(tmp_path: Path) -> None:
+    """Without an archive Spark's checkpoint knows what was read, not what became of it."""
+    home = tmp_path / "memory"
+    settings = ReplaySettings(tmp_path, "t", "n1:1", "u", since="-2h", resume=home)
+    with locked(home):
+        for _ in range(2):
+            same_stream(home, decided(settings))
+        other = replace(settings, to_topic="v")
+        with pytest.raises(UsageError, match="a replay whose to-topic is 'u', not 'v'"):
+            same_stream(home, decided(other))
+        with pytest.raises(UsageError, match="whose keys is"):
+            same_stream(home, decided(replace(settings, keys=("k",))))
+        same_stream(home, decided(replace(settings, servers="n2:1")))
+        with pytest.raises(UsageError, match="is running"), locked(home):
+            pass
+    (home / "replay.json").write_text("[]")
+    with pytest.raises(UsageError, match="no memory of a replay"):
+        same_stream(home, decided(settings))
+
+
+@pytest.mark.parametrize("case", ["08-lmq", "09-batch"])
+def test_what_a_producer_sets_itself_is_left_behind(case: str, tmp_path: Path) -> None:
+    """Records of light queues and of batch topics are sent again like others."""
+    root = unpack(case, tmp_path)
+    query = DirectoryQuery.make({"path": str(root), "columns": COLUMNS, "includeSystem": "true"})
+    flow = ReplaySettings(root, "t", "n1:1", "u")
+    made = [sendable(one, flow) for task in query.tasks(0) for one in read_any(task)]
+    texts = [
+        property_text(None, None, None, dict(pairs))
+        for one in made
+        for pairs in one.column("properties").to_pylist()
+    ]
+    assert len(texts) > 100 and all(b"TL_ORIGIN" in text for text in texts)
 
 
 @pytest.mark.parametrize(

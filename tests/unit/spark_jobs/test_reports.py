@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import zlib
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -146,3 +147,23 @@ def test_calls_of_reports(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert main(["spark", "lag"], PLAIN) == 64
     assert main(["spark", "lag", "--path", root, "--servers", "x:1"], PLAIN) == 64
     assert main(["spark", "sql", "SELECT 1", "--path", root], PLAIN) == 64
+
+
+@pytest.mark.parametrize("case", ["08-lmq", "09-batch", "10-ipv6", "15-propcrc-v2"])
+def test_plain_python_sees_the_rows_that_spark_gets(case: str, tmp_path: Path) -> None:
+    """Messages of inner batches one by one, and no record twice for its light queues."""
+    pytest.importorskip("pyarrow", reason="needs the extra spark")
+    from twinlog.spark.batch import DirectoryQuery, read_task
+
+    root = unpack(case, tmp_path)
+    columns = "topic,queue_id,queue_offset,physical_offset,size,key,tags,message_id"
+    given = {"path": str(root), "columns": columns, "subscribePattern": tables.NOT_LIGHT}
+    tasks = DirectoryQuery.make(given).tasks(0)
+    rows = [tuple(row.values()) for task in tasks for one in read_task(task)
+            for row in one.to_pylist()]  # fmt: skip
+    plainly = [
+        (r.topic, r.queue, r.queue_offset, r.log_offset, r.size, r.key, r.tag, r.unique_id)
+        for r in tables.records_of(tables.Origin(root))
+        if r.queued
+    ]
+    assert Counter(rows) == Counter(plainly) and len(set(rows)) == len(rows)

@@ -14,9 +14,11 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from decimal import ROUND_HALF_UP, Decimal
 
 from twinlog.compression import COMPRESSION_MASK, decompress
+from twinlog.inner_batches import is_inner_batch, messages_in
 from twinlog.record import Record
 from twinlog.spark.jobs.report import Value
 from twinlog.units import parse_whole
@@ -29,6 +31,10 @@ HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
 OP_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
 MINUTE = 60_000
+TOPIC_V1_MAX = 127
+"""Bytes of a topic's name that the first version of a record has room for; longer take one more."""
+ITEM_HEAD = 22
+"""Bytes of a message in an inner batch besides its body and properties."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +70,21 @@ def is_system(topic: str) -> bool:
     """
     known = topic in (DELAY_TOPIC, "TBW102")
     return known or topic.startswith(("%RETRY%", "%DLQ%", "rmq_sys_", "RMQ_SYS_", "%LMQ%"))
+
+
+def unfolded(records: Iterable[Record]) -> Iterator[Record]:
+    """Yield the messages that Spark has as rows: those of an inner batch one by one.
+
+    Their ``size`` is that of a record of their own, as in the source's column.
+    """
+    for record in records:
+        if not is_inner_batch(record):
+            yield record
+            continue
+        name = len(record.topic.encode())
+        head = 91 + name + (name > TOPIC_V1_MAX) + 12 * (record.sys_flag >> 4 & 3).bit_count()
+        for message in messages_in(record):
+            yield replace(message, size=head + message.size - ITEM_HEAD)
 
 
 def users(records: Iterable[Record]) -> Iterable[Record]:
@@ -127,10 +148,19 @@ def skew(records: Iterable[Record], facts: Facts) -> list[Row]:
             len(counts),
             sum(counts.values()),
             max(counts.values()),
-            round(max(counts.values()) * len(counts) / sum(counts.values()), 3),
+            thousandths(max(counts.values()) * len(counts) / sum(counts.values())),
         )
         for topic, counts in sorted(found.items())
     ]
+
+
+def thousandths(value: float) -> float:
+    """Round to three digits as Spark does: halves of what is shown go up, not to the even digit.
+
+    >>> thousandths(1.0625), thousandths(1.5), round(1.0625, 3)
+    (1.063, 1.5, 1.062)
+    """
+    return float(Decimal(repr(value)).quantize(Decimal("0.001"), ROUND_HALF_UP))
 
 
 def latency(records: Iterable[Record], facts: Facts) -> list[Row]:
@@ -205,7 +235,11 @@ def first_deliveries(body: bytes) -> Iterator[tuple[str, str, int]]:
 def failovers(records: Iterable[Record], facts: Facts) -> list[Row]:
     """Each epoch: its first and last record, and how long nothing was stored before it."""
     spans: dict[int, list[int]] = {}
+    before_it = -1
     for record in records:
+        if record.log_offset == before_it:  # another message of an inner batch
+            continue
+        before_it = record.log_offset
         past = [epoch for epoch, start in facts.epochs if start <= record.log_offset]
         if past and not record.topic.startswith("rmq_sys_TWINLOG_"):
             held = spans.setdefault(past[-1], [record.store_timestamp, 0, 0])
@@ -276,7 +310,7 @@ def due_of(record: Record) -> int | None:
 def trace(records: Iterable[Record], facts: Facts) -> list[Row]:
     """Everything that carries a key or an id, over all topics, in time order."""
     found = [record for record in records if carries(record, facts.key)]
-    found.sort(key=lambda record: (record.store_timestamp, record.log_offset))
+    found.sort(key=lambda record: (record.store_timestamp, record.log_offset, record.queue_offset))
     return [
         (
             r.store_timestamp,

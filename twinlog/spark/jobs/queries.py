@@ -254,7 +254,7 @@ SELECT unix_millis(store_timestamp) AS stored,
 FROM messages
 WHERE array_contains(split(key, ' '), :key) OR message_id = :key
   OR properties['ORIGIN_MESSAGE_ID'] = :key OR properties['DLQ_ORIGIN_MESSAGE_ID'] = :key
-ORDER BY stored, physical_offset
+ORDER BY stored, physical_offset, queue_offset
 """,
     plain.trace,
 )

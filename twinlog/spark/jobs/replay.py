@@ -11,6 +11,7 @@ Not here: reading, sending.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import time
 from collections.abc import Mapping, Sequence
@@ -26,6 +27,7 @@ from twinlog.spark.sink.settings import Rate
 LEFT_BEHIND = (
     "KEYS", "TAGS", "__SHARDINGKEY", "TL_SEQ", "TL_SRC", "TL_ORIGIN", "UNIQ_KEY", "WAIT",
     "CLUSTER", "MSG_REGION", "TRACE_ON", "REAL_TOPIC", "REAL_QID", "DELAY", "RETRY_TOPIC",
+    "INNER_MULTI_DISPATCH", "INNER_MULTI_QUEUE_OFFSET", "INNER_NUM", "INNER_BASE",
 )  # fmt: skip
 """Properties that the sink sets itself, or that only made sense for the first delivery."""
 
@@ -164,6 +166,23 @@ def chosen(settings: ReplaySettings) -> dict[str, str]:
     return {name: text for name, text in found.items() if text}
 
 
+def decided(settings: ReplaySettings) -> dict[str, str]:
+    """Return what decides which rows are sent and how, for the memory of a replay.
+
+    Where they are read and where nodes are found is not among it: addresses may change.
+    """
+    keys = "\n".join(settings.keys).encode()
+    return {
+        "topic": settings.topic,
+        "to-topic": settings.to_topic,
+        "tags": settings.tags,
+        "keys": hashlib.sha256(keys).hexdigest() if keys else "",
+        "since": settings.since,
+        "same-queues": str(settings.same_queues),
+        "keep-time": str(settings.keep_time),
+    }
+
+
 def source(reader: Any, settings: ReplaySettings) -> Any:
     """Return the frame of what is chosen, from a reader of Spark's with its further options."""
     return reader.format("twinlog").options(**chosen(settings)).load()
@@ -191,7 +210,9 @@ def _resumed(session: Any, settings: ReplaySettings, resume: Path) -> int:
     first = "" if settings.since else "earliest"
     if settings.archive is None:
         replay_memory.refuse(resume)
-        return _stream(session, settings, resume, first)
+        with replay_memory.locked(resume):
+            replay_memory.same_stream(resume, decided(settings))
+            return _stream(session, settings, resume, first)
     with replay_memory.held(resume):
         live, sent = resume / LIVE, 0
         begun = (live / "offsets" / "0").exists()

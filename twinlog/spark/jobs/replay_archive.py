@@ -13,7 +13,6 @@ Not here: what is live (`jobs.replay`).
 
 from __future__ import annotations
 
-import hashlib
 import os
 import uuid
 from collections.abc import Generator, Mapping, Sequence
@@ -33,7 +32,7 @@ from twinlog.spark.directory import Directory
 from twinlog.spark.errors import DataLossError, SourceError
 from twinlog.spark.foreign import pa
 from twinlog.spark.jobs.engine import Engine
-from twinlog.spark.jobs.replay import LEFT_BEHIND, ReplaySettings, chosen
+from twinlog.spark.jobs.replay import LEFT_BEHIND, ReplaySettings, chosen, decided
 from twinlog.spark.jobs.replay_memory import Memory, Part, check_same, load, save
 from twinlog.spark.jobs.splits import SPLIT_BYTES
 from twinlog.spark.options import parse
@@ -133,29 +132,16 @@ def _begun(settings: ReplaySettings, now_ms: int) -> tuple[Flow, Memory]:
         known = {*view.keys, *((settings.topic, number) for number in live.queues or ())}
         selected(known, options)
         context = Context(broker=live.broker, tier="archive")
-    what = {
-        "topic": settings.topic,
-        "to-topic": settings.to_topic,
-        "tags": settings.tags,
-        "keys": _digest(settings.keys),
-        "since": settings.since,
-        "same-queues": str(settings.same_queues),
-        "keep-time": str(settings.keep_time),
-        "from-servers": live.broker or "",
-    }
+    what = decided(settings) | {"from-servers": live.broker or ""}
     memory = load(settings.resume)
     if memory is None:
         point = options.starting_timestamp
         since = None if point is None else point.at_ms(now_ms)
         memory = Memory(uuid.uuid4().hex[:16], what, since)
-    check_same(settings.resume, memory, what)
+    check_same(settings.resume, memory.what, what)
     columns = columns_of(COLUMNS, kafka=False, headers=False)
     reading = replace(reading_of(options, columns, context), since_ms=memory.since_ms)
     return Flow(settings, view, reading, settings.resume), memory
-
-
-def _digest(keys: Sequence[str]) -> str:
-    return hashlib.sha256("\n".join(keys).encode()).hexdigest() if keys else ""
 
 
 def planned(view: ArchiveView, memory: Memory, reading: Reading, size: int) -> Memory | None:

@@ -29,6 +29,8 @@ from twinlog.spark.planning import Piece
 
 VERSION = 1
 NAME = "archive.json"
+STREAM_NAME = "replay.json"
+"""Beside Spark's checkpoint, of a replay without an archive."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +115,17 @@ def held(home: Path) -> Generator[None]:
     if (home / "offsets").exists():
         text = f"{home} remembers a replay without an archive"
         raise UsageError(text, hint="name another directory with --resume", code="resume")
+    with locked(home):
+        yield
+
+
+@contextmanager
+def locked(home: Path) -> Generator[None]:
+    """Keep other runs out of a directory, which is made where it is not there.
+
+    Raises:
+        UsageError: Another run has it.
+    """
     home.mkdir(parents=True, exist_ok=True)
     lock = os.open(home / "lock", os.O_RDWR | os.O_CREAT, 0o644)
     try:
@@ -137,6 +150,26 @@ def refuse(home: Path) -> None:
         raise UsageError(text, hint="name the archive with --archive again", code="resume")
 
 
+def same_stream(home: Path, what: Mapping[str, str]) -> None:
+    """Remember what a replay without an archive is of, or refuse to go on with another one.
+
+    Its rows are remembered by Spark's checkpoint, which knows nothing of what becomes of them.
+
+    Raises:
+        UsageError: Something that decides which rows are sent is not what it was.
+    """
+    file = home / STREAM_NAME
+    if not file.exists():
+        _replace(file, json.dumps({"v": VERSION, "what": dict(what)}))
+        return
+    try:
+        was: dict[str, str] = json.loads(file.read_text(encoding="utf-8"))["what"]
+    except (ValueError, KeyError, TypeError) as error:
+        text = f"{file} is no memory of a replay: {error}"
+        raise UsageError(text, hint="name another directory with --resume", code="resume") from None
+    check_same(home, was, what)
+
+
 def load(home: Path) -> Memory | None:
     """Return what a directory remembers; None when it is new.
 
@@ -156,22 +189,31 @@ def load(home: Path) -> Memory | None:
 
 def save(home: Path, memory: Memory) -> None:
     """Remember: at once and for good, or not at all."""
-    aside = home / f".{NAME}"
+    _replace(home / NAME, memory.text())
+
+
+def _replace(file: Path, text: str) -> None:
+    aside = file.with_name(f".{file.name}")
     aside.unlink(missing_ok=True)
-    write_durably(aside, memory.text().encode())
-    aside.replace(home / NAME)
-    sync_directory(home)
+    write_durably(aside, text.encode())
+    aside.replace(file)
+    sync_directory(file.parent)
 
 
-def check_same(home: Path, memory: Memory, what: Mapping[str, str]) -> None:
+def check_same(home: Path, was: Mapping[str, str], what: Mapping[str, str]) -> None:
     """Refuse to go on with a replay of other rows.
+
+    Args:
+        home: Directory of the memory.
+        was: What it remembers.
+        what: What is asked for now.
 
     Raises:
         UsageError: Something that decides which rows are sent is not what it was.
     """
     for name, value in what.items():
-        was = memory.what.get(name)
-        if was != value:
-            text = f"{home} remembers a replay whose {name} is {was!r}, not {value!r}"
+        before = was.get(name)
+        if before != value:
+            text = f"{home} remembers a replay whose {name} is {before!r}, not {value!r}"
             hint = "go on with the same options, or name another directory with --resume"
             raise UsageError(text, hint=hint, code="resume")

@@ -34,6 +34,15 @@ class Frame(Protocol):
     """What is used of Spark's DataFrame."""
 
     columns: list[str]
+    dtypes: list[tuple[str, str]]
+
+    def toDF(self, *cols: str) -> Frame:
+        """See Spark."""
+        ...
+
+    def selectExpr(self, *expr: str) -> Frame:
+        """See Spark."""
+        ...
 
     def collect(self) -> list[Row]:
         """See Spark."""

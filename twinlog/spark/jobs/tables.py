@@ -12,16 +12,18 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from math import isfinite
 from pathlib import Path
 from typing import cast
 
 from twinlog.errors import UnknownTopic, UsageError
 from twinlog.record import Record
 from twinlog.spark import register
-from twinlog.spark.jobs.plain import TRACE_TOPIC, Facts, Row
+from twinlog.spark.jobs.plain import TRACE_TOPIC, Facts, Row, unfolded
 from twinlog.spark.jobs.queries import TRACE, Query
 from twinlog.spark.jobs.report import Report, Rows, Value
 from twinlog.spark.jobs.session import Frame, Session
@@ -31,6 +33,11 @@ from twinlog.store_reader import StoreReader
 
 ROWS_MAX = 10_000
 """Rows of a free query that are brought here; more belong into a file."""
+NOT_LIGHT = "(?!%LMQ%).*"
+"""Topics that records are of."""
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+CALENDAR_MS = 62_000_000_000_000
+"""Milliseconds from 1970 that Python's calendar has in both directions: almost 2,000 years."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +142,7 @@ def consumer_offsets(root: Path) -> dict[tuple[str, str, int], int]:
 
 
 def records_of(origin: Origin, *, traces: bool = False) -> Iterator[Record]:
-    """Yield the records of a store directory, an archive or both in log order.
+    """Yield the messages of a store directory, an archive or both in log order, each once.
 
     Args:
         origin: Where from.
@@ -150,14 +157,22 @@ def records_of(origin: Origin, *, traces: bool = False) -> Iterator[Record]:
         hint = "name the data directory of a node: --path"
         raise UsageError("without Spark only directories and archives are read", hint=hint)
     if origin.topic:
-        there = sorted({topic for topic, _ in facts_of(origin).queues})
-        if origin.topic not in there:
-            names = ", ".join(there[:10]) or "none"
-            raise UnknownTopic(f"there is no topic {origin.topic}", hint=f"there are {names}")
+        _exists(origin.topic, {topic for topic, _ in facts_of(origin).queues})
     wanted = (origin.topic, TRACE_TOPIC) if traces else (origin.topic,)
-    for record in _every_record(origin):
+    for record in unfolded(_every_record(origin)):
         if not origin.topic or record.topic in wanted:
             yield record
+
+
+def _exists(topic: str, topics: Collection[str]) -> None:
+    """Do nothing when a topic is there.
+
+    Raises:
+        UnknownTopic: It is not.
+    """
+    if topic not in topics:
+        names = ", ".join(sorted(topics)[:10]) or "none"
+        raise UnknownTopic(f"there is no topic {topic}", hint=f"there are {names}")
 
 
 def _every_record(origin: Origin) -> Iterator[Record]:
@@ -211,17 +226,39 @@ def _report(query: Query, origin: Origin, rows: Sequence[Row]) -> Report:
 
 
 def free_sql(session: Session, text: str, origin: Origin, columns: str) -> Report:
-    """Run a user's query over the views and return its rows, at most `ROWS_MAX`."""
+    """Run a user's query over the views and return its rows, at most `ROWS_MAX`.
+
+    Moments are shown in UTC: Spark would hand them out in the time zone of this process.
+    """
     make_views(session, origin, facts_of(origin, asked=True), columns=columns)
     frame = session.sql(text)
-    rows = rows_of(frame.limit(ROWS_MAX))
+    moments = [i for i, kind in enumerate(frame.dtypes) if kind[1] == "timestamp"]
+    names = [f"c{i}" for i in range(len(frame.columns))]
+    wanted = [
+        f"unix_millis({name}) AS {name}" if i in moments else name for i, name in enumerate(names)
+    ]
+    asked = frame.toDF(*names).selectExpr(*wanted) if moments else frame
+    found = rows_of(asked.limit(ROWS_MAX + 1))
+    more, rows = len(found) > ROWS_MAX, [_in_utc(row, moments) for row in found[:ROWS_MAX]]
     headers = " ".join(re.sub(r"\s+", "_", name).upper().strip("+>") for name in frame.columns)
     fields: dict[str, Value | Sequence[Value] | Mapping[str, Value]] = {
         "source": origin.name,
         "query": text,
         "rows_found": len(rows),
+        "more": more,
     }
-    return Report("SparkSql", f"{len(rows)} rows", fields, {"rows": Rows(headers, rows)})
+    head = f"the first {len(rows)} rows, there are more" if more else f"{len(rows)} rows"
+    return Report("SparkSql", head, fields, {"rows": Rows(headers, rows)})
+
+
+def _in_utc(row: Row, moments: Sequence[int]) -> Row:
+    """Return a row with its moments as text; those that no calendar has stay milliseconds."""
+    found = list(row)
+    for i in moments:
+        if isinstance(ms := found[i], int) and abs(ms) < CALENDAR_MS:
+            moment = EPOCH + timedelta(milliseconds=ms)
+            found[i] = moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return tuple(found)
 
 
 def rows_of(frame: Frame) -> list[tuple[Value, ...]]:
@@ -232,10 +269,12 @@ def rows_of(frame: Frame) -> list[tuple[Value, ...]]:
 def plain_value(value: object) -> Value:
     """Return a value of Spark as one that a report can show.
 
-    >>> plain_value(b"ab"), plain_value({"a": 1}), plain_value(None)
-    ('ab', '{"a": 1}', None)
+    >>> plain_value(b"ab"), plain_value({"a": 1}), plain_value(None), plain_value(float("nan"))
+    ('ab', '{"a": 1}', None, 'nan')
     """
     match value:
+        case float() if not isfinite(value):
+            return str(value)  # JSON has no word for it
         case None | bool() | int() | float() | str():
             return value
         case bytes() | bytearray():
@@ -257,15 +296,16 @@ def make_views(session: Session, origin: Origin, facts: Facts, *, columns: str) 
 
 
 def _view(session: Session, name: str, origin: Origin, columns: str) -> None:
-    """Register the records of a store as a view."""
+    """Register the records of a store as a view: each once, so not by light queues besides."""
     reader = session.read.format("twinlog").option("columns", columns)
-    reader = reader.option("includeSystem", str(not origin.topic).lower())
     places = {"path": origin.path, "servers": origin.servers, "archive": origin.archive}
     for option, value in places.items():
         if value:
             reader = reader.option(option, str(value))
     if origin.topic:
         reader = reader.option("subscribe", origin.topic)
+    else:
+        reader = reader.option("subscribePattern", NOT_LIGHT)
     for option, value in (origin.options or {}).items():
         reader = reader.option(option, value)
     reader.load().createOrReplaceTempView(name)
@@ -294,13 +334,20 @@ def _small_views(origin: Origin, facts: Facts) -> dict[str, tuple[str, list[tupl
 
 
 def trace_by_index(origin: Origin, key: str) -> Report:
-    """Answer `queries.TRACE` by the key index of a store directory, without reading the log."""
+    """Answer `queries.TRACE` by the key index of a store directory, without reading the log.
+
+    Raises:
+        UnknownTopic: The topic that is asked for is not there.
+    """
     assert origin.path is not None, "only a directory has an index that can be read"
-    found: dict[int, Record] = {}
+    found: dict[tuple[int, int], Record] = {}
     with StoreReader(origin.path) as store:
+        if origin.topic:
+            _exists(origin.topic, store.topics())
         for topic in [origin.topic] if origin.topic else sorted(store.topics()):
             for offset in store.find_key(topic, key):
                 record = store.record_at(offset)
                 if record is not None and record.topic == topic:
-                    found[offset] = record
+                    rows = unfolded([record])
+                    found |= {(offset, one.queue_offset): one for one in rows}
     return _report(TRACE, origin, TRACE.plain(found.values(), Facts(key=key)))

@@ -23,7 +23,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from twinlog.client import Client
-from twinlog.errors import OutOfSequence, TwinlogError
+from twinlog.errors import OutOfSequence, RecordRefused, TwinlogError, UsageError
 from twinlog.outgoing import Section
 from twinlog.pipeline import Producer
 from twinlog.producer_settings import ProducerSettings
@@ -239,15 +239,20 @@ class _Task:
             raise SourceError(f"row {number} has no body", code="column")
         data = body.encode() if isinstance(body, str) else bytes(body)
         order_key, queue = row.get("order_key"), row.get("queue_id")
-        section = producer.send(
-            data,
-            key=row.get("key"),
-            tag=row.get("tags"),
-            order_key=order_key,
-            properties={**dict(row.get("properties") or ()), **self._named(number)},
-            queue=queue_for(order_key, queue, number, queues),
-            born_ms=row.get("born_timestamp"),
-        )
+        try:
+            section = producer.send(
+                data,
+                key=row.get("key"),
+                tag=row.get("tags"),
+                order_key=order_key,
+                properties={**dict(row.get("properties") or ()), **self._named(number)},
+                queue=queue_for(order_key, queue, number, queues),
+                born_ms=row.get("born_timestamp"),
+            )
+        except UsageError as error:
+            if isinstance(error, RecordRefused) or error.code == "property":
+                error.args = (f"row {number} of task {self._identity.task}: {error.text}",)
+            raise
         place = f"{topic}/{section.queue}"
         held = self._sections.setdefault(place, [])
         if not held or held[-1] is not section:
