@@ -50,7 +50,7 @@ def send(
         warmup: How long is sent before that.
         batch: A section closes at so many bytes.
         linger: Or when it is so old.
-        ack: When a record counts as done.
+        ack: When a record counts as done: written, flushed, replicated or confirmed.
         single: One record at a time, each waited for.
         prepared_: Batches encoded beforehand, so that the client costs nothing.
         window: Requests under way, for prepared batches.
@@ -121,7 +121,7 @@ def read(
     Args:
         duration: How long is counted.
         warmup: How long is read before that.
-        from_: ``master``, ``slave`` or a node's name.
+        from_: ``master``, ``slave``, ``any`` (as ``slave``) or a node's name.
         decode: Through the Python client, as messages; otherwise the stored bytes are counted.
         topic: Which topic.
     """

@@ -34,13 +34,17 @@ NODE_SECONDS = 2.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeView:
-    """One node; ``document`` is its whole status, empty when it did not answer."""
+    """One node; ``document`` is its whole status, empty when it did not answer.
+
+    ``refused``: nobody listens at its address, which is more than no answer: it does not run.
+    """
 
     name: str
     address: str
     role: str | None = None
     state: str = "unreachable"
     reason: str = ""
+    refused: bool = False
     epoch: int | None = None
     end: int | None = None
     flushed: int | None = None
@@ -156,6 +160,10 @@ class ClusterView:
         )
 
 
+_Reply = tuple[Fields, str, bool]
+"""Fields, none where nobody answered; then why not, and whether the connection was refused."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Members:
     name: str
@@ -180,12 +188,12 @@ def look(context: Context) -> ClusterView:
         state = pool.submit(_first, context, members.coordinator, Type.CO_READ, seconds)
         answers = {name: one.result() for name, one in asked.items()}
         register, why = state.result()
-    if not register and not any(found for found, _ in answers.values()):
+    if not register and not any(found for found, _, _ in answers.values()):
         addresses = ", ".join(members.addresses.values())
         raise Failure(
             Exit.UNAVAILABLE,
             "no node answered",
-            facts=(f"asked {addresses}", *sorted({reason for _, reason in answers.values()})),
+            facts=(f"asked {addresses}", *sorted({reason for _, reason, _ in answers.values()})),
             hints=("start a cluster on this machine: twinlog dev up",),
         )
     return ClusterView(
@@ -229,7 +237,7 @@ def _members_by_asking(context: Context) -> _Members:
     reasons: list[str] = []
     for endpoint in context.options.endpoints:
         seconds = context.left(NODE_SECONDS)
-        found, why = _try(context, endpoint, Type.METADATA, seconds, {"topics": []})
+        found, why, _ = _try(context, endpoint, Type.METADATA, seconds, {"topics": []})
         if not found:
             reasons.append(why)
             continue
@@ -249,13 +257,20 @@ def _members_by_asking(context: Context) -> _Members:
 
 def _try(
     context: Context, address: str, kind: int, seconds: float | None, fields: Fields | None = None
-) -> tuple[Fields, str]:
+) -> _Reply:
     if address.endswith(":0"):
-        return {}, "it is not running"
+        return {}, "it is not running", True
     try:
-        return context.ask(address, kind, fields or {}, seconds), ""
+        return context.ask(address, kind, fields or {}, seconds), "", False
     except (TwinlogError, OSError) as error:
-        return {}, getattr(error, "text", "") or str(error)
+        return {}, getattr(error, "text", "") or str(error), _is_refused(error)
+
+
+def _is_refused(error: BaseException | None) -> bool:
+    """Whether the connection was refused: then no process listens there."""
+    while error is not None and not isinstance(error, ConnectionRefusedError):
+        error = error.__cause__
+    return error is not None
 
 
 def _first(
@@ -264,7 +279,7 @@ def _first(
     """The first answer of several addresses of one service."""
     why = "its address is not known"
     for address in addresses:
-        found, why = _try(context, address, kind, seconds)
+        found, why, _ = _try(context, address, kind, seconds)
         if found:
             inner = table(found.get("state"))
             return inner or found, ""
@@ -273,10 +288,10 @@ def _first(
 
 def _nodes(
     addresses: Mapping[str, str],
-    answers: Mapping[str, tuple[Fields, str]],
+    answers: Mapping[str, _Reply],
     register: Mapping[str, object],
 ) -> list[NodeView]:
-    masters = [found for found, _ in answers.values() if text(found, "role") == "master"]
+    masters = [found for found, _, _ in answers.values() if text(found, "role") == "master"]
     nobody: Fields = {}
     master = max(masters, key=lambda found: whole(found, "epoch") or 0, default=nobody)
     peers = {text(peer, "name") or "": peer for peer in tables(master.get("peers"))}
@@ -290,13 +305,15 @@ def _nodes(
 def _node(
     name: str,
     address: str,
-    answer: tuple[Fields, str],
+    answer: _Reply,
     peer: Mapping[str, object],
     in_sync: set[str],
 ) -> NodeView:
-    found, reason = answer
+    found, reason, refused = answer
     if not found:
-        return NodeView(name=name, address=address, reason=reason, in_sync=name in in_sync)
+        return NodeView(
+            name=name, address=address, reason=reason, refused=refused, in_sync=name in in_sync
+        )
     role = text(found, "role")
     mine = role == "master"
     member = flag(peer, "in_sync")

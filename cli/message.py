@@ -10,17 +10,19 @@ Not here: finding by key (`cli.message_find`), the grammar of ``--range`` (``twi
 
 from __future__ import annotations
 
+import io
 import re
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import nullcontext, suppress
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, BinaryIO, cast
 
 from cyclopts import Parameter
 
 from cli.context import Context
-from cli.failures import Exit, Failure, Interrupted
+from cli.failures import Exit, Failure, Interrupted, describe
 from cli.message_format import as_fields, headers, parse_format
 from cli.options import Output
 from cli.parsing import PRIVATE
@@ -28,13 +30,14 @@ from cli.render import Answer, Cell, Table, Time, columns
 from cli.topic import require
 from twinlog.client import Client
 from twinlog.compression import parse_compression
-from twinlog.errors import OutcomeUnknown
+from twinlog.errors import OutcomeUnknown, RecordRefused, TwinlogError, UnknownTopic
 from twinlog.messages import Message, Receipt
 from twinlog.outgoing import Section
+from twinlog.producer_settings import Statistics
 from twinlog.reading import parse_where
 
 FOLLOW_SECONDS = 365 * 86400.0
-"""Deadline of a read that follows."""
+"""Of a read that follows: how long there may be no progress, once it has begun."""
 
 
 class Acknowledge(StrEnum):
@@ -77,7 +80,8 @@ def send(
         header: A property as ``name=value``; repeatable.
         queue: Into this queue; default by turns.
         light: A light queue, ``%LMQ%name``, that it is entered in besides its own; repeatable.
-        ack: When it counts as done: in the master's log, on its disk, on one slave, or confirmed.
+        ack: When it counts as done: ``written`` (in the master's log), ``flushed`` (on its disk),
+            ``replicated`` (on one slave) or ``confirmed`` (on every node that is in sync).
         compress: ``none``, ``zlib``, ``lz4`` or ``zstd``, perhaps with a level (``zlib:9``): what
             is done to a body of 4 KiB or more; readers get it as it was.
     """
@@ -87,8 +91,8 @@ def send(
     with context.client(timeout=_send_seconds(context)) as client:
         if lines:
             return _send_lines(
-                client, topic, bodies, context, key=key, tag=tag, properties=properties, ack=ack,
-                compress=compress, light=light,
+                client, topic, bodies, context, key=key, tag=tag, properties=properties,
+                queue=queue, ack=ack, compress=compress, light=light,
             )  # fmt: skip
         started = time.monotonic()
         try:
@@ -141,23 +145,23 @@ def _bodies(context: Context, body: str | None, file: Path | None, lines: bool) 
         return _lines(context, file)
     if file is not None:
         return [file.read_bytes()]
-    return [_stdin_bytes(context).removesuffix(b"\n")]
-
-
-def _stdin_bytes(context: Context) -> bytes:
     if context.stdin.isatty():
         context.printer.note("reading the message from the terminal; end it with Ctrl-D")
-    return context.stdin.read().encode("utf-8", "surrogateescape")
+    return [re.sub(rb"\r?\n\Z", b"", _stdin(context).read())]
+
+
+def _stdin(context: Context) -> BinaryIO:
+    """What comes in, byte by byte: as text its line ends would be changed, and not all is text."""
+    raw = getattr(context.stdin, "buffer", None)
+    if raw is None:  # no file behind it
+        return io.BytesIO(context.stdin.read().encode("utf-8", "surrogateescape"))
+    return cast("BinaryIO", raw)
 
 
 def _lines(context: Context, file: Path | None) -> Iterator[bytes]:
-    if file is not None:
-        with file.open("rb") as opened:
-            for line in opened:
-                yield line.rstrip(b"\r\n")
-        return
-    for text in context.stdin:
-        yield text.rstrip("\r\n").encode("utf-8", "surrogateescape")
+    with nullcontext(_stdin(context)) if file is None else file.open("rb") as opened:
+        for line in opened:
+            yield line.rstrip(b"\r\n")
 
 
 def _show_receipt(receipt: Receipt, seconds: float, ack: Acknowledge, context: Context) -> None:
@@ -206,6 +210,7 @@ def _send_lines(
     key: str | None,
     tag: str | None,
     properties: dict[str, str],
+    queue: int | None,
     ack: Acknowledge,
     compress: str,
     light: tuple[str, ...],
@@ -220,7 +225,7 @@ def _send_lines(
         try:
             for body in bodies:
                 section = producer.send(
-                    body, key=key, tag=tag, properties=properties or None, light=light
+                    body, key=key, tag=tag, properties=properties or None, queue=queue, light=light
                 )
                 count += 1
                 if each:
@@ -230,15 +235,12 @@ def _send_lines(
             stored = producer.statistics().acknowledged
             told = f"{stored} of {count} messages are {ack.value}, the rest may or may not be"
             raise Interrupted((told,)) from None
-    for number, (section, record) in enumerate(sent, start=1):
-        found = section.receipt(record)
-        if output is Output.NAME:
-            context.printer.line(found.address)
-        else:
-            context.printer.item(
-                {"kind": "Receipt", "version": 1, "line": number, "address": found.address,
-                 "topic": topic, "queue": found.queue, "queue_offset": found.queue_offset}
-            )  # fmt: skip
+        except TwinlogError as error:
+            with suppress(TwinlogError):
+                producer.flush()  # what came before a line that is refused has its own outcome
+            _show_stored(sent, context)
+            raise _partly(producer.statistics(), count, ack, error) from error
+    _show_stored(sent, context)
     if not each:
         seconds = time.monotonic() - started
         fields = {"topic": topic, "messages": count, "acknowledge": ack.value,
@@ -246,6 +248,37 @@ def _send_lines(
         head = f"{count} messages {ack.value} in {seconds:.2f} s"
         context.printer.answer(Answer(kind="Receipts", fields=fields, head=head))
     return Exit.OK
+
+
+def _show_stored(sent: list[tuple[Section, int]], context: Context) -> None:
+    """Print where each line was stored; a line without success has none."""
+    for number, (section, record) in enumerate(sent, start=1):
+        if not section.stored:
+            continue
+        found = section.receipt(record)
+        if context.options.output is Output.NAME:
+            context.printer.line(found.address)
+        else:
+            context.printer.item(
+                {"kind": "Receipt", "version": 1, "line": number, "address": found.address,
+                 "topic": found.topic, "queue": found.queue, "queue_offset": found.queue_offset}
+            )  # fmt: skip
+
+
+def _partly(done: Statistics, taken: int, ack: Acknowledge, error: TwinlogError) -> Failure:
+    """What became of ``taken`` lines, of which not all had success."""
+    found = describe(error)
+    assert found is not None, "an error of the cluster has a text"
+    parts = [f"of {taken} lines {done.acknowledged} are {ack.value}"]
+    parts += [f"{done.unknown} may or may not be stored"] if done.unknown else []
+    parts += [f"{done.refused} are not stored"] if done.refused else []
+    facts = (*found.facts, ", ".join(parts)) if taken else found.facts
+    if isinstance(error, RecordRefused) and not done.refused:
+        facts = (*facts, f"line {taken + 1} was refused; what follows it was not sent")
+    if not done.unknown:
+        return Failure(found.exit, found.text, facts=facts, hints=found.hints)
+    text = f"{done.unknown} messages may or may not be stored"
+    return Failure(Exit.UNKNOWN, text, facts=(found.text, *facts), hints=found.hints)
 
 
 def read(
@@ -286,14 +319,16 @@ def read(
     """
     formatted = parse_format(format_) if format_ is not None else None
     parse_where(where)  # a mistake in it is told before anybody is asked
+    if count is not None and count < 0:
+        raise Failure(Exit.USAGE, f"--count is {count}; it must be at least 0")
+    context.check_reader(from_)
     shown = 0
-    with context.client(timeout=FOLLOW_SECONDS if follow else None) as client:
-        require(client, topic)
+    with context.client() as client:
         found = client.read(
             topic, range_, queue=queue, tag=tag, where=where, read_from=from_,
-            limit=_limit(count, key), follow=follow,
+            limit=_limit(count, key), follow=follow, timeout=FOLLOW_SECONDS if follow else None,
         )  # fmt: skip
-        for message in found:
+        for message in _of_a_topic(found, client, topic, context):
             if key is not None and key not in (message.key or "").split(" "):
                 continue
             if formatted is not None:
@@ -308,7 +343,22 @@ def read(
 
 def _limit(count: int | None, key: str | None) -> int | None:
     """What may be left to the client: with a key, fewer match than are read."""
-    return count if key is None else None
+    return count if key is None or count == 0 else None
+
+
+def _of_a_topic(
+    found: Iterator[Message], client: Client, topic: str, context: Context
+) -> Iterator[Message]:
+    """Yield what was found; a topic that does not exist is told with the nearest name.
+
+    Nobody is asked for the names before: a slave serves while no master does.
+    """
+    try:
+        yield from found
+    except UnknownTopic as error:
+        if error.code == "unknown-topic":
+            require(client, topic, timeout=context.left())
+        raise
 
 
 def show_line(message: Message, context: Context, *, first: bool) -> None:
@@ -374,6 +424,7 @@ def get(address: str, /, *, from_: str = "master", context: Annotated[Context, P
         from_: ``master``, ``any`` or a node's name.
     """
     wanted = normal_address(address)
+    context.check_reader(from_)
     with context.client() as client:
         message = client.get(wanted, read_from=from_)
     rows: list[tuple[Cell, ...]] = [

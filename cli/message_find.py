@@ -62,6 +62,7 @@ def find(
     now = time.time_ns() // 1_000_000
     begin = 0 if since is None else _moment(since, now)
     end = None if until is None else _moment(until, now)
+    context.check_reader(from_)
     with context.client() as client:
         require(client, topic)
         found = client.find(

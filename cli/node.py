@@ -14,7 +14,7 @@ from cli.cluster_view import NodeView, look
 from cli.config import Overrides, overrides
 from cli.config_file import node_of
 from cli.context import Context, Fields
-from cli.failures import Exit
+from cli.failures import Exit, Failure
 from cli.fields import table, tables
 from cli.parsing import PRIVATE
 from cli.render import Answer, Cell, Table, columns
@@ -102,6 +102,7 @@ def stop(
     """Stop a node cleanly, through the wire.
 
     A stopped master leaves the cluster without one until somebody takes over; hand over first.
+    A node that does not answer may run all the same: exit 2.
 
     Args:
         name: Its name.
@@ -111,6 +112,13 @@ def stop(
     """
     view = look(context)
     node = view.node(name)
+    if not node.reachable and not node.refused:
+        raise Failure(
+            Exit.UNDECIDED,
+            f"{name} does not answer, so nobody can say whether it runs; nothing was changed",
+            facts=(node.reason,),
+            hints=(f"look on its machine, or at twinlog node show {name}",),
+        )
     if not node.reachable:
         context.printer.note(f"{name} does not answer ({node.reason}); nothing to stop")
         context.printer.answer(_stopped(name, "not running"))

@@ -17,6 +17,8 @@ from cli.render import Answer, Cell, Table, columns
 from twinlog.client import Client
 from twinlog.errors import UsageError
 from twinlog.layout import LIGHT_PREFIX
+from twinlog.routing import parse_route
+from twinlog.wire import Type
 
 
 def create(
@@ -52,6 +54,8 @@ def create(
                 hints=(f"look at it: twinlog topic show {name}",),
             )
         outcome = "exists" if existing is not None else "would be created"
+        if dry_run and existing is not None:
+            _check_kind(client, name, existing, batch=queue_type == "batch")
         if not dry_run:
             outcome = _created(client, name, queues, batch=queue_type == "batch")
     context.printer.answer(
@@ -72,6 +76,16 @@ def create(
 
 
 _KINDS = {"simple": "queues", "batch": "batch queues"}
+
+
+def _check_kind(client: Client, name: str, queues: int, *, batch: bool) -> None:
+    """Refuse what the master would refuse: queues of the other kind (exit 1)."""
+    answer = client.call("master", Type.METADATA, {"topics": [name]})
+    there = name in parse_route(answer.fields).batched
+    if there != batch:
+        text = f"{name} exists with {queues} {_KINDS['batch' if there else 'simple']}"
+        hints = (f"look at it: twinlog topic show {name}",)
+        raise Failure(Exit.NO, f"{text}; nothing was changed", hints=hints)
 
 
 def _created(client: Client, name: str, queues: int, *, batch: bool) -> str:
@@ -146,14 +160,16 @@ def offsets(client: Client, name: str) -> dict[int, tuple[int, int]]:
     return client.offsets(name)
 
 
-def require(client: Client, name: str) -> None:
+def require(client: Client, name: str, *, timeout: float | None = None) -> None:
     """Raise when there is no such topic (exit 66), with the nearest name.
+
+    ``timeout`` is how long the master is looked for, seconds; None: as long as the client's calls.
 
     A light queue is read whether a message has named it yet or not.
     """
     if name.startswith(LIGHT_PREFIX):
         return
-    known = client.topics()
+    known = client.topics(timeout=timeout)
     if name not in known:
         raise Failure(
             Exit.MISSING,

@@ -28,7 +28,7 @@ from twinlog.connection import CONNECT_SECONDS
 from twinlog.errors import OffsetBeyond, Unavailable
 from twinlog.finding import FOUND_DEFAULT, Finding, Search, find
 from twinlog.messages import Message, Receipt
-from twinlog.pipeline import wall_ms
+from twinlog.pipeline import LAST_SECONDS, wall_ms
 from twinlog.producer_settings import ProducerSettings
 from twinlog.ranges import parse_range
 from twinlog.reader import SILENCE_SECONDS
@@ -122,25 +122,37 @@ class AsyncClient:
         Cancelled, the message may or may not be stored.
         """
         stored, flags = await packed(parse_compression(compress), body)
-        sender = await self._sender(topic, acknowledge)
         seconds = self.timeout if timeout is None else seconds_of(timeout)
+        end = anyio.current_time() + seconds
+        sender = await self._sender(topic, acknowledge, end)
         section = await sender.one(
-            seconds,
+            max(end - anyio.current_time(), LAST_SECONDS),
             lambda core: core.add(
                 stored, key, tag, order_key, properties, queue, flags=flags, light=light
             ),
         )
         return section.receipt()
 
-    async def _sender(self, topic: str, acknowledge: str) -> AsyncProducer:
-        async with self._starting:
+    async def _sender(self, topic: str, acknowledge: str, end: float) -> AsyncProducer:
+        """Return the producer of single sends; whoever needs it first starts it, one at a time."""
+        sender = self._senders.get((topic, acknowledge))
+        if sender is not None:
+            return sender
+        with anyio.move_on_after(max(end - anyio.current_time(), 0.0)) as waiting:
+            await self._starting.acquire()
+        if waiting.cancelled_caught:
+            text = "nothing was sent: other sends are still looking for the master"
+            raise Unavailable(text, hint="see whether the nodes run: twinlog cluster status")
+        try:
             sender = self._senders.get((topic, acknowledge))
             if sender is None:
                 settings = ProducerSettings(acknowledge=acknowledge, timeout=self.timeout)
-                sender = AsyncProducer(self, topic, settings)
+                sender = AsyncProducer(self, topic, settings, begin_by=end)
                 await self._group.start(sender.serve)
                 self._senders[topic, acknowledge] = sender
-            return sender
+        finally:
+            self._starting.release()
+        return sender
 
     def producer(
         self,
@@ -203,7 +215,7 @@ class AsyncClient:
                 settings,
                 parse_range(range),
                 queue=queue,
-                deadline=anyio.current_time() + settings.timeout,
+                deadline=anyio.current_time() + settings.to_begin(self.timeout),
                 wall_ms=wall_ms(),
             )
         )
@@ -213,6 +225,7 @@ class AsyncClient:
                 batch, reader.core.messages = reader.core.messages, type(reader.core.messages)()
                 for message in batch:
                     yield message
+                reader.core.consumed(anyio.current_time())
         finally:
             await reader.close()
 

@@ -18,10 +18,10 @@ from anyio.abc import TaskGroup, TaskStatus
 
 from twinlog.aio_connection import AsyncConnection, close
 from twinlog.compression import Compression
-from twinlog.errors import TwinlogError, Unavailable, UsageError
+from twinlog.errors import OutcomeUnknown, TwinlogError, Unavailable, UsageError
 from twinlog.outgoing import Section
 from twinlog.pipeline import PATIENCE_SECONDS, ROUTE_SECONDS, wall_ms
-from twinlog.producer import ProducerCore, Request
+from twinlog.producer import ProducerCore, Request, raised_for
 from twinlog.producer_settings import ProducerSettings, Statistics, Target
 from twinlog.reading import unknown_topic
 from twinlog.routing import Address, parse_route
@@ -50,13 +50,24 @@ class AsyncProducer:
     """Sends many records to one topic; made by `AsyncClient.producer`, used by ``async with``.
 
     The end of the block waits until everything has its answer and raises the first error. When the
-    block is left by an error or cancelled, what has no answer by then stays unknown.
+    block is left by an error or cancelled, what has no answer by then stays unknown; tasks that
+    still wait in it are told so.
+
+    ``begin_by`` is until when its start may last, on anyio's clock; None: the settings' timeout.
     """
 
-    def __init__(self, client: AsyncClient, topic: str, settings: ProducerSettings) -> None:
+    def __init__(
+        self,
+        client: AsyncClient,
+        topic: str,
+        settings: ProducerSettings,
+        *,
+        begin_by: float | None = None,
+    ) -> None:
         self._client = client
         self._topic = topic
         self._settings = settings
+        self._begin_by = begin_by
         self._core: ProducerCore | None = None
         self._connection: AsyncConnection | None = None
         self._numbers: dict[int, int] = {}
@@ -100,6 +111,7 @@ class AsyncProducer:
             try:
                 await group.__aexit__(None, None, None)
             finally:
+                self._stir()
                 await close(self._connection)
 
     async def send(
@@ -124,6 +136,7 @@ class AsyncProducer:
         body, flags = await packed(self._settings.compression, body)
         while core.full:
             await self._moved.wait()
+            core = self._started
         section = core.add(
             body, key, tag, order_key, properties, queue,
             flags=flags, light=light, born_ms=born_ms,
@@ -136,7 +149,7 @@ class AsyncProducer:
         """Wait until everything taken so far has its final answer.
 
         Raises:
-            TwinlogError: The first error since the last flush.
+            TwinlogError: The first error since the last flush, an unknown outcome before others.
             Unavailable: ``timeout`` seconds passed first.
 
         A cancelled flush leaves everything under way.
@@ -147,11 +160,13 @@ class AsyncProducer:
         with anyio.move_on_after(timeout) as scope:
             while not core.idle:
                 await self._moved.wait()
+                if self._closed and not core.idle:
+                    raise OutcomeUnknown("the producer was closed before everything had its answer")
         if scope.cancelled_caught:
             raise Unavailable(f"not everything was answered within {timeout} s")
-        failures = core.collect()
-        if failures and failures[0].error is not None:
-            raise failures[0].error
+        error = raised_for(core.collect())
+        if error is not None:
+            raise error
 
     def statistics(self) -> Statistics:
         """Return what was done so far; the object goes on counting."""
@@ -166,6 +181,9 @@ class AsyncProducer:
         self._wake.set()
         while not section.done:
             await self._moved.wait()
+            if self._closed and not section.done:
+                text = "the client was closed before the message had its answer"
+                raise OutcomeUnknown(text) if section.attempts else Unavailable(text)
         core.collect()
         return section
 
@@ -185,7 +203,9 @@ class AsyncProducer:
 
     async def _start(self) -> ProducerCore:
         client, session = self._client, self._client.session
-        deadline = anyio.current_time() + self._settings.timeout
+        deadline = self._begin_by
+        if deadline is None:
+            deadline = anyio.current_time() + self._settings.timeout
         fields: dict[str, object] = {"topics": [self._topic]}
         answer = await client.run(session.call(Type.METADATA, fields, deadline=deadline, to=MASTER))
         route = parse_route(answer.fields)

@@ -240,10 +240,10 @@ class Client:
                 a node's name (only that node).
             limit: At most so many messages in all.
             follow: At the end wait for more, for ever.
-            timeout: Instead of the client's: how long there may be no progress.
+            timeout: Instead of the client's: how long there may be no progress (`ReadSettings`).
 
         Raises:
-            RangeError, FilterError: ``range`` or ``where`` is none; at once.
+            RangeError, FilterError, UsageError: ``range``, ``where`` or ``limit`` is none; at once.
             OffsetGone, OffsetBeyond: Named offsets that are not there.
             NotYetConfirmed, Unavailable: Nobody could serve for ``timeout``.
             UnknownTopic, Corrupt: As they say.
@@ -261,7 +261,7 @@ class Client:
         wanted = parse_range(range)
 
         def begin() -> Iterator[Message]:
-            deadline = time.monotonic() + settings.timeout
+            deadline = time.monotonic() + settings.to_begin(self.timeout)
             cursors = self.run(
                 survey(
                     self.session,

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Self
 from twinlog.connection import CONNECT_SECONDS, Connection
 from twinlog.errors import TwinlogError, Unavailable, UsageError
 from twinlog.outgoing import Section
-from twinlog.producer import ProducerCore, Request
+from twinlog.producer import ProducerCore, Request, raised_for
 from twinlog.producer_settings import ProducerSettings, Statistics, Target
 from twinlog.reading import unknown_topic
 from twinlog.routing import Address, parse_route
@@ -39,6 +39,9 @@ IDLE_SECONDS = 0.002
 PATIENCE_SECONDS = 1.0
 """How long the master may be silent before the other nodes are asked who is master: one that was
 paused or cut off keeps its connections open, and its successor is waiting for what it has."""
+
+LAST_SECONDS = 0.001
+"""What is left at least to a single send once everything before it was answered in time."""
 
 
 def wall_ms() -> int:
@@ -125,7 +128,9 @@ class Producer:
             Unavailable: No node could be asked about the topic (first call only).
             UnknownTopic: It does not exist (first call only).
         """
-        core = self._core if self._core and not self._closed else self._start()
+        core = self._core
+        if core is None or self._closed:
+            core = self._start(self._settings.timeout)
         body, flags = self._settings.pack(body)
         section = core.add(
             body, key, tag, order_key, properties, queue,
@@ -142,7 +147,8 @@ class Producer:
             timeout: Seconds; None: until the deadlines of the sections themselves.
 
         Raises:
-            TwinlogError: The first error since the last flush; every section has its own.
+            TwinlogError: The first error since the last flush, an unknown outcome before others;
+                every section has its own.
             Unavailable: ``timeout`` came first; what is under way stays under way.
         """
         core = self._core
@@ -150,9 +156,9 @@ class Producer:
             return
         core.close_all()
         self._until(lambda: core.idle, timeout)
-        failures = core.collect()
-        if failures and failures[0].error is not None:
-            raise failures[0].error
+        error = raised_for(core.collect())
+        if error is not None:
+            raise error
 
     def close(self) -> None:
         """Close; what has no answer by now stays unknown, and nothing more is taken."""
@@ -178,8 +184,16 @@ class Producer:
         flags: int = 0,
         light: Sequence[str] = (),
     ) -> Section:
-        """Take one record, send it at once and wait for its answer: a single send."""
-        core = self._core if self._core and not self._closed else self._start()
+        """Take one record, send it at once and wait for its answer: a single send.
+
+        ``timeout`` seconds are for all of it, what is asked before the first record included.
+        """
+        if self._core is None or self._closed:
+            end = time.monotonic() + timeout
+            core = self._start(timeout)
+            timeout = max(end - time.monotonic(), LAST_SECONDS)
+        else:
+            core = self._core
         connection = self._connection
         if connection is not None and self._is_idle(time.monotonic()) and connection.stale():
             self._lost(connection)
@@ -204,12 +218,12 @@ class Producer:
 
     # ── inside ──────────────────────────────────────────────────────────────────────────────────
 
-    def _start(self) -> SingleSender:
-        """Ask what must be known before the first record can be encoded."""
+    def _start(self, seconds: float) -> SingleSender:
+        """Ask what must be known before the first record can be encoded, in so much time."""
         if self._closed:
             raise UsageError("the producer is closed", hint="make a new one")
         client = self._client
-        deadline = time.monotonic() + self._settings.timeout
+        deadline = time.monotonic() + seconds
         session = client.session
         fields: dict[str, object] = {"topics": [self._topic]}
         answer = client.run(session.call(Type.METADATA, fields, deadline=deadline, to=MASTER))

@@ -544,6 +544,17 @@ class ProducerCore:
         return found
 
 
+def raised_for(failures: Sequence[Section]) -> TwinlogError | None:
+    """Return what is raised for sections without success, None when there is none.
+
+    The first of their errors, but unknown before not stored: whoever sees one error of many must
+    not take what may be in the log for what is not.
+    """
+    errors = [section.error for section in failures if section.error is not None]
+    unknown = (error for error in errors if isinstance(error, OutcomeUnknown))
+    return next(unknown, errors[0] if errors else None)
+
+
 def too_many_properties(size: int) -> RecordRefused:
     """Return the refusal of a record whose properties have ``size`` bytes."""
     text = f"the properties have {size} bytes, at most {PROPERTIES_MAX} fit"

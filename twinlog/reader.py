@@ -43,6 +43,7 @@ def read_messages(
             if core.messages:
                 batch, core.messages = core.messages, type(core.messages)()
                 yield from batch
+                core.consumed(time.monotonic())
             elif core.done:
                 return
             else:

@@ -8,7 +8,7 @@ A node answers only below its own confirm offset, so a slave may be behind what 
 the topic, and a master that has just started may be behind its own past. Then it is asked again,
 and after some time another node is. Offsets that are gone end the reader with an error, and so does
 everything that stays behind: no progress is ever moved silently. ``timeout`` bounds the time
-without progress, not the whole.
+without progress, not the whole; the time that the caller takes for messages does not count.
 
 Pure: no clock, socket or thread; see `producer` for how a shell drives such an object.
 """
@@ -88,6 +88,19 @@ class ReadSettings:
     limit: int | None = None
     follow: bool = False
     timeout: float = 30.0
+
+    def __post_init__(self) -> None:
+        """Check the limit; raises UsageError."""
+        if self.limit is not None and self.limit < 0:
+            text = f"the limit of a read is {self.limit}; it must be at least 0"
+            raise UsageError(text, code="fields")
+
+    def to_begin(self, seconds: float) -> float:
+        """Return how long it may take to learn where queues begin, for a client of ``seconds``.
+
+        A reader that follows may be told to bear a year without progress; it begins or ends.
+        """
+        return min(self.timeout, seconds) if self.follow else self.timeout
 
 
 def parse_where(text: str | None) -> Filter | None:
@@ -188,39 +201,49 @@ def survey(
     """Ask where the topic's queues begin and end, and return the cursors for ``wanted``.
 
     The master is asked, for only it knows everything that was acknowledged. While there is none, a
-    reader that is content with another node takes that node's word.
+    reader that is content with another node takes that node's word for where queues begin and end;
+    that there is no topic, or nothing at an offset, a node that may lag behind cannot say.
 
     Raises:
         UnknownTopic: The topic, or ``queue`` of it, does not exist.
         OffsetBeyond: See `plan`.
-        Unavailable: Nobody answered before ``deadline``.
+        Unavailable: Nobody who knows answered before ``deadline``.
     """
     queues = None if queue is None else [queue]
     first = wanted.first.at_ms(wall_ms)
     last = None if wanted.last is None else wanted.last.at_ms(wall_ms)
-    to = MASTER
 
-    def ask(at_ms: int | None) -> Generator[Step, Frame | None, Offsets]:
+    def ask(at_ms: int | None, to: str, until: float) -> Generator[Step, Frame | None, Offsets]:
         fields = {"topic": settings.topic, "queues": queues, "at_ms": at_ms}
-        until = deadline
-        if to == MASTER != settings.read_from:
-            until = min(deadline, session.now() + NO_MASTER_SECONDS)
         answer = yield from session.call(Type.OFFSETS, fields, deadline=until, to=to)
         return parse_offsets(answer.fields)
 
+    def cursors(to: str, until: float) -> Generator[Step, Frame | None, list[Cursor]]:
+        begin = yield from ask(first, to, until)
+        end = begin if last is None else (yield from ask(last, to, until))
+        extents = {
+            number: Extent(start, upper, first_at, end[number][2] if number in end else None)
+            for number, (start, upper, first_at) in begin.items()
+        }
+        return plan(wanted, extents, follow=settings.follow)
+
+    if settings.read_from == MASTER:
+        return (yield from cursors(MASTER, deadline))
     try:
-        begin = yield from ask(first)
+        return (yield from cursors(MASTER, min(deadline, session.now() + NO_MASTER_SECONDS)))
     except UnavailableError:
-        if settings.read_from == MASTER:
-            raise
-        to = ANY if settings.read_from == SLAVE else settings.read_from
-        begin = yield from ask(first)
-    end = begin if last is None else (yield from ask(last))
-    extents = {
-        number: Extent(start, upper, first_at, end[number][2] if number in end else None)
-        for number, (start, upper, first_at) in begin.items()
-    }
-    return plan(wanted, extents, follow=settings.follow)
+        other = ANY if settings.read_from == SLAVE else settings.read_from
+    try:
+        return (yield from cursors(other, deadline))
+    except (UnknownTopic, OffsetBeyond) as error:
+        lacking = error
+    try:
+        return (yield from cursors(MASTER, deadline))
+    except UnavailableError as error:
+        text = f"{error.text}; a node that may lag behind says: {lacking.text}"
+        waited = Unavailable(text, hint=error.hint)
+        waited.facts = error.facts
+        raise waited from None
 
 
 @dataclass(slots=True)
@@ -347,6 +370,13 @@ class ReaderCore:
         self._why = why
         self.expire(now)
 
+    def consumed(self, now: float) -> None:
+        """Take note that the caller is through with what it was given.
+
+        How long that took says nothing of the nodes: only from now on can there be no progress.
+        """
+        self._progress = max(self._progress, now)
+
     def expire(self, now: float) -> None:
         """Raise what kept the reader from progress, when that lasted too long."""
         if self._why is not None and now - self._progress >= self.settings.timeout:
@@ -448,10 +478,13 @@ class ReaderCore:
             case "before-start":
                 start = _whole(fields, "start")
                 hint = f"the first that is kept is {start}; read on from there: {start}:"
-                raise OffsetGone(f"{here} is no longer kept", hint=hint, start=start, queue=queue)
+                text = f"{here} is no longer kept"
+                error: TwinlogError = OffsetGone(text, hint=hint, start=start, queue=queue)
+                if role == MASTER or self.settings.read_from not in (ANY, SLAVE):
+                    raise error
             case "past-end" if role == MASTER:
                 end, text = _whole(fields, "end"), f"{here} lies past the end of the queue"
-                error: TwinlogError = OffsetBeyond(text, end=end, queue=queue)
+                error = OffsetBeyond(text, end=end, queue=queue)
             case "unknown-topic" | "unknown-queue" if role == MASTER:
                 error = unknown_topic(topic, str(status))
             case "above-confirm":
@@ -461,7 +494,7 @@ class ReaderCore:
                 error = Unavailable(f"{node} has not heard from its master for too long")
             case _:
                 error = Unavailable(f"{here} is not there yet ({status})")
-        self._stall(error, now, pause, move=status == "stale")
+        self._stall(error, now, pause, move=status in ("stale", "before-start"))
 
     def _stall(self, error: TwinlogError, now: float, pause: float, *, move: bool) -> None:
         self._why = error

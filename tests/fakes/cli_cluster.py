@@ -163,7 +163,7 @@ class FakeClient:
     def __exit__(self, *_: object) -> None:
         return None
 
-    def topics(self) -> dict[str, int]:
+    def topics(self, *, timeout: float | None = None) -> dict[str, int]:
         """Queues by topic."""
         return self.known
 
@@ -207,12 +207,16 @@ def range_of(count: int) -> list[int]:
 
 @dataclass
 class FakeCluster:
-    """Answers by node; `down` nodes do not answer; `asked` is every question in order."""
+    """Answers by node; nobody listens at those that are `down`, `silent` ones do not answer.
+
+    `asked` is every question in order.
+    """
 
     directory: Path
     nodes: dict[str, Fields] = field(default_factory=healthy)
     state: Fields | None = field(default_factory=register)
     down: set[str] = field(default_factory=set[str])
+    silent: set[str] = field(default_factory=set[str])
     asked: list[tuple[str, Type, Mapping[str, object]]] = field(default_factory=list)
     errors: dict[Type, TwinlogError] = field(default_factory=dict[Type, TwinlogError])
     client: object = None
@@ -224,7 +228,9 @@ class FakeCluster:
         name = "coordinator" if address == COORDINATOR else ADDRESSES[address]
         self.asked.append((name, Type(kind), fields))
         if name in self.down:
-            raise Unavailable(f"{name} refused the connection")
+            raise Unavailable(f"{name} refused the connection") from ConnectionRefusedError()
+        if name in self.silent:
+            raise Unavailable(f"{name} did not answer within 2 s")
         if Type(kind) in self.errors:
             raise self.errors[Type(kind)]
         match Type(kind):

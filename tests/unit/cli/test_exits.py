@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from cli.app import unwrap
-from cli.failures import EXITS, Exit, describe
+from cli.failures import EXITS, Exit, describe, exit_of
 from cli.help import reference
 from tests.fakes.cli_cluster import FakeCluster
 from twinlog import errors
@@ -181,6 +181,28 @@ def test_an_order_without_an_answer_is_looked_up(tmp_path: Path) -> None:
     code, _, err = cluster.run("cluster", "failover", "--to", "n2", "--yes", "--timeout", "300 ms")
     assert code == Exit.UNKNOWN, err
     assert err.splitlines()[-3].startswith("unknown: ")
+
+
+def test_a_node_that_is_silent_may_run(tmp_path: Path) -> None:
+    """Where nobody listens nothing runs; whoever does not answer may be paused or cut off."""
+    cluster = FakeCluster(tmp_path, down={"n3"}, silent={"n2"})
+    code, out, _ = cluster.run("node", "stop", "n3")
+    assert (code, "n3: not running" in out) == (Exit.OK, True)
+    code, out, err = cluster.run("node", "stop", "n2")
+    assert (code, out) == (Exit.UNDECIDED, "")
+    assert err.startswith("error: n2 does not answer, so nobody can say whether it runs")
+
+
+@pytest.mark.parametrize("verb", ["read", "tail", "get", "find"])
+def test_a_node_that_is_none_is_not_waited_for(verb: str, tmp_path: Path) -> None:
+    """The cluster file says so at once; exit 66 as for every name that is none."""
+    cluster = FakeCluster(tmp_path, client=cluster_client())
+    words = {"get": ["orders/0@1"], "find": ["orders", "--key", "k1"]}.get(verb, ["orders"])
+    code, _, err = cluster.run("message", verb, *words, "--from", "n9")
+    assert code == Exit.MISSING
+    assert '"n9"' in err
+    no_node = errors.UsageError("there is no node n9", code="unknown-node")
+    assert exit_of(no_node) is Exit.MISSING
 
 
 def test_the_table_of_exit_codes_is_complete() -> None:

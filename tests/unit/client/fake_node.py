@@ -181,6 +181,20 @@ Fault = Callable[[Arrived], bool]
 """Returns True when it dealt with the request."""
 
 
+def dropping(kind: Type, number: int) -> Fault:
+    """Return a fault: the connection ends at the request of that number and kind, from 1."""
+    met: list[int] = []
+
+    def fault(arrived: Arrived) -> bool:
+        if arrived.frame.type == kind:
+            met.append(1)
+            if len(met) == number:
+                raise Drop
+        return False
+
+    return fault
+
+
 class FakeNode:
     """One node; `seen` are the requests it got, `faults` stand before its answers."""
 
@@ -410,7 +424,8 @@ class FakeNode:
         topic = arrived.frame.fields["topic"]
         assert isinstance(topic, str)
         if topic not in self.cluster.topics:
-            arrived.refuse("unknown-topic", f"there is no topic {topic}")
+            doubt = {} if self.master else {"settled": False}
+            arrived.refuse("unknown-topic", f"there is no topic {topic}", **doubt)
             return
         wanted = arrived.frame.fields["queues"]
         numbers = wanted if isinstance(wanted, list) else range(self.cluster.topics[topic])

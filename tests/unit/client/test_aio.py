@@ -10,7 +10,7 @@ import anyio.to_thread
 import pytest
 
 from tests.unit.client.conftest import Clock
-from tests.unit.client.fake_node import Arrived, Drop, FakeCluster, Keep
+from tests.unit.client.fake_node import Arrived, Drop, FakeCluster, Keep, dropping
 from twinlog import AsyncClient, aio_producer
 from twinlog.errors import (
     OffsetBeyond,
@@ -265,6 +265,82 @@ def test_nobody_there(cluster: FakeCluster) -> None:
                 await client.topics()
 
     anyio.run(main)
+
+
+@pytest.mark.usefixtures("long_pauses")
+def test_first_sends_have_a_deadline_each(cluster: FakeCluster, clock: Clock) -> None:
+    """The first of many looks for the master; the others do not wait for it one after the other."""
+    cluster.leader = None
+    spent: list[float] = []
+
+    async def main() -> None:
+        async with AsyncClient(cluster.nodes["n1"].address, timeout=36000.0) as client:
+
+            async def send() -> None:
+                began = clock.monotonic()
+                with pytest.raises(Unavailable):
+                    await client.send("orders", b"x", timeout=60.0)
+                spent.append(clock.monotonic() - began)
+
+            async with anyio.create_task_group() as group:
+                for _ in range(5):
+                    group.start_soon(send)
+
+    anyio.run(main)
+    assert len(spent) == 5
+    assert max(spent) < 200.0
+
+
+def test_a_closed_client_leaves_nobody_waiting(
+    run: Callable[[Body], None], cluster: FakeCluster
+) -> None:
+    """Tasks of others that wait in it are told that nobody knows, and end."""
+    arrived_, told = threading.Event(), list[str]()
+
+    def silent(arrived: Arrived) -> bool:
+        if arrived.frame.type != Type.APPEND:
+            return False
+        arrived_.set()
+        raise Keep
+
+    async def body(_: AsyncClient) -> None:
+        cluster.nodes["n1"].faults.append(silent)
+
+        async def send(client: AsyncClient) -> None:
+            with pytest.raises(OutcomeUnknown, match="closed before") as caught:
+                await client.send("orders", b"x")
+            told.append(caught.value.text)
+
+        other = AsyncClient(cluster.nodes["n1"].address, timeout=60.0)
+        async with anyio.create_task_group() as group, other:
+            group.start_soon(send, other)
+            assert await anyio.to_thread.run_sync(arrived_.wait, 60)
+
+    run(body)
+    assert told
+
+
+def test_a_caller_may_take_its_time(
+    run: Callable[[Body], None],
+    cluster: FakeCluster,
+    clock: Clock,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A node that goes while the caller is busy is replaced, as in the blocking client."""
+    monkeypatch.setattr("twinlog.reading.ANSWER_RECORDS", 2)
+
+    async def body(client: AsyncClient) -> None:
+        for number in range(8):
+            await client.send("orders", b"%d" % number, queue=0)
+        cluster.nodes["n2"].faults.append(dropping(Type.READ, 2))
+        found: list[int] = []
+        async for message in client.read("orders", queue=0, read_from="slave"):
+            found.append(int(message.body))
+            if len(found) == 2:
+                clock.jump(3600.0)
+        assert found == list(range(8))
+
+    run(body)
 
 
 def test_a_reader_lives_through_lost_nodes(

@@ -11,7 +11,7 @@ import anyio
 import pytest
 
 from tests.unit.client.conftest import Clock
-from tests.unit.client.fake_node import Arrived, Drop, FakeCluster, Keep
+from tests.unit.client.fake_node import Arrived, Drop, FakeCluster, Keep, dropping
 from twinlog import Client, pipeline
 from twinlog.aio_connection import AsyncConnection
 from twinlog.connection import Connection
@@ -384,6 +384,35 @@ def test_nobody_there(cluster: FakeCluster) -> None:
     cluster.nodes.clear()
     with Client(address, timeout=60.0) as client, pytest.raises(Unavailable, match=address):
         client.topics()
+
+
+@pytest.mark.usefixtures("long_pauses")
+def test_the_first_send_has_one_deadline_too(cluster: FakeCluster, clock: Clock) -> None:
+    """What is asked before the first record counts for the time that the call was given."""
+    address = cluster.nodes["n1"].address
+    cluster.leader = None
+    with Client(address, timeout=36000.0) as client:
+        began = clock.monotonic()
+        with pytest.raises(Unavailable, match="no master at epoch 7"):
+            client.send("orders", b"x", timeout=60.0)
+        assert clock.monotonic() - began < 200.0
+
+
+def test_a_caller_may_take_its_time(
+    client: Client, cluster: FakeCluster, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A node that goes while the caller is busy is replaced: its minutes are not the nodes'."""
+    monkeypatch.setattr("twinlog.reading.ANSWER_RECORDS", 2)
+    for number in range(8):
+        client.send("orders", b"%d" % number, queue=0)
+    cluster.nodes["n2"].faults.append(dropping(Type.READ, 2))
+    found: list[int] = []
+    for message in client.read("orders", queue=0, read_from="slave"):
+        found.append(int(message.body))
+        if len(found) == 2:
+            clock.jump(3600.0)
+    assert found == list(range(8))
+    assert cluster.nodes["n3"].count(Type.READ) > 0
 
 
 @pytest.mark.usefixtures("long_pauses")

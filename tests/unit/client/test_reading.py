@@ -264,6 +264,49 @@ def test_a_reader_can_do_without_a_master(
 
 
 @pytest.mark.usefixtures("long_pauses")
+@pytest.mark.parametrize(("topic", "wanted"), [("nothing", "start:"), ("orders", "11:")])
+def test_a_node_that_may_lag_cannot_say_that_there_is_nothing(
+    filled: Client,
+    cluster: FakeCluster,
+    monkeypatch: pytest.MonkeyPatch,
+    topic: str,
+    wanted: str,
+) -> None:
+    """A slave knows no topic, or a queue ends there: the master is waited for, to the deadline."""
+    monkeypatch.setattr("twinlog.reading.NO_MASTER_SECONDS", 0.05)
+    cluster.leader = None
+    for node in ("any", "slave", "n3"):
+        with pytest.raises(Unavailable, match="no master at epoch 7; a node that may lag"):
+            list(filled.read(topic, wanted, read_from=node, queue=0))
+
+    def elected(arrived: Arrived) -> bool:
+        if arrived.frame.type == Type.OFFSETS:
+            cluster.leader = "n1"
+        return False
+
+    cluster.nodes["n3"].faults.append(elected)
+    with pytest.raises(UnknownTopic if topic == "nothing" else OffsetBeyond):
+        list(filled.read(topic, wanted, read_from="n3", queue=0))
+
+
+def test_what_a_slave_let_go_is_read_elsewhere(filled: Client, cluster: FakeCluster) -> None:
+    """Each node keeps what it keeps; rows are gone when the master, or the node named, says so."""
+    for name in ("n2", "n3"):
+        fault = answer_status(name, "before-start", start=4)
+        cluster.nodes[name].faults.append(fault)  # type: ignore[arg-type]
+    for node in ("slave", "any"):
+        assert numbers(filled.read("orders", queue=0, read_from=node)) == list(range(10))
+    with pytest.raises(OffsetGone) as gone:
+        list(filled.read("orders", queue=0, read_from="n2"))
+    assert gone.value.start == 4
+    fault = answer_status("n1", "before-start", start=2)
+    cluster.nodes["n1"].faults.append(fault)  # type: ignore[arg-type]
+    with pytest.raises(OffsetGone) as gone:
+        list(filled.read("orders", queue=0, read_from="slave"))
+    assert gone.value.start == 2
+
+
+@pytest.mark.usefixtures("long_pauses")
 def test_a_reader_waits_for_its_node(filled: Client, cluster: FakeCluster) -> None:
     """A node that is down, and one that nobody knows, are told apart from an empty queue."""
     filled.metadata()
