@@ -99,7 +99,9 @@ Share = Annotated[float, BeforeValidator(_share), "share of the disk"]
 Hours = Annotated[str, BeforeValidator(_hours), "full hours, or any time"]
 Seconds = Annotated[float, BeforeValidator(_seconds), "duration"]
 Port = Annotated[int, Field(ge=0, le=65535), "port, 0: the system chooses"]
-Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$")]
+NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$"
+"""What a cluster, a group and a node may be called."""
+Name = Annotated[str, Field(pattern=NAME)]
 
 
 class Section(BaseModel):
@@ -519,7 +521,7 @@ def explain(
         case "multiple_of":
             return f"{key} is {shown}; it must be a multiple of {context['multiple_of']}", None
         case "string_pattern_mismatch":
-            return f"{key} is {shown}, which is not a name", _NAME_HINT
+            return f"{key} is {shown}, which is not a name", NAME_HINT
         case "tuple_type":
             hint = 'write it like ["127.0.0.1:7400"], in the file'
             return f"{key} is {shown}; it is a list", hint
@@ -528,7 +530,7 @@ def explain(
             return f"{key} is {shown}; it must be {wanted}", None
 
 
-_NAME_HINT = "use letters, digits, dot, dash and underscore, at most 63"
+NAME_HINT = "use letters, digits, dot, dash and underscore, at most 63"
 _KINDS = (
     ("int", "a whole number"),
     ("bool", "true or false"),

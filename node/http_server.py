@@ -13,6 +13,11 @@ A failed check is 503, never 200. HEAD works on all of them. Nothing here change
 that act come with access rules.
 
 starlette on hypercorn, inside the node's own nursery: no thread, no second loop, no signal handler.
+Connections are accepted here and handed to hypercorn one by one, because it bounds neither their
+number nor their time: it shields what it sends, so a client that reads nothing would keep a node
+from stopping, and each costs a descriptor that the log may need. What is asked is never waited
+for; a socket is closed under whoever stays too long.
+
 `serve` ends by cancellation only; requests under way are dropped then. Not here: what the documents
 contain (``node.status``), the figures (``node.metrics``). Sources: user-experience.md section 10.
 """
@@ -23,11 +28,14 @@ import os
 import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 
 import trio
+from hypercorn.app_wrappers import ASGIWrapper
 from hypercorn.config import Config
-from hypercorn.trio import serve as serve_http  # pyright: ignore[reportUnknownVariableType]
+from hypercorn.trio.tcp_server import TCPServer
+from hypercorn.trio.worker_context import WorkerContext
+from hypercorn.typing import ConnectionState
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
@@ -41,6 +49,12 @@ LOOP_SECONDS_MAX = 2.0
 
 BEAT_SECONDS = 0.5
 """How often the loop's punctuality is measured."""
+
+CONNECTIONS_MAX = 64
+"""At a time; one more is accepted and closed, and counted as ``http_connections_max``."""
+
+CONNECTION_SECONDS_MAX = 60.0
+"""A connection is closed after it, whatever it does: a page takes milliseconds."""
 
 ROLES = ("master", "slave", "readable")
 BACKLOG = 128
@@ -56,11 +70,13 @@ class Pages:
         document: Builds the node's status document; called for each request that needs it.
         metrics: Given the Accept header, returns the body and its content type; None: off.
         delayed: Told by how many seconds the loop was late, twice a second.
+        limited: Told the name of a limit that a client ran into.
     """
 
     document: Callable[[], Mapping[str, object]]
     metrics: Callable[[str], tuple[bytes, str]] | None
     delayed: Callable[[float], None]
+    limited: Callable[[str], None]
 
 
 class _Beat:
@@ -159,24 +175,50 @@ async def serve(
     """
     beat = _Beat(pages.delayed)
     config = Config()
-    config.bind = [f"fd://{os.dup(listener.fileno())}"]
     config.accesslog = None
     config.errorlog = None
-    config.backlog = BACKLOG
     config.keep_alive_timeout = KEEP_ALIVE_SECONDS
-    config.graceful_timeout = 0
     config.include_server_header = False
-    app = application(pages, beat.silent)
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(beat.run)
-        await nursery.start(_run, app, config)
-        task_status.started(int(listener.getsockname()[1]))
+    server = _Server(application(pages, beat.silent), config, pages.limited)
+    own = socket.socket(fileno=os.dup(listener.fileno()))
+    async with trio.SocketListener(trio.socket.from_stdlib_socket(own)) as accepting:
+        accepting.socket.listen(BACKLOG)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(beat.run)
+            await nursery.start(trio.serve_listeners, server.serve, [accepting])
+            task_status.started(int(listener.getsockname()[1]))
 
 
-async def _run(
-    app: Starlette,
-    config: Config,
-    *,
-    task_status: trio.TaskStatus[list[str]] = trio.TASK_STATUS_IGNORED,
-) -> None:
-    await serve_http(app, config, task_status=task_status)  # type: ignore[arg-type]
+class _Server:
+    """The connections."""
+
+    def __init__(self, app: Starlette, config: Config, limited: Callable[[str], None]) -> None:
+        self._app, self._config, self._limited = ASGIWrapper(cast("Any", app)), config, limited
+        self._context = WorkerContext(None)
+        self._open = 0
+
+    async def serve(self, stream: trio.SocketStream) -> None:
+        """Serve one connection to its end."""
+        if self._open >= CONNECTIONS_MAX:
+            self._limited("http_connections_max")
+            stream.socket.close()
+            return
+        self._open += 1
+        state: Any = ConnectionState({})
+        plain: Any = stream  # hypercorn's types name TLS streams only
+        server = TCPServer(self._app, self._config, self._context, state, plain)
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(_close_in_time, stream)
+                await server
+                nursery.cancel_scope.cancel()
+        finally:
+            self._open -= 1
+
+
+async def _close_in_time(stream: trio.SocketStream) -> None:
+    """Close the socket when its time is over or the node stops: that ends a shielded send."""
+    try:
+        await trio.sleep(CONNECTION_SECONDS_MAX)
+    finally:
+        stream.socket.close()

@@ -345,6 +345,7 @@ class Running:
             document=self.status,
             metrics=self.metrics.render if enabled else None,
             delayed=partial(self.metrics.observe, "twinlog_loop_delay_seconds"),
+            limited=self.clients.counts.limit_reached,
         )
 
 
