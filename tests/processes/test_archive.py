@@ -18,6 +18,7 @@ from node.config_pages import Local, write_local
 from tests.fixtures.processes import ROOT, SECONDS, Processes, free_ports
 from tests.unit.twinlog.ours import Ours
 from twinlog import Client
+from twinlog.spark import asking
 from twinlog.spark.archive import telling
 from twinlog.spark.archive.job import ArchiveSettings, RestoreSettings, archive, restore
 from twinlog.spark.archive.place import Place
@@ -127,24 +128,31 @@ def test_retention_deletes_what_is_proven_and_nothing_else(
     assert part(cluster, "n2", "retention")["archived"] == 3 * MiB, "the mark is durable"
 
 
-def test_a_slave_that_dies_while_its_log_is_read(cluster: Processes) -> None:
+def test_a_slave_that_dies_while_its_log_is_read(
+    cluster: Processes, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """SIGKILL between two pieces: the master goes on at the very byte."""
+    monkeypatch.setattr(asking, "ATTEMPT_SECONDS", SECONDS)  # who stands still is no dead slave
     first = int(str(starts(cluster)[0]))
     send(cluster, 3000)
-    data, asked = b"", list[str]()
-    log = RemoteLog(Asking(servers(cluster), "slave", 10.0))
+    cluster.until(
+        lambda: int(str(part(cluster, "n2", "offsets")["confirm"])) >= first + 2 * MiB,
+        "a slave that has what is read",
+    )
+    data, nodes = b"", list[str]()
+    log = RemoteLog(Asking(servers(cluster), "slave", SECONDS))
     try:
         for piece in log.read(first, first + 2 * MiB):
             data += piece.data
-            asked.append(piece.node)
-            if len(asked) == 1:
+            nodes.append(piece.node)
+            if len(nodes) == 1:
                 cluster.kill(piece.node)
     finally:
         log.close()
     master = cluster.config.node("n1").data / "commitlog"
     names = [f"{at:020d}" for at in (first, first + MiB)]
     assert data == b"".join((master / name).read_bytes() for name in names)
-    assert asked == ["n2", "n1"]
+    assert nodes == ["n2", "n1"]
 
 
 DRIVER = """

@@ -13,7 +13,6 @@ from storage.errors import DirectoryInUse, IdentityMismatch
 from tests.fixtures.cluster import Cluster, running_cluster
 from tests.fixtures.wire_client import bodies, outcomes, records
 from twinlog import wire
-from twinlog.errors import TwinlogError
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
@@ -40,6 +39,7 @@ async def found(cluster: Cluster, name: str, count: int, topic: str = "t") -> li
 
 async def test_what_is_confirmed_is_read_from_every_node(cluster: Cluster) -> None:
     """Master and slaves show the same records in the same order; slaves say how old they are."""
+    began = trio.current_time()
     await fill(cluster, 20)
     for name in cluster.nodes:
         assert await found(cluster, name, 20) == list(range(20))
@@ -48,7 +48,7 @@ async def test_what_is_confirmed_is_read_from_every_node(cluster: Cluster) -> No
         age = answer.fields["age_ms"]
         assert answer.fields["role"] == "slave"
         assert isinstance(age, int)
-        assert 0 <= age < 5000
+        assert 0 <= age <= (trio.current_time() - began) * 1000, "it has heard of all of them"
 
 
 async def test_a_slave_refuses_writes_and_names_the_master(cluster: Cluster) -> None:
@@ -183,13 +183,9 @@ async def test_a_port_in_use_names_the_port_and_touches_nothing(cluster: Cluster
     """The error says which port of which node; the store is not opened."""
     port = cluster.address("n1")[1]
     path = cluster.config.path
-    text = path.read_text().replace("clients = 0", f"clients = {port}", 2)
+    before, name, after = path.read_text().partition('name = "n2"')
     other = path.with_name("taken.toml")
-    other.write_text(text)
-    try:
-        config = load(other)
-    except TwinlogError:
-        return
-    node = Node(config, "n2")
+    other.write_text(before + name + after.replace("clients = 0", f"clients = {port}", 1))
+    node = Node(load(other), "n2")
     with pytest.raises(OSError, match=str(port)):
         await node.run()

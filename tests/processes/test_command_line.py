@@ -172,7 +172,7 @@ def test_what_nobody_confirmed_is_cut(
     try:
         with Client(endpoints) as client:
             # What the sockets' buffers take reaches the slaves all the same: more than they hold.
-            for _ in range(4):
+            for _ in range(buffered_most() // 3_000_000 + 1):
                 client.send("orders", b"x" * 3_000_000, acknowledge="written")
             late_from_now_on(monkeypatch)
             with pytest.raises(OutcomeUnknown):
@@ -188,6 +188,12 @@ def test_what_nobody_confirmed_is_cut(
     assert json.loads(last)["lost_bytes"] > 3_000_000
     assert shell.run("message read orders --key k -o name") == ""
     assert shell.run("message read orders -n 1 --format %v --from n1") == "kept"
+
+
+def buffered_most() -> int:
+    """Bytes that a connection may hold ahead of a process that takes none, as the system is set."""
+    places = [Path(f"/proc/sys/net/ipv4/tcp_{name}mem") for name in "rw"]
+    return sum(int(place.read_text().split()[2]) for place in places if place.exists()) or 10 << 20
 
 
 def late_from_now_on(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -257,16 +263,25 @@ def test_examples_run(shell: Shell) -> None:
             check=False,
         )
         assert done.returncode == 0, done.stderr
-        assert done.stdout
+        assert done.stdout and "<" not in done.stdout, "values, not objects"
 
 
 def test_bench_says_what_it_did(shell: Shell) -> None:
     """Rates, latencies, CPU and settings, in one document each."""
     for words in ("send --size 100", "send --single", "replicate", "read --decode", "read"):
-        found = shell.document(f"bench {words} --duration 300ms --warmup 100ms")
+        found = measured(shell, words)
         assert found["kind"] == "Bench"
         assert float(str(found["records_per_second"])) > 0
         assert {"latency_seconds", "cpu_seconds_per_million", "settings"} <= found.keys()
+
+
+def measured(shell: Shell, words: str) -> dict[str, object]:
+    """Measure; once more where the machine stood still for all of the time that counts."""
+    for _ in range(5):
+        found = shell.document(f"bench {words} --duration 300ms --warmup 100ms")
+        if found.get("records_per_second"):
+            break
+    return found
 
 
 def test_following_ends_with_ctrl_c(shell: Shell) -> None:
@@ -299,7 +314,8 @@ def until_at_work(shell: Shell, process: subprocess.Popen[str]) -> None:
 def test_ctrl_c_in_every_long_command(shell: Shell) -> None:
     """Exit 130, no trace, and a word about what is left; the cluster does not mind."""
     shell.run("topic create orders --queues 1")
-    shell.run("bench send --duration 200ms --warmup 0ms")  # or there is nothing to read
+    shell.run("topic create bench")
+    shell.run("message send bench --body x --queue 0")  # or there is nothing to read
     for words in (
         "bench send --duration 60s",
         "bench read --duration 60s",

@@ -12,8 +12,11 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import NOT_ALLOWED
+from tests.fakes.patience import be_patient
 from tests.fixtures.small_disks import SmallDisks
-from twinlog import Client, TwinlogError, Unavailable
+from tests.unit.client.conftest import Clock
+from twinlog import Client, TwinlogError, Unavailable, pipeline
+from twinlog import client as blocking
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
@@ -42,15 +45,32 @@ def body(number: int) -> bytes:
     return b"%06d" % number + bytes(200_000)
 
 
-def send_until_refused(client: Client, sent: list[bytes]) -> TwinlogError:
-    """Send until the node has no room; what was acknowledged goes to ``sent``."""
+def send(address: str, sent: list[bytes]) -> None:
+    """Send once; what was acknowledged goes to ``sent``.
+
+    An answer may take a minute, so that none is lost to a machine that stands still. A refusal for
+    now is the last word: the pause behind it is longer than that, and jumped over.
+    """
+    clock = Clock()
+    clock.jumps = True
+    with pytest.MonkeyPatch.context() as patched:
+        be_patient(patched)
+        for module in (pipeline, blocking):
+            patched.setattr(module, "time", clock)
+        for name in ("FIRST", "MAX"):
+            patched.setattr(f"twinlog.session.BACKOFF_{name}", 3600.0)
+        with Client(address, timeout=60.0) as client:
+            client.send("t", body(len(sent)), queue=0)
+    sent.append(body(len(sent)))
+
+
+def send_until_refused(address: str, sent: list[bytes]) -> TwinlogError:
+    """Send until the node has no room."""
     for _ in range(SENDS_MAX):
-        made = body(len(sent))
         try:
-            client.send("t", made, queue=0, timeout=1)
+            send(address, sent)
         except TwinlogError as error:
             return error
-        sent.append(made)
     raise AssertionError(f"{SENDS_MAX} sends of 200 KB found room on a full disk")
 
 
@@ -62,7 +82,8 @@ def test_a_full_file_system_loses_nothing(small: SmallDisks) -> None:
     master = small.settled()
     slave = "n2" if master == "n1" else "n1"
     sent: list[bytes] = []
-    with Client(":".join(map(str, small.address(master)))) as client:
+    address = ":".join(map(str, small.address(master)))
+    with Client(address, timeout=120.0) as client:
         client.create_topic("t", queues=1)
 
         small.fill(slave)
@@ -78,12 +99,12 @@ def test_a_full_file_system_loses_nothing(small: SmallDisks) -> None:
         small.settled(2)
 
         small.fill(master)
-        refused = send_until_refused(client, sent)
+        refused = send_until_refused(address, sent)
         assert isinstance(refused, Unavailable)
         assert f"unavailable: disk of {master} is full" in refused.text
         assert read(client, master) == sent
         small.free(master)
-        small.until(lambda: accepted(client, sent), "a write after space was freed")
+        small.until(lambda: accepted(address, sent), "a write after space was freed")
         small.settled(2)
         for name in (master, slave):
             small.until(lambda name=name: len(read(client, name)) >= len(sent), "the queues")  # type: ignore[misc]
@@ -97,13 +118,12 @@ def in_sync(small: SmallDisks, master: str) -> list[str]:
     return [str(name) for name in found]  # pyright: ignore
 
 
-def accepted(client: Client, sent: list[bytes]) -> bool:
+def accepted(address: str, sent: list[bytes]) -> bool:
     """Send one message; whether there was room."""
     try:
-        client.send("t", body(len(sent)), queue=0, timeout=1)
+        send(address, sent)
     except Unavailable:
         return False
-    sent.append(body(len(sent)))
     return True
 
 

@@ -161,7 +161,8 @@ def test_born_times_are_kept(settings: SinkSettings) -> None:
     early = pa.RecordBatch.from_pydict(
         {"body": [b"d"], "born_timestamp": pa.array([-1_000_000], pa.int64()).cast(kind)}
     )
-    with pytest.raises(TwinlogError, match="born between the years 1970 and 9999, not at -1000"):
+    line = "row 0 of task 0: a message is born between the years 1970 and 9999, not at -1000"
+    with pytest.raises(TwinlogError, match=line):
         send_rows(settings, Identity("w", 1, 0), iter([early]))
 
 

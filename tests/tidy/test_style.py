@@ -54,9 +54,9 @@ own nor through another module of ours. They are what coverage is demanded of.""
 
 SEAM = {
     "twinlog": {
-        "store_beside", "store_check", "store_compare", "store_epochs", "store_ext_check",
-        "store_find", "store_findings", "store_key_check", "store_key_compare", "store_log",
-        "store_queue_check", "store_timer_check", "store_unchecked",
+        "store_beside", "store_check", "store_compare", "store_delays", "store_epochs",
+        "store_ext_check", "store_find", "store_findings", "store_key_check", "store_key_compare",
+        "store_log", "store_queue_check", "store_timer_check", "store_unchecked",
     },
     "storage": {
         "appender", "archive_mark", "batch_index", "checkpoint", "closing", "commit_log",
@@ -86,7 +86,7 @@ SHELL = {
         "__main__", "aio", "aio_connection", "aio_producer", "client", "connection", "pipeline",
         "reader", "store_compacted", "store_config", "store_files", "store_keys", "store_marks",
         "store_batch_queues", "store_owner", "store_pull", "store_queues", "store_reader",
-        "store_timers",
+        "store_timers", "store_topics",
         "spark/asking", "spark/batch", "spark/cluster", "spark/directory", "spark/key_lookup",
         "spark/log_bytes",
         "spark/pushdown", "spark/queries", "spark/queue_files", "spark/reading",

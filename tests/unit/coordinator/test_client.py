@@ -160,10 +160,11 @@ async def test_everything_else_is_unknown(behave: Behave, mock_clock: MockClock)
 
 
 async def test_a_refused_connection_was_never_sent() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-    client = CoordinatorClient([("127.0.0.1", port)], NAMES, name="n1", on_state=lambda state: None)
-    outcome = await client.call({"op": "elect"})
+    with socket.socket() as deaf:  # nobody listens, and nobody else can take the port
+        deaf.bind(("127.0.0.1", 0))
+        place = [("127.0.0.1", deaf.getsockname()[1])]
+        client = CoordinatorClient(place, NAMES, name="n1", on_state=lambda state: None)
+        outcome = await client.call({"op": "elect"})
     assert isinstance(outcome, Unknown)
     assert not outcome.sent
     nowhere = CoordinatorClient(list, NAMES, name="n1", on_state=lambda state: None)

@@ -567,10 +567,10 @@ async def test_remarks_have_a_limit(tmp_path: Path, field: str) -> None:
 
 
 def test_nobody_at_the_address_is_unavailable() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-    with pytest.raises(Unavailable, match="no coordinator answers") as caught:
-        CoordinatorCalls([("127.0.0.1", port)], NAMES, timeout=1).read()
+    with socket.socket() as deaf:  # nobody listens, and nobody else can take the port
+        deaf.bind(("127.0.0.1", 0))
+        with pytest.raises(Unavailable, match="no coordinator answers") as caught:
+            CoordinatorCalls([deaf.getsockname()], NAMES, timeout=60).read()
     assert caught.value.hint == "start it: twinlog coordinator start"
 
 

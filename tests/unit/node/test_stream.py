@@ -22,6 +22,7 @@ async def streams(
 ) -> AsyncIterator[tuple[Stream, socket.socket]]:
     """A stream and the plain socket at its other end, with an outbox that lives as long."""
     ours, theirs = socket.socketpair()
+    ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 17)  # systems differ by megabytes
     theirs.setblocking(False)
     async with trio.open_nursery() as nursery:
         outbox = Outbox(nursery)
