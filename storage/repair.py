@@ -52,7 +52,6 @@ from twinlog.store_key_check import of_other_capacity
 from twinlog.store_keys import SAY_IT
 from twinlog.store_keys import KeyIndex as StoredKeys
 from twinlog.store_log import Damage, Harm, Run
-from twinlog.store_queue_check import BEHIND, FOLLOWED
 from twinlog.store_queues import BatchQueue as StoredBatchQueue
 from twinlog.store_queues import Queue
 from twinlog.store_reader import StoreReader
@@ -243,7 +242,9 @@ def _queues(reader: StoreReader, findings: list[Finding]) -> tuple[list[Action],
             lost.append(replace(finding, what=what))
         elif parts[0] == _folder_of(reader, parts[1]) and key in built:
             wrong.setdefault(key, finding.what)
-            if _says_more(reader, finding.what):
+            # After RocketMQ's clean stop they were whole; after a crash its own recovery would
+            # drop such entries, and ours does.
+            if finding.beyond and reader.clean and not reader.ours:
                 lost.append(finding)
         else:
             lost.append(finding)
@@ -261,14 +262,6 @@ def _queues(reader: StoreReader, findings: list[Finding]) -> tuple[list[Action],
         for (topic, number), what in sorted(wrong.items())
     ]
     return actions, lost
-
-
-def _says_more(reader: StoreReader, what: str) -> bool:
-    """Whether the last entries of a queue tell of records that the log no longer has.
-
-    After RocketMQ's clean stop they do; after a crash its own recovery would drop such entries.
-    """
-    return reader.clean and not reader.ours and BEHIND in what and FOLLOWED not in what
 
 
 def _folder_of(reader: StoreReader, topic: str) -> str:

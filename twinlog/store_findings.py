@@ -22,7 +22,11 @@ class Grade(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that is not as it should be; ``offset`` is None where no log offset applies."""
+    """One thing that is not as it should be; ``offset`` is None where no log offset applies.
+
+    ``beyond``: the last entries of a queue tell of records that the log no longer has, or never had
+    whole. It is the log that is short then, not the queue that is wrong.
+    """
 
     grade: Grade
     file: str
@@ -31,6 +35,7 @@ class Finding:
     length: int
     what: str
     readable: str
+    beyond: bool = False
 
 
 @dataclass(slots=True)

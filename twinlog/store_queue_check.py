@@ -322,10 +322,6 @@ def _report_missing(store: StoreReader, missing: dict[Key, int], verdict: Verdic
         verdict.add(Finding(Grade.NOTE, name, 0, None, 0, text, "all of them, through the log"))
 
 
-BEHIND = "points behind the end of the log"
-"""Said of entries whose records are not there any more, or were never finished."""
-FOLLOWED = ", though others follow"
-"""Said besides where it is the entry that is wrong, not the log."""
 _READABLE = "the records, through the log"
 _Place = tuple[str, int, int, int]
 """File, byte in it, log offset and size that the entry says."""
@@ -354,11 +350,11 @@ class _Behind:
         """Report what was added, as one finding, and begin anew."""
         if self._first is not None:
             place, number = self._first
-            text = f"entry {number} {BEHIND}"
+            text = f"entry {number} points behind the end of the log"
             text += f", {self._more} after it" if self._more else ""
-            text += FOLLOWED if followed else ""
+            text += ", though others follow" if followed else ""
             grade = Grade.DAMAGE if followed else self._grade
-            self._verdict.add(Finding(grade, *place, text, _READABLE))
+            self._verdict.add(Finding(grade, *place, text, _READABLE, beyond=not followed))
         self._first, self._more = None, 0
 
 
