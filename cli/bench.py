@@ -18,7 +18,7 @@ from cli.bench_run import Count, Stopwatch
 from cli.cluster_view import ClusterView, look
 from cli.context import Context
 from cli.failures import Exit, Failure
-from cli.message import Acknowledge
+from cli.message_send import Acknowledge
 from cli.parsing import PRIVATE
 from twinlog.units import parse_duration, parse_size
 

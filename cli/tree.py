@@ -139,7 +139,7 @@ COMMANDS = (
     ),
     _command(
         "message send",
-        "cli.message:send",
+        "cli.message_send:send",
         "store messages from an argument, stdin or a file",
         "twinlog message send orders --body '{\"id\": 42}' --key 42",
         "echo hello | twinlog message send orders",

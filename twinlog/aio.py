@@ -19,6 +19,7 @@ from typing import Self, TypeVar
 
 import anyio
 
+from twinlog.address import id_fields, parse_address
 from twinlog.aio_connection import AsyncConnection, close
 from twinlog.aio_producer import AsyncProducer, packed
 from twinlog.answers import message_at, topic_created, topic_fields
@@ -37,15 +38,12 @@ from twinlog.reading import (
     Cursor,
     ReaderCore,
     ReadSettings,
-    id_fields,
-    parse_address,
-    parse_offsets,
     parse_tags,
     parse_where,
-    survey,
 )
 from twinlog.routing import Address, Route, parse_endpoints, parse_route
 from twinlog.session import ANY, MASTER, Ask, LinkDown, Session, Step
+from twinlog.survey import parse_offsets, survey
 from twinlog.units import KiB
 from twinlog.wire import Frame, FrameError, Type
 

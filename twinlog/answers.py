@@ -1,7 +1,7 @@
 """What the answers to TOPIC and GET mean, for both clients.
 
-Pure. Not here: METADATA (``twinlog.routing``), READ and OFFSETS (``twinlog.reading``), APPEND
-(``twinlog.producer``).
+Pure. Not here: METADATA (``twinlog.routing``), READ (``twinlog.reading``), OFFSETS
+(``twinlog.survey``), APPEND (``twinlog.producer``).
 """
 
 from __future__ import annotations

@@ -24,6 +24,7 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 from twinlog import shapes
+from twinlog.address import id_fields, parse_address
 from twinlog.answers import message_at, topic_created, topic_fields
 from twinlog.compression import parse_compression
 from twinlog.connection import CONNECT_SECONDS, Connection
@@ -34,18 +35,10 @@ from twinlog.pipeline import Producer, wall_ms
 from twinlog.producer_settings import ProducerSettings
 from twinlog.ranges import parse_range
 from twinlog.reader import read_messages
-from twinlog.reading import (
-    Offsets,
-    ReadSettings,
-    id_fields,
-    parse_address,
-    parse_offsets,
-    parse_tags,
-    parse_where,
-    survey,
-)
+from twinlog.reading import ReadSettings, parse_tags, parse_where
 from twinlog.routing import Address, Route, parse_endpoints, parse_route
 from twinlog.session import ANY, MASTER, Ask, LinkDown, Session, Step
+from twinlog.survey import Offsets, parse_offsets, survey
 from twinlog.units import KiB, parse_duration, parse_size
 from twinlog.wire import Frame, FrameError, Type
 

@@ -10,13 +10,14 @@ and after some time another node is. Offsets that are gone end the reader with a
 everything that stays behind: no progress is ever moved silently. ``timeout`` bounds the time
 without progress, not the whole; the time that the caller takes for messages does not count.
 
-Pure: no clock, socket or thread; see `producer` for how a shell drives such an object.
+Pure: no clock, socket or thread; see `producer` for how a shell drives such an object. Not here:
+where queues begin and end (``twinlog.survey``).
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Generator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -26,21 +27,19 @@ from twinlog.errors import (
     OffsetGone,
     TwinlogError,
     Unavailable,
-    UnavailableError,
     UnknownTopic,
     UsageError,
 )
 from twinlog.layout import LIGHT_PREFIX
 from twinlog.link import error_of
 from twinlog.messages import Message, in_light_queue, messages_of
-from twinlog.ranges import Mark, Range
 from twinlog.record import java_hash
 from twinlog.routing import Address, RoutingTable
-from twinlog.session import ANY, MASTER, SLAVE, Session, Step
+from twinlog.session import ANY, MASTER, SLAVE
 from twinlog.shapes import check
 from twinlog.sql92 import Filter, parse_filter
-from twinlog.units import MiB, parse_whole
-from twinlog.wire import Frame, FrameError, Type
+from twinlog.units import MiB
+from twinlog.wire import Frame, FrameError
 
 ANSWER_BYTES: Final = 1 * MiB
 """Records asked for at a time: large enough that a request costs nothing per record, small enough
@@ -53,9 +52,6 @@ FOLLOW_WAIT_MS: Final = 10_000
 
 LAG_WAIT_MS: Final = 250
 """The same where the records exist elsewhere: short, because another node may be asked instead."""
-
-NO_MASTER_SECONDS: Final = 3.0
-"""How long a reader looks for a master that it could do without."""
 
 SLAVE_SECONDS: Final = 10.0
 """How long a reader that wants a slave stays with the master before it looks for one again."""
@@ -135,115 +131,6 @@ class Cursor:
     def done(self) -> bool:
         """Whether nothing is left of it."""
         return self.stop is not None and self.next >= self.stop
-
-
-@dataclass(frozen=True, slots=True)
-class Extent:
-    """What a node says of one queue: first and next offset, and the offsets of two times."""
-
-    start: int
-    end: int
-    first_at: int | None = None
-    last_at: int | None = None
-
-
-Offsets = dict[int, tuple[int, int, int | None]]
-
-
-def parse_offsets(fields: Mapping[str, object]) -> Offsets:
-    """Return (start, end, offset at the time asked for) by queue from an OFFSETS answer.
-
-    Raises:
-        FrameError: ``fields``: a queue or its offsets are not what they must be.
-    """
-    queues = fields.get("queues")
-    found: Offsets = {}
-    if isinstance(queues, dict):
-        entries: dict[object, object] = queues  # pyright: ignore[reportUnknownVariableType]
-        for queue, row in entries.items():
-            match row:
-                case [int() as start, int() as end, (int() | None) as at] if type(queue) is int:
-                    found[queue] = (start, end, at)
-                case _:
-                    raise FrameError("fields", f"OFFSETS answer: queue {queue!r} has odd offsets")
-    return dict(sorted(found.items()))
-
-
-def plan(wanted: Range, extents: Mapping[int, Extent], *, follow: bool) -> list[Cursor]:
-    """Return the cursors for ``wanted`` in queues of these extents.
-
-    Raises:
-        OffsetBeyond: It begins at an offset that was written out and lies past a queue's end.
-    """
-    cursors: list[Cursor] = []
-    for queue, extent in extents.items():
-        begin, stop = wanted.bounds(
-            extent.start, extent.end, first_at=extent.first_at, last_at=extent.last_at
-        )
-        if wanted.first.mark is Mark.OFFSET and begin > extent.end:
-            text = f"queue {queue} ends at {extent.end}; {begin} lies past its end"
-            raise OffsetBeyond(text, end=extent.end, queue=queue)
-        if not follow:
-            stop = extent.end if stop is None else min(stop, extent.end)
-        cursors.append(Cursor(queue, begin, stop))
-    return cursors
-
-
-def survey(
-    session: Session,
-    settings: ReadSettings,
-    wanted: Range,
-    *,
-    queue: int | None,
-    deadline: float,
-    wall_ms: int,
-) -> Generator[Step, Frame | None, list[Cursor]]:
-    """Ask where the topic's queues begin and end, and return the cursors for ``wanted``.
-
-    The master is asked, for only it knows everything that was acknowledged. While there is none, a
-    reader that is content with another node takes that node's word for where queues begin and end;
-    that there is no topic, or nothing at an offset, a node that may lag behind cannot say.
-
-    Raises:
-        UnknownTopic: The topic, or ``queue`` of it, does not exist.
-        OffsetBeyond: See `plan`.
-        Unavailable: Nobody who knows answered before ``deadline``.
-    """
-    queues = None if queue is None else [queue]
-    first = wanted.first.at_ms(wall_ms)
-    last = None if wanted.last is None else wanted.last.at_ms(wall_ms)
-
-    def ask(at_ms: int | None, to: str, until: float) -> Generator[Step, Frame | None, Offsets]:
-        fields = {"topic": settings.topic, "queues": queues, "at_ms": at_ms}
-        answer = yield from session.call(Type.OFFSETS, fields, deadline=until, to=to)
-        return parse_offsets(answer.fields)
-
-    def cursors(to: str, until: float) -> Generator[Step, Frame | None, list[Cursor]]:
-        begin = yield from ask(first, to, until)
-        end = begin if last is None else (yield from ask(last, to, until))
-        extents = {
-            number: Extent(start, upper, first_at, end[number][2] if number in end else None)
-            for number, (start, upper, first_at) in begin.items()
-        }
-        return plan(wanted, extents, follow=settings.follow)
-
-    if settings.read_from == MASTER:
-        return (yield from cursors(MASTER, deadline))
-    try:
-        return (yield from cursors(MASTER, min(deadline, session.now() + NO_MASTER_SECONDS)))
-    except UnavailableError:
-        other = ANY if settings.read_from == SLAVE else settings.read_from
-    try:
-        return (yield from cursors(other, deadline))
-    except (UnknownTopic, OffsetBeyond) as error:
-        lacking = error
-    try:
-        return (yield from cursors(MASTER, deadline))
-    except UnavailableError as error:
-        text = f"{error.text}; a node that may lag behind says: {lacking.text}"
-        waited = Unavailable(text, hint=error.hint)
-        waited.facts = error.facts
-        raise waited from None
 
 
 @dataclass(slots=True)
@@ -525,39 +412,6 @@ def unknown_topic(topic: str, code: str = "unknown-topic") -> UnknownTopic:
         return UnknownTopic(f"topic {topic} has no such queue", code=code)
     hint = f"create it: twinlog topic create {topic}"
     return UnknownTopic(f"there is no topic {topic}", hint=hint)
-
-
-def parse_address(text: str) -> tuple[str, int, int]:
-    """Return (topic, queue, queue offset), or ("", -1, log offset), that an address names.
-
-    Raises:
-        UsageError: It is no ``topic/queue@offset``, ``log@offset`` or message id.
-
-    >>> parse_address("orders/3@1187"), parse_address("log@4096")
-    (('orders', 3, 1187), ('', -1, 4096))
-    >>> parse_address("7F00000100002A9F0000000000001000")
-    ('', -1, 4096)
-    """
-    if len(text) in (32, 56) and all(digit in "0123456789abcdefABCDEF" for digit in text):
-        return "", -1, int(text[-16:], 16)
-    place, _, offset = text.rpartition("@")
-    topic, _, queue = place.rpartition("/")
-    at, number = parse_whole(offset), parse_whole(queue)
-    if at is not None and place == "log":
-        return "", -1, at
-    if at is not None and topic and number is not None:
-        return topic, number, at
-    hint = "write topic/queue@offset, log@offset or a message id"
-    raise UsageError(f"{text!r} is no address of a message", hint=hint)
-
-
-def id_fields(address: str) -> dict[str, object]:
-    """Return what a question for a message id adds: whose store the id speaks of.
-
-    >>> id_fields("7F00000100002A9F0000000000001000")
-    {'host': b'\x7f\x00\x00\x01\x00\x00*\x9f'}
-    """
-    return {} if "@" in address else {"host": bytes.fromhex(address[:-16])}
 
 
 def _whole(fields: Mapping[str, object], name: str) -> int:

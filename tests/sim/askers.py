@@ -29,8 +29,9 @@ from tests.sim.client_port import ClientPort, address_of
 from tests.sim.contents import LIGHTS
 from twinlog.errors import TwinlogError, UnknownTopic
 from twinlog.ranges import Mark, Point, Range
-from twinlog.reading import ReadSettings, survey
+from twinlog.reading import ReadSettings
 from twinlog.session import MASTER, Ask, LinkDown, Pause, Session, Step
+from twinlog.survey import survey
 from twinlog.wire import Frame, Type
 
 if TYPE_CHECKING:

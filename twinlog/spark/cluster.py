@@ -19,7 +19,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from twinlog import kernels
-from twinlog.reading import NO_MASTER_SECONDS, parse_offsets
 from twinlog.record import java_hash
 from twinlog.spark.asking import Asking, Nodes
 from twinlog.spark.batch import reading_of
@@ -35,6 +34,7 @@ from twinlog.spark.reading import Batches, Located, Losses, Payload, Reading
 from twinlog.spark.selection import selected
 from twinlog.spark.stream import Ends, Key, Limit, Reached, proportional
 from twinlog.store_owner import Owner
+from twinlog.survey import NO_MASTER_SECONDS, parse_offsets
 from twinlog.units import MiB
 from twinlog.wire import Frame, Type
 

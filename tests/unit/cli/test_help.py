@@ -78,7 +78,8 @@ def test_a_question_imports_no_event_loop() -> None:
     """The modules of commands that only ask never import trio."""
     script = (
         "import sys, cli.cluster, cli.cluster_change, cli.topic, cli.message, cli.node, cli.dev\n"
-        "import cli.coordinator, cli.config, cli.connection, twinlog.client\n"
+        "import cli.message_send, cli.message_find, cli.coordinator, cli.config\n"
+        "import cli.connection, twinlog.client\n"
         "import replication.coordinator_calls, node.config\n"
         "assert 'trio' not in sys.modules and 'anyio' not in sys.modules\n"
     )

@@ -17,7 +17,7 @@ from twinlog.wire import Type
 @pytest.fixture
 def nodes(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCluster]:
     """A master and a slave with three messages in queue 0."""
-    monkeypatch.setattr("twinlog.reading.NO_MASTER_SECONDS", 0.01)
+    monkeypatch.setattr("twinlog.survey.NO_MASTER_SECONDS", 0.01)
     made = FakeCluster()
     for name in ("n1", "n2"):
         made.add_node(name)

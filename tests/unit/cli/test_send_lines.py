@@ -11,7 +11,7 @@ import pytest
 from cli.app import report
 from cli.context import Context
 from cli.failures import Exit
-from cli.message import Acknowledge, send
+from cli.message_send import Acknowledge, send
 from cli.options import split
 from cli.render import Printer
 from tests.fakes.cli_cluster import FakeCluster as Commands

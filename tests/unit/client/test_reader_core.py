@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 
+from twinlog.address import parse_address
 from twinlog.errors import Unavailable, UsageError
 from twinlog.finding import _a_slave
-from twinlog.reading import Cursor, ReaderCore, ReadSettings, parse_address, parse_offsets
+from twinlog.reading import Cursor, ReaderCore, ReadSettings
 from twinlog.routing import Address, Route, RoutingTable, parse_endpoints, parse_route
+from twinlog.survey import parse_offsets
 from twinlog.wire import Frame, FrameError, Type
 
 

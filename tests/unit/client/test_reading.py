@@ -255,7 +255,7 @@ def test_a_reader_can_do_without_a_master(
     filled: Client, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While there is none, the borders come from the node that is read; who wants it waits."""
-    monkeypatch.setattr("twinlog.reading.NO_MASTER_SECONDS", 0.05)
+    monkeypatch.setattr("twinlog.survey.NO_MASTER_SECONDS", 0.05)
     cluster.leader = None
     assert numbers(filled.read("orders", "8:", read_from="slave", queue=0)) == [8, 9]
     assert numbers(filled.read("orders", "8:", read_from="n3", queue=0)) == [8, 9]
@@ -273,7 +273,7 @@ def test_a_node_that_may_lag_cannot_say_that_there_is_nothing(
     wanted: str,
 ) -> None:
     """A slave knows no topic, or a queue ends there: the master is waited for, to the deadline."""
-    monkeypatch.setattr("twinlog.reading.NO_MASTER_SECONDS", 0.05)
+    monkeypatch.setattr("twinlog.survey.NO_MASTER_SECONDS", 0.05)
     cluster.leader = None
     for node in ("any", "slave", "n3"):
         with pytest.raises(Unavailable, match="no master at epoch 7; a node that may lag"):
