@@ -53,7 +53,7 @@ EXITS: Mapping[Exit, tuple[str, str]] = {
     Exit.UNDECIDED: ("could not tell: a node unreachable, a file unreadable", "look closer"),
     Exit.USAGE: ("wrong command, flag or value", "fix the call"),
     Exit.DATA: ("a file or a message is corrupt", "not retry"),
-    Exit.MISSING: ("no such topic, node or file", "create it"),
+    Exit.MISSING: ("no such topic, message, node or file", "create it"),
     Exit.UNAVAILABLE: ("nobody answered, or nobody can do it now", "retry later"),
     Exit.BUG: ("our fault; a report file is named", "file it"),
     Exit.UNKNOWN: ("it may or may not have happened", "look, then decide"),
@@ -183,8 +183,8 @@ def exit_of(error: errors.TwinlogError) -> Exit:
             return Exit.UNAVAILABLE
 
 
-_NOT_THERE = {"log-folder", "not-archived", "nothing-to-adopt", "unknown-node"}
-"""A folder, an archive, a log or a node that is not there."""
+_NOT_THERE = {"log-folder", "none", "not-archived", "nothing-to-adopt", "unknown-node"}
+"""A folder, a message (at a log offset), an archive, a log or a node that is not there."""
 _OTHERS_DIRECTORY = {"identity", "newer-version", "foreign-store"}
 """The data directory is not what the cluster file takes it for."""
 

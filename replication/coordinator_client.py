@@ -48,6 +48,11 @@ POLL_SECONDS = 1.0
 POLL_FRESH_SECONDS = 0.05
 """The shortest time between two polls, however often the node publishes."""
 
+STRAY_MAX = 16
+"""Frames that may come before the answer and answer nothing that is asked: one question is under
+way on a connection, so that even one is strange, and whoever sends them without end is not waited
+for until the deadline."""
+
 BACKOFF_FIRST = 0.05
 BACKOFF_MAX = 1.0
 
@@ -149,10 +154,14 @@ class _Link:
         self._request += 1
         frame = wire.Frame(kind, request=self._request, names_crc=self._names, fields=fields)
         await stream.send_all(wire.encode_whole(frame))
+        strays = 0
         while True:
             while (answer := self._reader.next()) is not None:
                 if answer.request == self._request and answer.is_answer:
                     return answer
+                strays += 1
+                if strays > STRAY_MAX:
+                    raise ProtocolError(f"{strays} frames answered nothing that was asked")
             data = await stream.receive_some(65536)
             if not data:
                 raise ConnectionResetError("the coordinator closed the connection")

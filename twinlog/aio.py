@@ -1,7 +1,10 @@
 """The awaiting client, on trio and on asyncio (by anyio; extra ``async``).
 
 The same decisions as the blocking one (``session``, ``producer``, ``reading``), carried out with
-tasks. Many tasks may use one client at once: each call borrows a connection or opens one.
+tasks. Many tasks may use one client at once: each call borrows a connection or opens one, and the
+`FREE_MAX` used last are kept. Single sends have a connection for each topic and acknowledgement, 64
+at most: the least recently used that has nothing under way is closed for the next, and a send waits
+for one as long as all are busy (``twinlog.senders``).
 
 Cancellation: a cancelled `send` may be stored; a cancelled question leaves no trace. A cancelled
 reader is closed with its connection.
@@ -15,7 +18,7 @@ import random
 from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Final, Self, TypeVar
 
 import anyio
 
@@ -42,12 +45,17 @@ from twinlog.reading import (
     parse_where,
 )
 from twinlog.routing import Address, Route, parse_endpoints, parse_route
+from twinlog.senders import SENDERS_MAX, Senders
 from twinlog.session import ANY, MASTER, Ask, LinkDown, Session, Step
 from twinlog.survey import parse_offsets, survey
 from twinlog.units import KiB
 from twinlog.wire import Frame, FrameError, Type
 
 T = TypeVar("T")
+
+FREE_MAX: Final = 16
+"""Connections that nobody uses and a client keeps for the next question, all nodes together; the
+one that was free for the longest time is closed. More may be in use: one for each question."""
 
 
 class AsyncClient:
@@ -71,8 +79,9 @@ class AsyncClient:
         self.random: Callable[[], float] = random.random
         addresses = parse_endpoints(endpoints)
         self.session = Session(addresses, clock=anyio.current_time, random=random.random)
-        self._free: dict[Address, list[AsyncConnection]] = {}
-        self._senders: dict[tuple[str, str], AsyncProducer] = {}
+        self._free: list[AsyncConnection] = []
+        self._senders: Senders[AsyncProducer] = Senders()
+        self._crowded: anyio.Event | None = None
         self._group = anyio.create_task_group()
         self._starting = anyio.Lock()
 
@@ -93,9 +102,8 @@ class AsyncClient:
         try:
             await self._group.__aexit__(None, None, None)
         finally:
-            for connections in self._free.values():
-                for connection in connections:
-                    await connection.close()
+            for connection in self._free:
+                await connection.close()
             self._free.clear()
 
     # ── sending ─────────────────────────────────────────────────────────────────────────────────
@@ -133,7 +141,7 @@ class AsyncClient:
 
     async def _sender(self, topic: str, acknowledge: str, end: float) -> AsyncProducer:
         """Return the producer of single sends; whoever needs it first starts it, one at a time."""
-        sender = self._senders.get((topic, acknowledge))
+        sender = self._senders.get(topic, acknowledge)
         if sender is not None:
             return sender
         with anyio.move_on_after(max(end - anyio.current_time(), 0.0)) as waiting:
@@ -142,15 +150,37 @@ class AsyncClient:
             text = "nothing was sent: other sends are still looking for the master"
             raise Unavailable(text, hint="see whether the nodes run: twinlog cluster status")
         try:
-            sender = self._senders.get((topic, acknowledge))
+            sender = self._senders.get(topic, acknowledge)
             if sender is None:
+                await self._make_room(end)
                 settings = ProducerSettings(acknowledge=acknowledge, timeout=self.timeout)
-                sender = AsyncProducer(self, topic, settings, begin_by=end)
+                origin = self._senders.origin(acknowledge)
+                sender = AsyncProducer(self, topic, settings, begin_by=end, origin=origin)
                 await self._group.start(sender.serve)
-                self._senders[topic, acknowledge] = sender
+                self._senders.add(topic, acknowledge, sender)
         finally:
             self._starting.release()
         return sender
+
+    async def _make_room(self, end: float) -> None:
+        """Close the least recently used sender with nothing under way, if there are too many."""
+        while self._senders.full:
+            oldest = self._senders.remove_oldest(lambda sender: sender.idle)
+            if oldest is not None:
+                await oldest.leave()
+                continue
+            self._crowded = anyio.Event()
+            with anyio.move_on_after(max(end - anyio.current_time(), 0.0)) as waiting:
+                await self._crowded.wait()
+            if waiting.cancelled_caught:
+                text = f"nothing was sent: messages to {SENDERS_MAX} topics are under way already"
+                raise Unavailable(text, hint="send to fewer topics at a time")
+
+    def stir(self) -> None:
+        """Wake who waits until a sender is idle; for this package's own parts."""
+        if self._crowded is not None:
+            self._crowded.set()
+            self._crowded = None
 
     def producer(
         self,
@@ -362,8 +392,7 @@ class AsyncClient:
 
     async def _carry(self, step: Ask) -> Frame:
         """Ask over a free connection, or a new one; one that was cut off meanwhile is replaced."""
-        free = self._free.setdefault(step.address, [])
-        connection = free.pop() if free else None
+        connection = self._borrow(step.address)
         if connection is not None and connection.stale():
             await connection.close()
             connection = None
@@ -377,11 +406,19 @@ class AsyncClient:
             answer = await connection.ask(step.frame, step.seconds)
             answered = True
         finally:
-            if answered:
-                free.append(connection)
-            else:
+            if not answered:
                 await connection.close()
+        self._free.append(connection)
+        if len(self._free) > FREE_MAX:
+            await self._free.pop(0).close()
         return answer
+
+    def _borrow(self, address: Address) -> AsyncConnection | None:
+        """Take the free connection to a node that was used last; None: there is none."""
+        for at in reversed(range(len(self._free))):
+            if self._free[at].address == address:
+                return self._free.pop(at)
+        return None
 
 
 class _AsyncReader:

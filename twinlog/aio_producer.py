@@ -25,6 +25,7 @@ from twinlog.producer import ProducerCore, Request, raised_for
 from twinlog.producer_settings import ProducerSettings, Statistics, Target
 from twinlog.reading import unknown_topic
 from twinlog.routing import Address, parse_route
+from twinlog.senders import Origin
 from twinlog.session import MASTER, LinkDown
 from twinlog.units import KiB
 from twinlog.wire import Frame, FrameError, Type
@@ -54,6 +55,7 @@ class AsyncProducer:
     still wait in it are told so.
 
     ``begin_by`` is until when its start may last, on anyio's clock; None: the settings' timeout.
+    ``origin`` is who a client's sender is (``twinlog.senders``).
     """
 
     def __init__(
@@ -63,11 +65,13 @@ class AsyncProducer:
         settings: ProducerSettings,
         *,
         begin_by: float | None = None,
+        origin: Origin | None = None,
     ) -> None:
         self._client = client
         self._topic = topic
         self._settings = settings
         self._begin_by = begin_by
+        self._origin = origin or Origin()
         self._core: ProducerCore | None = None
         self._connection: AsyncConnection | None = None
         self._numbers: dict[int, int] = {}
@@ -76,6 +80,8 @@ class AsyncProducer:
         self._wake = anyio.Event()
         self._moved = anyio.Event()
         self._group: TaskGroup | None = None
+        self._service: anyio.CancelScope | None = None
+        self._ended = anyio.Event()
         self._closed = False
 
     async def __aenter__(self) -> Self:
@@ -188,10 +194,30 @@ class AsyncProducer:
         return section
 
     async def serve(self, *, task_status: TaskStatus[None]) -> None:
-        """Be a producer inside a task of the client's, until cancelled."""
-        async with self:
-            task_status.started()
-            await anyio.sleep_forever()
+        """Be a producer inside a task of the client's, until cancelled or told to `leave`."""
+        try:
+            with anyio.CancelScope() as self._service:
+                async with self:
+                    task_status.started()
+                    await anyio.sleep_forever()
+        finally:
+            self._ended.set()
+
+    @property
+    def idle(self) -> bool:
+        """Whether everything taken so far has its final answer."""
+        return self._core is None or self._core.idle
+
+    @property
+    def epoch(self) -> int:
+        """The highest producer epoch that it has used; -1: it has not begun."""
+        return self._core.epoch if self._core is not None else -1
+
+    async def leave(self) -> None:
+        """End `serve`; wait until the connection is closed."""
+        if self._service is not None:
+            self._service.cancel()
+        await self._ended.wait()
 
     # ── inside ──────────────────────────────────────────────────────────────────────────────────
 
@@ -213,9 +239,12 @@ class AsyncProducer:
         queues = route.topics.get(self._topic)
         if queues is None:
             raise unknown_topic(self._topic)
-        given = await client.run(session.call(Type.PRODUCER, {}, deadline=deadline, to=MASTER))
-        producer = given.fields["producer"]
-        assert isinstance(producer, int), "shapes.check"
+        origin = self._origin
+        if not origin.producer:
+            given = await client.run(session.call(Type.PRODUCER, {}, deadline=deadline, to=MASTER))
+            told = given.fields["producer"]
+            assert isinstance(told, int), "shapes.check"
+            origin.producer = told
         try:
             connection = await self._reach(deadline, None)
         except LinkDown as down:
@@ -224,11 +253,12 @@ class AsyncProducer:
             topic=self._topic,
             queues=queues,
             family=connection.peer.family,
-            producer=producer,
+            producer=origin.producer,
             message_size_max=route.message_size_max,
             segment_size=connection.peer.segment_size,
             born_host=connection.local,
             batch=self._topic in route.batched,
+            first_epoch=origin.epoch,
         )
         core = ProducerCore(
             target,
@@ -292,6 +322,7 @@ class AsyncProducer:
         """Wake everybody who waits for room or for an answer."""
         self._moved.set()
         self._moved = anyio.Event()
+        self._client.stir()
 
     def _pause(self, core: ProducerCore) -> float | None:
         now = anyio.current_time()

@@ -1,6 +1,8 @@
 """The blocking client: plain sockets, no thread, no event loop.
 
-One `Client` keeps one connection to each node it talks to; producers and readers have their own.
+One `Client` keeps one connection to each node it talks to, and one for each topic and
+acknowledgement that it sends single messages with: 64 at most, the least recently used is given up
+for the next (``twinlog.senders``). Producers and readers have their own.
 It belongs to one thread at a time. After a fork the child opens connections of its own. Pickling a
 client pickles its settings, so Spark workers can be handed one.
 
@@ -37,6 +39,7 @@ from twinlog.ranges import parse_range
 from twinlog.reader import read_messages
 from twinlog.reading import ReadSettings, parse_tags, parse_where
 from twinlog.routing import Address, Route, parse_endpoints, parse_route
+from twinlog.senders import Senders
 from twinlog.session import ANY, MASTER, Ask, LinkDown, Session, Step
 from twinlog.survey import Offsets, parse_offsets, survey
 from twinlog.units import KiB, parse_duration, parse_size
@@ -98,7 +101,7 @@ class Client:
         self._endpoints = parse_endpoints(endpoints)
         self.session = Session(self._endpoints, clock=time.monotonic, random=random.random)
         self._connections: dict[Address, Connection] = {}
-        self._senders: dict[tuple[str, str], Producer] = {}
+        self._senders: Senders[Producer] = Senders()
         self._pid = os.getpid()
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -124,7 +127,7 @@ class Client:
         for connection in self._connections.values():
             connection.close()
         self._connections.clear()
-        for sender in self._senders.values():
+        for sender in self._senders:
             sender.close()
         self._senders.clear()
 
@@ -168,16 +171,24 @@ class Client:
         self._own_process()
         compression = parse_compression(compress)
         packed, flags = (body, 0) if compression is None else compression.pack(body)
-        sender = self._senders.get((topic, acknowledge))
-        if sender is None:
-            settings = ProducerSettings(acknowledge=acknowledge, timeout=self.timeout, window=1)
-            sender = Producer(self, topic, settings)
-            self._senders[topic, acknowledge] = sender
+        sender = self._senders.get(topic, acknowledge) or self._sender(topic, acknowledge)
         seconds = self.timeout if timeout is None else seconds_of(timeout)
         section = sender.one(
             seconds, packed, key, tag, order_key, properties, queue, flags=flags, light=light
         )
         return section.receipt()
+
+    def _sender(self, topic: str, acknowledge: str) -> Producer:
+        """Make and keep a sender; in the place of another one, and with its connection, if full."""
+        settings = ProducerSettings(acknowledge=acknowledge, timeout=self.timeout, window=1)
+        left: Connection | None = None
+        if self._senders.full:
+            oldest = self._senders.remove_oldest(lambda _: True)
+            left = oldest.leave() if oldest is not None else None
+        sender = Producer(self, topic, settings, origin=self._senders.origin(acknowledge))
+        sender.take_over(left)
+        self._senders.add(topic, acknowledge, sender)
+        return sender
 
     def producer(
         self,

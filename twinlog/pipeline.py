@@ -23,6 +23,7 @@ from twinlog.producer import ProducerCore, Request, raised_for
 from twinlog.producer_settings import ProducerSettings, Statistics, Target
 from twinlog.reading import unknown_topic
 from twinlog.routing import Address, parse_route
+from twinlog.senders import Origin
 from twinlog.session import MASTER, LinkDown
 from twinlog.single_sender import SingleSender
 from twinlog.wire import Frame, FrameError, Type
@@ -53,7 +54,8 @@ class Producer:
     """Sends many records to one topic; made by `Client.producer`.
 
     ``identity`` is a (producer id, producer epoch) from outside, for a writer that begins again as
-    the one it was (`producer_settings.Target.epoch`); None: a node gives one.
+    the one it was (`producer_settings.Target.epoch`); None: a node gives one. ``origin`` is who a
+    client's sender is (``twinlog.senders``).
 
     Use it in a ``with`` block: its end waits until everything has its answer and raises the first
     error. Not for two threads at once, and not across a fork.
@@ -65,9 +67,12 @@ class Producer:
         topic: str,
         settings: ProducerSettings,
         identity: tuple[int, int] | None = None,
+        *,
+        origin: Origin | None = None,
     ) -> None:
         self._client = client
         self._identity = identity
+        self._origin = origin or Origin()
         self._topic = topic
         self._settings = settings
         self._core: SingleSender | None = None
@@ -167,6 +172,23 @@ class Producer:
             self._connection.close()
             self._connection = None
 
+    @property
+    def epoch(self) -> int:
+        """The highest producer epoch that it has used; -1: it has not begun."""
+        return self._core.epoch if self._core is not None else -1
+
+    def leave(self) -> Connection | None:
+        """Close, and leave the connection to another producer: None where it cannot be left."""
+        left: Connection | None = None
+        if self._core is None or self._core.idle:
+            left, self._connection = self._connection, None
+        self.close()
+        return left
+
+    def take_over(self, connection: Connection | None) -> None:
+        """Begin with a connection that another producer left."""
+        self._connection = connection
+
     def statistics(self) -> Statistics:
         """Return what was done so far; the object goes on counting."""
         return self._core.statistics if self._core is not None else Statistics()
@@ -232,12 +254,13 @@ class Producer:
         queues = route.topics.get(self._topic)
         if queues is None:
             raise unknown_topic(self._topic)
-        producer, epoch = self._identity or (0, None)
-        if epoch is None:
+        origin = self._origin
+        producer, epoch = self._identity or (origin.producer, None)
+        if not producer:
             given = client.run(session.call(Type.PRODUCER, {}, deadline=deadline, to=MASTER))
             told = given.fields["producer"]
             assert isinstance(told, int), "shapes.check"
-            producer = told
+            producer = origin.producer = told
         connection = self._connect(deadline)
         target = Target(
             topic=self._topic,
@@ -249,6 +272,7 @@ class Producer:
             born_host=connection.local,
             batch=self._topic in route.batched,
             epoch=epoch,
+            first_epoch=origin.epoch,
         )
         self._core = SingleSender(
             target,

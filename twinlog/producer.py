@@ -132,7 +132,8 @@ class ProducerCore:
             target.topic, queue, family=target.family, born_host=target.born_host
         )
         inner = InnerEncoder(encoder, target.message_size_max) if target.batch else None
-        return Lane(queue, encoder, target.epoch or 0, inner)
+        epoch = target.first_epoch if target.epoch is None else target.epoch
+        return Lane(queue, encoder, epoch, inner)
 
     # ── records in ──────────────────────────────────────────────────────────────────────────────
 
@@ -306,6 +307,11 @@ class ProducerCore:
     def idle(self) -> bool:
         """Whether every closed section has its final answer."""
         return self._bytes == 0
+
+    @property
+    def epoch(self) -> int:
+        """The highest producer epoch that a lane has begun."""
+        return max(lane.epoch for lane in self._lanes)
 
     @property
     def in_flight(self) -> int:

@@ -69,7 +69,8 @@ class Target:
         batch: The topic has batch queues: neighbours go as one record.
         epoch: A producer epoch that was given from outside and is never renewed: after a section
             without success nothing more is taken, and whoever gave it begins again with the same
-            records. None: from 0, renewed when needed.
+            records. None: from ``first_epoch``, renewed when needed.
+        first_epoch: The producer epoch to begin with where none is given.
     """
 
     topic: str
@@ -81,6 +82,7 @@ class Target:
     born_host: tuple[str, int] = ("127.0.0.1", 0)
     epoch: int | None = None
     batch: bool = False
+    first_epoch: int = 0
 
 
 @dataclass(slots=True)

@@ -43,6 +43,11 @@ ATTEMPT_SECONDS: Final = 2.0
 healthy one answers in a millisecond. A search is none: it takes as long as it takes, and asking a
 second time would only begin a second one."""
 
+REDIRECTS_MAX: Final = 3
+"""Redirects, or moves of a node, that are followed without a pause: a master that handed over and
+one that did so right after it make two. Nodes that name each other are asked no faster than others.
+"""
+
 CHANGE_SECONDS: Final = 5.0
 """The same for a change that may be repeated: it waits for the in-sync set as well."""
 
@@ -238,7 +243,7 @@ class Session:
                 the deadline came first.
             TwinlogError: What the node refused it with, or Unavailable.
         """
-        attempt, maybe, named = 0, False, to not in (ANY, MASTER)
+        attempt, turns, maybe, named = 0, 0, False, to not in (ANY, MASTER)
         last: TwinlogError = Unavailable("the deadline had passed before a node was asked")
         while True:
             try:
@@ -248,7 +253,7 @@ class Session:
             left = deadline - self._clock()
             if left <= 0:
                 raise self._result(kind, last, maybe)
-            frame = Frame(kind, fields=dict(fields))
+            frame, turns = Frame(kind, fields=dict(fields)), turns + 1
             try:
                 seconds = left if named or not repeat else min(left, _patience(kind))
                 found = yield from self._attempt(address, frame, seconds, to)
@@ -257,20 +262,20 @@ class Session:
                 last = found
                 if not last.retryable or (named and last.code != "busy"):
                     raise last
-                if self.redirect(last, address):
+                if self.redirect(last, address) and turns <= REDIRECTS_MAX:
                     continue
             except LinkDown as down:
                 self.table.suspect(address)
                 maybe = maybe or (down.sent and kind not in _QUESTIONS)
                 last = Unavailable(f"{to if named else address} {down.why}")
                 moved = named and not down.sent and (yield from self._moved(to, address, deadline))
-                if moved:
+                if moved and turns <= REDIRECTS_MAX:
                     continue
                 if (maybe and not repeat) or named:
                     raise self._result(kind, last, maybe) from None
             if not (yield from self._pause(attempt, deadline)):
                 raise self._result(kind, last, maybe)
-            attempt += 1
+            attempt, turns = attempt + 1, 0
             if to == MASTER:
                 yield from self.refresh(deadline)
 

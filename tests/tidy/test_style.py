@@ -26,8 +26,8 @@ PURE = {
     "twinlog": {
         "address", "answers", "compression", "errors", "finding", "inner_batches", "lane", "layout",
         "link", "messages", "outgoing", "producer", "producer_settings", "ranges", "reading",
-        "record", "routing", "session", "shapes", "single_sender", "sql92", "sql92_lexer",
-        "sql92_nodes", "sql92_values", "survey", "units", "wire", "kernels/codes",
+        "record", "routing", "senders", "session", "shapes", "single_sender", "sql92",
+        "sql92_lexer", "sql92_nodes", "sql92_values", "survey", "units", "wire", "kernels/codes",
         "kernels/columns", "kernels/fields", "kernels/inner", "kernels/key_cells", "kernels/match",
         "kernels/plain", "kernels/single", "spark/columns", "spark/contradictions",
         "spark/decoding", "spark/errors", "spark/foreign", "spark/options", "spark/planning",

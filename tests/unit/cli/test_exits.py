@@ -11,9 +11,18 @@ from cli.failures import EXITS, Exit, describe, exit_of
 from cli.help import reference
 from tests.fakes.cli_cluster import FakeCluster
 from twinlog import errors
-from twinlog.wire import Type
+from twinlog.answers import message_at
+from twinlog.wire import Frame, Type
 
 ROOT = Path(__file__).parents[3]
+
+
+def message_error(status: str) -> errors.UsageError:
+    """What `message get log@4097` ends with when the node answers GET with ``status``."""
+    with pytest.raises(errors.UsageError) as caught:
+        message_at(Frame(Type.GET, fields={"status": status, "stored_by": "h:1"}), 4097)
+    return caught.value
+
 
 ERRORS = [
     (errors.OutcomeUnknown("no answer"), Exit.UNKNOWN),
@@ -22,6 +31,8 @@ ERRORS = [
     (errors.UnknownTopic("there is no topic orders"), Exit.MISSING),
     (errors.OffsetGone("before the start", start=5), Exit.MISSING),
     (errors.OffsetBeyond("past the end", end=5), Exit.MISSING),
+    (message_error("none"), Exit.MISSING),
+    (message_error("other-host"), Exit.USAGE),
     (errors.Denied("not yours"), Exit.DENIED),
     (errors.UsageError("it makes no sense"), Exit.USAGE),
     (errors.UnavailableError("open of x: EACCES", errno=13), Exit.DENIED),

@@ -212,6 +212,8 @@ class FakeNode:
         self.late = 0
         self.settled = True
         """As master: whether it knows of all that was acknowledged that it is confirmed."""
+        self.open = 0
+        """Connections that neither end has closed."""
         self._sockets: list[socket.socket] = []
         self._threads: list[threading.Thread] = []
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -231,6 +233,16 @@ class FakeNode:
         for each in (self._listener, *self._sockets):
             each.close()
 
+    def wait_open(self, most: int) -> None:
+        """Wait until at most so many connections are open; a minute at most."""
+        with self.cluster.changed:
+            assert self.cluster.changed.wait_for(lambda: self.open <= most, 60), self.open
+
+    def _opened(self, change: int) -> None:
+        with self.cluster.changed:
+            self.open += change
+            self.cluster.changed.notify_all()
+
     def count(self, kind: Type) -> int:
         """Return how many requests of a kind came."""
         return sum(frame.type == kind for frame in self.seen)
@@ -247,6 +259,7 @@ class FakeNode:
             except OSError:
                 return
             self._sockets.append(sock)
+            self._opened(1)
             self._start(self._converse, sock)
 
     def _converse(self, sock: socket.socket) -> None:
@@ -272,6 +285,7 @@ class FakeNode:
             pass
         with contextlib.suppress(OSError):
             sock.shutdown(socket.SHUT_RDWR)
+        self._opened(-1)
 
     def _one(self, arrived: Arrived) -> None:
         self.seen.append(arrived.frame)

@@ -21,7 +21,7 @@ from twinlog.errors import (
 from twinlog.finding import Finding, Search, find
 from twinlog.link import Link, error_of
 from twinlog.routing import Address, RoutingTable, parse_route
-from twinlog.session import ANY, MASTER, Ask, LinkDown, Session, Step
+from twinlog.session import ANY, MASTER, REDIRECTS_MAX, Ask, LinkDown, Session, Step
 from twinlog.wire import Frame, FrameError, Type
 
 T = TypeVar("T")
@@ -198,6 +198,43 @@ def test_a_change_follows_the_master() -> None:
     assert found.fields["created"] is True
     assert stage.asked == [("a", "METADATA"), ("a", "TOPIC"), ("b", "TOPIC")]
     assert stage.session.table.epoch == 8
+
+
+def test_nodes_that_name_each_other_are_not_asked_without_end() -> None:
+    """A few redirects are followed at once, then there is a pause, as after any refusal."""
+    stage = Stage(A)
+    others = {"a": B, "b": A}
+
+    def answer(name: str, frame: Frame) -> Reply:
+        if frame.type == Type.METADATA:
+            return metadata("a", 7)
+        at = others[name]
+        return error(frame.type, "not-master", retryable=True, epoch=7, host=at.host, port=at.port)
+
+    for to in (MASTER, ANY):
+        stage.asked.clear()
+        with pytest.raises(NotMaster):
+            stage.play(stage.session.call(Type.TOPIC, {}, deadline=stage.now + 9.0, to=to), answer)
+        pauses = [at for at, (name, _) in enumerate(stage.asked) if name == "pause"]
+        assert pauses
+        asked = [sum(kind == "TOPIC" for _, kind in stage.asked[: pauses[0]]), len(stage.asked)]
+        assert asked[0] == 1 + REDIRECTS_MAX
+        assert asked[1] < 150
+
+
+def test_a_node_that_moves_on_and_on_is_given_up() -> None:
+    """A node by name is looked for at its new address, a few times."""
+    stage = Stage(A)
+    ports = iter(range(9000, 9999))
+
+    def answer(name: str, frame: Frame) -> Reply:
+        if frame.type == Type.METADATA:
+            return metadata("a", 7, moved={"b": Address("127.0.0.1", next(ports))})
+        return DOWN
+
+    with pytest.raises(Unavailable):
+        stage.play(stage.session.call(Type.STATUS, {}, deadline=9.0, to="b"), answer)
+    assert sum(kind == "STATUS" for _, kind in stage.asked) == 1 + REDIRECTS_MAX
 
 
 @pytest.mark.parametrize("facts", [{}, {"epoch": 6, "host": B.host, "port": B.port}])

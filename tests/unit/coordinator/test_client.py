@@ -6,6 +6,7 @@ import socket
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from dataclasses import replace
 from typing import cast
 
 import pytest
@@ -130,6 +131,13 @@ async def odd_state(stream: trio.SocketStream, frame: wire.Frame) -> None:
     await reply(stream, frame, {"ok": True, "state": 5})
 
 
+async def babbles(stream: trio.SocketStream, frame: wire.Frame) -> None:
+    """Answer questions that nobody asked, and never the one that was."""
+    other = replace(frame, request=frame.request + 1)
+    for _ in range(2 * coordinator_client.STRAY_MAX):
+        await reply(stream, other, OK)
+
+
 async def test_an_answer_is_an_answer() -> None:
     async def body(client: CoordinatorClient, fake: Fake) -> None:
         assert await client.call({"op": "read"}) == OK
@@ -140,7 +148,7 @@ async def test_an_answer_is_an_answer() -> None:
     assert await against(good, body) == []
 
 
-@pytest.mark.parametrize("behave", [silent, reset, garbled, refuses, shapeless, odd_state])
+@pytest.mark.parametrize("behave", [silent, reset, garbled, refuses, shapeless, odd_state, babbles])
 async def test_everything_else_is_unknown(behave: Behave, mock_clock: MockClock) -> None:
     """The operation may have been carried out, so nobody may be told that it was not."""
 
