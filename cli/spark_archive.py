@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
 EVERY_SECONDS = 600.0
 """Between two runs when nothing else is said: a segment of 1 GiB is sealed less often."""
-OFFSET_MAX = 1 << 62
-"""A log offset behind every log's end."""
 
 
 def archive(
@@ -84,8 +82,7 @@ def archive(
     settings = job.ArchiveSettings(
         source, target, group, nodes, read_from, told, no_tell, replace, packing, age
     )
-    given = EVERY_SECONDS if config is None else config.archive.every
-    pause = parse_duration(every) if every else given
+    pause = _pause(every, config)
     with Run(context, master, report) as run:
         if follow:
             return _repeated(context, run, settings, pause)
@@ -125,6 +122,15 @@ def _target(to: Path | None, config: ClusterConfig | None) -> Path:
     raise Failure(Exit.USAGE, "nothing says where the archive is", hints=hints)
 
 
+def _pause(every: str, config: ClusterConfig | None) -> float:
+    """Return the seconds between two runs."""
+    given = EVERY_SECONDS if config is None else config.archive.every
+    pause = parse_duration(every) if every else given
+    if pause <= 0:
+        raise Failure(Exit.USAGE, "no time lies between two runs", hints=("name it, as 10m",))
+    return pause
+
+
 def _repeated(context: Context, run: Run, settings: ArchiveSettings, pause: float) -> int:
     """Archive again and again; return the exit code of the first run whose report is not fine.
 
@@ -157,8 +163,8 @@ def restore(
 ) -> int:
     """Write archived segments as log files again, byte for byte.
 
-    Exit 0: done, or with --check all whole. 1: offsets are missing between segments. 65: with
-    --check something is damaged.
+    Exit 0: done, or with --check all whole. 1: offsets are missing, between segments or of what
+    --range names. 65: something is damaged.
 
     Args:
         archive: Directory of the archive.
@@ -183,9 +189,11 @@ def restore(
 
 def _offsets(text: str) -> tuple[int, int]:
     """Return the log offsets of a range; only ``start``, ``end`` and numbers make sense here."""
+    from twinlog.spark.archive.job import LAST
+
     first, colon, last = text.partition(":")
-    start = 0 if first in ("", "start") else parse_whole(first)
-    end = OFFSET_MAX if last in ("", "end") else parse_whole(last)
+    start = -1 if first in ("", "start") else parse_whole(first)
+    end = LAST if last in ("", "end") else parse_whole(last)
     if not colon or start is None or end is None or start >= end:
         hints = ("write it as 0:4294967296, or start:",)
         raise Failure(Exit.USAGE, f"{text!r} is no range of log offsets", hints=hints)

@@ -105,7 +105,8 @@ def test_retention_deletes_what_is_proven_and_nothing_else(
 
     cluster.until(two_snapshots, "snapshots that let four files go")
     assert starts(cluster) == [0, 0] and files(cluster, "n1")[0] == 0
-    told = telling.tell(settings.servers, "g1", three, Whole(PlainEngine(), to, ()).namable)
+    whole = Whole(PlainEngine(), to, ())
+    told = telling.tell(settings.servers, "g1", three, whole.namable, lambda: manifest)
     assert [(one.node, one.archived, one.state) for one in told] == [
         ("n1", 3 * MiB, "told"), ("n2", 3 * MiB, "told"),
     ]  # fmt: skip

@@ -16,7 +16,7 @@ from tests.fakes.raw_log import RawNode, raw_nodes
 from tests.unit.client.fake_node import FakeCluster
 from tests.unit.twinlog.ours import SEGMENT, Ours
 from twinlog.errors import CorruptionError, TwinlogError
-from twinlog.spark.archive import job
+from twinlog.spark.archive import job, telling
 from twinlog.spark.archive.job import ArchiveSettings, RestoreSettings, archive, restore
 from twinlog.spark.archive.manifest import Manifest
 from twinlog.spark.archive.place import Place
@@ -211,6 +211,39 @@ def test_only_one_archive_counts(cluster: Cluster, tmp_path: Path) -> None:
         assert archive(PlainEngine(), replace(asked, replace=True)).verdict is Verdict.FINE
         assert {node.archive for node in nodes.values()} == {Place(two).newest().id}
     assert archive(PlainEngine(), settings(cluster, one)).verdict is Verdict.UNDECIDED
+
+
+def test_an_archive_that_went_back_is_not_called_told(cluster: Cluster, tmp_path: Path) -> None:
+    """Its directory was brought back from a copy: the nodes were told of more, and let it go."""
+    nodes, to = cluster[0], tmp_path / "archive"
+    whole = sealed(cluster)
+    for node in nodes.values():
+        node.confirm = 2 * SEGMENT
+    archive(PlainEngine(), settings(cluster, to))
+    for node in nodes.values():
+        node.confirm = whole
+    assert archive(PlainEngine(), settings(cluster, to)).verdict is Verdict.FINE
+    Place(to).path_of(2).unlink()
+    for node in nodes.values():
+        assert node.mark == whole
+        node.start = whole
+    found = archive(PlainEngine(), settings(cluster, to))
+    assert found.verdict is Verdict.DAMAGED
+    words = f"was told of offsets up to {whole}, the archive now ends at {2 * SEGMENT}"
+    assert {row[2] for row in found.tables["told"].rows} == {words}
+
+
+def test_what_another_run_told_meanwhile_is_no_loss(cluster: Cluster, tmp_path: Path) -> None:
+    """A run that knows an older manifest looks at the newest one before it says so."""
+    nodes, to = cluster[0], tmp_path / "archive"
+    archive(PlainEngine(), settings(cluster, to))
+    now = Place(to).newest()
+    older = replace(now, segments=now.segments[:2])
+    told = telling.tell(cluster[1], "g1", older, lambda some, above: some, Place(to).newest)
+    assert {(one.archived, one.state, one.differs) for one in told} == {
+        (sealed(cluster), "told", False)
+    }
+    assert {node.mark for node in nodes.values()} == {sealed(cluster)}
 
 
 def test_what_replaces_an_archive_is_read_from_the_start(cluster: Cluster, tmp_path: Path) -> None:
@@ -410,6 +443,12 @@ def test_follow_goes_by_the_cluster_file(
     assert main(words, PLAIN) == 130
     assert pauses == [420.0] * 3
     assert Place(tmp_path / "cold").newest().number == 1
+
+
+def test_follow_without_a_pause_is_refused(tmp_path: Path) -> None:
+    """It would keep a machine busy for nothing."""
+    words = ["spark", "archive", "--servers", "127.0.0.1:1", "--to", str(tmp_path / "archive")]
+    assert main([*words, "--follow", "--every", "0 s"], PLAIN) == 64
 
 
 def test_follow_ends_with_the_first_run_that_finds_damage(

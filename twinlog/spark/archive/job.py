@@ -18,17 +18,20 @@ Not here: who may delete what (``storage.retention``); reading archived rows (`a
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
+import os
 import shutil
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
 from twinlog.errors import CorruptionError, UsageError
 from twinlog.spark.archive.lease import Lease, collect
-from twinlog.spark.archive.manifest import Manifest, Segment
+from twinlog.spark.archive.manifest import ArchivedFile, Manifest, Segment
 from twinlog.spark.archive.place import (
     ORPHAN_SECONDS,
     Place,
@@ -47,6 +50,7 @@ from twinlog.spark.archive.sources import (
 )
 from twinlog.spark.archive.telling import Told, tell
 from twinlog.spark.archive.writing import (
+    COPY,
     Codec,
     check_segment,
     segment_bytes,
@@ -56,6 +60,7 @@ from twinlog.spark.asking import Asking
 from twinlog.spark.jobs.building import building
 from twinlog.spark.jobs.engine import Engine
 from twinlog.spark.jobs.report import Report, Rows, Value, Verdict
+from twinlog.store_files import FileSeries, is_store
 from twinlog.store_owner import owner_of
 
 PORTION_SEGMENTS = 16
@@ -100,11 +105,12 @@ def archive(engine: Engine, settings: ArchiveSettings) -> Report:
     run of many hours that ends early keeps what it has proven.
 
     Raises:
-        UsageError: There is no store.
+        UsageError: There is no store, or the archive's place is none.
         SourceUnavailable: No node answers.
         CorruptionError: The archive's own manifest is damaged, or it is another store's.
         TaskError: A segment could not be read or written, or holds something that is no record.
     """
+    _require_place(settings.to, settings.path)
     place = Place(settings.to)
     before = place.newest()
     source = unarchived(settings, before)
@@ -118,13 +124,35 @@ def archive(engine: Engine, settings: ArchiveSettings) -> Report:
                 written += proven
                 whole = Whole(engine, settings.to, written)
                 names = () if settings.silent else nodes
-                told = tell(names, done.group, after, whole.namable, replace=settings.replace)
+                told = tell(
+                    names, done.group, after, whole.namable, place.newest, replace=settings.replace
+                )
                 done = replace(done, after=after, told=told, wrong=whole.wrong)
         except BaseException:
             discard(place, lease.run)
             raise
         orphans = collect(place, lease, settings.orphans_after)
     return _archived(settings, replace(done, orphans=orphans))
+
+
+def _require_place(to: Path, store: Path | None) -> None:
+    """Do nothing when an archive may lie in a directory, which need not exist.
+
+    Raises:
+        UsageError: It is no directory, or belongs to a store: who removes that takes both.
+    """
+    _require_directory(to)
+    root = to.resolve()
+    inside = store is not None and store.resolve() in (root, *root.parents)
+    if inside or is_store(root):
+        text = f"{to} lies in a store, which an archive is to outlive"
+        raise UsageError(text, hint="name another directory, best on another disk")
+
+
+def _require_directory(path: Path) -> None:
+    if not path.is_dir() and (path.exists() or path.is_symlink()):
+        hint = "name a directory, or one that does not exist yet"
+        raise UsageError(f"{path} is no directory", code="exists", hint=hint)
 
 
 def portions(items: Sequence[Sealed], at_once: int) -> list[Sequence[Sealed]]:
@@ -294,6 +322,10 @@ def not_there(gaps: Sequence[tuple[int, int]]) -> str:
 # ── restore ─────────────────────────────────────────────────────────────────────────────────────
 
 
+LAST = 1 << 62
+"""A log offset behind every log's end."""
+
+
 @dataclass(frozen=True, slots=True)
 class RestoreSettings:
     """What to restore.
@@ -302,16 +334,16 @@ class RestoreSettings:
         archive: Directory of the archive.
         to: Directory of the store that is made.
         group: Whose segments.
-        start: First log offset wanted.
-        end: Log offset after the last one wanted.
+        start: First log offset wanted; -1: where the archive begins.
+        end: Log offset after the last one wanted; `LAST`: where it ends.
         check: Only look whether the archive is whole; write nothing.
     """
 
     archive: Path
     to: Path | None
     group: str = "g1"
-    start: int = 0
-    end: int = 1 << 62
+    start: int = -1
+    end: int = LAST
     check: bool = False
 
 
@@ -319,12 +351,15 @@ def restore(engine: Engine, settings: RestoreSettings) -> Report:
     """Write archived segments as log files again, or check that they are whole.
 
     A log file that is there already and has the same bytes counts; another one is an error. All of
-    it appears when it is whole: a run that ends early leaves ``to`` as it was.
+    it appears when it is whole: a run that ends early leaves ``to`` as it was. A store that is
+    there is locked meanwhile, and must be of the same cluster and group where it says so.
 
     Raises:
-        UsageError: The archive has nothing of the group in that range, or no target is named.
-        CorruptionError: The manifest is damaged.
-        TaskError: A file in the way, or a segment that is not whole (nothing of it is written).
+        UsageError: The archive has nothing of the group in that range, no target is named, or the
+            target cannot be one: a file, a store of another group, one that a node runs on.
+        CorruptionError: The manifest is damaged, a segment is not whole (nothing is written), or
+            the store that is there is another cluster's.
+        TaskError: A file could not be read or written.
     """
     manifest = Place(settings.archive).newest()
     segments = [
@@ -337,13 +372,14 @@ def restore(engine: Engine, settings: RestoreSettings) -> Report:
         hint = f"it has {', '.join(known)}" if known else "it is empty"
         text = f"the archive {settings.archive} has nothing of {settings.group} in that range"
         raise UsageError(text, code="not-archived", hint=hint)
-    gaps = manifest.holes(settings.group, settings.start, settings.end)
+    spans = [(segment.base, segment.end) for segment in segments]
     if settings.check:
         wrong = engine.spread(partial(check_segment, root=str(settings.archive)), segments)
-        return _restored(settings, segments, wrong, gaps)
+        return _restored(settings, segments, wrong, _gaps(settings, spans))
     if settings.to is None:
         raise UsageError("restoring needs a directory", hint="name it: --to DIRECTORY")
-    with building(settings.to) as aside:
+    _require_target(settings.to, settings.group, manifest)
+    with _locked(settings.to), building(settings.to) as aside:
         for folder in RESTORED:
             (aside / folder).mkdir(parents=True)
         work = partial(
@@ -351,7 +387,65 @@ def restore(engine: Engine, settings: RestoreSettings) -> Report:
         )
         wrong = engine.spread(work, segments)
         _appear(aside, settings.to)
-    return _restored(settings, segments, wrong, gaps)
+    spans += [(file.start, file.end) for file in FileSeries(settings.to / "commitlog").files]
+    return _restored(settings, segments, wrong, _gaps(settings, spans))
+
+
+def _gaps(settings: RestoreSettings, spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return the log offsets that are wanted, and that none of ``spans`` has."""
+    held = sorted(spans)
+    at = held[0][0] if settings.start < 0 else settings.start
+    end = max(end for _, end in held) if settings.end == LAST else settings.end
+    found: list[tuple[int, int]] = []
+    for start, stop in [*held, (end, end)]:
+        if at < min(start, end):
+            found.append((at, min(start, end)))
+        at = max(at, stop)
+    return found
+
+
+def _require_target(to: Path, group: str, manifest: Manifest) -> None:
+    """Do nothing when log files may be restored into a directory, which need not exist.
+
+    Raises:
+        UsageError: It is none, or a store of another group.
+        CorruptionError: It is a store of another cluster.
+    """
+    for path in (to, *(to / name for name in ("commitlog", "twinlog", RESTORED[0]))):
+        _require_directory(path)
+    if to == to.parent:
+        raise UsageError(f"{to} is no place for a store", hint="name a directory in it")
+    owner = owner_of(to)
+    if owner is not None:
+        if owner.group != group:
+            text = f"{to} belongs to the group {owner.group!r}, not to {group!r}"
+            raise UsageError(text, hint="restore into an empty directory")
+        manifest.require(owner.cluster, f"{to} is of")
+
+
+@contextmanager
+def _locked(to: Path) -> Generator[None]:
+    """Hold the lock of a store that is there already, as a node does; nothing where there is none.
+
+    Nobody in this process may open the file meanwhile: closing it would drop the lock.
+
+    Raises:
+        UsageError: A node runs on it.
+    """
+    try:
+        fd = os.open(to / "lock", os.O_RDWR)
+    except FileNotFoundError:
+        yield
+        return
+    try:
+        try:
+            fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1)
+        except OSError:
+            hint = "stop it, or restore into an empty directory"
+            raise UsageError(f"a node runs on {to}", code="directory-in-use", hint=hint) from None
+        yield
+    finally:
+        os.close(fd)
 
 
 RESTORED = ("twinlog/batches", "commitlog")
@@ -390,7 +484,7 @@ def restore_segment(segment: Segment, root: str, aside: str, to: str) -> str:
     name = f"{segment.base:020d}"
     for file in segment.files:
         if file.kind == "batches":
-            _restore_batches(Path(root) / file.path, Path(aside), segment)
+            _restore_batches(Path(root), file, Path(aside), segment)
     there = Path(to) / "commitlog" / name
     if there.exists():
         if _same(there, segment):
@@ -417,10 +511,17 @@ def _same(target: Path, segment: Segment) -> bool:
     return sha256_of(target) == segment.sha256
 
 
-def _restore_batches(source: Path, to: Path, segment: Segment) -> None:
-    folder = to / RESTORED[0]
+def _restore_batches(root: Path, file: ArchivedFile, to: Path, segment: Segment) -> None:
+    folder, source = to / RESTORED[0], root / file.path
     part = folder / f".{segment.base:020d}.{uuid.uuid4().hex}"
-    part.write_bytes(source.read_bytes())
+    try:
+        data = source.read_bytes()
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+        raise CorruptionError(f"{source} is gone", file=str(source), hint=COPY) from None
+    if hashlib.sha256(data).hexdigest() != file.sha256:
+        text = f"{source} is not what was written"
+        raise CorruptionError(text, file=str(source), hint=COPY)
+    part.write_bytes(data)
     sync_file(part)
     part.replace(folder / f"{segment.base:020d}")
     sync_directory(folder)

@@ -1,8 +1,9 @@
 """The manifest: what an archive holds, which files hold it, and its history; pure.
 
 A manifest lists segments, oldest first for each group. A segment is one whole log file: its bytes
-can be made again from its files, and their SHA-256 is ``sha256``. Manifests are numbered from 1 and
-each names the SHA-256 of the one before, so a rewritten one is noticed. An archive belongs to one
+can be made again from its files, and their SHA-256 is ``sha256``. Manifests are numbered from 1;
+each names the SHA-256 of the one before, and has a checksum of what it says, so one that was
+changed is noticed, the newest as well. Those of version 1 have none. An archive belongs to one
 cluster: two histories in one manifest would be read as one.
 
 Offsets are log offsets in bytes, ends exclusive; times are milliseconds since 1970.
@@ -20,7 +21,11 @@ from itertools import pairwise
 
 from twinlog.errors import CorruptionError
 
-VERSION = 1
+VERSION = 2
+READ = (1, 2)
+"""Versions that are read."""
+COPY = "bring the manifest back from a copy of the archive"
+
 MIXED = "__mixed__"
 """Stands for a topic in the path of a file that holds several small ones."""
 
@@ -136,8 +141,7 @@ class Manifest:
                 if two.base < one.end:
                     spans = f"{one.base}..{one.end} and {two.base}..{two.end}"
                     text = f"{name} lists {spans} of {group}, which overlap"
-                    hint = "bring the manifest back from a copy of the archive"
-                    raise CorruptionError(text, hint=hint, offset=two.base)
+                    raise CorruptionError(text, hint=COPY, offset=two.base)
 
     def files(self) -> set[str]:
         """Return the paths of all files it names."""
@@ -183,30 +187,73 @@ class Manifest:
     def text(self) -> str:
         """Return its JSON text, the same for the same content."""
         fields: dict[str, object] = {"version": VERSION, **asdict(self)}
-        return json.dumps(fields, sort_keys=True, indent=1) + "\n"
+        return _written(fields | {"checksum": digest(_written(fields))})
+
+
+def _written(fields: Mapping[str, object]) -> str:
+    return json.dumps(fields, sort_keys=True, indent=1) + "\n"
 
 
 def digest(text: str) -> str:
     """Return the SHA-256 of a manifest's text."""
-    return hashlib.sha256(text.encode()).hexdigest()
+    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
 
 
 def parse(text: str, name: str) -> Manifest:
     """Return the manifest in ``text``.
 
     Raises:
-        CorruptionError: It is none, is of a later version, or its segments overlap.
+        CorruptionError: It is none, was changed, is of a later version, or its segments overlap.
     """
     try:
         fields = json.loads(text)
-        if fields.pop("version") != VERSION:
-            raise CorruptionError(f"{name} is of another version of twinlog", file=name)
+        version = fields["version"]
+        if version not in READ:
+            text = f"{name} is of version {version}, this twinlog reads {READ[0]} to {READ[-1]}"
+            raise CorruptionError(text, file=name, hint="use the twinlog that wrote it")
+        checksum = fields.pop("checksum", None)
+        if version > 1 and checksum != digest(_written(fields)):
+            text = f"{name} is not what was written: it was changed, or is damaged"
+            raise CorruptionError(text, file=name, hint=COPY)
+        del fields["version"]
         segments = [_segment(item) for item in fields.pop("segments")]
         found = Manifest(**fields, segments=segments)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise CorruptionError(f"{name} is no manifest: {error}", file=name) from None
+        _require_typed(found)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        text = f"{name} is no manifest: {error}"
+        raise CorruptionError(text, file=name, hint=COPY) from None
     found.require_apart(name)
     return found
+
+
+def _require_typed(found: Manifest) -> None:
+    """Do nothing when every value is one that could have been written.
+
+    Raises:
+        ValueError: One is not.
+    """
+    numbers: list[object] = [found.number]
+    texts: list[object] = [found.previous, found.tool, found.id, found.cluster]
+    for one in found.segments:
+        numbers += [one.base, one.end, one.records, one.records_end]
+        texts += [one.group, one.sha256, one.rest]
+        for file in one.files:
+            numbers += [file.rows, file.bytes, file.first, file.last]
+            numbers += [file.oldest_ms, file.newest_ms]
+            texts += [file.path, file.kind, file.sha256]
+    for value in numbers:
+        if type(value) is not int:
+            raise ValueError(f"{value!r} is no number")
+    for value in texts:
+        if not isinstance(value, str):
+            raise ValueError(f"{value!r} is no text")
+    for one in found.segments:
+        bytes.fromhex(one.rest)
+        if not 0 <= one.base <= one.records_end <= one.end:
+            raise ValueError(f"a segment goes from {one.base} to {one.end}")
+        for file in one.files:
+            if file.path.startswith("/") or ".." in file.path.split("/"):
+                raise ValueError(f"the file {file.path} lies outside of the archive")
 
 
 def _segment(fields: dict[str, object]) -> Segment:

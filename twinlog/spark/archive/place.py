@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import uuid
 from collections.abc import Sequence
 from dataclasses import replace
@@ -25,6 +26,8 @@ from twinlog.spark.archive.manifest import Manifest, Segment, digest, parse
 META = "_twinlog"
 ORPHAN_SECONDS = 24 * 3600.0
 """A run that gave no sign for so long is dead; a file of no run that is younger is left alone."""
+
+_NUMBERED = re.compile(r"manifest-(\d{20})\.json", re.ASCII)
 
 TRIES = 10
 """Commits tried against other writers before giving up."""
@@ -50,11 +53,11 @@ class Place:
         if not numbers:
             return Manifest()
         path = self.path_of(numbers[-1])
-        found = parse(path.read_text(encoding="utf-8"), str(path))
+        found = parse(_text(path), str(path))
         if found.number != numbers[-1]:
             raise CorruptionError(f"{path} says it is number {found.number}", file=str(path))
         before = self.path_of(found.number - 1)
-        if before.is_file() and digest(before.read_text(encoding="utf-8")) != found.previous:
+        if before.is_file() and digest(_text(before)) != found.previous:
             text = f"{path} does not follow the manifest before it: one of them was changed"
             raise CorruptionError(text, file=str(path))
         return found
@@ -62,8 +65,8 @@ class Place:
     def _numbers(self) -> list[int]:
         folder = self.root / META
         names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
-        found = [name[9:-5] for name in names if name.startswith("manifest-")]
-        return sorted(int(number) for number in found if number.isdigit())
+        found = [_NUMBERED.fullmatch(name) for name in names]
+        return sorted(int(one[1]) for one in found if one is not None)
 
     def commit(self, added: Sequence[Segment], run: Path, cluster: str = "") -> Manifest:
         """Add segments to the archive and return the manifest that has them.
@@ -84,7 +87,7 @@ class Place:
             now = self.newest()
             now.require(cluster, "what is added is of")
             path = self.path_of(now.number)
-            text = path.read_text(encoding="utf-8") if now.number else ""
+            text = _text(path) if now.number else ""
             following = now.after(added, digest(text) if text else "")
             name = now.id or uuid.uuid4().hex
             following = replace(following, id=name, cluster=now.cluster or cluster)
@@ -120,6 +123,11 @@ class Place:
         """Return the files of segments that no manifest names: of runs at work, or orphans."""
         found, named = self.stored(), self.newest().files()
         return [path for path in found if path.relative_to(self.root).as_posix() not in named]
+
+
+def _text(path: Path) -> str:
+    """Return the text of a manifest; bytes that are none spoil its checksum, and are told so."""
+    return path.read_bytes().decode("utf-8", "surrogateescape")
 
 
 def taken_away(run: Path) -> UnavailableError:

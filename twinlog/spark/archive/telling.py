@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from dataclasses import replace as changed
 from typing import cast
 
 from twinlog.errors import TwinlogError
@@ -62,6 +63,7 @@ def tell(
     group: str,
     manifest: Manifest,
     namable: Namable,
+    newest: Callable[[], Manifest],
     *,
     replace: bool = False,
 ) -> list[Told]:
@@ -75,6 +77,7 @@ def tell(
         group: The archive's.
         manifest: What the archive has.
         namable: Looks at the files and says what of it is whole (`archive.proof.Whole`).
+        newest: Returns what the archive has by now: another run may have told more meanwhile.
         replace: It counts from now on, whatever archive has counted so far.
 
     Raises:
@@ -102,10 +105,11 @@ def tell(
         segments = manifest.of_group(group)
         named = namable(segments, above)
         whole = len(named) == len(segments)
-        return [
+        told = [
             one if isinstance(one, Told) else _told(nodes, one, order, named, whole)
             for one in known
         ]
+        return _beyond(told, group, manifest, newest)
     finally:
         nodes.close()
 
@@ -166,6 +170,36 @@ def _told(
     except TwinlogError as error:
         return Told(name, mark, error.text, error.code == "archive" and "differs" in error.text)
     return Told(name, mark, "told" if whole else "told what is whole before the damage")
+
+
+def _beyond(
+    told: Sequence[Told], group: str, manifest: Manifest, newest: Callable[[], Manifest]
+) -> list[Told]:
+    """Return the answers; a mark behind the end of its own archive is none that says ``told``.
+
+    The archive's directory is older than what was told of it, as one that was brought back from a
+    copy: what lies between may be nowhere any more.
+    """
+
+    def end(found: Manifest) -> int:
+        return max((segment.end for segment in found.of_group(group)), default=0)
+
+    def lost(one: Told) -> bool:
+        return not one.other and one.archived is not None and one.archived > have
+
+    have = end(manifest)
+    if any(map(lost, told)):
+        have = end(newest())
+    return [
+        changed(
+            one,
+            state=f"was told of offsets up to {one.archived}, the archive now ends at {have}",
+            differs=True,
+        )
+        if lost(one)
+        else one
+        for one in told
+    ]
 
 
 def _archive(status: Frame) -> str:

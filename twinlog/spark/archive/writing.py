@@ -56,6 +56,9 @@ SMALL_TOPIC = 64 * MiB
 
 CODECS = ("zstd", "snappy", "gzip", "none")
 
+COPY = "bring the file back from a copy of the archive"
+"""What to do about a file that is gone or damaged."""
+
 
 @dataclass(frozen=True, slots=True)
 class Codec:
@@ -397,6 +400,9 @@ class _Reading:
     def _tried(self, work: Callable[[], Any]) -> Any:
         try:
             return work()
+        except (FileNotFoundError, NotADirectoryError):
+            text = f"{self._path} is gone"
+            raise CorruptionError(text, file=str(self._path), hint=COPY) from None
         except arrow().ArrowException as error:
             why = str(error).splitlines()[0]
         except OSError as error:
@@ -456,7 +462,7 @@ def check_segment(segment: Segment, root: str) -> str:
             digest.update(data)
     except CorruptionError as error:
         return error.text
-    except FileNotFoundError as error:
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
         return f"{error.filename} is gone"
     same = digest.hexdigest() == segment.sha256
     return "" if same else f"segment {segment.base} made again has another SHA-256"
