@@ -131,7 +131,8 @@ def table_of(
     first = int(starts[0])
     raw = np.frombuffer(memoryview(data)[first:end], np.uint8)
     at = starts - first
-    head = raw[at[:, None] + np.arange(88)].view(np.dtype(list(HEAD_FIELDS)))[:, 0]
+    heads = np.ndarray((max(len(raw) - 87, 0),), "V88", raw, strides=(1,))  # one at every byte
+    head = heads[at].view(np.dtype(list(HEAD_FIELDS)))
     if (head["magic"] != MAGIC_V1).any() or (head["sys_flag"] & 0x30).any():
         columns = _row_by_row(data, starts.tolist())
     else:
@@ -296,9 +297,8 @@ def _joined(table: Any) -> Any:
 
 
 def _one(column: Any) -> Any:
-    """Return a column as one array."""
-    found = column.combine_chunks()
-    return found.chunk(0) if hasattr(found, "num_chunks") else found
+    """Return a column as one array; a single chunk would be copied by ``combine_chunks``."""
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
 def _fixed(values: Any, width: int) -> Any:

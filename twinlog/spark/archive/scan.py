@@ -26,7 +26,7 @@ from twinlog.layout import BLANK
 from twinlog.spark import room
 from twinlog.spark.archive.rows import numpy, starts_of
 from twinlog.spark.asking import Asking
-from twinlog.spark.remote_log import Piece, Proof, RemoteLog, proven
+from twinlog.spark.remote_log import ENTRY_BYTES, Piece, Proof, RemoteLog, proven
 from twinlog.store_files import log_file, store_root
 from twinlog.units import KiB, MiB
 
@@ -37,7 +37,6 @@ times as much cost twice the CPU: every step then fetches its columns from memor
 RECORD_MAX = 8 * MiB
 REST_MAX = 64 * KiB
 """Most bytes behind the records of a segment that are no zeros and no record: the blank has 8."""
-PROOF_BYTES = 8 * MiB
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,9 +127,7 @@ class Scan:
         self.records_end = sealed.base
         self._windows: list[tuple[int, int]] = []
         try:
-            if sealed.batches and sealed.asking is None:
-                self._prove()
-            self._look()
+            self._look(Proof(sealed.base) if sealed.batches and sealed.asking is None else None)
         except BaseException:
             self._file.close()
             raise
@@ -158,16 +155,6 @@ class Scan:
             done += count
         return data
 
-    def _prove(self) -> None:
-        """Compare every batch with its entry."""
-        sealed, entries = self._sealed, self.index.rstrip(b"\0")
-        check = Proof(sealed.base)
-        entries += bytes(-len(entries) % 48)
-        for at in range(sealed.base, sealed.end, PROOF_BYTES):
-            check.take(self.read(at, PROOF_BYTES), entries)
-            entries = b""
-        check.finish(sealed.end)
-
     def _whole(self, at: int) -> tuple[memoryview, int, int, int]:
         """Return (bytes, index after the last whole record, code, records) of a window."""
         size = WINDOW
@@ -178,11 +165,19 @@ class Scan:
                 return data, stop, code, count
             size = WINDOW + RECORD_MAX
 
-    def _look(self) -> None:
-        """Find where windows and the records end, and how many bytes each topic has."""
-        at = self._sealed.base
+    def _look(self, proof: Proof | None) -> None:
+        """Find where windows and the records end, and how many bytes each topic has.
+
+        Every batch is compared with its entry on the way, in front of what is made of its records.
+        """
+        at = seen = self._sealed.base
+        entries = self.index.rstrip(b"\0")
+        entries += bytes(-len(entries) % ENTRY_BYTES)
         while at < self._sealed.end:
             data, stop, code, count = self._whole(at)
+            if proof is not None:
+                proof.take(data[seen - at :], entries)
+                entries, seen = b"", max(seen, at + len(data))
             self.records += count
             self._count(data, stop)
             if stop:
@@ -196,6 +191,8 @@ class Scan:
                 text = f"{self._sealed.name} holds no record at {at}: {what}"
                 raise CorruptionError(text, hint=hint, offset=at, file=self._sealed.name)
         self.records_end = at
+        if proof is not None:
+            proof.finish(self._sealed.end)
 
     def _count(self, data: memoryview, stop: int) -> None:
         """Add the bytes of each topic in a window."""
