@@ -17,8 +17,8 @@ from typing import Annotated
 from cli.context import Context
 from cli.failures import Exit, Failure
 from cli.log import index_capacity, open_store, show
-from cli.log_dump import Item, Window, of_record, walk
-from cli.log_names import hides, lost_bytes, require
+from cli.log_dump import Window, of_record, walk
+from cli.log_names import lost_bytes, require
 from cli.message_format import as_fields, parse_format
 from cli.options import Output
 from cli.parsing import PRIVATE
@@ -56,7 +56,8 @@ def find(
 ) -> int:
     """Find records by key, unique id, log offset, message id or time.
 
-    Exit 0: found. 1: there is none. 2: none in what a damaged log still says. 66: no such topic.
+    Exit 0: found. 1: there is none. 2: none in what a damaged log still says, or with --at perhaps
+    not the first. 66: no such topic.
 
     Args:
         directory: The data directory of a node, or a store of RocketMQ.
@@ -79,25 +80,43 @@ def find(
     if queue is not None and (at is None or topic is None):
         raise Failure(Exit.USAGE, "--queue goes with --at and --topic")
     capacity = index_capacity(index_slots, index_cells)
+    ms = None if at is None else _moment(at, context)
     with open_store(directory) as store:
         store.index_capacity = capacity
-        found = _found(store, asked, (topic, queue), context)
-        records = list(islice((r for r in found if store_find.belongs(r, topic)), MOST + 1))
-        if len(records) > MOST:
-            context.printer.note(f"there are more: these are {MOST}")
-            del records[MOST:]
+        found = _found(store, asked, (topic, queue), ms)
+        records = _at_most(found, topic, context)
         queued = {e.log_offset for r in records for e in _entries(store, r)}
-        items: list[Item] = [
-            of_record(r, in_queue=r.log_offset in queued, bodies=bodies) for r in records
-        ]
-        lost = 0 if items else lost_bytes(store)
+        items = [of_record(r, in_queue=r.log_offset in queued, bodies=bodies) for r in records]
+        lost = _unread(store, records, ms)
         if not items and not lost:
             require(store, topic, queue)
     show(items, directory, context, kind="LogFind")
-    if lost:
-        what = f"nothing was found, but {lost} bytes of {directory} cannot be read"
-        raise Failure(Exit.UNDECIDED, what, hints=(f"see: twinlog log verify {directory}",))
+    unread = f"{lost} bytes of {directory} cannot be read"
+    if lost and (at or not items):
+        what = "there may be an earlier one:" if items else "nothing was found, but"
+        raise _undecided(f"{what} {unread}", directory)
+    if lost and (key or unique_id):
+        context.printer.note(f"there may be more than this: {unread}")
     return Exit.OK if items else Exit.NO
+
+
+def _undecided(text: str, directory: Path) -> Failure:
+    return Failure(Exit.UNDECIDED, text, hints=(f"see: twinlog log verify {directory}",))
+
+
+def _at_most(found: Iterator[Record], topic: str | None, context: Context) -> list[Record]:
+    records = list(islice((r for r in found if store_find.belongs(r, topic)), MOST + 1))
+    if len(records) > MOST:
+        context.printer.note(f"there are more: these are {MOST}")
+        del records[MOST:]
+    return records
+
+
+def _unread(store: StoreReader, found: list[Record], ms: int | None) -> int:
+    """Return how many bytes that cannot be read may hold an answer besides those found."""
+    if found and ms is not None:
+        return store_find.unread_before(store, found[0].log_offset, ms)
+    return lost_bytes(store)
 
 
 def _entries(store: StoreReader, record: Record) -> Iterator[Entry]:
@@ -110,7 +129,7 @@ def _found(
     store: StoreReader,
     asked: dict[str, str | int | None],
     place: tuple[str | None, int | None],
-    context: Context,
+    ms: int | None,
 ) -> Iterator[Record]:
     topic, queue = place
     match asked:
@@ -127,7 +146,7 @@ def _found(
         case {"id": str(text)}:
             one = store_find.by_id(store, text)
         case _:
-            ms = _moment(str(asked["at"]), context)
+            assert ms is not None, "one of them is asked for"
             if topic is not None and queue is not None:
                 one = store_find.by_queue_time(store, topic, queue, ms)
             else:
@@ -199,7 +218,7 @@ def cat(
             require(store, topic, queue)
     if lost:
         what = f"{sum(lost)} bytes of {directory} cannot be read: there may be more than this"
-        raise Failure(Exit.UNDECIDED, what, hints=(f"see: twinlog log verify {directory}",))
+        raise _undecided(what, directory)
     return Exit.OK
 
 
@@ -215,7 +234,7 @@ def _stored(store: StoreReader, window: Window, lost: list[int]) -> Iterator[mem
     for found in walk(store, window):
         if isinstance(found, Record):
             yield store.series.read(found.log_offset, found.size)
-        elif isinstance(found, Damage) and hides(found):
+        elif isinstance(found, Damage) and found.hides:
             lost.append(found.length)
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from cli.failures import Exit, Failure, nearest
 from twinlog import store_find
-from twinlog.store_log import Damage, Harm
 from twinlog.store_reader import StoreReader
 
 NUMBERS = 10
@@ -19,16 +18,8 @@ NUMBERS = 10
 
 
 def lost_bytes(store: StoreReader) -> int:
-    """Return how many bytes of the log cannot be read and may hold records.
-
-    The torn tail of a log was never part of it.
-    """
-    return sum(piece.length for piece in store.damage if hides(piece))
-
-
-def hides(damage: Damage) -> bool:
-    """Whether there may be records in a stretch that cannot be read."""
-    return damage.harm in (Harm.DAMAGE, Harm.UNREADABLE)
+    """Return how many bytes of the log cannot be read and may hold records."""
+    return sum(piece.length for piece in store.damage if piece.hides)
 
 
 def require(store: StoreReader, topic: str | None, queue: int | None = None) -> None:

@@ -103,9 +103,10 @@ def _answer(directory: Path, plan: Repair, folder: str | None, context: Context)
         for one in plan.lost
     ]
     damaged = any(finding.grade is Grade.DAMAGE for finding in plan.lost)
-    tables = [
-        Table(columns("ACTION PATH OFFSET> SIZE> WHY"), [_row(action) for action in plan.actions])
-    ]
+    tables: list[Table] = []
+    if actions:
+        steps = [_row(action) for action in plan.actions]
+        tables.append(Table(columns("ACTION PATH OFFSET> SIZE> WHY"), steps))
     if lost:
         rows: list[tuple[Cell, ...]] = [(f.file, f.offset, f.length, f.what) for f in plan.lost]
         title = "lost" if damaged else "unreadable"
@@ -128,7 +129,7 @@ def _answer(directory: Path, plan: Repair, folder: str | None, context: Context)
                 "kept_in": kept_in,
             },
             head=head,
-            tables=tables if actions or lost else (),
+            tables=tables,
             tail=kept,
             items=[*actions, *lost],
             names=[action.path for action in plan.actions],

@@ -20,7 +20,7 @@ from twinlog.errors import CorruptionError, UsageError
 from twinlog.layout import LIGHT_PREFIX, LIGHT_PROPERTY
 from twinlog.record import Record, decode
 from twinlog.store_config import topic_queues
-from twinlog.store_log import Run
+from twinlog.store_log import Damage, Run
 from twinlog.store_queues import light_places
 from twinlog.store_reader import StoreReader
 
@@ -172,6 +172,22 @@ def by_queue_time(store: StoreReader, topic: str, queue: int, ms: int) -> Record
         if record is not None and record.store_timestamp >= ms:
             return record
     return None
+
+
+def unread_before(store: StoreReader, offset: int, ms: int) -> int:
+    """Return how many bytes before log offset ``offset`` may hold a record of ``ms`` or later.
+
+    They cannot be read, and nothing older than ``ms`` lies behind them: store times rise.
+    """
+    unread = 0
+    for piece in store.pieces(0, offset):
+        if isinstance(piece, Run):
+            first = store.record_at(piece.offset)
+            if first is not None and first.store_timestamp < ms:
+                unread = 0
+        elif isinstance(piece, Damage) and piece.hides:
+            unread += piece.length
+    return unread
 
 
 def places(store: StoreReader) -> set[tuple[str, int]]:

@@ -87,6 +87,11 @@ class Damage:
     what: str
     harm: Harm = Harm.DAMAGE
 
+    @property
+    def hides(self) -> bool:
+        """Whether there may be records in it; the torn tail of a log was never part of it."""
+        return self.harm in (Harm.DAMAGE, Harm.UNREADABLE)
+
 
 Piece = Run | Blank | Damage
 Watch = Callable[[int], None]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -148,6 +149,34 @@ def test_what_damage_hides(capsys: pytest.CaptureFixture[str], tmp_path: Path) -
     assert len(said.out.splitlines()) == len(manifest("01-basic")["messages"]) - 1
     assert f"error: 292 bytes of {root} cannot be read: there may be more than this" in said.err
     assert main(["log", "cat", str(root), "--range=-3:"], {}) == 0
+
+
+def test_the_first_of_a_time_may_lie_in_damage(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Behind damage it is the first that can be read (2); behind an older one the first (0)."""
+    root = unpack("01-basic", tmp_path)
+    stored = manifest("01-basic")["messages"]
+    times = [m["store_timestamp"] for m in stored]
+    i = next(i for i in range(5, len(stored)) if times[i - 1] < times[i] < times[i + 1])
+    flip(root / "commitlog" / f"{0:020d}", stored[i]["physical_offset"] + 88)
+
+    def asked(ms: int) -> int:
+        at = datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds")
+        return main(["log", "find", str(root), "--at", at.replace("+00:00", "Z"), "-o", "name"], {})
+
+    assert asked(times[i]) == 2  # it said 0, and the one behind
+    said = capsys.readouterr()
+    assert "there may be an earlier one: " in said.err
+    assert said.out.strip().endswith(str(stored[i + 1]["physical_offset"]))
+    assert asked(times[i - 1]) == 0
+    assert asked(times[i + 1]) == 2  # nobody knows the time of the one that cannot be read
+    later = next(ms for ms in times if ms > times[i + 1])
+    assert asked(later) == 0
+    key = next(m["properties"]["KEYS"] for m in stored[i + 1 :] if m["properties"].get("KEYS"))
+    capsys.readouterr()
+    assert main(["log", "find", str(root), "--key", key.split()[0]], {}) == 0
+    assert "there may be more than this: " in capsys.readouterr().err
 
 
 def test_keys_that_no_index_covers(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 from cli.app import main
 from storage import Store, StoreSettings, Token, Who
 from storage.disk import RealDisk
-from tests.golden.manifest import unpack
+from tests.golden.manifest import manifest, unpack
 from tests.unit.twinlog.ours import flip
 
 WHO = Who("c", "g1", "n1", 4)
@@ -74,6 +74,19 @@ def test_a_lost_newest_file_is_told(capsys: pytest.CaptureFixture[str], tmp_path
     assert main(["log", "verify", str(root)], {}) == 0  # what is left is in order, and cut is kept
     assert any((root / found["kept_in"] / "consumequeue").rglob("0*"))
     assert main(["log", "repair", str(root), "--yes"], {}) == 0
+
+
+def test_damage_that_nothing_can_be_done_about(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """What is lost is shown, and no header of actions without one."""
+    root = unpack("02-rollover", tmp_path)
+    lost = next(m for m in manifest("02-rollover")["messages"] if m["physical_offset"] > 65536)
+    flip(root / "commitlog" / f"{65536:020d}", lost["physical_offset"] - 65536 + 88)
+    assert main(["log", "repair", str(root), "--dry-run"], {}) == 65
+    said = capsys.readouterr().out
+    assert "0 to do, 1 lost" in said
+    assert "ACTION" not in said
 
 
 def test_recover(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
