@@ -142,6 +142,10 @@ def failover(
             facts=(view.coordinator_reason, "roles cannot change while it is away"),
             hints=("start it: twinlog coordinator start",),
         )
+    if to is not None and view.master is not None and to == view.master.name == view.leader:
+        context.printer.note(f"{to} is master already")
+        context.printer.answer(status_answer(view, context.wall_ms(), "Failover"))
+        return Exit.OK
     plan = plan_failover(view, to)
     if not _agreed(plan, context, dry_run=dry_run, yes=yes):
         return Exit.OK if dry_run else Exit.NO

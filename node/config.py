@@ -15,6 +15,7 @@ file and the reference page (``node.config_pages``).
 from __future__ import annotations
 
 import ipaddress
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,7 +60,11 @@ from node.config_sources import (
 )
 from node.limits import Limits
 from replication.coordinator_store import read_run_file
+from twinlog.session import ANY, MASTER, SLAVE
 from twinlog.units import parse_whole
+
+ROLE_WORDS = frozenset({MASTER, SLAVE, ANY})
+"""What commands take where they also take a node's name: such a node could never be asked."""
 
 __all__ = ["ClusterConfig", "ConfigError", "CoordinatorConfig", "Mistake", "NodeConfig", "load"]
 
@@ -195,7 +200,7 @@ class _Check:
             self.document.add(Origin("file", self.path.name), "no [[node]] is defined", hint)
         sound = [node for node in nodes if node is not None]
         endpoints = self._endpoints(coordinator.endpoints) if coordinator else ()
-        self._together(sound)
+        self._together(sound, self._coordinators(coordinator, endpoints) if coordinator else {})
         in_sync_min = self._in_sync_min(len(nodes))
         if self.document.mistakes or not (cluster and coordinator and log and archive):
             raise ConfigError(self.document.mistakes, file=self.path.name)
@@ -367,15 +372,25 @@ class _Check:
             self.document.add(origin, text, f"use at most {nodes}")
         return given
 
-    def _together(self, nodes: list[NodeConfig]) -> None:
-        """Check what only several settings say together."""
-        taken: dict[object, str] = {}
+    def _coordinators(
+        self, coordinator: CoordinatorSection, endpoints: tuple[tuple[str, int], ...]
+    ) -> dict[object, str]:
+        """Return what the coordinator takes: its folder and its ports."""
+        taken: dict[object, str] = dict.fromkeys(endpoints, "coordinator.endpoints")
+        taken["data", _same(self.path.parent / coordinator.data)] = "coordinator.data"
+        return taken
+
+    def _together(self, nodes: list[NodeConfig], taken: dict[object, str]) -> None:
+        """Check what only several settings say together; ``taken`` is what is not the nodes'."""
         names = [node.name for node in nodes]
         for node in nodes:
             if names.count(node.name) > 1:
                 text = f'name is "{node.name}" more than once'
                 self.document.add(self._origin(node, "name"), text, "every node has its own")
-            self._once(taken, node, "data", ("data", node.data), f"data folder {node.data}")
+            if node.name in ROLE_WORDS:
+                text = f'name is "{node.name}", which commands take for a role'
+                self.document.add(self._origin(node, "name"), text, "use another one, such as n1")
+            self._once(taken, node, "data", ("data", _same(node.data)), f"data folder {node.data}")
             self._folders(taken, node)
             ports = (node.listen.clients, node.listen.slaves, node.listen.http)
             for key, port in zip(("clients", "slaves", "http"), ports, strict=True):
@@ -397,7 +412,7 @@ class _Check:
         """Check the folders of the log: each of one store, and one of them takes new files."""
         for number, folder in enumerate(node.log_folders):
             what = f"log folder {folder}"
-            self._once(taken, node, f"log_folders[{number}]", ("data", folder), what)
+            self._once(taken, node, f"log_folders[{number}]", ("data", _same(folder)), what)
         every = {node.data / "commitlog", *node.log_folders}
         for folder in sorted(node.log_folders_closed - every):
             text = f"{folder} is closed, but it is no log folder of {node.name}"
@@ -464,6 +479,11 @@ def _limits(limits: LimitsSection, read: ReadSection) -> Limits:
         spin_seconds=limits.spin,
         long_poll_seconds_max=read.long_poll,
     )
+
+
+def _same(folder: Path) -> str:
+    """Return the one spelling of a folder that is written in several ways."""
+    return os.path.normpath(folder)
 
 
 def _family(address: str) -> int | None:

@@ -213,7 +213,7 @@ class Register:
             return None
         absent = ", ".join(self._absent())
         text = f"the register started again and waits for the reports of more than half: {absent}"
-        hint = f"start these nodes, or vouch for them: twinlog coordinator vouch {absent}"
+        hint = f"start these nodes: twinlog node start {self._absent()[0]}"
         return Refused("reports-missing", text, hint)
 
     def _vouch(self, op: Vouch, wall_ms: int, tag: int) -> Answer:

@@ -123,7 +123,8 @@ def register(state: GroupState, op: RegisterNode, wall_ms: int) -> Outcome:
     state_before, state = state, seeded
     if op.node not in state.replicas and op.node not in state.learners:
         text = f"{op.node} is no member of this group: {', '.join(state.replicas)}"
-        return Refused("unknown-node", text, f"twinlog coordinator add-replica {op.node}")
+        hint = f"its members are those of the first registration: take {op.node} out of the file"
+        return Refused("unknown-node", text, hint)
     if op.promised > state.epoch > 0:
         text = f"{op.node} has promised epoch {op.promised}, this register is at {state.epoch}"
         return Refused("read-only", text, "put the coordinator's newer file back", alarm=True)
@@ -255,7 +256,7 @@ def _not_eligible(state: GroupState, node: str) -> Refused:
     able = [name for name in state.replicas if is_eligible(state, name)]
     text = f"{node} may lack confirmed records"
     if not able:
-        hint = f"to go on and lose them: twinlog cluster failover --to {node} --force"
+        hint = "keep the data of every node; no command elects one that may lack records yet"
         return Refused("not-eligible", f"{text}, and no node is known to have them all", hint)
     hint = f"{able[0]} has everything: twinlog cluster failover --to {able[0]}"
     return Refused("not-eligible", text, hint)
@@ -349,7 +350,7 @@ def _failover(state: GroupState, op: Failover, wall_ms: int) -> Outcome:
     old = state.leader or state.previous
     to = op.to or _best(state, old)
     if to is None:
-        hint = "to go on and lose records: twinlog cluster failover --to NODE --force"
+        hint = f"bring back {old}, or wait until another one is in sync: twinlog cluster status"
         return Refused("nobody-left", "no other node is known to have everything", hint)
     if to not in state.replicas:
         return Refused("unknown-node", f"{to} is no member: {', '.join(state.replicas)}")

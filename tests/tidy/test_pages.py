@@ -154,3 +154,41 @@ def test_guarantees_name_invariants_of_the_simulator() -> None:
     named = set(re.findall(r"`([A-Z][a-z]+[A-Z]\w+)`", table))
     assert named
     assert named <= known
+
+
+TYPED = re.compile(r"twinlog ([a-z]+) ([a-z]+(?:-[a-z]+)*)([^\n]*)")
+NO_COMMAND = {("spark", "progress")}
+"""What only looks like a command: the name of a thread."""
+
+
+def texts(path: Path) -> list[str]:
+    """Return the texts in a file's code; a word stands for what is filled in."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    inner = {id(v) for n in ast.walk(tree) if isinstance(n, ast.JoinedStr) for v in n.values}
+    found: list[str] = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.JoinedStr):
+            parts = [str(v.value) if isinstance(v, ast.Constant) else "X" for v in node.values]
+            found.append("".join(parts))
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            found += [node.value] * (id(node) not in inner)
+    return found
+
+
+@pytest.mark.parametrize("folder", ["cli", "node", "replication", "storage", "twinlog"])
+def test_what_hints_say_can_be_typed(folder: str) -> None:
+    """Every command that a text names is one, and takes the options that stand with it."""
+    known = {command.path: command for command in COMMANDS}
+    nouns = {path[0] for path in known if len(path) > 1}
+    anywhere = set(re.findall(r"`[^`|]*?(--[a-z-]+)", current("cli.md").partition("\n### ")[0]))
+    for path in sorted((ROOT / folder).rglob("*.py")):
+        for text in texts(path):
+            for noun, verb, rest in TYPED.findall(text):
+                if noun not in nouns or (noun, verb) in NO_COMMAND:
+                    continue
+                where = f"{path.relative_to(ROOT)}: twinlog {noun} {verb}{rest}"
+                assert (noun, verb) in known, where
+                names = " ".join(each.name for each in arguments(known[noun, verb]))
+                takes = set(re.findall(r"--[a-z-]+", names))
+                options = set(re.findall(r"(?<!\S)--[a-z][a-z-]*", rest))
+                assert options <= takes | anywhere | {"--help"}, where

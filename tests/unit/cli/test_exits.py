@@ -240,6 +240,17 @@ def test_ctrl_c(words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert err == "interrupted: stopped by Ctrl-C\n  this command left nothing running\n"
 
 
+def test_a_failover_to_the_master_changes_nothing(tmp_path: Path) -> None:
+    """It is not told that the master was deposed, and the coordinator is not asked."""
+    cluster = FakeCluster(tmp_path, errors={Type.CO_CALL: errors.Unavailable("it was asked")})
+    for more in ((), ("--dry-run",)):
+        code, out, err = cluster.run("cluster", "failover", "--to", "n1", "--yes", *more)
+        assert code == Exit.OK
+        assert "n1 is master already" in err
+        assert "is cut" not in err
+        assert "master n1" in out
+
+
 def test_ctrl_c_while_a_change_settles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The order went out: what may still happen is said."""
     cluster = FakeCluster(tmp_path, down={"n1"})

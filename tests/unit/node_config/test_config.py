@@ -184,6 +184,11 @@ def test_binding_to_all_interfaces_needs_the_same_word(tmp_path: Path) -> None:
     [
         ('name = "n2"', 'name = "n1"', 'name is "n1" more than once'),
         ('name = "n2"', 'name = "n2"\ndata = "data/n1"', "is already used as n1.data"),
+        ('name = "n2"', 'name = "n2"\ndata = "data/n3/../n1"', "is already used as n1.data"),
+        ('name = "n2"', 'name = "n2"\ndata = "data/coordinator"', "used as coordinator.data"),
+        ('name = "n2"', 'name = "master"', 'name is "master", which commands take for a role'),
+        ('name = "n2"', 'name = "any"', 'name is "any", which commands take for a role'),
+        ("clients = 0", "clients = 7400", "port 7400 at 127.0.0.1 is already used as coordinator."),
         ('name = "n2"', 'name = "n2"\nrole = "master"', 'role is "master" twice: n1 and n2'),
         ('address = "127.0.0.1"\n[node', 'address = "::1"\n[node', "IPv4 and IPv6"),
         ("clients = 0\nslaves = 0", "clients = 7000\nslaves = 7000", "port 7000 at 127.0.0.1"),
