@@ -20,7 +20,8 @@ from cli.context import Context
 from cli.failures import Exit, Failure
 from cli.message_send import Acknowledge
 from cli.parsing import PRIVATE
-from twinlog.units import parse_duration, parse_size
+from twinlog.producer_settings import SECTION_MAX
+from twinlog.units import format_size, parse_duration, parse_size
 
 TOPIC = "bench"
 QUEUES = 8
@@ -56,7 +57,8 @@ def send(
         window: Requests under way, for prepared batches.
         topic: Which topic; it is made.
     """
-    bytes_, view = parse_size(size), _ready(context)
+    bytes_, batch_bytes = _within("--size", size), _within("--batch", batch)
+    view = _ready(context)
     settings: dict[str, object] = {
         "size": bytes_, "acknowledge": ack.value, "queues": QUEUES, "nodes": len(view.nodes),
     }  # fmt: skip
@@ -67,11 +69,11 @@ def send(
             load: Load = lambda over: one_at_a_time(client, topic, bytes_, over, ack=ack.value)  # noqa: E731
         elif prepared_:
             what = "prepared batches"
-            settings |= {"batch": parse_size(batch), "window": window}
-            load = _prepared(view, topic, bytes_, parse_size(batch), window, ack)
+            settings |= {"batch": batch_bytes, "window": window}
+            load = _prepared(view, topic, bytes_, batch_bytes, window, ack)
         else:
             what = "Python producer"
-            settings |= {"batch": parse_size(batch), "linger_seconds": parse_duration(linger)}
+            settings |= {"batch": batch_bytes, "linger_seconds": parse_duration(linger)}
             load = lambda over: produce(  # noqa: E731
                 client, topic, bytes_, over, batch=batch, linger=linger, ack=ack.value
             )
@@ -96,14 +98,15 @@ def replicate(
         batch: Bytes of a batch.
         window: Requests under way.
     """
-    bytes_, view = parse_size(size), _ready(context)
+    bytes_, batch_bytes = _within("--size", size), _within("--batch", batch)
+    view = _ready(context)
     with context.client(timeout=60.0) as client:
         client.create_topic(TOPIC, QUEUES)
     settings: dict[str, object] = {
-        "size": bytes_, "acknowledge": "confirmed", "batch": parse_size(batch),
+        "size": bytes_, "acknowledge": "confirmed", "batch": batch_bytes,
         "window": window, "queues": QUEUES, "nodes": len(view.nodes),
     }  # fmt: skip
-    load = _prepared(view, TOPIC, bytes_, parse_size(batch), window, Acknowledge.CONFIRMED)
+    load = _prepared(view, TOPIC, bytes_, batch_bytes, window, Acknowledge.CONFIRMED)
     return _measure("replication", load, duration, warmup, view, settings, context)
 
 
@@ -145,6 +148,19 @@ def read(
             else fetch(node.address, topic, over, queues=queues)
         )
         return _measure("reading", load, duration, warmup, view, settings, context)
+
+
+def _within(option: str, given: str) -> int:
+    """Return a size given by an option, bytes; what no node takes would only fill our memory.
+
+    Raises:
+        Failure: It is more than a section holds (exit 64).
+    """
+    size = parse_size(given)
+    if size > SECTION_MAX:
+        most = format_size(SECTION_MAX)
+        raise Failure(Exit.USAGE, f"{option} is {given}; at most {most} are sent at once")
+    return size
 
 
 def _ready(context: Context) -> ClusterView:

@@ -84,13 +84,7 @@ def switchover(
         return Exit.OK
     target = view.node(to) if to else _furthest(view, [node for node in view.nodes if node.in_sync])
     if target is None or not target.reachable or not target.in_sync:
-        name = target.name if target is not None else "no slave"
-        raise Failure(
-            Exit.UNAVAILABLE,
-            f"{name} is not in sync, so a switchover to it could lose records",
-            facts=([target.reason] if target is not None and target.reason else []),
-            hints=("wait until it is: twinlog cluster status",),
-        )
+        raise _not_in_sync(target)
     behind = format_size(target.lag_bytes or 0)
     plan = Plan(
         "Switchover",
@@ -115,6 +109,18 @@ def switchover(
     except OutcomeUnknown:
         context.printer.note(f"{master.name} did not answer; looking who is master now")
     return _settle(plan, context, started)
+
+
+def _not_in_sync(target: NodeView | None) -> Failure:
+    told = "no slave is in sync, so a switchover"
+    if target is not None:
+        told = f"{target.name} is not in sync, so a switchover to it"
+    return Failure(
+        Exit.UNAVAILABLE,
+        f"{told} could lose records",
+        facts=([target.reason] if target is not None and target.reason else []),
+        hints=("wait until it is: twinlog cluster status",),
+    )
 
 
 def failover(

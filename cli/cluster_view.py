@@ -1,8 +1,9 @@
 """The cluster as one picture: every node asked at the same time, the coordinator too.
 
-A node that does not answer stays in the picture with ``state: unreachable`` and the reason; the
-list is never shorter than the cluster.  What only the master knows of a slave (lag, last contact,
-whether it is in sync) comes from the master's status.
+A node that does not answer stays in the picture with ``state: unreachable`` and the reason, and so
+does one at whose address another node answers; the list is never shorter than the cluster.  What
+only the master knows of a slave (lag, last contact, whether it is in sync) comes from the master's
+status.
 
 Lag is three numbers: bytes, age of the oldest record the slave lacks, and time since the last word.
 Bytes are log offsets, times are seconds.
@@ -186,7 +187,7 @@ def look(context: Context) -> ClusterView:
             for name, address in members.addresses.items()
         }
         state = pool.submit(_first, context, members.coordinator, Type.CO_READ, seconds)
-        answers = {name: one.result() for name, one in asked.items()}
+        answers = {name: _checked(members, name, one.result()) for name, one in asked.items()}
         register, why = state.result()
     if not register and not any(found for found, _, _ in answers.values()):
         addresses = ", ".join(members.addresses.values())
@@ -204,6 +205,14 @@ def look(context: Context) -> ClusterView:
         coordinator=register,
         coordinator_reason=why,
     )
+
+
+def _checked(members: _Members, name: str, reply: _Reply) -> _Reply:
+    """Return a node's reply; none, with the reason, where another node answers at its address."""
+    node, cluster = text(reply[0], "node"), text(reply[0], "cluster")
+    if node in (None, name) and cluster in (None, members.name):
+        return reply
+    return {}, f"{members.addresses[name]} is {node or 'a node'} of {cluster or '?'}", False
 
 
 def coordinator_of(context: Context) -> tuple[str, ...]:

@@ -167,6 +167,8 @@ def exit_of(error: errors.TwinlogError) -> Exit:
             return Exit.DENIED
         case errors.UnavailableError() if error.facts.get("errno") in _NO_RIGHTS:
             return Exit.DENIED
+        case errors.UnavailableError() if _is_no_folder(error):
+            return Exit.CONFIG
         case errors.UsageError() if error.code == "directory-in-use":
             return Exit.UNAVAILABLE
         case errors.UsageError() if error.code in _NOT_THERE:
@@ -193,6 +195,12 @@ _NO_RIGHTS = {errno.EACCES, errno.EPERM, errno.EROFS}
 """What the system says where this user may not read or write."""
 
 
+def _is_no_folder(error: errors.TwinlogError) -> bool:
+    """Whether a folder could not be made because of what lies there: no time mends that."""
+    what = error.facts.get("op"), error.facts.get("errno")
+    return what in {("open.make-dir", errno.EEXIST), ("open.make-dir", errno.ENOTDIR)}
+
+
 _TOLD = {"leader", "host", "port", "address", "text", "code"}
 """Facts that the sentence itself says already."""
 
@@ -212,6 +220,8 @@ def _of_twinlog(error: errors.TwinlogError) -> Failure:
     hints = (error.hint,) if error.hint else ()
     if error.facts.get("errno") in _NO_RIGHTS:
         hints = ("run it as the user to whom the directory belongs",)
+    if _is_no_folder(error):
+        hints = ("a file lies where a folder is to be: name another data folder, or move the file",)
     return Failure(exit_of(error), error.text, facts=facts, hints=hints)
 
 

@@ -37,6 +37,8 @@ ERRORS = [
     (errors.UsageError("it makes no sense"), Exit.USAGE),
     (errors.UnavailableError("open of x: EACCES", errno=13), Exit.DENIED),
     (errors.UnavailableError("open of x: EIO", errno=5), Exit.UNAVAILABLE),
+    (errors.UnavailableError("x: EEXIST", errno=17, op="open.make-dir", path="x"), Exit.CONFIG),
+    (errors.UnavailableError("x: ENOTDIR", errno=20, op="open.make-dir", path="x"), Exit.CONFIG),
     (errors.Unavailable("nobody"), Exit.UNAVAILABLE),
     (errors.NotMaster("n2 is a slave", leader="n1", host="h", port=1), Exit.UNAVAILABLE),
     (errors.NotEnoughInSync("1 of 2"), Exit.UNAVAILABLE),
@@ -238,6 +240,44 @@ def test_ctrl_c(words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     code, out, err = cluster.run(*words)
     assert (code, out) == (Exit.INTERRUPTED, "")
     assert err == "interrupted: stopped by Ctrl-C\n  this command left nothing running\n"
+
+
+@pytest.mark.parametrize(
+    ("facts", "who"), [({"node": "n3"}, "n3 of demo"), ({"cluster": "other"}, "n2 of other")]
+)
+def test_a_node_at_anothers_address_is_not_taken_for_it(
+    facts: dict[str, str], who: str, tmp_path: Path
+) -> None:
+    """The file's addresses are mixed up, or of another cluster: nothing is told or done as n2."""
+    cluster = FakeCluster(tmp_path)
+    cluster.nodes["n2"] |= facts
+    code, out, _ = cluster.run("cluster", "status")
+    assert code == Exit.OK
+    assert f"n2 is unreachable: 127.0.0.1:7420 is {who}" in out
+    code, _, err = cluster.run("node", "stop", "n2", "--yes")
+    assert code == Exit.UNDECIDED
+    assert f"127.0.0.1:7420 is {who}" in err
+    code, _, err = cluster.run("cluster", "switchover", "--to", "n2", "--yes")
+    assert code == Exit.UNAVAILABLE
+    assert f"127.0.0.1:7420 is {who}" in err
+
+
+@pytest.mark.parametrize("words", [["send"], ["send", "--prepared"], ["replicate"]])
+@pytest.mark.parametrize("option", ["--size", "--batch"])
+def test_a_bench_does_not_fill_the_memory(words: list[str], option: str, tmp_path: Path) -> None:
+    """What no node would take is refused before it is made, and before a topic is."""
+    cluster = FakeCluster(tmp_path)
+    code, _, err = cluster.run("bench", *words, option, "4097 KiB")
+    assert code == Exit.USAGE
+    assert f"{option} is 4097 KiB; at most 4 MiB" in err
+    assert not cluster.asked
+
+
+def test_nobody_to_switch_to_is_said_plainly(tmp_path: Path) -> None:
+    """No slave answers."""
+    code, _, err = FakeCluster(tmp_path, down={"n2", "n3"}).run("cluster", "switchover", "--yes")
+    assert code == Exit.UNAVAILABLE
+    assert err.startswith("error: no slave is in sync, so a switchover could lose records")
 
 
 def test_a_failover_to_the_master_changes_nothing(tmp_path: Path) -> None:
