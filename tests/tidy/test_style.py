@@ -73,7 +73,8 @@ SEAM = {
 
 SHELL = {
     "twinlog/spark/archive": {
-        "job", "lease", "place", "proof", "rows", "scan", "sources", "telling", "view", "writing",
+        "job", "lease", "lines", "place", "proof", "rows", "scan", "sources", "telling", "view",
+        "writing",
     },
     "twinlog/spark/jobs": {
         "archived", "building", "compact", "compact_frames", "compact_ranges", "compaction_files",

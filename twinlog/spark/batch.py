@@ -110,6 +110,8 @@ class DirectoryQuery(BatchQuery[Task | ArchiveTask]):
         found = {root: Directory(root, written=written) for root in self.options.path or ()}
         roots = list(found)  # an archive belongs to one store
         tiers = tiers_of(self.options, owner_of(roots[0]) if len(roots) == 1 else None)
+        if tiers is not None and not found[roots[0]].ours:
+            tiers.before(found[roots[0]].start)
         more = set(tiers.view.keys) if tiers else set[tuple[str, int]]()
         keys = {root: selected({*one.queues, *more}, self.options) for root, one in found.items()}
         check_named((key for each in keys.values() for key in each), self.options)

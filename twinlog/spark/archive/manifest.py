@@ -73,6 +73,9 @@ class Segment:
         rest: What follows the records, hexadecimal, zeros at its end left out: the blank.
         epochs: (epoch, start) of the masterships that wrote it.
         files: What holds it.
+        anew: Queues that begin again in it, because their topic was deleted and made anew: by
+            ``topic/queue`` the log offset from which on the last such beginning counts, and the
+            first and last queue offset behind it.
     """
 
     group: str
@@ -84,6 +87,14 @@ class Segment:
     rest: str
     epochs: Sequence[tuple[int, int]]
     files: Sequence[ArchivedFile]
+    anew: Mapping[str, tuple[int, int, int]] = field(
+        default_factory=dict[str, tuple[int, int, int]]
+    )
+
+    @property
+    def ours(self) -> bool:
+        """Whether a node of ours wrote it: those delete no topics."""
+        return any(file.kind == "batches" for file in self.files)
 
     @property
     def data(self) -> list[ArchivedFile]:
@@ -259,12 +270,16 @@ def _require_typed(found: Manifest) -> None:
 def _segment(fields: dict[str, object]) -> Segment:
     files = fields.pop("files")
     epochs = fields.pop("epochs")
+    anew = fields.pop("anew", {})
     if not isinstance(files, list) or not isinstance(epochs, list):
         raise TypeError("files and epochs are lists")
+    if not isinstance(anew, dict):
+        raise TypeError("anew is an object")
     return Segment(
         **fields,  # type: ignore[arg-type]  # pyright: ignore
         epochs=[(int(epoch), int(start)) for epoch, start in epochs],  # pyright: ignore
         files=[_file(item) for item in files],  # pyright: ignore
+        anew={str(k): (int(at), int(a), int(b)) for k, (at, a, b) in anew.items()},  # pyright: ignore
     )
 
 

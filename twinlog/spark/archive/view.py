@@ -16,7 +16,7 @@ Not here: the manifest (`archive.manifest`), Parquet files (`archive.writing`).
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -66,11 +66,13 @@ class ArchiveTask:
         shelves: Stretches of files, in log order.
         pieces: What of which queue.
         reading: How.
+        since: Log offsets from which on records of a queue count, where not all do.
     """
 
     shelves: tuple[Shelf, ...]
     pieces: tuple[Piece, ...]
     reading: Reading
+    since: Mapping[Key, int] = field(default_factory=dict[Key, int])
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +95,8 @@ class ArchiveView:
     Attributes:
         segments: Of that group, oldest first.
         epochs: (start, epoch) of all of them.
+        since: Queues whose topic was deleted and made again, and the log offset from which on their
+            records count: what was before has the same queue offsets, and no queue names it.
 
     Raises:
         SourceError: There is no archive, it is another store's, or it holds several groups and none
@@ -112,18 +116,38 @@ class ArchiveView:
         self.segments = tuple(segments)
         self.epochs = tuple(sorted({(start, e) for s in segments for e, start in s.epochs}))
         self._held: dict[Key, list[_Held]] = {}
+        self.since: dict[Key, int] = {}
         for segment in segments:
-            for file in segment.data:
-                for name, (first, last) in file.queues.items():
-                    topic, _, queue = name.rpartition("/")
-                    held = self._held.setdefault((topic, int(queue)), [])
-                    held.append(_Held(first, last + 1, file, segment))
+            for key, held in _by_queue(segment).items():
+                self._add(key, held, segment)
         self._times: dict[tuple[str, int], dict[Key, int]] = {}
+
+    def _add(self, key: Key, held: list[_Held], segment: Segment) -> None:
+        """Go on with a queue in the next segment, or begin with it again."""
+        known = self._held.setdefault(key, [])
+        anew, low = segment.anew.get(f"{key[0]}/{key[1]}"), min(one.first for one in held)
+        if anew is not None:
+            place, first, last = anew
+            held = [
+                one if one.file.first >= place else replace(one, first=first, stop=last + 1)
+                for one in held
+                if one.file.last >= place
+            ]
+            known.clear()
+            self.since[key] = place
+        elif known and not segment.ours and low < max(one.stop for one in known):
+            known.clear()
+            self.since[key] = segment.base
+        known += held
 
     @property
     def keys(self) -> Iterable[Key]:
         """The queues that it holds anything of."""
         return self._held.keys()
+
+    def forget(self, key: Key) -> None:
+        """Leave a queue out: what is archived of it is not what is read."""
+        self._held.pop(key, None)
 
     def extent(self, key: Key) -> tuple[int, int] | None:
         """Return first and next queue offset of a queue; None when it has none of it."""
@@ -157,9 +181,11 @@ class ArchiveView:
         """Return the first queue offset of each queue in a file stored at or after ``ms``."""
         known = self._times.get((file.path, ms))
         if known is None:
-            names = ["topic_name", "queue_id", "queue_offset", "store_timestamp"]
+            names = ["topic_name", "queue_id", "queue_offset", "store_timestamp", "sys_flag"]
             table = pa.concat_tables(merged([self.root / file.path], names))
             late = table.column("store_timestamp").cast(pa.int64()).to_numpy() >= ms
+            late &= (table.column("sys_flag").to_numpy() & 0x4) == 0
+            late &= self._counting(table, file)
             rows = table.filter(pa.array(late)).group_by(["topic_name", "queue_id"])
             known = {
                 (row["topic_name"].decode("utf-8", "replace"), row["queue_id"]): row[
@@ -170,8 +196,33 @@ class ArchiveView:
             self._times[file.path, ms] = known
         return known
 
+    def made_again(self, topic: str, queue: int) -> str:
+        """Return the sentence for a queue of `since`."""
+        at = self.since[topic, queue]
+        return (
+            f"topic {topic}, queue {queue} was deleted and made again: its records before log "
+            f"offset {at} are not read"
+        )
+
+    def _counting(self, table: Any, file: ArchivedFile) -> Any:
+        """Return which rows of a file count: those of a queue that began again from there on."""
+        counts = np.ones(table.num_rows, bool)
+        places = table.column("physical_offset").to_numpy()
+        for (topic, queue), since in self.since.items():
+            if f"{topic}/{queue}" in file.queues and file.first < since:
+                names = table.column("topic_name").to_pylist()
+                named = np.array([name.decode("utf-8", "replace") == topic for name in names], bool)
+                mine = named & (table.column("queue_id").to_numpy() == queue)
+                counts &= ~mine | (places >= since)
+        return counts
+
     def tasks(self, pieces: Sequence[Piece], reading: Reading, sizing: Sizing) -> list[ArchiveTask]:
         """Return the tasks that read ``pieces``, in log order; about as large as live ones."""
+        since = {
+            (piece.topic, piece.queue): self.since[piece.topic, piece.queue]
+            for piece in pieces
+            if (piece.topic, piece.queue) in self.since
+        }
         wanted: dict[str, list[Piece]] = {}
         files: dict[str, _Held] = {}
         for piece in pieces:
@@ -186,7 +237,7 @@ class ArchiveView:
         for path, held in sorted(files.items(), key=lambda item: item[1].file.first):
             size = _log_bytes(held)
             if shelves and size > room:
-                made.append(ArchiveTask(tuple(shelves), tuple(named), reading))
+                made.append(ArchiveTask(tuple(shelves), tuple(named), reading, since))
                 shelves, named, room = [], {}, sizing.split_bytes
             parts = max(1, -(-size // sizing.split_bytes))
             low, high = held.file.first, held.file.last + 1
@@ -195,13 +246,24 @@ class ArchiveView:
                 Shelf(str(self.root / path), *cut, held.file.sha256) for cut in pairwise(cuts)
             ]
             for stretch in stretches[:-1]:
-                made.append(ArchiveTask((stretch,), tuple(wanted[path]), reading))
+                made.append(ArchiveTask((stretch,), tuple(wanted[path]), reading, since))
             shelves.append(stretches[-1])
             named |= dict.fromkeys(wanted[path])
             room -= size // parts
         if shelves:
-            made.append(ArchiveTask(tuple(shelves), tuple(named), reading))
+            made.append(ArchiveTask(tuple(shelves), tuple(named), reading, since))
         return made
+
+
+def _by_queue(segment: Segment) -> dict[Key, list[_Held]]:
+    """Return which files of a segment hold what of each queue."""
+    found: dict[Key, list[_Held]] = {}
+    for file in segment.data:
+        for name, (first, last) in file.queues.items():
+            topic, _, queue = name.rpartition("/")
+            held = found.setdefault((topic, int(queue)), [])
+            held.append(_Held(first, last + 1, file, segment))
+    return found
 
 
 def _log_bytes(held: _Held) -> int:
@@ -266,7 +328,16 @@ class Tiers:
         assert options.archive is not None, "asked for by the caller"
         self.view = ArchiveView(options.archive, owner)
         self._options = options
+        self._apart = False
         self._queues: dict[Key, TieredQueue] = {}
+
+    def before(self, start: int) -> None:
+        """Take note of where the log of a live store of RocketMQ's begins, which deletes topics.
+
+        Where log is missing between the tiers, a topic may have been made again in it. Of a queue
+        with rows in the archive that would have to lie in front of others live that is certain.
+        """
+        self._apart = bool(self.view.segments) and self.view.segments[-1].end < start
 
     def queues(self, live: Mapping[Key, QueueView], chosen: Iterable[Key]) -> list[TieredQueue]:
         """Return the queues to read, each from where it is.
@@ -278,6 +349,9 @@ class Tiers:
         alone = self._options.tier == "archive"
         for key in chosen:
             one = None if alone else live.get(key)
+            extent = self.view.extent(key)
+            if self._apart and one is not None and extent is not None and extent[1] > one.start:
+                self.view.forget(key)
             self._queues[key] = TieredQueue(key, self.view, one)
         return list(self._queues.values())
 
@@ -301,7 +375,16 @@ class Tiers:
                 live.append(replace(piece, first=max(piece.first, border)))
         if gone and self._options.fail_on_data_loss:
             raise DataLossError(gone[0], hint="set failOnDataLoss=false to go without them")
-        return archived, live, gone
+        return (
+            archived,
+            live,
+            gone
+            + [
+                self.view.made_again(p.topic, p.queue)
+                for p in archived
+                if (p.topic, p.queue) in self.view.since
+            ],
+        )
 
     def reading(self, live: Reading) -> Reading:
         """Return how archived rows are read, where live ones are read so."""
@@ -336,13 +419,15 @@ def read_archive(task: ArchiveTask) -> Iterator[Any]:
     split = Split(task.shelves[0].low, task.shelves[-1].high, task.pieces)
     losses = Losses(split, task.reading.fail)
     for shelf in task.shelves:
-        yield from _of_shelf(shelf, split, task.reading, losses)
+        yield from _of_shelf(shelf, split, task.reading, losses, task.since)
     losses.report()
 
 
-def _of_shelf(shelf: Shelf, split: Split, reading: Reading, losses: Losses) -> Iterator[Any]:
+def _of_shelf(
+    shelf: Shelf, split: Split, reading: Reading, losses: Losses, since: Mapping[Key, int]
+) -> Iterator[Any]:
     tables = merged([Path(shelf.path)], span=(shelf.low, shelf.high))
-    wanted, proven = _Wanted(split.pieces), not reading.check_crc
+    wanted, proven = _Wanted(split.pieces, since), not reading.check_crc
     while True:
         try:
             if not proven and sha256_of(Path(shelf.path)) != shelf.sha256:
@@ -383,7 +468,7 @@ def late_batches(
 class _Wanted:
     """Finds the piece that each row belongs to, for any number of pieces at once."""
 
-    def __init__(self, pieces: Sequence[Piece]) -> None:
+    def __init__(self, pieces: Sequence[Piece], since: Mapping[Key, int]) -> None:
         topics = sorted({piece.topic for piece in pieces})
         self._topics = {topic: number for number, topic in enumerate(topics)}
         codes = [self._topics[p.topic] * QUEUES_MAX + p.queue for p in pieces]
@@ -391,6 +476,8 @@ class _Wanted:
         self._codes = np.array(codes, np.int64)[self._order]
         self._first = np.array([p.first for p in pieces], np.int64)[self._order]
         self._stop = np.array([p.stop for p in pieces], np.int64)[self._order]
+        lows = [since.get((p.topic, p.queue), 0) for p in pieces]
+        self._since = np.array(lows, np.int64)[self._order]
 
     def of(self, table: Any, shelf: Shelf) -> tuple[Any, Any]:
         """Return the rows that are wanted, and the index of the piece of each."""
@@ -409,6 +496,7 @@ class _Wanted:
         keep = (topics >= 0) & (self._codes[at] == codes) & (offsets < self._stop[at])
         keep &= (offsets >= self._first[at]) | ((flags & 0x80) != 0)
         keep &= ((flags & 0x4) == 0) & (places >= shelf.low) & (places < shelf.high)
+        keep &= places >= self._since[at]
         if not keep.all():
             table = table.filter(pa.array(keep))
         return table, self._order[at[keep]]

@@ -34,6 +34,7 @@ from urllib.parse import quote
 
 from twinlog.errors import CorruptionError, UsageError
 from twinlog.record import FLAG_INNER_BATCH, decode_properties
+from twinlog.spark.archive.lines import Line, follow
 from twinlog.spark.archive.manifest import MIXED, ArchivedFile, Segment
 from twinlog.spark.archive.place import META, sha256_of, sync_directory, sync_file, write_durably
 from twinlog.spark.archive.rows import (
@@ -120,6 +121,7 @@ def write_segment(sealed: Sealed, to: str, codec: Codec, run: str) -> Segment:
             rest=scan.rest().hex(),
             epochs=list(sealed.epochs),
             files=files,
+            anew=target.anew(),
         )
         return replace(written, sha256=_compared(written, Path(to), scan))
 
@@ -171,6 +173,15 @@ class _Target:
         self._open: dict[tuple[str, str], _Open] = {}
         self._keys: list[Any] = []
         self._folders: set[Path] = set()
+        self._lines: dict[str, Line] = {}
+
+    def anew(self) -> dict[str, tuple[int, int, int]]:
+        """Return the queues that begin again, as a manifest says it."""
+        return {
+            name: (line.anew, line.first, line.last)
+            for name, line in self._lines.items()
+            if line.anew >= 0
+        }
 
     def take(self, table: Any) -> None:
         """Write the rows of one window to the files they belong to."""
@@ -190,6 +201,8 @@ class _Target:
                 rows = table.take(arrow().array(np.flatnonzero(where == value)))
             day = datetime.fromtimestamp(value % 10_000_000 * 86_400, UTC)
             self._write(order[value // 10_000_000], day.strftime("%Y-%m-%d"), rows)
+        if not self._sealed.batches:
+            follow(self._lines, table)
         self._keys.append(_keys_of(table))
 
     def _write(self, topic: str, date: str, rows: Any) -> None:

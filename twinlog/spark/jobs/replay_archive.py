@@ -164,6 +164,10 @@ def planned(view: ArchiveView, memory: Memory, reading: Reading, size: int) -> M
     if not taken:
         return None
     topic, following = memory.what["topic"], dict(memory.following)
+    for key in sorted(view.since):
+        if key[0] == topic:
+            hint = "restore the log and replay that: twinlog spark restore, then rebuild"
+            raise SourceError(view.made_again(*key), code="made-again", hint=hint)
     pieces: list[Piece] = []
     for queue, (first, stop) in _spans(taken, topic).items():
         begin = following.get(queue, first)
