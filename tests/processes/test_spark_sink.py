@@ -132,6 +132,7 @@ def test_a_task_of_an_older_batch_is_refused(settings: SinkSettings) -> None:
     with pytest.raises(TwinlogError) as caught:
         send_rows(settings, Identity("w", 4, 0), iter(rows(5, mark=b"z")))
     assert caught.value.code == "producer-epoch"
+    assert "batch 4, task 0: w has written a later batch already" in str(caught.value)
     assert len(stored(settings)) == 5
 
 
@@ -144,6 +145,22 @@ def test_one_commit_record_for_a_batch(settings: SinkSettings) -> None:
     with Client(settings.servers) as client:
         found = [m for m in client.read("commits") if m.key == settings.write_id]
     assert [b'"batch": 0' in found[0].body, b'"batch": 1' in found[1].body] == [True, True]
+    assert len(found) == 2
+
+
+def test_a_commit_of_other_rows(settings: SinkSettings) -> None:
+    """An error, as for the rows; allowed where rows may come again, and then there are two."""
+    sent = send_rows(settings, Identity("w", 0, 0), iter(rows(3)))
+    other = send_rows(settings, Identity("v", 0, 0), iter(rows(3, mark=b"y")))
+    commit_record(settings, 1, [sent])
+    with pytest.raises(NonDeterministicReplay, match="batch 1: the replay brings other rows"):
+        commit_record(settings, 1, [other])
+    with pytest.raises(TwinlogError, match="has written a later batch already") as caught:
+        commit_record(settings, 0, [sent])
+    assert caught.value.code == "producer-epoch"
+    commit_record(replace(settings, exactly_once=False), 1, [other])
+    with Client(settings.servers) as client:
+        found = [m for m in client.read("commits") if m.key == settings.write_id]
     assert len(found) == 2
 
 

@@ -56,10 +56,15 @@ def selected(
                 hint = f"it has {', '.join(there)}"
                 raise SourceError(f"topic {name} has no queue {queue}", code="queue", hint=hint)
         return [key for key in found if key in wanted]
+    meant = {topic for topic in topics if meant_by_name(topic, options)}
+    return [key for key in found if key[0] in meant]
+
+
+def meant_by_name(topic: str, options: Options) -> bool:
+    """Return whether a query that names no topics one by one means this one."""
     if options.pattern is not None:
-        shape = re.compile(options.pattern)
-        return [key for key in found if shape.fullmatch(key[0])]
-    return [key for key in found if options.include_system or not is_system(key[0])]
+        return re.fullmatch(options.pattern, topic) is not None
+    return options.include_system or not is_system(topic)
 
 
 def check_named(queues: Iterable[tuple[str, int]], options: Options) -> None:

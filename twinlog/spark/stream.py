@@ -38,7 +38,7 @@ from twinlog.spark.errors import DataLossError, SourceError
 from twinlog.spark.foreign import np
 from twinlog.spark.options import Options
 from twinlog.spark.planning import Piece, QueueView, clipped, refuse_beyond, start_of
-from twinlog.spark.selection import check_named
+from twinlog.spark.selection import check_named, meant_by_name
 
 Key = tuple[str, int]
 Ends = dict[Key, int]
@@ -343,7 +343,7 @@ class Stream:
             return topic in options.subscribe
         if options.assign is not None:
             return number in options.assign.get(topic, ())
-        return True
+        return meant_by_name(topic, options)
 
     def _history(self, view: StreamView, old: _Group) -> int | None:
         """Return where confirmed history was cut below the checkpoint; None where it was not."""

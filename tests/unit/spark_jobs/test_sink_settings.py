@@ -48,6 +48,7 @@ def test_options_that_are_taken() -> None:
     [
         ([("key", "string")], "no column body"),
         ([("body", "int")], "binary or string"),
+        ([("body", "binary"), ("body", "string")], "the column body is there twice"),
         ([("body", "binary"), ("tag", "string")], "tag"),
         ([("body", "binary"), ("properties", "map<string,int>")], "map<string,string>"),
     ],

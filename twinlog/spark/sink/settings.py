@@ -168,10 +168,13 @@ def check_columns(fields: Sequence[tuple[str, str]], settings: SinkSettings) -> 
     """Check the schema of what is written.
 
     Raises:
-        SourceError: A column that is none, of another type, or one that is missing.
+        SourceError: A column that is none, is there twice, has another type or is missing.
     """
     names = [name for name, _ in fields]
     for name, kind in fields:
+        if names.count(name) > 1:
+            hint = "leave all but one of them out of the select"
+            raise SourceError(f"the column {name} is there twice", code="column", hint=hint)
         if name not in COLUMNS:
             hint = nearest(name, list(COLUMNS)) or f"the sink takes {listed(tuple(COLUMNS))}"
             raise SourceError(f"the sink takes no column {name!r}", code="column", hint=hint)

@@ -49,11 +49,15 @@ else:
     from pyspark.sql.datasource import DataSourceStreamArrowWriter as StreamBase
     from pyspark.sql.datasource import WriterCommitMessage as Message
 
+DETERMINISTIC = "make the query deterministic, or write with exactlyOnce=false"
+
 LINGER_SECONDS = 1e9
 """Sections close by size and at the end of a task, never by time: a replay must make the same."""
 
 REUSED = "sequence-reused"
 """What a store answers to a section it has with other bodies."""
+OUT_OF_DATE = "producer-epoch"
+"""What it answers to a batch when it has a later one."""
 
 
 class NonDeterministicReplay(SourceError):
@@ -167,6 +171,7 @@ def send_rows(settings: SinkSettings, identity: Identity, batches: Iterator[Any]
 
     Raises:
         NonDeterministicReplay: The store has other rows under this identity.
+        SourceError: A later batch was written under this identity (code ``producer-epoch``).
         TwinlogError: A row that cannot be stored, or no answer in time; some may be stored, and
             the same call again stores the rest.
     """
@@ -179,7 +184,18 @@ def send_rows(settings: SinkSettings, identity: Identity, batches: Iterator[Any]
     except TwinlogError as error:
         if error.code == REUSED:
             raise _replayed(identity, error) from None
+        if error.code == OUT_OF_DATE:
+            raise _outdated(identity) from None
         raise
+
+
+def _outdated(identity: Identity) -> SourceError:
+    text = (
+        f"batch {identity.batch}, task {identity.task}: {identity.writer} has written a later "
+        "batch already"
+    )
+    hint = "a writeId goes with one checkpoint and one query: use another writeId"
+    return SourceError(text, code=OUT_OF_DATE, hint=hint)
 
 
 def _replayed(identity: Identity, error: TwinlogError) -> NonDeterministicReplay:
@@ -187,8 +203,7 @@ def _replayed(identity: Identity, error: TwinlogError) -> NonDeterministicReplay
         f"batch {identity.batch}, task {identity.task}: the replay brings other rows than those "
         f"stored before ({error.text})"
     )
-    hint = "make the query deterministic, or write with exactlyOnce=false"
-    return NonDeterministicReplay(text, hint=hint)
+    return NonDeterministicReplay(text, hint=DETERMINISTIC)
 
 
 class _Task:
@@ -303,14 +318,34 @@ def _in_ms(column: Any) -> list[int | None]:
 
 
 def commit_record(settings: SinkSettings, batch: int, sent: Sequence[Sent]) -> None:
-    """Write one record that says that a batch is complete; a replay writes the same one."""
+    """Write one record that says that a batch is complete.
+
+    A replay writes the same one, which is stored once; with ``exactlyOnce=false`` its rows may be
+    others, and it writes one more.
+
+    Raises:
+        NonDeterministicReplay: The rows of the replay are not those of the record that is there.
+        SourceError: There is a record of a later batch (code ``producer-epoch``).
+        TwinlogError: It may not be stored.
+    """
     writer = settings.write_id
     rows = sorted(sent, key=lambda one: one.task)
     fields = [{name: asdict(one)[name] for name in ("task", "rows", "crc")} for one in rows]
     body = json.dumps({"writer": writer, "batch": batch, "tasks": fields}, sort_keys=True).encode()
     identity = Identity(f"{writer}/commit", batch, 0)
-    with Client(settings.servers, timeout=settings.timeout) as client:
-        made = ProducerSettings(acknowledge="confirmed", timeout=settings.timeout)
-        whole = (identity.producer, identity.epoch)
-        with Producer(client, settings.commit_topic, made, whole) as producer:
+    made = ProducerSettings(acknowledge="confirmed", timeout=settings.timeout)
+    whole = (identity.producer, identity.epoch) if settings.exactly_once else None
+    try:
+        with (
+            Client(settings.servers, timeout=settings.timeout) as client,
+            Producer(client, settings.commit_topic, made, whole) as producer,
+        ):
             producer.send(body, key=writer, tag="spark-commit", queue=0)
+    except TwinlogError as error:
+        if error.code == REUSED:
+            text = f"batch {batch}: the replay brings other rows than its record in "
+            text += f"{settings.commit_topic} says"
+            raise NonDeterministicReplay(text, hint=DETERMINISTIC) from None
+        if error.code == OUT_OF_DATE:
+            raise _outdated(identity) from None
+        raise
