@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated
 from cli.context import Context
 from cli.failures import Exit, Failure
 from cli.parsing import PRIVATE
-from cli.spark_run import Run, store_at
+from cli.spark_run import Run, archive_at, store_at
 from twinlog.errors import UnavailableError
 from twinlog.units import format_duration, parse_duration, parse_whole
 
@@ -177,11 +177,9 @@ def restore(
     """
     from twinlog.spark.archive import job
 
-    if not archive.is_dir():
-        raise Failure(Exit.MISSING, f"there is no directory {archive}")
     start, end = _offsets(range_)
     settings = job.RestoreSettings(
-        archive.absolute(), to.absolute() if to else None, group, start, end, check
+        archive_at(archive), to.absolute() if to else None, group, start, end, check
     )
     with Run(context, master, report) as run:
         return run.finish(job.restore(run.engine, settings))

@@ -12,7 +12,7 @@ from typing import Annotated
 from cli.context import Context
 from cli.failures import Exit, Failure, Interrupted
 from cli.parsing import PRIVATE
-from cli.spark_run import Run, store_at
+from cli.spark_run import Run, archive_at, store_at
 from twinlog.spark.jobs.replay import ReplaySettings
 from twinlog.spark.jobs.replay import run as send_again
 from twinlog.spark.sink.settings import Rate, rate_of
@@ -106,8 +106,8 @@ def _origin(
         text = f"{job} reads a directory or a cluster"
         hints = ("name one: --path STORE or --from-servers n1:7410; or --archive DIRECTORY",)
         raise Failure(Exit.USAGE, text, hints=hints)
-    if archive is not None and not archive.is_dir():
-        raise Failure(Exit.MISSING, f"there is no directory {archive}")
+    if archive is not None:
+        archive_at(archive)
     return store_at(path) if path else None
 
 

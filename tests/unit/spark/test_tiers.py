@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from cli.app import main
 from tests.fakes.archives import committed
 from tests.golden.manifest import unpack
 from tests.unit.client.fake_node import Drop, FakeCluster
@@ -179,6 +180,39 @@ def test_a_damaged_archive_file(places: Mapping[str, Path], tmp_path: Path) -> N
         rows(both(places, archive=tmp_path / "a"))
     rest = rows(both(places, archive=tmp_path / "a", failOnDataLoss="false"))
     assert {r["physical_offset"] // SEGMENT for r in rest} >= {0, 2, 3}
+
+
+@pytest.mark.parametrize("how", ["gone", "a directory", "another file"])
+def test_a_time_is_not_looked_up_in_a_file_that_is_damaged(
+    how: str, places: Mapping[str, Path], tmp_path: Path
+) -> None:
+    """It would name a start or an end beside which rows are left out without a word."""
+    to = tmp_path / "a"
+    shutil.copytree(places["archive"], to)
+    one, two = (to / s.data[0].path for s in Place(to).newest().segments[1:3])
+    times = sorted(row["store_timestamp"] for row in rows({"archive": to}, columns="full"))
+    held = pq.read_table(one).column("store_timestamp").to_pylist()
+    ms = int(held[len(held) // 2].timestamp() * 1000)
+    assert times[0] < held[0] < times[-1]
+    one.unlink()
+    if how == "a directory":
+        one.mkdir()
+    if how == "another file":
+        shutil.copy(two, one)
+    for name in ("startingTimestamp", "endingTimestamp"):
+        with pytest.raises(DataLossError, match=f"{one.name}: it is "):
+            rows({"archive": to, name: ms})
+    with pytest.raises(DataLossError, match=f"{one.name}: it is "):
+        rows({"archive": to})
+    assert rows({"archive": to, "failOnDataLoss": "false"})
+
+
+def test_a_directory_that_is_no_archive(places: Mapping[str, Path], tmp_path: Path) -> None:
+    """A disk that is not mounted: what is live alone would look like all there is."""
+    for given in ({"archive": tmp_path}, both(places, archive=tmp_path)):
+        with pytest.raises(SourceError, match="there is no archive"):
+            rows(given)
+    assert main(["spark", "restore", "--archive", str(tmp_path), "--check"], {}) == 66
 
 
 def test_wrong_options(places: Mapping[str, Path], tmp_path: Path) -> None:

@@ -290,7 +290,7 @@ def test_an_archive_alone(tmp_path: Path) -> None:
         (["--path", "{}/s", "--from-servers", "n:1"], "a compaction reads a directory or", 64),
         (["--path", "{}/s", "--to", "x", "--to-topic", "y"], "both given", 64),
         (["--path", "{}/s", "--servers", "n:1"], "go with --to-topic", 64),
-        (["--archive", "{}", "--to", "x"], "there is no topic kv", 66),
+        (["--archive", "{}", "--to", "x"], "is no archive: it has no directory", 66),
         (["--archive", "{}/none"], "there is no directory", 66),
         (["--path", "{}/s", "--delete-retention", "1 parsec"], "parsec", 64),
         (["--path", "{}/s", "--to-topic", "y", "--servers", "n:1"], "this needs Spark", 64),

@@ -24,7 +24,7 @@ from typing import Any
 from twinlog import kernels
 from twinlog.errors import CorruptionError
 from twinlog.spark.archive.manifest import ArchivedFile, Manifest, Segment
-from twinlog.spark.archive.place import Place, sha256_of
+from twinlog.spark.archive.place import META, Place, sha256_of
 from twinlog.spark.archive.rows import encoded
 from twinlog.spark.archive.writing import merged
 from twinlog.spark.decoding import Context
@@ -37,6 +37,8 @@ from twinlog.spark.reading import Batches, Located, Losses, Payload, Reading
 from twinlog.store_owner import Owner
 
 Key = tuple[str, int]
+GONE = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
+LOOK = "look: twinlog spark restore --check"
 QUEUES_MAX = 1 << 20
 """Queue numbers are below it; topics have at most a thousand queues."""
 
@@ -106,7 +108,7 @@ class ArchiveView:
 
     def __init__(self, root: str, owner: Owner | None) -> None:
         self.root = Path(root)
-        if not self.root.is_dir():
+        if not (self.root / META).is_dir():  # a disk that is not mounted is an empty directory
             hint = "name the directory that twinlog spark archive wrote to"
             raise SourceError(f"there is no archive {root}", code="archive", hint=hint)
         manifest = Place(self.root).newest()
@@ -167,7 +169,11 @@ class ArchiveView:
         return found
 
     def at_time(self, key: Key, ms: int, stop: int) -> int:
-        """Return the first queue offset below ``stop`` stored at or after ``ms``, else ``stop``."""
+        """Return the first queue offset below ``stop`` stored at or after ``ms``, else ``stop``.
+
+        Raises:
+            DataLossError: A file that would tell is gone or damaged.
+        """
         for held in self._held.get(key, ()):
             if held.first >= stop:
                 break
@@ -182,7 +188,14 @@ class ArchiveView:
         known = self._times.get((file.path, ms))
         if known is None:
             names = ["topic_name", "queue_id", "queue_offset", "store_timestamp", "sys_flag"]
-            table = pa.concat_tables(merged([self.root / file.path], names))
+            path = self.root / file.path
+            try:
+                if sha256_of(path) != file.sha256:
+                    raise CorruptionError("it is not what was written")
+                table = pa.concat_tables(merged([path], names))
+            except (CorruptionError, *GONE) as error:
+                why = error.text if isinstance(error, CorruptionError) else "it is gone"
+                raise DataLossError(f"{path}: {why}", hint=LOOK) from None
             late = table.column("store_timestamp").cast(pa.int64()).to_numpy() >= ms
             late &= (table.column("sys_flag").to_numpy() & 0x4) == 0
             late &= self._counting(table, file)
@@ -438,10 +451,9 @@ def _of_shelf(
                 return
             table, pieces = wanted.of(table, shelf)
             data = encoded(table) if table.num_rows else b""
-        except (CorruptionError, FileNotFoundError) as error:
+        except (CorruptionError, *GONE) as error:
             why = error.text if isinstance(error, CorruptionError) else "it is gone"
-            text = f"{shelf.path}: {why}"
-            losses.lost(1, "unreadable files", text, "look: twinlog spark restore --check")
+            losses.lost(1, "unreadable files", f"{shelf.path}: {why}", LOOK)
             return
         if table.num_rows:
             found, starts = _located(table, pieces, data, reading)
