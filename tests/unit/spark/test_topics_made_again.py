@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.golden.manifest import unpack
 from tests.unit.spark.test_tiers import plain, rows
 from tests.unit.twinlog.ours import SEGMENT, Ours
 from twinlog.errors import UsageError
@@ -72,6 +73,14 @@ def test_only_the_rows_that_queues_name_are_read(before: int, tmp_path: Path) ->
     for options in ({"startingTimestamp": late}, {"subscribe": "t", "range": "5:20"}):
         found = rows({"path": live(whole, end - SEGMENT), "archive": to, **options})
         assert plain(found) == plain(rows({"path": whole, **options})) and found
+
+
+def test_a_broker_that_deleted_nothing(tmp_path: Path) -> None:
+    """Nine files of real queues: none of them begins again."""
+    root, to = unpack("02-rollover", tmp_path / "s"), tmp_path / "archive"
+    archive(PlainEngine(), ArchiveSettings(root, to))
+    view = ArchiveView(str(to), None)
+    assert len(view.segments) == 9 and view.since == {}
 
 
 def test_made_again_twice(tmp_path: Path) -> None:

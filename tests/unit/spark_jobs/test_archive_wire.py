@@ -227,8 +227,10 @@ def test_an_archive_that_went_back_is_not_called_told(cluster: Cluster, tmp_path
     for node in nodes.values():
         assert node.mark == whole
         node.start = whole
-    found = archive(PlainEngine(), settings(cluster, to))
+    held = Place(to).stored()
+    found = archive(PlainEngine(), replace(settings(cluster, to), orphans_after=-1.0))
     assert found.verdict is Verdict.DAMAGED
+    assert Place(to).stored() == held, "nothing that a lost manifest named is an orphan"
     words = f"was told of offsets up to {whole}, the archive now ends at {2 * SEGMENT}"
     assert {row[2] for row in found.tables["told"].rows} == {words}
 

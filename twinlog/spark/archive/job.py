@@ -131,7 +131,9 @@ def archive(engine: Engine, settings: ArchiveSettings) -> Report:
         except BaseException:
             discard(place, lease.run)
             raise
-        orphans = collect(place, lease, settings.orphans_after)
+        # what looks like an orphan may be all there is of what a node was told
+        contrary = done.wrong or any(one.differs for one in done.told)
+        orphans = 0 if contrary else collect(place, lease, settings.orphans_after)
     return _archived(settings, replace(done, orphans=orphans))
 
 
