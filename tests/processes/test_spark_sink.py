@@ -273,3 +273,19 @@ def test_a_replay_of_an_archive_is_resumed(
         replay_archive.send(PlainEngine(), replace(flow, tags="a"), now_ms=0)
     with pytest.raises(UsageError, match="with an archive"):
         replay_memory.refuse(home)
+
+
+def test_a_row_that_cannot_be_stored_is_named(settings: SinkSettings) -> None:
+    """By its number and its task, whatever it lacks."""
+    for task, (batch, words) in enumerate(
+        [
+            (Batch(body=[b"x", None]), "row 1 of task 0 has no body"),
+            (Batch(body=[b"x"], properties=[[("k", None)]]), "row 0 of task 1: property 'k' is"),
+            (Batch(body=[b"x"], queue_id=[2]), r"row 0 of task 2: .* has queues 0 to 1, not 2"),
+            (Batch(body=[b"x"], key=[""]), "row 0 of task 3: key, tag and order_key must not be"),
+        ]
+    ):
+        with pytest.raises(UsageError, match=words):
+            send_rows(settings, Identity("w", 0, task), iter([batch]))
+    with pytest.raises(UsageError, match="row 0 of task 4 names no topic"):
+        send_rows(replace(settings, topic=None), Identity("w", 0, 4), iter(rows(1)))

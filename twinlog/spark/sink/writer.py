@@ -49,7 +49,10 @@ else:
     from pyspark.sql.datasource import DataSourceStreamArrowWriter as StreamBase
     from pyspark.sql.datasource import WriterCommitMessage as Message
 
-DETERMINISTIC = "make the query deterministic, or write with exactlyOnce=false"
+DETERMINISTIC = (
+    "make the query deterministic, or write with exactlyOnce=false; "
+    "a writeId goes with one checkpoint and one query"
+)
 
 LINGER_SECONDS = 1e9
 """Sections close by size and at the end of a task, never by time: a replay must make the same."""
@@ -247,11 +250,11 @@ class _Task:
     def _send(self, client: Client, row: Mapping[str, Any], number: int) -> bytes:
         topic = self._settings.topic or row.get("topic")
         if not topic:
-            raise SourceError(f"row {number} names no topic", code="column")
+            raise SourceError(f"{self._called(number)} names no topic", code="column")
         producer, queues = self._producers.get(topic) or self._open(client, topic)
         body = row["body"]
         if body is None:
-            raise SourceError(f"row {number} has no body", code="column")
+            raise SourceError(f"{self._called(number)} has no body", code="column")
         data = body.encode() if isinstance(body, str) else bytes(body)
         order_key, queue = row.get("order_key"), row.get("queue_id")
         try:
@@ -266,13 +269,16 @@ class _Task:
             )
         except UsageError as error:
             if isinstance(error, RecordRefused) or error.code == "property":
-                error.args = (f"row {number} of task {self._identity.task}: {error.text}",)
+                error.args = (f"{self._called(number)}: {error.text}",)
             raise
         place = f"{topic}/{section.queue}"
         held = self._sections.setdefault(place, [])
         if not held or held[-1] is not section:
             held.append(section)
         return data
+
+    def _called(self, number: int) -> str:
+        return f"row {number} of task {self._identity.task}"
 
     def _named(self, number: int) -> dict[str, str]:
         return {SOURCE_PROPERTY: self._identity.row(number)} if self._settings.exactly_once else {}
