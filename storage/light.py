@@ -20,13 +20,14 @@ Sources: RocketMQ 5.3 (``LmqDispatch``, ``MultiDispatchUtils``, ``ConsumeQueue``
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from storage.state import light_refusal
 from twinlog.kernels import split_record, tags_code
-from twinlog.kernels.fields import parts_of, rest_of
+from twinlog.kernels.fields import PREPARED, ROLLBACK, TRANSACTION, parts_of, rest_of
 from twinlog.layout import (
+    DELAY_TOPIC,
     LIGHT_DIGITS,
     LIGHT_OFFSETS_PROPERTY,
     LIGHT_PREFIX,
@@ -39,8 +40,8 @@ NAMES_MAX = 64
 """Light queues of one message."""
 QUEUES_MAX = 100_000
 """Light queues of a store: each is a directory and some hundred bytes of memory."""
-_NO_TOPICS = ("%RETRY%", "rmq_sys_", "SCHEDULE_TOPIC_XXXX")
-"""Messages of these topics RocketMQ enters in no light queue."""
+_NO_TOPICS = ("%RETRY%", "rmq_sys_")
+"""Messages of topics that begin so, and of that of delayed messages, go to no light queue."""
 
 
 class LightRefused(Exception):
@@ -111,7 +112,7 @@ def _share(data: memoryview, at: int) -> Share | None:
         return None
     if len(named) > 1 or len(room) != 1:
         raise LightRefused("it has the properties of light queues more than once, or not both")
-    if topic.startswith(_NO_TOPICS):
+    if _feeds_none(topic):
         raise LightRefused(f"messages of topic {topic} go to no light queue")
     names = tuple(named[0][len(LIGHT_PROPERTY) + 1 :].decode().split(","))
     if len(names) > NAMES_MAX or len(set(names)) != len(names):
@@ -136,25 +137,30 @@ def write_offset(view: memoryview, place: int, offset: int) -> None:
 
 
 def light_runs(
-    data: memoryview, base: int, marks: Sequence[tuple[int, bytes]]
+    data: memoryview,
+    base: int,
+    marks: Sequence[tuple[int, bytes]],
+    batched: Collection[str] = frozenset(),
 ) -> Iterator[tuple[str, int, bytes]]:
     """Yield (light queue, queue offset, entries) for the records of whole batches that name any.
 
-    Names without the prefix, and lists that do not fit together, are passed over: foreign records
-    may carry them.
+    Names without the prefix or given before, lists that do not fit together, and records that
+    RocketMQ enters in no light queue are passed over: a foreign log may hold them.
 
     Args:
         data: Bytes of the batches.
         base: Log offset of the first byte of ``data``.
         marks: (index of a record, the names) of those that name light queues.
+        batched: Topics with batch queues; RocketMQ enters their records in no light queue.
     """
     runs: dict[str, tuple[int, list[bytes]]] = {}
     for at, value in marks:
         split = split_record(data, at, check_crc=False)
         if isinstance(split, int):
             continue
-        topic, properties, stamp, size = split[0], split[5], split[10], split[15]
-        if topic.startswith(_NO_TOPICS):
+        topic, properties, flags, stamp, size = split[0], split[5], split[7], split[10], split[15]
+        waits = flags & TRANSACTION in (PREPARED, ROLLBACK)
+        if waits or topic in batched or _feeds_none(topic):
             continue
         names = _java_split(value.decode("utf-8", "replace"))
         offsets = _java_split(properties.get(LIGHT_OFFSETS_PROPERTY.decode(), ""))
@@ -162,12 +168,16 @@ def light_runs(
             continue
         text = "".join([f"{k}\x01{v}\x02" for k, v in properties.items()]).encode()
         entry = QUEUE_ENTRY.pack(base + at, size, tags_code(topic.encode(), text, stamp))
-        for name, offset in zip(names, offsets, strict=True):
+        for name, offset in dict(zip(names, offsets, strict=True)).items():
             number = parse_whole(offset)
             if name.startswith(LIGHT_PREFIX) and "/" not in name and number is not None:
                 runs.setdefault(name, (number, []))[1].append(entry)
     for name, (first, entries) in runs.items():
         yield name, first, b"".join(entries)
+
+
+def _feeds_none(topic: str) -> bool:
+    return topic == DELAY_TOPIC or topic.startswith(_NO_TOPICS)
 
 
 def _java_split(text: str) -> list[str]:

@@ -52,8 +52,8 @@ from twinlog.store_key_check import of_other_capacity
 from twinlog.store_keys import SAY_IT
 from twinlog.store_keys import KeyIndex as StoredKeys
 from twinlog.store_log import Damage, Harm, Run
+from twinlog.store_queues import AnyQueue, Queue
 from twinlog.store_queues import BatchQueue as StoredBatchQueue
-from twinlog.store_queues import Queue
 from twinlog.store_reader import StoreReader
 
 ASIDE = "cut"
@@ -206,15 +206,25 @@ def _held(action: Action) -> int:
 
 
 def _cuts(reader: StoreReader) -> list[Action]:
+    """Zeros behind the end of the log; files behind it go aside, with all that follow them.
+
+    A file that is cut stays, and so does an empty one, unless one before it goes: RocketMQ reads
+    over a gap between two files as if there were none.
+    """
     found: list[Action] = []
+    cut: set[int] = set()
     for piece in reader.damage:
         if piece.harm in (Harm.TAIL, Harm.LEFTOVER) and piece.length:
-            path = f"commitlog/{log_path(piece.offset - _in_file(reader, piece))[-20:]}"
+            start = piece.offset - _in_file(reader, piece)
+            cut.add(start)
+            path = f"commitlog/{log_path(start)[-20:]}"
             found.append(Action(Kind.CUT, path, piece.offset, piece.length, piece.what))
+    goes = False
     for file in reader.series.files:
-        if file.start >= reader.end and file.start > reader.start:
+        if file.start >= reader.end and file.start > reader.start and file.start not in cut:
             written = reader.series.last_written(file, file.start) - file.start
-            if written:
+            goes = goes or written > 0
+            if goes:
                 what = f"a file behind the end of the log, which is at {reader.end}"
                 found.append(
                     Action(Kind.ASIDE, f"commitlog/{file.path.name}", file.start, written, what)
@@ -232,6 +242,11 @@ def _queues(reader: StoreReader, findings: list[Finding]) -> tuple[list[Action],
     built, odd = _built(reader)
     wrong: dict[tuple[str, int], str] = {}
     lost: list[Finding] = []
+    void = {
+        key
+        for key, queue in reader.stored_queues.items()
+        if not reader.ours and key not in built and _all_behind(reader, queue)
+    }
     for finding in findings:
         parts = finding.file.split("/")
         if parts[0] not in _DIRECTORIES or len(parts) < 3:  # findings of the index have two
@@ -246,7 +261,7 @@ def _queues(reader: StoreReader, findings: list[Finding]) -> tuple[list[Action],
             # drop such entries, and ours does.
             if finding.beyond and reader.clean and not reader.ours:
                 lost.append(finding)
-        else:
+        elif key not in void or parts[0] != _folder_of(reader, parts[1]) or reader.clean:
             lost.append(finding)
     for key, queue in reader.stored_queues.items():
         if key in built and key not in odd and queue.max_log_offset > reader.end:
@@ -261,7 +276,20 @@ def _queues(reader: StoreReader, findings: list[Finding]) -> tuple[list[Action],
         )
         for (topic, number), what in sorted(wrong.items())
     ]
+    what = "all its entries lead behind the end of the log"
+    actions += [
+        Action(Kind.ASIDE, f"{_folder_of(reader, topic)}/{topic}/{number}", None, 0, what)
+        for topic, number in sorted(void)
+    ]
     return actions, lost
+
+
+def _all_behind(reader: StoreReader, queue: AnyQueue) -> bool:
+    """Whether a queue holds entries, and all lead behind the end of the log."""
+    if queue.max_log_offset < reader.end:
+        return False
+    offsets = [offset for offset, _ in queue.stored_entries()]
+    return bool(offsets) and min(offsets) >= reader.end
 
 
 def _folder_of(reader: StoreReader, topic: str) -> str:
@@ -303,7 +331,10 @@ def _made(reader: StoreReader) -> Iterator[tuple[str, int, int, bytes]]:
             yield name.decode("utf-8", "replace"), number, first, units
         data = view[run.offset - start : run.end - start]
         for light, first, entries in light_runs(
-            data, run.offset, find_property(data, 0, len(data), LIGHT_PROPERTY)
+            data,
+            run.offset,
+            find_property(data, 0, len(data), LIGHT_PROPERTY),
+            reader.batch_topics,
         ):
             at = lights.get(light, first)  # RocketMQ's records may name another place
             lights[light] = at + len(entries) // QUEUE_ENTRY.size

@@ -180,7 +180,7 @@ class BatchQueue:
         found: list[Entry] = []
         messages, total, looked = 0, 0, offset
         for unit in self._file_from(offset):
-            full = messages + unit.count > min(max_records, IN_MEMORY_COUNT)
+            full = messages + unit.count > max_records or messages >= IN_MEMORY_COUNT
             if found and (full or total + unit.size > IN_MEMORY_BYTES):
                 break
             looked = unit.queue_offset + unit.count

@@ -219,5 +219,5 @@ def places_in_log(store: StoreReader) -> set[tuple[str, int]]:
                 record = decode(view, where, check_crc=False)
             except CorruptionError:  # a batch whose CRC somebody made for it
                 continue
-            found.update((name, 0) for name, _ in light_places(record))
+            found.update((name, 0) for name, _ in light_places(record, store.batch_topics))
     return found

@@ -147,7 +147,7 @@ def _light(store: StoreReader, run: Run) -> Iterator[Key]:
             record = decode(view, at, check_crc=False)
         except CorruptionError:
             continue
-        for name, _ in light_places(record):
+        for name, _ in light_places(record, store.batch_topics):
             yield name, 0
 
 

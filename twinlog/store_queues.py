@@ -23,10 +23,11 @@ Sources: RocketMQ 5.3 (``ConsumeQueue``, ``BatchConsumeQueue``, ``DefaultMessage
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 from twinlog.layout import (
+    DELAY_TOPIC,
     LIGHT_OFFSETS_PROPERTY,
     LIGHT_PREFIX,
     LIGHT_PROPERTY,
@@ -63,7 +64,7 @@ __all__ = [
     "load_queues",
 ]
 
-_NOT_LIGHT = ("%RETRY%", "rmq_sys_", "SCHEDULE_TOPIC_XXXX")
+_NOT_LIGHT = ("%RETRY%", "rmq_sys_")
 """Messages of these topics RocketMQ enters in no light queue."""
 
 _ENTRY = struct.Struct(">qiq")
@@ -430,16 +431,29 @@ def _valid_in(data: bytes) -> int:
 AnyQueue = Queue | BatchQueue
 
 
-def light_places(record: Record) -> Iterator[tuple[str, int]]:
-    """Yield (light queue, queue offset in it) of a record; none where RocketMQ gives up."""
+def light_places(
+    record: Record, batched: Collection[str] = frozenset()
+) -> Iterator[tuple[str, int]]:
+    """Yield (light queue, queue offset in it) of a record, each queue once.
+
+    None where RocketMQ gives up or enters no light queue: of a record that is prepared or rolled
+    back, and of one of a topic with batch queues (``batched``).
+    """
+    if not record.queued or record.topic in batched or not _feeds_light(record.topic):
+        return
     names, places = (
         record.properties.get(one.decode(), "").rstrip(",").split(",")
         for one in (LIGHT_PROPERTY, LIGHT_OFFSETS_PROPERTY)
     )
-    fits = len(places) == len(names) and not record.topic.startswith(_NOT_LIGHT)
-    for name, place in zip(names, places, strict=False) if fits else ():
+    found: dict[str, int] = {}
+    for name, place in zip(names, places, strict=True) if len(places) == len(names) else ():
         if name.startswith(LIGHT_PREFIX) and "/" not in name and place.isdecimal():
-            yield name, int(place)
+            found.setdefault(name, int(place))  # of a queue named twice RocketMQ enters the first
+    yield from found.items()
+
+
+def _feeds_light(topic: str) -> bool:
+    return topic != DELAY_TOPIC and not topic.startswith(_NOT_LIGHT)
 
 
 def load_queues(root: Path) -> dict[tuple[str, int], AnyQueue]:

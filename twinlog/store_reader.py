@@ -454,7 +454,7 @@ class StoreReader:
         for where, _ in kernels.find_property(view, at, end, LIGHT_PROPERTY):
             record = decode(view, where, check_crc=False)
             entry = QUEUE_ENTRY.pack(run.file.start + where, record.size, record.tags_code)
-            for topic, first in light_places(record):
+            for topic, first in light_places(record, self.batch_topics):
                 light = queues.get((topic, 0))
                 if light is None:
                     light = queues[topic, 0] = Queue(topic, 0, FileSeries(), FileSeries())

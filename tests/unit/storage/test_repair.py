@@ -15,7 +15,7 @@ from storage.recover import recover
 from storage.repair import Kind, Repair, carry_out, plan_repair
 from tests.golden.manifest import manifest, unpack
 from twinlog.errors import UsageError
-from twinlog.layout import KIND_REBUILT
+from twinlog.layout import KIND_REBUILT, QUEUE_ENTRY, file_name
 from twinlog.record import RecordEncoder, encode_properties
 from twinlog.store_check import verify
 from twinlog.store_reader import StoreReader
@@ -75,6 +75,50 @@ def test_rocketmqs_stores_become_what_its_recovery_would_leave(tmp_path: Path, c
             at = action.offset - int(name)
             data = before[action.path][at : at + action.length]
             assert kept[f"log-{action.offset:020d}"] == data
+
+
+def test_a_tail_that_begins_with_a_file_leaves_no_gap(tmp_path: Path) -> None:
+    """RocketMQ reads over a missing file: its log would go on behind the gap."""
+    root = unpack("03-crash", tmp_path)
+    size, at, last = 131072, 524288, 655360
+    path = root / "commitlog" / file_name(at)
+    data = bytearray(path.read_bytes())
+    data[4] ^= 1  # the magic of the file's first record
+    path.write_bytes(data)
+    assert not any((root / "commitlog" / file_name(last)).read_bytes())  # prepared ahead
+    late = root / "consumequeue" / "late" / "0" / file_name(0)
+    late.parent.mkdir(parents=True)
+    late.write_bytes(QUEUE_ENTRY.pack(at + 200, 100, 0).ljust(2000, b"\0"))
+    plan, folder = repair(root)
+    assert plan.lost == ()
+    names = sorted(entry.name for entry in (root / "commitlog").iterdir())
+    assert names == [file_name(start) for start in range(0, at + size * len(names[4:]), size)]
+    assert names[-1] >= file_name(at)
+    assert path.read_bytes() == bytes(size)
+    assert files(root, folder)[f"log-{at:020d}"] == bytes(data).rstrip(b"\0")
+    assert not late.exists()
+    with StoreReader(root) as reader:
+        assert (reader.end, reader.damage) == (at, [])
+        assert verify(reader).findings == []
+        assert ("late", 0) not in reader.stored_queues
+        assert plan_repair(reader).actions == ()
+
+
+def test_files_behind_the_end_go_with_all_that_follow_them(tmp_path: Path) -> None:
+    """The end lies in the middle of a file: that stays, written ones behind it go, none between."""
+    root = unpack("03-crash", tmp_path)
+    at = next(m["physical_offset"] for m in manifest("03-crash")["messages"][700:])
+    start = at // 131072 * 131072
+    path = root / "commitlog" / file_name(start)
+    data = bytearray(path.read_bytes())
+    data[at - start + 4] ^= 1
+    path.write_bytes(data)
+    repair(root)
+    names = sorted(entry.name for entry in (root / "commitlog").iterdir())
+    assert names == [file_name(one) for one in range(0, start + 1, 131072)]
+    with StoreReader(root) as reader:
+        assert reader.end == at
+        assert verify(reader).findings == []
 
 
 @pytest.mark.parametrize("case", REBUILT)
