@@ -37,7 +37,7 @@ from storage.disk import Disk
 from storage.epoch_history import EPOCH_FILE, Epoch, decode_epoch
 from storage.errors import ForeignStore
 from storage.identity import ABORT, CLEAN, Identity, RunFile, Who, write_identity
-from storage.recover import identity_of, settings_of
+from storage.recover import identity_of, index_capacity, settings_of
 from storage.segment import DIRECTORY as LOG_DIRECTORY
 from storage.segment import log_path
 from storage.settings import SEGMENT_SIZE_MIN
@@ -331,6 +331,7 @@ def carry_out(
     """
     disk.lock("adopt.lock")
     try:
+        capacity = reader.index_capacity or index_capacity(disk)
         _set_aside(disk, value)
         files = [file for file in reader.series.files if file.start < value.end]
         entries = {file.start: _entries(value, file, reader, ours) for file in files}
@@ -348,7 +349,7 @@ def carry_out(
         _write_marks(disk, value, who)
     finally:
         disk.unlock()
-    return _first_epoch(disk, value, who)
+    return _first_epoch(disk, value, who, capacity)
 
 
 def _aside(disk: Disk) -> str:
@@ -467,9 +468,9 @@ def _write_marks(disk: Disk, value: Adoption, who: Who) -> None:
     write_identity(disk, identity, "adopt.identity")
 
 
-def _first_epoch(disk: Disk, value: Adoption, who: Who) -> int:
+def _first_epoch(disk: Disk, value: Adoption, who: Who, capacity: tuple[int, int] | None) -> int:
     """Begin the first epoch of ours, create the topics, stop cleanly."""
-    settings = settings_of(identity_of(disk))
+    settings = settings_of(identity_of(disk), capacity)
     store = Store.open(disk, settings, who, wall_ms=value.timestamp)
     token, clean = Token("master", value.epoch, 0), False
     try:

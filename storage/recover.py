@@ -21,12 +21,22 @@ from storage.boot import BootSummary
 from storage.disk import Disk, RealDisk
 from storage.errors import ForeignStore
 from storage.identity import Identity, read_identity
-from storage.settings import StoreSettings
+from storage.key_index_file import DIRECTORY as INDEX
+from storage.settings import INDEX_CELLS_MAX, StoreSettings
+from storage.snapshot import Snapshots
 from storage.spread import Folders, noted, spread
 from storage.store import Store
 from twinlog.errors import CorruptionError
+from twinlog.layout import (
+    INDEX_CELL,
+    INDEX_CELLS_DEFAULT,
+    INDEX_HEADER,
+    INDEX_SLOT,
+    INDEX_SLOTS_DEFAULT,
+)
 from twinlog.store_files import log_folders, store_root
 
+_OFFSET_MAX = (1 << 63) - 1
 _HOSTS = {4: ("127.0.0.1", 0), 6: ("::1", 0)}
 
 
@@ -47,13 +57,41 @@ class Recovered:
     clean: bool
 
 
-def settings_of(identity: Identity) -> StoreSettings:
-    """Return settings with which the store of ``identity`` opens; for tools, not for a node."""
+def settings_of(identity: Identity, capacity: tuple[int, int] | None = None) -> StoreSettings:
+    """Return settings with which the store of ``identity`` opens; for tools, not for a node.
+
+    Args:
+        identity: Of the store.
+        capacity: Slots and cells of a new key index file (`index_capacity`); None for RocketMQ's
+            defaults.
+    """
+    slots, cells = capacity or (INDEX_SLOTS_DEFAULT, INDEX_CELLS_DEFAULT)
     return StoreSettings(
         segment_size=identity.segment_size,
         queue_segment_entries=identity.queue_file_size // 20,
         store_host=_HOSTS[identity.who.family],
+        index_slots=slots,
+        index_cells=cells,
     )
+
+
+def index_capacity(disk: Disk) -> tuple[int, int] | None:
+    """Return slots and cells of the newest key index file; None where nothing tells.
+
+    The newest snapshot says so, else the file's length, if there are four cells for each slot.
+    What tools add must be as what is there: a broker that is set to it finds no key in other files.
+    """
+    known = Snapshots(disk).newest(_OFFSET_MAX)
+    if known is not None and known.index is not None and known.index.files:
+        newest = known.index.files[-1]
+        return newest.slots, newest.cells
+    for name in reversed(disk.list(INDEX)):
+        if name.isdigit():
+            length = disk.size(f"{INDEX}/{name}") - INDEX_HEADER.size
+            slots, rest = divmod(length, INDEX_SLOT.size + 4 * INDEX_CELL.size)
+            if 1 <= slots <= INDEX_CELLS_MAX // 4 and not rest:
+                return slots, 4 * slots
+    return None
 
 
 def identity_of(disk: Disk) -> Identity:
@@ -126,7 +164,8 @@ def recover(disk: Disk, *, wall_ms: int) -> Recovered:
         DiskError: The stop is not clean; the same call may be made again.
     """
     identity = require_marks(disk)
-    store = Store.open(disk, settings_of(identity), identity.who, wall_ms=wall_ms)
+    settings = settings_of(identity, index_capacity(disk))
+    store = Store.open(disk, settings, identity.who, wall_ms=wall_ms)
     clean = store.damage is None
     end, confirm = store.end, store.confirm
     store.close(clean=clean)

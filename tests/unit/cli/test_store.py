@@ -157,7 +157,7 @@ def test_an_adoption_that_ended_early_is_finished(
     root = unpack("01-basic", tmp_path)
     words = ["store", "adopt", str(root), "--cluster", "demo", "--node", "n1", "--yes"]
     with monkeypatch.context() as patch:
-        patch.setattr("storage.adoption._first_epoch", lambda disk, value, who: 0)
+        patch.setattr("storage.adoption._first_epoch", lambda *_: 0)
         assert main(words, {}) == 0
     with StoreReader(root) as reader:
         assert [epoch for epoch, _ in reader.epochs()] == [0]
