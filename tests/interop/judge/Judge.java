@@ -41,9 +41,9 @@ import org.apache.rocketmq.store.stats.BrokerStatsManager;
  *
  * <p>Requests: open {dir, commit_log_size, queue_size, commit_logs?, batch_queue_size?, light?}, dump,
  * query {topic, key, begin?, end?}, time {topic, queue, timestamp}, put {messages: [{topic, queue,
- * body (hex), properties, inner?: [[body, properties]]}]}, close, filter {cases: [[expression,
- * properties]]}, pack and unpack {rows: [[flag, level, hex]]}. Opening changes a directory, so
- * callers hand over copies.
+ * body (hex), properties, sys_flag?, flag?, born_host?, inner?: [[body, properties]]}]}, close,
+ * filter {cases: [[expression, properties]]}, pack and unpack {rows: [[flag, level, hex]]}. Opening
+ * changes a directory, so callers hand over copies.
  */
 public final class Judge {
     private DefaultMessageStore store;
@@ -247,6 +247,8 @@ public final class Judge {
             MessageExtBrokerInner inner = new MessageExtBrokerInner();
             inner.setTopic(one.getString("topic"));
             inner.setQueueId(one.getIntValue("queue"));
+            inner.setSysFlag(one.getIntValue("sys_flag"));
+            inner.setFlag(one.getIntValue("flag"));
             if (one.containsKey("inner")) {
                 Batches.fold(inner, one.getJSONArray("inner"));
             } else {
@@ -259,7 +261,8 @@ public final class Judge {
             inner.setPropertiesString(
                 MessageDecoder.messageProperties2String(inner.getProperties()));
             inner.setBornTimestamp(System.currentTimeMillis());
-            inner.setBornHost(new InetSocketAddress("127.0.0.1", 40000));
+            String born = one.containsKey("born_host") ? one.getString("born_host") : "127.0.0.1";
+            inner.setBornHost(new InetSocketAddress(born, 40000));
             inner.setStoreHost(new InetSocketAddress("127.0.0.1", 10911));
             PutMessageResult result = store.putMessage(inner);
             JSONObject answer = new JSONObject();
