@@ -1,6 +1,7 @@
 """Exports for RocketMQ: ``config/topics.json`` and ``epochFileCheckpoint``.
 
-With them a RocketMQ broker opens our store. Written and never read by us. The older generation
+With them a RocketMQ broker opens our store. It enters the whole log in queues, what is not
+confirmed too, and must know the kind of each. Written and never read by us. The older generation
 stays as ``topics.json.bak``, as RocketMQ keeps it. Strict JSON, which RocketMQ's reader accepts.
 
 Not here: consumer offsets and groups (they come with their control records).

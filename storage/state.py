@@ -213,6 +213,15 @@ class Layers:
         names = self.confirmed.batched.union(one.name for one in pending if one.batch)
         return frozenset(name.encode() for name in names)
 
+    def whole(self) -> State:
+        """Return what the whole log says: RocketMQ takes it so, and knows no confirm."""
+        if not self.topics_waiting():
+            return self.confirmed
+        found = State(self.confirmed.topics.values(), self.confirmed.batched)
+        for _, change in self._pending:
+            found.apply(change)
+        return found
+
     def confirm(self, confirm: int) -> bool:
         """Apply what lies below ``confirm``; returns whether anything changed."""
         changed = False

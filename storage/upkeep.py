@@ -154,7 +154,7 @@ class Upkeep:
         """
         trusted, generation = Trusted(self._log.flushed, self.confirm), self._generation
         cutting = self._cutting
-        exports = self._exports.prepare(self._derived.layers.confirmed, self._log)
+        exports = self._exports.prepare(self._derived.layers.whole(), self._log)
         physic = self._log.timestamp if self._log.flushed == self._log.end else 0
         index = self._derived.full_index_timestamp
 

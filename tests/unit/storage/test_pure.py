@@ -260,6 +260,8 @@ def test_layers_apply_in_order_and_forget_from_the_end() -> None:
     assert layers.existing("z") is None
     layers.cut(200)
     assert layers.topics_waiting()
+    assert set(layers.whole().topics) == {"a", "b"}
+    assert not layers.confirmed.topics
     assert layers.confirm(150)
     assert not layers.confirm(150)
     assert set(layers.confirmed.topics) == {"a"}
@@ -267,6 +269,7 @@ def test_layers_apply_in_order_and_forget_from_the_end() -> None:
     assert layers.confirm(1000)
     assert set(layers.confirmed.topics) == {"a", "b"}
     assert not layers.topics_waiting()
+    assert layers.whole() is layers.confirmed
     assert layers.refusal(CreateTopic("d", 1 << 20, 1)) is not None
     assert layers.refusal(CreateTopic("b", 3, 1)) == (
         "topic-exists",
