@@ -109,13 +109,19 @@ def parse_where(text: str | None) -> Filter | None:
 
 
 def parse_tags(text: str | None) -> frozenset[str]:
-    """Return the tags in ``"a || b"``, as RocketMQ writes a choice; ``*`` and None mean all.
+    """Return the tags in ``"a || b"``, as RocketMQ writes a choice; ``*`` or none means all.
+
+    Raises:
+        UsageError: It holds bars and no tag.
 
     >>> sorted(parse_tags("paid || sent"))
     ['paid', 'sent']
     """
-    tags = [tag.strip() for tag in (text or "*").split("||")]
-    return frozenset() if "*" in tags else frozenset(tag for tag in tags if tag)
+    words = (text or "").split("||")
+    tags = frozenset(word.strip() for word in words) - {""}
+    if len(words) > 1 and not tags:
+        raise UsageError(f"{text!r} names no tag", code="fields", hint="write tags as in 'a || b'")
+    return frozenset() if "*" in tags else tags
 
 
 @dataclass(slots=True)

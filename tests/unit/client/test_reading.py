@@ -107,6 +107,9 @@ def test_tags_and_limits(filled: Client) -> None:
     """A tag is compared by its text, the limit counts what is handed out."""
     assert numbers(filled.read("orders", queue=0, tag="odd")) == [1, 3, 5, 7, 9]
     assert numbers(filled.read("orders", queue=0, tag="odd || even", limit=3)) == [0, 1, 2]
+    assert numbers(filled.read("orders", queue=0, tag=" ", limit=3)) == [0, 1, 2]
+    with pytest.raises(UsageError, match="names no tag"):
+        next(iter(filled.read("orders", tag=" || ")))
     assert numbers(filled.read("orders", tag="odd", limit=7)) == [1, 3, 5, 7, 9, 11, 13]
     # "Aa" and "BB" have the same hash
     filled.send("orders", b"77", tag="Aa", queue=0)
