@@ -24,6 +24,7 @@ from cli.failures import Exit, Failure
 from cli.fields import flag, number, table, tables, text, texts, whole
 from node.status import Asked, cluster_status
 from twinlog.errors import TwinlogError
+from twinlog.routing import Address
 from twinlog.wire import Type
 
 if TYPE_CHECKING:
@@ -251,7 +252,9 @@ def _members_by_asking(context: Context) -> _Members:
             reasons.append(why)
             continue
         addresses = {
-            text(node, "name") or "?": f"{text(node, 'host')}:{whole(node, 'client_port') or 0}"
+            text(node, "name") or "?": str(
+                Address(text(node, "host") or "?", whole(node, "client_port") or 0)
+            )
             for node in tables(found.get("nodes"))
         }
         coordinator = tuple(texts(found.get("coordinator")))

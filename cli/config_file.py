@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from cli.failures import Exit, Failure
 from cli.fields import table, whole
 from cli.supervisor import COORDINATOR, read_json, run_file
+from twinlog.routing import Address
 
 if TYPE_CHECKING:
     from node.config import ClusterConfig, ConfigError, NodeConfig
@@ -78,7 +79,7 @@ def running_port(data: Path, port: str) -> int | None:
 def node_address(node: NodeConfig) -> str:
     """Where clients reach a node."""
     port = node.listen.clients or running_port(node.data, "clients") or 0
-    return f"{node.address}:{port}"
+    return str(Address(node.address, port))
 
 
 def client_endpoints(config: ClusterConfig) -> tuple[str, ...]:
@@ -100,5 +101,5 @@ def coordinator_endpoints(config: ClusterConfig) -> tuple[str, ...]:
     found: list[str] = []
     for host, port in config.coordinator.endpoints:
         got = port or running_port(config.coordinator.data, COORDINATOR) or 0
-        found.append(f"{host}:{got}")
+        found.append(str(Address(host, got)))
     return tuple(found)

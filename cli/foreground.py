@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from cli.context import Context
 from cli.failures import NOTHING_LEFT, Exit, Interrupted
 from cli.fields import flag, table, text, whole
+from twinlog.routing import Address
 from twinlog.units import format_duration, format_size
 
 if TYPE_CHECKING:
@@ -61,9 +62,12 @@ def _found(document: Mapping[str, object], host: str) -> list[str]:
         what = f"{segments} segments" if segments else "an empty directory"
         lines.append(f"  found    {what}, {stop}{tail}")
     ports = table(document.get("ports"))
-    serves = f"clients {host}:{ports.get('clients')} · slaves {host}:{ports.get('slaves')}"
-    if ports.get("http"):
-        serves += f" · http://{host}:{ports.get('http')}"
+    clients, slaves, http = (
+        Address(host, whole(ports, name) or 0) for name in ("clients", "slaves", "http")
+    )
+    serves = f"clients {clients} · slaves {slaves}"
+    if http.port:
+        serves += f" · http://{http}"
     return [*lines, f"  serves   {serves}"]
 
 
@@ -93,7 +97,7 @@ def run_coordinator(config: ClusterConfig, context: Context) -> int:
     log = NodeLog(node="coordinator")
 
     def ready(port: int) -> None:
-        context.printer.note(f"  serves   {host}:{port}\nready")
+        context.printer.note(f"  serves   {Address(host, port)}\nready")
 
     context.printer.note(f"coordinator of {config.name} · data {config.coordinator.data}")
     stopped_by = trio.run(lambda: run(config, ready=ready, event=log, version=number))

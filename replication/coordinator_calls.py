@@ -31,6 +31,7 @@ from typing import cast
 
 from twinlog import wire
 from twinlog.errors import OutcomeUnknown, ProtocolError, TwinlogError, Unavailable, from_code
+from twinlog.routing import Address
 
 Fields = dict[str, object]
 Endpoint = tuple[str, int]
@@ -185,7 +186,7 @@ class CoordinatorCalls:
             try:
                 return self._connect(host, port, end)
             except (OSError, ProtocolError) as error:
-                reasons.append(f"{host}:{port}: {error}")
+                reasons.append(f"{Address(host, port)}: {error}")
         hint = "start it: twinlog coordinator start"
         raise Unavailable(f"no coordinator answers ({'; '.join(reasons)})", hint=hint)
 

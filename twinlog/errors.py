@@ -139,6 +139,8 @@ class NotMaster(UnavailableError):
     def address(self) -> str | None:
         """Its client address ``host:port``."""
         host, port = self._str("host"), self._int("port")
+        if host and ":" in host:
+            host = f"[{host}]"
         return self._str("address") or (f"{host}:{port}" if host and port else None)
 
     @property

@@ -20,6 +20,7 @@ from twinlog.finding import Finding
 from twinlog.messages import Message, Receipt
 from twinlog.outgoing import Section, State
 from twinlog.record import encode_properties, pack_host
+from twinlog.routing import Address
 from twinlog.wire import Type
 
 NOW_MS = 1_795_000_000_123
@@ -220,11 +221,13 @@ class FakeCluster:
     asked: list[tuple[str, Type, Mapping[str, object]]] = field(default_factory=list)
     errors: dict[Type, TwinlogError] = field(default_factory=dict[Type, TwinlogError])
     client: object = None
+    host: str = "127.0.0.1"
 
     def ask(
         self, address: str, kind: int, fields: Mapping[str, object], timeout: float | None
     ) -> Fields:
         """Answer as the process at ``address`` would."""
+        address = address.replace(str(Address(self.host, 0))[:-2], "127.0.0.1")
         name = "coordinator" if address == COORDINATOR else ADDRESSES[address]
         self.asked.append((name, Type(kind), fields))
         if name in self.down:
@@ -287,7 +290,10 @@ class FakeCluster:
         """Call the command line; returns exit code, stdout, stderr."""
         path = self.directory / "cluster.toml"
         if not path.exists():
-            path.write_text(CONFIG, encoding="utf-8")
+            text = CONFIG.replace("127.0.0.1", self.host)
+            if self.host != "127.0.0.1":
+                text += f'[coordinator]\nendpoints = ["{Address(self.host, 7400)}"]\n'
+            path.write_text(text, encoding="utf-8")
         out, err = (Terminal(), io.StringIO()) if terminal else (io.StringIO(), io.StringIO())
         variables = {
             "TWINLOG_CONFIG": str(path),

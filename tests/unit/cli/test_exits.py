@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -260,6 +261,18 @@ def test_a_node_at_anothers_address_is_not_taken_for_it(
     code, _, err = cluster.run("cluster", "switchover", "--to", "n2", "--yes")
     assert code == Exit.UNAVAILABLE
     assert f"127.0.0.1:7420 is {who}" in err
+
+
+def test_a_cluster_of_ipv6_addresses(tmp_path: Path) -> None:
+    """Every node and the coordinator are asked at their addresses, which need brackets."""
+    cluster = FakeCluster(tmp_path, host="::1")
+    code, out, _ = cluster.run("cluster", "status", "-o", "json")
+    assert code == Exit.OK
+    assert [node["address"] for node in json.loads(out)["nodes"]] == [
+        "[::1]:7410", "[::1]:7420", "[::1]:7430",
+    ]  # fmt: skip
+    assert {name for name, _, _ in cluster.asked} == {"coordinator", "n1", "n2", "n3"}
+    assert errors.NotMaster("x", host="::1", port=7410).address == "[::1]:7410"
 
 
 @pytest.mark.parametrize("words", [["send"], ["send", "--prepared"], ["replicate"]])
