@@ -168,7 +168,10 @@ def light_runs(
             continue
         text = "".join([f"{k}\x01{v}\x02" for k, v in properties.items()]).encode()
         entry = QUEUE_ENTRY.pack(base + at, size, tags_code(topic.encode(), text, stamp))
-        for name, offset in dict(zip(names, offsets, strict=True)).items():
+        places: dict[str, str] = {}
+        for name, offset in zip(names, offsets, strict=True):
+            places.setdefault(name, offset)
+        for name, offset in places.items():
             number = parse_whole(offset)
             if name.startswith(LIGHT_PREFIX) and "/" not in name and number is not None:
                 runs.setdefault(name, (number, []))[1].append(entry)

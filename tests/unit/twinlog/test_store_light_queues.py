@@ -49,7 +49,7 @@ def write(root: Path) -> tuple[int, int]:
             queues["consumequeue/" + LIGHT] = queues.get("consumequeue/" + LIGHT, b"") + entry
         return at
 
-    first = add("t", 0, f"{LIGHT},{LIGHT}", "0,0", light=True)  # numbered twice, entered once
+    first = add("t", 0, f"{LIGHT},{LIGHT}", "0,1", light=True)  # named twice: the first counts
     add("t", 0, LIGHT, "2", flags=0x4)  # prepared
     add("t", 0, LIGHT, "2", flags=0xC)  # rolled back
     add("batches", 0, LIGHT, "2")
