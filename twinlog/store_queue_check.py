@@ -31,7 +31,14 @@ from twinlog.layout import BATCH_QUEUE_UNIT, LIGHT_PROPERTY, QUEUE_ENTRY
 from twinlog.record import decode
 from twinlog.store_findings import FINDINGS_MAX, Finding, Grade, Verdict
 from twinlog.store_log import Run
-from twinlog.store_queues import AnyQueue, BatchQueue, Entry, Queue, light_places
+from twinlog.store_queues import (
+    AnyQueue,
+    BatchQueue,
+    Entry,
+    Queue,
+    is_folder_name,
+    light_places,
+)
 from twinlog.store_reader import StoreReader
 from twinlog.store_topics import Deleted, queues_in_database
 
@@ -40,6 +47,8 @@ Key = tuple[str, int]
 _ZEROS = bytes(QUEUE_ENTRY.size)
 _FILLED = 0x7FFFFFFF
 """Size in the entries that fill a queue up to its first one."""
+_SHOWN = 80
+"""Characters of an odd name that are shown."""
 _FILL = _FILLED.to_bytes(4, "big")
 
 
@@ -305,7 +314,11 @@ def _report_missing(store: StoreReader, missing: dict[Key, int], verdict: Verdic
     grade = Grade.DAMAGE if store.clean and not store.ours else Grade.NOTE
     deleted, in_database = Deleted(store), not store.ours and queues_in_database(store.root)
     gone: dict[str, int] = {}
+    odd: dict[str, int] = {}
     for (topic, number), count in sorted(missing.items()):
+        if not is_folder_name(topic):
+            odd[topic] = odd.get(topic, 0) + count
+            continue
         queue = store.stored_queues.get((topic, number))
         if in_database if queue is None else queue.unreadable():
             continue
@@ -316,6 +329,9 @@ def _report_missing(store: StoreReader, missing: dict[Key, int], verdict: Verdic
         name = f"{folder}/{topic}/{number}"
         text = f"{count} records of the log have no entry"
         verdict.add(Finding(grade, name, 0, None, 0, text, "all of them, through the log"))
+    for topic, count in odd.items():
+        text = f"{count} records name a topic {topic[:_SHOWN]!r}, which no folder can be called"
+        verdict.add(Finding(Grade.DAMAGE, "commitlog", 0, None, 0, text, "their bodies"))
     for topic, count in gone.items():
         text = f"{count} records of the log have no entry: topics.json has no such topic any more"
         name = f"consumequeue/{topic}"

@@ -64,6 +64,8 @@ __all__ = [
     "load_queues",
 ]
 
+_NAME_MAX = 255
+"""Bytes of a folder's name, at most."""
 _NOT_LIGHT = ("%RETRY%", "rmq_sys_")
 """Messages of these topics RocketMQ enters in no light queue."""
 
@@ -429,6 +431,16 @@ def _valid_in(data: bytes) -> int:
 
 
 AnyQueue = Queue | BatchQueue
+
+
+def is_folder_name(topic: str) -> bool:
+    """Whether the queues of a topic can have a folder: a damaged record may name any topic."""
+    return (
+        "/" not in topic
+        and "\0" not in topic
+        and topic not in ("", ".", "..")
+        and (len(topic.encode("utf-8", "replace")) <= _NAME_MAX)
+    )
 
 
 def light_places(

@@ -11,7 +11,8 @@ from cli.app import main
 from storage import Store, StoreSettings, Token, Who
 from storage.disk import RealDisk
 from tests.golden.manifest import manifest, unpack
-from tests.unit.twinlog.ours import flip
+from tests.unit.twinlog.ours import flip, put
+from twinlog.record import encode
 
 WHO = Who("c", "g1", "n1", 4)
 SETTINGS = StoreSettings(segment_size=16384, queue_segment_entries=50)
@@ -87,6 +88,22 @@ def test_damage_that_nothing_can_be_done_about(
     said = capsys.readouterr().out
     assert "0 to do, 1 lost" in said
     assert "ACTION" not in said
+
+
+@pytest.mark.parametrize("topic", ["../../outside", "..", "a/b", "x" * 300])
+def test_a_topic_that_is_no_folders_name(
+    topic: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """One flipped bit makes a slash: told as damage, no queue is built, nothing lies elsewhere."""
+    root = tmp_path / "a" / "store"
+    record = encode(topic, 0, b"x", queue_offset=0, log_offset=0, store_timestamp=1)
+    put(root / "commitlog" / f"{0:020d}", record.ljust(65536, b"\0"))
+    put(root / "abort", b"")
+    assert main(["log", "verify", str(root)], {}) == 65
+    assert "which no folder can be called" in capsys.readouterr().out
+    assert main(["log", "repair", str(root), "--yes", "--index-slots", "100"], {}) == 65
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+    assert not [*root.glob("0"), *root.glob("consumequeue/*")]
 
 
 def test_recover(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

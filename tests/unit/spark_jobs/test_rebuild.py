@@ -15,9 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.golden.manifest import unpack
-from tests.unit.twinlog.ours import Ours, flip
+from tests.unit.twinlog.ours import Ours, flip, put
+from tests.unit.twinlog.test_store_light_queues import write
 from twinlog.errors import CorruptionError, UsageError
 from twinlog.layout import INDEX_CELL, IndexHeader, file_name
+from twinlog.record import encode
 from twinlog.spark.jobs import compact
 from twinlog.spark.jobs.engine import PlainEngine
 from twinlog.spark.jobs.index_files import KEY, build, chain_fault
@@ -90,6 +92,34 @@ def test_a_lost_queue_comes_back_in_place(tmp_path: Path) -> None:
     run(PlainEngine(), RebuildSettings(root))
     assert queue_differences(tmp_path / "before", root / "consumequeue") == []
     assert not (root / "consumequeue.before").exists()
+
+
+def test_light_queues_are_what_rocketmq_enters(tmp_path: Path) -> None:
+    """A queue named twice, records that wait, topics with batch queues or of delayed messages."""
+    write(tmp_path / "store")
+    found = run(PlainEngine(), RebuildSettings(tmp_path / "store", index=False, check=True))
+    assert found.verdict is Verdict.FINE, found.tables["differences"].rows
+
+
+@pytest.mark.parametrize("as_topic", [True, False])
+def test_no_name_of_a_record_leads_out_of_the_folder(as_topic: bool, tmp_path: Path) -> None:
+    """A record may name any topic, and any light queues."""
+    outside = "../../../outside"
+    properties = {"INNER_MULTI_DISPATCH": outside, "INNER_MULTI_QUEUE_OFFSET": "0"}
+    record = encode(
+        outside if as_topic else "t", 0, b"x", queue_offset=0, log_offset=0, store_timestamp=1,
+        properties={} if as_topic else properties,
+    )  # fmt: skip
+    root = tmp_path / "a" / "store"
+    put(root / "commitlog" / file_name(0), record.ljust(64 * 1024, b"\0"))
+    settings = RebuildSettings(root, to=tmp_path / "a" / "new", index=False)
+    if as_topic:
+        with pytest.raises(CorruptionError, match="no folder can be called"):
+            run(PlainEngine(), settings)
+    else:
+        run(PlainEngine(), settings)
+        assert [path.name for path in (tmp_path / "a/new/consumequeue").iterdir()] == ["t"]
+    assert not [*tmp_path.rglob("outside")]
 
 
 def test_into_a_new_directory(tmp_path: Path) -> None:

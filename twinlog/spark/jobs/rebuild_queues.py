@@ -27,13 +27,13 @@ from pathlib import Path
 
 from twinlog import kernels
 from twinlog.errors import CorruptionError, UsageError
-from twinlog.layout import QUEUE_ENTRY, QUEUE_FILE_SIZE_DEFAULT, file_name
+from twinlog.layout import LIGHT_PROPERTY, QUEUE_ENTRY, QUEUE_FILE_SIZE_DEFAULT, file_name
 from twinlog.record import decode
 from twinlog.spark.jobs.engine import Engine
 from twinlog.spark.jobs.report import Value
 from twinlog.spark.jobs.splits import Split, pread, records_of
 from twinlog.store_files import FileSeries, log_file
-from twinlog.store_queues import Queue, load_queues
+from twinlog.store_queues import Queue, is_folder_name, light_places, load_queues
 
 Key = tuple[str, int]
 """(topic, queue)."""
@@ -141,22 +141,17 @@ def entries_of(split: Split) -> list[tuple[Key, int, bytes]]:
         ((topic.decode("utf-8", "replace"), number), first, entries)
         for topic, number, first, entries in kernels.gather_queues(data, 0, length, split.start)
     ]
-    return [*found, *_light(data, length, split.start)]
+    return [*found, *_light(data, length, split)]
 
 
-def _light(data: memoryview, length: int, base: int) -> Iterator[tuple[Key, int, bytes]]:
+def _light(data: memoryview, length: int, split: Split) -> Iterator[tuple[Key, int, bytes]]:
     """Yield the entries of light queues, which a record names itself."""
-    for at, value in kernels.find_property(data, 0, length, b"INNER_MULTI_DISPATCH"):
+    batched = names_in(Path(split.root) / "batchconsumequeue")
+    for at, _ in kernels.find_property(data, 0, length, LIGHT_PROPERTY):
         record = decode(data, at, check_crc=False)
-        offsets = record.properties.get("INNER_MULTI_QUEUE_OFFSET", "").split(",")
-        names = value.decode("utf-8", "replace").split(",")
-        if len(names) != len(offsets) or not record.queued:
-            continue
-        entry = QUEUE_ENTRY.pack(base + at, record.size, record.tags_code)
-        for name, number in zip(names, offsets, strict=True):
-            queue = 0 if name.startswith("%LMQ%") else record.queue
-            with suppress(ValueError):
-                yield (name, queue), int(number), entry
+        entry = QUEUE_ENTRY.pack(split.start + at, record.size, record.tags_code)
+        for name, number in light_places(record, batched):
+            yield (name, 0), number, entry
 
 
 def left_as_they_are(root: Path) -> frozenset[str]:
@@ -172,11 +167,18 @@ def names_in(folder: Path) -> set[str]:
 def write_queues(
     split: Split, target: str, size: int, left: frozenset[str] = frozenset()
 ) -> list[Wrote]:
-    """Write the queue entries of one range to their places; the same again changes nothing."""
+    """Write the queue entries of one range to their places; the same again changes nothing.
+
+    Raises:
+        CorruptionError: What follows the records is damaged, or a topic's name is no folder's.
+    """
     wrote: list[Wrote] = []
     for key, first, entries in entries_of(split):
         if key[0] in left:
             continue
+        if not is_folder_name(key[0]):
+            text = f"{split.file} has a topic {key[0][:80]!r}, which no folder can be called"
+            raise CorruptionError(text, file=split.file, offset=split.start)
         _put(Path(target), key, 20 * first, entries, size)
         wrote.append(Wrote(key, first, len(entries) // 20))
     return wrote
