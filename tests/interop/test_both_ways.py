@@ -76,19 +76,26 @@ def theirs(judge: Any, root: Path, number: int) -> tuple[dict[str, Any], list[in
 def ours(root: Path) -> tuple[dict[int, Any], dict[tuple[str, int], list[list[int]]]]:
     """The same as we read it, by RocketMQ's rules."""
     with StoreReader(root, rocketmq=True) as reader:
-        records = {
-            r.log_offset: (
-                r.topic, r.queue, r.queue_offset, r.size, r.sys_flag, r.flag, r.born_timestamp,
-                r.store_timestamp, r.body_crc, r.body.hex(), dict(r.properties),
-            )
-            for r in reader.records()
-        }  # fmt: skip
-        entries = {
-            (q.topic, q.queue): [
-                [e.queue_offset, e.log_offset, e.size, e.tags_code] for e in q.entries()
-            ]
-            for q in reader.queues()
-        }
+        return held(reader)
+
+
+def held(
+    store: StoreReader,
+) -> tuple[dict[int, Any], dict[tuple[str, int], list[list[int]]]]:
+    """Records by log offset, and the entries of each queue."""
+    records = {
+        r.log_offset: (
+            r.topic, r.queue, r.queue_offset, r.size, r.sys_flag, r.flag, r.born_timestamp,
+            r.store_timestamp, r.body_crc, r.body.hex(), dict(r.properties),
+        )
+        for r in store.records()
+    }  # fmt: skip
+    entries = {
+        (q.topic, q.queue): [
+            [e.queue_offset, e.log_offset, e.size, e.tags_code] for e in q.entries()
+        ]
+        for q in store.queues()
+    }
     return records, entries
 
 

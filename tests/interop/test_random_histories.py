@@ -15,7 +15,7 @@ import pytest
 
 from storage.disk import RealDisk
 from storage.repair import carry_out, plan_repair
-from tests.interop.test_both_ways import as_ours
+from tests.interop.test_both_ways import as_ours, held
 from twinlog.layout import file_name
 from twinlog.store_check import verify
 from twinlog.store_reader import StoreReader
@@ -104,19 +104,7 @@ def filled(entries: Queues) -> Queues:
 def read(root: Path) -> tuple[int, dict[int, Any], Queues, dict[tuple[str, int, int], int]]:
     """End, records in queues, entries, and a queue offset for each stamp, as we have them."""
     with StoreReader(root) as store:
-        records = {
-            r.log_offset: (
-                r.topic, r.queue, r.queue_offset, r.size, r.sys_flag, r.flag, r.born_timestamp,
-                r.store_timestamp, r.body_crc, r.body.hex(), dict(r.properties),
-            )
-            for r in store.records()
-        }  # fmt: skip
-        entries = {
-            (q.topic, q.queue): [
-                [e.queue_offset, e.log_offset, e.size, e.tags_code] for e in q.entries()
-            ]
-            for q in store.queues()
-        }
+        records, entries = held(store)
         stamps = sorted({row[7] for row in records.values()})[::9]
         times = {
             (topic, queue, ms): store.offset_by_time(topic, queue, ms)

@@ -10,25 +10,12 @@ from typing import Any
 import pytest
 
 from cli.app import main
-from tests.unit.twinlog.ours import SEGMENT, Ours
+from tests.unit.twinlog.ours import SEGMENT
 from twinlog.errors import CorruptionError
-from twinlog.spark.archive.job import ArchiveSettings, archive
 from twinlog.spark.archive.manifest import Manifest, digest, parse
 from twinlog.spark.archive.place import Place
-from twinlog.spark.jobs.engine import PlainEngine
 
 PLAIN = {"TWINLOG_SPARK_ENGINE": "plain"}
-
-
-@pytest.fixture
-def kept(tmp_path: Path) -> Path:
-    """An archive of two segments or more."""
-    made = Ours()
-    for number in range(60):
-        made.batch(b"x" * 100, b"%d" % number, topic=f"t{number % 3}")
-    made.write(tmp_path / "s", confirm=made.end)
-    archive(PlainEngine(), ArchiveSettings(tmp_path / "s", tmp_path / "archive"))
-    return tmp_path / "archive"
 
 
 def changed(text: str, change: Callable[[dict[str, Any]], object], *, version: int) -> str:

@@ -13,26 +13,15 @@ import pytest
 
 from cli.app import main
 from storage.packing import seal
-from tests.unit.twinlog.ours import SEGMENT, Ours
+from tests.unit.twinlog.ours import SEGMENT
 from twinlog.errors import CorruptionError, UsageError
-from twinlog.spark.archive.job import ArchiveSettings, RestoreSettings, archive, restore
+from twinlog.spark.archive.job import RestoreSettings, restore
 from twinlog.spark.archive.manifest import Segment
 from twinlog.spark.archive.place import Place
 from twinlog.spark.jobs.engine import PlainEngine
 from twinlog.spark.jobs.report import Verdict
 
 PLAIN = {"TWINLOG_SPARK_ENGINE": "plain"}
-
-
-@pytest.fixture
-def kept(tmp_path: Path) -> Path:
-    """An archive of several segments."""
-    made = Ours()
-    for number in range(120):
-        made.batch(b"x" * 100, b"%d" % number, topic=f"t{number % 3}")
-    made.write(tmp_path / "s", confirm=made.end)
-    archive(PlainEngine(), ArchiveSettings(tmp_path / "s", tmp_path / "archive"))
-    return tmp_path / "archive"
 
 
 def owned(root: Path, cluster: str, group: str) -> None:
