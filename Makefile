@@ -1,4 +1,4 @@
-# What developers type. `make verify` reads and judges, `make fix` writes.
+# Commands for developers. `make verify` only checks, `make fix` writes.
 
 RUN = uv run
 SEED ?= 1
@@ -15,7 +15,7 @@ types:                  ## both type checkers, strict
 	$(RUN) mypy twinlog storage replication node cli
 	$(RUN) pyright twinlog storage replication node cli
 
-fix:                    ## format and mend what can be mended
+fix:                    ## format, fix what ruff can fix, regenerate pages
 	$(RUN) ruff format .
 	$(RUN) ruff check --fix .
 	$(RUN) python -m tests.tidy.generate
@@ -29,7 +29,7 @@ sim:                    ## one seed of the simulator, with its trace: make sim S
 processes:              ## real node processes, faults and kills
 	$(RUN) pytest -q -m processes
 
-interop:                ## the real RocketMQ opens our stores (Java 17, Maven)
+interop:                ## the real RocketMQ opens twinlog's stores (Java 17, Maven)
 	$(RUN) pytest -q -m interop
 
 fuzz:                   ## a minute of coverage-guided fuzzing (uv sync --group fuzz)
@@ -44,5 +44,5 @@ bench:                  ## the key cells against Redis Streams, in one run
 dev:                    ## three nodes on this machine
 	$(RUN) twinlog dev up
 
-docs:                   ## write the generated pages anew
+docs:                   ## regenerate the rendered pages
 	$(RUN) python -m tests.tidy.generate

@@ -4,6 +4,6 @@ One that cannot be imported hides all others, so this imports nothing that can b
 PySpark itself, which is what imports it.
 """
 
-from twinlog.spark.source import Source as DefaultSource
+from twinlog.spark.source.data_source import Source as DefaultSource
 
 __all__ = ["DefaultSource"]

@@ -1,4 +1,7 @@
-"""Build the compiled kernels; everything else is declared in pyproject.toml.
+"""Compute the list of packages and build the compiled kernels; pyproject.toml declares the rest.
+
+The checkout's top folders `node`, `replication`, `storage` and `cli` are installed below
+``twinlog._app``, so that the wheel brings one top-level name.
 
 The extension is optional: without a C compiler (or Cython) the build succeeds and the plain-Python
 twins run (docs/architecture.md). The digest of its sources goes into the module, so that the loader
@@ -24,6 +27,16 @@ def digest() -> str:
     return total.hexdigest()
 
 
+def packages() -> dict[str, str]:
+    """Return every package of the wheel with its folder in the checkout."""
+    found = {}
+    for top in ("twinlog", "node", "replication", "storage", "cli"):
+        for front in sorted(Path(top).rglob("__init__.py")):
+            name = ".".join(front.parent.parts)
+            found[name if top == "twinlog" else f"twinlog._app.{name}"] = front.parent.as_posix()
+    return found
+
+
 def extensions() -> list[Extension]:
     """Return the kernels' extension; nothing where Cython is missing."""
     try:
@@ -44,4 +57,5 @@ def extensions() -> list[Extension]:
     return built
 
 
-setup(ext_modules=extensions())
+FOLDERS = packages()
+setup(packages=list(FOLDERS), package_dir=FOLDERS, ext_modules=extensions())

@@ -4,10 +4,10 @@
 
 *Append*: `Store.append` on a real directory, sections of 64 x 1 KiB and of 256 x 100 B, as a master
 does it: every record checked (sizes, topic, properties, CRC), numbered and stamped, the batch's
-CRC, its entry. Sections come one a turn (the worst case) and sixteen a turn (a loaded node takes
-all that has arrived). Pages are touched ahead, as the node's worker does, outside the clock.
-Each `STORE_BYTES` go into a store of their own in a process of their own: nothing is flushed, and a
-store keeps its files open, removed or not, for as long as its process lives.
+CRC, its entry. Sections arrive one per turn of the loop (the worst case) and sixteen per turn (a
+loaded node takes all that has arrived). Pages are touched ahead, as the node's worker does, outside
+the clock. Each `STORE_BYTES` go into a store of their own in a process of their own: nothing is
+flushed, and a store keeps its files open, removed or not, for as long as its process lives.
 
 *The loop*: `copy_crc.c`, compiled here: for each section memcpy into a mapped, touched file and one
 CRC-32C over the bytes where they lie, with the processor's CRC instruction, one after the other
@@ -34,9 +34,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from storage import CreateTopic, Outcome, Section, Store, StoreSettings, Token, Who
-from storage.disk import RealDisk
+from storage.disk.disk import RealDisk
 from twinlog import kernels
-from twinlog.record import RecordEncoder, encode_properties
+from twinlog.format.record import RecordEncoder, encode_properties
 
 HERE = Path(__file__).parent
 MiB = 1024 * 1024
@@ -88,9 +88,9 @@ def new_store(folder: Path) -> Store:
 
 def prepare(store: Store) -> None:
     """Whatever the node's worker would do now."""
-    while (job := store.prepare_job()) is not None:
+    while (job := store.jobs.prepare_job()) is not None:
         job.run()
-        store.finish(job)
+        store.jobs.finish(job)
 
 
 def appends(folder: Path, shape: Shape, turn: int, seconds: float) -> float:

@@ -18,11 +18,11 @@ and load have one half of the cores, slaves and Spark the other, and Spark has t
 there: a slave runs first, as it would on a machine of its own. What is left to measure is what the
 readers ask of the master, and what they do to the slaves' acknowledgements. ``nice`` gives Spark
 the least weight and pins nothing, ``none`` does neither. The disk is shared as well: ``--master``
-puts the master's files elsewhere, on another disk or in memory (``/dev/shm``). ``--rate`` paces the
-load at so many records a second. A pace below the limit leaves CPU and disk for the readers, and
-latencies count from when a batch was due. ``--control`` adds a third window to each turn: no reads,
-but a process that only copies memory on each of the slaves' cores, at the same weight. What that
-costs is the price of one machine for all, whatever runs beside the master.
+puts the master's files elsewhere, on another disk or in memory (``/dev/shm``). ``--rate`` limits
+the load to a number of records per second. A pace below the limit leaves CPU and disk for the
+readers, and latencies count from when a batch was due. ``--control`` adds a third window to each
+turn: no reads, but a process that only copies memory on each of the slaves' cores, at the same
+weight. What that costs is the price of one machine for all, whatever runs beside the master.
 
 Printed for each window: rate, latencies, what the tasks got from slaves and from the master, what
 the nodes read from disk (``/proc/PID/io``), CPU seconds, and the nodes in sync at its end; then the
@@ -59,13 +59,13 @@ from own_cluster import (
     wait_for,
 )
 
-from cli.bench_loads import section_of
-from cli.bench_run import Count
+from cli.bench.loads import section_of
+from cli.bench.measurement import Count
 from cli.connection import connect
 from twinlog import Client
-from twinlog.link import error_of
+from twinlog.session.link import error_of
 from twinlog.units import GiB, KiB, MiB
-from twinlog.wire import Frame, Type
+from twinlog.wire.frames import Frame, Type
 
 TASKS, QUEUES, BODY, BATCH, WINDOW = 10, 8, 1024, 256 * KiB, 8
 COLD, HOT = "cold", "hot"
@@ -74,14 +74,14 @@ LEAST = 19
 WARM_BYTES = 128 * MiB
 """Read before anything is measured: workers are there, the JVM has compiled."""
 COLD_SHARE_MAX = 0.01
-"""Of the loaded files at most so much may be in memory before a round of reading."""
+"""Largest share of the loaded files that may be in memory before a round of reading."""
 
 
 # ── the load, a process of its own ──────────────────────────────────────────────────────────────
 
 
 def be_load(master: str, topic: str, seconds: float, rate: float, size: int) -> None:
-    """Append prepared batches for so long, or so many bytes, and print what came of it.
+    """Append prepared batches for a time, or up to a number of bytes, and print the result.
 
     A batch counts when its acknowledgement came in time; its latency is from when it was due.
     """
@@ -154,7 +154,7 @@ def be_readers(servers: str, below: int, folders: list[str]) -> None:
         print("ready", flush=True)
         sys.stdin.read()
         over.set()
-        while worker.is_alive():  # a job may begin behind the first order to stop
+        while worker.is_alive():  # a job may begin after the first order to stop
             spark.sparkContext.cancelAllJobs()
             worker.join(0.2)
 
@@ -200,7 +200,7 @@ class Readers:
     def used(self) -> float:
         """CPU seconds of all of them so far; of one that has ended, what was seen of it last.
 
-        Whoever waits for a process takes over its times, and a worker's may go to nobody: so none
+        The process that waits for a child takes over its times, and a worker's may be lost: so none
         is asked for those of its children.
         """
         for process in self.family():
@@ -278,7 +278,7 @@ def used(process: psutil.Process) -> float:
 def append(
     made: Cluster, topic: str, terms: tuple[float, float, int], cores: set[int] | None = None
 ) -> dict[str, float]:
-    """Run the load on these cores; ``terms``: for so long, so many a second, so many bytes."""
+    """Run the load on these cores; ``terms``: seconds, records per second, bytes."""
     words = [made.address("n1"), topic, *map(str, terms)]
     command = [sys.executable, __file__, "--be", "load", *words]
     prefix = ["taskset", "-c", ",".join(map(str, sorted(cores)))] if cores else []

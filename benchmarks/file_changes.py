@@ -27,9 +27,9 @@ from pathlib import Path
 
 from append_path import MASTER, MiB, Shape, section
 
-from replication.upkeep import Upkeep
+from replication.driver.background_jobs import BackgroundJobs
 from storage import CreateTopic, Job, Store, StoreSettings, Who
-from storage.disk import RealDisk
+from storage.disk.disk import RealDisk
 
 SEGMENT = 16 * MiB
 AROUND = 20
@@ -55,11 +55,11 @@ class Threads:
             error = caught
         self._ended.put((job, error))
 
-    def hand_back(self, upkeep: Upkeep) -> None:
+    def hand_back(self, jobs: BackgroundJobs) -> None:
         """Give the upkeep what has ended."""
         while not self._ended.empty():
             job, error = self._ended.get()
-            upkeep.on_job(time.monotonic(), job, error)
+            jobs.on_job(time.monotonic(), job, error)
 
     def close(self) -> None:
         """Wait for all of them."""
@@ -86,7 +86,7 @@ Seconds = tuple[float, float]
 def appends(store: Store, files: int, rate: float) -> tuple[list[Seconds], list[int]]:
     """Seconds of each append, and the numbers of those that changed the file."""
     threads = Threads()
-    upkeep = Upkeep(store, threads, eager=False, dispatch_bytes=MiB, now=time.monotonic())
+    jobs = BackgroundJobs(store, threads, eager=False, dispatch_bytes=MiB, now=time.monotonic())
     made = [section(Shape(16, 1024))]
     seconds: list[Seconds] = []
     changes: list[int] = []
@@ -100,9 +100,9 @@ def appends(store: Store, files: int, rate: float) -> tuple[list[Seconds], list[
             changes.append(len(seconds) - 1)
         store.set_confirm(store.end)
         now = time.monotonic()
-        upkeep.work(now)
-        upkeep.dispatch(now, 2)
-        threads.hand_back(upkeep)
+        jobs.work(now)
+        jobs.dispatch(now, 2)
+        threads.hand_back(jobs)
         due += 1 / rate
         if (left := due - time.monotonic()) > 0:
             time.sleep(left)

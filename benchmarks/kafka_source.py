@@ -5,8 +5,9 @@
 Makes a store as `spark_source.py` does (1 KiB bodies, two properties, 16 queues), starts one Kafka
 broker (KRaft, one node, loopback) in a temporary directory, copies the records into it through
 Spark with their keys, queues as partitions and properties as headers, and reads both with the sink
-that drops everything: Kafka's columns from both, without and with headers, and all columns of ours.
-Sources take turns, so that what else the machine does hits both. Everything is in the page cache.
+that drops everything: Kafka's columns from both, without and with headers, and all columns of
+twinlog's. Sources take turns, so that what else the machine does hits both. Everything is in the
+page cache.
 
 Broker and connector are resolved by Maven, by name. The connector must fit the Spark that runs: by
 default it is that of the installed PySpark. The broker is ended and its files are removed whatever
@@ -84,7 +85,7 @@ def class_path(folder: Path, jars: Sequence[tuple[str, str, str]], *, alone: boo
 
 
 def free_port() -> int:
-    """Return a port of the loopback interface that nobody listens on."""
+    """Return a port of the loopback interface that is not in use."""
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
         return int(one.getsockname()[1])

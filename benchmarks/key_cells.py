@@ -5,7 +5,7 @@
 Both have one master and one slave on loopback; a record counts when the slave has it. Redis is
 driven by `redis_streams.c` (compiled here, 4 connections, pipelines of 64 XADD and one WAIT),
 twinlog by `twinlog bench`: *prepared* batches, encoded beforehand as the C generator does, and the
-*Python producer*, our public client called once per record. Peers take turns (A B A B ...) and the
+*Python producer*, the public client called once per record. Peers take turns (A B A B ...) and the
 table shows medians, minimum and maximum, and the ratio of the medians: machines are noisy, ratios
 less.
 
@@ -36,7 +36,7 @@ Run = Callable[[float], Figures]
 
 
 def free_port() -> int:
-    """A port of loopback that nobody uses at this moment."""
+    """A port of the loopback interface that is free at this moment."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -68,7 +68,7 @@ def redis(folder: Path) -> Iterator[int]:
 
 
 def redis_info(port: int) -> bytes:
-    """The replication section of INFO; empty when nobody answers."""
+    """The replication section of INFO; empty when the server does not answer."""
     try:
         with socket.create_connection(("127.0.0.1", port), timeout=1) as link:
             link.sendall(b"INFO replication\r\n")

@@ -22,9 +22,9 @@ import time
 from pathlib import Path
 
 from storage import CreateTopic, Section, Store, StoreSettings, Token, Who
-from storage.disk import RealDisk
-from storage.key_query import KeyQuery
-from twinlog.record import RecordEncoder, encode_properties
+from storage.disk.disk import RealDisk
+from storage.key_index.search import KeyQuery
+from twinlog.format.record import RecordEncoder, encode_properties
 
 RECORDS = 256
 TURN = 16
@@ -53,7 +53,7 @@ def run(folder: Path, made: list[Section], *, index: bool) -> tuple[float, float
     store.append_epoch(token, epoch=1, node="n1", session=1, wall_ms=1, reason="b", by="b")
     store.append_control(token, CreateTopic("orders", 4, 1), wall_ms=1)
     store.set_confirm(store.end)
-    appending = dispatching = asking = 0.0
+    appending = dispatching = access = 0.0
     for first in range(0, len(made), TURN):
         begin = time.process_time()
         for section in made[first : first + TURN]:
@@ -66,12 +66,12 @@ def run(folder: Path, made: list[Section], *, index: bool) -> tuple[float, float
         appending, dispatching = appending + between - begin, dispatching + end - between
     if index:
         begin = time.process_time()
-        lookup = store.look_up(KeyQuery("orders", "customer-17"))
+        lookup = store.reads.look_up(KeyQuery("orders", "customer-17"))
         answer = lookup.run()
-        asking = time.process_time() - begin
+        access = time.process_time() - begin
         assert len(answer.slices) == min(32, len(made) * RECORDS // 9973 + 1)
     store.close(clean=False)
-    return appending, dispatching, asking
+    return appending, dispatching, access
 
 
 def main() -> None:

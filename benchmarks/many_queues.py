@@ -6,8 +6,8 @@ For each number of queues a store is made in ``DIR``, every queue gets one secti
 into being), then as many sections again are appended and dispatched as make `STEADY_BYTES`, over
 all queues in turn. Printed: the cost of a queue's first record, the steady rate, the same in
 processor seconds (steadier on a shared machine), resident memory, open descriptors, the time of a
-clean start, of one after a kill (behind that start `SINCE_QUEUES` queues got a section), and of a
-clean stop. The last column compares with the first row.
+clean start, of one after a kill (with `SINCE_QUEUES` queues appended to since the snapshot), and of
+a clean stop. The last column compares with the first row.
 
 The work is what a lone master's loop does; no network. Run it on a file system with room for
 `STEADY_BYTES` and 4 KiB for each queue.
@@ -23,10 +23,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from node.limits import queue_descriptors_that_fit
+from node.clients.limits import queue_descriptors_that_fit
 from storage import CreateTopic, Section, Store, StoreSettings, Token, Who
-from storage.disk import RealDisk
-from twinlog.record import RecordEncoder
+from storage.disk.disk import RealDisk
+from twinlog.format.record import RecordEncoder
 
 MiB = 1024 * 1024
 STEADY_BYTES = 512 * MiB
@@ -146,9 +146,9 @@ def send(store: Store, sections: list[Section], *, epoch: int = 1) -> None:
     """One turn of the loop: append, confirm, dispatch; jobs as they are due."""
     store.append(token(epoch), sections, wall_ms=2)
     settle(store)
-    if (job := store.prepare_job()) is not None:
+    if (job := store.jobs.prepare_job()) is not None:
         job.run()
-        store.finish(job)
+        store.jobs.finish(job)
 
 
 def settle(store: Store) -> None:

@@ -24,8 +24,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from node.config import ClusterConfig, load
-from node.config_pages import Local, write_local
+from node.config.config import ClusterConfig, load
+from node.config.pages import Local, write_local
 from twinlog.units import MiB
 
 SEGMENT = 256 * MiB
@@ -61,7 +61,7 @@ class Cluster:
     def __init__(self, folder: Path, master: Path) -> None:
         self.folder = folder
         self._path = folder / "cluster.toml"
-        local = Local(nodes=3, base_port=free_ports(3), segment_size=SEGMENT)
+        local = Local(failover="manual", nodes=3, base_port=free_ports(3), segment_size=SEGMENT)
         write_local(self._path, local)
         text = self._path.read_text()
         self._path.write_text(text.replace('data = "data/n1"', f'data = "{master}/n1"'))

@@ -24,9 +24,9 @@ import psutil
 from cold_reads import COLD, load_topic, used
 from own_cluster import Cluster, cluster, evict
 
-from twinlog.spark import asking
-from twinlog.spark.cluster import ClusterTask
-from twinlog.spark.queries import batch_query, read_any
+from twinlog.spark.nodes import nodes as access
+from twinlog.spark.source.cluster import ClusterTask
+from twinlog.spark.source.queries import batch_query, read_any
 
 Figures = tuple[float, float, float]
 
@@ -47,7 +47,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--folder", type=Path, help="where the temporary folder is made")
     asked = parser.parse_args()
-    limit = asking.AHEAD_SECONDS
+    limit = access.AHEAD_SECONDS
     with cluster(asked.folder) as made:
         below = load_topic(made, asked.gib)
         servers = ",".join(made.address(name) for name in ("n1", *made.slaves))
@@ -64,7 +64,7 @@ def main() -> None:
                     if cold:
                         evict(made.log("n2"), below)
                     ahead = name == "next asked ahead"
-                    asking.AHEAD_SECONDS = limit if ahead else -1.0  # type: ignore[misc]
+                    access.AHEAD_SECONDS = limit if ahead else -1.0  # type: ignore[misc]
                     figures.append(one_pass(made, task))
             for name, figures in found.items():
                 rate, reader, node = (median(each) for each in zip(*figures, strict=True))

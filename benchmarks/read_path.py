@@ -1,8 +1,8 @@
 """The read path against sendfile: the same bytes, out of the page cache, to the same client.
 
-    python benchmarks/read_path.py [--seconds 1] [--rounds 3] [--size 256MiB] [--json FILE]
+    python benchmarks/read_path.py [--seconds 1] [--rounds 3] [--size 256MiB] [--hot SIZE]
 
-*Ours*: one node (``twinlog dev up``) with a topic of records of 1 KiB, read by requests of up to
+*twinlog*: one node (``twinlog dev up``) with a topic of records of 1 KiB, read by requests of up to
 1 MiB (READ), of which `DEPTH` are under way on one connection: queue entries compared with the log,
 slices of the mapped file, a CRC over each answer.
 
@@ -31,9 +31,9 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from twinlog import wire
-from twinlog.record import RecordEncoder, encode_properties
+from twinlog.format.record import RecordEncoder, encode_properties
 from twinlog.units import parse_size
+from twinlog.wire import frames as wire
 
 PROGRAM = [sys.executable, "-m", "twinlog"]
 HERE = Path(__file__).parent
@@ -65,7 +65,7 @@ def hello() -> bytes:
 
 
 def reading(number: int, offset: int, records: int) -> bytes:
-    """A request for so many records."""
+    """A request for ``records`` records."""
     fields: dict[str, object] = {"topic": TOPIC, "queue": 0, "offset": offset}
     fields |= {"max_bytes": CHUNK, "max_records": records, "wait_ms": 0}
     return wire.encode_whole(wire.Frame(wire.Type.READ, request=number, fields=fields))
@@ -144,10 +144,10 @@ def measure(
     return found
 
 
-def started(data: Path, size: int) -> Node:
-    """A node with records in its topic, which it takes to be in memory."""
+def started(data: Path, size: int, hot: int) -> Node:
+    """A node with records in its topic, of which the last ``hot`` bytes count as hot."""
     up = ["dev", "up", "--background", "-n", "1", "--base-port", "0", "--data", str(data)]
-    hot = {"TWINLOG_STORAGE_HOT_MEMORY": str(8 * size), "TWINLOG_STORAGE_SEGMENT_SIZE": "1GiB"}
+    hot = {"TWINLOG_STORAGE_HOT_MEMORY": str(hot), "TWINLOG_STORAGE_SEGMENT_SIZE": "1GiB"}
     surroundings = {**os.environ, **hot}
     subprocess.run([*PROGRAM, *up], check=True, stdout=subprocess.DEVNULL, env=surroundings)
     there = [*PROGRAM, "-c", str(data / "cluster.toml")]
@@ -201,13 +201,17 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=1.0)
     parser.add_argument("--rounds", type=int, default=3, choices=range(1, 21))
     parser.add_argument("--size", type=parse_size, default=256 << 20)
+    parser.add_argument(
+        "--hot", type=parse_size, help="hot_memory; less than --size: read from the page cache"
+    )
     parser.add_argument("--folder", type=Path, help="on the file system to measure")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="twinlog-bench-", dir=options.folder))
     data = folder / "twinlog"
     try:
-        found = measure(started(data, options.size), folder, options)
+        hot = options.hot or 8 * options.size
+        found = measure(started(data, options.size, hot), folder, options)
         print(table(found))
         if options.json:
             options.json.write_text(json.dumps(found, indent=1))

@@ -2,14 +2,14 @@
 
     python benchmarks/restart.py [--sizes 2GiB,20GiB] [--record 1024] [--starts 3] [--single] DIR
 
-For each size a process of its own makes a store in ``DIR`` as a lone master would: sections of 64
-records, every file really allocated, flushes, checkpoints and snapshots as they are due, no
-network. Half a segment behind its newest snapshot it is killed with SIGKILL. Then, ``--starts``
-times: what is cached of its files is dropped, a fresh process opens the store and is killed as
-well (cold), another one opens it again (warm). Printed are the medians of wall and processor
+For each size a separate process writes a store in ``DIR`` as a lone master would: sections of 64
+records, every file really allocated, flushes, checkpoints and snapshots when they are due, no
+network. It is killed with SIGKILL half a segment after its newest snapshot. Then, ``--starts``
+times: its files are dropped from the page cache, a fresh process opens the store and is killed
+(cold), and another one opens it again (warm). Printed are the medians of wall and processor
 seconds, the memory of its own that the process has then (without the pages of mapped files), and
-the ratio to the first size. Issue 4 wants a ratio of at most 2. ``--single`` appends each record by
-itself: a batch and its 48 bytes of index for each, which is the most a log can have.
+the ratio to the first size, which should be at most 2. ``--single`` appends each record by itself:
+a batch and its 48 bytes of index for each, which is the most a log can have.
 
 Needed on the file system of ``DIR``: the largest size, 3 % for indexes and queues, and 2 GiB to
 spare; the benchmark says so and ends where that is missing. Everything is removed at the end.
@@ -28,8 +28,8 @@ from pathlib import Path
 from statistics import median
 
 from storage import CreateTopic, Section, Store, StoreSettings, Token, Who
-from storage.disk import RealDisk
-from twinlog.record import RecordEncoder
+from storage.disk.disk import RealDisk
+from twinlog.format.record import RecordEncoder
 from twinlog.units import GiB, MiB, format_size, parse_size
 
 SPARE = 2 * GiB
@@ -168,20 +168,20 @@ def write(asked: argparse.Namespace) -> None:
             pass
         if store.end - checkpointed >= 64 * MiB:
             checkpointed = store.end
-            for job in (store.flush_job(thorough=True), store.checkpoint_job()):
+            for job in (store.jobs.flush_job(thorough=True), store.jobs.checkpoint_job()):
                 if job is not None:
                     job.run()
-                    store.finish(job)
-        for job in (store.prepare_job(), store.snapshot_job()):
+                    store.jobs.finish(job)
+        for job in (store.jobs.prepare_job(), store.jobs.snapshot_job()):
             if job is not None:
                 job.run()
-                store.finish(job)
+                store.jobs.finish(job)
     print(store.end, time.process_time(), flush=True)
     time.sleep(60)
 
 
 def section(queue: int, record: int, count: int) -> Section:
-    """Return a section of so many records with a tag and a key."""
+    """Return a section of ``count`` records with a tag and a key."""
     encoder = RecordEncoder("flights", queue)
     for number in range(count):
         text = f"TAGS\x01UA\x02KEYS\x01k{queue}-{number}\x02".encode()

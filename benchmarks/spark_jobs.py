@@ -30,9 +30,10 @@ from spark_source import cpu, make
 
 from twinlog.spark.archive.job import ArchiveSettings, archive
 from twinlog.spark.archive.writing import Codec
-from twinlog.spark.jobs import compare, rebuild, verify
-from twinlog.spark.jobs.engine import Engine, PlainEngine, SparkEngine
-from twinlog.spark.jobs.report import Report
+from twinlog.spark.engine.engine import Engine, PlainEngine, SparkEngine
+from twinlog.spark.engine.report import Report
+from twinlog.spark.jobs.rebuild import job
+from twinlog.spark.jobs.verify import compare, directory
 from twinlog.spark.sessions import start
 from twinlog.units import MiB
 
@@ -78,11 +79,11 @@ def archived(engine: Engine, root: Path, among: Path, codec: Codec) -> Report:
 def jobs(engine: Engine, root: Path, copy: Path, about: tuple[int, int, int]) -> None:
     """Measure what only reads; ``about``: records, bytes, rounds."""
     count, size, rounds = about
-    queues = rebuild.RebuildSettings(root, index=False)
-    measure("rebuild queues", lambda: rebuild.run(engine, queues), count, size, rounds)
-    for level in (verify.Level.STRUCTURE, verify.Level.CRC, verify.Level.FULL):
-        wanted = verify.VerifySettings(root, level)
-        run = partial(verify.run, engine, wanted)
+    queues = job.RebuildSettings(root, index=False)
+    measure("rebuild queues", lambda: job.run(engine, queues), count, size, rounds)
+    for level in (directory.Level.STRUCTURE, directory.Level.CRC, directory.Level.FULL):
+        wanted = directory.VerifySettings(root, level)
+        run = partial(directory.run, engine, wanted)
         measure(f"verify {level.value}", run, count, size, rounds)
     shutil.copytree(root, copy)
     pair = compare.CompareSettings([root, copy])
@@ -111,7 +112,7 @@ def main() -> None:
             engine.spread(len, ["warm"] * 8)
         if not said.archive:
             jobs(engine, root, place / "copy", (count, size, said.rounds))
-        os.sync()  # files made above are none of the archive's work, but its flush waits for them
+        os.sync()  # not the archive's work, but its flush waits for files made above
         for strength in (3,) if said.archive else (1, 3):
             fresh = partial(archived, engine, root, place / "archives", Codec("zstd", strength))
             measure(f"archive zstd:{strength}", fresh, count, size, said.rounds)

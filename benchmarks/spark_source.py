@@ -2,7 +2,7 @@
 
     python benchmarks/spark_source.py [RECORDS]
 
-Makes a store of RocketMQ's layout (1 KiB bodies, two properties, 4 topics of 4 queues, files of
+Makes a store in RocketMQ's layout (1 KiB bodies, two properties, 4 topics of 4 queues, files of
 256 MiB) in a temporary directory and reads it from the page cache. Every figure is the best of
 five rounds after some that are not counted, and their median: rows of the store over wall seconds,
 and the least CPU seconds of all processes. On a machine that does other work as well only the
@@ -26,10 +26,11 @@ from statistics import median
 import psutil
 
 from twinlog import kernels
-from twinlog.layout import Checkpoint, file_name
-from twinlog.record import RecordEncoder, encode_properties
-from twinlog.spark.batch import DirectoryQuery, read_task
+from twinlog.format.checkpoint import Checkpoint
+from twinlog.format.log_file import file_name
+from twinlog.format.record import RecordEncoder, encode_properties
 from twinlog.spark.sessions import local_session
+from twinlog.spark.source.batch import DirectoryQuery, read_task
 from twinlog.units import MiB
 
 SEGMENT = 256 * MiB
@@ -47,7 +48,7 @@ NO_MAP = "topic STRING, queue_id INT, queue_offset BIGINT, physical_offset BIGIN
 def make(
     root: Path, records: int, words: bytes | None = None, segment: int = SEGMENT, step: int = 37
 ) -> None:
-    """Write a store of about so many records, their bodies cut from ``words`` (else random).
+    """Write a store of about ``records`` records, their bodies cut from ``words`` (else random).
 
     Bodies overlap unless ``step`` bytes, from one to the next, are more than a body has.
     """

@@ -2,7 +2,7 @@
 
     python benchmarks/verify_log.py --size 512MiB
 
-A store of ours is written into a temporary directory, read once so that it is cached, and verified:
+A twinlog store is written into a temporary directory, read once so that it is cached, and verified:
 every batch CRC, body CRC, log offset, batch border and queue entry. The figure is bytes of log for
 each second of CPU time, the median of the rounds; wall time on a shared machine says little.
 """
@@ -16,10 +16,10 @@ import time
 from pathlib import Path
 
 from storage import CreateTopic, Section, Store, StoreSettings, Token, Who
-from storage.disk import RealDisk
-from twinlog.record import RecordEncoder, encode_properties
-from twinlog.store_check import Checks, verify
-from twinlog.store_reader import StoreReader
+from storage.disk.disk import RealDisk
+from twinlog.format.record import RecordEncoder, encode_properties
+from twinlog.store.reader import StoreReader
+from twinlog.store.verify.check import Checks, verify
 from twinlog.units import parse_size
 
 QUEUES = 4

@@ -17,7 +17,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import cast
 
@@ -36,7 +37,8 @@ def main(words: Sequence[str] | None = None, environment: Mapping[str, str] | No
     try:
         options, rest = split(said, variables)
         printer = Printer(options)
-        return run(rest, Context(options=options, printer=printer, environment=variables))
+        context = Context(options=options, printer=printer, environment=variables)
+        return _told(context, lambda: run(rest, context))
     except BrokenPipeError:
         # The reader of our output went away, as in `twinlog log dump DIR | head`.
         with suppress(OSError):
@@ -46,13 +48,46 @@ def main(words: Sequence[str] | None = None, environment: Mapping[str, str] | No
         return report(error, printer)
 
 
+def _told(context: Context, call: Callable[[], int]) -> int:
+    """Run a command; ``-v`` says which cluster it is about and how long it took, ``-vv`` more."""
+    if not context.options.verbose:
+        return call()
+    where = context.options.endpoints or (str(context.config_path() or "no cluster file"),)
+    context.printer.detail(f"cluster: {', '.join(where)}")
+    ask = context.ask
+
+    def traced(
+        address: str, kind: int, fields: Mapping[str, object], timeout: float | None
+    ) -> dict[str, object]:
+        began = time.monotonic()
+        outcome: object = "no answer"
+        try:
+            answer = ask(address, kind, fields, timeout)
+            outcome = answer
+            return answer
+        except Exception as error:
+            outcome = error
+            raise
+        finally:
+            took = (time.monotonic() - began) * 1000
+            context.printer.detail(
+                f"{address} {kind!r} {dict(fields)} -> {outcome} ({took:.1f} ms)", level=2
+            )
+
+    context.ask = traced
+    try:
+        return call()
+    finally:
+        context.printer.detail(f"took {time.monotonic() - context.started:.3f} s")
+
+
 def report(error: BaseException, printer: Printer) -> int:
     """Print what went wrong and return the exit code that goes with it."""
     if isinstance(error, SystemExit):
         return error.code if isinstance(error.code, int) else Exit.OK
     found = describe(unwrap(error)) or bug(error)
     with suppress(OSError):
-        printer.error(found.lines())
+        printer.error(found)
     return found.exit
 
 
@@ -77,21 +112,21 @@ def run(words: list[str], context: Context) -> int:
     if context.options.version:
         words = ["version"]
     elif not words:
-        from cli.help import overview
+        from cli.help.pages import overview
 
         if context.options.help:
             context.printer.line(overview())
             return Exit.OK
-        context.printer.error(overview().splitlines())
+        print(overview(), file=context.printer.err)
         return Exit.USAGE
     if context.options.help:
-        from cli.help import text_for
+        from cli.help.pages import text_for
 
         context.printer.line(text_for(_name_only(words)))
         return Exit.OK
     command, rest = find(words)
     if command is None:
-        from cli.help import unknown_command
+        from cli.help.pages import unknown_command
 
         raise unknown_command(words)
     from cli.parsing import bind

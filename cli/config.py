@@ -1,6 +1,6 @@
 """``twinlog config``: write a cluster file, check it, show every setting with its origin.
 
-Not here: the keys and their limits (``node.config_sections``).
+Not here: the keys and their limits (``node.config.sections``).
 """
 
 from __future__ import annotations
@@ -11,11 +11,12 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from cli.answer import Answer, Table
 from cli.config_file import read_config
 from cli.context import Context
 from cli.failures import Exit, Failure
+from cli.fields import Fields
 from cli.parsing import PRIVATE
-from cli.render import Answer, Cell, Table, columns
 from twinlog.units import parse_whole
 
 Overrides = Annotated[tuple[str, ...], Parameter(name="--set", consume_multiple=False)]
@@ -68,7 +69,7 @@ def init(
         base_port: The coordinator's port; node n has this + 10 n and the two behind it. 0: the
             system chooses all.
     """
-    from node.config_pages import Local, write_local
+    from node.config.pages import Local, write_local
 
     if not 1 <= nodes <= 9:
         raise Failure(Exit.USAGE, f"--nodes is {nodes}; it can be 1 to 9")
@@ -87,7 +88,7 @@ def init(
             fields={"file": str(path), "nodes": [f"n{at}" for at in range(1, nodes + 1)]},
             head=f"wrote {path}: {nodes} nodes on this machine",
             names=[str(path)],
-            next="twinlog dev up, or: twinlog coordinator start & twinlog node start n1",
+            next="twinlog coordinator start, and in another terminal: twinlog node start n1",
         )
     )
     return Exit.OK
@@ -138,24 +139,24 @@ def show(
         changed: Only those that are not the default.
         set_: A setting as ``section.key=value``, as if it were given to ``node start``.
     """
-    from node.config_pages import shown
+    from node.config.pages import shown
 
     config = context.config(overrides(set_))
-    rows: list[tuple[Cell, ...]] = []
-    items: list[dict[str, object]] = []
+    items: list[Fields] = []
+    rows: list[Fields] = []
     for name, value in config.values.items():
         origin = config.origins.get(name)
         told = str(origin) if origin is not None else "default"
         if changed and told == "default":
             continue
         text = "none" if value is None else shown(value, _kind(name))
-        rows.append((name, text, told))
         items.append({"setting": name, "value": value, "origin": told})
+        rows.append({**items[-1], "value": text})
     context.printer.answer(
         Answer(
             kind="ConfigShow",
             fields={"file": str(config.path), "settings": items},
-            tables=[Table(columns("SETTING VALUE ORIGIN"), rows)],
+            tables=[Table.of("SETTING VALUE ORIGIN", rows)],
             items=items,
             names=[str(item["setting"]) for item in items],
         )
@@ -165,7 +166,7 @@ def show(
 
 def _kind(name: str) -> str:
     """Whether a setting is a size or a duration, by its section's model."""
-    from node.config_sections import SECTIONS
+    from node.config.sections import SECTIONS
 
     *_, section, key = name.split(".")
     model = SECTIONS.get(section)

@@ -3,22 +3,25 @@
 A port of 0 in the file means that the system chose one; what a running node got stands in its run
 file, which lies beside its data on this machine.
 
-Not here: what the keys mean (``node.config``), commands about the file (``config``).
+Not here: what the keys mean (``node.config.config``), commands about the file (``config``).
 """
 
 from __future__ import annotations
 
+import fcntl
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cli.failures import Exit, Failure
-from cli.fields import table, whole
-from cli.supervisor import COORDINATOR, read_json, run_file
-from twinlog.routing import Address
+from twinlog.run_file import running_port
+from twinlog.session.routing import Address
 
 if TYPE_CHECKING:
-    from node.config import ClusterConfig, ConfigError, NodeConfig
+    from node.config.config import ClusterConfig, ConfigError, NodeConfig
+
+COORDINATOR = "coordinator"
+"""The coordinator's name among the processes of a cluster, and the name of its port."""
 
 
 def read_config(
@@ -27,9 +30,9 @@ def read_config(
     """Read and check the cluster file.
 
     Raises:
-        Failure: It has mistakes, all of them told (exit 78), or it does not exist (exit 66).
+        Failure: It has mistakes, all of them listed (exit 78), or it does not exist (exit 66).
     """
-    from node.config import ConfigError, load
+    from node.config.config import ConfigError, load
 
     if not path.exists():
         raise Failure(
@@ -54,13 +57,25 @@ def mistakes(error: ConfigError) -> Failure:
     return Failure(found[0].exit, found[0].text, hints=found[0].hints, more=found[1:])
 
 
+def is_supervised(folder: Path) -> bool:
+    """Whether a ``dev up`` owns the processes of this folder now: it holds the lock."""
+    try:
+        with open(folder / "dev" / "lock") as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+    return False
+
+
 def node_of(config: ClusterConfig, name: str) -> NodeConfig:
     """The node called ``name``.
 
     Raises:
-        Failure: The file has none (exit 66).
+        Failure: The file has no such node (exit 66).
     """
-    from node.config import ConfigError
+    from node.config.config import ConfigError
 
     try:
         return config.node(name)
@@ -68,12 +83,6 @@ def node_of(config: ClusterConfig, name: str) -> NodeConfig:
         mistake = error.mistakes[0]
         hints = (mistake.hint,) if mistake.hint else ()
         raise Failure(Exit.MISSING, mistake.text, hints=hints) from None
-
-
-def running_port(data: Path, port: str) -> int | None:
-    """The port that a running process of this machine got, from its run file."""
-    run = read_json(run_file(data))
-    return whole(table((run or {}).get("ports")), port)
 
 
 def node_address(node: NodeConfig) -> str:

@@ -1,38 +1,37 @@
 """One question to one process, whichever kind it is.
 
 The command line asks with blocking sockets of the packages below it: nodes through
-``twinlog.client``, the coordinator through ``replication.coordinator_calls``.  No event loop is
-imported for a question.
+``twinlog.client.blocking``, the coordinator through ``replication.coordinator.blocking_client``.
+No event loop is imported for a question.
 
 Three outcomes: an answer, an error that says that nothing happened, or `OutcomeUnknown` when an
-order was sent and nobody answered.
+order was sent and no answer came.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from cli.context import Fields
-from cli.fields import table
-from twinlog.connection import CONNECT_SECONDS, Connection
+from cli.fields import Fields, table
 from twinlog.errors import OutcomeUnknown, Unavailable
-from twinlog.link import error_of
-from twinlog.routing import parse_endpoints
-from twinlog.session import LinkDown
-from twinlog.wire import COORDINATOR_TYPES, Frame, Type
+from twinlog.session.connection import CONNECT_SECONDS, Connection
+from twinlog.session.link import error_of
+from twinlog.session.routing import parse_endpoints
+from twinlog.session.session import LinkDown
+from twinlog.wire.frames import COORDINATOR_TYPES, Frame, Type
 
 FOR_EVER = 365 * 86400.0
 """Everything in twinlog has a deadline; ``--timeout 0`` is a year."""
 
 ORDERS = frozenset({Type.ADMIN, Type.TOPIC, Type.APPEND})
-"""What may have been carried out although nobody answered."""
+"""Requests that may have been carried out although no answer came."""
 
 
 def ask(address: str, kind: int, fields: Mapping[str, object], *, timeout: float | None) -> Fields:
     """Ask the process at ``address`` (``host:port``) and return the fields of its answer.
 
     Raises:
-        Unavailable: Nobody answered and nothing happened.
+        Unavailable: No answer, and nothing happened.
         OutcomeUnknown: An order was sent and no answer came.
         TwinlogError: The error that the process answered with.
     """
@@ -63,7 +62,7 @@ def connect(address: str, seconds: float) -> Connection:
     """Open a connection to a node; close it.
 
     Raises:
-        LinkDown: Nobody accepted in time.
+        LinkDown: No connection in time.
     """
     return Connection(
         parse_endpoints(address)[0], client="cli", seconds=min(seconds, CONNECT_SECONDS)
@@ -73,7 +72,7 @@ def connect(address: str, seconds: float) -> Connection:
 def _ask_coordinator(
     address: str, kind: Type, fields: Mapping[str, object], seconds: float
 ) -> Fields:
-    from replication.coordinator_calls import CoordinatorCalls
+    from replication.coordinator.blocking_client import CoordinatorCalls
 
     host, _, port = address.rpartition(":")
     with CoordinatorCalls([(host.strip("[]"), int(port))], 0, timeout=seconds) as calls:

@@ -7,7 +7,7 @@ commands never reach past it, so a fake cluster needs no socket.
 Times are seconds on the monotonic clock; `Context.left` is what remains of the command's own
 timeout.
 
-Not here: what a cluster looks like as a whole (``cluster_view``).
+Not here: what a cluster looks like as a whole (``cli.cluster.view``).
 """
 
 from __future__ import annotations
@@ -21,15 +21,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from cli.failures import Exit, Failure
+from cli.fields import Fields
 from cli.options import Globals
 from cli.render import Printer
 
 if TYPE_CHECKING:
-    from node.config import ClusterConfig
-    from twinlog.client import Client
-
-Fields = dict[str, object]
-"""The fields of a frame."""
+    from node.config.config import ClusterConfig
+    from twinlog.client.blocking import Client
 
 
 def _ask(address: str, kind: int, fields: Mapping[str, object], timeout: float | None) -> Fields:
@@ -39,7 +37,7 @@ def _ask(address: str, kind: int, fields: Mapping[str, object], timeout: float |
 
 
 def _open_client(endpoints: tuple[str, ...], timeout: float | None) -> Client:
-    from twinlog.client import Client
+    from twinlog.client.blocking import Client
 
     # Everything in twinlog has a deadline; "for ever" is a year.
     return Client(",".join(endpoints), timeout=timeout or 365 * 86400.0)
@@ -78,7 +76,7 @@ class Context:
         return rest if most is None else min(rest, most)
 
     def config_path(self) -> Path | None:
-        """The cluster file that applies, or None when there is none."""
+        """The cluster file that applies; None when no place has one."""
         if self.options.config is not None:
             return self.options.config
         for folder in self._config_folders():
@@ -97,7 +95,7 @@ class Context:
         """Read the cluster file.
 
         Raises:
-            Failure: There is none (exit 66), or it has mistakes, all of them told (exit 78).
+            Failure: There is no file (exit 66), or it has mistakes, all of them listed (exit 78).
         """
         path = self.config_path()
         if path is None:
@@ -105,7 +103,7 @@ class Context:
                 Exit.MISSING,
                 "there is no cluster.toml here, in the user's config folder or in /etc/twinlog",
                 hints=(
-                    "make one: twinlog config init --local",
+                    "start a cluster on this machine: twinlog dev up",
                     "or name a file: twinlog -c FILE ...",
                 ),
             )
@@ -125,7 +123,7 @@ class Context:
         """Refuse to read from a node that the cluster file does not have; `--endpoint` has no file.
 
         Raises:
-            Failure: There is no such node (exit 66); waiting for it would tell nobody.
+            Failure: There is no such node (exit 66); waiting for it would be of no use.
         """
         if name in ("any", "master", "slave") or self.options.endpoints:
             return
@@ -141,14 +139,14 @@ class Context:
         """Ask before something that cannot be undone; ``yes`` answers for scripts.
 
         Raises:
-            Failure: There is nobody to ask (exit 64).
+            Failure: There is no terminal to ask at (exit 64).
         """
         if yes:
             return True
         if not self.stdin.isatty() or self.environment.get("CI"):
             raise Failure(
                 Exit.USAGE,
-                "nobody is here to answer the question",
+                "this asks a question, and there is no terminal to answer it",
                 facts=(question,),
                 hints=("answer it in the call: --yes",),
             )

@@ -1,14 +1,14 @@
 """Errors as a person reads them, and as a script acts on them.
 
 A failure is one line *what* happened, indented facts, and hints that are statements with a command
-to paste.  Nobody sees a stack trace: what we did not expect is our bug, its trace goes to a file
+to paste.  A stack trace is never shown: an unexpected error is a bug, its trace goes to a file
 whose path is printed.
 
 Exit codes: 0 to 2 are answers (yes, no, could not tell), the rest is taken from sysexits.  The
 table `EXITS` is what ``twinlog help exit`` prints and the reference page shows.
 
-Three outcomes: a command that changes something was done (0), was not done (any other), or nobody
-can say (75).  `Exit.UNKNOWN` is never used for anything that certainly did not happen.
+Three outcomes: a command that changes something was done (0), was not done (any other), or the
+outcome is unknown (75).  `Exit.UNKNOWN` is never used for anything that certainly did not happen.
 
 Not here: catching (``app``), printing (``render``).
 """
@@ -26,7 +26,7 @@ from enum import IntEnum
 from pathlib import Path
 
 from twinlog import errors
-from twinlog.sql92 import FilterError
+from twinlog.filters.sql92 import FilterError
 from twinlog.units import UnitError
 
 
@@ -48,18 +48,18 @@ class Exit(IntEnum):
 
 
 EXITS: Mapping[Exit, tuple[str, str]] = {
-    Exit.OK: ("done; or asked and the answer is yes", "go on"),
-    Exit.NO: ("asked and the answer is no: unhealthy, not equal, a promise broken", "act on it"),
-    Exit.UNDECIDED: ("could not tell: a node unreachable, a file unreadable", "look closer"),
-    Exit.USAGE: ("wrong command, flag or value", "fix the call"),
+    Exit.OK: ("done; or the answer is yes", "go on"),
+    Exit.NO: ("the answer is no: degraded, not equal", "act on it"),
+    Exit.UNDECIDED: ("cannot tell; of health: writes do not work", "look closer"),
+    Exit.USAGE: ("wrong command, option or value", "fix the call"),
     Exit.DATA: ("a file or a message is corrupt", "not retry"),
     Exit.MISSING: ("no such topic, message, node or file", "create it"),
-    Exit.UNAVAILABLE: ("nobody answered, or nobody can do it now", "retry later"),
-    Exit.BUG: ("our fault; a report file is named", "file it"),
+    Exit.UNAVAILABLE: ("no answer, or it cannot be done now", "retry later"),
+    Exit.BUG: ("a bug in twinlog; a report file is named", "report it"),
     Exit.UNKNOWN: ("it may or may not have happened", "look, then decide"),
-    Exit.DENIED: ("not allowed", "ask for the right"),
-    Exit.CONFIG: ("cluster.toml is wrong, or a part is not installed", "fix the file"),
-    Exit.INTERRUPTED: ("Ctrl-C; what was left running is printed", "stop what is left"),
+    Exit.DENIED: ("permission denied", "ask for the right"),
+    Exit.CONFIG: ("cluster.toml is wrong, or a part missing", "fix the file"),
+    Exit.INTERRUPTED: ("Ctrl-C; what still runs is printed", "stop what is left"),
 }
 """When each code is used, and what a script may do then."""
 
@@ -90,6 +90,21 @@ class Failure(Exception):
         self.facts = tuple(facts)
         self.hints = tuple(hints)
         self.more = tuple(more)
+
+    def document(self) -> dict[str, object]:
+        """The failure as machines see it (kind Error, version 1)."""
+        found: dict[str, object] = {
+            "kind": "Error",
+            "version": 1,
+            "exit": int(self.exit),
+            "name": self.exit.name.lower(),
+            "text": self.text,
+            "facts": list(self.facts),
+            "hints": list(self.hints),
+        }
+        if self.more:
+            found["more"] = [other.document() for other in self.more]
+        return found
 
     def lines(self) -> list[str]:
         """The failure as it is printed."""
@@ -136,7 +151,7 @@ def interrupted(left: Iterable[str] = ()) -> Failure:
 
 
 def describe(error: BaseException) -> Failure | None:
-    """Return ``error`` as a failure, or None when it is none that we know: then it is a bug."""
+    """Return ``error`` as a failure, or None when it is unknown: then it is a bug."""
     match error:
         case Failure():
             return error
@@ -196,7 +211,7 @@ _NO_RIGHTS = {errno.EACCES, errno.EPERM, errno.EROFS}
 
 
 def _is_no_folder(error: errors.TwinlogError) -> bool:
-    """Whether a folder could not be made because of what lies there: no time mends that."""
+    """Whether a folder could not be made because of what is in its place: waiting does not help."""
     what = error.facts.get("op"), error.facts.get("errno")
     return what in {("open.make-dir", errno.EEXIST), ("open.make-dir", errno.ENOTDIR)}
 
@@ -219,9 +234,11 @@ def _of_twinlog(error: errors.TwinlogError) -> Failure:
         facts.insert(0, f"the master is {error.leader}{where}")
     hints = (error.hint,) if error.hint else ()
     if error.facts.get("errno") in _NO_RIGHTS:
-        hints = ("run it as the user to whom the directory belongs",)
+        hints = ("run it as the user who owns the directory",)
     if _is_no_folder(error):
-        hints = ("a file lies where a folder is to be: name another data folder, or move the file",)
+        hints = (
+            "a file is in the place of the folder: name another data folder, or move the file",
+        )
     return Failure(exit_of(error), error.text, facts=facts, hints=hints)
 
 
@@ -229,11 +246,11 @@ def _of_system(error: OSError) -> Failure | None:
     name = str(error.filename) if error.filename is not None else "?"
     match error.errno:
         case errno.ENOENT | errno.ENOTDIR:
-            return Failure(Exit.MISSING, f"there is no {name}")
+            return Failure(Exit.MISSING, f"{name} does not exist")
         case errno.EISDIR:
             return Failure(Exit.USAGE, f"{name} is a directory, not a file")
         case errno.EACCES | errno.EPERM:
-            return Failure(Exit.DENIED, f"{name} may not be used by this user")
+            return Failure(Exit.DENIED, f"permission denied: {name}")
         case errno.EADDRINUSE:
             return Failure(
                 Exit.UNAVAILABLE,
@@ -243,10 +260,10 @@ def _of_system(error: OSError) -> Failure | None:
             )
         case errno.ENOSPC:
             what = "the output" if error.filename is None else name
-            return Failure(Exit.UNAVAILABLE, f"the disk is full: there is no room for {what}")
+            return Failure(Exit.UNAVAILABLE, f"the disk is full: no space for {what}")
         case errno.ENAMETOOLONG | errno.ELOOP:
             facts = (f"the system says: {error.strerror}",)
-            return Failure(Exit.USAGE, f"{name} cannot be the name of a file", facts=facts)
+            return Failure(Exit.USAGE, f"{name} is not a valid file name", facts=facts)
         case errno.EPIPE:
             return Failure(Exit.OK, "the reader of the output went away")
         case _:
@@ -262,11 +279,11 @@ def write_report(error: BaseException) -> Path:
 
 
 def bug(error: BaseException) -> Failure:
-    """What the user sees of an error nobody foresaw; its trace goes to a file."""
+    """What the user sees of an unexpected error; its trace goes to a file."""
     path = write_report(error)
     return Failure(
         Exit.BUG,
-        f"twinlog itself is wrong here ({type(error).__name__}: {error})",
+        f"internal error in twinlog ({type(error).__name__}: {error})",
         facts=(f"the trace is in {path}",),
         hints=("report it with that file",),
     )

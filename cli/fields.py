@@ -9,6 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import cast
 
+Fields = dict[str, object]
+"""The fields of a frame."""
+
 
 def text(fields: Mapping[str, object], name: str) -> str | None:
     """A text, or None."""
@@ -35,14 +38,14 @@ def flag(fields: Mapping[str, object], name: str) -> bool | None:
 
 
 def table(value: object) -> dict[str, object]:
-    """A map with text keys; empty when it is none."""
+    """A map with text keys; empty when it is something else."""
     if not isinstance(value, dict):
         return {}
     return {str(key): item for key, item in cast("Mapping[object, object]", value).items()}
 
 
 def tables(value: object) -> list[dict[str, object]]:
-    """A list of maps; empty when it is none."""
+    """A list of maps; empty when it is something else."""
     if not isinstance(value, (list, tuple)):
         return []
     items = cast("list[object]", value)
@@ -50,7 +53,7 @@ def tables(value: object) -> list[dict[str, object]]:
 
 
 def rows(value: object) -> list[list[object]]:
-    """A list of lists; empty when it is none."""
+    """A list of lists; empty when it is something else."""
     if not isinstance(value, (list, tuple)):
         return []
     return [list(cast("list[object]", item)) for item in cast("list[object]", value)
@@ -58,7 +61,7 @@ def rows(value: object) -> list[list[object]]:
 
 
 def texts(value: object) -> list[str]:
-    """A list of texts; empty when it is none."""
+    """A list of texts; empty when it is something else."""
     if not isinstance(value, (list, tuple, set, frozenset)):
         return []
     return [item for item in cast("list[object]", value) if isinstance(item, str)]

@@ -11,6 +11,7 @@ Not here: the options of a single command (its function's parameters).
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -49,7 +50,8 @@ class Globals:
     """What the global options said.
 
     ``timeout_given`` tells a chosen timeout from the default, for commands whose own default is
-    longer.
+    longer.  ``called`` is what the words of the call said about where the cluster is (`` -c FILE``,
+    `` -e HOST:PORT``): hints repeat it, so that a pasted command asks the same cluster.
     """
 
     config: Path | None = None
@@ -63,6 +65,7 @@ class Globals:
     exact_bytes: bool = False
     help: bool = False
     version: bool = False
+    called: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +100,12 @@ OPTIONS = (
     Option(("-o", "--output"), "FORMAT", "TWINLOG_OUTPUT", "table, wide, json, jsonl, tsv or name"),
     Option(("--color",), "WHEN", "NO_COLOR", "auto, always or never"),
     Option(("-q", "--quiet"), "", "", "only errors on stderr"),
-    Option(("-v", "--verbose"), "", "", "more on stderr; twice for requests and answers"),
+    Option(
+        ("-v", "--verbose"),
+        "",
+        "",
+        "files, addresses and time on stderr; twice: questions to the cluster, too",
+    ),
     Option(("--bytes",), "", "", "exact numbers instead of 1.5 MiB"),
     Option(("-h", "--help"), "", "", "this text"),
     Option(("--version",), "", "", "the version"),
@@ -144,6 +152,8 @@ def split(words: Sequence[str], environment: Mapping[str, str]) -> tuple[Globals
                 )
             value = words[at]
             at += 1
+        if option.names[-1] in ("--config", "--endpoint"):
+            found = replace(found, called=f"{found.called} {option.names[0]} {shlex.quote(value)}")
         if "--endpoint" in option.names:
             endpoints += [part.strip() for part in value.split(",") if part.strip()]
         else:

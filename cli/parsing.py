@@ -4,7 +4,7 @@ A command is a plain function: positional arguments, keyword-only options with a
 a `Context` marked `PRIVATE`, which does not come from the words.  Only the module of the command
 that runs is imported.
 
-What cyclopts refuses becomes a `Failure` in our words (exit 64).
+What cyclopts refuses becomes a `Failure` (exit 64).
 
 Not here: global options (``options``), which command it is (``tree``).
 """
@@ -35,6 +35,9 @@ PRIVATE = Parameter(parse=False)
 
 Yes = Annotated[bool, Parameter(name=["--yes", "-y"])]
 """The option that answers a question in the call."""
+
+OPTIONAL = {"--stale-ok": "any"}
+"""Options whose value, a number with a unit, may be left out, and what that means."""
 
 NEGATIVE = re.compile(r"-\d")
 
@@ -80,21 +83,30 @@ def bind(command: Command, words: Sequence[str], context: Context) -> Callable[[
 def joined(words: Sequence[str]) -> list[str]:
     """Join an option with a value that begins like an option but is a number or a range.
 
+    An option whose value may be left out gets the value that stands for that.
+
     >>> joined(["orders", "--range", "-10:", "--follow"])
     ['orders', '--range=-10:', '--follow']
+    >>> joined(["--stale-ok", "orders", "--stale-ok", "10s"])
+    ['--stale-ok=any', 'orders', '--stale-ok=10s']
     """
     found: list[str] = []
-    for word in words:
+    for word in [*words, "--"]:
         before = found[-1] if found else ""
+        if before in OPTIONAL:
+            fits = word[:1].isdigit()
+            found[-1] = f"{before}={word if fits else OPTIONAL[before]}"
+            if fits:
+                continue
         if NEGATIVE.match(word) and before.startswith("--") and "=" not in before:
             found[-1] = f"{before}={word}"
         else:
             found.append(word)
-    return found
+    return found[:-1] if found[-1:] == ["--"] else found
 
 
 def _refusal(command: Command, error: CycloptsError) -> Failure:
-    hint = f"what it takes: twinlog {command.name} --help"
+    hint = f"its arguments: twinlog {command.name} --help"
     argument = error.argument
     name = ""
     close: tuple[str, ...] = ()
@@ -109,13 +121,13 @@ def _refusal(command: Command, error: CycloptsError) -> Failure:
             close = nearest(said.partition("=")[0], known)
         case UnusedCliTokensError():
             left = " ".join(error.unused_tokens or ())
-            text = f'"{left}" is more than {command.name} takes'
+            text = f'{command.name} takes no further argument "{left}"'
         case MissingArgumentError():
             text = f"{command.name} needs {name}" if name else str(error)
         case RepeatArgumentError():
             text = f"{name or 'an option'} is given twice"
         case CoercionError() if error.token is not None:
-            text = f'{name} is "{error.token.value}", which does not fit'
+            text = f'{name} is "{error.token.value}", which is not valid'
         case _:
             text = str(error).strip()
     return Failure(Exit.USAGE, text, hints=(*close, hint))

@@ -1,29 +1,22 @@
 """The only printer: the same answer as a table, JSON, JSON lines, TSV or names.
 
-An `Answer` holds both views of one thing: a *document* (kind, version, fields) for machines, and
-tables with a header line for people.  A cell is a plain value: text, a whole number, a bool, None
-("does not apply", shown as ``-``), `ABSENT` ("could not ask", shown as ``?``), or one of the
-measured values `Size` (bytes), `Seconds`, `Time` (milliseconds since 1970).  So every format shows
-the same value, each in its own way: TSV has exact bytes and seconds where the table rounds.
-
 Data goes to stdout, everything else to stderr.  Colour appears only on a terminal, and rich is
 imported only then; there are no box lines anywhere.
 
-Not here: what is asked and how it is worded (the nouns), errors as text (``failures``).
+Not here: what an answer is (``answer``), errors as text (``failures``).
 """
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from collections.abc import Mapping, Sequence
 from io import BufferedWriter, RawIOBase, TextIOWrapper
-from typing import TYPE_CHECKING, TextIO, cast
+from typing import TYPE_CHECKING, TextIO
 
+from cli.answer import Absent, Answer, Cell, Column, Seconds, Size, Table, Time, dump, rfc3339
+from cli.failures import Failure
 from cli.options import Colour, Globals, Output
 from twinlog.units import format_duration, format_size
 
@@ -31,139 +24,18 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer as Buffer
 
 
-@dataclass(frozen=True, slots=True)
-class Size:
-    """A number of bytes."""
-
-    bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class Seconds:
-    """A duration in seconds."""
-
-    seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class Time:
-    """A moment, in milliseconds since 1970 UTC."""
-
-    ms: int
-
-
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f]")
+
+
+_CLUSTER_COMMAND = re.compile(
+    r"(?<=: )twinlog(?= (?:bench|cluster|config|coordinator|message|node|topic) )"
+)
+"""A command in a hint that asks a cluster; commands on files and of ``dev`` do not."""
 
 
 def _escaped(found: re.Match[str]) -> str:
     """A control character as it is written: keys of records come from anybody."""
     return repr(found[0])[1:-1]
-
-
-class Absent:
-    """A value that nobody could be asked for."""
-
-    def __repr__(self) -> str:
-        return "ABSENT"
-
-
-ABSENT = Absent()
-
-Cell = str | int | float | bool | Size | Seconds | Time | Absent | None
-
-
-@dataclass(frozen=True, slots=True)
-class Column:
-    """One column; ``right`` aligns numbers, ``wide`` shows it only with ``-o wide``."""
-
-    name: str
-    right: bool = False
-    wide: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Table:
-    """Rows under upper-case headers."""
-
-    columns: tuple[Column, ...]
-    rows: Sequence[Sequence[Cell]]
-    title: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
-    """One thing to show, for machines and for people.
-
-    ``items`` are what JSON lines print, one object each; empty: the document itself.  ``names`` is
-    what ``-o name`` prints.  ``head`` stands above the tables, ``next`` below them on a terminal.
-    """
-
-    kind: str
-    fields: Mapping[str, object]
-    tables: Sequence[Table] = ()
-    head: str = ""
-    tail: str = ""
-    names: Sequence[str] = ()
-    items: Sequence[Mapping[str, object]] = field(default_factory=tuple)
-    next: str = ""
-    version: int = 1
-
-    def document(self) -> dict[str, object]:
-        """The JSON document."""
-        return {"kind": self.kind, "version": self.version, **self.fields}
-
-
-def columns(text: str) -> tuple[Column, ...]:
-    """Read column headers: ``NAME``, ``END>`` is right-aligned, ``+RATE>`` only in wide tables.
-
-    >>> [(c.name, c.right, c.wide) for c in columns("NODE END> +RATE>")]
-    [('NODE', False, False), ('END', True, False), ('RATE', True, True)]
-    """
-    return tuple(
-        Column(word.strip("+>"), right=word.endswith(">"), wide=word.startswith("+"))
-        for word in text.split()
-    )
-
-
-def rfc3339(ms: int) -> str:
-    """A moment in RFC 3339, UTC, with milliseconds.
-
-    >>> rfc3339(1_700_000_000_123)
-    '2023-11-14T22:13:20.123Z'
-
-    What lies outside the years 1 to 9999 is told as it is: a damaged record may say anything.
-
-    >>> rfc3339(1 << 62)
-    '4611686018427387904ms'
-    """
-    try:
-        moment = datetime.fromtimestamp(ms / 1000, UTC)
-    except (ValueError, OverflowError, OSError):
-        return f"{ms}ms"
-    return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{ms % 1000:03d}Z"
-
-
-def dump(value: object) -> str:
-    """One JSON text, compact enough to read and stable in its order."""
-    return json.dumps(value, ensure_ascii=False, default=_plain)
-
-
-def _plain(value: object) -> object:
-    match value:
-        case Size():
-            return value.bytes
-        case Seconds():
-            return round(value.seconds, 6)
-        case Time():
-            return rfc3339(value.ms)
-        case Absent():
-            return None
-        case bytes() | bytearray():
-            return bytes(value).decode("utf-8", "replace")
-        case tuple() | set() | frozenset():
-            return list(cast("tuple[object, ...]", value))
-        case _:
-            return str(value)
 
 
 class _Nowhere(RawIOBase):
@@ -179,7 +51,7 @@ class _Nowhere(RawIOBase):
 
 
 def _standard(stream: TextIO | None) -> TextIO:
-    """A standard stream; whoever closed it before we began (``>&-``) wants nothing of it."""
+    """A standard stream; when it was closed before the start (``>&-``), output is discarded."""
     return stream or TextIOWrapper(BufferedWriter(_Nowhere()), encoding="utf-8")
 
 
@@ -265,7 +137,11 @@ class Printer:
         """Say something on stderr, unless told to be quiet."""
         if not self.options.quiet:
             self.clear_status()
-            print(text, file=self.err, flush=True)
+            print(self._as_called(text), file=self.err, flush=True)
+
+    def _as_called(self, text: str) -> str:
+        """Commands in hints name the cluster as this call did."""
+        return _CLUSTER_COMMAND.sub(f"twinlog{self.options.called}".replace("\\", r"\\"), text)
 
     def detail(self, text: str, level: int = 1) -> None:
         """Say something on stderr that only ``-v`` (or ``-vv``) asks for."""
@@ -273,15 +149,24 @@ class Printer:
             self.clear_status()
             print(text, file=self.err, flush=True)
 
-    def error(self, lines: Iterable[str]) -> None:
-        """Print a failure on stderr."""
+    def error(self, failure: Failure) -> None:
+        """Print a failure on stderr: for people in lines, for programs as one JSON document."""
         self.clear_status()
-        for number, text in enumerate(lines):
-            shown = text
+        if self.options.output in (Output.JSON, Output.JSONL):
+            print(dump(failure.document()), file=self.err, flush=True)
+            return
+        for number, text in enumerate(failure.lines()):
+            shown = self._as_called(text)
             if number == 0 and self.err_terminal and self.options.colour is not Colour.NEVER:
                 word, colon, rest = text.partition(":")
                 shown = f"\x1b[1;31m{word}{colon}\x1b[0m{rest}"
             print(shown, file=self.err, flush=True)
+
+    def clear_screen(self) -> None:
+        """Begin a new picture on a terminal; elsewhere pictures follow each other."""
+        if self.terminal and not self.machine:
+            self.out.write("\x1b[H\x1b[2J")
+            self.out.flush()
 
     def status(self, text: str) -> None:
         """Show progress: one redrawn line on a terminal, one line every ten seconds elsewhere."""
@@ -335,7 +220,7 @@ class Printer:
 
     def _people(self, found: Answer) -> None:
         if found.head:
-            self._line(found.head)
+            self._line(self._as_called(found.head))
             if found.tables:
                 self._line("")
         for number, table in enumerate(found.tables):
@@ -348,7 +233,7 @@ class Printer:
         if found.tail:
             if found.tables:
                 self._line("")
-            self._line(found.tail)
+            self._line(self._as_called(found.tail))
         if found.next and self.terminal and not self.options.quiet:
             self.note(f"\nnext: {found.next}")
 

@@ -1,7 +1,7 @@
 """Send a year of flights through one producer; it survives a failover by itself.
 
 Needs a cluster: `twinlog dev up` in another terminal. While this runs, try in a third one:
-`twinlog dev kill n1` and `twinlog cluster failover --yes`. Run: python examples/producer.py [COUNT]
+`twinlog dev kill n1`, and a slave takes over. Run: python examples/producer.py [COUNT]
 """
 
 import csv

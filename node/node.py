@@ -3,7 +3,7 @@
 Start (`Node.run`):
 
 1. **listeners**: the three ports are taken first, so that a port in use costs nothing, and what
-   port 0 got is known before anybody is told;
+   port 0 got is known before it is published;
 2. **store**: the directory is locked, its identity checked, the log recovered, in a thread;
 3. **driver and its world**: core, store and `ReplicaService` are tied together;
 4. **role**: the driver starts, before anything can reach it: it registers and learns whom to
@@ -40,20 +40,19 @@ from typing import cast
 
 import trio
 
-from node import parts
-from node.config import ClusterConfig
-from node.limits import queue_descriptors_that_fit
-from node.logs import NodeLog
-from node.running import Endpoints, Running, wall_ms
-from node.task_tree import task_tree
-from replication.coordinator_store import read_run_file
-from replication.stream_service import listen
+from node.clients.limits import queue_descriptors_that_fit
+from node.config import layer_settings
+from node.config.config import ClusterConfig
+from node.observe.logs import NodeLog
+from node.observe.task_tree import task_tree
+from node.services import Endpoints, NodeServices, wall_ms
+from replication.net.streams import listen
 from storage import Store, Who
-from storage.disk import Disk, RealDisk
-from storage.spread import spread
+from storage.disk.disk import Disk, RealDisk
+from storage.log.log_folders import multi_folder_disk
+from twinlog.run_file import RUN_FILE, running_port
 
-RUN_FILE = "twinlog/run.json"
-DRAIN_SECONDS = 10.0
+DRAIN_SECONDS = 12.0
 """A clean stop waits this long for what is owed, then closes all the same."""
 
 
@@ -80,9 +79,9 @@ class Node:
         self._config = config
         self._settings = config.node(name)
         self._coordinator = coordinator or endpoints_of(config)
-        self._disk = disk or spread(
+        self._disk = disk or multi_folder_disk(
             RealDisk(self._settings.data, descriptors_max=queue_descriptors_that_fit()),
-            parts.log_folders(self._settings),
+            layer_settings.log_folders(self._settings),
         )
         self._stopping = trio.Event()
         self._drain = trio.CancelScope()
@@ -97,7 +96,7 @@ class Node:
         """The signal that ended the process, first of several."""
         self.ready = trio.Event()
         """Set when the ports answer and ``run.json`` is written."""
-        self.running: Running | None = None
+        self.services: NodeServices | None = None
         """The parts, from the recovered store on; for those who look from inside (tests)."""
         self.run_document: dict[str, object] = {}
         """What ``run.json`` says: pid, ports, version, and how the store was found."""
@@ -166,7 +165,7 @@ class Node:
             partial(
                 Store.open,
                 self._disk,
-                parts.store_settings(settings, str(host), port),
+                layer_settings.store_settings(settings, str(host), port),
                 who,
                 wall_ms=wall_ms(),
             )
@@ -180,7 +179,7 @@ class Node:
     ) -> None:
         """Run the parts until `stop`; the store is the caller's to close."""
         ports = {name: sock.getsockname()[1] for name, sock in listeners.items()}
-        running = self.running = Running(
+        services = self.services = NodeServices(
             self._config,
             self.name,
             store,
@@ -191,9 +190,9 @@ class Node:
             stop=lambda now: self.stop(now=now),
         )
         async with trio.open_nursery() as nursery:
-            await nursery.start(running.world.run, listeners["slaves"])
-            await nursery.start(running.clients.run, listeners["clients"])
-            nursery.start_soon(_serve_http, listeners["http"], running)
+            await nursery.start(services.world.run, listeners["slaves"])
+            await nursery.start(services.clients.run, listeners["clients"])
+            nursery.start_soon(_serve_http, listeners["http"], services)
             self.run_document = self._run_document(store, ports)
             self._disk.write_file(
                 RUN_FILE, json.dumps(self.run_document).encode(), op="node.run.write"
@@ -203,7 +202,7 @@ class Node:
             task_status.started(self.run_document)
             await self._stopping.wait()
             self.log("node_stopping", "info")
-            await self._drained(running)
+            await self._drained(services)
             nursery.cancel_scope.cancel()
 
     def _run_document(self, store: Store, ports: Mapping[str, int]) -> dict[str, object]:
@@ -226,30 +225,32 @@ class Node:
             "start_seconds": round(trio.current_time() - self._started_at, 3),
         }
 
-    async def _drained(self, running: Running) -> None:
+    async def _drained(self, services: NodeServices) -> None:
         """Answer what is owed, within `DRAIN_SECONDS` or until `stop` is called again."""
         done = trio.Event()
 
         def stopped(code: str, text: str) -> None:
+            if text:
+                self.log("leadership_at_stop", "info", outcome=text)
             done.set()
 
         with self._drain:
             self._drain.deadline = trio.current_time() + DRAIN_SECONDS
-            running.driver.stop(running.world.now(), stopped)
-            running.world.turn()
+            services.driver.stop(services.world.now(), stopped)
+            services.world.turn()
             await done.wait()
-            running.world.turn()
-            await running.clients.emptied()
+            services.world.turn()
+            await services.clients.emptied()
 
 
-async def _serve_http(listener: socket.socket, running: Running) -> None:
+async def _serve_http(listener: socket.socket, services: NodeServices) -> None:
     """Serve HTTP, its library loaded while the node already works.
 
     Loading takes a third of a node's start, and a returning master's clients wait for none of it.
     Who connects before finds the port open and is answered a moment later.
     """
-    http_server = await trio.to_thread.run_sync(import_module, "node.http_server")
-    await http_server.serve(listener, running.pages())
+    http_server = await trio.to_thread.run_sync(import_module, "node.observe.http_server")
+    await http_server.serve(listener, services.pages())
 
 
 @asynccontextmanager
@@ -314,10 +315,8 @@ def endpoints_of(config: ClusterConfig) -> Endpoints:
         return fixed
 
     def found() -> list[tuple[str, int]]:
-        document = read_run_file(folder) or {}
-        ports = document.get("ports")
-        port = ports.get("coordinator") if isinstance(ports, dict) else None  # pyright: ignore
-        return [(host, port) for host, _ in fixed if isinstance(port, int)]
+        port = running_port(folder, "coordinator")
+        return [(host, port) for host, _ in fixed if port is not None]
 
     return found
 

@@ -1,9 +1,9 @@
 """One master, many slaves, one history.
 
 How a node gets a role: every process begins *fenced* and registers at the coordinator. The group
-state (``group_state``) that comes back is first fsynced as a promise, then acted upon: whoever it
-names leads, the others dial the leader, and when there is no leader those that hold everything
-stand in turn. The diagram of roles is drawn from ``roles.ROLES``.
+state (``register.group_state``) that comes back is first fsynced as a promise, then acted upon:
+whoever it names leads, the others dial the leader, and when there is no leader those that hold
+everything stand in turn. The diagram of roles is drawn from ``core.roles.ROLES``.
 
 How a slave joins: it says HELLO with its epoch history; the master answers with the *consistent
 point*, where both histories part, and a chain of CRCs below it; the slave computes the point
@@ -13,54 +13,64 @@ slave for the in-sync set; the confirm offset waits for it from that moment.
 
 What runs where:
 
-* pure: ``core`` (roles, promises), ``mastership`` with ``in_sync``, ``waiters``,
-  ``master_session``; ``following`` with ``slave_session``, ``consistency``; ``questions`` and
-  ``calls`` (what is asked of the register); ``register`` with ``register_rules`` and
-  ``register_ops`` (the register itself); ``frames``, ``pacing``, ``roles``, ``settings``;
-* ``driver`` with ``replies``, ``upkeep``, ``shipment``, ``view`` binds that to a store; no clock,
-  no socket;
-* services: ``replica_service``, ``stream_service``, ``coordinator_service``,
-  ``coordinator_client``.
+* ``core``: a replica's decisions, pure: ``replica`` (roles), ``leading`` with ``in_sync``,
+  ``waiters``, ``switchover`` and ``master_session``; ``following``; ``peer_checks`` (what a message
+  of a peer must show); ``promises``; ``register_questions`` (what is asked of the register);
+* ``register``: the register itself, pure: ``group_state``, ``operations``, ``rules``;
+* ``driver``: carries the core's commands out on a store; no clock, no socket;
+* ``coordinator``, ``net``, ``replica_service``: processes, sockets, threads.
 
-The checks that the safety of the protocol leans on are small functions of their own, so that the
-simulator can take each away by its name and show that something breaks:
+Each check that the safety of the protocol depends on is a small function of its own, so that the
+simulator can take it away by name and show that something breaks:
 
-    rule                                          function
-    confirm needs min_isr recorded members        in_sync.InSyncSet.may_confirm
-    confirm needs the epoch record                in_sync.InSyncSet.covers_epoch
-    both sets count while a proposal is open      in_sync.InSyncSet.counted_names
-    only a newer revision settles a proposal      in_sync.InSyncSet.settles
-    acks count for the registered session         in_sync.InSyncSet.is_of_session
-    acks count when they show the revision        in_sync.InSyncSet.shows_revision
-    joining needs all that is confirmed           in_sync.InSyncSet.has_confirmed
-    joining needs the epoch record                in_sync.InSyncSet.has_epoch
-    an ack is worth what the quality says         mastership.Mastership.quality_of
-    the own part, by the same quality             context.Context.own_end
-    a switchover waits until the target is level  mastership.Mastership.is_level
-    acks count in their epoch                     master_session.MasterSession.is_of_epoch
-    a HELLO of a newer epoch is refused           master_session.is_newer_epoch
-    a HELLO of an older epoch is refused          master_session.is_older_epoch
-    a HELLO is of the registered incarnation      master_session.is_registered
-    HELLO_OK is of our epoch, leader, session     slave_session.is_for_us
-    both sides compute the same point             slave_session.is_same_point
-    nothing below the confirm offset is cut       slave_session.keeps_confirmed
-    the entries below the point are equal         slave_session.is_same_chain
-    APPEND is of the promised epoch               slave_session.is_of_epoch
-    APPEND follows the same epoch                 slave_session.continues_epoch
-    an ack waits for the shown revision           following.FollowingMaster.may_ack
-    another master's state ends the reign         core.ReplicaCore.is_our_reign
-    an older state is refused                     core.ReplicaCore.is_older
-    nothing is done before its promise is saved   core.ReplicaCore.has_promised
-    an epoch is never led twice                   core.ReplicaCore.may_begin_reign
-    only who holds everything stands              core.ReplicaCore.may_stand
-    unclean and other stores leave both sets      register_rules.loses_membership
-    a copied or wiped directory is another store  register_rules.is_other_store
-    only members of the sets are elected          register_rules.is_eligible
-    an election is of the present session         register_rules.has_current_session
-    a proposal means the present incarnation      register_rules.has_registered_session
-    a proposal is of this reign                   register_rules.is_leader
-    the register knows what callers saw           register.Register._knows
-    no change before more than half reported      register.Register.is_open
+    rule  what must be true                            function
+    R27   confirm needs min_isr recorded members       core.in_sync.InSyncSet.may_confirm
+    R28   confirm needs the epoch record               core.in_sync.InSyncSet.covers_epoch
+    R30   both sets count while a proposal is open     core.in_sync.InSyncSet.counted_names
+    R31   only a newer revision settles a proposal     core.in_sync.InSyncSet.settles
+    R29   acks count for the registered session        core.in_sync.InSyncSet.is_of_session
+    R29   acks count when they show the revision       core.in_sync.InSyncSet.shows_revision
+    R32   joining needs all that is confirmed          core.in_sync.InSyncSet.has_confirmed
+    R32   joining needs the epoch record               core.in_sync.InSyncSet.has_epoch
+    R27   an ack is worth what the quality says        core.leading.Leading.quality_of
+    R27   the own part, by the same quality            core.context.Context.own_end
+    R36   a switchover waits until the target is level core.switchover.Switchover.is_level
+    R29   acks count in their epoch                    core.master_session.MasterSession.is_of_epoch
+    R38   a HELLO of a newer epoch is refused          core.peer_checks.is_newer_epoch
+    R38   a HELLO of an older epoch is refused         core.peer_checks.is_older_epoch
+    R38   a HELLO is of the registered incarnation     core.peer_checks.is_registered
+    R40   HELLO_OK is of our epoch, leader, session    core.peer_checks.is_for_us
+    R40   both sides compute the same point            core.peer_checks.is_same_point
+    R40   nothing below the confirm offset is cut      core.peer_checks.keeps_confirmed
+    R40   the entries below the point are equal        core.peer_checks.is_same_chain
+    R42   APPEND is of the promised epoch              core.peer_checks.is_of_epoch
+    R42   APPEND follows the same epoch                core.peer_checks.continues_epoch
+    R29   an ack waits for the shown revision          core.following.Following.may_ack
+    R13   another master's state ends the leadership   core.replica.ReplicaCore.is_our_leadership
+    R14   an older state is refused                    core.promises.Promises.is_older
+    R13   nothing is done before its promise is saved  core.promises.Promises.has_promised
+    R15   an epoch is never led twice                  core.replica.ReplicaCore.may_begin_leading
+    R34   only who holds everything stands             core.replica.ReplicaCore.may_stand
+    R21   unclean and other stores leave both sets     register.rules.loses_membership
+    R21   a copied or wiped directory is another store register.rules.is_other_store
+    R22   only members of the sets are elected         register.rules.is_eligible
+    R22   an election is of the present session        register.rules.has_current_session
+    R24   a proposal means the present incarnation     register.rules.has_registered_session
+    R24   a proposal is of this leadership             register.rules.is_leader
+    R18   the register knows what callers saw          register.register.Register._knows
+    R19   no change before more than half reported     register.register.Register.is_open
+    R19   a report counts from who can know            register.register.can_know
+    R18   only members raise the alarm                 register.register.may_alarm
+    R22   a late copy of an election is refused        register.rules.is_next_epoch
+    R22   a failover is of the epoch it was planned in register.rules.is_planned_epoch
+    R56   an end is of who has promised the vacancy    register.rules.has_promised_vacancy
+    R56   every replica has reported its end           register.vacancy.missing_ends
+    R56   no former member lost its disk               register.vacancy.lost_stores
+    R58   nodes of another branch leave both sets      register.recovery.is_on_branch
+    R58   a state that no node has empties the sets    register.recovery.is_ahead
+    R57   a member never deletes its log               core.peer_checks.may_begin_again
 
-Sources: replication.md part G and appendix 1, protocol.md 5 to 10.
+The numbers are those of docs/protocol.md, which has every rule and says what checks it.
+Sources: PacificA; Kafka's KIP-101, KIP-279 and KIP-966 (eligible leader replicas); RocketMQ's
+AutoSwitchHAService and controller.
 """

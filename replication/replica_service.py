@@ -15,7 +15,7 @@ the driver, a job whose error the driver does not survive. All of them leave thr
 Limits: a link may have `LINK_UNSENT_MAX` unsent bytes (the driver's own window is smaller); jobs
 run on `JOB_THREADS` threads of their own, so that cold reads never delay a flush.
 
-Sources: replication.md G.19 "Trio shell rules", protocol.md 8.
+Why one task and threads: docs/decisions/0015.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from collections.abc import Awaitable, Callable, Generator
 
 import trio
 
-from replication.coordinator_client import CoordinatorClient
-from replication.driver import ACCEPTED_FROM, Driver
-from replication.stream_service import Outbox, Stream, accept, connect
+from replication.coordinator.client import CoordinatorClient
+from replication.driver.driver import ACCEPTED_FROM, Driver
+from replication.net.streams import Outbox, Stream, accept, connect
 from storage import Job
-from twinlog import wire
 from twinlog.errors import TwinlogError
+from twinlog.wire import frames
 
 LINK_UNSENT_MAX = 64 << 20
 """Unsent bytes on a link beyond which it is closed: four times the default window of a slave."""
@@ -64,7 +64,8 @@ class NodeCrashed(RuntimeError):
 
 
 class ReplicaService:
-    """Links, threads, timer and coordinator of one node; implements ``replication.driver.Outside``.
+    """Links, threads, timer and coordinator of one node; implements
+    ``replication.driver.driver.Outside``.
 
     Args:
         peers: Where other nodes take slaves, by name; None for one that is not known.
@@ -168,7 +169,7 @@ class ReplicaService:
         for look in self.after_turn:
             look(now)
         outbox.flush()
-        if now >= self._looked_until or driver.upkeep.more:
+        if now >= self._looked_until or driver.jobs.more:
             self._set_timer(now)
         elif self._timer.deadline > self._looked_until:
             self._timer.deadline = self._looked_until
@@ -184,7 +185,7 @@ class ReplicaService:
     def watched(self, *, by_readers: bool) -> None:
         """Say whether readers wait for records: then none waits for its entry in a queue."""
         assert self._driver is not None, "attach comes first"
-        self._driver.upkeep.patient = not by_readers
+        self._driver.jobs.patient = not by_readers
 
     @contextlib.contextmanager
     def driving(self) -> Generator[None]:
@@ -211,14 +212,14 @@ class ReplicaService:
 
     # ── Outside: what the driver asks for ───────────────────────────────────────────────────────
 
-    def send(self, conn: int, frame: wire.Frame) -> None:
+    def send(self, conn: int, frame: frames.Frame) -> None:
         """Queue a frame; a link that is gone or takes nothing swallows it."""
         stream = self._links.get(conn)
         if stream is None:
             return
         try:
-            head, payload = wire.encode(frame)
-        except wire.FrameError as error:  # an answer that grew too large: this peer goes without
+            head, payload = frames.encode(frame)
+        except frames.FrameError as error:  # an answer that grew too large: this peer goes without
             stream.close(f"{error.kind}: {error.text}")
             return
         stream.send(head, (payload,) if payload else ())
@@ -277,19 +278,33 @@ class ReplicaService:
         self._nursery.start_soon(task, *args)
 
     def _accepted(self, sock: socket.socket, peer: str) -> None:
-        if len(self._links) >= LINKS_MAX:
+        if len(self._links) >= LINKS_MAX and not self._make_room():
             self._count_link("too-many")
             sock.close()
             return
         conn, self._next_conn = self._next_conn, self._next_conn + 1
-        guest = wire.FrameReader(fields_max=GUEST_FIELDS_MAX, payload_max=0)
+        guest = frames.FrameReader(fields_max=GUEST_FIELDS_MAX, payload_max=0)
         stream = self._stream(conn, sock, peer, guest)
         self.driver.on_accept(self.now(), conn)
         self.turn()
         self._task(self._serve, conn, stream)
 
+    def _make_room(self) -> bool:
+        """Close the link that has waited longest without a HELLO; False when all have greeted.
+
+        Members greet within milliseconds, so strangers cannot keep them out.
+        """
+        conn = self.driver.oldest_stranger
+        if conn is None:
+            return False
+        self._count_link("stranger")
+        why = "no HELLO, and the place is needed"
+        self.close(conn, why)
+        self.driver.on_closed(self.now(), conn, why)
+        return True
+
     def _stream(
-        self, conn: int, sock: socket.socket, peer: str, reader: wire.FrameReader
+        self, conn: int, sock: socket.socket, peer: str, reader: frames.FrameReader
     ) -> Stream:
         def defect(error: Exception) -> None:
             if self.crashed is not None:
@@ -321,7 +336,7 @@ class ReplicaService:
             self.driver.on_closed(self.now(), conn, why)
             self.turn()
             return
-        stream = self._stream(conn, sock, peer, wire.FrameReader())
+        stream = self._stream(conn, sock, peer, frames.FrameReader())
         self.driver.on_dialed(self.now(), conn)
         self.turn()
         await self._serve(conn, stream)
@@ -329,7 +344,7 @@ class ReplicaService:
     async def _serve(self, conn: int, stream: Stream) -> None:
         driver, outbox = self.driver, self.outbox
 
-        def on_frame(frame: wire.Frame) -> None:
+        def on_frame(frame: frames.Frame) -> None:
             if self.crashed is None and conn in self._links:
                 try:
                     driver.on_frame(outbox.now, conn, frame)
@@ -339,7 +354,7 @@ class ReplicaService:
 
         try:
             why = await stream.serve(on_frame, self.turn_soon)
-        except wire.FrameError as error:
+        except frames.FrameError as error:
             why = f"{error.kind}: {error.text}"
             self._count_link(error.kind)
             stream.close(why)

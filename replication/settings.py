@@ -1,7 +1,7 @@
 """Settings of replication: numbers with their unit, limit and reason.
 
-``node/config.py`` fills them from ``cluster.toml``; tests make them by hand. Units are in the
-names: bytes, seconds. Not here: where a value came from, and settings of the store.
+``node/config/config.py`` fills them from ``cluster.toml``; tests make them by hand. Units are in
+the names: bytes, seconds. Not here: where a value came from, and settings of the store.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from replication.register_ops import Seed
+from replication.register.operations import Seed
 
 KiB = 1 << 10
 MiB = 1 << 20
@@ -26,6 +26,15 @@ FRAME_BYTES_MAX = MiB
 
 CHAIN_CHECK_BYTES = 64 * MiB
 """How much of the log before its end a slave proves to be equal in the handshake, at least."""
+
+SEED_BYTES_MAX = 256 * MiB
+"""The state that a replica begins again with: topics, queues and producers, about 40 bytes each."""
+
+SEED_SECONDS = 60.0
+"""How long a slave waits for the first piece: a master looks up where each queue begins."""
+
+SEED_PIECE_BYTES = MiB
+"""Of it in one frame."""
 
 EPOCHS_SENT_MAX = 1000
 """Newest entries of the epoch history in a handshake."""
@@ -44,6 +53,11 @@ class ReplicationSettings:
             the least in-sync set that takes writes. The group state is the truth afterwards.
         ack: What an acknowledgement of a member says: ``received`` (in the page cache of its
             file) or ``durable`` (flushed). Holds for the master's own part, too.
+        flush_first: Nothing of this node counts before it is flushed, neither its own part as a
+            master nor towards its master: ``flush = "sync"``. The driver takes it from the store.
+        after_power_loss: Whether the group elects the node that has most of all by itself when no
+            node is known to have everything.
+        failover: Whether the coordinator ends the leadership of a master that is gone.
         in_flight_bytes_max: Un-acknowledged bytes per slave: 100 ms of round trip at 1 Gbit/s.
         in_flight_frames_max: Un-acknowledged frames per slave: bounds small frames.
         heartbeat_seconds: A silent link says something this often.
@@ -72,6 +86,9 @@ class ReplicationSettings:
     priorities: Mapping[str, int] = field(default_factory=lambda: dict[str, int]())
     in_sync_min: int = 1
     ack: Literal["received", "durable"] = "received"
+    flush_first: bool = False
+    after_power_loss: Literal["wait", "best"] = "wait"
+    failover: Literal["manual", "automatic"] = "manual"
     in_flight_bytes_max: int = 16 * MiB
     in_flight_frames_max: int = 64
     heartbeat_seconds: float = 0.5
@@ -100,4 +117,12 @@ class ReplicationSettings:
         """What the first registration brings; None when no members are named."""
         if not self.members:
             return None
-        return Seed(self.members, self.in_sync_min, self.first, self.priorities)
+        return Seed(
+            self.members,
+            self.in_sync_min,
+            self.first,
+            self.priorities,
+            self.ack,
+            self.after_power_loss,
+            self.failover,
+        )

@@ -24,24 +24,24 @@ offsets* are something else: they count records of one queue.
 ``confirm`` and ``flushed`` have no order between them: with quality ``received`` bytes may be
 confirmed that no disk holds yet.
 
-Where to read on: `storage.store` is the door; `storage.commit_log` and `storage.batch_index` the
-log; `storage.appender` and `storage.receiver` its two ways in; `storage.opening` and
-`storage.recovery` a start; `storage.cut` the way back. Deciding is pure (`state`, `producers`,
-`recovery`, `flusher`), and only `storage.disk` touches files.
+Where to read on: `storage.store` is the door; `storage.log.commit_log` and
+`storage.log.batch_index` the log; `storage.append.appender` and `storage.append.receiver` its two
+ways in; `storage.recovery.open` and `storage.recovery.log_end` a start; `storage.recovery.truncate`
+the way back. Deciding is pure (`state`, `producers`, `recovery`, `flusher`), and only
+`storage.disk.disk` touches files.
 
 Not here: sockets, roles, other nodes.
 """
 
-from storage.boot import BootSummary
-from storage.checkpoint import Promise
-from storage.epoch_history import Epoch
-from storage.identity import Who
+from storage.damage import Damage
 from storage.jobs import Job
-from storage.reads import ReadResult, ReadStatus
-from storage.recovery import Damage
-from storage.sections import Outcome, Section, SectionResult
+from storage.marks.identity import Who
+from storage.marks.promise import Promise
+from storage.read.result import ReadResult, ReadStatus
+from storage.recovery.summary import BootSummary
 from storage.settings import StoreSettings
-from storage.state import Control, CreateTopic, ForgetProducers
+from storage.state.controls import Control, CreateTopic, ForgetProducers
+from storage.state.sections import Outcome, Section, SectionResult
 from storage.store import Store
 from storage.token import Token
 
@@ -50,7 +50,6 @@ __all__ = [
     "Control",
     "CreateTopic",
     "Damage",
-    "Epoch",
     "ForgetProducers",
     "Job",
     "Outcome",

@@ -3,7 +3,7 @@
 The families are those of `twinlog.errors`; a text names the file and the offset, ``facts`` hold
 the same as values. Offsets are log offsets in bytes.
 
-Not here: refusals of single sections (`storage.sections`), which are results, not exceptions.
+Not here: refusals of single sections (`storage.state.sections`), which are results, not exceptions.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class DiskFull(DiskError):
 
 
 def disk_error(op: str, path: str, error: OSError) -> DiskError:
-    """Return the operating system's error as one of ours; a full quota is a full disk."""
+    """Return the operating system's error as a `DiskError`; a full quota is a full disk."""
     number = error.errno or EIO
     kind = DiskFull if number in (ENOSPC, EDQUOT) else DiskError
     return kind(op, path, number)

@@ -4,7 +4,7 @@ The store's owner asks for a job, runs `Job.run` in a worker thread (the simulat
 same thread), and hands the job back to ``Store.finish`` whether it worked or not. Only ``finish``
 moves positions. A job that a cut has overtaken does nothing and moves nothing.
 
-Not here: what the jobs do (`storage.upkeep`, the cut in `storage.store`).
+Not here: what the jobs do (`storage.background`, the cut in `storage.store`).
 """
 
 from __future__ import annotations

@@ -2,16 +2,18 @@
 
 A value is checked when the settings are made: a store never meets one it cannot work with.
 
-Not here: where values come from (``node.config``), who the store belongs to (`storage.identity`).
+Not here: where values come from (``node.config.config``), who the store belongs to
+(`storage.marks.identity`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from storage.retention import RetentionSettings
 from twinlog.errors import UsageError
-from twinlog.layout import BATCH_LENGTH_MAX, INDEX_CELLS_DEFAULT, INDEX_SLOTS_DEFAULT
+from twinlog.format.batch_index import BATCH_LENGTH_MAX
+from twinlog.format.key_index import INDEX_CELLS_DEFAULT, INDEX_SLOTS_DEFAULT
 
 KiB = 1024
 MiB = 1024 * KiB
@@ -27,6 +29,67 @@ RECORD_OVERHEAD_MAX = 64 * KiB
 INDEX_SLOTS_MAX = 50_000_000
 INDEX_CELLS_MAX = 100_000_000
 """An index file of at most 2.2 GB, as a signed number of 32 bits counts RocketMQ's cells."""
+
+
+HOUR_MS = 3_600_000
+
+DAY_HOURS = 24
+
+
+def utc_hour(wall_ms: int) -> int:
+    """Return the hour of day of a time.
+
+    >>> utc_hour(4 * 3_600_000 + 59 * 60_000)
+    4
+    """
+    return wall_ms // HOUR_MS % DAY_HOURS
+
+
+@dataclass(frozen=True, slots=True)
+class RetentionSettings:
+    """What a node keeps.
+
+    Attributes:
+        keep_seconds: Records at least this old may go; None keeps them whatever their age.
+        keep_bytes: Longest log; None sets no limit.
+        hours: Hours of day in which expired files go; None: any.
+        disk_clean: Share of the disk in use from which expired files go at any hour.
+        disk_force: Share from which the oldest files go whatever their age.
+        disk_refuse: Share from which writes are refused.
+        look_seconds: How often to look.
+        pause_seconds: Between two files.
+        hold_seconds: How long a file waits for readers that hold it.
+        archive: Only what an archive has is ever deleted.
+        erase: Files are overwritten before they are removed.
+        keep_cut_seconds: How long bytes that a cut took are kept aside.
+        absent_seconds: How long what a slave lacks is kept after it was last heard.
+        hour_of: Hour of day of a wall time in ms.
+    """
+
+    keep_seconds: float | None = 72 * 3600.0
+    keep_bytes: int | None = None
+    hours: tuple[int, ...] | None = (4,)
+    disk_clean: float = 0.75
+    disk_force: float = 0.85
+    disk_refuse: float = 0.90
+    look_seconds: float = 10.0
+    pause_seconds: float = 0.1
+    hold_seconds: float = 120.0
+    archive: bool = False
+    erase: bool = False
+    keep_cut_seconds: float = 7 * 24 * 3600.0
+    absent_seconds: float = 3600.0
+    hour_of: Callable[[int], int] = utc_hour
+
+    def __post_init__(self) -> None:
+        if not 0 < self.disk_clean <= self.disk_force <= self.disk_refuse <= 1:
+            raise UsageError(
+                "disk_clean, disk_force and disk_refuse must rise, above 0 and at most 100 %",
+                code="setting",
+                setting="disk_clean",
+            )
+        if self.hours is not None and not all(0 <= hour < DAY_HOURS for hour in self.hours):
+            raise UsageError("an hour of day is 0 to 23", code="setting", setting="delete_at")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +115,11 @@ class StoreSettings:
             is a batch of its own.
         checkpoint_interval_seconds: How far a restart may have to look back, in time.
         checkpoint_bytes: How far a restart may have to look back, in bytes.
-        control_bytes: Control records behind the newest state snapshot, about so many bytes at
+        control_bytes: Control records after the newest state snapshot, about so many bytes at
             most: what a start has to apply again.
         quality: What an acknowledgement rests on: ``received`` (page cache) or ``durable``.
         store_host: (IP address, port) stamped into records.
-        hot_bytes: Reads further behind the end than this count as cold, and what is flushed
+        hot_bytes: Reads further before the end than this count as cold, and what is flushed
             there leaves memory; 40 % of memory.
         warm: Whole files are made present ahead of the writer, not only the pages it needs next.
         lock_memory: Pages ahead of the writer are locked in memory.

@@ -9,55 +9,125 @@ job that was under way before it.
 
 A quarantined store (`damage`) writes no batch and cuts nothing; what is whole can still be read.
 
-Not here: the jobs that are due by themselves (`storage.upkeep`), what is read below confirm
-(`storage.serving`); roles, sessions, who is in sync (``replication``). Time and randomness come in.
+Not here: the jobs that are due by themselves (`storage.background`), cuts (`storage.cuts`), what is
+read below confirm (`storage.reads`); roles, sessions, who is in sync (``replication``). Time and
+randomness come in.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
-from storage import closing, cut, identity, reserve
-from storage.derived import Doubt, damage_of, derive
-from storage.disk import Disk
-from storage.dispatcher import STRETCH_MAX
-from storage.epoch_history import Epoch, EpochRecord
+from storage.append.appender import Appender
+from storage.append.receiver import Receiver
+from storage.background import StoreJobs
+from storage.cuts import StoreCuts
+from storage.damage import Damage
+from storage.disk.disk import Disk
 from storage.errors import DiskError, DiskFull, StaleToken
 from storage.jobs import Job
-from storage.key_index import CLOSE_MAX, LAZY_BYTES
-from storage.producers import KEEP_SECONDS, LINES_KEPT
-from storage.sections import Section, SectionResult
-from storage.segment import remove_ahead
-from storage.serving import Serving
+from storage.key_index.index import CLOSE_MAX, LAZY_BYTES
+from storage.log import reserve
+from storage.log.epoch_history import EpochRecord
+from storage.log.segment import remove_ahead
+from storage.log.stretches import STRETCH_MAX
+from storage.marks.identity import Who
+from storage.marks.promise import Promise
+from storage.marks.quarantine import FoundBy
+from storage.reads import StoreReads
+from storage.recovery import close as closing
+from storage.recovery import reseed
+from storage.recovery.open import open_store
+from storage.recovery.opened import Opened
+from storage.retention.removal import LogHead
 from storage.settings import StoreSettings
-from storage.state import Control
+from storage.state.controls import Control
+from storage.state.producers import IDLE_SECONDS, LINES_KEPT, RETRY_SECONDS_MAX
+from storage.state.sections import Section, SectionResult
 from storage.token import Token
 from twinlog.errors import CorruptionError
-from twinlog.layout import BatchEntry
+from twinlog.format.batch_index import BatchEntry
+from twinlog.format.epoch_history import Epoch
 
 
-class Store(Serving):
+class Store:
     """One open store; made by `Store.open`.
 
     Attributes:
+        reads: What it answers: records, topics, offsets.
+        jobs: What is due by itself.
+        head: Removes the log's oldest files.
         boot: What the start found.
-        promise: The newest promise that is on the disk.
         settings: As given.
         who: Whose store it is.
-        confirm: Confirm offset; never falls but in a cut below it.
-        front: The front of the log: what may go, what has left.
-        checkpointed: Flushed offset of the last checkpoint.
-        damage: Why the store is quarantined; None normally.
-        disk_full: The last write met a full disk.
     """
 
+    def __init__(self, opened: Opened, who: Who) -> None:
+        self._opened = opened
+        self._disk = opened.disk
+        self._log = opened.log
+        self._receiver = Receiver(opened.log, opened.settings)
+        self._appender = self._make_appender()
+        self._token: Token | None = None
+        self._rebuilt = False
+        self.reads = StoreReads(opened)
+        self.head = LogHead(opened)
+        self.jobs = StoreJobs(opened, self.head)
+        self._cuts = StoreCuts(opened, self.head, self.jobs, self._rewire)
+        self.settings = opened.settings
+        self.boot = opened.boot
+        self.who = who
+
     @classmethod
-    def open(cls, disk: Disk, settings: StoreSettings, who: identity.Who, *, wall_ms: int) -> Store:
-        """Open or make the store in ``disk``; see `storage.opening` for what may be refused."""
-        return cls(disk, settings, who, wall_ms)
+    def open(cls, disk: Disk, settings: StoreSettings, who: Who, *, wall_ms: int) -> Store:
+        """Open or make the store in ``disk``; `storage.recovery.open` says what is refused."""
+        opened = open_store(disk, settings, who, guard=threading.Lock(), wall_ms=wall_ms)
+        return cls(opened, who)
+
+    def _make_appender(self) -> Appender:
+        opened, derived = self._opened, self._opened.derived
+        return Appender(
+            opened.log, opened.settings, derived.layers, derived.queues, derived.producers
+        )
+
+    # -- what is true now
+
+    @property
+    def promise(self) -> Promise:
+        """The newest promise that is on the disk."""
+        return self._opened.promise
+
+    @property
+    def damage(self) -> Damage | None:
+        """Why the store is quarantined; None normally."""
+        return self._opened.damage
+
+    @property
+    def disk_full(self) -> bool:
+        """Whether the last write met a full disk."""
+        return self._opened.disk_full
+
+    def note_quality(self, quality: str) -> None:
+        """Note what this node acknowledges from now on; on the disk when it returns.
+
+        A start takes the word of a ``durable`` run for it that nothing acknowledged can be missing.
+        So ``received`` is noted before the first such acknowledgement; ``durable`` counts only from
+        the next start on that is configured so, because this run may have acknowledged less.
+
+        Raises:
+            DiskError: It is not known whether the next start sees it.
+        """
+        run = self._opened.run
+        if quality == "received" and run.value is not None and run.value.quality != quality:
+            run.write(replace(run.value, quality=quality), "quality")
+
+    def mark_quarantine(self, damage: Damage) -> None:
+        """Stop writing, over restarts too: peers have shown that this log is not to be trusted."""
+        self._opened.quarantine(damage, FoundBy.PEERS)
 
     # -- positions
 
@@ -82,6 +152,16 @@ class Store(Serving):
         return self._log.flushed
 
     @property
+    def confirm(self) -> int:
+        """Confirm offset; falls only in a cut below it."""
+        return self._opened.confirm
+
+    @property
+    def checkpointed(self) -> int:
+        """Flushed offset of the last checkpoint."""
+        return self.jobs.checkpointed
+
+    @property
     def unlocked_bytes(self) -> int:
         """Bytes of memory that the settings want locked and that may not be."""
         return self._log.unlocked
@@ -89,12 +169,12 @@ class Store(Serving):
     @property
     def dispatched(self) -> int:
         """Queues are built up to here."""
-        return self._derived.dispatcher.position
+        return self._opened.derived.dispatcher.position
 
     @property
     def snapshot_at(self) -> int:
         """Log offset that the newest state snapshot covers."""
-        return self._snapshot_at
+        return self._opened.derived.snapshot_at
 
     @property
     def epochs(self) -> tuple[Epoch, ...]:
@@ -125,13 +205,14 @@ class Store(Serving):
         """Drop what is only in memory: the pending layer, and batches that were not committed."""
         self._appender.forget()
         self._log.buffer(False)
-        self._derived.layers.cut(self._log.end)
+        self._opened.derived.layers.cut(self._log.end)
 
     def _check(self, token: Token) -> None:
-        if self.damage is not None:
-            what, file, offset = self.damage.what, self.damage.file, self.damage.offset
+        opened = self._opened
+        if (damage := opened.damage) is not None:
+            what, file, offset = damage.what, damage.file, damage.offset
             raise CorruptionError(f"the store is quarantined: {what}", file=file, offset=offset)
-        if (token is not self._token and token != self._token) or self._cutting:
+        if (token is not self._token and token != self._token) or opened.cutting:
             raise StaleToken(f"the writer {token} has ended")
 
     # -- master
@@ -148,7 +229,7 @@ class Store(Serving):
             self._log.segments.prove(self.dispatched, self._log.end)
             self._appender.rebuild(self.dispatched)
         except CorruptionError as error:
-            self.mark_quarantine(damage_of(error))
+            self._opened.damaged(error)
             raise
         self._rebuilt = True
 
@@ -191,7 +272,7 @@ class Store(Serving):
         for result in results:
             if result.code == "disk-full":
                 full = True
-        self.disk_full = full
+        self._opened.disk_full = full
         return results
 
     def commit(self) -> None:
@@ -209,19 +290,22 @@ class Store(Serving):
         """
         self._check(token)
         result = self._appender.append_control(change, wall_ms)
-        self.disk_full = result.code == "disk-full"
+        self._opened.disk_full = result.code == "disk-full"
         return result
 
     def stale_producers(self, wall_ms: int) -> int:
         """Return the log offset below which idempotent producers may be forgotten; 0 for none.
 
-        A master says so with a `storage.state.ForgetProducers`.
+        A master says so with a `storage.state.controls.ForgetProducers`.
         """
-        if len(self._derived.producers) <= LINES_KEPT:
+        if len(self._opened.derived.producers) <= LINES_KEPT:
             return 0
-        old_ms = wall_ms - int(KEEP_SECONDS * 1000)
-        old = max((one.end for one in self.front.files() if one.newest_ms < old_ms), default=0)
-        return self._derived.producers.stale_below(old)
+        segments = self._log.segments
+        idle, late = (
+            segments.older_than(wall_ms - int(seconds * 1000))
+            for seconds in (IDLE_SECONDS, RETRY_SECONDS_MAX)
+        )
+        return self._opened.derived.producers.stale_below(idle, late)
 
     # -- slave
 
@@ -243,12 +327,12 @@ class Store(Serving):
         before = self.end
         try:
             self._receiver.receive(entries, payload)
-            self.disk_full = False
+            self._opened.disk_full = False
         except DiskFull:
-            self.disk_full = True
+            self._opened.disk_full = True
             raise
         finally:
-            self._derived.note_controls(self._log, entries, before)
+            self._opened.derived.note_controls(self._log, entries, before)
         return self.end
 
     def receive_alone(self, token: Token, entry: bytes, payload: memoryview) -> bool:
@@ -256,7 +340,7 @@ class Store(Serving):
 
         Args:
             token: The writer.
-            entry: The batch's entry as it travels between nodes (``replication.frames``).
+            entry: The batch's entry as it travels between nodes (``replication.core.messages``).
             payload: Its bytes.
 
         Raises:
@@ -267,10 +351,10 @@ class Store(Serving):
         try:
             stored = self._receiver.alone(entry, payload)
         except DiskFull:
-            self.disk_full = True
+            self._opened.disk_full = True
             raise
         if stored:
-            self.disk_full = False
+            self._opened.disk_full = False
         return stored
 
     # -- shared
@@ -289,7 +373,7 @@ class Store(Serving):
         try:
             return self._log.segments.whole_batches(start, last, max_bytes)
         except CorruptionError as error:
-            self._damaged(error)
+            self._opened.damaged(error)
             raise
 
     def lone_batch(self, start: int) -> tuple[bytes, memoryview] | None:
@@ -321,23 +405,25 @@ class Store(Serving):
         try:
             return self._log.segments.chain(start, end)
         except CorruptionError as error:
-            self._damaged(error)
+            self._opened.damaged(error)
             raise
 
     def border_at_or_below(self, offset: int) -> int:
         """Return the last batch border that is not beyond ``offset``; raises as `entries`."""
+        if offset >= self.committed:
+            return self.committed  # also of an empty log, which has no file to look into
         try:
-            return self._log.segments.border_at_or_below(min(offset, self.committed))
+            return self._log.segments.border_at_or_below(offset)
         except CorruptionError as error:
-            self._damaged(error)
+            self._opened.damaged(error)
             raise
 
     def set_confirm(self, confirm: int) -> None:
         """Move the confirm offset, never back; control records below it take effect."""
         confirm = min(confirm, self.committed)
         if confirm > self.confirm:
-            self.confirm = confirm
-            self._derived.layers.confirm(confirm)
+            self._opened.confirm = confirm
+            self._opened.derived.layers.confirm(confirm)
 
     @property
     def behind(self) -> bool:
@@ -345,13 +431,13 @@ class Store(Serving):
 
         Never with damage, nor while a cut takes bytes below confirm away.
         """
-        if self.damage is not None or self._losing:
+        if self.damage is not None or self._opened.losing:
             return False
         return self.dispatched < self.confirm or self._index_lag >= LAZY_BYTES
 
     @property
     def _index_lag(self) -> int:
-        keys = self._derived.keys
+        keys = self._opened.derived.keys
         return self.confirm - keys.position if keys is not None else 0
 
     def dispatch(self, max_bytes: int, *, wall_ms: int = 0) -> bool:
@@ -367,18 +453,18 @@ class Store(Serving):
         if not self.behind:
             return False
         try:
-            more = self._derived.dispatcher.step(self.confirm, max_bytes)
+            more = self._opened.derived.dispatcher.step(self.confirm, max_bytes)
             if self._index_lag >= LAZY_BYTES:
-                keys = self._derived.keys
+                keys = self._opened.derived.keys
                 assert keys is not None
                 keys.step(self._log.segments, self.confirm, max_bytes, wall_ms)
             more = more or self._index_lag >= LAZY_BYTES
-            self.disk_full = False
+            self._opened.disk_full = False
         except DiskFull:
-            self.disk_full = True
+            self._opened.disk_full = True
             return False
         except CorruptionError as error:
-            self.mark_quarantine(damage_of(error))
+            self._opened.damaged(error)
             return False
         return more
 
@@ -391,64 +477,48 @@ class Store(Serving):
     # -- the way back
 
     def cut_job(self, token: Token, to: int) -> Job:
-        """Return a job that cuts the log at border ``to``; until it is finished nobody writes.
+        """Return a job that cuts the log at border ``to``; until it is finished nothing is written.
 
-        Jobs under way before it do nothing more. A job that met an error is asked for again. Its
-        result says whether the bytes that went were kept aside (`storage.cut`).
+        See `storage.cuts.StoreCuts.cut_job`.
 
         Raises:
             StaleToken: Not the writer; nothing has changed.
         """
-        if self.damage is not None or token != self._token:
-            self._check(token)
         assert to <= self.committed
         assert to == self.border_at_or_below(to)
-        self._cutting, self._losing = True, to < self.confirm
-        self._generation += 1
+        self._end_for_cut(token)
+        return self._cuts.cut_job(to)
+
+    def seed_job(self) -> Job:
+        """Return a job whose result is the seed of a replica that lacks what this log deleted.
+
+        See `storage.recovery.reseed.seed_job`.
+        """
+        return reseed.seed_job(self._opened)
+
+    def reseed_job(self, token: Token, data: bytes) -> Job:
+        """Return a job that deletes the log and begins it again at a master's seed.
+
+        See `storage.cuts.StoreCuts.reseed_job`.
+
+        Raises:
+            StaleToken: Not the writer; nothing has changed.
+            CorruptionError: ``data`` is not a seed for this store; nothing has changed.
+        """
+        seed = reseed.decode_seed(data, self.settings.segment_size)
+        self._end_for_cut(token)
+        return self._cuts.reseed_job(seed)
+
+    def _end_for_cut(self, token: Token) -> None:
+        """Drop what only the writer knows; a cut that is tried again is the writer's, too."""
+        if self.damage is not None or token != self._token:
+            self._check(token)
         self._discard()
         self._rebuilt = False
-        self._log.wipe("cut")
-        intent = cut.Intent(
-            to, self.committed, self.last_epoch, min(self.flushed, to), min(self.confirm, to),
-            self._log.timestamp,
-        )  # fmt: skip
-        self._cut_attempts += 1
-        may_lose = self._cut_attempts > cut.SIDE_ATTEMPTS
 
-        def work() -> bool:
-            with self._guard:
-                self._log.drop_ahead("cut.ahead")
-                self._log.hold(to)
-                reserve.give_up(self._disk, "cut")
-                cut.write_intent(self._disk, intent)
-                size = self.settings.segment_size
-                return cut.carry_out(
-                    self._disk, intent, size, self._opened.checkpoint,
-                    archive=self.front.archive, may_lose=may_lose,
-                )  # fmt: skip
-
-        def apply(job: Job) -> None:
-            if job.error is None:
-                self._cut_in_memory(intent)
-                self._cutting = self._losing = False
-                self._cut_attempts = 0
-
-        return Job("cut", work, apply)
-
-    def _cut_in_memory(self, intent: cut.Intent) -> None:
-        self._log.cut(intent.to)
-        self._derived.layers.cut(intent.to)
-        self.confirm = intent.confirm
-        self.checkpointed = intent.flushed
-        self._derived.cut_keys(intent.to, self._log.segments)
-        if intent.to < self.dispatched:
-            derived = derive(
-                self._disk, self.settings, self._log, self.confirm, rebuild=False,
-                doubt=Doubt.LOST, keys=self._derived.keys,
-            )  # fmt: skip
-            self._wire(derived)
-            self.damage = self.damage or derived.damage
-        self._opened.checkpoint.untidy = False
+    def _rewire(self) -> None:
+        self._appender = self._make_appender()
+        self.reads.rewire()
 
     # -- the end
 
@@ -464,10 +534,10 @@ class Store(Serving):
             DiskError: Not a full disk; the stop is not clean, the lock has gone all the same.
         """
         try:
-            if clean and self.damage is None and not self._cutting:
+            if clean and self.damage is None and not self._opened.cutting:
                 return self._close_clean()
         except DiskFull:
-            self.disk_full = True
+            self._opened.disk_full = True
         except DiskError:
             self._opened.run.note_io_error()
             raise
@@ -478,7 +548,7 @@ class Store(Serving):
 
     def _finish_index(self) -> None:
         """Enter what the key index lacks, if it is not too much for a stop."""
-        keys = self._derived.keys
+        keys = self._opened.derived.keys
         if keys is None or self.damage is not None or self._index_lag > CLOSE_MAX:
             return
         try:
@@ -487,13 +557,13 @@ class Store(Serving):
         except DiskFull:
             pass  # the next start goes on
         except CorruptionError as error:
-            self.mark_quarantine(damage_of(error))
+            self._opened.damaged(error)
 
     def _run(self, job: Job) -> None:
         try:
             job.run()
         finally:
-            self.finish(job)
+            self.jobs.finish(job)
 
     def _close_clean(self) -> bool:
         log = self._log
@@ -510,12 +580,15 @@ class Store(Serving):
         segments = log.segments.between(log.flushed, log.end)
         log.flush_to(log.end, segments, "close.log")
         log.flushed_to(log.end, segments)
-        for due in (partial(self.snapshot_job, force=True), self.checkpoint_job):
+        for due in (
+            partial(self.jobs.snapshot_job, force=True),
+            partial(self.jobs.checkpoint_job, export=True),
+        ):
             with suppress(DiskFull):  # a start makes both again, from the log
                 if (job := due()) is not None:
                     self._run(job)
         closing.mark_clean(
             self._disk, log, self._opened.run.value, confirm=self.dispatched,
-            index_timestamp=self._derived.full_index_timestamp,
+            index_timestamp=self._opened.derived.full_index_timestamp,
         )  # fmt: skip
         return True

@@ -17,8 +17,9 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from twinlog.aio import AsyncClient
-    from twinlog.client import Client
+    from twinlog.client.aio import AsyncClient
+    from twinlog.client.blocking import Client
+    from twinlog.client.search import Finding
     from twinlog.errors import (
         Busy,
         Corrupt,
@@ -39,9 +40,8 @@ if TYPE_CHECKING:
         UnknownTopic,
         UsageError,
     )
-    from twinlog.finding import Finding
-    from twinlog.messages import Message, Receipt
-    from twinlog.pipeline import Producer
+    from twinlog.format.messages import Message, Receipt
+    from twinlog.producer.blocking import Producer
 
 __all__ = [
     "AsyncClient",
@@ -71,12 +71,12 @@ __all__ = [
 ]
 
 _ELSEWHERE = {
-    "AsyncClient": "twinlog.aio",
-    "Client": "twinlog.client",
-    "Finding": "twinlog.finding",
-    "Message": "twinlog.messages",
-    "Producer": "twinlog.pipeline",
-    "Receipt": "twinlog.messages",
+    "AsyncClient": "twinlog.client.aio",
+    "Client": "twinlog.client.blocking",
+    "Finding": "twinlog.client.search",
+    "Message": "twinlog.format.messages",
+    "Producer": "twinlog.producer.blocking",
+    "Receipt": "twinlog.format.messages",
 }
 
 

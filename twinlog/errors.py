@@ -8,7 +8,7 @@ Every error carries four things besides its text:
 * ``facts``: the values the text was made of (offsets in bytes or records, names, epochs).
 
 There are four families. `ProtocolError`: the peer said something it must not say.
-`CorruptionError`: stored bytes are not what was written. `UnavailableError`: right now nobody can
+`CorruptionError`: stored bytes are not what was written. `UnavailableError`: right now no node can
 do this. `UsageError`: the caller asked for something that cannot be done. A fifth outcome stands
 alone: `OutcomeUnknown`. A send has three outcomes, done, not done and unknown, and no family may
 hide the third.
@@ -16,7 +16,7 @@ hide the third.
 The typed properties (``NotMaster.leader`` ...) read ``facts``; a fact that the server did not send
 reads as None or 0, never as an exception while an error is being reported.
 
-Not here: exit codes (``cli``), the error frame (``twinlog.wire``).
+Not here: exit codes (``cli``), the error frame (``twinlog.wire.frames``).
 """
 
 from __future__ import annotations
@@ -199,6 +199,14 @@ class UnknownTopic(UsageError):
 
     default_code = "unknown-topic"
 
+    @classmethod
+    def named(cls, topic: str, code: str = "unknown-topic") -> UnknownTopic:
+        """Return the error for a topic, or with code ``unknown-queue`` a queue of it."""
+        if code == "unknown-queue":
+            return cls(f"topic {topic} has no such queue", code=code)
+        hint = f"create it: twinlog topic create {topic}"
+        return cls(f"there is no topic {topic}", hint=hint)
+
 
 class Denied(UsageError):
     """An access rule forbids it."""
@@ -232,6 +240,15 @@ class OutOfSequence(UsageError):
     default_code = "out-of-sequence"
 
 
+class UnknownProducer(UsageError):
+    """The node no longer knows the producer of a section; nothing of it was written now.
+
+    Producers deal with it by themselves, except one whose epoch was given from outside.
+    """
+
+    default_code = "unknown-producer"
+
+
 _BY_CODE: dict[str, type[TwinlogError]] = {
     kind.default_code: kind
     for kind in (
@@ -248,6 +265,7 @@ _BY_CODE: dict[str, type[TwinlogError]] = {
         Denied,
         RecordRefused,
         OutOfSequence,
+        UnknownProducer,
         OutcomeUnknown,
         UsageError,
     )

@@ -82,7 +82,7 @@ class Range:
     Attributes:
         first: Where it begins, inclusive.
         last: Where it ends, exclusive; None: at the end, or never when following.
-        count: At most so many records of each queue; None: no such limit.
+        count: At most this many records of each queue; None: no such limit.
     """
 
     first: Point
@@ -109,7 +109,7 @@ class Range:
 
 
 class RangeError(UsageError):
-    """The text is no range; ``position`` is the index of the first character that is not."""
+    """The text is not a range; ``position`` is the index of the first character that is not."""
 
     default_code = "range"
 
@@ -135,7 +135,7 @@ def parse_range(text: str) -> Range:
     """Return the range that ``text`` writes.
 
     Raises:
-        RangeError: It is none; the text, the place and what could stand there are in the error.
+        RangeError: It is not a range; the error has the text, the place and what could stand there.
 
     >>> parse_range("100:200").bounds(0, 500), parse_range("-100:").bounds(0, 500)
     ((100, 200), (400, None))

@@ -40,7 +40,7 @@ _PART = re.compile(rf"\s*{_NUMBER}\s*([a-zA-Z]+)\s*")
 
 
 class UnitError(ValueError):
-    """The text is no size or duration; ``hint`` shows one that is."""
+    """The text is not a size or duration; ``hint`` shows one that is."""
 
     def __init__(self, text: str, hint: str) -> None:
         super().__init__(text)

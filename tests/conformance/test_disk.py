@@ -14,7 +14,7 @@ from random import Random
 
 import pytest
 
-from storage.disk import Disk, RealDisk
+from storage.disk.disk import Disk, RealDisk
 from storage.errors import DirectoryInUse, DiskError
 from tests.fakes.disk import FakeDisk
 
@@ -101,6 +101,22 @@ def test_a_retired_mapping_reaches_its_file_until_it_is_closed(disk: Disk) -> No
     mapping.close()
     with pytest.raises(DiskError):
         mapping.read(0, 1, "test.read")
+
+
+def test_what_is_in_memory_is_read_without_waiting(disk: Disk) -> None:
+    """All of it, or nothing is said of it; a closed mapping has nothing in memory."""
+    if isinstance(disk, FakeDisk):
+        disk.resident = True
+    mapping = disk.map("d/f", 8192, op="test.map", create=True)
+    mapping.buffer[4094:4099] = b"hello"
+    room = memoryview(bytearray(5))
+    if mapping.read_now(4094, room):  # a file system may not be able to tell
+        assert bytes(room) == b"hello"
+    assert not mapping.read_now(8190, room), "beyond the end of the file"
+    mapping.expect_reads(0, 8192)
+    mapping.close()
+    assert not mapping.read_now(4094, room)
+    mapping.expect_reads(0, 8192)
 
 
 def test_a_socket_is_given_what_it_takes(disk: Disk) -> None:

@@ -9,8 +9,9 @@ from random import Random
 import pytest
 
 from storage.errors import DiskError, DiskFull
-from tests.fakes.disk import PAGE_SIZE, FakeDisk
+from tests.fakes.disk import FakeDisk
 from tests.fakes.faults import SimulatedCrash
+from tests.fakes.files import PAGE_SIZE
 
 
 def four_pages() -> FakeDisk:

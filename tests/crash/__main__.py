@@ -17,6 +17,7 @@ from collections.abc import Callable
 from tests.crash import test_every_operation as history
 from tests.crash import test_folders as folders
 from tests.crash import test_tools
+from tests.stores.histories import LOSSES
 
 
 def main() -> int:
@@ -24,10 +25,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.crash")
     for name in ("history", "tools", "folders"):
         parser.add_argument(f"--{name}", action="store_true")
-    parser.add_argument("--only", choices=history.LOSSES)
+    parser.add_argument("--only", choices=LOSSES)
     asked = parser.parse_args()
     every = not (asked.history or asked.tools or asked.folders)
-    kinds = (asked.only,) if asked.only else history.LOSSES
+    kinds = (asked.only,) if asked.only else LOSSES
     wrong = 0
     if asked.history or every:
         wrong += crash("history", history.CALLS, kinds, history.die)

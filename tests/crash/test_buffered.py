@@ -1,6 +1,6 @@
 """A process that buffers dies in any disk call: only what was not committed is lost.
 
-The history of `tests.crash.test_every_operation` with ``async-buffered``: steps commit every third
+The history of `tests.stores.histories` with ``async-buffered``: steps commit every third
 time, so that the pool is full, empty and half-way when the end comes. kill -9 leaves everything
 below the committed offset; a power loss leaves what that test allows of it.
 """
@@ -12,10 +12,10 @@ from functools import cache
 
 import pytest
 
-from tests.crash.test_every_operation import LOSSES, History, examine, lose
-from tests.crash.workbench import SETTINGS
 from tests.fakes.disk import FakeDisk
 from tests.fakes.faults import SimulatedCrash
+from tests.stores.histories import LOSSES, History, examine, lose
+from tests.stores.workbench import SETTINGS
 
 BUFFERED = replace(SETTINGS, flush="async-buffered", buffer_pool_bytes=8192)
 PARTS = 16
@@ -25,6 +25,7 @@ class BufferedHistory(History):
     """Commits now and then, and always looks at what is in the file only."""
 
     settings = BUFFERED
+    unnoted_max = 12  # a commit has the batches of three steps
 
     def step(self, number: int) -> None:
         """One step; every third commits."""

@@ -5,10 +5,14 @@ Each test flips a bit, removes or restores a file behind the store's back.
 
 from __future__ import annotations
 
+import errno
+from random import Random
+
 import pytest
 
 from storage import Damage, Store
-from tests.crash.workbench import (
+from tests.fakes.disk import FakeDisk
+from tests.stores.workbench import (
     TOPIC,
     append,
     bodies,
@@ -23,7 +27,6 @@ from tests.crash.workbench import (
     settle,
     token,
 )
-from tests.fakes.disk import FakeDisk
 from twinlog.errors import CorruptionError
 
 LOG = "commitlog/00000000000000000000"
@@ -36,8 +39,8 @@ def stopped(*, sections: int = 6, clean: bool = True) -> tuple[FakeDisk, Store]:
     store = master(disk)
     fill(store, sections)
     settle(store)
-    run(store, store.flush_job(thorough=True))
-    run(store, store.checkpoint_job())
+    run(store, store.jobs.flush_job(thorough=True))
+    run(store, store.jobs.checkpoint_job())
     store.close(clean=clean)
     return disk, store
 
@@ -58,7 +61,7 @@ def refuses_everything(disk: FakeDisk, store: Store) -> None:
         lead(store, epoch=9)
     with pytest.raises(CorruptionError):
         store.cut_job(token(9), 0)
-    assert store.flush_job(thorough=True) is None
+    assert store.jobs.flush_job(thorough=True) is None
     store.close(clean=True)
     assert not disk.exists("twinlog/clean")
     assert (disk.read(LOG, "test"), disk.read(INDEX, "test")) == (log, index)
@@ -89,6 +92,52 @@ def test_a_bit_in_the_batch_index(clean: bool) -> None:
     found = damage_of(store)
     assert (found.file, found.offset) == (INDEX, entries[3].start)
     refuses_everything(disk, store)
+
+
+def test_a_restart_does_not_forget_a_quarantine() -> None:
+    """The damage lies where no start looks; the start knows it all the same, and is not clean."""
+    disk, old = stopped(sections=800)
+    batch = old.entries(0, max_bytes=1 << 30)[3]
+    flip(disk, LOG, batch.start + batch.length // 2)
+    store = open_store(disk)
+    with pytest.raises(CorruptionError):
+        _ = [bodies(store, number) for number in range(4)]
+    for power in (False, True):
+        store.close(clean=False)
+        if power:
+            disk.crash(keep_page_cache=False, rng=Random(1))
+        again = open_store(disk)
+        assert damage_of(again) == damage_of(store)
+        assert (again.boot.clean, again.boot.damage) == (False, damage_of(store))
+        assert not again.boot.new
+        store = again
+    refuses_everything(disk, store)
+
+
+def test_what_peers_found_outlives_a_restart_too() -> None:
+    """A log that differs from its leader's is whole by its own check sums."""
+    disk, store = stopped()
+    store = open_store(disk)
+    found = Damage("", 0, store.end, "differs from n1: epoch 2 begins elsewhere")
+    store.mark_quarantine(found)
+    store.mark_quarantine(Damage("", 0, 1, "later findings change nothing"))
+    store.close(clean=True)
+    assert damage_of(open_store(disk)) == found
+
+
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO])
+def test_a_quarantine_on_a_bad_disk_is_an_unclean_start_at_least(error: int) -> None:
+    """A full disk gives its reserve for it; one with errors has them noted in the run file."""
+    disk, store = stopped()
+    store = open_store(disk)
+    run(store, store.head.reserve_job())
+    assert disk.exists("twinlog/reserve")
+    disk.faults.fail("quarantine", error=error)
+    store.mark_quarantine(Damage("", 0, 1, "not as it was"))
+    store.close(clean=False)
+    again = open_store(disk)
+    assert not again.boot.clean
+    assert (again.damage is not None) is (error == errno.ENOSPC)
 
 
 def test_a_bit_in_the_middle_of_the_log() -> None:
@@ -127,8 +176,8 @@ def test_a_torn_tail_is_cut_and_counted() -> None:
     disk = FakeDisk()
     store = master(disk)
     fill(store, 3)
-    run(store, store.flush_job(thorough=True))
-    run(store, store.checkpoint_job())
+    run(store, store.jobs.flush_job(thorough=True))
+    run(store, store.jobs.checkpoint_job())
     at = store.end
     append(store, section(5))
     append(store, section(5))
@@ -148,7 +197,7 @@ def test_a_later_flushed_offset_turns_a_torn_tail_into_damage() -> None:
     store = master(disk)
     at = store.end
     append(store, section(5))
-    run(store, store.flush_job(thorough=True))
+    run(store, store.jobs.flush_job(thorough=True))
     append(store, section(5))
     flip(disk, LOG, at + 70)
     store.close(clean=False)
@@ -180,7 +229,7 @@ def test_damage_is_read_up_to() -> None:
     last = old.entries(0, max_bytes=1 << 30)[-1]
     flip(disk, LOG, last.start + 60)
     store = open_store(disk)
-    answer = store.read(TOPIC, 0, 0, max_bytes=1000, max_records=10)
+    answer = store.reads.read(TOPIC, 0, 0, max_bytes=1000, max_records=10)
     assert answer.count > 0
 
 
@@ -243,7 +292,7 @@ def test_a_damaged_snapshot_is_passed_over() -> None:
     for name in reversed(names):
         flip(disk, f"twinlog/state/{name}", 40)
         store = open_store(disk)
-        assert store.topics() == {TOPIC: 4}
+        assert store.reads.topics() == {TOPIC: 4}
         assert len(bodies(store, 0)) == 150
         store.close(clean=False)
 

@@ -1,7 +1,7 @@
 """A process whose log lies in several folders dies in any disk call.
 
-The history of `tests.crash.test_every_operation` on a `SpreadDisk`: files are made, adopted, cut
-and removed in three folders, whose names become durable one by one.
+The history of `tests.stores.histories` on a `MultiFolderDisk`: files are made, adopted,
+cut and removed in three folders, whose names become durable one by one.
 """
 
 from __future__ import annotations
@@ -10,17 +10,17 @@ from functools import cache
 
 import pytest
 
-from storage.spread import Folders, SpreadDisk
-from tests.crash.test_every_operation import LOSSES, History, examine, lose
+from storage.log.log_folders import Folders, MultiFolderDisk
 from tests.fakes.disk import FakeDisk
 from tests.fakes.faults import SimulatedCrash
+from tests.stores.histories import LOSSES, History, examine, lose
 
 PARTS = 96
 
 
-def spread(disk: FakeDisk) -> SpreadDisk:
+def spread(disk: FakeDisk) -> MultiFolderDisk:
     """The disk as a new process sees it."""
-    return SpreadDisk(disk, Folders(("second", "third/logs")))
+    return MultiFolderDisk(disk, Folders(("second", "third/logs")))
 
 
 class SpreadHistory(History):

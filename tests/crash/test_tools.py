@@ -10,17 +10,17 @@ import shutil
 
 import pytest
 
-from storage.adoption import plan_adoption
 from storage.errors import ForeignStore
+from storage.tools.adopt import plan_adoption
 from tests.crash.rotation import numbers
-from tests.crash.test_every_operation import LOSSES, lose
 from tests.crash.tools import Tool, from_files, to_files, tools
-from tests.crash.workbench import SETTINGS
 from tests.fakes.disk import FakeDisk
 from tests.fakes.faults import SimulatedCrash
-from twinlog.layout import file_name
-from twinlog.store_log import Harm
-from twinlog.store_reader import StoreReader
+from tests.stores.histories import LOSSES, lose
+from tests.stores.workbench import SETTINGS
+from twinlog.format.log_file import file_name
+from twinlog.store.damage import Harm
+from twinlog.store.reader import StoreReader
 
 NAMES = ("adopt", "repair-ours", "repair-rocketmq", "recover")
 
@@ -108,7 +108,7 @@ def test_the_torn_tail_of_a_node_is_not_an_adoptions() -> None:
             log.write(b"\xff" * 4)  # of a host: the record is whole for RocketMQ, the batch is not
         with StoreReader(root) as ours, StoreReader(root, rocketmq=True) as reader:
             assert [one.harm for one in ours.damage] == [Harm.TAIL]
-            with pytest.raises(ForeignStore, match="recovery would cut here"):
+            with pytest.raises(ForeignStore, match="recovery cuts here"):
                 plan_adoption(reader, ours)
     finally:
         shutil.rmtree(root)

@@ -16,10 +16,12 @@ from functools import cache
 from pathlib import Path
 from tempfile import mkdtemp
 
-from storage import Store, adoption, repair
-from storage.identity import Who
-from storage.recover import identity_of, recover, settings_of
-from tests.crash.workbench import (
+from storage import Store
+from storage.marks.identity import Who
+from storage.tools import adopt, repair
+from storage.tools.recover import identity_of, recover, settings_of
+from tests.fakes.disk import FakeDisk
+from tests.stores.workbench import (
     SETTINGS,
     TOPIC,
     WHO,
@@ -32,10 +34,10 @@ from tests.crash.workbench import (
     section,
     settle,
 )
-from tests.fakes.disk import FakeDisk
-from twinlog.layout import file_name
-from twinlog.store_check import Grade, verify
-from twinlog.store_reader import StoreReader
+from twinlog.format.log_file import file_name
+from twinlog.store.damage import Grade
+from twinlog.store.reader import StoreReader
+from twinlog.store.verify.check import verify
 
 ADOPTER = Who("adopted", "g1", "n1")
 Bodies = list[tuple[int, bytes]]
@@ -120,9 +122,9 @@ def _damaged() -> tuple[Path, Bodies]:
     for number in range(30):
         append(store, section(5, queue=number % 4, mark=number))
     settle(store)
-    run(store, store.snapshot_job(force=True))
-    run(store, store.flush_job(thorough=True))
-    run(store, store.checkpoint_job())
+    run(store, store.jobs.snapshot_job(force=True))
+    run(store, store.jobs.flush_job(thorough=True))
+    run(store, store.jobs.checkpoint_job())
     kept, end = _kept(store), store.end
     append(store, section(5))
     append(store, section(5))
@@ -158,8 +160,8 @@ def _killed() -> tuple[Path, Bodies]:
     store = master(disk)
     fill(store, 12)
     settle(store)
-    run(store, store.flush_job(thorough=True))
-    run(store, store.checkpoint_job())
+    run(store, store.jobs.flush_job(thorough=True))
+    run(store, store.jobs.checkpoint_job())
     kept = _kept(store)
     fill(store, 4)
     store.close(clean=False)
@@ -168,8 +170,8 @@ def _killed() -> tuple[Path, Bodies]:
 
 def _adopt(disk: FakeDisk, root: Path) -> None:
     with StoreReader(root) as ours, StoreReader(root, rocketmq=True) as reader:
-        value = adoption.plan_adoption(reader, ours)
-        adoption.carry_out(disk, value, ADOPTER, reader=reader, ours=ours)
+        value = adopt.plan_adoption(reader, ours)
+        adopt.carry_out(disk, value, ADOPTER, reader=reader, ours=ours)
 
 
 def _repair(disk: FakeDisk, root: Path) -> None:
@@ -189,7 +191,7 @@ def _is_adopted(disk: FakeDisk, kept: Bodies) -> None:
     _holds(disk, kept, ADOPTER)
     store = Store.open(disk, settings_of(identity_of(disk)), ADOPTER, wall_ms=4000)
     assert store.damage is None
-    assert store.topics() == {TOPIC: 4}
+    assert store.reads.topics() == {TOPIC: 4}
     assert store.epochs[0].epoch == 0
     store.close(clean=True)
 

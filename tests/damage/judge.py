@@ -28,15 +28,14 @@ from random import Random
 
 from storage import Store
 from storage.errors import IndexBehind
-from storage.key_query import KeyQuery
-from tests.crash.test_batch_queues import BatchHistory
-from tests.crash.test_every_operation import Border, key
-from tests.crash.workbench import find_key, keys_of, log_records, master, open_store
+from storage.key_index.search import KeyQuery
 from tests.damage.corrupter import Hurt
 from tests.fakes.disk import FakeDisk
+from tests.stores.histories import BatchHistory, Border, key
+from tests.stores.workbench import find_key, keys_of, log_records, master, open_store
 from twinlog.errors import CorruptionError, TwinlogError
-from twinlog.inner_batches import is_inner_batch
-from twinlog.record import decode
+from twinlog.format.inner_batches import is_inner_batch
+from twinlog.format.record import decode
 
 UNHARMED, REPAIRED, TAIL_CUT = "unharmed", "repaired", "tail cut"
 QUARANTINED, READING, REFUSED = "quarantined", "found by reading", "refused"
@@ -84,8 +83,8 @@ def _original(name: str, disk: FakeDisk, store: Store, end: Callable[[], None]) 
     mine = [one for one in records if one.topic == "flights"]
     keys = {word: [one.log_offset for one in mine if word in keys_of(one)] for word in KEYS}
     ranges = {
-        (topic, queue): store.queue_range(topic, queue)
-        for topic, count in store.topics().items()
+        (topic, queue): store.reads.queue_range(topic, queue)
+        for topic, count in store.reads.topics().items()
         for queue in range(count)
     }
     flushed = store.flushed
@@ -215,7 +214,7 @@ def _look(original: Original, store: Store, disk: FakeDisk, hurt: Hurt) -> str:
 def _read(original: Original, store: Store) -> bool:
     """Read every queue to its end; True when a read named damage."""
     found = False
-    topics = store.topics()
+    topics = store.reads.topics()
     for (topic, queue), (first, end) in original.ranges.items():
         if topic not in topics:
             if store.damage is None:
@@ -233,14 +232,14 @@ def _read(original: Original, store: Store) -> bool:
 def _read_queue(
     original: Original, store: Store, queue: tuple[str, int], was: tuple[int, int]
 ) -> bool:
-    start, end = store.queue_range(*queue)
+    start, end = store.reads.queue_range(*queue)
     if store.damage is None and store.end >= original.flushed:
         least = was[1] if store.confirm >= original.log[-1][0] + original.log[-1][1] else start
         if start > was[0] or end < least:
             raise Wrong(f"{queue} was {was}, is {start} to {end}, and nothing is said")
     at = start
     while at < end:
-        answer = store.read(*queue, at, max_bytes=4000, max_records=100)
+        answer = store.reads.read(*queue, at, max_bytes=4000, max_records=100)
         if not answer.slices:
             raise Wrong(f"{queue} answers {answer.status} at {at}, its range ends at {end}")
         for view in answer.slices:
@@ -258,7 +257,7 @@ def _read_queue(
 
 def _ask(original: Original, store: Store, *, partial: bool) -> bool:
     """Look for keys; True when a query named damage."""
-    if "flights" not in store.topics():
+    if "flights" not in store.reads.topics():
         return False
     for word, was in original.keys.items():
         query = KeyQuery("flights", word, most=1000)

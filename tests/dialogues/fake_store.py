@@ -8,24 +8,15 @@ Not here: queues, topics, producers, bytes on a disk (``storage``).
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from storage import (
-    Damage,
-    Epoch,
-    Job,
-    Outcome,
-    Promise,
-    Section,
-    SectionResult,
-    StoreSettings,
-    Token,
-    Who,
-)
+from storage import Damage, Job, Outcome, Promise, Section, SectionResult, StoreSettings, Token, Who
 from storage.errors import BadBatch, DiskFull, Gap, StaleToken
+from twinlog.format.batch_index import KIND_EPOCH, KIND_FILLER, KIND_RECORDS, BatchEntry
+from twinlog.format.epoch_history import Epoch
 from twinlog.kernels import crc32c
-from twinlog.layout import KIND_EPOCH, KIND_FILLER, KIND_RECORDS, BatchEntry
 
 EPOCH_BYTES = 100
 
@@ -49,6 +40,7 @@ class FakeStore:
         self.boot = boot
         self.settings = settings
         self.who = who
+        self.reads = self.jobs = self  # one class for all three
         self.log = bytearray()
         self.batches: list[BatchEntry] = []
         self.history: list[Epoch] = []
@@ -240,7 +232,10 @@ class FakeStore:
 
     def border_at_or_below(self, offset: int) -> int:
         """The last border not beyond ``offset``."""
-        borders = [0, *(entry.start + entry.length for entry in self.batches)]
+        borders = [
+            self.start if not self.batches else 0,
+            *(entry.start + entry.length for entry in self.batches),
+        ]
         return max(border for border in borders if border <= max(offset, 0))
 
     def set_confirm(self, confirm: int) -> None:
@@ -299,6 +294,25 @@ class FakeStore:
 
         return Job("cut", work, lambda job: None)
 
+    def seed_job(self) -> Job:
+        """The start, and the epochs before it."""
+        epochs = [list(epoch) for epoch in self.history if epoch.start < self.start]
+        seed = json.dumps([self.start, epochs]).encode()
+        return Job("seed", lambda: seed, lambda job: None)
+
+    def reseed_job(self, token: Token, data: bytes) -> Job:
+        """Begin again at a seed; what lies before its start is zeros."""
+        self.check(token)
+        start, epochs = json.loads(data)
+
+        def work() -> None:
+            self.log[:] = bytes(start)
+            self.batches = []
+            self.history = [Epoch(*epoch) for epoch in epochs]
+            self.start = self.flushed = self.confirm = self.dispatched = start
+
+        return Job("reseed", work, lambda job: None)
+
     def checkpoint_job(self) -> Job:
         """Nothing."""
         return Job("checkpoint", lambda: None, lambda job: None)
@@ -318,6 +332,15 @@ class FakeStore:
     def registered(self) -> None:
         """Counted only."""
         self.registered_times += 1
+
+    only_copy = False
+
+    def note_quality(self, quality: str) -> None:
+        """Nothing here is durable."""
+
+    def refused_batches(self) -> list[Damage]:
+        """Nothing is read here."""
+        return []
 
     def mark_quarantine(self, damage: Damage) -> None:
         """Remember it."""

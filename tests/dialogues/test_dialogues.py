@@ -17,9 +17,9 @@ from pathlib import Path
 
 import pytest
 
-from replication.register_ops import Failover
+from replication.register.operations import Failover
 from tests.dialogues.world import Node, World
-from twinlog import wire
+from twinlog.wire import frames
 
 FOLDER = Path(__file__).parent
 FILES = sorted(FOLDER.glob("*.txt"))
@@ -91,7 +91,7 @@ class Story:
         world.run(0.02)
 
     def _failover(self, world: World, name: str) -> None:
-        assert world.apply(Failover(name, "alice", "failover")).ok
+        assert world.apply(Failover(name, world.register.state.epoch, "alice", "failover")).ok
         world.note(f"operator  failover to {name}")
         world.run(0.2)
 
@@ -111,7 +111,7 @@ class Story:
         world.nodes[name].store.full = False
 
     def _damage(self, world: World, source: str, target: str) -> None:
-        def bend(one: Node, other: Node, frame: wire.Frame) -> wire.Frame:
+        def bend(one: Node, other: Node, frame: frames.Frame) -> frames.Frame:
             if (one.name, other.name) != (source, target) or not len(frame.payload):
                 return frame
             world.bender = None

@@ -12,14 +12,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from replication import frames
-from replication.driver import ACCEPTED_FROM, Driver
-from replication.register import Register, parse_op
-from replication.register_ops import Operation
+from replication.core import messages
+from replication.driver.driver import ACCEPTED_FROM, Driver
+from replication.register.operations import Operation
+from replication.register.register import Register, parse_op
 from replication.settings import ReplicationSettings
 from storage import Outcome, Section, SectionResult, StoreSettings, Who
 from tests.dialogues.fake_store import Boot, FakeStore
-from twinlog import wire
+from twinlog.wire import frames
 
 LINK = 0.001
 DISK = 0.002
@@ -108,7 +108,7 @@ class Node:
 
     # -- Outside
 
-    def send(self, conn: int, frame: wire.Frame) -> None:
+    def send(self, conn: int, frame: frames.Frame) -> None:
         """To the other side, after a while."""
         link = self.links.get(conn)
         if link is None:
@@ -120,7 +120,7 @@ class Node:
         if bent is not None:
             self.world.clock.after(LINK, self._arrive, other, number, bent)
 
-    def _arrive(self, other: Node, number: int, frame: wire.Frame) -> None:
+    def _arrive(self, other: Node, number: int, frame: frames.Frame) -> None:
         if (self.name, other.name) in self.world.cut:
             return
         if other.alive and number in other.links:
@@ -239,7 +239,7 @@ class World:
         self.watch = True
         self.job_errors: dict[tuple[str, str], Exception] = {}
         self.trace: list[str] = []
-        self.bender: Callable[[Node, Node, wire.Frame], wire.Frame | None] | None = None
+        self.bender: Callable[[Node, Node, frames.Frame], frames.Frame | None] | None = None
         self._tag = 0
         self._starts = 0
         self.replies: dict[str, list[tuple[list[SectionResult], str | None]]] = {}
@@ -368,13 +368,13 @@ class World:
         """Add a line."""
         self.trace.append(line)
 
-    def sent(self, source: Node, target: Node, frame: wire.Frame) -> None:
+    def sent(self, source: Node, target: Node, frame: frames.Frame) -> None:
         """Add a frame to the story; heartbeats are left out."""
-        line = describe(frames.decode(frame))
+        line = describe(messages.decode(frame))
         if line:
             self.trace.append(f"{source.name} > {target.name}  {line}")
 
-    def bend(self, source: Node, target: Node, frame: wire.Frame) -> wire.Frame | None:
+    def bend(self, source: Node, target: Node, frame: frames.Frame) -> frames.Frame | None:
         """Change or lose a frame on its way."""
         return self.bender(source, target, frame) if self.bender is not None else frame
 
@@ -402,33 +402,33 @@ def describe_op(op: Operation) -> str:
             return other
 
 
-def describe(message: frames.Message) -> str:
+def describe(message: messages.Message) -> str:
     """A message in a few words; empty for a heartbeat."""
     match message:
-        case frames.Hello():
+        case messages.Hello():
             history = " ".join(f"{e.epoch}@{e.start}" for e in message.epochs) or "nothing"
             return f"hello  epochs {history}  end {message.end}  confirm {message.confirm}"
-        case frames.HelloOk():
+        case messages.HelloOk():
             return f"welcome  point {message.point}  chain from {message.chain_start}"
-        case frames.HelloErr():
+        case messages.HelloErr():
             return f"no  {message.code}"
-        case frames.Ready():
+        case messages.Ready():
             return f"ready  {message.end}"
-        case frames.Append() if not message.entries:
+        case messages.Append() if not message.entries:
             return f"notice  epoch {message.epoch}  confirm {message.confirm}"
-        case frames.Append():
-            batches = frames.unpack_entries(message.entries)
+        case messages.Append():
+            batches = messages.unpack_entries(message.entries)
             size = sum(batch.length for batch in batches)
             return (
                 f"append  epoch {message.epoch}  offset {message.offset}  {len(batches)} batches"
                 f"  {size} bytes  confirm {message.confirm}"
             )
-        case frames.Ack():
+        case messages.Ack():
             health = f"  {message.health}" if message.health else ""
             return f"ack  {message.end}  flushed {message.flushed}{health}"
-        case frames.Nack():
+        case messages.Nack():
             return f"nack  {message.start}  {message.length} bytes"
-        case frames.Bye():
+        case messages.Bye():
             return f"bye  {message.code}"
         case _:
             return ""

@@ -12,16 +12,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from cli.app import report, run
-from cli.context import Context, Fields
+from cli.context import Context
+from cli.fields import Fields
 from cli.options import split
 from cli.render import Printer
+from twinlog.client.search import Finding
+from twinlog.consumer.core import Source
 from twinlog.errors import TwinlogError, Unavailable
-from twinlog.finding import Finding
-from twinlog.messages import Message, Receipt
-from twinlog.outgoing import Section, State
-from twinlog.record import encode_properties, pack_host
-from twinlog.routing import Address
-from twinlog.wire import Type
+from twinlog.format.messages import Message, Receipt
+from twinlog.format.record import encode_properties, pack_host
+from twinlog.producer.section import Section, State
+from twinlog.session.routing import Address
+from twinlog.wire.frames import Frame, Type
 
 NOW_MS = 1_795_000_000_123
 
@@ -53,7 +55,7 @@ COORDINATOR = "127.0.0.1:7400"
 
 
 def status(name: str, *, role: str, end: int, epoch: int = 7, leader: str = "n1") -> Fields:
-    """A status document as ``node/status.py`` makes it, with what the CLI reads."""
+    """A status document as ``node/observe/status.py`` makes it, with what the CLI reads."""
     offsets = {
         "start": 0, "checkpointed": end, "flushed": end, "dispatched": end,
         "confirm": min(end, 10485760), "committed": end, "end": end,
@@ -98,7 +100,7 @@ def register() -> Fields:
         "register_id": "r", "revision": 12, "tag": 5, "epoch": 7, "leader": "n1",
         "leader_session": 3, "isr": {"n1": 3, "n2": 4}, "elr": {}, "reg": {"n1": [], "n2": []},
         "replicas": ["n1", "n2", "n3"], "priorities": {"n1": 100, "n2": 90, "n3": 80},
-        "min_isr": 2,
+        "min_isr": 2, "ack": "received",
     }  # fmt: skip
 
 
@@ -126,7 +128,7 @@ def message(number: int) -> Message:
     body = b"\xff\x00" if number == 2 else f'{{"id": {number}}}'.encode()
     tag = {"TAGS": "paid"} if number else {}
     text = encode_properties({"KEYS": f"k{number}", **tag, "colour": "red", "TL_SEQ": "x"})
-    return Message("orders", 0, number, at, body, born, NOW_MS, (head, body, text))
+    return Message("orders", 0, number, at, body, born, NOW_MS, (head, body, text, "orders"))
 
 
 class FakeProducer:
@@ -152,6 +154,18 @@ class FakeProducer:
         self.section.queue_offset = 10
 
 
+class FakeMessages:
+    """What a read gives: an iterator that knows who served it."""
+
+    def __init__(self, messages: Iterator[Message]) -> None:
+        self._messages = messages
+        self.source = Source("n1", "master")
+
+    def __iter__(self) -> Iterator[Message]:
+        """Yield them."""
+        return self._messages
+
+
 class FakeClient:
     """The part of a client that commands use, over two topics and three messages."""
 
@@ -167,6 +181,26 @@ class FakeClient:
     def topics(self, *, timeout: float | None = None) -> dict[str, int]:
         """Queues by topic."""
         return self.known
+
+    def call(
+        self, node: str, kind: Type, fields: Mapping[str, object], *, timeout: float | None = None
+    ) -> Frame:
+        """METADATA of one topic, or a page of topics with one topic on it."""
+        assert node == "master"
+        if kind is Type.METADATA:
+            return Frame(kind, fields={"topics": dict(self.known), "nodes": []})
+        assert (kind, fields["op"]) == (Type.TOPIC, "list")
+        names = [name for name in sorted(self.known) if name > str(fields["after"])]
+        answer: dict[str, object] = {
+            "topics": {name: self.known[name] for name in names[:1]},
+            "messages": {
+                name: sum(end - start for start, end in self.offsets(name).values())
+                for name in names[:1]
+            },
+        }
+        if names[1:]:
+            answer["more"] = names[0]
+        return Frame(kind, fields=answer)
 
     def create_topic(self, name: str, queues: int, *, batch: bool = False) -> bool:
         """Make a topic."""
@@ -187,9 +221,9 @@ class FakeClient:
         """A producer."""
         return FakeProducer()
 
-    def read(self, topic: str, range: str, **_: object) -> Iterator[Message]:
+    def read(self, topic: str, range: str, **_: object) -> FakeMessages:
         """Three messages, whatever was asked."""
-        return (message(number) for number in range_of(3))
+        return FakeMessages(message(number) for number in range_of(3))
 
     def get(self, address: str, **_: object) -> Message:
         """One message."""
@@ -208,19 +242,22 @@ def range_of(count: int) -> list[int]:
 
 @dataclass
 class FakeCluster:
-    """Answers by node; nobody listens at those that are `down`, `silent` ones do not answer.
+    """Answers by node; nothing listens at those that are `down`, `silent` ones do not answer.
 
-    `asked` is every question in order.
+    `asked` is every question in order; `owner` is the cluster that the coordinator belongs to.
     """
 
     directory: Path
     nodes: dict[str, Fields] = field(default_factory=healthy)
     state: Fields | None = field(default_factory=register)
+    owner: str = "demo"
     down: set[str] = field(default_factory=set[str])
     silent: set[str] = field(default_factory=set[str])
     asked: list[tuple[str, Type, Mapping[str, object]]] = field(default_factory=list)
     errors: dict[Type, TwinlogError] = field(default_factory=dict[Type, TwinlogError])
     client: object = None
+    alarm: str | None = None
+    waiting: list[str] = field(default_factory=list[str])
     host: str = "127.0.0.1"
 
     def ask(
@@ -243,18 +280,23 @@ class FakeCluster:
                 return {"state": self.state}
             case Type.CO_HISTORY:
                 return {"history": HISTORY}
+            case Type.CO_STATUS:
+                own = {"read_only": self.alarm, "waiting_for": self.waiting}
+                return {"cluster": self.owner, **own}
             case Type.CO_CALL:
                 return self.on_call(fields["op"])
             case Type.ADMIN:
                 return self.on_order(fields)
             case other:
-                raise AssertionError(f"nobody expects {other}")
+                raise AssertionError(f"unexpected {other}")
 
     def on_call(self, operation: object) -> Fields:
         """Carry out a change of the register: the target becomes master of the next epoch."""
         assert isinstance(operation, dict)
-        to = str(operation.get("to") or operation.get("node"))
-        self.become_master(to)
+        if operation["op"] in ("failover", "unclean-elect", "adopt"):
+            self.become_master(str(operation.get("to") or operation.get("node")))
+        elif self.state is not None:
+            self.state = {**self.state, "revision": 13}
         return {"ok": True, "state": self.state}
 
     def on_order(self, fields: Mapping[str, object]) -> Fields:

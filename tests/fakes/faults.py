@@ -13,6 +13,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from random import Random
 
 
 class SimulatedCrash(BaseException):
@@ -115,3 +116,11 @@ class Faults:
             self.dead = True
             raise SimulatedCrash(f"{op} {path}")
         return due.error
+
+
+class Forgetful(Random):
+    """Nothing that was not flushed survives."""
+
+    def random(self) -> float:
+        """Never below any share."""
+        return 0.9999999

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from twinlog.aio_connection import AsyncConnection
-from twinlog.connection import Connection
+from twinlog.session.aio_connection import AsyncConnection
+from twinlog.session.connection import Connection
 
 PATIENT = (
-    "aio.CONNECT_SECONDS",
-    "aio.SILENCE_SECONDS",
-    "aio_producer.PATIENCE_SECONDS",
-    "aio_producer.ROUTE_SECONDS",
-    "client.CONNECT_SECONDS",
-    "pipeline.CONNECT_SECONDS",
-    "pipeline.PATIENCE_SECONDS",
-    "pipeline.ROUTE_SECONDS",
-    "reader.SILENCE_SECONDS",
-    "session.ATTEMPT_SECONDS",
-    "session.CHANGE_SECONDS",
+    "consumer.fetching.SILENCE_SECONDS",
+    "producer.aio.PATIENCE_SECONDS",
+    "producer.blocking.PATIENCE_SECONDS",
+    "producer.master_link.ROUTE_SECONDS",
+    "session.aio_caller.CONNECT_SECONDS",
+    "session.caller.CONNECT_SECONDS",
+    "session.session.ATTEMPT_SECONDS",
+    "session.session.CHANGE_SECONDS",
 )
 """How long a client waits for what comes in a millisecond, unless the machine stands still."""
 

@@ -1,4 +1,4 @@
-"""Nodes that serve a raw log: what `tests.unit.client.fake_node` lacks for archives and jobs.
+"""Nodes that serve a raw log: what `tests.fakes.node` lacks for archives and jobs.
 
 `RawNode` is a fault of a fake node that answers LOG, and STATUS and ADMIN as far as an archive uses
 them, from bytes held in memory. A test moves its borders, flips its bytes, stops it.
@@ -10,10 +10,10 @@ import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from tests.unit.client.fake_node import Arrived, Drop, FakeCluster
-from tests.unit.twinlog.ours import SEGMENT, Ours
-from twinlog.layout import BatchEntry
-from twinlog.wire import Type
+from tests.fakes.node import Arrived, Drop, FakeCluster
+from tests.stores.sample import SEGMENT, Ours
+from twinlog.format.batch_index import BatchEntry
+from twinlog.wire.frames import Type
 
 
 @dataclass

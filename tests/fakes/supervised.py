@@ -10,9 +10,10 @@ import sys
 from pathlib import Path
 
 from cli.app import report
+from cli.config_file import COORDINATOR
+from cli.dev.supervisor import Supervisor
 from cli.options import Globals
 from cli.render import Printer
-from cli.supervisor import COORDINATOR, Supervisor
 
 PROCESS = """
 import json, os, pathlib, signal, sys

@@ -19,20 +19,25 @@ from functools import cache
 from pathlib import Path
 from types import ModuleType
 
-from storage import packing
-from storage.epoch_history import EpochRecord, decode_epoch, encode_epoch
-from storage.slots import Slots
-from storage.snapshot import Snapshot, decode_snapshot, encode_snapshot
-from storage.state import CreateTopic, decode_control, encode_control
+from storage.disk import packing
+from storage.log.epoch_history import EpochRecord, decode_epoch, encode_epoch
+from storage.marks.two_slots import Slots
+from storage.recovery.snapshot import Snapshot, decode_snapshot, encode_snapshot
+from storage.state.controls import CreateTopic, decode_control, encode_control
 from tests.fakes.disk import FakeDisk
-from tests.unit.twinlog.ours import Ours, sample
-from twinlog import layout, record, wire
+from tests.stores.sample import Ours, sample
 from twinlog.errors import Corrupt, CorruptionError, UsageError
-from twinlog.inner_batches import InnerEncoder
+from twinlog.filters.sql92 import parse_filter
+from twinlog.format import record
+from twinlog.format.batch_index import BatchEntry
+from twinlog.format.checkpoint import Checkpoint
+from twinlog.format.epoch_file import epoch_file_pack, epoch_file_unpack
+from twinlog.format.inner_batches import InnerEncoder
+from twinlog.format.key_index import IndexHeader
+from twinlog.format.messages import messages_of
 from twinlog.kernels import crc32c, plain
-from twinlog.messages import messages_of
-from twinlog.sql92 import parse_filter
-from twinlog.store_reader import StoreReader
+from twinlog.store.reader import StoreReader
+from twinlog.wire import frames
 
 BATCHES, LOG, QUEUE = "twinlog/batches", "commitlog", "consumequeue"
 
@@ -157,14 +162,14 @@ def read_frames(data: bytes) -> None:
     """The wire: whole, then byte by byte; frames and errors are the same."""
     seen: list[list[object]] = []
     for step in (max(len(data), 1), 1):
-        reader = wire.FrameReader(fields_max=4096, payload_max=4096)
+        reader = frames.FrameReader(fields_max=4096, payload_max=4096)
         got: list[object] = []
         try:
             for at in range(0, len(data), step):
                 reader.feed(data[at : at + step])
                 while (frame := reader.next()) is not None:
                     got.append((frame.type, frame.fields, bytes(frame.payload)))
-        except wire.FrameError as error:
+        except frames.FrameError as error:
             got.append(error.code)
         seen.append(got)
     assert repr(seen[0]) == repr(seen[1])
@@ -174,13 +179,13 @@ def read_batch_entry(data: bytes) -> None:
     """An entry of the batch index: none, or one that packs to the same bytes."""
     if len(data) < 48:
         return
-    found = layout.BatchEntry.unpack(data)
+    found = BatchEntry.unpack(data)
     assert found is None or found.pack() == data[:48]
 
 
 def read_epochs(data: bytes) -> None:
     """Epoch records and RocketMQ's epoch file."""
-    for read in (decode_epoch, layout.epoch_file_unpack):
+    for read in (decode_epoch, epoch_file_unpack):
         try:
             read(data)  # type: ignore[operator]
         except CorruptionError:
@@ -208,7 +213,7 @@ def read_small_files(data: bytes) -> None:
                 read(sealed)
             except CorruptionError:
                 continue
-    for unpack, size in ((layout.Checkpoint.unpack, 24), (layout.IndexHeader.unpack, 40)):
+    for unpack, size in ((Checkpoint.unpack, 24), (IndexHeader.unpack, 40)):
         if len(data) >= size:
             try:
                 unpack(data)
@@ -281,9 +286,9 @@ def _filters() -> Iterator[bytes]:
 
 
 def _frames() -> Iterator[bytes]:
-    frame = wire.Frame(wire.Type.METADATA, request=7, fields={"topics": ["orders"]})
-    yield wire.encode_whole(frame)
-    yield wire.encode_whole(wire.Frame(wire.Type.APPEND, wire.BATCH_CRC, payload=b"x" * 40))
+    frame = frames.Frame(frames.Type.METADATA, request=7, fields={"topics": ["orders"]})
+    yield frames.encode_whole(frame)
+    yield frames.encode_whole(frames.Frame(frames.Type.APPEND, frames.BATCH_CRC, payload=b"x" * 40))
 
 
 def _entries() -> Iterator[bytes]:
@@ -298,7 +303,7 @@ def _epochs() -> Iterator[bytes]:
     yield encode_epoch(
         value, queue_offset=0, log_offset=100, store_timestamp=5, store_host=("127.0.0.1", 1)
     )
-    yield layout.epoch_file_pack([(1, 0), (2, 100)])
+    yield epoch_file_pack([(1, 0), (2, 100)])
 
 
 def _small_files() -> Iterator[bytes]:

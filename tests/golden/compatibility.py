@@ -12,11 +12,11 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from storage.adoption import plan_adoption
 from storage.errors import ForeignStore
-from storage.repair import plan_repair
-from tests.golden.manifest import cases, manifest, unpack
-from twinlog.store_reader import StoreReader
+from storage.tools.adopt import plan_adoption
+from storage.tools.repair import plan_repair
+from tests.stores.golden import cases, manifest, unpack
+from twinlog.store.reader import StoreReader
 
 PAGE = Path(__file__).parents[2] / "docs" / "compatibility.md"
 BEGIN, END = "<!-- table of cases: begin -->\n", "<!-- table of cases: end -->\n"

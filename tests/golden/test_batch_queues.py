@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from storage.queues import ConsumeQueues
+from storage.queues.queues import ConsumeQueues
 from tests.fakes.disk import FakeDisk
-from tests.golden.manifest import unpack
+from tests.stores.golden import unpack
 from twinlog.kernels import gather_units
-from twinlog.store_log import Run
-from twinlog.store_reader import StoreReader
+from twinlog.store.log import Run
+from twinlog.store.reader import StoreReader
 
 FOLDER = "batchconsumequeue"
 

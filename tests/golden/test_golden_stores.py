@@ -13,10 +13,11 @@ from typing import Any
 
 import pytest
 
-from tests.golden.manifest import cases, manifest, unpack
-from twinlog.store_keys import KeyIndex
-from twinlog.store_reader import Harm, Record, StoreReader
-from twinlog.store_timers import Timers
+from tests.stores.golden import cases, manifest, unpack
+from twinlog.store.damage import Harm
+from twinlog.store.key_index import KeyIndex
+from twinlog.store.reader import Record, StoreReader
+from twinlog.store.timers import Timers
 
 
 @pytest.fixture(scope="module", params=cases())
@@ -245,7 +246,7 @@ def test_queues_and_keys_are_made_from_the_log_alone(
 
 
 def test_light_queue_extension_and_batch_queue_are_cut(tmp_path: Path) -> None:
-    """A queue of another kind loses what points behind the end of the log, too."""
+    """A queue of another kind loses what points after the end of the log, too."""
     root = unpack("09-batch", tmp_path)
     (root / "abort").touch()
     message = [m for m in manifest("09-batch")["messages"] if m["topic"].startswith("BatchCq")][-1]

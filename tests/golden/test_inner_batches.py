@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.golden.manifest import manifest, unpack
+from tests.stores.golden import manifest, unpack
 from twinlog.errors import CorruptionError
-from twinlog.inner_batches import is_inner_batch, messages_in
-from twinlog.record import Record, decode, encode, encode_properties
-from twinlog.store_log import Run
-from twinlog.store_reader import StoreReader
+from twinlog.format.inner_batches import is_inner_batch, messages_in
+from twinlog.format.record import Record, decode, encode, encode_properties
+from twinlog.store.log import Run
+from twinlog.store.reader import StoreReader
 
 
 def records(store: StoreReader) -> list[Record]:

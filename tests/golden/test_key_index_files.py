@@ -23,13 +23,13 @@ from pathlib import Path
 import pytest
 
 from storage import Store, StoreSettings, Who
-from storage.disk import RealDisk
-from storage.key_index import KeyIndex
-from storage.recover import identity_of, settings_of
-from tests.golden.manifest import cases, manifest, unpack
-from tests.unit.storage.test_adoption import adopt
+from storage.disk.disk import RealDisk
+from storage.key_index.index import KeyIndex
+from storage.tools.recover import identity_of, settings_of
+from tests.stores.adopted import adopt
+from tests.stores.golden import cases, manifest, unpack
+from twinlog.format.key_index import INDEX_CELL, IndexHeader
 from twinlog.kernels import scan_keys
-from twinlog.layout import INDEX_CELL, IndexHeader
 
 SMALL = (100, 400)
 SIZES = {"16-defaults": (5_000_000, 20_000_000)}

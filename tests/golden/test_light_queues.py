@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from storage.light import light_runs
-from storage.sections import marks_of
-from tests.golden.manifest import manifest, unpack
-from twinlog.layout import LIGHT_PREFIX, QUEUE_ENTRY
+from storage.queues.light_queues import light_runs
+from storage.state.sequences import marks_of
+from tests.stores.golden import manifest, unpack
+from twinlog.format.consume_queue import QUEUE_ENTRY
+from twinlog.format.light_queues import LIGHT_PREFIX
 
 BLANK = 0x7FFFFFFF
 """Size in the entries that fill a queue up to its first one."""

@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 
 from storage import CreateTopic, Section, Store, StoreSettings, Token, Who
-from storage.disk import RealDisk
-from tests.golden.manifest import manifest, unpack
-from twinlog.record import RecordEncoder, encode_properties
-from twinlog.store_reader import Harm, StoreReader
+from storage.disk.disk import RealDisk
+from tests.stores.golden import manifest, unpack
+from twinlog.format.record import RecordEncoder, encode_properties
+from twinlog.store.damage import Harm
+from twinlog.store.reader import StoreReader
 
 WHO = Who("golden", "g1", "n1", 4)
 SETTINGS = StoreSettings(segment_size=65536, queue_segment_entries=50)
@@ -36,13 +37,13 @@ def write(root: Path, *, flushed: bool) -> int:
         encoder.add(b"body", properties=PROPERTIES, born_timestamp=number)
         last = store.append(TOKEN, [Section("t", 0, 1, encoder.take())], wall_ms=3)[0].log_offset
     store.set_confirm(store.end)
-    job = store.flush_job(thorough=True) if flushed else None
+    job = store.jobs.flush_job(thorough=True) if flushed else None
     if job is not None:
         job.run()
-        store.finish(job)
-        mark = store.checkpoint_job()
+        store.jobs.finish(job)
+        mark = store.jobs.checkpoint_job()
         mark.run()
-        store.finish(mark)
+        store.jobs.finish(mark)
     store.close(clean=False)
     return last
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from twinlog.record import RecordEncoder, encode_properties
+from twinlog.format.record import RecordEncoder, encode_properties
 
 SEGMENT_SIZE = 64 * 1024
 QUEUE_ENTRIES = 50

@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 from storage import CreateTopic, Outcome, Section, Store, StoreSettings, Token, Who
-from storage.adoption import carry_out, plan_adoption
-from storage.disk import RealDisk
+from storage.disk.disk import RealDisk
 from storage.errors import ForeignStore
-from storage.recover import recover
+from storage.tools.adopt import carry_out, plan_adoption
+from storage.tools.recover import recover
 from tests.interop.shapes import QUEUE_ENTRIES, SEGMENT_SIZE, SHAPES, encoded
-from twinlog.store_check import verify
-from twinlog.store_reader import StoreReader
+from twinlog.store.reader import StoreReader
+from twinlog.store.verify.check import verify
 
 pytestmark = pytest.mark.interop
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from twinlog.compression import COMPRESSION_MASK, LEVELS, Compression, decompress
+from twinlog.format.compression import COMPRESSION_MASK, LEVELS, Compression, decompress
 
 pytestmark = pytest.mark.interop
 

@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from twinlog.sql92 import FilterError, parse_filter
-from twinlog.sql92_values import NotComparable
+from twinlog.filters.sql92 import FilterError, parse_filter
+from twinlog.filters.values import NotComparable
 
 pytestmark = pytest.mark.interop
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.golden.manifest import manifest, unpack
+from tests.stores.golden import manifest, unpack
 
 pytestmark = pytest.mark.interop
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from storage import CreateTopic, Outcome, Section, Store, StoreSettings, Token, Who
-from storage.disk import RealDisk
-from storage.spread import Folders, spread
-from twinlog.record import RecordEncoder, encode_properties
-from twinlog.store_reader import StoreReader
+from storage.disk.disk import RealDisk
+from storage.log.log_folders import Folders, multi_folder_disk
+from twinlog.format.record import RecordEncoder, encode_properties
+from twinlog.store.reader import StoreReader
 
 pytestmark = pytest.mark.interop
 
@@ -30,7 +30,7 @@ def write_store(root: Path, *, family: int, rounds: int = 60, more: tuple[Path, 
         segment_size=SEGMENT_SIZE, queue_segment_entries=QUEUE_ENTRIES, store_host=host
     )
     root.mkdir()
-    disk = spread(RealDisk(root), Folders(tuple(map(str, more))))
+    disk = multi_folder_disk(RealDisk(root), Folders(tuple(map(str, more))))
     store = Store.open(
         disk, settings, Who("interop", "g1", "n1", family), wall_ms=1_700_000_000_000
     )

@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from storage.disk import RealDisk
-from storage.repair import carry_out, plan_repair
+from storage.disk.disk import RealDisk
+from storage.tools.repair import carry_out, plan_repair
 from tests.interop.test_both_ways import as_ours, held
-from twinlog.layout import file_name
-from twinlog.store_check import verify
-from twinlog.store_reader import StoreReader
+from twinlog.format.log_file import file_name
+from twinlog.store.reader import StoreReader
+from twinlog.store.verify.check import verify
 
 pytestmark = pytest.mark.interop
 

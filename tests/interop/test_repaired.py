@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from storage.disk import RealDisk
-from storage.repair import carry_out, plan_repair
-from tests.golden.manifest import manifest, unpack
-from twinlog.store_reader import StoreReader
+from storage.disk.disk import RealDisk
+from storage.tools.repair import carry_out, plan_repair
+from tests.stores.golden import manifest, unpack
+from twinlog.store.reader import StoreReader
 
 pytestmark = pytest.mark.interop
 

@@ -14,19 +14,20 @@ import pytest
 
 pytest.importorskip("pyarrow", reason="needs the extra spark")
 
-from node.config_pages import Local, write_local
+from node.config.pages import Local, write_local
 from tests.fixtures.processes import ROOT, SECONDS, Processes, free_ports
-from tests.unit.twinlog.ours import Ours
+from tests.stores.sample import Ours
 from twinlog import Client
-from twinlog.spark import asking
-from twinlog.spark.archive import telling
-from twinlog.spark.archive.job import ArchiveSettings, RestoreSettings, archive, restore
-from twinlog.spark.archive.place import Place
-from twinlog.spark.archive.proof import Whole
-from twinlog.spark.asking import Asking
-from twinlog.spark.jobs.engine import PlainEngine
-from twinlog.spark.jobs.report import Verdict
-from twinlog.spark.remote_log import RemoteLog
+from twinlog.spark.archive import notify_nodes
+from twinlog.spark.archive.archive_dir import ArchiveDir
+from twinlog.spark.archive.check import ArchiveCheck
+from twinlog.spark.archive.job import ArchiveSettings, archive
+from twinlog.spark.archive.restore import RestoreSettings, restore
+from twinlog.spark.engine.engine import PlainEngine
+from twinlog.spark.engine.report import Verdict
+from twinlog.spark.nodes import nodes as access
+from twinlog.spark.nodes.nodes import NodeAccess
+from twinlog.spark.nodes.remote_log import RemoteLog
 
 pytestmark = pytest.mark.processes
 
@@ -38,7 +39,7 @@ WAITING = '\n[retention]\narchive = true\nkeep_bytes = "1 MiB"\ndelete_at = "any
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Processes]:
     """Two nodes with files of 1 MiB that would go at once, were it not for the archive."""
     folder = tmp_path_factory.mktemp("cluster")
-    local = Local(nodes=2, base_port=free_ports(2), segment_size=MiB)
+    local = Local(failover="manual", nodes=2, base_port=free_ports(2), segment_size=MiB)
     write_local(folder / "cluster.toml", local)
     with (folder / "cluster.toml").open("a") as file:
         file.write(WAITING)
@@ -85,8 +86,8 @@ def files(cluster: Processes, node: str) -> list[int]:
 def test_retention_deletes_what_is_proven_and_nothing_else(
     cluster: Processes, tmp_path: Path
 ) -> None:
-    """Nothing before it is told; then exactly the manifest's files, on master and slave; the rest
-    waits for the archive. What went comes back byte for byte."""
+    """Nothing before it is notified; then exactly the manifest's files, on master and slave; the
+    rest waits for the archive. What went comes back byte for byte."""
     to = tmp_path / "archive"
     send(cluster, 7000)
     held = {n: (cluster.config.node("n2").data / "commitlog" / f"{n:020d}").read_bytes()
@@ -94,7 +95,7 @@ def test_retention_deletes_what_is_proven_and_nothing_else(
     settings = ArchiveSettings(None, to, servers=servers(cluster))
     found = archive(PlainEngine(), replace(settings, silent=True))
     assert int(str(found.fields["covered_end"])) >= 5 * MiB and starts(cluster) == [0, 0]
-    manifest = Place(to).newest()
+    manifest = ArchiveDir(to).newest()
     three = replace(manifest, segments=manifest.segments[:3])
 
     def two_snapshots() -> bool:
@@ -105,8 +106,8 @@ def test_retention_deletes_what_is_proven_and_nothing_else(
 
     cluster.until(two_snapshots, "snapshots that let four files go")
     assert starts(cluster) == [0, 0] and files(cluster, "n1")[0] == 0
-    whole = Whole(PlainEngine(), to, ())
-    told = telling.tell(settings.servers, "g1", three, whole.namable, lambda: manifest)
+    whole = ArchiveCheck(PlainEngine(), to, ())
+    told = notify_nodes.notify(settings.servers, "g1", three, whole.namable, lambda: manifest)
     assert [(one.node, one.archived, one.state) for one in told] == [
         ("n1", 3 * MiB, "told"), ("n2", 3 * MiB, "told"),
     ]  # fmt: skip
@@ -133,7 +134,7 @@ def test_a_slave_that_dies_while_its_log_is_read(
     cluster: Processes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """SIGKILL between two pieces: the master goes on at the very byte."""
-    monkeypatch.setattr(asking, "ATTEMPT_SECONDS", SECONDS)  # who stands still is no dead slave
+    monkeypatch.setattr(access, "ATTEMPT_SECONDS", SECONDS)  # who stands still is no dead slave
     first = int(str(starts(cluster)[0]))
     send(cluster, 3000)
     cluster.until(
@@ -141,7 +142,7 @@ def test_a_slave_that_dies_while_its_log_is_read(
         "a slave that has what is read",
     )
     data, nodes = b"", list[str]()
-    log = RemoteLog(Asking(servers(cluster), "slave", SECONDS))
+    log = RemoteLog(NodeAccess(servers(cluster), "slave", SECONDS))
     try:
         for piece in log.read(first, first + 2 * MiB):
             data += piece.data
@@ -160,7 +161,7 @@ DRIVER = """
 import os, sys, time
 from pathlib import Path
 from cli.app import main
-from twinlog.spark.archive import place
+from twinlog.spark.archive import archive_dir as place
 real = os.link
 def link(source, target):
     if sys.argv[1] == "after":
@@ -190,10 +191,10 @@ def test_sigkill_of_the_driver_in_the_commit(step: str, tmp_path: Path) -> None:
     driver.kill()
     driver.wait(SECONDS)
     driver.stdout.close()
-    assert Place(to).newest().number == (step == "after")
+    assert ArchiveDir(to).newest().number == (step == "after")
     found = archive(PlainEngine(), ArchiveSettings(root, to, orphans_after=-60))
     assert found.fields["manifest"] == 1
-    named = Place(to).newest().files()
+    named = ArchiveDir(to).newest().files()
     held = {
         p.relative_to(to).as_posix() for f in ("data", "keys") for p in (to / f).rglob("*.parquet")
     }

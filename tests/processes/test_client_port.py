@@ -6,7 +6,10 @@ the request is refused with its reason; the log does not move, and others are se
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import threading
+import weakref
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -15,11 +18,12 @@ import pytest
 import trio
 
 from replication.replica_service import GUEST_FIELDS_MAX
-from storage.cold_look import ColdLook
+from storage.disk.mapping import RealMapping
+from storage.read.lookups import OffLoopLookup
 from tests.fixtures.cluster import Cluster, running_cluster
 from tests.fixtures.wire_client import WireClient, bodies, connected, outcomes, records
-from twinlog import wire
-from twinlog.record import decode
+from twinlog.format.record import decode
+from twinlog.wire import frames as wire
 
 pytestmark = pytest.mark.processes
 
@@ -97,8 +101,82 @@ async def test_a_port_scan_leaves_nothing(one: Cluster) -> None:
     for _ in range(20):
         stream = await trio.open_tcp_stream(*one.address("n1"))
         await stream.aclose()
-    await one.until(lambda: one.nodes["n1"].running.clients.connections == 0)  # type: ignore[union-attr]
+    await one.until(lambda: one.nodes["n1"].services.clients.connections == 0)  # type: ignore[union-attr]
     assert closings(one) == before
+
+
+def begun_append(size: int) -> bytes:
+    """The largest APPEND, with ``size`` bytes of its payload."""
+    head, payload = wire.encode(wire.Frame(wire.Type.APPEND, payload=bytes(wire.PAYLOAD_MAX)))
+    return head + bytes(payload[:size])
+
+
+async def test_memory_of_clients_that_die_inside_a_frame_is_given_back_at_once(
+    one: Cluster,
+) -> None:
+    """No collector has to run for it, and it is counted while it is held."""
+    services = one.nodes["n1"].services
+    assert services is not None
+    clients = services.clients
+    begun = begun_append(wire.PAYLOAD_MAX // 2 + 1)
+    gc.disable()
+    try:
+        async with connected(one.address("n1")) as client:
+            await client.stream.send_all(begun)
+            await one.until(lambda: clients.partial_bytes > wire.PAYLOAD_MAX // 2, "the bytes")
+            (held,) = [weakref.ref(each) for each in clients._connections]  # pyright: ignore
+            stream = next(iter(clients._connections)).stream  # pyright: ignore
+        await one.until(lambda: clients.connections == 0, "the end of the connection")
+        assert clients.partial_bytes == 0
+        assert stream.held == 0
+        del stream
+        await one.until(lambda: held() is None, "the connection to be forgotten")
+    finally:
+        gc.enable()
+
+
+async def test_half_received_frames_are_bounded_as_they_arrive(one: Cluster) -> None:
+    """The largest is closed in the turn in which there is too much, not up to a second later."""
+    services = one.nodes["n1"].services
+    assert services is not None
+    clients = services.clients
+    clients.limits = replace(clients.limits, partial_frames_bytes_max=wire.PAYLOAD_MAX * 3 // 2)
+    begun = begun_append(wire.PAYLOAD_MAX * 3 // 4)
+    most = 0
+
+    def noted(change: int, real: Callable[[int], None] = clients._held) -> None:  # pyright: ignore
+        nonlocal most
+        real(change)
+        most = max(most, clients.partial_bytes)
+
+    clients._held = noted  # type: ignore[method-assign]
+    async with connected(one.address("n1")) as first, connected(one.address("n1")) as second:
+        await first.stream.send_all(begun)
+        with contextlib.suppress(trio.BrokenResourceError):
+            await second.stream.send_all(begun)
+        await one.until(lambda: closings(one).get("oversized", 0) >= 1, "the largest closed")
+        assert clients.partial_bytes <= wire.PAYLOAD_MAX * 3 // 2
+    assert most <= wire.PAYLOAD_MAX * 2 + (1 << 20)
+
+
+async def test_beyond_connections_max_a_client_is_told_so(one: Cluster) -> None:
+    """It hears ``busy`` and the limit, instead of a reset; a place that is free again is given."""
+    services = one.nodes["n1"].services
+    assert services is not None
+    clients = services.clients
+    clients._connections_max = 1  # pyright: ignore
+    address = one.address("n1")
+    async with connected(address), connected(address, greet=False) as second:
+        hello = wire.Frame(wire.Type.HELLO, request=1, fields={"min": 1, "max": 1})
+        await second.stream.send_all(wire.encode_whole(hello))
+        answer = await second.receive()
+        assert answer.is_error
+        assert (answer.fields["code"], answer.fields["limit"]) == ("busy", "connections_max")
+        assert await second.closed()
+    assert clients.counts.limits["connections_max"] == 1
+    await one.until(lambda: clients.connections == 0)
+    async with connected(one.address("n1")):
+        pass
 
 
 async def test_frames_cut_at_every_point_change_nothing(one: Cluster) -> None:
@@ -107,7 +185,7 @@ async def test_frames_cut_at_every_point_change_nothing(one: Cluster) -> None:
     for cut in range(1, len(data)):
         async with connected(one.address("n1")) as client:
             await client.stream.send_all(data[:cut])
-    await one.until(lambda: one.nodes["n1"].running.clients.connections == 0)  # type: ignore[union-attr]
+    await one.until(lambda: one.nodes["n1"].services.clients.connections == 0)  # type: ignore[union-attr]
     assert end(one) == before
     async with one.client() as client:
         assert outcomes(await client.append(records("t", b"after"))) == [0]
@@ -127,7 +205,7 @@ async def test_a_flipped_bit_anywhere_closes_the_connection(one: Cluster) -> Non
 
 
 async def test_oversized_and_unknown_frames_close_the_connection(one: Cluster) -> None:
-    """Announced lengths beyond the limits and types nobody knows end it before a byte is placed."""
+    """Lengths beyond the limits and unknown types close the connection before a byte is placed."""
     for kind, head in (
         ("oversized", header(wire.Type.APPEND, fields=wire.FIELDS_MAX + 1)),
         ("oversized", header(wire.Type.APPEND, payload=wire.PAYLOAD_MAX + 1)),
@@ -143,9 +221,9 @@ async def test_oversized_and_unknown_frames_close_the_connection(one: Cluster) -
 
 async def test_a_link_that_was_not_ours_takes_small_frames_only(one: Cluster) -> None:
     """Who connects to the port of slaves greets and acknowledges: it cannot make us hold more."""
-    running = one.nodes["n1"].running
+    running = one.nodes["n1"].services
     assert running is not None
-    port = running.addresses()["slave_port"]
+    port = running.observation.addresses()["slave_port"]
     assert isinstance(port, int)
     for head in (
         header(wire.Type.HA_HELLO, fields=GUEST_FIELDS_MAX + 1),
@@ -261,7 +339,7 @@ async def test_a_parked_read_wakes_when_something_is_new(one: Cluster) -> None:
             found.append(await reader.read("t", 1, wait_ms=30_000))
 
         nursery.start_soon(read)
-        await one.until(lambda: one.nodes["n1"].running.clients.reads.waiting == 1)  # type: ignore[union-attr]
+        await one.until(lambda: one.nodes["n1"].services.clients.reads.waiting == 1)  # type: ignore[union-attr]
         with trio.fail_after(25):
             await writer.append(records("t", b"news"))
             await one.until(lambda: bool(found))
@@ -270,7 +348,7 @@ async def test_a_parked_read_wakes_when_something_is_new(one: Cluster) -> None:
 
 async def test_requests_beyond_the_limit_are_busy(one: Cluster) -> None:
     """The next request of a connection with too many unanswered ones is refused, not queued."""
-    running = one.nodes["n1"].running
+    running = one.nodes["n1"].services
     assert running is not None
     limit = running.clients.limits.requests_in_flight_max
     fields: dict[str, object] = {
@@ -297,24 +375,25 @@ async def test_cold_data_is_fetched_by_a_thread_within_a_bound(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Cold reads are answered like others; clients that take none of them hold a bounded memory."""
-    monkeypatch.setattr("node.parts.hot_bytes", lambda: 0)
+    monkeypatch.setattr("node.config.layer_settings.hot_bytes", lambda: 0)
+    monkeypatch.setattr(RealMapping, "read_now", lambda self, start, into: False)
     async with running_cluster(tmp_path, nodes=1) as cluster, cluster.client() as client:
         await client.create("t")
         for number in range(8):
             await client.append(records("t", b"%d" % number + bytes(500_000)))
         answer = await client.read("t", 3, max_records=1)
         assert bodies(answer)[0][:1] == b"3"
-        running = cluster.nodes["n1"].running
+        running = cluster.nodes["n1"].services
         assert running is not None
         assert running.clients.reads.counts.cold == 1
         threads: set[int] = set()
-        run = ColdLook[object].run
+        run = OffLoopLookup[object].run
 
-        def noted(look: ColdLook[object], stop: Callable[[], bool]) -> object:
+        def noted(look: OffLoopLookup[object], stop: Callable[[], bool]) -> object:
             threads.add(threading.get_ident())
             return run(look, stop)
 
-        monkeypatch.setattr(ColdLook, "run", noted)
+        monkeypatch.setattr(OffLoopLookup, "run", noted)
         at = decode(answer.payload).log_offset
         got = await client.ask(wire.Type.GET, {"log_offset": at, "host": None})
         assert (got.fields["status"], bytes(got.payload)) == ("found", bytes(answer.payload))
@@ -358,7 +437,7 @@ ODD: tuple[object, ...] = (
     [["t", 0, 1, 0, 0, 0, 0]],
     {"t": 1},
 )
-"""Values that somebody may send in any field."""
+"""Values that a peer may send in any field."""
 
 GOOD: dict[wire.Type, dict[str, object]] = {
     wire.Type.METADATA: {"topics": None},
@@ -415,7 +494,7 @@ async def test_a_burst_that_breaks_a_rule_at_its_end_costs_its_connection_only(
 
 async def test_a_burst_behind_an_append_is_answered_to_its_end(one: Cluster) -> None:
     """An append that is refused is answered late in the round; then the connection is read on."""
-    running = one.nodes["n1"].running
+    running = one.nodes["n1"].services
     appends, asked = running.clients.appends, 100
     appends._limits = replace(appends._limits, producers_waiting_max=0)  # pyright: ignore
     async with one.client("n1") as client:
@@ -427,12 +506,12 @@ async def test_a_burst_behind_an_append_is_answered_to_its_end(one: Cluster) -> 
 
 async def test_what_no_frame_can_carry_is_an_error_and_counted_once(one: Cluster) -> None:
     """The names of ten thousand topics; a text that repeats a megabyte; then all goes on."""
-    running = one.nodes["n1"].running
+    running = one.nodes["n1"].services
     name = "n" * 120
     known = {f"{name}{number:07}": 8 for number in range(10_000)}
-    answers = running.clients.answers
-    real = answers.metadata
-    answers.metadata = lambda topics: {**real(topics), "topics": known}  # type: ignore[method-assign]
+    metadata = running.clients.metadata
+    real = metadata.metadata
+    metadata.metadata = lambda topics, after="": {**real(topics), "topics": known}  # type: ignore[method-assign]
     async with one.client("n1") as client:
         refused = await client.ask(wire.Type.METADATA, {"topics": None})
         assert refused.is_error

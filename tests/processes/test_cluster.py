@@ -7,18 +7,18 @@ from pathlib import Path
 import pytest
 import trio
 
-from node.config import load
+from node.config.config import load
 from node.node import Node
 from storage.errors import DirectoryInUse, IdentityMismatch
 from tests.fixtures.cluster import Cluster, running_cluster
 from tests.fixtures.wire_client import bodies, outcomes, records
-from twinlog import wire
+from twinlog.wire import frames
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
 
 async def fill(cluster: Cluster, count: int, start: int = 0, topic: str = "t") -> None:
-    """Append so many records, confirmed, creating the topic the first time."""
+    """Append ``count`` records, confirmed, creating the topic the first time."""
     async with cluster.client() as client:
         await client.create(topic, 1)
         for number in range(start, start + count):
@@ -27,7 +27,7 @@ async def fill(cluster: Cluster, count: int, start: int = 0, topic: str = "t") -
 
 
 async def found(cluster: Cluster, name: str, count: int, topic: str = "t") -> list[int]:
-    """Read a topic from one node until it has shown so many records."""
+    """Read a topic from one node until it has shown ``count`` records."""
     async with cluster.client(name) as client:
         numbers: list[int] = []
         with trio.fail_after(60):
@@ -94,7 +94,7 @@ async def test_failover_keeps_what_was_confirmed(cluster: Cluster) -> None:
 
 
 async def test_a_deposed_master_refuses_writes(cluster: Cluster) -> None:
-    """Deposed while it lives: its clients are told who leads now, and its log gets nothing."""
+    """Deposed while it lives: its clients learn who leads now, and its log gets nothing."""
     await fill(cluster, 3)
     old, heir = str(cluster.master), cluster.slaves[0]
     async with cluster.client(old) as client:
@@ -111,7 +111,7 @@ async def test_a_transfer_loses_nothing(cluster: Cluster) -> None:
     old, heir = str(cluster.master), cluster.slaves[0]
     async with cluster.client() as client:
         order: dict[str, object] = {"op": "transfer", "to": heir, "timeout_ms": 60_000}
-        answer = await client.ask(wire.Type.ADMIN, order)
+        answer = await client.ask(frames.Type.ADMIN, order)
         assert not answer.is_error, answer.fields
     await cluster.until(lambda: cluster.master == heir, "the heir")
     await fill(cluster, 5, start=5)
@@ -134,13 +134,13 @@ async def test_the_coordinator_may_be_away(cluster: Cluster) -> None:
 def coordinator_answers(cluster: Cluster) -> bool:
     """Whether every node hears the coordinator again."""
     return all(
-        node.running is not None and node.running.register.connected
+        node.services is not None and node.services.register.connected
         for node in cluster.nodes.values()
     )
 
 
 async def test_all_nodes_stop_and_start_in_order(tmp_path: Path) -> None:
-    """After a clean stop and a start of everything, everything is there and somebody leads."""
+    """After a clean stop and a start of everything, everything is there and a node leads."""
     async with running_cluster(tmp_path) as cluster:
         await fill(cluster, 7)
         for name in list(cluster.nodes):

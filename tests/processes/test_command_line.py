@@ -18,10 +18,10 @@ from typing import Any
 
 import pytest
 
-from tests.unit.client.conftest import Clock
-from twinlog import Client, pipeline
+from tests.fakes.clock import Clock, use
+from twinlog import Client
 from twinlog.errors import OutcomeUnknown
-from twinlog.pipeline import Producer
+from twinlog.producer.blocking import Producer
 
 ROOT = Path(__file__).parents[2]
 WAIT_SECONDS = 120.0
@@ -139,6 +139,7 @@ def test_a_newcomers_path(shell: Shell) -> None:
     assert shell.document(f"message get log@{got['log_offset']}")["body"] == "hello"
     assert '"messages": 4' in shell.run("topic list -o json")
 
+    shell.run("cluster set failover manual --yes")
     before = shell.document("cluster status")
     master = str(before["master"])
     assert "killed" in shell.run(f"dev kill {master}")
@@ -156,11 +157,56 @@ def test_a_newcomers_path(shell: Shell) -> None:
     assert [line.split("\t")[4] for line in history[1:]][-2:] == ["failover", "switchover"]
 
 
+def follow_the_hints(shell: Shell) -> list[str]:
+    """Do what ``cluster health`` says until it says that the cluster is healthy; what was done."""
+    done: list[str] = []
+    until = time.monotonic() + WAIT_SECONDS
+    while True:
+        code, out, _ = shell.run_any("cluster health -o json")
+        found: dict[str, Any] = json.loads(out) if out else {}
+        if code == 0:
+            return done
+        assert time.monotonic() < until, (found, done)
+        for problem in found.get("problems", []):
+            words = problem["command"].removeprefix("twinlog ")
+            if not words.endswith(("--watch", "--dry-run")) and " show " not in words:
+                done.append(words)
+                shell.run_any(words + (" --yes" if words.startswith("cluster") else ""))
+                break
+
+
+def test_a_bad_day_is_left_by_following_the_hints(shell: Shell) -> None:
+    """Master, slave and coordinator are killed, one after the other and at once."""
+    shell.run("cluster set failover manual --yes")
+    shell.run("topic create orders")
+    shell.run("message send orders --body first")
+    master = str(wait_healthy(shell)["master"])
+    shell.run(f"dev kill {master}")
+    shell.run("cluster health", expect=2)
+    err = shell.run_any("message send orders --body x --timeout 1s")[2]
+    assert "local has no master" in err
+    assert "twinlog cluster failover" in err
+    assert follow_the_hints(shell)[:2] == ["cluster failover", f"dev start {master}"]
+    shell.run("dev kill coordinator")
+    shell.run("cluster health", expect=1)
+    assert follow_the_hints(shell) == ["dev start coordinator"]
+    for name in ("n1", "n2", "n3", "coordinator"):
+        shell.run(f"dev kill {name}")
+    code, out, err = shell.run_any("cluster health")
+    assert (code, out) == (2, "")
+    assert "no node of local answers" in err
+    for name in ("coordinator", "n1", "n2", "n3"):
+        shell.run(f"dev start {name}")
+    follow_the_hints(shell)
+    assert shell.run("message read orders --format %v%n").split()[:1] == ["first"]
+
+
 def test_what_nobody_confirmed_is_cut(
     lasting: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The send ends as unknown; after the failover its bytes are gone, and the history says so."""
     shell = lasting
+    shell.run("cluster set failover manual --yes")
     shell.run("topic create orders --queues 1")
     shell.run("message send orders --body kept")
     paused = [pid_of(tmp_path, name) for name in ("n2", "n3")]
@@ -197,7 +243,7 @@ def buffered_most() -> int:
 
 
 def late_from_now_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have a minute pass behind every section that leaves: it is sent, and its time is over."""
+    """Let a minute pass after every section that is sent, so that its deadline is over."""
     clock, send = Clock(), Producer._send
 
     def sent(producer: Producer, *request: Any) -> None:
@@ -205,7 +251,7 @@ def late_from_now_on(monkeypatch: pytest.MonkeyPatch) -> None:
         clock.jump(60.0)
 
     monkeypatch.setattr(Producer, "_send", sent)
-    monkeypatch.setattr(pipeline, "time", clock)
+    use(clock, monkeypatch)
 
 
 def pid_of(directory: Path, name: str) -> int:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from node.config import load
+from node.config.config import load
 from tests.fixtures.cluster import Cluster
 from tests.fixtures.wire_client import bodies, outcomes, records
 
@@ -20,7 +20,7 @@ BODY = 2000
 
 
 async def fill(cluster: Cluster, count: int) -> None:
-    """Append so many records of 2 KB, confirmed."""
+    """Append ``count`` records of 2 KB, confirmed."""
     async with cluster.client() as client:
         await client.create("t")
         for number in range(count):
@@ -69,7 +69,7 @@ async def test_a_flipped_bit_in_flushed_bytes_is_never_served_and_never_cut(
     before = path.read_bytes()
     await cluster.start(victim)
     if where < 0.9 and not cluster.view(victim)["quarantined"]:
-        # A clean start trusts what was flushed; whoever reads the bytes finds out.
+        # A clean start trusts what was flushed; a read of the bytes finds the damage.
         async with cluster.client(victim) as client:
             answers = [await client.read("t", number, max_records=1) for number in range(50)]
         assert any(answer.is_error for answer in answers)

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import trio
 
-from node.config import load
-from node.config_pages import Local, write_local
-from storage.disk import RealDisk, RealMapping
+from node.config.config import load
+from node.config.pages import Local, write_local
+from storage.disk.disk import RealDisk, RealMapping
 from storage.errors import DiskFull
 from tests.fixtures.cluster import Cluster
 from tests.fixtures.wire_client import bodies, outcomes, records
@@ -52,7 +52,9 @@ class SmallDisk(RealDisk):
 async def small(tmp_path: Path) -> AsyncIterator[Cluster]:
     """Two nodes with files of 1 MiB, each on a `SmallDisk`; one may be out of sync."""
     path = tmp_path / "cluster.toml"
-    write_local(path, Local(nodes=2, cluster="test", base_port=0, segment_size=MiB))
+    write_local(
+        path, Local(failover="manual", nodes=2, cluster="test", base_port=0, segment_size=MiB)
+    )
     path.write_text(path.read_text().replace("in_sync_min = 2", "in_sync_min = 1"))
     async with trio.open_nursery() as nursery:
         cluster = Cluster(load(path), nursery)

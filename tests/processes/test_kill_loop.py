@@ -23,7 +23,7 @@ ROUNDS = int(
 )
 SEED = int(os.environ.get("TWINLOG_KILL_SEED", "7"))
 EVERYBODY = 5
-"""Every so many rounds all nodes are killed at once."""
+"""Number of rounds after which all nodes are killed at once."""
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 

@@ -13,12 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from node.config_pages import Local, write_local
-from node.limits import connections_that_fit
+from node.clients.limits import connections_that_fit
+from node.config.pages import Local, write_local
 from tests.fixtures.processes import SECONDS, MiB, Processes, greeted
 from tests.fixtures.wire_client import records
-from twinlog import Client, wire
+from twinlog import Client
 from twinlog.errors import TwinlogError
+from twinlog.wire import frames
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
@@ -86,7 +87,7 @@ def a_read(topic: str, request: int) -> bytes:
         "wait_ms": 0,
         "tags": None,
     }
-    return wire.encode_whole(wire.Frame(wire.Type.READ, request=request, fields=fields))
+    return frames.encode_whole(frames.Frame(frames.Type.READ, request=request, fields=fields))
 
 
 def test_memory_is_bounded_whatever_clients_do(processes: Processes) -> None:
@@ -112,10 +113,10 @@ def test_memory_is_bounded_whatever_clients_do(processes: Processes) -> None:
                 sock.sendall(a_read("big", request))
         section = records("big", bytes(200 * KiB))
         fields: dict[str, object] = {"sections": [section.row()]}
-        frame = wire.Frame(wire.Type.APPEND, request=2, fields=fields, payload=section.data)
+        frame = frames.Frame(frames.Type.APPEND, request=2, fields=fields, payload=section.data)
         for _ in range(20):
             with raw(processes, master) as sock:
-                sock.sendall(wire.encode_whole(frame)[: 100 * KiB])
+                sock.sendall(frames.encode_whole(frame)[: 100 * KiB])
         client.send("big", b"still served")
         grown = processes.memory(master) - before
         assert grown < 100 * 256 * KiB + 16 * MiB, f"grew by {grown / MiB:.1f} MiB"
@@ -135,7 +136,7 @@ def test_writes_go_on_while_the_coordinator_is_away(processes: Processes) -> Non
         mark = len(acknowledged)
         processes.until(lambda: len(acknowledged) > mark + 50, "load without a coordinator")
         with pytest.raises(TwinlogError):
-            processes.call({"op": "failover", "to": "n2", "who": "t", "why": "t"})
+            processes.fail_over("n2")
         processes.start("coordinator")
         heir = "n2" if processes.master() != "n2" else "n3"
         processes.until(lambda: takes(processes, heir), "a coordinator that decides again")
@@ -150,14 +151,13 @@ def test_writes_go_on_while_the_coordinator_is_away(processes: Processes) -> Non
 def takes(processes: Processes, heir: str) -> bool:
     """Whether the coordinator carries out a failover; it waits for reports after its start."""
     try:
-        op = {"op": "failover", "to": heir, "who": "t", "why": "t"}
-        return bool(processes.call(op)["ok"])
+        return bool(processes.fail_over(heir)["ok"])
     except TwinlogError:
         return False
 
 
 def test_a_paused_master_loses_nothing_and_is_fenced(processes: Processes) -> None:
-    """SIGSTOP, failover, SIGCONT: what it had not confirmed is cut, its clients are told."""
+    """SIGSTOP, failover, SIGCONT: what it had not confirmed is cut, and its clients learn of it."""
     with client_of(processes) as client:
         client.create_topic("load", 1)
     old = processes.master() or ""
@@ -194,14 +194,14 @@ def test_the_task_tree_is_dumped_on_usr1(processes: Processes) -> None:
     """SIGUSR1 writes where every task stands, and changes nothing."""
     processes.send("n1", signal.SIGUSR1)
     processes.until(lambda: "tasks_dumped" in processes.tail("n1"), "the dump")
-    assert "client_server.py" in processes.tail("n1")
+    assert "clients/server.py" in processes.tail("n1")
     processes.settled()
 
 
 def test_a_directory_in_use_ends_with_its_code(processes: Processes) -> None:
     """A second process of the same node: refused with its reason, exit 69, the first goes on."""
     other = processes.folder / "other.toml"
-    write_local(other, Local(base_port=0, segment_size=16 * MiB))
+    write_local(other, Local(failover="manual", base_port=0, segment_size=16 * MiB))
     again = Processes.__new__(Processes)
     again.folder, again.path, again.config = processes.folder, other, processes.config
     again.running = {}
@@ -213,7 +213,7 @@ def test_a_directory_in_use_ends_with_its_code(processes: Processes) -> None:
 
 
 def test_a_node_with_a_log_at_an_empty_coordinator_is_refused(tmp_path: Path) -> None:
-    """The register was lost: nobody is elected by itself, the node says what to do."""
+    """The register was lost: no node is elected by itself, and the node says what to do."""
     processes = Processes(tmp_path, nodes=1)
     try:
         processes.start_all()

@@ -20,9 +20,9 @@ from twinlog.errors import (
     UnknownTopic,
     UsageError,
 )
-from twinlog.outgoing import Section
-from twinlog.record import MAGIC_V2
-from twinlog.wire import Type
+from twinlog.format.record import MAGIC_V2
+from twinlog.producer.section import Section
+from twinlog.wire.frames import Type
 
 pytestmark = pytest.mark.processes
 
@@ -160,8 +160,8 @@ def test_light_queues_on_a_node(processes: Processes, client: Client, topic: str
     assert [m.body for m in client.read(names[0], "-2:", tag="x")] == [b"8"]
     assert [m.body for m in client.read(names[1], "1:3", where="TAGS = 'x'")] == [b"2", b"4"]
     assert client.get(f"{names[2]}/0@1").body == b"5"
-    assert list(client.read("%LMQ%nobody")) == []
-    with pytest.raises(RecordRefused, match="no light queue"):
+    assert list(client.read("%LMQ%unnamed")) == []
+    with pytest.raises(RecordRefused, match="not a light queue"):
         client.send(topic, b"x", light=["orders"])
     with pytest.raises(UsageError, match="letters, digits"):
         client.send(topic, b"x", light=["%LMQ%a/b"])
@@ -352,7 +352,7 @@ def test_the_awaiting_client(processes: Processes, topic: str, backend: str) -> 
 def test_followers_and_awaiting_producers_live_through_a_failover(
     processes: Processes, client: Client, topic: str
 ) -> None:
-    """Everything that was sent is followed once and in order, whoever is read from."""
+    """Everything that was sent is followed once and in order, from every kind of node."""
     count = 4000
     found: dict[str, list[bytes]] = {"any": [], "slave": [], "master": []}
 

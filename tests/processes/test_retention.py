@@ -1,4 +1,4 @@
-"""Old files leave a node that runs, while somebody still holds one."""
+"""A running node deletes old files while a reader still holds one."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from typing import cast
 import pytest
 
 from tests.fixtures.processes import MiB, Processes, greeted
-from twinlog import Client, wire
+from twinlog import Client
 from twinlog.errors import OffsetGone
-from twinlog.messages import messages_of
+from twinlog.format.messages import messages_of
+from twinlog.wire import frames
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
@@ -74,7 +75,7 @@ def send(client: Client, count: int) -> None:
             producer.send(BODY)
 
 
-def hold(processes: Processes) -> tuple[socket.socket, wire.FrameReader]:
+def hold(processes: Processes) -> tuple[socket.socket, frames.FrameReader]:
     """Ask for everything and take nothing: what the system cannot buffer stays views of the log."""
     sock, reader = greeted(processes.address("n1"))
     fields: dict[str, object] = {
@@ -82,14 +83,14 @@ def hold(processes: Processes) -> tuple[socket.socket, wire.FrameReader]:
         "wait_ms": 0, "tags": None, "where": None,
     }  # fmt: skip
     for request in (7, 8, 9, 10):
-        frame = wire.Frame(wire.Type.READ, request=request, fields=fields)
-        sock.sendall(wire.encode_whole(frame))
+        frame = frames.Frame(frames.Type.READ, request=request, fields=fields)
+        sock.sendall(frames.encode_whole(frame))
     return sock, reader
 
 
-def read_all(sock: socket.socket, reader: wire.FrameReader) -> list[wire.Frame]:
+def read_all(sock: socket.socket, reader: frames.FrameReader) -> list[frames.Frame]:
     """Take the four answers."""
-    found: list[wire.Frame] = []
+    found: list[frames.Frame] = []
     while len(found) < 4:
         while (frame := reader.next()) is not None:
             found.append(frame)
@@ -100,7 +101,7 @@ def read_all(sock: socket.socket, reader: wire.FrameReader) -> list[wire.Frame]:
     return found
 
 
-def whole(answers: list[wire.Frame]) -> None:
+def whole(answers: list[frames.Frame]) -> None:
     """The first was asked before the file left and has everything; later ones may say it left."""
     found = [[message.body for message in messages_of(frame.payload)] for frame in answers]
     assert len(found[0]) >= 1500
@@ -120,7 +121,7 @@ def grow(processes: Processes, client: Client) -> None:
 
 
 def test_a_file_that_is_held_waits_and_then_goes(patient: Processes) -> None:
-    """Its reader gets every byte; others are told at once that it is gone; writes go on."""
+    """Its reader gets every byte; others learn at once that it is deleted; writes continue."""
     with Client(["{}:{}".format(*patient.address("n1"))], timeout=120.0) as client:
         client.create_topic("t", 1)
         send(client, 1500)

@@ -12,16 +12,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from node.finds import search
-from storage.key_query import Lookup
+from node.clients.searches import search
+from storage.disk.mapping import RealMapping
+from storage.key_index.search import Lookup
 from tests.fixtures.cluster import Cluster, running_cluster
 from tests.fixtures.wire_client import Records, WireClient, bodies, connected, outcomes
-from twinlog import wire
 from twinlog.errors import TwinlogError
-from twinlog.record import RecordEncoder, encode_properties
+from twinlog.format.record import RecordEncoder, encode_properties
+from twinlog.wire import frames
 
 if TYPE_CHECKING:
-    from node.client_server import ClientServer
+    from node.clients.server import ClientServer
 
 pytestmark = pytest.mark.processes
 
@@ -32,7 +33,8 @@ COUNT = 32
 @pytest.fixture
 async def one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Cluster]:
     """A cluster of one node to which everything is cold: 8 MB in topic ``t``, all of key ``k``."""
-    monkeypatch.setattr("node.parts.hot_bytes", lambda: 0)
+    monkeypatch.setattr("node.config.layer_settings.hot_bytes", lambda: 0)
+    monkeypatch.setattr(RealMapping, "read_now", lambda self, start, into: False)
     async with running_cluster(tmp_path, nodes=1) as running, running.client() as client:
         await client.create("t")
         for _ in range(COUNT // 8):
@@ -48,7 +50,7 @@ async def one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[
 
 def clients(cluster: Cluster) -> ClientServer:
     """The client port of the only node."""
-    running = cluster.nodes["n1"].running
+    running = cluster.nodes["n1"].services
     assert running is not None
     return running.clients
 
@@ -62,7 +64,7 @@ async def lazy(cluster: Cluster) -> AsyncGenerator[WireClient]:
 
 
 def reading(size: int) -> dict[str, object]:
-    """A READ of so many bytes from the beginning."""
+    """A READ of ``size`` bytes from the beginning."""
     return {"topic": "t", "queue": 0, "offset": 0, "max_bytes": size, "max_records": COUNT}
 
 
@@ -74,11 +76,11 @@ async def test_searches_of_a_client_that_reads_nothing_hold_a_bounded_memory(one
     server = clients(one)
     async with lazy(one) as client:
         for _ in range(12):
-            await client.send(wire.Type.FIND, dict(FINDING))
+            await client.send(frames.Type.FIND, dict(FINDING))
         await one.until(lambda: server.cold.held > 0, "the first answer")
         async with one.client() as other:
             for _ in range(12):
-                found = await other.ask(wire.Type.FIND, dict(FINDING))
+                found = await other.ask(frames.Type.FIND, dict(FINDING))
                 assert len(bodies(found)) == 8
         most = server.limits.cold_share_max
         for connection in server._connections:  # pyright: ignore[reportPrivateUsage]
@@ -94,10 +96,10 @@ async def test_a_client_that_reads_nothing_keeps_no_other_from_cold_data(one: Cl
     server = clients(one)
     async with lazy(one) as client:
         for _ in range(8):
-            await client.send(wire.Type.READ, reading(8 << 20))
+            await client.send(frames.Type.READ, reading(8 << 20))
         await one.until(lambda: server.cold.waiting >= 2, "the cold reads")
         async with one.client() as other:
-            assert len(bodies(await other.ask(wire.Type.READ, reading(1)))) == 1
+            assert len(bodies(await other.ask(frames.Type.READ, reading(1)))) == 1
     await one.until(lambda: server.cold.held == server.cold.waiting == 0, "all given back")
 
 
@@ -107,7 +109,7 @@ async def test_a_client_that_takes_its_answers_too_slowly_is_closed(one: Cluster
     server.limits = replace(server.limits, cold_drain_seconds=0.05, cold_drain_bytes_min=1 << 40)
     async with lazy(one) as client:
         for _ in range(3):
-            await client.send(wire.Type.READ, reading(8 << 20))
+            await client.send(frames.Type.READ, reading(8 << 20))
         await one.until(lambda: server.counts.closings.get("slow") == 1, "the closing")
         await one.until(lambda: server.cold.held == server.cold.waiting == 0, "all given back")
     assert server.counts.limits["cold_drain_bytes_min"] == 1
@@ -129,14 +131,14 @@ async def test_a_search_ends_with_its_connection_and_holds_nothing(
             threading.Event().wait(0.001)
         return None
 
-    monkeypatch.setattr("node.cold_work.search", endless)
+    monkeypatch.setattr("node.clients.off_loop.search", endless)
     server = clients(one)
     async with one.client() as client:
         for _ in range(3):
-            await client.send(wire.Type.FIND, dict(FINDING))
+            await client.send(frames.Type.FIND, dict(FINDING))
         await one.until(lambda: len(begun) == 1, "the search")
         async with one.client() as other:  # a search holds no memory: cold reads go on
-            assert len(bodies(await other.ask(wire.Type.READ, reading(1)))) == 1
+            assert len(bodies(await other.ask(frames.Type.READ, reading(1)))) == 1
     await one.until(stopped.is_set, "the end of the search")
     await one.until(lambda: server.connections == 1, "its connection's end")
     assert len(begun) == 1
@@ -147,7 +149,7 @@ async def test_a_search_stops_when_its_client_no_longer_waits(
 ) -> None:
     """The request says how long that is; the answer says that it is not complete."""
     real, times = search, list[bool]()
-    readiness = clients(one).cold._turns.outbox.readiness  # pyright: ignore[reportPrivateUsage]
+    readiness = clients(one).cold._world.outbox.readiness  # pyright: ignore[reportPrivateUsage]
     now, ahead = readiness.clock, [0.0]
 
     def late(lookup: Lookup) -> TwinlogError | None:
@@ -156,9 +158,9 @@ async def test_a_search_stops_when_its_client_no_longer_waits(
         times.append(lookup.stop())
         return real(lookup)
 
-    monkeypatch.setattr("node.cold_work.search", late)
+    monkeypatch.setattr("node.clients.off_loop.search", late)
     monkeypatch.setattr(readiness, "clock", lambda: now() + ahead[0])
     async with one.client() as client:
-        found = await client.ask(wire.Type.FIND, dict(FINDING))
+        found = await client.ask(frames.Type.FIND, dict(FINDING))
         assert (found.fields.get("complete"), found.fields.get("count")) == (False, 0)
     assert times == [False, True]

@@ -12,11 +12,10 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import NOT_ALLOWED
+from tests.fakes.clock import Clock, use
 from tests.fakes.patience import be_patient
 from tests.fixtures.small_disks import SmallDisks
-from tests.unit.client.conftest import Clock
-from twinlog import Client, TwinlogError, Unavailable, pipeline
-from twinlog import client as blocking
+from twinlog import Client, TwinlogError, Unavailable
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
@@ -55,10 +54,9 @@ def send(address: str, sent: list[bytes]) -> None:
     clock.jumps = True
     with pytest.MonkeyPatch.context() as patched:
         be_patient(patched)
-        for module in (pipeline, blocking):
-            patched.setattr(module, "time", clock)
+        use(clock, patched)
         for name in ("FIRST", "MAX"):
-            patched.setattr(f"twinlog.session.BACKOFF_{name}", 3600.0)
+            patched.setattr(f"twinlog.session.session.BACKOFF_{name}", 3600.0)
         with Client(address, timeout=60.0) as client:
             client.send("t", body(len(sent)), queue=0)
     sent.append(body(len(sent)))

@@ -15,19 +15,20 @@ pytest.importorskip("pyspark", reason="needs the extra spark")
 pytest.importorskip("pyarrow", reason="needs the extra spark")
 
 from tests.fixtures.processes import Processes
-from tests.unit.twinlog.ours import SEGMENT, Ours
+from tests.stores.sample import SEGMENT, Ours
 from twinlog import Client
 from twinlog.errors import TwinlogError, UsageError
+from twinlog.spark.archive.archive_dir import ArchiveDir
 from twinlog.spark.archive.job import ArchiveSettings, archive
 from twinlog.spark.archive.manifest import Manifest
-from twinlog.spark.archive.place import Place
 from twinlog.spark.archive.view import read_archive
-from twinlog.spark.jobs import replay_archive, replay_memory
-from twinlog.spark.jobs.engine import PlainEngine
-from twinlog.spark.jobs.replay import ReplaySettings
+from twinlog.spark.engine.engine import PlainEngine
+from twinlog.spark.jobs.replay import archive as replay_archive
+from twinlog.spark.jobs.replay import memory
+from twinlog.spark.jobs.replay.settings import ReplaySettings
 from twinlog.spark.sink.settings import SOURCE_PROPERTY, Identity, SinkSettings, parse
 from twinlog.spark.sink.writer import NonDeterministicReplay, commit_record, send_rows
-from twinlog.store_reader import StoreReader
+from twinlog.store.reader import StoreReader
 
 pytestmark = pytest.mark.processes
 
@@ -184,7 +185,7 @@ def test_born_times_are_kept(settings: SinkSettings) -> None:
 
 
 class Killed(PlainEngine):
-    """Runs so many tasks, then the driver dies: before one, or behind the last of a batch."""
+    """Runs a number of tasks, then the driver dies: before one, or after the last of a batch."""
 
     at_once = 2
 
@@ -198,16 +199,16 @@ class Killed(PlainEngine):
                 raise KeyboardInterrupt
             self._left -= 1
             found.append(work(item))
-        if not self._left:  # all is sent, and nobody remembers that
+        if not self._left:  # all is sent, and no process remembers that
             raise KeyboardInterrupt
         return found
 
 
 def sealed(whole: Path, count: int, to: Path) -> None:
     """Let an archive have only its first segments, as it was some time ago."""
-    segments = Place(whole).newest().segments[:count]
+    segments = ArchiveDir(whole).newest().segments[:count]
     to.mkdir(exist_ok=True)
-    manifest = Place(to).path_of(count)
+    manifest = ArchiveDir(to).path_of(count)
     manifest.parent.mkdir(exist_ok=True)
     manifest.write_text(Manifest(number=count, segments=segments).text())
     shutil.copytree(whole / "data", to / "data", dirs_exist_ok=True)
@@ -216,7 +217,7 @@ def sealed(whole: Path, count: int, to: Path) -> None:
 def test_a_replay_of_an_archive_is_resumed(
     settings: SinkSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Killed before, in and behind each batch, and inside a task; the archive grows meanwhile."""
+    """Killed before, in and after each batch, and inside a task; the archive grows meanwhile."""
     monkeypatch.setattr(replay_archive, "SPLIT_BYTES", SEGMENT)
     made, kept = Ours(), tmp_path / "kept"
     for number in range(120):
@@ -224,14 +225,14 @@ def test_a_replay_of_an_archive_is_resumed(
         made.batch(b"%d" % number + b"x" * 100, topic=f"t{number % 2}", queue=number // 2 % 2)
     whole = made.write(tmp_path / "whole", confirm=made.end)
     archive(PlainEngine(), ArchiveSettings(whole, tmp_path / "archive"))
-    segments = Place(tmp_path / "archive").newest().segments
+    segments = ArchiveDir(tmp_path / "archive").newest().segments
     home = tmp_path / "memory"
     flow = ReplaySettings(
         None, "t1", settings.servers, settings.topic or "", archive=kept, resume=home
     )
 
     def run(engine: PlainEngine) -> int:
-        with replay_memory.held(home):
+        with memory.held(home):
             return replay_archive.send(engine, flow, now_ms=0)
 
     def torn(task: Any) -> Iterator[Any]:
@@ -267,12 +268,12 @@ def test_a_replay_of_an_archive_is_resumed(
         for at, m in zip(origins, found, strict=True)
     } == wanted
     assert len({m.properties[SOURCE_PROPERTY] for m in found}) == len(found)
-    with replay_memory.held(home), pytest.raises(UsageError, match="is running"):
+    with memory.held(home), pytest.raises(UsageError, match="is running"):
         run(PlainEngine())
     with pytest.raises(UsageError, match="whose tags is '', not 'a'"):
         replay_archive.send(PlainEngine(), replace(flow, tags="a"), now_ms=0)
     with pytest.raises(UsageError, match="with an archive"):
-        replay_memory.refuse(home)
+        memory.refuse(home)
 
 
 def test_a_row_that_cannot_be_stored_is_named(settings: SinkSettings) -> None:

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.properties.test_kernels import COMPILED, damaged
-from twinlog import record
+from tests.stores.drawn import COMPILED, damaged
+from twinlog.format import record
 from twinlog.kernels import codes, columns, fields
 
 WANTED = st.sets(st.sampled_from(columns.NAMES))

@@ -14,12 +14,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.golden.manifest import unpack
-from tests.unit.twinlog.ours import sample
+from tests.stores.golden import unpack
+from tests.stores.sample import sample
 from twinlog.errors import CorruptionError
-from twinlog.store_check import verify
-from twinlog.store_compare import compare
-from twinlog.store_reader import Record, Run, StoreReader
+from twinlog.store.reader import Record, Run, StoreReader
+from twinlog.store.verify.check import verify
+from twinlog.store.verify.compare import compare
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from types import ModuleType
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from twinlog import record
+from twinlog.format import record
 from twinlog.kernels import plain
 
 

@@ -16,12 +16,13 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from twinlog import wire
-from twinlog.outgoing import Section, State
-from twinlog.producer import ProducerCore, Request
-from twinlog.producer_settings import ProducerSettings, Target
-from twinlog.record import decode
-from twinlog.wire import Frame, Type
+from twinlog.format.record import decode
+from twinlog.producer.core import ProducerCore, Request
+from twinlog.producer.new_message import NewMessage
+from twinlog.producer.section import Section, State
+from twinlog.producer.settings import ProducerSettings, Target
+from twinlog.wire import frames
+from twinlog.wire.frames import Frame, Type
 
 STORED, DUPLICATE, REFUSED, UNKNOWN = range(4)
 
@@ -82,14 +83,12 @@ class World:
         self.core = ProducerCore(
             Target("t", queues, 4, 77, 1 << 20, 1 << 24),
             ProducerSettings(batch=300, linger=0.01, timeout=timeout),
-            wall_ms=lambda: int(self.now * 1000),
-            now=lambda: self.now,
             random=lambda: 1.0,
         )
 
     def add(self, number: int, queue: int | None) -> None:
         body = b"%06d" % number
-        section = self.core.add(body, queue=queue)
+        section = self.core.add(body, NewMessage(queue=queue), self.now, int(self.now * 1000))
         self.sections[id(section)] = section
         self.bodies.setdefault(id(section), []).append(body)
 
@@ -100,17 +99,17 @@ class World:
             kept = Request(request.number, request.fields, list(copied), request.deadline)
             self.waiting.append(kept)
 
-    def answer(self, request: Request, fields: wire.Frame) -> None:
+    def answer(self, request: Request, fields: frames.Frame) -> None:
         self.core.on_answer(request.number, fields, self.now)
 
     def good(self, results: list[list[object]]) -> Frame:
         fields: dict[str, object] = {"results": results, "confirmed_by": [], "epoch": 1}
-        return Frame(Type.APPEND, wire.ANSWER, fields=fields)
+        return Frame(Type.APPEND, frames.ANSWER, fields=fields)
 
     def refusal(self, code: str, *, retryable: bool) -> Frame:
         fields: dict[str, object] = {"code": code, "text": "no", "hint": None}
         return Frame(
-            Type.APPEND, wire.ANSWER | wire.ERROR, fields={**fields, "retryable": retryable}
+            Type.APPEND, frames.ANSWER | frames.ERROR, fields={**fields, "retryable": retryable}
         )
 
     def serve(self, fate: str) -> None:
@@ -139,7 +138,7 @@ class World:
 
     def finish(self) -> None:
         """From now on everything works."""
-        self.core.close_all()
+        self.core.close_all(self.now)
         for _ in range(200):
             self.core.expire(self.now)
             self.send()
@@ -187,7 +186,7 @@ def walk(seed: int, timeout: float) -> World:
             case "send":
                 world.send()
             case "close":
-                world.core.close_all()
+                world.core.close_all(world.now)
             case _:
                 world.now += chance.choice(waits)
                 world.core.expire(world.now)

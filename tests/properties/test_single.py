@@ -13,12 +13,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.properties.test_kernels import damaged
-from tests.properties.test_wire import frames, u32, u64, values
-from twinlog import record, wire
+from tests.stores.drawn import damaged, frames, u32, u64, values
+from twinlog.format import record
+from twinlog.format.batch_index import BatchEntry
 from twinlog.kernels import plain, single
-from twinlog.layout import BatchEntry
-from twinlog.wire import Frame, FrameReader, encode_whole
+from twinlog.wire import frames as wire
+from twinlog.wire.frames import Frame, FrameReader, encode_whole
 
 
 def twin() -> ModuleType:

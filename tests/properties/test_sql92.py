@@ -12,8 +12,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from twinlog.sql92 import FilterError, parse_filter
-from twinlog.sql92_lexer import tokens
+from twinlog.filters.lexer import tokens
+from twinlog.filters.sql92 import FilterError, parse_filter
 
 NAMES = ("a", "b", "c")
 TEXTS = ("1", "2", "10", "2.5", "x", "xy", "it's", "true", "")

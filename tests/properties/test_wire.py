@@ -12,26 +12,10 @@ from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
-from twinlog import wire
-from twinlog.wire import Frame, FrameError, FrameReader, Type, encode_whole
+from tests.stores.drawn import frames
+from twinlog.wire import frames as wire
+from twinlog.wire.frames import Frame, FrameError, FrameReader, Type, encode_whole
 
-u32 = st.integers(0, 2**32 - 1)
-u64 = st.integers(0, 2**64 - 1)
-values = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**63), 2**63) | st.text() | st.binary(),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
-    max_leaves=8,
-)
-frames = st.builds(
-    Frame,
-    st.sampled_from(sorted(Type)).map(int),
-    st.sampled_from([0, 1, 3, 4, 5]),
-    u64,
-    u64,
-    u32,
-    st.dictionaries(st.text(), values, max_size=4),
-    st.binary(max_size=300),
-)
 SAMPLE = Frame(Type.APPEND, 0, 7, 9, 11, {"ack": "confirmed", "n": [1, "x"]}, b"payload" * 5)
 
 

@@ -2,8 +2,8 @@
 
 A block belongs to the heading above it. Shell lines are handed to bash as they are, in a folder
 with the checkout's ``cluster.toml``; ``uv`` is a script that drops ``run`` and uses the environment
-of this test, so that nothing is installed anew. Where the ports of the text are taken, its numbers
-are moved. A block that no test runs fails `test_nothing_is_left_out`.
+of this test, so that nothing is installed again. If the ports in the text are in use, others
+replace them. A block that no test runs fails `test_nothing_is_left_out`.
 
 Not here: installing uv (``.ci/run`` does it the README's way), the wheel (``test_wheel``).
 """
@@ -23,7 +23,7 @@ from pathlib import Path
 import pytest
 
 from tests.fixtures.processes import free_ports, is_free
-from tests.golden.manifest import unpack
+from tests.stores.golden import unpack
 
 ROOT = Path(__file__).parents[2]
 LINES_MAX = 120
@@ -64,7 +64,7 @@ def of(heading: str, *languages: str) -> list[Block]:
 
 
 class Reader:
-    """Somebody who pastes what the README says, in a folder of their own."""
+    """A user who pastes the README's commands in an empty folder."""
 
     def __init__(self, folder: Path, base: int = 7400) -> None:
         self.folder = folder
@@ -96,7 +96,7 @@ class Reader:
         return self.call(["bash", "-c", self.moved(command)])
 
     def wait_healthy(self, command: str) -> None:
-        """Run the line until every node is in sync: who stood still for 3 s is so after a while."""
+        """Run the line until every node is in sync; after standing still for 3 s one needs time."""
         end = time.monotonic() + WAIT_SECONDS
         words = ["bash", "-c", self.moved(command)]
         while (
@@ -130,7 +130,7 @@ class Reader:
 
 @pytest.fixture
 def reader(tmp_path: Path) -> Iterator[Reader]:
-    """Somebody with the README in front of them; a cluster that is left running is stopped."""
+    """A user with the README; a cluster that is left running is stopped."""
     base = 7400 if all(is_free(port) for port in PORTS) else free_ports(3)
     found = Reader(tmp_path, base)
     yield found
@@ -138,7 +138,7 @@ def reader(tmp_path: Path) -> Iterator[Reader]:
 
 
 def test_it_is_short() -> None:
-    """A page, not a book."""
+    """At most `LINES_MAX` lines."""
     assert README.count("\n") <= LINES_MAX
 
 
@@ -190,7 +190,7 @@ def rows(text: str) -> dict[str, str]:
 
 @pytest.mark.processes
 def test_a_cluster_of_your_own(reader: Reader) -> None:
-    """Every line in its order: the message is read from a slave, the history has a failover."""
+    """Every line in its order: the message is read from a slave, another master took over."""
     printed: dict[str, str] = {}
     for block in of("A cluster of your own", "console", "python"):
         if block.language == "python":
@@ -203,7 +203,7 @@ def test_a_cluster_of_your_own(reader: Reader) -> None:
             printed[" ".join(words.split()[:2])] = reader.paste(command)
     assert '{"id": 42}' in printed["message read"]
     assert "healthy" in printed["cluster status"]
-    assert "failover" in printed["cluster history"]
+    assert "n1 is gone" in printed["cluster history"]
     address, *messages = printed["python"].splitlines()
     assert re.fullmatch(r"orders/\d@\d+", address)
     assert any("42" in line for line in messages)

@@ -1,6 +1,6 @@
 """The page about RocketMQ's stores: each command runs and prints what the page shows.
 
-``python -m tests.readme.test_rocketmq_page`` writes the printed parts anew.
+``python -m tests.readme.test_rocketmq_page`` rewrites the printed parts.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from cli.app import main
-from tests.golden.manifest import unpack
+from tests.stores.golden import unpack
 
 PAGE = Path(__file__).parents[2] / "docs" / "your-rocketmq-store.md"
 CASE = "03d-queues-behind"

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.golden.manifest import manifest, unpack
+from tests.stores.golden import manifest, unpack
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("twinlog", "storage", "replication", "node", "cli")
@@ -109,7 +109,7 @@ def test_the_wheel_holds_every_module_and_no_other_name(wheel: Path) -> None:
     for path in (path for top in FOLDERS for path in (ROOT / top).rglob("*.py")):
         place = path.relative_to(ROOT).as_posix()
         expected.add(place if place.startswith("twinlog/") else f"twinlog/_app/{place}")
-    expected |= {"twinlog/py.typed", "twinlog/_app/cli/data/flights-2013-01.csv.gz"}
+    expected |= {"twinlog/py.typed", "twinlog/_app/cli/demo/data/flights-2013-01.csv.gz"}
     expected.add("pyspark_twinlog.py")
     assert expected <= names
     assert {name for name in names if name.endswith(".py")} <= expected
@@ -118,7 +118,7 @@ def test_the_wheel_holds_every_module_and_no_other_name(wheel: Path) -> None:
 def test_the_library_alone(library: Environment) -> None:
     """The client is importable; the command names its extra in one sentence and ends with 78."""
     code = "import twinlog; print(twinlog.Client.__name__, twinlog.Client.__module__)"
-    assert library.run("python", "-c", code).stdout == "Client twinlog.client\n"
+    assert library.run("python", "-c", code).stdout == "Client twinlog.client.blocking\n"
     for words in (("twinlog", "version"), ("python", "-m", "twinlog", "demo")):
         done = library.run(*words, expect=78)
         assert done.stdout == ""
@@ -127,7 +127,7 @@ def test_the_library_alone(library: Environment) -> None:
 
 
 def test_async_needs_its_extra_and_says_so(library: Environment) -> None:
-    """``AsyncClient`` without anyio is one exception that names the extra, not a puzzle."""
+    """``AsyncClient`` without anyio raises one exception that names the extra."""
     done = library.run("python", "-c", "import twinlog; twinlog.AsyncClient", expect=1)
     assert "twinlog[async]" in done.stderr.splitlines()[-1]
 
@@ -149,7 +149,7 @@ def test_only_twinlog_is_importable(server: Environment) -> None:
 
 
 def test_the_command_works_from_anywhere(server: Environment) -> None:
-    """``twinlog version``, and a store of RocketMQ's through ``python -m twinlog``."""
+    """``twinlog version``, and a RocketMQ store through ``python -m twinlog``."""
     version = json.loads(server.run("twinlog", "version", "-o", "json").stdout)
     assert version["kernels"] == ("compiled" if shutil.which("cc") else "python")
     store = unpack("01-basic", server.folder / "golden")

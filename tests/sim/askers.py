@@ -20,19 +20,19 @@ Not here: what a node answers (`tests.sim.client_port`), what is fulfilled (`Ask
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING
 
 from tests.sim.client_port import ClientPort, address_of
 from tests.sim.contents import LIGHTS
+from twinlog.consumer.core import ReadSettings
+from twinlog.consumer.start_offsets import survey
 from twinlog.errors import TwinlogError, UnknownTopic
 from twinlog.ranges import Mark, Point, Range
-from twinlog.reading import ReadSettings
-from twinlog.session import MASTER, Ask, LinkDown, Pause, Session, Step
-from twinlog.survey import survey
-from twinlog.wire import Frame, Type
+from twinlog.session.session import MASTER, Ask, LinkDown, Pause, Session, Steps
+from twinlog.wire.frames import Frame, Type
 
 if TYPE_CHECKING:
     from tests.sim.node import SimNode
@@ -48,8 +48,6 @@ _FOUND = 8
 """Records that a search asks for: the newest are those that may be missing."""
 _SKIP = 8
 """Of the moments at which queues are behind, every such one has a reader."""
-
-Steps = Generator[Step, Frame | None, None]
 
 
 @dataclass(slots=True)
@@ -96,8 +94,7 @@ class Askers:
 
     def _session(self, names: tuple[str, ...]) -> Session:
         places = [address_of(name) for name in names]
-        clock = self.world.schedule
-        return Session(places, clock=lambda: clock.now, random=self._rng.random)
+        return Session(places, random=self._rng.random)
 
     # -- what was acknowledged
 
@@ -149,26 +146,34 @@ class Askers:
             question = self._find if draw < 0.8 else self._get if draw < 0.9 else self._topics
         self._ask(question, session)
 
-    def _ask(self, question: Callable[[Session, float], Steps], session: Session) -> None:
+    def _ask(self, question: Callable[[Session, float], Steps[None]], session: Session) -> None:
         self._waiting += 1
-        self._go(question(session, self.world.schedule.now + PATIENCE_SECONDS))
+        self._go(session, question(session, self.world.schedule.now + PATIENCE_SECONDS))
 
     # -- carrying out
 
-    def _go(self, steps: Steps, sent: Frame | None = None, thrown: LinkDown | None = None) -> None:
+    def _go(
+        self,
+        session: Session,
+        steps: Steps[None],
+        sent: Frame | None = None,
+        thrown: LinkDown | None = None,
+    ) -> None:
         """Carry steps out until one takes time, or they end."""
         after = self.world.schedule.after
         try:
             while True:
+                session.now = self.world.schedule.now
                 step = steps.throw(thrown) if thrown is not None else steps.send(sent)
                 sent = thrown = None
                 if isinstance(step, Pause):
-                    after(step.seconds, self._go, steps)
+                    after(step.seconds, self._go, session, steps)
                     return
+                assert isinstance(step, Ask), "questions have no connection of their own"
                 node = self.world.nodes[step.address.host]
                 if node.paused:
                     silent = LinkDown("was silent", sent=True)
-                    after(step.seconds, self._go, steps, None, silent)
+                    after(step.seconds, self._go, session, steps, None, silent)
                     return
                 if not node.alive or node.driver is None or node.name in self.world.rotten:
                     thrown = LinkDown("cannot be reached", sent=False)
@@ -214,7 +219,7 @@ class Askers:
 
     # -- questions
 
-    def _offsets(self, session: Session, deadline: float) -> Steps:
+    def _offsets(self, session: Session, deadline: float) -> Steps[None]:
         """Where a topic's queues end, and the last record that must be there."""
         known = self._now_known()
         lights = list(LIGHTS) if self.world.plan.lights else []
@@ -248,7 +253,7 @@ class Askers:
         if epoch is None or epoch >= created:
             self._fail(node, epoch or -1, f"there is no topic {topic}, created in {created}")
 
-    def _topics(self, session: Session, deadline: float) -> Steps:
+    def _topics(self, session: Session, deadline: float) -> Steps[None]:
         """Which topics there are."""
         known = self._now_known()
         answer = yield from session.call(Type.METADATA, {}, deadline=deadline, to=MASTER)
@@ -259,7 +264,7 @@ class Askers:
             if created <= epoch and topic not in told:
                 self._fail(node, epoch, f"lists no topic {topic}, created in epoch {created}")
 
-    def _find(self, session: Session, deadline: float) -> Steps:
+    def _find(self, session: Session, deadline: float) -> Steps[None]:
         """Which records have a key."""
         known = self._now_known()
         keyed = self.world.contents.keyed
@@ -282,7 +287,7 @@ class Askers:
         if lacking and len(found) < _FOUND:
             self._fail(node, epoch, f"{topic}#{key} finds {len(found)}, not {min(lacking)}")
 
-    def _get(self, session: Session, deadline: float) -> Steps:
+    def _get(self, session: Session, deadline: float) -> Steps[None]:
         """What is at the log offset of the last acknowledged record of a queue."""
         known = self._now_known()
         newest = max(known.ends.values(), default=0)

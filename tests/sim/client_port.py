@@ -1,4 +1,4 @@
-"""What a node answers to clients who ask: production's `Answers` and `Finds` on its store.
+"""What a node answers to clients who ask: `Metadata`, `Lookups` and `Finds` on its store.
 
 Frames are not encoded, and what a thread would look up is looked up at once; the fields, the
 payload and every decision are those of production. One port lives as long as its process.
@@ -10,17 +10,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeVar
 
-from node.answers import Answer, Answers, Asked, Identity, Leadership
-from node.finds import Finds, parse_find, search
-from node.limits import Limits
-from node.presence import Presence
-from node.reads import Standing
-from replication.view import RoleView
+from node.clients.freshness import Freshness
+from node.clients.limits import Limits
+from node.clients.lookups import Answer, Asked, Lookups
+from node.clients.metadata import Identity, Leadership, Metadata
+from node.clients.presence import Presence
+from node.clients.searches import Finds, parse_find, search
+from replication.core.view import RoleView
 from storage.errors import DiskFull
-from twinlog import wire
 from twinlog.errors import Busy, TwinlogError
-from twinlog.routing import Address
-from twinlog.wire import Frame, Type
+from twinlog.session.routing import Address
+from twinlog.wire import frames
+from twinlog.wire.frames import Frame, Type
 
 if TYPE_CHECKING:
     from tests.sim.node import SimNode
@@ -57,11 +58,16 @@ class ClientPort:
         presence.own = entries[node.name]
         presence.entries = lambda: list(entries.values())  # type: ignore[method-assign]
         identity = Identity("sim", "g1", node.name, 4, plan.segment_size, 4 << 20, "confirmed")
-        self._answers = Answers(
-            identity, node.store, presence, leadership=self._leadership, standing=self._standing
+        self._metadata = Metadata(
+            identity,
+            node.store.reads,
+            presence,
+            leadership=self._leadership,
+            freshness=self._freshness,
         )
+        self._lookups = Lookups(node.store.reads, self._freshness)
         self._finds = Finds(
-            node.store, self._standing, staleness_max=_STALE_SECONDS, wall_ms=world.wall_ms
+            node.store.reads, self._freshness, staleness_max=_STALE_SECONDS, wall_ms=world.wall_ms
         )
 
     def _seen(self) -> RoleView:
@@ -72,8 +78,8 @@ class ClientPort:
             self._view = driver.view(self._node.world.schedule.now)
         return self._view
 
-    def _standing(self) -> Standing:
-        return Standing.of(self._seen(), self._node.name)
+    def _freshness(self) -> Freshness:
+        return Freshness.of(self._seen(), self._node.name)
 
     def _leadership(self) -> Leadership:
         view = self._seen()
@@ -88,17 +94,17 @@ class ClientPort:
             return _error(frame, Busy(str(full)))
         except TwinlogError as error:
             return _error(frame, error)
-        return Frame(frame.type, wire.ANSWER, fields=dict(fields), payload=b"".join(payload))
+        return Frame(frame.type, frames.ANSWER, fields=dict(fields), payload=b"".join(payload))
 
     def _answer(self, frame: Frame) -> Answer:
         if frame.type == Type.METADATA:
             wanted = frame.fields.get("topics")
             names = {str(name) for name in wanted} if isinstance(wanted, list) else None
-            return self._answers.metadata(names), ()
+            return self._metadata.metadata(names), ()
         if frame.type == Type.OFFSETS:
-            return _looked(self._answers.offsets(frame.fields))
+            return _looked(self._lookups.offsets(frame.fields))
         if frame.type == Type.GET:
-            return _looked(self._answers.get(frame.fields))
+            return _looked(self._lookups.get(frame.fields))
         assert frame.type == Type.FIND
         lookup = self._finds.begin(parse_find(frame.fields, _LIMITS)[0])
         return self._finds.finish(lookup, search(lookup))
@@ -111,4 +117,4 @@ def _looked(found: Answer | Asked[T]) -> Answer:
 def _error(frame: Frame, error: TwinlogError) -> Frame:
     told = {"code": error.code, "text": error.text, "hint": error.hint}
     fields: dict[str, object] = {**error.facts, **told, "retryable": error.retryable}
-    return Frame(frame.type, wire.ANSWER | wire.ERROR, fields=fields)
+    return Frame(frame.type, frames.ANSWER | frames.ERROR, fields=fields)

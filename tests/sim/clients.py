@@ -19,12 +19,12 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from storage.sections import Section
+from storage.state.sections import Section
 from tests.sim.contents import BATCH_TOPIC, LIGHTS, key_of
 from tests.sim.ledger import Violation
-from twinlog.inner_batches import InnerEncoder
-from twinlog.outgoing import light_text, property_text
-from twinlog.record import RecordEncoder, encode_properties
+from twinlog.format.inner_batches import InnerEncoder
+from twinlog.format.record import RecordEncoder, encode_properties
+from twinlog.producer.new_message import NewMessage, light_text
 
 if TYPE_CHECKING:
     from storage import SectionResult
@@ -151,7 +151,7 @@ class Producer:
                 if index == inside == 0:
                     key = f"{key_of(line.next_sequence)} {self.id:x}.{line.next_sequence}"
                 body = (name if not inside else b"") + b"x" * rng.randrange(plan.body_max // number)
-                text = property_text(key, tag)
+                text = NewMessage(key, tag).text()
                 inner.add(body, text, sys_flag=0, born_timestamp=born, key=key, tag=tag)
         label = f"{self.id:016x}.{line.epoch}.{line.next_sequence}.{count}"
         data, records, *_ = inner.take(encode_properties({"TL_SEQ": label}))
@@ -209,7 +209,8 @@ class Producer:
                 section.refused += 1
                 again = True
                 first = section is request.sections[0]
-                out_of_order = out_of_order or (first and result.code == "out-of-sequence")
+                lost = result.code in ("out-of-sequence", "unknown-producer")
+                out_of_order = out_of_order or (first and lost)
                 if result.code == "not-master":
                     self.leader = leader if leader != request.target else ""
             else:

@@ -18,9 +18,10 @@ import json
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from replication.group_state import GroupState
-from replication.register import Register
-from replication.register_ops import AlterInSync, Failover, Operation, parse_op
+from replication.register.group_state import GroupState
+from replication.register.leases import Leases
+from replication.register.operations import AlterInSync, Failover, Operation, Vouch, parse_op
+from replication.register.register import Register
 from tests.sim.ledger import Violation
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 NAME = "coord"
 CALL_SECONDS = 1.0
+LOOK_SECONDS = 0.1
 _LATE_SHARE = 0.3  # of the requests that would be lost, so many arrive late instead
 _LATE_SECONDS = 10.0
 _CRASH_AFTER_CHANGE = 0.3  # of the crashes, so many wait for the next change
@@ -59,6 +61,9 @@ class SimCoordinator:
         self._old = False
         self._process = 0
         self._copies: list[tuple[int, str, str]] = []
+        self._leases = Leases(0.0)
+        self.deposed = 0
+        """Leaderships that ended because their master was gone."""
 
     def start(self) -> None:
         """Start the process, unless it runs; a crash that was to come does not."""
@@ -68,6 +73,7 @@ class SimCoordinator:
         self.alive = True
         self._process += 1
         self.world.trace(NAME, "start")
+        self._watch()
         if self._first:
             self._first = False
             return
@@ -77,8 +83,8 @@ class SimCoordinator:
         pairs = {number: tag for number, tag in self._pairs.items() if number <= revision}
         self._register = Register.load(json.loads(document), pairs, json.loads(history))
 
-    def copy_of_this_reign(self) -> bool:
-        """Start on a copy of this reign from before the set under which was confirmed last.
+    def copy_of_this_epoch(self) -> bool:
+        """Start on a copy of this leadership from before the set under which was confirmed last.
 
         Only where more than half of the nodes hold a member of any set that confirms: each of those
         has fsynced the revision of its set, so that it is reported, whoever is away.
@@ -115,6 +121,7 @@ class SimCoordinator:
         self._end()
         self._old = self.alive = True
         self._process += 1
+        self._watch()
         copy = self.world.schedule.rng.choice(older)
         self.world.trace(NAME, "old copy", f"r{copy[0]} of r{self.state.revision}")
         self._load(*copy)
@@ -138,6 +145,29 @@ class SimCoordinator:
         self.alive = False
         self._doomed = False
         self.world.trace(NAME, "end")
+
+    # -- masters that are gone
+
+    def _watch(self) -> None:
+        self._leases = Leases(self.world.schedule.now)
+        if self.world.plan.failover == "automatic":
+            self.world.schedule.after(LOOK_SECONDS, self._look, self._process)
+
+    def _look(self, process: int) -> None:
+        if not self.alive or process != self._process:
+            return
+        self.world.schedule.after(LOOK_SECONDS, self._look, process)
+        due = self._leases.due(self.world.schedule.now, self._register.state)
+        if due is not None:
+            answer = self._apply(due, due.why)
+            self.deposed += answer is None or bool(answer["ok"])
+
+    def hang_up(self, name: str, session: int) -> None:
+        """The connections of a process that died end, as far as the network lets that through."""
+        self.world.network.post(name, NAME, self._hung_up, name, session)
+
+    def _hung_up(self, name: str, session: int) -> None:
+        self._leases.ended(self.world.schedule.now, (name, session))
 
     # -- calls
 
@@ -176,6 +206,7 @@ class SimCoordinator:
         """Carry out one operation; None when the process died before it could answer."""
         rng = self.world.schedule.rng
         answer = self._register.apply(op, wall_ms=self.world.wall_ms(), tag=rng.getrandbits(64))
+        self._leases.heard(self.world.schedule.now, self._register.state, op.report)
         if answer.changed:
             self._commit()
             state = self.state
@@ -218,7 +249,19 @@ class SimCoordinator:
     def order_failover(self, to: str) -> None:
         """An operator's order; refused or done, and nothing when nobody answers."""
         if self.alive:
-            self._apply(Failover(to, "operator", "simulated"), f"failover to {to}")
+            self._apply(
+                Failover(to, self.state.epoch, "operator", "simulated"), f"failover to {to}"
+            )
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """Replicas whose reports the register waits for."""
+        return self._register.missing if self.alive else ()
+
+    def order_vouch(self, nodes: tuple[str, ...]) -> None:
+        """An operator's word for replicas that cannot say what they saw."""
+        if self.alive:
+            self._apply(Vouch(nodes, "operator", "simulated"), f"vouch for {nodes}")
 
 
 def _removed(op: dict[str, object]) -> list[str]:

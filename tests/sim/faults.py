@@ -200,7 +200,7 @@ class Faults:
         """An old copy of the register, while the master, which knows better, is away from it."""
         length = 5.0 * (0.5 + self.rng.random())
         master = self.world.newest_master()
-        if master is None or not self.world.coordinator.copy_of_this_reign():
+        if master is None or not self.world.coordinator.copy_of_this_epoch():
             return False
         for source, target in ((master.name, _COORDINATOR), (_COORDINATOR, master.name)):
             self.world.network.block(source, target)

@@ -9,7 +9,7 @@ Checked inside the judge's memory, because there it costs nothing: `ConfirmedSta
 `PrefixAgreement`, `BatchesEqual`, `EveryByteHasEntry` (`tests.sim.ledger`), `NoGapNoDouble`,
 `ProducerOrder` (`tests.sim.contents`).
 
-Numbers in docstrings are those of the protocol's list of invariants.
+``rules`` of a class are those of docs/protocol.md that it holds.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, ClassVar
 
 from storage.errors import StaleToken
-from storage.state import ForgetProducers
-from tests.crash import workbench
+from storage.state.controls import ForgetProducers
 from tests.sim.clients import INSIDE_MAX
 from tests.sim.ledger import Batch, Shadow, Violation
+from tests.stores import workbench
 from twinlog.errors import CorruptionError
 
 if TYPE_CHECKING:
@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 class Invariant:
     """Base: every moment, doing nothing."""
 
-    numbers: ClassVar[str] = ""
+    rules: ClassVar[str] = ""
+    """Numbers of docs/protocol.md that it holds."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -68,6 +69,9 @@ class Invariant:
     def acked(self, node: SimNode, epoch: int, end: int, flushed: int) -> None:
         """A slave puts an acknowledgement on the wire."""
 
+    def began_again(self, node: SimNode) -> None:
+        """A store has deleted its log and begins at its master's seed."""
+
     def late_write(self, node: SimNode) -> None:
         """Somebody holds a token of this process that has ended, and writes."""
 
@@ -82,9 +86,9 @@ class Invariant:
 
 
 class CandidatesComplete(Invariant):
-    """1: each member of in-sync set and ELR with an intact store holds every confirmed batch."""
+    """Each member of in-sync set and ELR with an intact store holds every confirmed batch."""
 
-    numbers = "1"
+    rules = "R21, R22, R24, R27, R30, R32, R35"
 
     def canon_grew(self) -> None:
         self._check()
@@ -110,9 +114,9 @@ class CandidatesComplete(Invariant):
 
 
 class MasterComplete(Invariant):
-    """2: the acting master of the newest epoch holds every confirmed batch."""
+    """The acting master of the newest epoch holds every confirmed batch."""
 
-    numbers = "2"
+    rules = "R22, R35"
 
     def canon_grew(self) -> None:
         node = self.world.newest_master()
@@ -127,9 +131,9 @@ class MasterComplete(Invariant):
 
 
 class OneMasterPerEpoch(Invariant):
-    """4: an epoch is granted once, and only its master appends under it."""
+    """An epoch is granted once, and only its master appends under it."""
 
-    numbers = "4"
+    rules = "R15, R22"
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
@@ -156,7 +160,7 @@ class OneMasterPerEpoch(Invariant):
 class SetsNameIncarnations(Invariant):
     """Who is in a set of the register is there as its present incarnation, and in one of them."""
 
-    numbers = "section 8"
+    rules = "R20, R25"
 
     def register_changed(self) -> None:
         state = self.world.coordinator.state
@@ -174,9 +178,9 @@ class SetsNameIncarnations(Invariant):
 
 
 class EpochsRise(Invariant):
-    """13: a store's promised epoch never falls, and nothing is written or acknowledged below it."""
+    """A store's promised epoch never falls, and nothing is written or acknowledged below it."""
 
-    numbers = "13"
+    rules = "R13, R14"
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
@@ -207,12 +211,12 @@ class EpochsRise(Invariant):
 
 
 class EpochsAlongLog(Invariant):
-    """12: epochs never fall along a log, and each begins with its epoch record.
+    """Epochs never fall along a log, and each begins with its epoch record.
 
     Or with the filler that makes room for it: then the record is the next batch.
     """
 
-    numbers = "12"
+    rules = "R10"
 
     def grew(self, node: SimNode, shadow: Shadow, batches: list[Batch]) -> None:
         for batch in batches:
@@ -238,7 +242,7 @@ class EpochsAlongLog(Invariant):
 class FilesAreFilled(Invariant):
     """A filler ends a file only when the next batch does not fit."""
 
-    numbers = "section 2"
+    rules = "R10"
 
     def grew(self, node: SimNode, shadow: Shadow, batches: list[Batch]) -> None:
         plan = self.world.plan
@@ -251,9 +255,9 @@ class FilesAreFilled(Invariant):
 
 
 class ConfirmBehindEnd(Invariant):
-    """6: a node's confirm offset is inside its log, and everything below it is confirmed."""
+    """A node's confirm offset is inside its log, and everything below it is confirmed."""
 
-    numbers = "6"
+    rules = "R1, R3"
 
     def confirmed(self, node: SimNode, shadow: Shadow, confirm: int) -> None:
         ledger = self.world.ledger
@@ -271,9 +275,9 @@ class ConfirmBehindEnd(Invariant):
 
 
 class ConfirmNeverFalls(Invariant):
-    """7: the confirm offset of a store never decreases; what a start finds may lag, never lead."""
+    """The confirm offset of a store never decreases; what a start finds may lag, never lead."""
 
-    numbers = "7"
+    rules = "R2"
 
     def confirmed(self, node: SimNode, shadow: Shadow, confirm: int) -> None:
         if confirm < shadow.confirm:
@@ -288,19 +292,30 @@ class ConfirmNeverFalls(Invariant):
 
 
 class TruncateOnlyUnconfirmed(Invariant):
-    """8: no log is cut below its own confirm offset."""
+    """No log is cut below its own confirm offset."""
 
-    numbers = "8"
+    rules = "R40"
 
     def cut(self, node: SimNode, shadow: Shadow, end: int) -> None:
         if end < shadow.confirm:
             self.fail(f"{node.name} cuts to {end}, its confirm offset is {shadow.confirm}")
 
 
-class AckedIsHeld(Invariant):
-    """11: a slave acknowledges only what it has, as flushed only what is flushed."""
+class GivesUpOnlyOutside(Invariant):
+    """A log is deleted to begin again only by a node that nobody counts on."""
 
-    numbers = "11"
+    rules = "R57"
+
+    def began_again(self, node: SimNode) -> None:
+        state = self.world.coordinator.state
+        if node.name in {*state.isr, *state.elr}:
+            self.fail(f"{node.name} begins again, a member of {state.isr}, {state.elr}")
+
+
+class AckedIsHeld(Invariant):
+    """A slave acknowledges only what it has, as flushed only what is flushed."""
+
+    rules = "R5, R42"
 
     def acked(self, node: SimNode, epoch: int, end: int, flushed: int) -> None:
         store = node.store
@@ -312,7 +327,7 @@ class AckedIsHeld(Invariant):
 class FlushedIsDurable(Invariant):
     """The flushed offset covers log and index: a power loss now would take nothing below it."""
 
-    numbers = "38, with section 2"
+    rules = "R6"
 
     def flushed(self, node: SimNode, shadow: Shadow, flushed: int) -> None:
         lost = self.world.layout.first_not_durable(node, shadow, flushed)
@@ -323,7 +338,7 @@ class FlushedIsDurable(Invariant):
 class EndedWriterWritesNothing(Invariant):
     """A token that has ended writes nothing, whoever still holds it; see `Faults` for who does."""
 
-    numbers = "10"
+    rules = "R16"
 
     def late_write(self, node: SimNode) -> None:
         store, token = node.store, node.ended
@@ -343,7 +358,7 @@ class EndedWriterWritesNothing(Invariant):
 class RestartLosesNothing(Invariant):
     """A killed process finds its whole log again; a power loss takes nothing that was flushed."""
 
-    numbers = "38, with section 2"
+    rules = "R7"
 
     def booted(self, node: SimNode, shadow: Shadow) -> None:
         assert node.store is not None
@@ -360,7 +375,7 @@ class RestartLosesNothing(Invariant):
 class CutIsDurable(Invariant):
     """What a finished cut took away, no start finds again."""
 
-    numbers = "section 2"
+    rules = "R41"
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
@@ -388,7 +403,7 @@ class CutIsDurable(Invariant):
 class CleanMeansComplete(Invariant):
     """A start is clean after a kill, and never clean when bytes may be gone unnoticed."""
 
-    numbers = "section 5"
+    rules = "R26"
 
     def booted(self, node: SimNode, shadow: Shadow) -> None:
         assert node.store is not None
@@ -402,9 +417,9 @@ class CleanMeansComplete(Invariant):
 
 
 class OnlyZerosBeyond(Invariant):
-    """38: every byte below the end has an entry with a good CRC, only zeros lie beyond."""
+    """Every byte below the end has an entry with a good CRC, only zeros lie beyond."""
 
-    numbers = "38"
+    rules = "R8"
 
     def sample(self, node: SimNode) -> None:
         wrong = self.world.layout.first_wrong(node, self.world.ledger.shadows[node.name])
@@ -415,7 +430,7 @@ class OnlyZerosBeyond(Invariant):
 class SnapshotIsFlushed(Invariant):
     """A state snapshot covers only what no loss of power can take."""
 
-    numbers = "section 4"
+    rules = "R50"
 
     def sample(self, node: SimNode) -> None:
         shadow = self.world.ledger.shadows[node.name]
@@ -428,23 +443,22 @@ class SnapshotIsFlushed(Invariant):
 
 
 class QueueFollowsLog(Invariant):
-    """20: queue entries are those of the confirmed log, dense, and never beyond confirm."""
+    """Queue entries are those of the confirmed log, dense, and never beyond confirm."""
 
-    numbers = "20"
+    rules = "R3, R49"
 
     def sample(self, node: SimNode) -> None:
         self.world.readers.compare_queues(node)
 
     def finished(self) -> None:
-        overtaken = self.world.overtaken()
         for node in self.world.nodes.values():
-            self.world.readers.compare_queues(node, complete=node.name not in overtaken)
+            self.world.readers.compare_queues(node, complete=True)
 
 
 class KeysFindRecords(Invariant):
     """A query for a key finds the confirmed records with it, newest first, and nothing else."""
 
-    numbers = "section 4"
+    rules = "R3, R50"
 
     def sample(self, node: SimNode) -> None:
         self.world.readers.compare_keys(node)
@@ -457,7 +471,7 @@ class KeysFindRecords(Invariant):
 class AckedIsFound(Invariant):
     """What a producer was told is confirmed is in the confirmed log, once, in every store."""
 
-    numbers = "3, 18"
+    rules = "R46, R47"
 
     def finished(self) -> None:
         places = self.world.contents.places
@@ -479,7 +493,7 @@ class ReaderFindsAcknowledged(Invariant):
     And in a healed world there is an answer.
     """
 
-    numbers = "readers"
+    rules = "R53"
 
     def asked(self, wrong: str) -> None:
         self.fail(wrong)
@@ -490,14 +504,20 @@ class ReaderFindsAcknowledged(Invariant):
 
 
 class KeepsWhatIsNeeded(Invariant):
-    """Retention drops nothing above confirm, dispatched, flushed or the older snapshot."""
+    """Retention drops nothing above confirm, dispatched, flushed or the older snapshot.
 
-    numbers = "section 4"
+    A snapshot that is kept twice counts as the older one, too.
+    """
+
+    rules = "R51"
 
     def started(self, node: SimNode, start: int) -> None:
         store = node.store
         assert store is not None
-        names = sorted(int(name) for name in node.disk.list("twinlog/state") if name.isdigit())
+        files = node.disk.list("twinlog/state")
+        names = sorted(
+            int(name[:20]) for name in files if name[:20].isdigit() and name[20:] in ("", ".twin")
+        )
         older = names[-2] if len(names) > 1 else 0
         limit = min(store.confirm, store.dispatched, store.flushed, older)
         if start > limit:
@@ -515,6 +535,7 @@ ALL: tuple[type[Invariant], ...] = (
     ConfirmBehindEnd,
     ConfirmNeverFalls,
     TruncateOnlyUnconfirmed,
+    GivesUpOnlyOutside,
     AckedIsHeld,
     FlushedIsDurable,
     EndedWriterWritesNothing,
@@ -544,6 +565,7 @@ class Court:
         self.booted = self._having("booted")
         self.grew = self._having("grew")
         self.cut = self._having("cut")
+        self.began_again = self._having("began_again")
         self.flushed = self._having("flushed")
         self.confirmed = self._having("confirmed")
         self.started = self._having("started")

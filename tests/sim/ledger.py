@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from twinlog.layout import BatchEntry
+from twinlog.format.batch_index import BatchEntry
 
 
 class Violation(Exception):
@@ -169,6 +169,20 @@ class Ledger:
         if shadow.end != end:
             raise Violation("EveryByteHasEntry", f"{shadow.name}: cut to {end}, inside a batch")
         shadow.matched = min(shadow.matched, count)
+
+    def begin_again(self, shadow: Shadow, start: int) -> None:
+        """A store deleted its log; from ``start`` on it stands for the confirmed log before it.
+
+        Raises:
+            Violation: ``start`` is not confirmed, or no batch border.
+        """
+        count = next((n for n, one in enumerate(self.canon) if one.end > start), len(self.canon))
+        shadow.batches = self.canon[:count]
+        shadow.end = shadow.flushed = shadow.confirm = start
+        shadow.confirm_floor = max(shadow.confirm_floor, start)
+        shadow.matched = count
+        if not shadow.batches or shadow.batches[-1].end != start:
+            raise Violation("ConfirmedStays", f"{shadow.name} begins again at {start}")
 
     def match(self, shadow: Shadow) -> None:
         """Move ``matched`` as far as it goes."""

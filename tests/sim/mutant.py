@@ -41,7 +41,7 @@ class Mutant:
     """One rule removed.
 
     Attributes:
-        name: As in the protocol's lists.
+        name: As in docs/protocol.md.
         rule: The rule that is gone.
         apply: Replaces production functions.
         bend: Changes a drawn plan towards where the rule matters.

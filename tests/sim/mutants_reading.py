@@ -8,30 +8,30 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from node.answers import Answers
-from node.finds import Answer, Finds
-from node.reads import Standing
-from storage.epoch_history import Epoch
-from storage.key_query import Lookup
+from node.clients.freshness import Freshness
+from node.clients.lookups import Lookups
+from node.clients.searches import Answer, Finds
+from storage.key_index.search import Lookup
 from tests.sim.mutant import Mutant, Patches, bend
 from tests.sim.swarm import Plan
 from twinlog.errors import TwinlogError
+from twinlog.format.epoch_history import Epoch
 
 _BEHIND = bend(failover=0.4, kill=0.3, all_killed=0.1)
 
 
 def _settled_without_confirm(patches: Patches) -> None:
-    def knows(self: Standing, epochs: Sequence[Epoch], confirm: int) -> bool:
+    def knows(self: Freshness, epochs: Sequence[Epoch], confirm: int) -> bool:
         return self.role == "master"
 
-    patches.set(Standing, "knows", knows)
+    patches.set(Freshness, "knows", knows)
 
 
 def _settled_without_dispatch(patches: Patches) -> None:
-    def settled(self: Answers, standing: Standing) -> bool:
-        return standing.knows(self._store.epochs, self._store.confirm)
+    def settled(self: Lookups, freshness: Freshness) -> bool:
+        return freshness.knows(self._store.epochs, self._store.confirm)
 
-    patches.set(Answers, "_settled", settled)
+    patches.set(Lookups, "_settled", settled)
 
 
 def _search_says_nothing(patches: Patches) -> None:
@@ -45,10 +45,10 @@ def _search_says_nothing(patches: Patches) -> None:
 
 
 def _slave_denies_topic(patches: Patches) -> None:
-    def doubted(self: Standing, error: TwinlogError) -> TwinlogError:
+    def doubted(self: Freshness, error: TwinlogError) -> TwinlogError:
         return error
 
-    patches.set(Standing, "doubted", doubted)
+    patches.set(Freshness, "doubted", doubted)
 
 
 def _in_slices(plan: Plan) -> None:

@@ -1,6 +1,6 @@
 """Mutants of the replication core and of the register.
 
-Names are those of the protocol's lists. The functions exist under these names so that they can be
+Names are those of docs/protocol.md. The functions exist under these names so that they can be
 taken away one by one; when one is renamed, its mutant fails with a KeyError before it runs.
 
 Not here: mutants of the store (`tests.sim.mutants_storage`), how they are hunted
@@ -11,22 +11,26 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from replication import register_rules, slave_session
-from replication.commands import TakeToken
-from replication.context import Context
-from replication.core import ReplicaCore
-from replication.driver import Driver
-from replication.following import FollowingMaster
-from replication.frames import Ack, Append, HelloOk
-from replication.group_state import GroupState
-from replication.in_sync import InSyncSet
-from replication.master_session import MasterSession
-from replication.mastership import Mastership
-from replication.register import Register
-from replication.register_ops import AlterInSync
-from replication.shipment import Shipments
-from storage.checkpoint import PromiseFile
+from replication.core import peer_checks
+from replication.core.commands import TakeToken
+from replication.core.context import Context
+from replication.core.following import Following
+from replication.core.in_sync import InSyncSet
+from replication.core.leading import Leading
+from replication.core.master_session import MasterSession
+from replication.core.messages import Ack, Append, HelloOk
+from replication.core.promises import Promises
+from replication.core.replica import ReplicaCore
+from replication.core.waiters import Waiters
+from replication.driver.driver import Driver
+from replication.driver.outgoing_batches import OutgoingBatches
+from replication.register import rules as register_rules
+from replication.register.group_state import GroupState
+from replication.register.operations import AlterInSync
+from replication.register.register import Register
+from storage.marks.promise import PromiseFile
 from tests.sim.mutant import Mutant, Patches, always, bend
+from tests.sim.swarm import Plan
 
 _DEPOSED = bend(failover=0.3, partition=0.3, one_way=0.3, pause=0.2, coordinator_cut=0.3)
 _LOSSES = bend(power=0.25, failover=0.25, kill=0.1, pause=0.1)
@@ -75,7 +79,7 @@ def _suspect_not_complete(patches: Patches) -> None:
 
 
 def _blame_slave(patches: Patches) -> None:
-    patches.set(Shipments, "damage_at", always(None))
+    patches.set(OutgoingBatches, "damage_at", always(None))
 
 
 def _unclean_elect(patches: Patches) -> None:
@@ -99,12 +103,12 @@ def _no_promise_first(patches: Patches) -> None:
         real(self, now, state)
         self._act(now)
 
-    patches.set(ReplicaCore, "has_promised", always(True))
+    patches.set(Promises, "has_promised", always(True))
     patches.set(ReplicaCore, "see", see)
 
 
 def _adopt_foreign_isr(patches: Patches) -> None:
-    patches.set(ReplicaCore, "is_our_reign", always(True))
+    patches.set(ReplicaCore, "is_our_leadership", always(True))
 
 
 def _same_epoch_restart(patches: Patches) -> None:
@@ -122,7 +126,7 @@ def _same_epoch_restart(patches: Patches) -> None:
     _act = ReplicaCore.__dict__["_act"]
     patches.set(register_rules, "leaderless", keep)
     patches.set(ReplicaCore, "_act", lead_again)
-    patches.set(ReplicaCore, "may_begin_reign", always(True))
+    patches.set(ReplicaCore, "may_begin_leading", always(True))
 
 
 def _volatile_promise(patches: Patches) -> None:
@@ -130,15 +134,15 @@ def _volatile_promise(patches: Patches) -> None:
 
 
 def _trunc_hw(patches: Patches) -> None:
-    real = slave_session.judge_hello_ok
+    real = peer_checks.judge_hello_ok
 
-    def judge(ok: HelloOk, own: slave_session.Own, *rest: object) -> slave_session.Verdict:
+    def judge(ok: HelloOk, own: peer_checks.Own, *rest: object) -> peer_checks.Verdict:
         verdict = real(ok, own, *rest)  # type: ignore[arg-type]
-        if isinstance(verdict, slave_session.Agreed):
-            return slave_session.Agreed(min(verdict.point, own.confirm))
+        if isinstance(verdict, peer_checks.Agreed):
+            return peer_checks.Agreed(min(verdict.point, own.confirm))
         return verdict
 
-    patches.set(slave_session, "judge_hello_ok", judge)
+    patches.set(peer_checks, "judge_hello_ok", judge)
 
 
 def _trunc_to_co(patches: Patches) -> None:
@@ -149,27 +153,27 @@ def _trunc_to_co(patches: Patches) -> None:
         if command.token.role == "master" and self.store.confirm < self.store.end:
             job = self.store.cut_job(command.token, self.store.confirm)
             job.run()
-            self.store.finish(job)
+            self.store.jobs.finish(job)
 
     patches.set(Driver, "_do_take", take)
 
 
 def _cut_below_confirm(patches: Patches) -> None:
     _unclean_elect(patches)
-    patches.set(slave_session, "keeps_confirmed", always(True))
+    patches.set(peer_checks, "keeps_confirmed", always(True))
 
 
 def _confirm_own_end(patches: Patches) -> None:
-    real = FollowingMaster.__dict__["_follow_confirm"]
+    real = Following.__dict__["_follow_confirm"]
 
-    def follow(self: FollowingMaster, confirm: int) -> None:
+    def follow(self: Following, confirm: int) -> None:
         real(self, self._context.log.end)
 
-    patches.set(FollowingMaster, "_follow_confirm", follow)
+    patches.set(Following, "_follow_confirm", follow)
 
 
 def _ack_before_fsync(patches: Patches) -> None:
-    patches.set(Mastership, "quality_of", lambda self, ack: ack.end)
+    patches.set(Leading, "quality_of", lambda self, ack: ack.end)
 
 
 def _leader_no_fsync(patches: Patches) -> None:
@@ -177,12 +181,12 @@ def _leader_no_fsync(patches: Patches) -> None:
 
 
 def _ack_before_entry(patches: Patches) -> None:
-    real = FollowingMaster.__dict__["_on_append"]
+    real = Following.__dict__["_on_append"]
 
-    def on_append(self: FollowingMaster, now: float, append: Append) -> None:
-        from replication import commands, frames
+    def on_append(self: Following, now: float, append: Append) -> None:
+        from replication.core import commands, messages
 
-        entries = frames.unpack_entries(append.entries)
+        entries = messages.unpack_entries(append.entries)
         if entries and self.streaming and self.conn is not None:
             end, context = entries[-1].end, self._context
             flushed, revision = context.log.flushed, context.promise.revision
@@ -190,17 +194,17 @@ def _ack_before_entry(patches: Patches) -> None:
             context.do(commands.Send(self.conn, ack))
         real(self, now, append)
 
-    patches.set(FollowingMaster, "_on_append", on_append)
+    patches.set(Following, "_on_append", on_append)
 
 
 def _no_revision_in_ack(patches: Patches) -> None:
     patches.set(InSyncSet, "shows_revision", always(True))
-    patches.set(FollowingMaster, "may_ack", always(True))
+    patches.set(Following, "may_ack", always(True))
 
 
 def _register_restored(patches: Patches) -> None:
     patches.set(Register, "_knows", always(True))
-    patches.set(ReplicaCore, "is_older", always(False))
+    patches.set(Promises, "is_older", always(False))
 
 
 def _changes_before_reports(patches: Patches) -> None:
@@ -219,7 +223,18 @@ def _propose_without_revision(patches: Patches) -> None:
     patches.set(register_rules, "_RULES", rules)
 
 
+def _waiters_outlive_leadership(patches: Patches) -> None:
+    patches.set(Waiters, "drain", always([]))
+
+
+def _patient(plan: Plan) -> None:
+    _DEPOSED(plan)
+    plan.append_deadline = 30.0
+
+
 MUTANTS = (
+    Mutant("waiters_outlive_leadership", "the end of a leadership answers all that waits: unknown",
+           _waiters_outlive_leadership, _patient),
     Mutant("no_minisr", "confirm needs min_isr recorded members", _no_minisr, _LOSSES),
     Mutant("no_co_expand", "a joining slave has all that is confirmed", _no_co_expand,
            bend(stream_cut=0.5, kill=0.2, failover=0.2)),
@@ -247,10 +262,10 @@ MUTANTS = (
            _LOSSES,
            redundant="a registration is a new revision, and a proposal names the one it changes"),
     Mutant("no_epoch_in_ack", "acknowledgements count in their epoch", _no_epoch_in_ack, _DEPOSED,
-           redundant="a link belongs to one reign and is closed with it"),
+           redundant="a link belongs to one leadership and is closed with it"),
     Mutant("no_promise_first", "nothing is acted upon before its promise is on disk",
            _no_promise_first, _LOSSES),
-    Mutant("adopt_foreign_isr", "another leader in the register ends the reign",
+    Mutant("adopt_foreign_isr", "another leader in the register ends the leadership",
            _adopt_foreign_isr, _DEPOSED),
     Mutant("same_epoch_restart", "no second life in the same epoch", _same_epoch_restart,
            bend(kill=0.4, power=0.2)),

@@ -1,6 +1,6 @@
 """Mutants of the store.
 
-Names are those of the protocol's lists; see `tests.sim.mutant`. Where the rule is about a call that
+Names are those of docs/protocol.md; see `tests.sim.mutant`. Where the rule is about a call that
 the disk carries out, the mutant takes the call away at the place that makes it.
 
 Not here: mutants of replication (`tests.sim.mutants_replication`).
@@ -11,31 +11,34 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from storage import appender, cut, opening
-from storage.appender import Appender
-from storage.batch_index import BatchIndex, index_path
-from storage.checkpoint import CheckpointFile, Trusted
-from storage.commit_log import CommitLog
-from storage.consume_queue import Unflushed
-from storage.disk import Disk
-from storage.epoch_history import EpochRecord
-from storage.front import Front
-from storage.key_index import Flush as IndexFlush
-from storage.key_index import KeyIndex
-from storage.producers import Producers
-from storage.receiver import Receiver
-from storage.recovery import Found
-from storage.recovery import Plan as RecoveryPlan
-from storage.sections import Outcome, Section, SectionResult
-from storage.segment import Segment, log_path
-from storage.state import Layers
+from storage.append import appender
+from storage.append.appender import Appender
+from storage.append.receiver import Receiver
+from storage.disk.disk import Disk
+from storage.key_index.index import Flush as IndexFlush
+from storage.key_index.index import KeyIndex
+from storage.log.batch_index import BatchIndex, index_path
+from storage.log.commit_log import CommitLog
+from storage.log.epoch_history import EpochRecord
+from storage.log.segment import Segment, log_path
+from storage.marks.checkpoint import CheckpointFile, Trusted
+from storage.queues.consume_queue import Unflushed
+from storage.recovery import open as opening
+from storage.recovery import truncate
+from storage.recovery.log_end import Found
+from storage.recovery.log_end import Plan as RecoveryPlan
+from storage.retention.removal import LogHead
+from storage.state.layers import Layers
+from storage.state.producers import Producers
+from storage.state.sections import Outcome, Section, SectionResult
 from storage.store import Store
 from storage.token import Token
-from tests.fakes.disk import FakeDisk, FakeMapping
+from tests.fakes.disk import FakeDisk
+from tests.fakes.files import FakeMapping
 from tests.sim.mutant import Mutant, Patches, always, bend
 from tests.sim.swarm import Plan
+from twinlog.format.batch_index import KIND_EPOCH, KIND_REBUILT, KIND_RECORDS, BatchEntry
 from twinlog.kernels import crc32c, verify_records
-from twinlog.layout import KIND_EPOCH, KIND_REBUILT, KIND_RECORDS, BatchEntry
 
 _POWER = bend(power=0.3, failover=0.15, kill=0.1)
 
@@ -81,7 +84,7 @@ def _no_wipe(patches: Patches) -> None:
 
 
 def _index_not_cut(patches: Patches) -> None:
-    patches.set(cut, "_zero_index", always(None))
+    patches.set(truncate, "_zero_index", always(None))
 
 
 def _lazy_trunc(patches: Patches) -> None:
@@ -102,7 +105,7 @@ def _lazy_trunc(patches: Patches) -> None:
 
 
 def _no_intent(patches: Patches) -> None:
-    patches.set(cut, "read_intent", always(None))
+    patches.set(truncate, "read_intent", always(None))
 
 
 def _no_second_token_check(patches: Patches) -> None:
@@ -252,16 +255,16 @@ def _snapshot_above_flushed(patches: Patches) -> None:
 
 
 def _filler_of_old_epoch(patches: Patches) -> None:
-    real = CommitLog.__dict__["filler"]
+    real = CommitLog.fill_up
 
-    def filler(self: CommitLog, epoch: int) -> BatchEntry:
-        return real(self, self.history.last)  # type: ignore[no-any-return]
+    def fill_up(self: CommitLog, epoch: int, op: str) -> None:
+        real(self, self.history.last, op)
 
-    patches.set(CommitLog, "filler", filler)
+    patches.set(CommitLog, "fill_up", fill_up)
 
 
 def _names_not_flushed(patches: Patches) -> None:
-    from storage import commit_log
+    from storage.log import commit_log
 
     patches.set(commit_log, "flush_names", always(None))
 
@@ -272,7 +275,7 @@ def _no_take_back(patches: Patches) -> None:
 
 def _dispatch_beyond_confirm(patches: Patches) -> None:
     def dispatch(self: Store, max_bytes: int, *, wall_ms: int = 0) -> bool:
-        return self._derived.dispatcher.step(self.end, max_bytes)
+        return self._opened.derived.dispatcher.step(self.end, max_bytes)
 
     patches.set(Store, "dispatch", dispatch)
 
@@ -329,10 +332,10 @@ def _buffering(change: Callable[[Plan], None]) -> Callable[[Plan], None]:
 
 
 def _retention_below_snapshot(patches: Patches) -> None:
-    def limit(self: Front, confirm: int) -> int:
+    def limit(self: LogHead, confirm: int) -> int:
         return min(confirm, self._log.flushed)
 
-    patches.set(Front, "limit", limit)
+    patches.set(LogHead, "limit", limit)
 
 
 def _retention_without_mark(patches: Patches) -> None:
@@ -433,7 +436,8 @@ MUTANTS = (
     Mutant("keys_not_cut", "a cut takes its entries out of the key index", _keys_not_cut,
            bend(failover=0.4, partition=0.3),
            redundant="nothing above confirm is entered, and a cut below it is a damaged store's"),
-    Mutant("keys_not_flushed", "the index of a snapshot is durable", _keys_not_flushed, _POWER),
+    Mutant("keys_not_flushed", "the index of a snapshot is durable", _keys_not_flushed,
+           bend(power=0.3, restart=0.3, kill=0.1)),
     Mutant("dispatch_beyond_confirm", "queues end at the confirm offset",
            _dispatch_beyond_confirm, bend(failover=0.3, partition=0.3)),
 )  # fmt: skip

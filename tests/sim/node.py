@@ -17,18 +17,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from replication.driver import Driver
+from replication.driver.driver import Driver
 from replication.settings import ReplicationSettings
 from storage import Job, SectionResult, Store, StoreSettings, Token, Who
 from storage.errors import DiskError
-from storage.retention import RetentionSettings
-from storage.state import CreateTopic
+from storage.settings import RetentionSettings
+from storage.state.controls import CreateTopic
 from tests.fakes.disk import FakeDisk
 from tests.fakes.faults import SimulatedCrash
 from tests.sim.contents import BATCH_TOPIC
 from tests.sim.ledger import Violation
-from twinlog import wire
-from twinlog.layout import BatchEntry
+from twinlog.format.batch_index import BatchEntry
+from twinlog.wire import frames
 
 if TYPE_CHECKING:
     from tests.sim.clients import Request
@@ -148,6 +148,7 @@ class SimNode:
                 first=plan.first,
                 in_sync_min=plan.in_sync_min,
                 ack="durable" if plan.quality == "durable" else "received",
+                failover="automatic" if plan.failover == "automatic" else "manual",
                 dispatch_bytes=plan.slice_bytes,
             ),
             self,
@@ -182,6 +183,8 @@ class SimNode:
     def _end(self, cause: str, *, power: bool) -> None:
         world = self.world
         world.trace(self.name, "end", cause)
+        if not power and self.driver is not None:
+            world.coordinator.hang_up(self.name, self.driver.core.context.session)
         self.alive = False
         self.paused = False
         self.cause = cause
@@ -363,17 +366,17 @@ class SimNode:
 
     # -- Outside
 
-    def send(self, conn: int, frame: wire.Frame) -> None:
+    def send(self, conn: int, frame: frames.Frame) -> None:
         """Put a frame on the wire; its bytes are those of this moment."""
         self.world.sending(self, frame)
         if self.world.plan.wire:
-            head, payload = wire.encode(frame)
-            reader = wire.FrameReader()
+            head, payload = frames.encode(frame)
+            reader = frames.FrameReader()
             reader.feed(bytes(head) + bytes(payload))
             copied = reader.next()
             assert copied is not None
         else:
-            copied = wire.Frame(
+            copied = frames.Frame(
                 frame.type,
                 flags=frame.flags,
                 epoch=frame.epoch,
@@ -484,7 +487,7 @@ class SimNode:
             now,
             request.store_sections(),
             ack=request.producer.acknowledge,
-            deadline=now + 2.0,
+            deadline=now + self.world.plan.append_deadline,
             reply=reply,
         )
 
@@ -531,8 +534,8 @@ class SimNode:
 
     def acts_in_epoch(self) -> int | None:
         """Epoch in which this node acts as master, None when it does not."""
-        reign = self.driver.core.mastership if self.driver is not None else None
-        return reign.epoch if reign is not None else None
+        leading = self.driver.core.leading if self.driver is not None else None
+        return leading.epoch if leading is not None else None
 
     def session(self) -> int:
         """Session of this process, 0 before it has one."""

@@ -78,6 +78,22 @@ class Operator:
             self._caring = True
             self._look()
 
+    def _vouch(self) -> None:
+        """Speak for replicas that lost what they saw, once all run and none has seen more.
+
+        Without it a group that loses the disks of a majority while its coordinator is away waits.
+        """
+        coordinator, stores = self.world.coordinator, []
+        missing = coordinator.missing
+        for node in self.world.nodes.values():
+            if node.store is None:
+                return
+            stores.append(node.store)
+        newest = max(store.promise.revision for store in stores)
+        if missing and newest <= coordinator.state.revision:
+            self.world.trace("oper", "vouch", ",".join(missing))
+            coordinator.order_vouch(missing)
+
     def _look(self) -> None:
         world = self.world
         world.schedule.after(_CARE, self._look)
@@ -90,6 +106,7 @@ class Operator:
                 node.kill(power=False)
                 node.wipe()
                 node.boot()
+        self._vouch()
         master = world.newest_master()
         state = world.coordinator.state
         if master is not None and master.name == state.leader:

@@ -9,11 +9,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from storage.errors import DiskFull
-from storage.key_query import RESULTS_MAX, KeyQuery
-from tests.crash.workbench import find_key
+from storage.key_index.search import RESULTS_MAX, KeyQuery
 from tests.sim.contents import LIGHTS
 from tests.sim.ledger import Violation
-from twinlog.errors import CorruptionError, UnknownTopic
+from tests.stores.workbench import find_key
+from twinlog.errors import Busy, CorruptionError, UnknownTopic
 
 if TYPE_CHECKING:
     from tests.sim.node import SimNode
@@ -44,7 +44,7 @@ class Readers:
         queue = rng.randrange(world.topic_queues[topic])
         if not node.alive or node.paused or node.store is None or node.name in world.rotten:
             return
-        if topic not in node.store.topics():
+        if topic not in node.store.reads.topics():
             return
         start, end = self._range(node, topic, queue)
         self.read(node, topic, queue, rng.randint(start, end))
@@ -54,7 +54,7 @@ class Readers:
         assert node.store is not None
         node.disk.faults.asleep = True
         try:
-            return node.store.queue_range(topic, queue)
+            return node.store.reads.queue_range(topic, queue)
         except UnknownTopic:
             if topic not in LIGHTS:
                 raise
@@ -66,8 +66,14 @@ class Readers:
         """Read once; returns the queue offset after what came."""
         assert node.store is not None
         node.disk.faults.asleep = True
-        result = node.store.read(topic, queue, at, max_bytes=_READ_BYTES, max_records=most)
-        node.disk.faults.asleep = False
+        try:
+            result = node.store.reads.read(
+                topic, queue, at, max_bytes=_READ_BYTES, max_records=most
+            )
+        except Busy:
+            return at  # the log is being deleted to begin again; a reader asks again
+        finally:
+            node.disk.faults.asleep = False
         self.reads += 1
         rows = self.world.contents.queues.get((topic, queue), [])
         data = b"".join(bytes(piece) for piece in result.slices)
@@ -107,7 +113,7 @@ class Readers:
         """
         if not node.alive or node.store is None:
             return
-        known, store = node.store.topics(), node.store
+        known, store = node.store.reads.topics(), node.store
         for (topic, key), rows in self.world.contents.keyed.items():
             if topic not in known:
                 continue
@@ -129,7 +135,7 @@ class Readers:
                 raise Violation(
                     "KeysFindRecords", f"{node.name} {topic}#{key}: {found}, log has {wanted}"
                 )
-        if notes := store.index_notes():
+        if notes := store.reads.index_notes():
             raise Violation("KeysFindRecords", f"{node.name}: {notes[0]}")
 
     def compare_queues(self, node: SimNode, *, complete: bool = False) -> None:
@@ -142,7 +148,7 @@ class Readers:
         """
         if not node.alive or node.store is None:
             return
-        known = node.store.topics()
+        known = node.store.reads.topics()
         for (topic, queue), rows in self.world.contents.queues.items():
             if topic not in known and topic not in LIGHTS:
                 if complete and topic in self.world.topics:

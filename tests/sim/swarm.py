@@ -51,6 +51,7 @@ class Plan:
         first: The node configured as the first master, if any.
         in_sync_min: Least in-sync.
         quality: ``received`` or ``durable``.
+        failover: ``manual``: the operator gives the orders; ``automatic``: the coordinator, too.
         flush: ``sync``, ``async`` or ``async-buffered``.
         segment_size: Bytes of a log file.
         page_size: Bytes of a disk page.
@@ -66,6 +67,8 @@ class Plan:
         keep_files: Files of the log that are kept; 0 keeps all.
         batches: There is a topic whose records may hold several messages.
         lights: Records of other topics go to light queues as well.
+        append_deadline: How long an append waits before its outcome is unknown, seconds; a long
+            one waits across changes of master.
         slice_bytes: So much is entered into the queues in one turn.
     """
 
@@ -74,6 +77,7 @@ class Plan:
     first: str | None = "n1"
     in_sync_min: int = 2
     quality: str = "received"
+    failover: str = "manual"
     flush: str = "async"
     segment_size: int = 32 * 1024
     page_size: int = 4096
@@ -90,6 +94,7 @@ class Plan:
     batches: bool = False
     lights: bool = False
     slice_bytes: int = 4 * 1024 * 1024
+    append_deadline: float = 2.0
 
 
 def draw(seed: int) -> Plan:
@@ -100,6 +105,7 @@ def draw(seed: int) -> Plan:
     plan.first = rng.choice(("n1", "n1", None))
     plan.in_sync_min = rng.choices((1, 2, 3), (2, 7, 1 if count > 3 else 0))[0]
     plan.quality = rng.choice(("received", "durable"))
+    plan.failover = Random(f"failover {seed}").choice(("manual", "automatic"))
     plan.flush = rng.choice(("sync", "async"))
     if plan.flush == "async" and Random(f"pool {seed}").random() < 0.4:
         plan.flush = "async-buffered"  # drawn apart: other seeds keep their plans
@@ -121,6 +127,10 @@ def draw(seed: int) -> Plan:
     slices = Random(f"slices {seed}")
     if slices.random() < 0.2:
         plan.slice_bytes = slices.choice((1024, 4096, 16 * 1024))
+    if Random(f"deadline {seed}").random() < 0.3:
+        plan.append_deadline = 30.0  # the default of production
+    if Random(f"burst {seed}").random() < 0.15:
+        plan.pause_between_sends /= 6  # windows are full when something fails
     if rng.random() < 0.25:
         return plan
     wanted = rng.choice((0.15, 0.3, 0.6))

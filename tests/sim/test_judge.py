@@ -9,7 +9,7 @@ from crc32c import crc32c
 
 from tests.sim.contents import Contents
 from tests.sim.ledger import Batch, Ledger, Violation
-from twinlog.layout import BatchEntry
+from twinlog.format.batch_index import BatchEntry
 
 
 def entry(start: int, length: int, epoch: int, crc: int = 1, kind: int = 0) -> BatchEntry:

@@ -1,4 +1,4 @@
-"""A slave that was away too long: its log ends below the master's start, and everybody says so."""
+"""A slave that was away too long: its log ends below the master's start, and it begins again."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from storage.retention import RetentionSettings
+from storage.settings import RetentionSettings
 from tests.sim import node as sim_node
 from tests.sim.swarm import Plan
 from tests.sim.world import START_SECONDS, World
@@ -28,10 +28,10 @@ def running(plan: Plan) -> World:
     return world
 
 
-def test_a_slave_that_was_overtaken_is_told_to_be_made_anew(
+def test_a_slave_that_was_overtaken_begins_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It is refused with RESEED, waits, is not taken for damaged, and the others go on."""
+    """It deletes its log, follows from the master's oldest file on, and joins the in-sync set."""
     real = sim_node.retention_of
 
     def impatient(plan: Plan) -> RetentionSettings | None:
@@ -53,8 +53,8 @@ def test_a_slave_that_was_overtaken_is_told_to_be_made_anew(
     assert end < master.store.start
     confirm = master.store.confirm
     world.schedule.run_until(world.schedule.now + 10)
-    assert world.events["slave-refused"]
-    assert world.events["reseed-comes-later"]
-    assert "RESEED" in away.describe()
-    assert (away.store.end, away.store.damage) == (end, None)
-    assert master.store.confirm > confirm
+    assert world.events["beginning-again"]
+    assert away.store.damage is None
+    assert away.store.start >= master.store.start > end
+    assert away.store.end > confirm
+    assert "n3" in world.coordinator.state.isr

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.sim.mutant import Mutant, Patches
 from tests.sim.mutants import MUTANTS, hunt
 from tests.sim.run import Verdict, run_seed
 
@@ -71,6 +72,16 @@ def test_a_seed_is_a_run(verdicts: list[Verdict]) -> None:
             check=True,
         )
         assert f"trace={verdicts[3].digest} " in done.stdout
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_a_mutant_finds_the_rule_it_removes(mutant: Mutant) -> None:
+    """Every name that a mutant replaces still exists in production, so the table can be made."""
+    patches = Patches()
+    try:
+        mutant.apply(patches)
+    finally:
+        patches.undo()
 
 
 @pytest.mark.parametrize("name", sorted(QUICK))

@@ -12,26 +12,11 @@ from typing import Any
 import pytest
 
 from tests.spark.holding import VARIABLE
-from twinlog.spark.sessions import ARROW
+from tests.spark.settings import QUICK_JAVA, SETTINGS
 
 if find_spec("pyspark") is None:  # `test_extra` is what is skipped, so that it shows
     here = Path(__file__).parent.glob("test_*.py")
     collect_ignore = [path.name for path in here if path.name != "test_extra.py"]
-
-SETTINGS = {
-    "spark.sql.shuffle.partitions": "2",
-    "spark.driver.memory": "700m",
-    "spark.sql.session.timeZone": "UTC",
-    "spark.driver.extraJavaOptions": f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC {ARROW}",
-    "spark.log.level": "ERROR",
-    "spark.python.daemon.module": "tests.spark.forking",
-    "spark.sql.codegen.wholeStage": "false",
-}
-"""Of the shared session; the last two only spare time: rows are few, and workers many."""
-
-
-QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
-"""Of every JVM that lives for seconds: it starts in less time and compiles less."""
 
 
 @pytest.fixture(autouse=True)
@@ -76,6 +61,6 @@ def spark(tmp_path_factory: pytest.TempPathFactory, holds: Path) -> Iterator[Any
 @pytest.fixture(scope="session")
 def golden(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A store that RocketMQ wrote: 02-rollover, 1,400 records in ten files."""
-    from tests.golden.manifest import unpack
+    from tests.stores.golden import unpack
 
     return unpack("02-rollover", tmp_path_factory.mktemp("golden"))

@@ -22,7 +22,7 @@ MODULES = (
     "pyspark.sql.types",
     "pyspark.sql.worker.utils",
     "twinlog.spark",
-    "twinlog.spark.source",
+    "twinlog.spark.source.data_source",
 )
 
 if __name__ == "__main__":

@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from twinlog.outgoing import Section
-from twinlog.pipeline import Producer
+from twinlog.producer.blocking import Producer
+from twinlog.producer.section import Section
 
 VARIABLE = "TWINLOG_TEST_HOLD"
 SECONDS = 600.0
@@ -48,14 +48,15 @@ def install(environment: Mapping[str, str]) -> None:
 
     def held(producer: Producer, body: bytes, **more: Any) -> Section:
         section = send(producer, body, **more)
-        place = folder / producer._topic
+        topic, identity = producer._link._topic, producer._link._identity
+        place = folder / topic
         rows = producer.__dict__["rows"] = producer.__dict__.get("rows", 0) + 1
-        if producer._identity is None or not place.is_file() or rows != said(place)[0]:
+        if identity is None or not place.is_file() or rows != said(place)[0]:
             return section
         producer.flush()
-        (folder / f"{producer._topic}.held.{os.getpid()}").touch()
+        (folder / f"{topic}.held.{os.getpid()}").touch()
         end = time.monotonic() + SECONDS
-        while producer._identity[1] >= said(place)[1] and time.monotonic() < end:
+        while identity[1] >= said(place)[1] and time.monotonic() < end:
             time.sleep(0.02)
         return section
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.golden.manifest import manifest
+from tests.stores.golden import manifest
 
 
 def test_a_directory_is_read_row_for_row(spark: Any, golden: Path) -> None:

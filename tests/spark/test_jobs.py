@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 
 from cli.app import main
-from twinlog.spark.archive.job import ArchiveSettings, RestoreSettings, archive, restore
-from twinlog.spark.jobs import compare, rebuild, verify
-from twinlog.spark.jobs.engine import PlainEngine, SparkEngine, TaskError
+from twinlog.spark.archive.job import ArchiveSettings, archive
+from twinlog.spark.archive.restore import RestoreSettings, restore
+from twinlog.spark.engine.engine import PlainEngine, SparkEngine, TaskError
+from twinlog.spark.jobs.rebuild import job
+from twinlog.spark.jobs.verify import compare, directory
 
 
 def test_jobs_in_tasks_say_what_the_plain_engine_says(
@@ -19,10 +21,10 @@ def test_jobs_in_tasks_say_what_the_plain_engine_says(
 ) -> None:
     """verify, rebuild, compare, archive and restore, cut into many ranges."""
     engine, plain = SparkEngine(spark.sparkContext), PlainEngine()
-    checked = verify.VerifySettings(golden, split_bytes=20_000)
-    assert verify.run(engine, checked) == verify.run(plain, checked)
-    again = rebuild.RebuildSettings(golden, check=True, split_bytes=20_000)
-    assert rebuild.run(engine, again) == rebuild.run(plain, again)
+    checked = directory.VerifySettings(golden, split_bytes=20_000)
+    assert directory.run(engine, checked) == directory.run(plain, checked)
+    again = job.RebuildSettings(golden, check=True, split_bytes=20_000)
+    assert job.run(engine, again) == job.run(plain, again)
     archive(engine, ArchiveSettings(golden, tmp_path / "archive"))
     restore(engine, RestoreSettings(tmp_path / "archive", tmp_path / "back"))
     pair = compare.CompareSettings([golden, tmp_path / "back"], 20_000)

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.fixtures.processes import Processes
-from tests.spark.conftest import SETTINGS
-from tests.unit.twinlog.ours import Ours, sample
+from tests.spark.settings import SETTINGS
+from tests.stores.sample import Ours, sample
 from twinlog import Client
 from twinlog.spark.sink.settings import SOURCE_PROPERTY
 
@@ -98,7 +98,7 @@ import json, sys, time
 from pathlib import Path
 from twinlog.spark.sessions import start
 from twinlog.spark.sink.writer import StreamWriter
-from twinlog.spark.source import Source as TwinlogSource, fields_of
+from twinlog.spark.source.data_source import Source as TwinlogSource, fields_of
 settings, root, checkpoint, servers, marker = sys.argv[1:]
 class Hanging(StreamWriter):
     def commit(self, messages, batchId):

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from tests.fakes.archives import half_archived
-from tests.golden.manifest import unpack
-from twinlog.spark.archive.place import Place
-from twinlog.spark.jobs import tables
-from twinlog.spark.jobs.plain import thousandths
-from twinlog.spark.jobs.queries import QUERIES
+from tests.stores.archives import half_archived
+from tests.stores.golden import unpack
+from twinlog.spark.archive.archive_dir import ArchiveDir
+from twinlog.spark.jobs.reports import tables
+from twinlog.spark.jobs.reports.queries import QUERIES
+from twinlog.spark.jobs.reports.reference import thousandths
 
 
 @pytest.mark.parametrize(
@@ -32,7 +32,7 @@ def test_sql_and_plain_python_agree(
     case: str, names: tuple[str, ...], spark: Any, tmp_path: Path
 ) -> None:
     """Row for row, in the same order."""
-    origin = tables.Origin(unpack(case, tmp_path))
+    origin = tables.ReportSource(unpack(case, tmp_path))
     key = next((r.unique_id or "" for r in tables.records_of(origin) if r.unique_id), "")
     facts = tables.facts_of(origin, now=1_800_000_000_000, top=3, key=key)
     for name in names:
@@ -46,7 +46,7 @@ def test_an_archive_and_what_is_live(spark: Any, tmp_path: Path) -> None:
     """As plain Python says; the view ``archive`` has the segments, and is empty without one."""
     half_archived(tmp_path)
     archive = tmp_path / "archive"
-    origin = tables.Origin(tmp_path / "live", archive=archive)
+    origin = tables.ReportSource(tmp_path / "live", archive=archive)
     facts = tables.facts_of(origin)
     wanted = tables.report_on(None, QUERIES["delivery"], origin, facts).tables["rows"].rows
     assert {row[1] for row in wanted} == {"g1", "g2"}
@@ -57,11 +57,11 @@ def test_an_archive_and_what_is_live(spark: Any, tmp_path: Path) -> None:
             assert found == tables.report_on(None, QUERIES[name], one, facts).tables["rows"].rows
             assert found, name
     counted = "SELECT count(*), sum(records), max(end) FROM archive"
-    alone = tables.free_sql(spark, counted, tables.Origin(archive=archive), "topic")
-    segments = Place(archive).newest().segments
+    alone = tables.free_sql(spark, counted, tables.ReportSource(archive=archive), "topic")
+    segments = ArchiveDir(archive).newest().segments
     records = sum(one.records for one in segments)
     assert alone.tables["rows"].rows == [(len(segments), records, segments[-1].end)]
-    none = tables.free_sql(spark, counted, tables.Origin(tmp_path / "live"), "topic")
+    none = tables.free_sql(spark, counted, tables.ReportSource(tmp_path / "live"), "topic")
     assert none.tables["rows"].rows == [(0, None, None)]
 
 
@@ -71,10 +71,10 @@ def test_a_query_of_ones_own(spark: Any, golden: Path) -> None:
         spark,
         "SELECT m.topic, count(*) AS n, max(q.end) AS end FROM messages m "
         "JOIN queues q ON q.topic = m.topic AND q.queue_id = m.queue_id GROUP BY 1 ORDER BY 1",
-        tables.Origin(golden),
+        tables.ReportSource(golden),
         "topic,queue_id",
     )
-    origin = tables.Origin(golden)
+    origin = tables.ReportSource(golden)
     counts: dict[str, int] = {}
     for record in tables.records_of(origin):
         counts[record.topic] = counts.get(record.topic, 0) + record.queued
@@ -96,7 +96,7 @@ def test_what_a_query_answers_is_shown_as_it_is(
             spark,
             "SELECT timestamp_millis(id * 1500 - 1000) AS at, timestamp_millis(900000000000000) "
             "AS far, double('NaN') AS n, round(17 * 2 / 32, 3) AS x FROM range(3) ORDER BY id",
-            tables.Origin(golden),
+            tables.ReportSource(golden),
             "topic",
         )
     finally:

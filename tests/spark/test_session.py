@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.twinlog.ours import sample
+from tests.stores.sample import sample
 from twinlog.spark.errors import SourceError
 from twinlog.spark.sessions import ARROW, find_java, java_options, java_version, wrapped_java
 

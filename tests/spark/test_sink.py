@@ -16,16 +16,17 @@ import pytest
 
 from cli.app import main
 from tests.fixtures.processes import Processes
-from tests.unit.twinlog.ours import SEGMENT, Ours
+from tests.stores.sample import SEGMENT, Ours
 from twinlog import Client, Message
 from twinlog.errors import UsageError
-from twinlog.record import Record
+from twinlog.format.record import Record
 from twinlog.spark.archive.job import ArchiveSettings, archive
-from twinlog.spark.jobs import replay
-from twinlog.spark.jobs.engine import PlainEngine
-from twinlog.spark.jobs.replay import LEFT_BEHIND, ReplaySettings, run
+from twinlog.spark.engine.engine import PlainEngine
+from twinlog.spark.jobs.replay import job as replay
+from twinlog.spark.jobs.replay.job import run
+from twinlog.spark.jobs.replay.settings import LEFT_BEHIND, ReplaySettings
 from twinlog.spark.sink.settings import SOURCE_PROPERTY, Rate
-from twinlog.store_reader import StoreReader
+from twinlog.store.reader import StoreReader
 from twinlog.units import MiB
 
 

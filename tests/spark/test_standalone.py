@@ -20,14 +20,14 @@ from pathlib import Path
 import pytest
 
 from tests.fixtures.processes import Processes
-from tests.golden.manifest import unpack
-from tests.spark.conftest import QUICK_JAVA
 from tests.spark.holding import VARIABLE, Hold
+from tests.spark.settings import QUICK_JAVA
+from tests.stores.golden import unpack
 from twinlog import Client
-from twinlog.spark.archive.job import RestoreSettings, restore
-from twinlog.spark.archive.place import Place, sha256_of
-from twinlog.spark.jobs.engine import PlainEngine
-from twinlog.spark.jobs.report import Verdict
+from twinlog.spark.archive.archive_dir import ArchiveDir, sha256_of
+from twinlog.spark.archive.restore import RestoreSettings, restore
+from twinlog.spark.engine.engine import PlainEngine
+from twinlog.spark.engine.report import Verdict
 from twinlog.spark.sink.settings import SOURCE_PROPERTY
 
 pyspark = pytest.importorskip("pyspark", reason="the extra spark is not installed")
@@ -212,7 +212,7 @@ def test_executors_ask_nodes(cluster: Standalone, tmp_path: Path) -> None:
         report = json.loads((tmp_path / "archive.json").read_text())
         assert report["segments_added"] >= 3
         assert [one["state"] for one in report["told"]] == ["told", "told"]
-        for segment in Place(tmp_path / "archive").newest().segments:
+        for segment in ArchiveDir(tmp_path / "archive").newest().segments:
             log = nodes.config.node("n1").data / "commitlog" / f"{segment.base:020d}"
             assert segment.sha256 == sha256_of(log)
         asked = RestoreSettings(tmp_path / "archive", None, check=True)

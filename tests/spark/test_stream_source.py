@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tests.unit.twinlog.ours import sample
+from tests.stores.sample import sample
 
 
 def drain(spark: Any, root: Path, home: Path, **options: str) -> list[dict[str, Any]]:

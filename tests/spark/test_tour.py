@@ -33,7 +33,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    monkeypatch.setenv("FLIGHTS", str(ROOT / "cli" / "data" / "flights-2013-01.csv.gz"))
+    monkeypatch.setenv("FLIGHTS", str(ROOT / "cli" / "demo" / "data" / "flights-2013-01.csv.gz"))
     monkeypatch.setenv("TWINLOG_SPARK_ENGINE", "plain")
     monkeypatch.setenv("TWINLOG_TIMEOUT", "60s")
     yield tmp_path

@@ -3,7 +3,7 @@
 ``python -m tests.tidy.cover`` (``make cover``) runs `TESTS` with the plain kernels under coverage
 and names what none of them reached; arguments for pytest may follow, to look at less. Pure modules
 are the table in `tests.tidy.test_style`: what they decide can always be reached by a test that is
-quick, so a line that none reaches is a missing test, or code that nobody needs.
+quick, so a line that none reaches is a missing test, or code that is not needed.
 
 Property tests draw the examples of ``.ci/run``, the same each time: what only luck would reach
 needs a test of its own. The extra ``spark`` must be installed; no test that counts starts Spark.
@@ -23,10 +23,9 @@ from pathlib import Path
 import coverage
 import pytest
 
-from tests.tidy.test_style import PURE, ROOT
+from tests.tidy.test_style import PURE, files_of
 
-FOLDERS = ("client", "node", "node_config", "node_http", "node_status", "replication", "spark",
-           "spark_jobs", "storage", "twinlog")  # fmt: skip
+FOLDERS = ("node", "replication", "storage", "twinlog")
 TESTS = (
     *(f"tests/unit/{name}" for name in FOLDERS),
     "tests/properties",
@@ -38,11 +37,7 @@ TESTS = (
 
 def pure_files() -> list[str]:
     """Return the files of the pure modules."""
-    return [
-        str(ROOT / folder / f"{module}.py")
-        for folder, modules in PURE.items()
-        for module in sorted(modules)
-    ]
+    return [str(path) for path in files_of(PURE)]
 
 
 def gaps(report: dict[str, dict[str, dict[str, list[object]]]]) -> Iterator[str]:

@@ -9,16 +9,20 @@ Not here: the texts themselves. They stand with the models, tables and docstring
 
 from __future__ import annotations
 
+import ast
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from cli import help as cli_help
 from cli.failures import EXITS
-from node import config_pages, logs, metrics
-from replication.roles import MASTER_SESSION, ROLES, SLAVE_SESSION, diagrams
-from twinlog.spark import columns, options
+from cli.help import pages as cli_help
+from node.config import pages
+from node.observe import logs, metrics
+from replication.core.roles import MASTER_SESSION, ROLES, SLAVE_SESSION, diagrams
+from twinlog.spark.plan import columns, options
 
-DOCS = Path(__file__).parents[2] / "docs"
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
 
 _ABOUT_MACHINES: Mapping[str, str] = {
     ROLES.name: "What a node is. Every process begins fenced; only a new epoch makes a master.",
@@ -47,8 +51,8 @@ def state_machines() -> str:
     lines = [
         "# State machines",
         "",
-        "Drawn from the tables in `replication/roles.py`. A move that a table does not have must",
-        "not happen: the node stops.",
+        "Drawn from the tables in `replication/core/roles.py`. A move that a table does not have",
+        "must not happen: the node stops.",
     ]
     for name, drawn in diagrams().items():
         lines += ["", f"## {name[0].upper()}{name[1:]}", "", _ABOUT_MACHINES[name]]
@@ -56,12 +60,33 @@ def state_machines() -> str:
     return "\n".join([*lines, ""])
 
 
+def folders() -> str:
+    """Render ``docs/folders.md``: every folder of the source, and what its package says it is."""
+    lines = [
+        "# Folders",
+        "",
+        "The first sentence of each package. Imports point from `cli` down to `twinlog`;",
+        "`.importlinter` has the order of the folders inside a package.",
+        "",
+        "| folder | what is in it |",
+        "|---|---|",
+    ]
+    for top in ("cli", "node", "replication", "storage", "twinlog"):
+        for front in sorted((ROOT / top).rglob("__init__.py")):
+            said = ast.get_docstring(ast.parse(front.read_text(encoding="utf-8"))) or ""
+            sentence = re.split(r"(?<=\.)(?:\s|$)", said.replace("\n", " "), maxsplit=1)[0]
+            folder = front.parent.relative_to(ROOT).as_posix()
+            lines.append(f"| `{folder}/` | {sentence.replace('``', '`').replace('|', '/')} |")
+    return "\n".join([*lines, ""])
+
+
 PAGES: Mapping[str, Callable[[], str]] = {
     "cli.md": cli_help.reference,
     "events.md": logs.reference,
     "exit-codes.md": exit_codes,
+    "folders.md": folders,
     "metrics.md": metrics.reference,
-    "settings.md": config_pages.reference,
+    "settings.md": pages.reference,
     "spark/columns.md": columns.reference,
     "spark/options.md": options.reference,
     "state-machines.md": state_machines,

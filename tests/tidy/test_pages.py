@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from cli.failures import EXITS, Exit
-from cli.help import arguments, visible
+from cli.help.pages import arguments, visible
 from cli.tree import COMMANDS
-from node.config_sections import NODE_SECTIONS, SECTIONS, NodeSection, Section
-from node.logs import EVENTS
-from node.metrics import METRICS
-from replication.roles import MASTER_SESSION, ROLES, SLAVE_SESSION
+from node.config.sections import NODE_SECTIONS, SECTIONS, NodeSection, Section
+from node.observe.logs import EVENTS
+from node.observe.metrics import METRICS
+from replication.core.roles import MASTER_SESSION, ROLES, SLAVE_SESSION
 from tests.tidy.generate import PAGES, current
 
 ROOT = Path(__file__).parents[2]
@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.mark.parametrize("name", PAGES)
 def test_a_page_is_what_the_code_renders(name: str) -> None:
-    """Whoever changes a command, setting, figure, event or exit code writes its page anew."""
+    """A change of a command, setting, metric, event or exit code regenerates its page."""
     assert current(name) == PAGES[name](), "make docs"
 
 
@@ -61,7 +61,7 @@ def test_what_a_node_may_repeat_is_a_section() -> None:
     assert set(NODE_SECTIONS) <= set(SECTIONS)
 
 
-FROZEN = ["storage/settings.py", "replication/settings.py", "node/limits.py"]
+FROZEN = ["storage/settings.py", "replication/settings.py", "node/clients/limits.py"]
 
 
 @pytest.mark.parametrize("name", FROZEN)
@@ -83,7 +83,7 @@ def test_the_settings_of_a_layer_are_explained(name: str) -> None:
 
 
 def test_every_figure_has_help() -> None:
-    """A figure that nobody can read the meaning of is not a figure."""
+    """Each metric has a help text of at least three words, and a row in its page."""
     page = current("metrics.md")
     for figure in METRICS:
         assert len(figure.help.split()) > 2, figure.name
@@ -118,7 +118,7 @@ def test_every_move_is_drawn(table: object) -> None:
             assert line.count(":") <= 1
 
 
-WRITTEN = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
+WRITTEN = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*.md")])
 NAMED = re.compile(
     r"`((?:twinlog|storage|replication|node|cli|tests|docs|benchmarks|examples|deploy)/[\w./-]*\w/?)"
     r"(?:::(\w+))?`"
@@ -127,7 +127,7 @@ NAMED = re.compile(
 
 @pytest.mark.parametrize("path", WRITTEN, ids=lambda path: path.relative_to(ROOT).as_posix())
 def test_pages_name_files_that_exist(path: Path) -> None:
-    """A page that names a file or a test of ours names one that is there."""
+    """Every file and test of the tree that a page names exists."""
     for name, function in NAMED.findall(path.read_text(encoding="utf-8")):
         place = ROOT / name
         module = place.with_suffix(".py")
@@ -138,7 +138,7 @@ def test_pages_name_files_that_exist(path: Path) -> None:
 
 
 def test_pages_link_to_pages() -> None:
-    """A relative link leads to a file."""
+    """A relative link points to a file."""
     for path in WRITTEN:
         for link in re.findall(r"\]\((?!https?:)([^)#]+)[^)]*\)", path.read_text(encoding="utf-8")):
             assert (path.parent / link).exists(), f"{path.name} links to {link}"
@@ -156,7 +156,7 @@ def test_guarantees_name_invariants_of_the_simulator() -> None:
     assert named <= known
 
 
-TYPED = re.compile(r"twinlog ([a-z]+) ([a-z]+(?:-[a-z]+)*)([^\n]*)")
+TYPED = re.compile(r"(?<!\b[Aa] )(?<!\b[Tt]he )twinlog ([a-z]+) ([a-z]+(?:-[a-z]+)*)([^\n]*)")
 NO_COMMAND = {("spark", "progress")}
 """What only looks like a command: the name of a thread."""
 

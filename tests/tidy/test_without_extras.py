@@ -1,6 +1,7 @@
 """A newcomer's `uv run pytest`: without the extras every test file is taken, or left out by name.
 
-Not here: that what is left out shows as skipped (`tests/unit/spark/test_extra.py`, `tests/spark`).
+Not here: that what is left out shows as skipped (`tests/unit/twinlog/spark/test_extra.py`,
+`tests/spark`).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Compiled loops over records, with a plain Python twin for each.
 
 `TWINLOG_KERNELS` chooses: ``compiled`` (refuse to start without), ``python`` (the twins), ``auto``
-(the default: compiled if they are there and were built from the sources that lie beside them, else
-the twins; a stale build is reported by one warning). `which` tells what runs, `why` the reason.
+(the default: compiled if they exist and were built from the sources beside them, else the twins; a
+stale build is reported by one warning). `which` tells what runs, `why` the reason.
 
 The functions are described in `twinlog.kernels.plain`; codes in `twinlog.kernels.codes`.
 
@@ -17,89 +17,44 @@ import os
 import warnings
 from importlib.resources import files
 from types import ModuleType
-from typing import TYPE_CHECKING
 
 from twinlog.errors import UsageError
 from twinlog.kernels import plain, single
-from twinlog.kernels.codes import EXPLANATIONS, REFUSALS
-
-if TYPE_CHECKING:
-    from twinlog.kernels.columns import decode_columns, record_starts
-    from twinlog.kernels.match import match_entries
-    from twinlog.kernels.plain import (
-        Buffer,
-        SectionEncoder,
-        bodies_digest,
-        check_section,
-        crc32,
-        crc32c,
-        enter_keys,
-        find_properties,
-        find_property,
-        gather_queues,
-        gather_units,
-        java_hash,
-        key_hash,
-        link_cells,
-        patch_section,
-        pick_properties,
-        scan_keys,
-        scan_queues,
-        split_properties,
-        split_record,
-        store_timestamp_last,
-        tags_code,
-        unlink_cells,
-        verify_records,
-        walk,
-    )
-    from twinlog.kernels.single import (
-        frame_head,
-        place_batch,
-        place_section,
-        place_sections,
-        take_frame,
-    )
-
-__all__ = [
-    "EXPLANATIONS",
-    "REFUSALS",
-    "Buffer",
-    "SectionEncoder",
-    "bodies_digest",
-    "check_section",
-    "crc32",
-    "crc32c",
-    "decode_columns",
-    "enter_keys",
-    "find_properties",
-    "find_property",
-    "frame_head",
-    "gather_queues",
-    "gather_units",
-    "java_hash",
-    "key_hash",
-    "link_cells",
-    "match_entries",
-    "patch_section",
-    "pick_properties",
-    "place_batch",
-    "place_section",
-    "place_sections",
-    "record_starts",
-    "scan_keys",
-    "scan_queues",
-    "split_properties",
-    "split_record",
-    "store_timestamp_last",
-    "tags_code",
-    "take_frame",
-    "unlink_cells",
-    "verify_records",
-    "walk",
-    "which",
-    "why",
-]
+from twinlog.kernels.codes import EXPLANATIONS as EXPLANATIONS
+from twinlog.kernels.codes import REFUSALS as REFUSALS
+from twinlog.kernels.columns import decode_columns as decode_columns
+from twinlog.kernels.columns import record_starts as record_starts
+from twinlog.kernels.match import match_entries as match_entries
+from twinlog.kernels.plain import Buffer as Buffer
+from twinlog.kernels.plain import SectionEncoder as SectionEncoder
+from twinlog.kernels.plain import bodies_digest as bodies_digest
+from twinlog.kernels.plain import check_section as check_section
+from twinlog.kernels.plain import crc32 as crc32
+from twinlog.kernels.plain import crc32c as crc32c
+from twinlog.kernels.plain import enter_keys as enter_keys
+from twinlog.kernels.plain import find_properties as find_properties
+from twinlog.kernels.plain import find_property as find_property
+from twinlog.kernels.plain import gather_queues as gather_queues
+from twinlog.kernels.plain import gather_units as gather_units
+from twinlog.kernels.plain import java_hash as java_hash
+from twinlog.kernels.plain import key_hash as key_hash
+from twinlog.kernels.plain import link_cells as link_cells
+from twinlog.kernels.plain import patch_section as patch_section
+from twinlog.kernels.plain import pick_properties as pick_properties
+from twinlog.kernels.plain import scan_keys as scan_keys
+from twinlog.kernels.plain import scan_queues as scan_queues
+from twinlog.kernels.plain import split_properties as split_properties
+from twinlog.kernels.plain import split_record as split_record
+from twinlog.kernels.plain import store_timestamp_last as store_timestamp_last
+from twinlog.kernels.plain import tags_code as tags_code
+from twinlog.kernels.plain import unlink_cells as unlink_cells
+from twinlog.kernels.plain import verify_records as verify_records
+from twinlog.kernels.plain import walk as walk
+from twinlog.kernels.single import frame_head as frame_head
+from twinlog.kernels.single import place_batch as place_batch
+from twinlog.kernels.single import place_section as place_section
+from twinlog.kernels.single import place_sections as place_sections
+from twinlog.kernels.single import take_frame as take_frame
 
 _SOURCES = ("_compiled.pyx", "columns.pxi", "match.pxi", "single.pxi", "crc.h")
 REBUILD = "uv sync --reinstall-package twinlog"
@@ -107,7 +62,7 @@ REBUILD = "uv sync --reinstall-package twinlog"
 
 
 def sources_digest() -> str | None:
-    """Return the digest of the kernel sources that lie here; None when one is missing."""
+    """Return the digest of the kernel sources in this folder; None when one is missing."""
     digest = hashlib.sha256()
     for name in _SOURCES:
         source = files(__name__).joinpath(name)
@@ -121,7 +76,7 @@ def load() -> tuple[ModuleType, str]:
     """Return the kernels to use and the reason.
 
     Raises:
-        UsageError: ``TWINLOG_KERNELS`` asks for something that is not there or not known.
+        UsageError: ``TWINLOG_KERNELS`` asks for kernels that are not built, or is unknown.
     """
     wanted = os.environ.get("TWINLOG_KERNELS", "auto")
     if wanted not in ("auto", "compiled", "python"):
@@ -149,7 +104,6 @@ def load() -> tuple[ModuleType, str]:
 
 
 _chosen, _why = load()
-_small: ModuleType = single if _chosen is plain else _chosen
 
 
 def which() -> str:
@@ -162,37 +116,15 @@ def why() -> str:
     return _why
 
 
-if not TYPE_CHECKING:
-    Buffer = plain.Buffer
-    SectionEncoder = _chosen.SectionEncoder
-    bodies_digest = _chosen.bodies_digest
-    check_section = _chosen.check_section
-    crc32 = _chosen.crc32
-    crc32c = _chosen.crc32c
-    decode_columns = _chosen.decode_columns
-    enter_keys = _chosen.enter_keys
-    find_properties = _chosen.find_properties
-    find_property = _chosen.find_property
-    frame_head = _small.frame_head
-    gather_queues = _chosen.gather_queues
-    gather_units = _chosen.gather_units
-    java_hash = _chosen.java_hash
-    key_hash = _chosen.key_hash
-    link_cells = _chosen.link_cells
-    match_entries = _chosen.match_entries
-    patch_section = _chosen.patch_section
-    pick_properties = _chosen.pick_properties
-    place_batch = _small.place_batch
-    place_section = _small.place_section
-    place_sections = _small.place_sections
-    record_starts = _chosen.record_starts
-    scan_keys = _chosen.scan_keys
-    scan_queues = _chosen.scan_queues
-    split_properties = _chosen.split_properties
-    split_record = _chosen.split_record
-    store_timestamp_last = _chosen.store_timestamp_last
-    tags_code = _chosen.tags_code
-    take_frame = _small.take_frame
-    unlink_cells = _chosen.unlink_cells
-    verify_records = _chosen.verify_records
-    walk = _chosen.walk
+def _replace_twins(chosen: ModuleType) -> None:
+    """Put the compiled functions in place of the plain ones that are imported above.
+
+    Type checkers see the plain ones, whose signatures are the same (a property test holds it).
+    """
+    here = globals()
+    for name in {name for name in (*vars(plain), *vars(single)) if not name.startswith("_")}:
+        if callable(here.get(name)) and hasattr(chosen, name):
+            here[name] = getattr(chosen, name)
+
+
+_replace_twins(_chosen)

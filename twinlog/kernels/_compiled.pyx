@@ -390,7 +390,7 @@ cdef inline bint _hash(
 
 cdef inline int _range(Py_ssize_t size, Py_ssize_t start, Py_ssize_t end) except -1:
     if start < 0 or end < start or end > size:
-        raise ValueError(f"{start}..{end} does not lie in a buffer of {size} bytes")
+        raise ValueError(f"{start}..{end} is not in a buffer of {size} bytes")
     return 0
 
 

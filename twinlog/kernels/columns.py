@@ -7,8 +7,9 @@ A column is its Arrow buffers as bytearrays, so that pyarrow wraps them without 
 * texts and bytes: (validity or None, int32 offsets, values);
 * properties: (int32 offsets of entries, names, values), the last two as texts.
 
-Text is UTF-8 whatever the record says: other bytes become U+FFFD, as everywhere (`twinlog.record`).
-Properties follow RocketMQ's reading rules; a name stands once in a row, with its last value.
+Text is UTF-8 whatever the record says: other bytes become U+FFFD, as everywhere
+(`twinlog.format.record`). Properties follow RocketMQ's reading rules; a name stands once in a row,
+with its last value.
 
 Not here: where records begin (queue entries know), compressed bodies and inner batches
 (``twinlog.spark.unfold``).

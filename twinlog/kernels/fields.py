@@ -1,4 +1,4 @@
-"""The fields of one record: where they lie, what they say; plain Python.
+"""The fields of one record: where they are, what they say; plain Python.
 
 `parts_of` and `rest_of` find the parts of a record without reading outside the range they are
 given, whatever lengths its bytes claim; the loops of `twinlog.kernels.plain` stand on them. The
@@ -80,13 +80,13 @@ def java_hash(text: bytes) -> int:
 
 
 def check_bounds(data: Buffer, start: int, end: int) -> None:
-    """Refuse a range that does not lie in the buffer.
+    """Refuse a range that is not inside the buffer.
 
     Raises:
         ValueError: It does not; the caller is wrong.
     """
     if not 0 <= start <= end <= len(data):
-        raise ValueError(f"{start}..{end} does not lie in a buffer of {len(data)} bytes")
+        raise ValueError(f"{start}..{end} is not in a buffer of {len(data)} bytes")
 
 
 def parts_of(data: Buffer, at: int, end: int) -> Parts | int:
@@ -208,11 +208,11 @@ Split = tuple[
     int,
     int,
 ]
-"""The fields of a record in the order of `twinlog.record.Record`, hosts as bytes."""
+"""The fields of a record in the order of `twinlog.format.record.Record`, hosts as bytes."""
 
 
 def split_properties(data: Buffer) -> dict[str, str]:
-    """Return encoded properties as RocketMQ reads them; see `twinlog.record`."""
+    """Return encoded properties as RocketMQ reads them; see `twinlog.format.record`."""
     found: dict[str, str] = {}
     for item in bytes(data).split(b"\x02"):
         name, _, value = item.partition(b"\x01")

@@ -1,10 +1,11 @@
 """Inner batches and the units of batch queues, in plain Python; `plain` takes them up.
 
-An inner batch is a record whose body is a row of items (``twinlog.inner_batches`` has the box).
-``INNER_NUM`` says how many, ``INNER_BASE`` the queue offset of the first. Who sends one leaves room
-for that number, 19 zeros, and the master writes it there: Java reads leading zeros as we do.
+An inner batch is a record whose body is a row of items (``twinlog.format.inner_batches`` has the
+box). ``INNER_NUM`` says how many, ``INNER_BASE`` the queue offset of the first. Who sends one
+leaves room for that number, 19 zeros, and the master writes it there: Java reads leading zeros as
+we do.
 
-A unit is what a batch queue holds for one record (``twinlog.layout``, "Batch queue unit").
+A unit is what a batch queue holds for one record (``twinlog.format.batch_queue``).
 
 Sources: RocketMQ 5.3 (``CommitLog.setBatchSizeIfNeeded``, ``BatchConsumeQueue``,
 ``MessageDecoder.countInnerMsgNum``), golden case 09.
@@ -109,7 +110,7 @@ def gather_units(
     """Build the units of the records of ``start..end`` that are in one of ``topics``.
 
     Returns:
-        (topic, queue, first queue offset, queue offset behind the last, units) for each queue; a
+        (topic, queue, first queue offset, queue offset after the last, units) for each queue; a
         queue has a further item wherever its queue offsets do not follow one another. In order of
         their first records; ends where `scan_queues` ends.
     """

@@ -5,7 +5,7 @@ chain, 0 none) and cells of 20 bytes, numbered from 1 (hash 4, log offset 8, sec
 file's begin 4, number of the cell before it in its chain 4). Slots follow from cells: `link_cells`
 makes the table that `enter_keys` leaves behind, and `unlink_cells` is the way back.
 
-Not here: files and their headers (``storage.key_index_file``), which keys a record has
+Not here: files and their headers (``storage.key_index.file``), which keys a record has
 (`twinlog.kernels.plain.scan_keys`).
 
 Sources: RocketMQ 5.3 (``IndexFile.putKey``).

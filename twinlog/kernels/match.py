@@ -1,10 +1,10 @@
-"""Queue entries compared with the records they lead to; the plain twin of ``match.pxi``.
+"""Queue entries compared with the records they point to; the plain twin of ``match.pxi``.
 
 What a read answers is proven and covered by one CRC in a single pass: the compiled twin takes the
 records in pieces that stay in the processor's nearest memory, for the bytes come in a row at the
 price of their CRC, and one line of each record at a time at three times that.
 
-Not here: where entries and bytes come from (``storage.reads``), building entries (`plain`).
+Not here: where entries and bytes come from (``storage.read.reader``), building entries (`plain`).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _PLACE = struct.Struct(">iiq")
 def match_entries(
     data: Buffer, base: int, entries: Buffer, topic: bytes, queue: int, first: int
 ) -> tuple[list[int], int] | int:
-    """Compare entries of one queue with the records they lead to.
+    """Compare entries of one queue with the records they point to.
 
     Args:
         data: Bytes of the log.
@@ -42,9 +42,9 @@ def match_entries(
         first: Queue offset of the first.
 
     Returns:
-        Where the records lie in ``data``, neighbours joined, as start and end in turn; and the
+        Where the records are in ``data``, neighbours joined, as start and end in turn; and the
         CRC-32C of those bytes, one after the other. Or the number, from 0, of an entry that does
-        not lead to the record it stands for, whole within ``data`` and behind the one before it.
+        not point to the record it stands for, whole within ``data`` and after the one before it.
     """
     found: list[int] = []
     crc = last = 0

@@ -183,7 +183,7 @@ class SectionEncoder:
         return size
 
     def take(self) -> bytearray:
-        """Hand over the bytes so far and begin anew."""
+        """Hand over the bytes so far and begin again."""
         out, self._out, self._count = self._out, bytearray(), 0
         return out
 
@@ -230,7 +230,7 @@ def check_section(
     Args:
         data: Buffer that holds the section.
         start: Index of its first byte.
-        length: Its bytes; lies wholly in ``data``.
+        length: Its bytes; is wholly in ``data``.
         count: Records it must hold.
         topic: The section's topic, UTF-8.
         queue: The section's queue.
@@ -323,7 +323,7 @@ def patch_section(
 
     Args:
         data: Writable buffer.
-        start: Index of the section's first byte, which will lie at ``log_offset``.
+        start: Index of the section's first byte, which will be at ``log_offset``.
         length: Bytes of the section.
         log_offset: Log offset of the first record.
         queue_offset: Queue offset of the first record.
@@ -526,10 +526,10 @@ def find_property(data: Buffer, start: int, end: int, name: bytes) -> list[tuple
 def pick_properties(
     data: Buffer, base: int, entries: Buffer, names: Sequence[bytes]
 ) -> list[tuple[str | None, ...]] | int:
-    """Return the texts of ``names`` in the records that queue entries lead to, a row for each.
+    """Return the texts of ``names`` in the records that queue entries point to, a row for each.
 
     ``data`` begins at log offset ``base``. Only sizes and properties are looked at, never bodies.
-    Where an entry does not lead to a record of its size inside ``data``, its number is returned.
+    Where an entry does not point to a record of its size inside ``data``, its number is returned.
     """
     rows: list[tuple[str | None, ...]] = []
     for number, (offset, size, _) in enumerate(_ENTRY.iter_unpack(entries)):

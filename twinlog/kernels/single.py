@@ -4,8 +4,8 @@ A single send is a frame with one section, and little else happens: here every l
 calls is one. Each function knows the plain case only and says None to anything else, whatever is
 wrong or merely rare about it; then the general way is gone, which knows what to answer.
 
-Not here: the general way (``twinlog.wire``, ``storage.appender``), layouts and what they mean
-(``twinlog.wire``, ``twinlog.layout``).
+Not here: the general way (``twinlog.wire.frames``, ``storage.append.appender``), layouts and what
+they mean (``twinlog.wire.frames``, ``twinlog.format.batch_index``).
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ def place_sections(
     place: tuple[int, int, bytes],
     crc: int,
 ) -> tuple[list[int], int]:
-    """Check sections, copy them to where they are stored one behind the other, number, stamp.
+    """Check sections, copy them to where they are stored one after the other, number, stamp.
 
     It ends before the first one with a record that is refused, or that names light queues, or that
     does not carry the producer's sequence: where that would stand are zeros.

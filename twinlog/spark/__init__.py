@@ -18,6 +18,6 @@ from typing import Any
 
 def register(spark: Any) -> None:
     """Make ``format("twinlog")`` known to a session; the sure way where discovery is in trouble."""
-    from twinlog.spark.source import Source
+    from twinlog.spark.source.data_source import Source
 
     spark.dataSource.register(Source)

@@ -9,11 +9,11 @@ import pytest
 
 from cli.app import unwrap
 from cli.failures import EXITS, Exit, describe, exit_of
-from cli.help import reference
+from cli.help.pages import reference
 from tests.fakes.cli_cluster import FakeCluster
 from twinlog import errors
-from twinlog.answers import message_at
-from twinlog.wire import Frame, Type
+from twinlog.client.search import message_at
+from twinlog.wire.frames import Frame, Type
 
 ROOT = Path(__file__).parents[3]
 
@@ -40,7 +40,7 @@ ERRORS = [
     (errors.UnavailableError("open of x: EIO", errno=5), Exit.UNAVAILABLE),
     (errors.UnavailableError("x: EEXIST", errno=17, op="open.make-dir", path="x"), Exit.CONFIG),
     (errors.UnavailableError("x: ENOTDIR", errno=20, op="open.make-dir", path="x"), Exit.CONFIG),
-    (errors.Unavailable("nobody"), Exit.UNAVAILABLE),
+    (errors.Unavailable("no answer"), Exit.UNAVAILABLE),
     (errors.NotMaster("n2 is a slave", leader="n1", host="h", port=1), Exit.UNAVAILABLE),
     (errors.NotEnoughInSync("1 of 2"), Exit.UNAVAILABLE),
     (errors.ProtocolError("not ours"), Exit.UNAVAILABLE),
@@ -153,11 +153,11 @@ def test_mistakes_in_the_file_are_told_all_at_once(tmp_path: Path) -> None:
 def test_a_bug_names_a_file_and_shows_no_trace(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What nobody foresaw ends with 70; the trace is in the file that is named."""
+    """An unexpected error ends with 70; the trace is in the file that is named."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     cluster = FakeCluster(tmp_path)
     cluster.nodes["n1"]["peers"] = 0
-    monkeypatch.setattr("cli.cluster.status_answer", lambda *_: 1 // 0)
+    monkeypatch.setattr("cli.cluster.status.status_answer", lambda *_: 1 // 0)
     code, _, err = cluster.run("cluster", "status")
     assert code == Exit.BUG
     assert "Traceback" not in err
@@ -185,7 +185,7 @@ def test_a_question_on_a_terminal(answer: str, code: Exit, tmp_path: Path) -> No
 
 
 def test_an_order_without_an_answer_is_looked_up(tmp_path: Path) -> None:
-    """The request was sent and nobody answered: the cluster is asked until it is known."""
+    """The request was sent and no answer came: the cluster is asked until it is known."""
     cluster = FakeCluster(tmp_path, down={"n1"})
     cluster.become_master("n2")
     cluster.nodes["n2"]["epoch"] = 7
@@ -198,18 +198,18 @@ def test_an_order_without_an_answer_is_looked_up(tmp_path: Path) -> None:
 
 
 def test_a_node_that_is_silent_may_run(tmp_path: Path) -> None:
-    """Where nobody listens nothing runs; whoever does not answer may be paused or cut off."""
+    """Where nothing listens nothing runs; a silent node may be paused or cut off."""
     cluster = FakeCluster(tmp_path, down={"n3"}, silent={"n2"})
     code, out, _ = cluster.run("node", "stop", "n3")
     assert (code, "n3: not running" in out) == (Exit.OK, True)
     code, out, err = cluster.run("node", "stop", "n2")
     assert (code, out) == (Exit.UNDECIDED, "")
-    assert err.startswith("error: n2 does not answer, so nobody can say whether it runs")
+    assert err.startswith("error: n2 does not answer, so it is unknown whether it runs")
 
 
 @pytest.mark.parametrize("verb", ["read", "tail", "get", "find"])
 def test_a_node_that_is_none_is_not_waited_for(verb: str, tmp_path: Path) -> None:
-    """The cluster file says so at once; exit 66 as for every name that is none."""
+    """The cluster file says so at once; exit 66 as for every unknown name."""
     cluster = FakeCluster(tmp_path, client=cluster_client())
     words = {"get": ["orders/0@1"], "find": ["orders", "--key", "k1"]}.get(verb, ["orders"])
     code, _, err = cluster.run("message", verb, *words, "--from", "n9")
@@ -249,7 +249,7 @@ def test_ctrl_c(words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_a_node_at_anothers_address_is_not_taken_for_it(
     facts: dict[str, str], who: str, tmp_path: Path
 ) -> None:
-    """The file's addresses are mixed up, or of another cluster: nothing is told or done as n2."""
+    """Addresses mixed up, or of another cluster: nothing is reported or done as n2."""
     cluster = FakeCluster(tmp_path)
     cluster.nodes["n2"] |= facts
     code, out, _ = cluster.run("cluster", "status")

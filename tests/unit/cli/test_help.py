@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import re
 import resource
 import shlex
 import subprocess
@@ -11,10 +13,11 @@ from pathlib import Path
 import pytest
 
 from cli.context import Context
-from cli.help import arguments, overview, page, reference, visible
+from cli.help.pages import arguments, noun_page, overview, page, reference, visible
 from cli.options import split
 from cli.parsing import bind, load
-from cli.tree import COMMANDS, NOUNS, Command, find
+from cli.tree import COMMANDS, NEVER_SUGGESTED, NOUNS, Command, find, names
+from tests.fakes.cli_cluster import FakeCluster
 
 ROOT = Path(__file__).parents[3]
 
@@ -43,6 +46,72 @@ def test_examples_parse(command: Command) -> None:
         bind(command, left, Context())
 
 
+PASTED = ("  twinlog ", "  echo ", "  seq ")
+"""Examples are pasted whole, so they may be longer than a line."""
+
+
+def test_help_fits_80_columns() -> None:
+    """On the narrowest terminal people use."""
+    pages = [overview(), *map(noun_page, NOUNS), *map(page, visible())]
+    for text in pages:
+        for line in text.splitlines():
+            assert len(line) <= 80 or line.startswith(PASTED), line
+
+
+def test_tables_fit_80_columns() -> None:
+    """The golden tables, as wide as their values are there; sentences may wrap."""
+    for path in sorted((ROOT / "tests" / "golden_cli").glob("*.txt")):
+        first = path.read_text(encoding="utf-8").partition("=== wide")[0]
+        shown = first.partition("--- stdout")[2].partition("--- stderr")[0]
+        for block in shown.split("\n\n"):
+            rows = block.strip().splitlines()
+            if rows and re.fullmatch(r"[A-Z-]+( +[A-Z-]+)+", rows[0]) and path.stem not in LONG:
+                assert max(map(len, rows)) <= 80, (path.name, rows)
+
+
+LONG = {"config-show", "config-check"}
+"""Their values are paths of the test's own directory."""
+
+
+def test_a_command_is_two_places() -> None:
+    """A command is a function and a line of the tree: a function without its line is named."""
+    known = {command.target for command in COMMANDS}
+    for path in sorted((ROOT / "cli").rglob("*.py")):
+        module = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        for found in ast.parse(path.read_text(encoding="utf-8")).body:
+            if not isinstance(found, ast.FunctionDef) or found.name.startswith("_"):
+                continue
+            if any("PRIVATE" in ast.unparse(arg) for arg in found.args.kwonlyargs):
+                assert f"{module}:{found.name}" in known, "it is not in cli/tree.py"
+
+
+def test_a_mistyped_command_is_never_a_harmful_one(tmp_path: Path) -> None:
+    """``node sto`` may have been ``node start``: neither it nor its opposite is guessed."""
+    assert set(names()) >= NEVER_SUGGESTED
+    for name in NEVER_SUGGESTED:
+        _, _, err = FakeCluster(tmp_path).run(*f"{name}x".split())
+        assert f'the nearest is "{name}"' not in err
+    assert 'the nearest is "topic list"' in FakeCluster(tmp_path).run("topic", "lst")[2]
+
+
+HARM = re.compile(r"twinlog [^\n]*(?:--wipe|--unclean|--yes|\blog repair\b)(?![^\n]*--dry-run)")
+
+
+def test_no_hint_does_harm() -> None:
+    """What is printed to be pasted shows a plan or asks first; examples are for readers."""
+    for path in sorted((ROOT / "cli").rglob("*.py")):
+        if path.name == "tree.py":
+            continue
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        joined = [node for node in ast.walk(tree) if isinstance(node, ast.JoinedStr)]
+        inner = {id(part) for node in joined for part in node.values}
+        for found in ast.walk(tree):
+            if isinstance(found, ast.JoinedStr | ast.Constant) and id(found) not in inner:
+                text = ast.unparse(found)
+                harmful = HARM.search(text) and "stop it: " not in text and len(text) < 300
+                assert not harmful, f"{path.name}:{found.lineno}: {text}"
+
+
 def test_every_noun_is_in_the_overview() -> None:
     """The first page names every noun and verb, and fits a screen's width."""
     text = overview()
@@ -54,7 +123,7 @@ def test_every_noun_is_in_the_overview() -> None:
 
 
 def test_the_reference_page_is_current() -> None:
-    """``docs/cli.md`` is what the generator writes: python -m cli.help > docs/cli.md."""
+    """``docs/cli.md`` is what the generator writes: python -m tests.tidy.generate."""
     assert (ROOT / "docs" / "cli.md").read_text(encoding="utf-8") == reference()
 
 
@@ -77,10 +146,11 @@ def test_help_is_quick_and_asks_for_nothing_heavy() -> None:
 def test_a_question_imports_no_event_loop() -> None:
     """The modules of commands that only ask never import trio."""
     script = (
-        "import sys, cli.cluster, cli.cluster_change, cli.topic, cli.message, cli.node, cli.dev\n"
-        "import cli.message_send, cli.message_find, cli.coordinator, cli.config\n"
-        "import cli.connection, twinlog.client\n"
-        "import replication.coordinator_calls, node.config\n"
+        "import sys, cli.cluster.status, cli.cluster.change, cli.cluster.topic\n"
+        "import cli.message.read, cli.cluster.node, cli.dev.local_cluster\n"
+        "import cli.message.send, cli.message.find, cli.cluster.coordinator, cli.config\n"
+        "import cli.connection, twinlog.client.blocking\n"
+        "import replication.coordinator.blocking_client, node.config.config\n"
         "assert 'trio' not in sys.modules and 'anyio' not in sys.modules\n"
     )
     done = subprocess.run(

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from cli.app import main
-from tests.golden.manifest import cases, manifest, unpack
-from tests.unit.twinlog.ours import flip, put, sample
-from twinlog.layout import file_name
+from tests.stores.golden import cases, manifest, unpack
+from tests.stores.sample import flip, put, sample
+from twinlog.format.log_file import file_name
 
 
 def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
@@ -65,7 +65,7 @@ def test_dump_shows_blanks_and_damage(capsys: pytest.CaptureFixture[str], tmp_pa
         "file": "commitlog/00000000000000524288",
         "offset": 578924,
         "length": 61114,
-        "what": "recovery would cut here: the body does not match its CRC",
+        "what": "recovery cuts here: the body does not match its CRC",
         "harm": "tail",
     }
     blanks = [[item["offset"], item["size"]] for item in kept if item["kind"] == "Blank"]
@@ -180,7 +180,7 @@ def test_compare(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
 
 
 def test_compare_without_a_byte_in_both(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """Nobody can say that they are equal: it was said. A log that holds nothing yet may be."""
+    """Whether they are equal is unknown; an empty log may be equal to any."""
     trimmed, short = unpack("13-trimmed", tmp_path / "1"), unpack("01-basic", tmp_path / "2")
     for one, two in ((trimmed, short), (short, trimmed)):
         code, out, _ = run(capsys, "log", "compare", str(one), str(two), "-o", "json")

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from cli.app import main
-from tests.golden.manifest import manifest, unpack
-from tests.unit.twinlog.ours import flip, sample
+from tests.stores.golden import manifest, unpack
+from tests.stores.sample import flip, sample
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +81,7 @@ def test_by_time(capsys: pytest.CaptureFixture[str], root: Path) -> None:
 
 def test_what_is_not_there(capsys: pytest.CaptureFixture[str], root: Path) -> None:
     """1 with an empty answer; 64 for a call that names no way, or two, or no id at all."""
-    for words in (["--key", "nobody"], ["--offset", "999999999"], ["--id", "0" * 32]):
+    for words in (["--key", "no-such-key"], ["--offset", "999999999"], ["--id", "0" * 32]):
         assert main(["log", "find", str(root), *words, "-o", "json"], {}) == 1
         assert json.loads(capsys.readouterr().out)["items"] == []
     for words in ([], ["--key", "a", "--offset", "1"], ["--id", "xyz"], ["--at", "soon"]):
@@ -126,18 +126,18 @@ def test_a_batch_queue_by_time(capsys: pytest.CaptureFixture[str], tmp_path: Pat
 
 def test_for_programs(capsys: pytest.CaptureFixture[str], root: Path, tmp_path: Path) -> None:
     """Nothing found is no line, cat's messages are objects, an idle option is refused."""
-    assert main(["log", "find", str(root), "--key", "nobody", "-o", "jsonl"], {}) == 1
+    assert main(["log", "find", str(root), "--key", "no-such-key", "-o", "jsonl"], {}) == 1
     assert capsys.readouterr().out == ""
     assert main(["log", "cat", str(root), "--range", "+2", "-o", "jsonl"], {}) == 0
     one, two = (json.loads(line) for line in capsys.readouterr().out.splitlines())
     assert (one["kind"], one["log_offset"], two["log_offset"]) == ("Message", 0, 284)
     assert main(["log", "find", str(root), "--key", "a", "--queue", "1"], {}) == 64
     assert main(["log", "info", str(tmp_path / ("x" * 256))], {}) == 64
-    assert "cannot be the name of a file" in capsys.readouterr().err
+    assert "is not a valid file name" in capsys.readouterr().err
 
 
 def test_what_damage_hides(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """Its only record lies in damage: nobody knows (2), which is not that there is none (1)."""
+    """Its only record is in damage: unknown (2), which differs from not found (1)."""
     root = unpack("01-basic", tmp_path)
     lost = next(m for m in manifest("01-basic")["messages"] if m["properties"].get("KEYS"))
     flip(root / "commitlog" / f"{0:020d}", lost["physical_offset"] + 88)
@@ -170,7 +170,7 @@ def test_the_first_of_a_time_may_lie_in_damage(
     assert "there may be an earlier one: " in said.err
     assert said.out.strip().endswith(str(stored[i + 1]["physical_offset"]))
     assert asked(times[i - 1]) == 0
-    assert asked(times[i + 1]) == 2  # nobody knows the time of the one that cannot be read
+    assert asked(times[i + 1]) == 2  # the time of the unreadable one is unknown
     later = next(ms for ms in times if ms > times[i + 1])
     assert asked(later) == 0
     key = next(m["properties"]["KEYS"] for m in stored[i + 1 :] if m["properties"].get("KEYS"))
@@ -208,11 +208,12 @@ MISTYPED = (
 def test_a_topic_that_is_not_there(
     capsys: pytest.CaptureFixture[str], root: Path, words: tuple[str, ...]
 ) -> None:
-    """A name that was mistyped is told with exit 66; it looked like a topic without records."""
+    """A mistyped name is refused with exit 66; it looked like a topic without records."""
     assert main(["log", words[0], str(root), *words[1:]], {}) == 66
     out, err = capsys.readouterr()
     assert out == ""
-    assert f'there is no topic "{words[2]}" in {root}\n' in err
+    said = json.loads(err)["text"] + "\n" if err.startswith("{") else err
+    assert f'there is no topic "{words[2]}" in {root}\n' in said
     assert f"see: twinlog log info {root} --queues" in err
 
 
@@ -251,7 +252,7 @@ def test_a_topic_whose_queue_is_lost(capsys: pytest.CaptureFixture[str], tmp_pat
 
 
 def test_a_topic_that_damage_may_hide(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """Nobody knows which topics the lost records had: 2, not 66."""
+    """It is unknown which topics the lost records had: 2, not 66."""
     root = unpack("01-basic", tmp_path)
     flip(root / "commitlog" / f"{0:020d}", 88)
     assert main(["log", "cat", str(root), "--topic", "none"], {}) == 2

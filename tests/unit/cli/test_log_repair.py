@@ -8,27 +8,14 @@ from pathlib import Path
 import pytest
 
 from cli.app import main
-from storage import Store, StoreSettings, Token, Who
-from storage.disk import RealDisk
-from tests.golden.manifest import manifest, unpack
-from tests.unit.twinlog.ours import flip, put
-from twinlog.record import encode
-
-WHO = Who("c", "g1", "n1", 4)
-SETTINGS = StoreSettings(segment_size=16384, queue_segment_entries=50)
-
-
-def killed(root: Path) -> Store:
-    """A store of ours with an epoch, not stopped."""
-    store = Store.open(RealDisk(root), SETTINGS, WHO, wall_ms=1)
-    token = Token("master", 1, 1)
-    store.take_token(token)
-    store.append_epoch(token, epoch=1, node="n1", session=1, wall_ms=1, reason="t", by="t")
-    return store
+from tests.stores.golden import manifest, unpack
+from tests.stores.killed import killed
+from tests.stores.sample import flip, put
+from twinlog.format.record import encode
 
 
 def test_the_plan_comes_first(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """--dry-run changes nothing; without --yes nobody is asked in a script; then it is done."""
+    """--dry-run changes nothing; without --yes a script is not asked; then it is done."""
     root = unpack("03d-queues-behind", tmp_path)
     words = ["log", "repair", str(root)]
     assert main([*words, "--dry-run", "-o", "json"], {}) == 0
@@ -69,8 +56,8 @@ def test_a_lost_newest_file_is_told(capsys: pytest.CaptureFixture[str], tmp_path
     assert main(["log", "repair", str(root), "--yes", "-o", "json"], {}) == 65
     found = json.loads(capsys.readouterr().out)
     assert [one["what"] for one in found["lost"]] == [
-        "entry 67 points behind the end of the log, 44 after it",
-        "entry 87 points behind the end of the log, 50 after it",
+        "entry 67 points after the end of the log, 44 after it",
+        "entry 87 points after the end of the log, 50 after it",
     ]
     assert main(["log", "verify", str(root)], {}) == 0  # what is left is in order, and cut is kept
     assert any((root / found["kept_in"] / "consumequeue").rglob("0*"))

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from cli import log
 from cli.app import main
-from tests.golden.manifest import manifest, unpack
-from tests.unit.twinlog.ours import flip, sample
-from twinlog.layout import file_name
+from cli.log import verify
+from tests.stores.golden import manifest, unpack
+from tests.stores.sample import flip, sample
+from twinlog.format.log_file import file_name
 
 
 def verified(
@@ -58,7 +58,7 @@ def test_fast_leaves_out_the_bodies(capsys: pytest.CaptureFixture[str], tmp_path
 def test_the_capacity_of_the_key_index_is_told(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """Not four cells a slot: exit 2 until somebody says how many; one number alone is no answer."""
+    """Not four cells a slot: exit 2 until the call says how many; one number is not enough."""
     root = unpack("01-basic", tmp_path)
     for path in (root / "index").iterdir():
         path.write_bytes(path.read_bytes() + bytes(7 * 20))
@@ -77,7 +77,7 @@ def test_progress_is_said_on_stderr(
     root = unpack("02-rollover", tmp_path)
     assert main(["log", "verify", str(root)], {}) == 0
     assert capsys.readouterr().err == ""  # a small log is verified before anybody asks
-    monkeypatch.setattr(log, "PROGRESS_MIN", 0)
+    monkeypatch.setattr(verify, "PROGRESS_MIN", 0)
     assert main(["log", "verify", str(root)], {}) == 0
     said = capsys.readouterr()
     assert "reading the log" in said.err

@@ -9,15 +9,15 @@ import pytest
 
 from cli.failures import Exit
 from tests.fakes.cli_cluster import FakeCluster as Commands
-from tests.unit.client.fake_node import Arrived, FakeCluster
-from twinlog.client import Client
-from twinlog.wire import Type
+from tests.fakes.node import Arrived, FakeCluster
+from twinlog.client.blocking import Client
+from twinlog.wire.frames import Type
 
 
 @pytest.fixture
 def nodes(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCluster]:
     """A master and a slave with three messages in queue 0."""
-    monkeypatch.setattr("twinlog.survey.NO_MASTER_SECONDS", 0.01)
+    monkeypatch.setattr("twinlog.consumer.start_offsets.NO_MASTER_SECONDS", 0.01)
     made = FakeCluster()
     for name in ("n1", "n2"):
         made.add_node(name)
@@ -46,6 +46,37 @@ def test_a_slave_is_read_while_there_is_no_master(
     assert (code, out.split()) == (Exit.OK, ["orders/0@0", "orders/0@1", "orders/0@2"]), err
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("read", "orders"),
+        ("find", "orders", "--key", "k"),
+        ("get", "orders/0@1"),
+    ],
+)
+def test_old_copies_are_read_when_that_is_said(
+    nodes: FakeCluster, tmp_path: Path, words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without the option the error tells the age and names it; with it the age is noted."""
+    monkeypatch.setattr("twinlog.session.reading.NO_MASTER_SECONDS", 0.01)
+    nodes.leader = None
+    for node in nodes.nodes.values():
+        node.age_ms = 12_000
+    code, out, err = run(nodes, tmp_path, "message", *words, timeout=0.3)
+    assert (code, out) == (Exit.UNAVAILABLE, ""), err
+    assert "--stale-ok" in err
+    for option in (["--stale-ok"], ["--stale-ok", "1m"], ["--stale-ok=12s"]):
+        code, out, err = run(nodes, tmp_path, "message", *words, *option, "-o", "json")
+        assert code == Exit.OK, err
+        assert out
+        assert words[0] == "get" or "has not heard from its master for 12 s" in err
+    code, out, err = run(nodes, tmp_path, "message", *words, "--stale-ok", "5s", timeout=0.3)
+    assert (code, out) == (Exit.UNAVAILABLE, ""), err
+    assert "the newest data is 12 s old" in err
+    code, _, err = run(nodes, tmp_path, "message", *words, "--stale-ok", "5x")
+    assert (code, '--stale-ok is "5x"' in err) == (Exit.USAGE, True)
+
+
 def test_a_topic_that_is_none_is_told_with_the_nearest(nodes: FakeCluster, tmp_path: Path) -> None:
     """As before the master is needed for it."""
     code, _, err = run(nodes, tmp_path, "message", "read", "ordres")
@@ -54,7 +85,7 @@ def test_a_topic_that_is_none_is_told_with_the_nearest(nodes: FakeCluster, tmp_p
 
 
 def test_following_begins_within_the_timeout(nodes: FakeCluster, tmp_path: Path) -> None:
-    """It has no end, but where nobody answers it does not wait for a year."""
+    """It has no end, but without an answer it does not wait for a year."""
     nodes.leader = None
     words = ("message", "read", "orders", "--from", "master", "--follow")
     code, _, err = run(nodes, tmp_path, *words, timeout=0.05)

@@ -11,16 +11,16 @@ import pytest
 from cli.app import report
 from cli.context import Context
 from cli.failures import Exit
-from cli.message_send import Acknowledge, send
+from cli.message.send import Acknowledge, send
 from cli.options import split
 from cli.render import Printer
 from tests.fakes.cli_cluster import FakeCluster as Commands
-from tests.unit.client.fake_node import Arrived, FakeCluster, Keep
-from twinlog.client import Client
+from tests.fakes.node import Arrived, FakeCluster, Keep
+from twinlog.client.blocking import Client
 from twinlog.errors import OutcomeUnknown, Unavailable
-from twinlog.outgoing import Section
-from twinlog.producer import raised_for
-from twinlog.wire import Type
+from twinlog.producer.core import raised_for
+from twinlog.producer.section import Section
+from twinlog.wire.frames import Type
 
 
 @pytest.fixture
@@ -83,7 +83,7 @@ def test_unknown_is_told_before_not_stored() -> None:
     assert raised_for(sections) is None
     sections[1].error = Unavailable("no node took it")
     assert raised_for(sections) is sections[1].error
-    sections[2].error = OutcomeUnknown("nobody answered")
+    sections[2].error = OutcomeUnknown("no answer")
     assert raised_for(sections) is sections[2].error
 
 

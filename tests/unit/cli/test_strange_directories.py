@@ -16,10 +16,10 @@ import pytest
 
 from cli.app import main
 from storage import Store
-from storage.disk import RealDisk
-from tests.golden.manifest import unpack
-from tests.unit.cli.test_log_repair import SETTINGS, WHO, killed
-from twinlog.store_reader import StoreReader
+from storage.disk.disk import RealDisk
+from tests.stores.golden import unpack
+from tests.stores.killed import SETTINGS, WHO, killed
+from twinlog.store.reader import StoreReader
 
 NAMED = ["--cluster", "c", "--node", "n1"]
 COMMANDS = (
@@ -57,7 +57,7 @@ def test_what_is_no_directory_of_a_store(
     said = {
         "nothing": "there is no directory",
         "file": "it is a file, not a directory",
-        "folder": "is no store: it has no directory commitlog",
+        "folder": "is not a store: it has no directory commitlog",
     }
     for name, text in said.items():
         assert run(words, tmp_path / name) == 66
@@ -191,7 +191,7 @@ def test_a_directory_without_rights(
         assert run(COMMANDS[2], root) == 77
     err = capsys.readouterr().err
     assert "lock: EACCES" in err
-    assert "run it as the user to whom the directory belongs" in err
+    assert "run it as the user who owns the directory" in err
     assert state(root) == before
 
 
@@ -209,7 +209,7 @@ def test_a_folder_by_a_link(capsys: pytest.CaptureFixture[str], tmp_path: Path) 
 def test_a_log_file_gets_its_length_back(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, kind: str
 ) -> None:
-    """What it lacked were zeros: verify tells it, repair mends it, and then all is as it was."""
+    """It lacked zeros: verify reports it, repair restores it, and then all is as it was."""
     root = ours(tmp_path / "store") if kind == "ours" else unpack("02-rollover", tmp_path)
     file = max((root / "commitlog").iterdir())
     whole = file.read_bytes()

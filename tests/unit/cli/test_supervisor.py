@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from cli.dev.supervisor import COORDINATOR
+from cli.dev.supervisor_client import SupervisorClient
 from cli.failures import Exit, Failure
-from cli.supervised import Supervised
-from cli.supervisor import COORDINATOR
 
 ROOT = Path(__file__).parents[3]
 WAIT_SECONDS = 60.0
@@ -34,10 +34,10 @@ def launched(directory: Path, *words: str) -> subprocess.Popen[str]:
 
 
 @pytest.fixture
-def running(tmp_path: Path) -> Iterator[tuple[Supervised, subprocess.Popen[str]]]:
+def running(tmp_path: Path) -> Iterator[tuple[SupervisorClient, subprocess.Popen[str]]]:
     """A supervisor with all its processes ready."""
     process = launched(tmp_path)
-    asked = Supervised(tmp_path)
+    asked = SupervisorClient(tmp_path)
     until(lambda: bool(asked.processes()) and all(p["state"] == "ready" for p in asked.processes()))
     yield asked, process
     if process.poll() is None:
@@ -54,7 +54,7 @@ def until(done: object) -> None:
         time.sleep(0.01)
 
 
-def pids(asked: Supervised) -> list[int]:
+def pids(asked: SupervisorClient) -> list[int]:
     """Process ids of everything that runs."""
     found = [process["pid"] for process in asked.processes()]
     return [pid for pid in found if isinstance(pid, int)]
@@ -69,7 +69,7 @@ def alive(pid: int) -> bool:
     return state != "Z"
 
 
-Running = tuple[Supervised, subprocess.Popen[str]]
+Running = tuple[SupervisorClient, subprocess.Popen[str]]
 
 
 def test_the_coordinator_comes_first_and_its_port_is_written_down(running: Running) -> None:
@@ -165,12 +165,12 @@ def test_a_process_that_does_not_come_up_stops_the_rest(tmp_path: Path) -> None:
     assert process.returncode == Exit.UNAVAILABLE
     assert err.startswith("error: n2 ended before it was ready (exit 69)")
     assert "port 7410 is taken" in err
-    assert not pids(Supervised(tmp_path))
+    assert not pids(SupervisorClient(tmp_path))
 
 
 def test_nobody_there(tmp_path: Path) -> None:
-    """Asking a directory that nobody owns names the command that starts one."""
+    """Asking a directory without a supervisor names the command that starts one."""
     with pytest.raises(Failure) as caught:
-        Supervised(tmp_path).request("kill", "n1")
+        SupervisorClient(tmp_path).request("kill", "n1")
     assert caught.value.exit is Exit.UNAVAILABLE
     assert "twinlog dev up" in caught.value.hints[0]

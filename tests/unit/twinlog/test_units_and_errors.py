@@ -10,11 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from twinlog import errors, layout, record, store_compare, units
+from twinlog import errors, units
+from twinlog.format import epoch_file, epoch_history, log_file, record
 from twinlog.units import UnitError
 
 
-@pytest.mark.parametrize("module", [errors, layout, record, store_compare, units])
+@pytest.mark.parametrize("module", [errors, log_file, epoch_file, epoch_history, record, units])
 def test_the_examples_in_the_text_are_true(module: ModuleType) -> None:
     """Doctests."""
     assert doctest.testmod(module).failed == 0

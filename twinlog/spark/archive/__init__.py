@@ -9,5 +9,5 @@
 A file exists for readers when the newest manifest names it. Writers give files unique names and
 commit by creating the next manifest, which only one of two writers can do.
 
-Not here: when the node may drop what is archived (``storage.retention``).
+Not here: when the node may drop what is archived (``storage.retention.policy``).
 """

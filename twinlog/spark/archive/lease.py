@@ -2,7 +2,7 @@
 
 A run of the archiver has a folder ``_twinlog/runs/RUN`` and touches the file ``beat`` in it every
 `BEAT_SECONDS`. Each file that it writes has RUN in its name, and each manifest is written in its
-folder first and linked from there to its number (`archive.place`).
+folder first and linked from there to its number (`twinlog.spark.archive.archive_dir`).
 
 `collect` takes files only of runs that cannot commit any more. A run that has been silent for too
 long loses its folder first, by one renaming; then the manifest is read, and what it does not name
@@ -15,7 +15,8 @@ at the lease and its commit.
 Ages are those of the file system that holds the archive: the collector's own beat says what time it
 is there. Files without a lease (of a run that ended, or of an earlier version) go by their age.
 
-Not here: what a commit says (`archive.manifest`), who is told (`archive.telling`).
+Not here: what a commit says (`twinlog.spark.archive.manifest`), who is notified
+(`twinlog.spark.archive.notify_nodes`).
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
-from twinlog.spark.archive.place import META, Place, taken_away
+from twinlog.spark.archive.archive_dir import META, ArchiveDir, taken_away
 
 RUNS = f"{META}/runs"
 BEAT = "beat"
@@ -43,7 +44,7 @@ _OF_RUN = re.compile(r"-([0-9a-f]{12})-[0-9a-f]{12}(?:\.parquet)?$")
 
 
 class Lease:
-    """The folder of one run; a context, in which its beat goes on in a thread.
+    """The folder of one run; a context, in which its beat continues in a thread.
 
     Args:
         root: Directory of the archive.
@@ -102,7 +103,7 @@ def run_of(name: str) -> str:
     return found.group(1) if found else ""
 
 
-def collect(place: Place, lease: Lease, older_than: float) -> int:
+def collect(place: ArchiveDir, lease: Lease, older_than: float) -> int:
     """Remove the files of dead runs and return how many.
 
     Args:

@@ -8,7 +8,7 @@ cluster: two histories in one manifest would be read as one.
 
 Offsets are log offsets in bytes, ends exclusive; times are milliseconds since 1970.
 
-Not here: reading and committing (`archive.place`).
+Not here: reading and committing (`twinlog.spark.archive.archive_dir`).
 """
 
 from __future__ import annotations
@@ -69,13 +69,13 @@ class Segment:
         end: Log offset after its last byte.
         sha256: Of its bytes.
         records: Records in it.
-        records_end: Log offset after the last record; behind it lies ``rest``, then zeros.
+        records_end: Log offset after the last record; after it is ``rest``, then zeros.
         rest: What follows the records, hexadecimal, zeros at its end left out: the blank.
         epochs: (epoch, start) of the masterships that wrote it.
         files: What holds it.
-        anew: Queues that begin again in it, because their topic was deleted and made anew: by
+        again: Queues that begin again in it, because their topic was deleted and created again: by
             ``topic/queue`` the log offset from which on the last such beginning counts, and the
-            first and last queue offset behind it.
+            first and last queue offset after it.
     """
 
     group: str
@@ -135,7 +135,7 @@ class Manifest:
 
         Args:
             group: Whose.
-            start: Only holes between segments that end behind it,
+            start: Only holes between segments that end after it,
             end: and begin before it.
         """
         held = [s for s in self.of_group(group) if s.end > start and s.base < end]
@@ -145,7 +145,7 @@ class Manifest:
         """Do nothing when no two segments of a group hold the same log offset.
 
         Raises:
-            CorruptionError: Two do: rows would come twice, or nobody knows which ones are right.
+            CorruptionError: Two do: rows would come twice, or it is unknown which ones are right.
         """
         for group in sorted({segment.group for segment in self.segments}):
             for one, two in pairwise(self.of_group(group)):
@@ -231,7 +231,7 @@ def parse(text: str, name: str) -> Manifest:
         found = Manifest(**fields, segments=segments)
         _require_typed(found)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        text = f"{name} is no manifest: {error}"
+        text = f"{name} is not a manifest: {error}"
         raise CorruptionError(text, file=name, hint=COPY) from None
     found.require_apart(name)
     return found
@@ -264,7 +264,7 @@ def _require_typed(found: Manifest) -> None:
             raise ValueError(f"a segment goes from {one.base} to {one.end}")
         for file in one.files:
             if file.path.startswith("/") or ".." in file.path.split("/"):
-                raise ValueError(f"the file {file.path} lies outside of the archive")
+                raise ValueError(f"the file {file.path} is outside the archive")
 
 
 def _segment(fields: dict[str, object]) -> Segment:

@@ -122,7 +122,7 @@ def table_of(
 
     Args:
         data: Bytes that hold the records.
-        starts: Where they begin in ``data``, one behind the other, as an array.
+        starts: Where they begin in ``data``, one after the other, as an array.
         end: Where the last one ends.
         epochs: (epoch, log offset where it begins), oldest first; empty when not known.
     """
@@ -253,7 +253,7 @@ def _epochs(places: Any, epochs: Sequence[tuple[int, int]]) -> Any:
 
 
 def encoded(table: Any) -> Any:
-    """Return the records of a table's rows as bytes, one behind the other, in its order.
+    """Return the records of a table's rows as bytes, one after the other, in its order.
 
     Raises:
         CorruptionError: A row does not make a record of the size it names.

@@ -1,14 +1,14 @@
 """One sealed segment, opened and read: from a directory, or fetched from the nodes of a cluster.
 
 `Sealed` names a log file that will never change, for a task. `Scan` opens it and hands out its
-records in windows, what lies behind them, and any stretch of its bytes. A segment of a cluster is
+records in windows, what is after them, and any stretch of its bytes. A segment of a cluster is
 fetched first, into a file without a name, which no death leaves behind: it needs as much room as a
 log file in the temporary directory of the executor.
 
 A segment of ours is compared with its batch index before a record of it counts. Bytes are read into
-memory that is used again (`twinlog.spark.room`). Offsets are log offsets in bytes.
+memory that is used again (`twinlog.spark.directory.buffer`). Offsets are log offsets in bytes.
 
-Not here: what is written (`archive.writing`).
+Not here: what is written (`twinlog.spark.archive.writing`).
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from typing import IO, Any
 
 from twinlog import kernels
 from twinlog.errors import CorruptionError
+from twinlog.format.log_file import BLANK
 from twinlog.kernels import codes
-from twinlog.layout import BLANK
-from twinlog.spark import room
 from twinlog.spark.archive.rows import numpy, starts_of
-from twinlog.spark.asking import Asking
-from twinlog.spark.remote_log import ENTRY_BYTES, Piece, Proof, RemoteLog, proven
-from twinlog.store_files import log_file, store_root
+from twinlog.spark.directory import buffer
+from twinlog.spark.nodes.nodes import NodeAccess
+from twinlog.spark.nodes.remote_log import ENTRY_BYTES, LogPiece, ProofOfBytes, RemoteLog, proven
+from twinlog.store.files import log_file, store_root
 from twinlog.units import KiB, MiB
 
 WINDOW = 8 * MiB
 """Bytes of the log that are held as columns at once; also the largest row group, roughly. Four
-times as much cost twice the CPU: every step then fetches its columns from memory anew."""
+times as much cost twice the CPU: every step then fetches its columns from memory again."""
 
 RECORD_MAX = 8 * MiB
 REST_MAX = 64 * KiB
-"""Most bytes behind the records of a segment that are no zeros and no record: the blank has 8."""
+"""Most bytes after the records of a segment that are no zeros and no record: the blank has 8."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class Sealed:
         end: Log offset after its last byte.
         epochs: (epoch, start) of the masterships that wrote it.
         batches: Whether a batch index belongs to it.
-        asking: Which nodes are asked; None for a directory.
+        access: Which nodes are asked; None for a directory.
     """
 
     root: str
@@ -61,12 +61,12 @@ class Sealed:
     end: int
     epochs: Sequence[tuple[int, int]]
     batches: bool
-    asking: Asking | None = None
+    access: NodeAccess | None = None
 
 
 def _open(sealed: Sealed) -> tuple[IO[bytes], bytes]:
     """Return the open log file and its batch index."""
-    if sealed.asking is None:
+    if sealed.access is None:
         index = store_root(sealed.root) / "twinlog" / "batches" / sealed.name
         opened = log_file(sealed.root, sealed.name).open("rb")
         try:
@@ -74,14 +74,14 @@ def _open(sealed: Sealed) -> tuple[IO[bytes], bytes]:
         except BaseException:
             opened.close()
             raise
-    return _fetch(sealed, sealed.asking)
+    return _fetch(sealed, sealed.access)
 
 
-def _fetch(sealed: Sealed, asking: Asking) -> tuple[IO[bytes], bytes]:
+def _fetch(sealed: Sealed, access: NodeAccess) -> tuple[IO[bytes], bytes]:
     """Copy a segment from the nodes of a cluster, proven."""
     out, entries = tempfile.TemporaryFile(prefix="twinlog-"), bytearray()  # noqa: SIM115
 
-    def take(piece: Piece) -> None:
+    def take(piece: LogPiece) -> None:
         out.write(piece.data)
         entries.extend(piece.entries)
 
@@ -89,7 +89,7 @@ def _fetch(sealed: Sealed, asking: Asking) -> tuple[IO[bytes], bytes]:
         out.seek(0)
         entries.clear()
 
-    log = RemoteLog(asking)
+    log = RemoteLog(access)
     try:
         proven(log, sealed.base, sealed.end, take, reset)
         out.flush()
@@ -114,8 +114,8 @@ class Scan:
         index: The file's batch index; empty for one that is not ours.
 
     Raises:
-        CorruptionError: It holds something that is no record and no blank, or a batch of ours that
-            is not what was written.
+        CorruptionError: It holds something that is neither a record nor a blank, or a batch that
+            differs from its batch index entry.
         SourceUnavailable: No node served it.
     """
 
@@ -127,7 +127,9 @@ class Scan:
         self.records_end = sealed.base
         self._windows: list[tuple[int, int]] = []
         try:
-            self._look(Proof(sealed.base) if sealed.batches and sealed.asking is None else None)
+            self._look(
+                ProofOfBytes(sealed.base) if sealed.batches and sealed.access is None else None
+            )
         except BaseException:
             self._file.close()
             raise
@@ -146,7 +148,7 @@ class Scan:
         Raises:
             CorruptionError: The file has become shorter.
         """
-        data, done = room.lend(min(length, self._sealed.end - at)), 0
+        data, done = buffer.lend(min(length, self._sealed.end - at)), 0
         while done < len(data):
             count = os.preadv(self._file.fileno(), [data[done:]], at + done - self._sealed.base)
             if not count:
@@ -165,7 +167,7 @@ class Scan:
                 return data, stop, code, count
             size = WINDOW + RECORD_MAX
 
-    def _look(self, proof: Proof | None) -> None:
+    def _look(self, proof: ProofOfBytes | None) -> None:
         """Find where windows and the records end, and how many bytes each topic has.
 
         Every batch is compared with its entry on the way, in front of what is made of its records.
@@ -225,7 +227,7 @@ class Scan:
             if used:
                 found += bytes(at - self.records_end - len(found)) + used
             if len(found) > REST_MAX:
-                text = f"{self._sealed.name} holds bytes behind its records that are none"
+                text = f"{self._sealed.name} holds bytes after its records that are not records"
                 raise CorruptionError(text, offset=self.records_end, file=self._sealed.name)
             at += len(data)
         return bytes(found)

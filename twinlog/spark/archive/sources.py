@@ -6,7 +6,7 @@ A segment is sealed when it will never change:
   former master's log may hold more than was ever confirmed. On a cluster it is enough that one node
   says so; a task takes its bytes from whichever node has them.
 * **RocketMQ's**: a record begins the next file, for a broker allocates files ahead of their use;
-  and recovery after a crash would not cut it: it lies before the file where recovery begins, or
+  and recovery after a crash would not cut it: it is before the file where recovery begins, or
   before the end that recovery finds. The last is looked for only when it decides, because it reads
   the whole log.
 
@@ -24,15 +24,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Self
 
-from twinlog.layout import BatchEntry, file_name
+from twinlog.format.batch_index import BatchEntry
+from twinlog.format.log_file import file_name
+from twinlog.spark.archive.archive_dir import sha256_of
 from twinlog.spark.archive.manifest import Segment
-from twinlog.spark.archive.place import sha256_of
 from twinlog.spark.archive.scan import Sealed
-from twinlog.spark.asking import Asking
-from twinlog.spark.remote_log import Piece, RemoteLog, proven
-from twinlog.store_files import LogFile, log_file
-from twinlog.store_log import Run, TwinLog, first_stamp
-from twinlog.store_reader import StoreReader
+from twinlog.spark.nodes.nodes import NodeAccess
+from twinlog.spark.nodes.remote_log import LogPiece, RemoteLog, proven
+from twinlog.store.files import LogFile, log_file
+from twinlog.store.log import Run, TwinLog, first_stamp
+from twinlog.store.reader import StoreReader
 
 STALENESS_SECONDS = 30.0
 """How long a task looks for a node that has a segment which another one has confirmed."""
@@ -123,15 +124,15 @@ class Cluster:
     """The sealed segments of a running cluster; a context.
 
     Args:
-        asking: Whom to ask, here and in the tasks.
+        access: Whom to ask, here and in the tasks.
 
     Raises:
         SourceUnavailable: No node answers.
     """
 
-    def __init__(self, asking: Asking) -> None:
-        self._log = RemoteLog(asking)
-        self._asking = replace(asking, epoch=self._log.nodes.route.epoch)
+    def __init__(self, access: NodeAccess) -> None:
+        self._log = RemoteLog(access)
+        self._access = replace(access, epoch=self._log.nodes.route.epoch)
 
     def __enter__(self) -> Self:
         """Return it."""
@@ -181,7 +182,7 @@ class Cluster:
             nonlocal digest
             digest = hashlib.sha256()
 
-        def take(piece: Piece) -> None:
+        def take(piece: LogPiece) -> None:
             digest.update(piece.data)
 
         proven(self._log, segment.base, segment.end, take, reset)
@@ -207,7 +208,7 @@ class Cluster:
                 base + size,
                 epochs_of(epochs, base, base + size),
                 batches=True,
-                asking=replace(self._asking, turn=base // size),
+                access=replace(self._access, turn=base // size),
             )
             for base in range(start, end - size + 1, size)
         ]
@@ -215,7 +216,7 @@ class Cluster:
     def older(self, found: Sequence[Sealed], seconds: float) -> list[Sealed]:
         """Return the segments whose newest record is so old.
 
-        The first batch behind a segment tells: it was stored later. Where there is none yet, the
+        The first batch after a segment tells: it was stored later. Where there is none yet, the
         segment is new.
         """
         if not seconds:

@@ -2,7 +2,7 @@
 
 An `ArchiveView` is pinned when it is made, like the view of a directory or a cluster: one manifest
 says which file holds which queue offsets. `Tiers` puts it in front of a live view. Of each queue,
-what lies below the live start comes from the archive and the rest from the live store, so every row
+what is below the live start comes from the archive and the rest from the live store, so every row
 comes once; ``tier`` chooses one of the two alone.
 
 Archived rows are made into records again, byte for byte, and decoded by the code that decodes live
@@ -10,7 +10,8 @@ ones: a row is the same wherever it is read from.
 
 Units: queue offsets count records, log offsets and sizes are bytes, times are ms since 1970.
 
-Not here: the manifest (`archive.manifest`), Parquet files (`archive.writing`).
+Not here: the manifest (`twinlog.spark.archive.manifest`), Parquet files
+(`twinlog.spark.archive.writing`).
 """
 
 from __future__ import annotations
@@ -23,18 +24,18 @@ from typing import Any
 
 from twinlog import kernels
 from twinlog.errors import CorruptionError
+from twinlog.spark.archive.archive_dir import META, ArchiveDir, sha256_of
 from twinlog.spark.archive.manifest import ArchivedFile, Manifest, Segment
-from twinlog.spark.archive.place import META, Place, sha256_of
 from twinlog.spark.archive.rows import encoded
 from twinlog.spark.archive.writing import merged
-from twinlog.spark.decoding import Context
+from twinlog.spark.arrow import np, pa
+from twinlog.spark.directory.queue_files import ENTRY
+from twinlog.spark.directory.split_reader import Batches, Located, Losses, Payload, Reading
 from twinlog.spark.errors import DataLossError, SourceError
-from twinlog.spark.foreign import np, pa
-from twinlog.spark.options import Options
-from twinlog.spark.planning import Piece, QueueView, Sizing, Split
-from twinlog.spark.queue_files import ENTRY
-from twinlog.spark.reading import Batches, Located, Losses, Payload, Reading
-from twinlog.store_owner import Owner
+from twinlog.spark.plan.decoding import Context
+from twinlog.spark.plan.options import Options
+from twinlog.spark.plan.splits import Piece, QueueView, Sizing, Split
+from twinlog.store.marks import Owner
 
 Key = tuple[str, int]
 GONE = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
@@ -111,7 +112,7 @@ class ArchiveView:
         if not (self.root / META).is_dir():  # a disk that is not mounted is an empty directory
             hint = "name the directory that twinlog spark archive wrote to"
             raise SourceError(f"there is no archive {root}", code="archive", hint=hint)
-        manifest = Place(self.root).newest()
+        manifest = ArchiveDir(self.root).newest()
         if owner is not None:
             _require(manifest, root, owner)
         segments = manifest.of_group(owner.group if owner else _only_group(manifest, root))
@@ -213,7 +214,7 @@ class ArchiveView:
         """Return the sentence for a queue of `since`."""
         at = self.since[topic, queue]
         return (
-            f"topic {topic}, queue {queue} was deleted and made again: its records before log "
+            f"topic {topic}, queue {queue} was deleted and created again: its records before log "
             f"offset {at} are not read"
         )
 
@@ -308,7 +309,7 @@ def _only_group(manifest: Manifest, root: str) -> str:
 
 
 class TieredQueue:
-    """One queue, archived and live; a `twinlog.spark.planning.QueueView`."""
+    """One queue, archived and live; a `twinlog.spark.plan.splits.QueueView`."""
 
     def __init__(self, key: Key, view: ArchiveView, live: QueueView | None) -> None:
         self.topic, self.queue = key
@@ -345,7 +346,7 @@ class Tiers:
         self._queues: dict[Key, TieredQueue] = {}
 
     def before(self, start: int) -> None:
-        """Take note of where the log of a live store of RocketMQ's begins, which deletes topics.
+        """Take note of where the log of a live RocketMQ store begins, which deletes topics.
 
         Where log is missing between the tiers, a topic may have been made again in it. Of a queue
         with rows in the archive that would have to lie in front of others live that is certain.
@@ -504,7 +505,7 @@ class _Wanted:
         offsets = table.column("queue_offset").to_numpy()
         flags = table.column("sys_flag").to_numpy()
         places = table.column("physical_offset").to_numpy()
-        # an inner batch stands for offsets behind its own; which of them count is looked at later
+        # an inner batch stands for offsets after its own; which of them count is looked at later
         keep = (topics >= 0) & (self._codes[at] == codes) & (offsets < self._stop[at])
         keep &= (offsets >= self._first[at]) | ((flags & 0x80) != 0)
         keep &= ((flags & 0x4) == 0) & (places >= shelf.low) & (places < shelf.high)
@@ -533,7 +534,7 @@ def _located(table: Any, pieces: Any, data: Any, reading: Reading) -> tuple[Loca
 
 
 def _tags_of(data: Any, count: int) -> Any:
-    """Return what queue entries say of the tags of records that lie one behind the other."""
+    """Return what queue entries say of the tags of records that are one after the other."""
     parts = [
         np.frombuffer(raw, ENTRY) for _, _, _, raw in kernels.gather_queues(data, 0, len(data), 0)
     ]

@@ -4,8 +4,8 @@
 returns what a manifest says of it. `segment_bytes` makes the bytes again from the files: so an
 archive is checked before it counts, and so it is restored.
 
-The check: when the files are closed and flushed, they are opened anew, the records are made again
-from what is in them, and every byte is compared with the log file, which is read anew as well. The
+The check: when the files are closed and flushed, they are opened again, the records are made again
+from what is in them, and every byte is compared with the log file, which is read again as well. The
 SHA-256 of the manifest is that of the bytes made again, so it is the log's. Nothing that was in
 memory while the files were written takes part.
 
@@ -16,7 +16,7 @@ topics must not make ten thousand files.
 
 Nothing is written over: names are unique for each attempt. Offsets are log offsets in bytes.
 
-Not here: committing (`archive.place`), columns (`archive.rows`).
+Not here: committing (`twinlog.spark.archive.archive_dir`), columns (`twinlog.spark.archive.rows`).
 """
 
 from __future__ import annotations
@@ -33,10 +33,16 @@ from typing import Any
 from urllib.parse import quote
 
 from twinlog.errors import CorruptionError, UsageError
-from twinlog.record import FLAG_INNER_BATCH, decode_properties
-from twinlog.spark.archive.lines import Line, follow
+from twinlog.format.record import FLAG_INNER_BATCH, decode_properties
+from twinlog.spark.archive.archive_dir import (
+    META,
+    sha256_of,
+    sync_directory,
+    sync_file,
+    write_durably,
+)
 from twinlog.spark.archive.manifest import MIXED, ArchivedFile, Segment
-from twinlog.spark.archive.place import META, sha256_of, sync_directory, sync_file, write_durably
+from twinlog.spark.archive.queue_offsets import Line, follow
 from twinlog.spark.archive.rows import (
     BARE,
     DELTAS,
@@ -58,7 +64,7 @@ SMALL_TOPIC = 64 * MiB
 CODECS = ("zstd", "snappy", "gzip", "none")
 
 COPY = "bring the file back from a copy of the archive"
-"""What to do about a file that is gone or damaged."""
+"""What to do about a file that is missing or damaged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +104,7 @@ def write_segment(sealed: Sealed, to: str, codec: Codec, run: str) -> Segment:
     """Write the files of one segment and return it as a manifest lists it.
 
     Raises:
-        CorruptionError: The segment holds something that is no record, or the files do not make
+        CorruptionError: The segment holds something that is not a record, or the files do not make
             its bytes again.
         OSError: A file cannot be read or written; what was written is an orphan.
     """
@@ -137,13 +143,13 @@ def _compared(segment: Segment, root: Path, scan: Scan) -> str:
         buffer = arrow().py_buffer(made)
         log = arrow().py_buffer(scan.read(at, len(made)))
         if not buffer.equals(log):
-            text = f"segment {segment.base} made again is not the log from {at} on"
+            text = f"segment {segment.base} rebuilt differs from the log from {at} on"
             hint = "it was not committed; look at the log: twinlog spark verify"
             raise CorruptionError(f"the archive is not what the log is: {text}", hint=hint)
         digest.update(made)
         at += len(made)
     if at != segment.end:
-        text = f"segment {segment.base} made again ends at {at}, not at {segment.end}"
+        text = f"segment {segment.base} rebuilt ends at {at}, not at {segment.end}"
         raise CorruptionError(f"the archive is not what the log is: {text}")
     return digest.hexdigest()
 
@@ -260,7 +266,7 @@ class _Target:
         return found
 
     def batches(self, index: bytes) -> ArchivedFile:
-        """Write the segment's batch index; a store of ours does not open without."""
+        """Write the segment's batch index; a twinlog store does not open without."""
         path = self._root / META / "batches" / self._stem
         path.parent.mkdir(parents=True, exist_ok=True)
         write_durably(path, index)
@@ -478,4 +484,4 @@ def check_segment(segment: Segment, root: str) -> str:
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
         return f"{error.filename} is gone"
     same = digest.hexdigest() == segment.sha256
-    return "" if same else f"segment {segment.base} made again has another SHA-256"
+    return "" if same else f"segment {segment.base} rebuilt has another SHA-256"

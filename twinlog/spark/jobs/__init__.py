@@ -5,7 +5,8 @@ into items, spreads a plain function over them and puts the results together; th
 putting together know nothing of Spark, so `PlainEngine` runs the same job in one process.
 
 Bytes of the log never pass through the JVM: tasks read and write files themselves, and only small
-results come back. Only the reports that are SQL by nature use DataFrames (`jobs.tables`).
+results come back. Only the reports that are SQL by nature use DataFrames
+(`twinlog.spark.jobs.reports.tables`).
 
-Not here: the command line (``cli.spark``), the source and the sink of ``format("twinlog")``.
+Not here: the command line (``cli.spark.jobs``), the source and the sink of ``format("twinlog")``.
 """

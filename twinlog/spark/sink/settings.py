@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, cast
 
-from twinlog.record import java_hash
+from twinlog.format.record import java_hash
 from twinlog.spark.errors import SourceError, listed, nearest
 from twinlog.units import parse_duration, parse_size
 
@@ -56,7 +56,7 @@ class Rate:
     size: bool = False
 
     def over(self, tasks: int) -> str:
-        """Return the share of one of so many tasks, as an option.
+        """Return the share of one of this many tasks, as an option.
 
         >>> Rate(500.0).over(4), Rate(2048.0, size=True).over(2)
         ('125.0', '1024 B/s')

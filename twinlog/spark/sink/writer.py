@@ -22,13 +22,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from twinlog.client import Client
+from twinlog.client.blocking import Client, caller_of
 from twinlog.errors import OutOfSequence, RecordRefused, TwinlogError, UsageError
-from twinlog.outgoing import Section
-from twinlog.pipeline import Producer
-from twinlog.producer_settings import ProducerSettings
+from twinlog.producer.blocking import Producer
+from twinlog.producer.section import Section
+from twinlog.producer.settings import ProducerSettings
+from twinlog.spark.arrow import pa
 from twinlog.spark.errors import SourceError
-from twinlog.spark.foreign import pa
 from twinlog.spark.sink.settings import (
     SECTION_BYTES,
     SOURCE_PROPERTY,
@@ -51,7 +51,7 @@ else:
 
 DETERMINISTIC = (
     "make the query deterministic, or write with exactlyOnce=false; "
-    "a writeId goes with one checkpoint and one query"
+    "a writeId belongs to one checkpoint and one query"
 )
 
 LINGER_SECONDS = 1e9
@@ -197,7 +197,7 @@ def _outdated(identity: Identity) -> SourceError:
         f"batch {identity.batch}, task {identity.task}: {identity.writer} has written a later "
         "batch already"
     )
-    hint = "a writeId goes with one checkpoint and one query: use another writeId"
+    hint = "a writeId belongs to one checkpoint and one query: use another writeId"
     return SourceError(text, code=OUT_OF_DATE, hint=hint)
 
 
@@ -291,7 +291,10 @@ class _Task:
             timeout=self._settings.timeout,
         )
         identity = (self._identity.producer, self._identity.epoch)
-        opened = Producer(client, topic, settings, identity), client.topics().get(topic, 1)
+        opened = (
+            Producer(caller_of(client), topic, settings, identity),
+            client.topics().get(topic, 1),
+        )
         self._producers[topic] = opened
         return opened
 
@@ -344,7 +347,7 @@ def commit_record(settings: SinkSettings, batch: int, sent: Sequence[Sent]) -> N
     try:
         with (
             Client(settings.servers, timeout=settings.timeout) as client,
-            Producer(client, settings.commit_topic, made, whole) as producer,
+            Producer(caller_of(client), settings.commit_topic, made, whole) as producer,
         ):
             producer.send(body, key=writer, tag="spark-commit", queue=0)
     except TwinlogError as error:

@@ -1,0 +1,1 @@
+"""`twinlog cluster`, `coordinator`, `node` and `topic`."""

@@ -1,0 +1,145 @@
+"""``twinlog coordinator``: run it, look at it, let it adopt nodes that already have a log.
+
+The coordinator decides who is master; while it is away traffic goes on and roles cannot change.
+
+Not here: its rules (``replication.register.register``), its process
+(``replication.coordinator.process``).
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from cli.answer import Answer, Cell, Table, columns
+from cli.cluster.orders import call, user
+from cli.cluster.view import coordinator_of, coordinator_status, look
+from cli.config import Overrides, overrides
+from cli.context import Context
+from cli.failures import Exit, Failure
+from cli.fields import Fields, table, text, texts, whole
+from cli.parsing import PRIVATE
+from twinlog.wire.frames import Type
+
+
+def start(*, set_: Overrides = (), context: Annotated[Context, PRIVATE]) -> int:
+    """Run the coordinator in the foreground until it is stopped (Ctrl-C, TERM).
+
+    Args:
+        set_: A setting as ``section.key=value``.
+    """
+    from cli.cluster.foreground import run_coordinator
+
+    return run_coordinator(context.config(overrides(set_)), context)
+
+
+def status(*, context: Annotated[Context, PRIVATE]) -> int:
+    """Show whether the coordinator answers, and the group state it holds."""
+    address = coordinator_of(context)[0]
+    answer = context.ask(address, Type.CO_READ, {}, context.left(5.0))
+    state = table(answer.get("state")) or answer
+    in_sync = sorted(table(state.get("isr")))
+    registered = table(state.get("reg"))
+    replicas = texts(state.get("replicas")) or sorted(registered)
+    rows: list[tuple[Cell, ...]] = [
+        (
+            f"{name}*" if name == text(state, "leader") else name,
+            name in registered,
+            name in in_sync,
+            whole(table(state.get("priorities")), name),
+        )
+        for name in replicas
+    ]
+    own = coordinator_status(context)
+    fields: Fields = {
+        "address": address,
+        "read_only": text(own, "read_only"),
+        "waiting_for": texts(own.get("waiting_for")),
+        "state": state,
+    }
+    context.printer.answer(
+        Answer(
+            kind="CoordinatorStatus",
+            fields=fields,
+            head=(
+                f"coordinator at {address} · epoch {whole(state, 'epoch')} · "
+                f"master {text(state, 'leader') or 'none'} · revision {whole(state, 'revision')}"
+                f" · in_sync_min {whole(state, 'min_isr')} · ack {text(state, 'ack') or '?'}"
+            ),
+            tables=[Table(columns("NODE REGISTERED IN-SYNC PRIORITY>"), rows)],
+            names=[f"node/{name}" for name in replicas],
+            tail=_trouble(own),
+        )
+    )
+    return Exit.OK
+
+
+def _trouble(own: Fields) -> str:
+    """Why the coordinator makes no change, with the command that goes on; empty when it does."""
+    alarm, waiting = text(own, "read_only"), texts(own.get("waiting_for"))
+    if alarm is not None:
+        return (
+            f"It makes no change: {alarm}. Put the newer coordinator.sqlite back; "
+            "if the alarm is false: twinlog coordinator clear-alarm"
+        )
+    if waiting:
+        names = ", ".join(waiting)
+        return (
+            f"It makes no change before more than half of the replicas have reported: {names} "
+            f"did not. For one that does not come back: twinlog coordinator vouch {waiting[0]}"
+        )
+    return ""
+
+
+def adopt(
+    *,
+    to: str | None = None,
+    dry_run: bool = False,
+    yes: Annotated[bool, Parameter(name=["--yes", "-y"])] = False,
+    context: Annotated[Context, PRIVATE],
+) -> int:
+    """Let an empty coordinator take nodes that already have a log.
+
+    Shows every node's epoch and end first. The node with the newest epoch and the greatest end
+    becomes master; what another node has beyond it is cut when it follows.
+
+    Args:
+        to: Take this node as master instead.
+        dry_run: Only show what would happen.
+        yes: Do not ask.
+    """
+    view = look(context)
+    if view.leader:
+        raise Failure(
+            Exit.NO,
+            f"the coordinator has a state already: epoch {view.epoch}, master {view.leader}",
+            hints=("nothing needs adopting: twinlog cluster status",),
+        )
+    known = [node for node in view.nodes if node.reachable]
+    missing = [node.name for node in view.nodes if not node.reachable]
+    best = max(known, key=lambda node: (node.last_epoch or 0, node.end or 0), default=None)
+    chosen = view.node(to) if to else best
+    if chosen is None or not chosen.reachable:
+        raise Failure(Exit.UNAVAILABLE, "no node answered, so there is nothing to adopt")
+    rows: list[tuple[Cell, ...]] = [
+        (node.name, node.last_epoch, node.end, node.state) for node in view.nodes
+    ]
+    plan = Table(columns("NODE LAST-EPOCH> END> STATE"), rows)
+    away = f" ({', '.join(missing)} did not answer: what they have is not counted)" * bool(missing)
+    head = f"{chosen.name} becomes master of a new epoch at {chosen.end}{away}"
+    fields: Fields = {"master": chosen.name, "end_offset": chosen.end, "missing": missing}
+    if dry_run:
+        fields["done"] = False
+        context.printer.answer(Answer(kind="Adopt", fields=fields, head=head, tables=[plan]))
+        return Exit.OK
+    context.printer.note(head)
+    if not context.confirm(f"Adopt {view.name} with {chosen.name} as master?", yes=yes):
+        return Exit.NO
+    operation: Fields = {
+        "op": "adopt", "node": chosen.name, "who": user(), "why": "adopt",
+    }  # fmt: skip
+    answer = call(context, view.coordinator.address, operation)
+    fields |= {"done": True, "epoch": whole(table(answer.get("state")), "epoch")}
+    context.printer.answer(Answer(kind="Adopt", fields=fields, head=f"Done: {head}"))
+    return Exit.OK

@@ -1,0 +1,318 @@
+"""What is wrong with a cluster: one sentence for each trouble, each with the command that goes on.
+
+`SENTENCES` is everything the command line can say about the state of a cluster; the page
+``docs/when-something-is-broken.md`` has a section for each of them.  `judge` decides which of them
+are true of a `ClusterView`.  Grades: *healthy*: the master takes writes, every node is in sync, and
+the coordinator keeps the register that the nodes follow; *degraded*: writes work, something is
+missing; *unavailable*: writes do not work.
+
+Pure.  Not here: asking (``view``), tables (``status``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from cli.cluster.view import ClusterView, NodeView
+from cli.config_file import COORDINATOR
+from cli.fields import Fields
+
+
+class Grade(StrEnum):
+    """How well a cluster works."""
+
+    HEALTHY = "healthy"
+    DEGRADED = "degraded"
+    UNAVAILABLE = "unavailable"
+
+
+@dataclass(frozen=True, slots=True)
+class Sentence:
+    """One thing that can be wrong: the text, and the command that goes on.
+
+    Braces name values that `Problem` fills in.  ``START`` in a command stands for what starts a
+    process: ``twinlog node start`` or, in a cluster of ``dev up``, ``twinlog dev start``.
+    """
+
+    text: str
+    command: str
+    grade: Grade = Grade.DEGRADED
+
+
+_NO = Grade.UNAVAILABLE
+
+SENTENCES: Mapping[str, Sentence] = {
+    "master-gone": Sentence(
+        "{cluster} has no master: {leader}, master of epoch {epoch}, does not answer",
+        "twinlog cluster failover",
+        _NO,
+    ),
+    "no-candidate": Sentence(
+        "{cluster} has no master, and no node that is known to hold every confirmed record "
+        "answers: {names}",
+        "START {first}",
+        _NO,
+    ),
+    "vacant": Sentence(
+        "{cluster} has no master: no node is known to hold every confirmed record",
+        "twinlog cluster failover --dry-run",
+        _NO,
+    ),
+    "master-starting": Sentence(
+        "{cluster} has no master yet: {leader} was elected for epoch {epoch} and does not serve "
+        "yet",
+        "twinlog cluster status --watch",
+        _NO,
+    ),
+    "first-election": Sentence(
+        "{cluster} has no master yet: the first election waits for {names}", "START {first}", _NO
+    ),
+    "no-master": Sentence(
+        "{cluster} has no master: the coordinator names none", "twinlog cluster failover", _NO
+    ),
+    "no-master-no-coordinator": Sentence(
+        "{cluster} has no master, and the coordinator does not answer",
+        f"START {COORDINATOR}",
+        _NO,
+    ),
+    "not-enough-in-sync": Sentence(
+        "{master} refuses writes: {count} of the {least} nodes needed are in sync",
+        "START {first}",
+        _NO,
+    ),
+    "too-few-in-sync": Sentence(
+        "{master} refuses writes until more nodes are in sync: {count} of the {least} needed are",
+        "twinlog cluster status --watch",
+        _NO,
+    ),
+    "writes-wait": Sentence(
+        "writes are not confirmed: {names} must have them and do not answer, and only the "
+        "coordinator can take a node out of the in-sync set",
+        "START {first}",
+        _NO,
+    ),
+    "disk-full": Sentence(
+        "{master} refuses writes: its disk is full", "twinlog node show {master}", _NO
+    ),
+    "writes-refused": Sentence("{master} refuses writes: {why}", "twinlog node show {master}", _NO),
+    "busy": Sentence(
+        "{master} refuses some writes: too many wait to be confirmed",
+        "twinlog cluster status --watch",
+    ),
+    "old-master": Sentence(
+        "{node} still takes itself for the master of epoch {old}; {master} is master of epoch "
+        "{epoch}",
+        "twinlog node show {node}",
+    ),
+    "node-down": Sentence("{node} is not running: nothing listens at {address}", "START {node}"),
+    "node-silent": Sentence("{node} does not answer: {why}", "twinlog node show {node}"),
+    "other-node": Sentence("{node} is unreachable: {address} is {stranger}", "twinlog config show"),
+    "quarantined": Sentence(
+        "{node} is quarantined, its log is damaged: {why}", "twinlog log verify {data}"
+    ),
+    "cannot-join": Sentence("{node} cannot join: {why}", "twinlog node show {node}"),
+    "not-in-sync": Sentence("{node} is not in sync: {why}", "twinlog cluster status --watch"),
+    "coordinator-away": Sentence(
+        "the coordinator does not answer: roles cannot change", f"START {COORDINATOR}"
+    ),
+    "other-coordinator": Sentence(
+        "the coordinator at {address} belongs to cluster {stranger}, not to {cluster}",
+        "twinlog config show",
+    ),
+    "register-empty": Sentence(
+        "the coordinator's register is empty, but {names} already have a log",
+        "twinlog coordinator adopt --dry-run",
+    ),
+    "other-register": Sentence(
+        "the coordinator keeps another register than the one that {names} follow",
+        "twinlog coordinator recover --dry-run",
+    ),
+    "register-read-only": Sentence(
+        "the coordinator refuses every change: {why}", "twinlog coordinator status"
+    ),
+    "register-waiting": Sentence(
+        "the coordinator makes no change before more than half of the nodes have reported: "
+        "{names} did not",
+        "twinlog coordinator status",
+    ),
+    "other-leader": Sentence(
+        "{master} serves as master, but the coordinator names {leader}",
+        "twinlog cluster status --watch",
+    ),
+}
+"""Every sentence by its code."""
+
+REFUSALS = (
+    "BAD_VERSION", "DIVERGED", "OTHER_LAYOUT", "OTHER_REGISTER", "RESEED", "UNKNOWN_REPLICA",
+)  # fmt: skip
+"""Codes with which a master turns a slave away (``replication.core.master_session``)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One sentence that is true now."""
+
+    code: str
+    text: str
+    command: str
+    grade: Grade
+
+    def fields(self) -> Fields:
+        """The problem as machines see it."""
+        return {"code": self.code, "text": self.text, "command": self.command}
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """The grade of a cluster and what keeps it from the best one."""
+
+    problems: tuple[Problem, ...]
+
+    @property
+    def grade(self) -> Grade:
+        """The worst of the problems."""
+        grades = {problem.grade for problem in self.problems}
+        if Grade.UNAVAILABLE in grades:
+            return Grade.UNAVAILABLE
+        return Grade.DEGRADED if grades else Grade.HEALTHY
+
+    def lines(self) -> list[str]:
+        """Each problem with the command that goes on; equal commands in a row are said once."""
+        lines: list[str] = []
+        for at, problem in enumerate(self.problems):
+            lines.append(problem.text)
+            following = self.problems[at + 1 : at + 2]
+            if not following or following[0].command != problem.command:
+                lines.append(f"  next: {problem.command}")
+        return lines
+
+
+def judge(view: ClusterView) -> Health:
+    """Say what is wrong with a cluster, worst first."""
+    found = [*_writes(view), *_nodes(view), *_coordinator(view)]
+    return Health(tuple(sorted(found, key=lambda one: one.grade is not Grade.UNAVAILABLE)))
+
+
+def _problem(view: ClusterView, code: str, **values: object) -> Problem:
+    sentence = SENTENCES[code]
+    known = {"cluster": view.name, "epoch": view.epoch, **values}
+    if view.master is not None:
+        known.setdefault("master", view.master.name)
+    command = sentence.command.format(**known)
+    return Problem(code, sentence.text.format(**known), _in(view, command), sentence.grade)
+
+
+def start_command(view: ClusterView, name: str) -> str:
+    """The command that starts a process of this cluster: a node, or the coordinator."""
+    if view.dev is not None:
+        return f"twinlog dev start {name}{view.dev}"
+    return f"twinlog {name} start" if name == COORDINATOR else f"twinlog node start {name}"
+
+
+def _in(view: ClusterView, command: str) -> str:
+    name = command.removeprefix("START ")
+    return command if name == command else start_command(view, name)
+
+
+def _writes(view: ClusterView) -> Iterator[Problem]:
+    """Why writes do not work; nothing when they do."""
+    master = view.master
+    if master is None:
+        yield _no_master(view)
+        return
+    match master.admission:
+        case None:
+            away = [n.name for n in view.nodes if not n.reachable and n.name in view.in_sync]
+            if away and not view.coordinator.answers:
+                yield _problem(view, "writes-wait", names=", ".join(away), first=away[0])
+        case "not-enough-in-sync":
+            away = [node.name for node in view.nodes if node.refused]
+            code = "not-enough-in-sync" if away else "too-few-in-sync"
+            count, least = len(master.in_sync_names), master.in_sync_min
+            yield _problem(view, code, count=count, least=least, first=next(iter(away), ""))
+        case "disk-full" | "busy" as code:
+            yield _problem(view, code)
+        case why:
+            yield _problem(view, "writes-refused", why=why)
+
+
+def _no_master(view: ClusterView) -> Problem:
+    """Why there is no master, by what can be done about it."""
+    register = view.coordinator
+    if not register.answers:
+        return _problem(view, "no-master-no-coordinator")
+    away = [node.name for node in view.nodes if not node.reachable]
+    if register.epoch == 0 and away:
+        return _problem(view, "first-election", names=", ".join(away), first=away[0])
+    if register.state.get("vacant"):
+        return _problem(view, "vacant")
+    leader = next((node for node in view.nodes if node.name == register.leader), None)
+    if leader is not None and leader.reachable:
+        return _problem(view, "master-starting", leader=leader.name)
+    able = [node for node in view.nodes if node.name in view.eligible and node.reachable]
+    if not able and view.eligible:
+        known = view.eligible
+        return _problem(view, "no-candidate", names=", ".join(known), first=known[0])
+    if leader is not None:
+        return _problem(view, "master-gone", leader=leader.name)
+    return _problem(view, "no-master")
+
+
+def _nodes(view: ClusterView) -> Iterator[Problem]:
+    for node in view.nodes:
+        found = _node(view, node)
+        if found is not None:
+            yield found
+
+
+def _node(view: ClusterView, node: NodeView) -> Problem | None:
+    """What is wrong with one node; the cause that explains the others comes first."""
+    if node.stranger:
+        return _problem(
+            view, "other-node", node=node.name, address=node.address, stranger=node.stranger
+        )
+    if not node.reachable:
+        code = "node-down" if node.refused else "node-silent"
+        return _problem(view, code, node=node.name, address=node.address, why=node.reason)
+    if node.quarantined is not None:
+        data = node.data or "DIR"
+        return _problem(view, "quarantined", node=node.name, why=node.quarantined, data=data)
+    master = view.master
+    if master is None or node is master:
+        return None
+    if node.master:
+        return _problem(view, "old-master", node=node.name, old=node.epoch)
+    if node.in_sync:
+        return None
+    code = "cannot-join" if any(word in node.reason for word in REFUSALS) else "not-in-sync"
+    return _problem(view, code, node=node.name, why=node.reason or "it is catching up")
+
+
+def _coordinator(view: ClusterView) -> Iterator[Problem]:
+    register, master = view.coordinator, view.master
+    if not register.answers:
+        if master is not None:  # else the sentence about the master says it
+            yield _problem(view, "coordinator-away")
+        return
+    if register.cluster not in (None, view.name):
+        yield _problem(
+            view, "other-coordinator", address=register.address, stranger=register.cluster
+        )
+        return
+    known = [node for node in view.nodes if node.register_id]
+    if register.revision == 0 and not known and any(node.end for node in view.nodes):
+        names = ", ".join(node.name for node in view.nodes if node.end)
+        yield _problem(view, "register-empty", names=names)
+        return
+    others = [n.name for n in known if n.register_id != register.register_id]
+    if others and register.register_id:
+        yield _problem(view, "other-register", names=", ".join(others))
+    if register.read_only is not None:
+        yield _problem(view, "register-read-only", why=register.read_only)
+    elif register.waiting_for and register.epoch:
+        names = ", ".join(register.waiting_for)
+        yield _problem(view, "register-waiting", names=names)
+    if master is not None and not others and register.leader != master.name:
+        yield _problem(view, "other-leader", leader=register.leader or "none")

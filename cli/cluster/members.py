@@ -1,0 +1,191 @@
+"""``twinlog cluster add``, ``remove`` and ``set``: who belongs to the group, and its facts.
+
+The cluster file seeds members and facts at the group's first registration; from then on the
+coordinator has the truth, and these commands are how it changes: one change at a time, each
+recorded in ``twinlog cluster history``.
+
+Not here: the rules (``replication.register.rules``).
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from cli.cluster.orders import Order, carry_out, need_coordinator, user
+from cli.cluster.view import ClusterView, look
+from cli.context import Context
+from cli.failures import Exit, Failure
+from cli.parsing import PRIVATE, Yes
+
+FACTS = {
+    "in_sync_min": "min_isr",
+    "ack": "ack",
+    "failover": "failover",
+    "after_power_loss": "after_power_loss",
+}
+"""Names of the settings file to names of the group state."""
+
+
+def add(
+    node: str,
+    /,
+    *,
+    priority: int = 0,
+    dry_run: bool = False,
+    yes: Yes = False,
+    context: Annotated[Context, PRIVATE],
+) -> int:
+    """Add a node to the group as a full member.
+
+    It counts for nothing until it has caught up and joined the in-sync set; the other nodes must
+    find its address in their cluster file. It registers by itself within a second once it runs.
+
+    Args:
+        node: Its name in the cluster file.
+        priority: Larger stands first when there is no master.
+        dry_run: Only show the plan.
+        yes: Do not ask.
+    """
+    view = _looked(context)
+    members = view.coordinator.members
+    if node in members:
+        return _nothing(view, context, f"{node} is a member already")
+    lines = (
+        f"{node} becomes a member of {view.name}, beside {', '.join(members) or 'no other node'}.",
+        "It copies the log from the master and joins the in-sync set once it has caught up.",
+    )
+    order = Order(
+        "MemberAdded",
+        {"op": "add-replica", "node": node, "priority": priority, "who": user()},
+        lines,
+        f"Add {node} to {view.name}?",
+        {"node": node, "priority": priority},
+    )
+    return carry_out(order, view, context, dry_run=dry_run, yes=yes)
+
+
+def remove(
+    node: str,
+    /,
+    *,
+    dry_run: bool = False,
+    yes: Yes = False,
+    context: Annotated[Context, PRIVATE],
+) -> int:
+    """Remove a node from the group; its data stays where it is.
+
+    The master cannot be removed, nor the last node that is known to have everything, nor one that
+    ``in_sync_min`` needs.
+
+    Args:
+        node: Its name.
+        dry_run: Only show the plan.
+        yes: Do not ask.
+    """
+    view = _looked(context)
+    members = view.coordinator.members
+    if node not in members:
+        return _nothing(view, context, f"{node} is not a member; there are {', '.join(members)}")
+    left = [name for name in members if name != node]
+    least = view.coordinator.min_in_sync or 1
+    lines = [f"{node} leaves {view.name}; members are then {', '.join(left)}."]
+    if node in view.in_sync:
+        count = len(view.in_sync) - 1
+        lines.append(f"It is in sync now: {count} in sync remain, {least} are needed for writes.")
+    lines.append(f"Its data is kept. Stop it, and take it out of the cluster file: {node}.")
+    order = Order(
+        "MemberRemoved",
+        {"op": "remove-replica", "node": node, "who": user()},
+        tuple(lines),
+        f"Remove {node} from {view.name}?",
+        {"node": node},
+    )
+    return carry_out(order, view, context, dry_run=dry_run, yes=yes)
+
+
+def change(
+    name: str,
+    value: str,
+    /,
+    *,
+    dry_run: bool = False,
+    yes: Yes = False,
+    context: Annotated[Context, PRIVATE],
+) -> int:
+    """Change a fact of the group that all members must agree on.
+
+    ``in_sync_min``: members that must have a write before it is confirmed, the master included.
+    ``ack``: what a member's acknowledgement says, ``received`` (in its page cache) or ``durable``
+    (flushed). ``failover``: whether a master that is gone is replaced by a person (``manual``) or
+    by the coordinator (``automatic``). ``after_power_loss``: ``wait`` for ``twinlog cluster
+    failover`` when no node is known to have everything, or elect the ``best`` one. A node whose
+    cluster file has another value goes by the group's.
+
+    Args:
+        name: ``in_sync_min``, ``ack``, ``failover`` or ``after_power_loss``.
+        value: The new value.
+        dry_run: Only show the plan.
+        yes: Do not ask.
+    """
+    if name not in FACTS:
+        known = ", ".join(FACTS)
+        raise Failure(
+            Exit.USAGE,
+            f"{name} is not a fact of the group",
+            facts=(f"facts of the group are {known}; everything else is a setting of each node",),
+            hints=("look at settings: twinlog config show",),
+        )
+    view = _looked(context)
+    old = view.coordinator.state.get(FACTS[name])
+    if str(old) == value:
+        return _nothing(view, context, f"{name} is {value} already")
+    order = Order(
+        "GroupChanged",
+        {"op": "change", "name": name, "value": value, "who": user()},
+        (f"{name} becomes {value}; it was {old}.", _meaning(name, value, view)),
+        f"Set {name} of {view.name} to {value}?",
+        {"name": name, "from": old, "to": value},
+    )
+    return carry_out(order, view, context, dry_run=dry_run, yes=yes)
+
+
+def _meaning(name: str, value: str, view: ClusterView) -> str:
+    if name == "ack" and value == "received":
+        return (
+            "A confirmed record may be lost if all members of the in-sync set lose power at once, "
+            "before their next flush."
+        )
+    if name == "ack":
+        return "Each confirmed write waits until every member of the in-sync set has flushed it."
+    if name == "failover" and value == "automatic":
+        return "A master that is gone is replaced within seconds, if a member has everything."
+    if name == "failover":
+        return "When the master is gone, writes stop until twinlog cluster failover."
+    if name == "after_power_loss" and value == "best":
+        return "Records that were confirmed may be lost without a person's decision."
+    if name == "after_power_loss":
+        return "Writes stop until a person decides: twinlog cluster failover."
+    count = len(view.in_sync)
+    if value.isdecimal() and int(value) > count:
+        return f"{count} are in sync now, so confirmed writes stop until {value} are."
+    return f"{count} are in sync now. Confirmed records survive the loss of {value} nodes less one."
+
+
+def _looked(context: Context) -> ClusterView:
+    view = look(context)
+    need_coordinator(view)
+    if view.coordinator.register_id and not view.coordinator.seeded:
+        raise Failure(
+            Exit.UNAVAILABLE,
+            "the group has not begun: no node has registered",
+            hints=("start its nodes: twinlog node start NAME",),
+        )
+    return view
+
+
+def _nothing(view: ClusterView, context: Context, why: str) -> int:
+    from cli.cluster.status import status_answer
+
+    context.printer.note(why)
+    context.printer.answer(status_answer(view, context.wall_ms(), "ClusterStatus"))
+    return Exit.OK

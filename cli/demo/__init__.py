@@ -1,0 +1,1 @@
+"""`twinlog demo`."""

@@ -1,0 +1,1 @@
+"""`twinlog dev`: a cluster on this machine."""

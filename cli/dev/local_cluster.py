@@ -1,0 +1,277 @@
+"""``twinlog dev``: a coordinator and nodes on this machine, and ways to hurt them.
+
+A directory holds everything: the cluster file, the data, the logs of the processes.  ``up`` in the
+foreground owns the processes itself and stops them at Ctrl-C; with ``--background`` a supervisor of
+its own does, until ``down``.
+
+Not here: owning processes (``supervisor``), asking who owns them (``supervisor_client``).
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from cli.answer import Answer, Table
+from cli.cluster.health import Grade, judge
+from cli.cluster.view import look
+from cli.config_file import COORDINATOR, read_config
+from cli.context import Context
+from cli.dev.supervisor import Supervisor
+from cli.dev.supervisor_client import LOOK_SECONDS, SupervisorClient
+from cli.failures import Exit, Failure
+from cli.fields import table
+from cli.parsing import PRIVATE
+from cli.watch import Watch, repeat
+from twinlog.errors import TwinlogError
+from twinlog.units import MiB
+
+SEGMENT_SIZE = 64 * MiB
+"""One log file of a development cluster: small enough for a laptop, large enough to be ordinary."""
+
+WRITES_SECONDS = 5.0
+"""Longest wait of ``up`` for the first writable moment; a restart after a kill may take longer."""
+
+DATA = Path("data")
+
+Data = Annotated[Path, Parameter(name="--data")]
+
+
+def up(
+    *,
+    nodes: Annotated[int, Parameter(name=["--nodes", "-n"])] = 3,
+    data: Data = DATA,
+    base_port: int = 7400,
+    background: bool = False,
+    context: Annotated[Context, PRIVATE],
+) -> int:
+    """Start a coordinator and nodes on this machine.
+
+    The first start writes DATA/cluster.toml; later ones use it as it is. In the foreground every
+    line of a process carries its name, and Ctrl-C stops all of them.
+
+    Args:
+        nodes: How many, at the first start.
+        data: Folder of everything.
+        base_port: The coordinator's port; node n has this + 10 n. 0: the system chooses.
+        background: Come back when everything is ready; stop it with dev down.
+    """
+    directory = data.resolve()
+    asked = SupervisorClient(directory)
+    if asked.alive():
+        context.printer.note(f"already running in {directory}")
+        return _show(asked, context, "DevUp")
+    prepare(directory, nodes=nodes, base_port=base_port, segment_size=SEGMENT_SIZE)
+    if background:
+        asked.launch(keep=True)
+        _wait_for_writes(directory, context)
+        return _show(asked, context, "DevUp")
+
+    def ready() -> None:
+        _wait_for_writes(directory, context)
+        context.printer.note(f"\nready · {_status_command(directory, context)}")
+        context.printer.note("Ctrl-C stops everything\n")
+
+    return supervisor_of(directory, context, echo=True).serve(ready)
+
+
+def _wait_for_writes(directory: Path, context: Context) -> None:
+    """Wait until the new cluster takes writes, at most `WRITES_SECONDS`: the first election."""
+    options = replace(
+        context.options, config=directory / "cluster.toml", endpoints=(), timeout=None
+    )
+    own = replace(context, options=options)
+    until = time.monotonic() + WRITES_SECONDS
+    while time.monotonic() < until:
+        with suppress(Failure, TwinlogError):
+            if judge(look(own)).grade is not Grade.UNAVAILABLE:
+                return
+        time.sleep(LOOK_SECONDS)
+
+
+def _status_command(directory: Path, context: Context) -> str:
+    """How ``cluster status`` is called for this cluster from here."""
+    path = directory / "cluster.toml"
+    found = context.config_path()
+    if found is not None and found.resolve() == path:
+        return "twinlog cluster status"
+    return f"twinlog -c {_shown(directory)} cluster status"
+
+
+def prepare(directory: Path, *, nodes: int, base_port: int, segment_size: int) -> Path:
+    """Make the directory and its cluster file; an existing file stays as it is."""
+    from node.config.pages import Local, write_local
+
+    if not 1 <= nodes <= 9:
+        raise Failure(Exit.USAGE, f"--nodes is {nodes}; it can be 1 to 9")
+    path = directory / "cluster.toml"
+    if not path.exists():
+        local = Local(nodes=nodes, data=".", base_port=base_port, segment_size=segment_size)
+        write_local(path, local)
+    return path
+
+
+def supervisor_of(directory: Path, context: Context, *, echo: bool) -> Supervisor:
+    """The supervisor for what the directory's cluster file says."""
+    config = read_config(directory / "cluster.toml", context.environment)
+    data = {node.name: node.data for node in config.nodes}
+    return Supervisor(directory, data, config.coordinator.data, echo=echo)
+
+
+def supervise(directory: Path, /, *, context: Annotated[Context, PRIVATE]) -> int:
+    """Own the processes of one directory until told to stop; started by ``up`` and ``demo``.
+
+    Args:
+        directory: Holds ``cluster.toml``.
+    """
+    return supervisor_of(directory.resolve(), context, echo=False).serve()
+
+
+def status(*, data: Data = DATA, watch: Watch = False, context: Annotated[Context, PRIVATE]) -> int:
+    """Show the processes of a directory; exit 1 when none runs.
+
+    Args:
+        data: The folder given to dev up.
+        watch: Show it again every 2 s, until Ctrl-C.
+    """
+    return repeat(context, lambda: _status(context, data), watch=watch)
+
+
+def _status(context: Context, data: Path) -> int:
+    asked = SupervisorClient(data.resolve())
+    if not asked.alive():
+        context.printer.answer(
+            Answer(
+                kind="DevStatus",
+                fields={"directory": str(asked.directory), "running": False, "processes": []},
+                head=f"nothing runs in {asked.directory}",
+                next="twinlog dev up --background",
+            )
+        )
+        return Exit.NO
+    return _show(asked, context, "DevStatus")
+
+
+def _show(asked: SupervisorClient, context: Context, kind: str) -> int:
+    processes = asked.processes()
+    shown = [
+        {**one, "ports": [f"{name} {port}" for name, port in table(one["ports"]).items() if port]}
+        for one in processes
+    ]
+    config = asked.directory / "cluster.toml"
+    context.printer.answer(
+        Answer(
+            kind=kind,
+            fields={
+                "directory": str(asked.directory),
+                "config": str(config),
+                "running": True,
+                "processes": processes,
+            },
+            head=f"a cluster in {asked.directory}",
+            tables=[Table.of("NAME STATE PID> EXIT> PORTS +LOG", shown)],
+            items=processes,
+            names=[str(one.get("name")) for one in processes],
+            next=_status_command(asked.directory, context),
+        )
+    )
+    return Exit.OK
+
+
+def _shown(directory: Path) -> str:
+    path = directory / "cluster.toml"
+    try:
+        return str(path.relative_to(Path.cwd()))
+    except ValueError:
+        return str(path)
+
+
+def kill(name: str, /, *, data: Data = DATA, context: Annotated[Context, PRIVATE]) -> int:
+    """Kill one process at once (SIGKILL), as a crash would.
+
+    Args:
+        name: A node, or ``coordinator``.
+        data: Folder of everything.
+    """
+    asked = SupervisorClient(data.resolve())
+    asked.require()
+    if not asked.process(name).get("pid"):
+        return _done(context, name, "not running")
+    asked.request("kill", name)
+    hint = "twinlog cluster status" if name == COORDINATOR else "twinlog cluster failover"
+    return _done(context, name, "killed", hint)
+
+
+def start(name: str, /, *, data: Data = DATA, context: Annotated[Context, PRIVATE]) -> int:
+    """Start one process again and wait until it is ready.
+
+    Args:
+        name: A node, or ``coordinator``.
+        data: Folder of everything.
+    """
+    asked = SupervisorClient(data.resolve())
+    asked.require()
+    if asked.process(name).get("pid"):
+        return _done(context, name, "already running")
+    asked.request("start", name)
+    return _done(context, name, "started", "twinlog cluster status")
+
+
+def _done(context: Context, name: str, outcome: str, following: str = "") -> int:
+    context.printer.answer(
+        Answer(
+            kind="DevProcess",
+            fields={"name": name, "outcome": outcome},
+            head=f"{name}: {outcome}",
+            names=[name],
+            next=following,
+        )
+    )
+    return Exit.OK
+
+
+def down(
+    *,
+    data: Data = DATA,
+    wipe: bool = False,
+    yes: Annotated[bool, Parameter(name=["--yes", "-y"])] = False,
+    context: Annotated[Context, PRIVATE],
+) -> int:
+    """Stop every process of a directory; harmless when none runs.
+
+    Args:
+        data: Folder of everything.
+        wipe: Delete the folder afterwards, with every message in it.
+        yes: Do not ask before deleting.
+    """
+    directory = data.resolve()
+    asked = SupervisorClient(directory)
+    ran = asked.alive()
+    if wipe and directory.exists():
+        if not (directory / "cluster.toml").exists() or not asked.own.exists():
+            raise Failure(
+                Exit.USAGE,
+                f"{directory} was not made by twinlog dev up; it is not deleted",
+            )
+        if not context.confirm(f"Delete {directory} with every message in it?", yes=yes):
+            return Exit.NO
+    asked.down()
+    if wipe and directory.exists():
+        shutil.rmtree(directory)
+    outcome = "stopped" if ran else "nothing was running"
+    if wipe:
+        outcome += ", deleted"
+    context.printer.answer(
+        Answer(
+            kind="DevDown",
+            fields={"directory": str(directory), "outcome": outcome},
+            head=f"{directory}: {outcome}",
+        )
+    )
+    return Exit.OK

@@ -1,0 +1,1 @@
+"""What twinlog says about itself: help, reference page, version."""

@@ -1,0 +1,1 @@
+"""`twinlog log` and `twinlog store`: files of a store, without a node."""

@@ -1,0 +1,93 @@
+"""What ``twinlog log info`` shows of a store besides its segments: queues, timers, config files.
+
+Each part is a table for people and one field of the document for machines. Queues are those that
+recovery would leave; timers and config files are shown as they lie, RocketMQ's own.
+
+Not here: reading them (``twinlog.store.reader``, ``twinlog.store.timers``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cli.answer import Table
+from cli.fields import Fields, table, tables
+from twinlog.store.reader import StoreReader
+from twinlog.store.timers import DELETE, ROLL, Timers, TimerSlot, TimerUnit
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One part: its field of the document, and its table."""
+
+    name: str
+    items: list[Fields]
+    table: Table
+
+
+def queues(store: StoreReader) -> Part:
+    """Every queue with its range; of a compacted topic also what its compacted copy holds."""
+    items: list[Fields] = []
+    for queue in store.queues():
+        kept = store.compacted.get((queue.topic, queue.queue))
+        compacted = (
+            None if kept is None else {"start": kept.min, "end": kept.max, "records": kept.count}
+        )
+        items.append(
+            {
+                "topic": queue.topic,
+                "queue": queue.queue,
+                "kind": queue.kind,
+                "start": queue.min,
+                "end": queue.max,
+                "log_end": queue.max_log_offset,
+                "compacted": compacted,
+            }
+        )
+    heads = "TOPIC QUEUE> KIND START> END> COMPACTED>=compacted.records"
+    return Part("queues", items, Table.of(heads, items, title="queues"))
+
+
+def timers(store: StoreReader) -> Part:
+    """Every used second of RocketMQ's timer wheel with its records, newest first."""
+    found = Timers(store.root)
+    items: list[Fields] = []
+    rows: list[Fields] = []
+    for slot in found.slots():
+        item = _slot(slot, list(found.chain(slot)))
+        items.append(item)
+        rows.append({**item, "units": len(tables(item["units"])), "newest": slot.last})
+    found.close()
+    heads = "TIME=time_ms:time MESSAGES> UNITS> NEWEST>"
+    return Part("timers", items, Table.of(heads, rows, title="timers"))
+
+
+def _slot(slot: TimerSlot, units: list[TimerUnit]) -> Fields:
+    return {
+        "time_ms": slot.time_ms,
+        "messages": slot.count,
+        "units": [
+            {
+                "position": unit.position,
+                "offset": unit.log_offset,
+                "size": unit.record_size,
+                "due_ms": unit.time_ms,
+                "rolled": bool(unit.magic & ROLL),
+                "cancels": bool(unit.magic & DELETE),
+            }
+            for unit in units
+        ],
+    }
+
+
+def metadata(store: StoreReader) -> Part:
+    """Every config file; the table names how many entries its tables have."""
+    items: list[Fields] = []
+    rows: list[Fields] = []
+    for name, content in store.config().items():
+        items.append({"file": name, "content": content})
+        parts = ((key, table(value)) for key, value in content.items() if key != "dataVersion")
+        rows.append(
+            {"file": name, "entries": [f"{key} {len(held)}" for key, held in parts if held]}
+        )
+    return Part("metadata", items, Table.of("FILE ENTRIES", rows, title="metadata"))

@@ -1,0 +1,266 @@
+"""``twinlog message send``: one message, or one for each line.
+
+A send ends as stored (0), not stored (69 and others) or unknown (75), and says which messages.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import nullcontext, suppress
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, BinaryIO, cast
+
+from cyclopts import Parameter
+
+from cli.answer import Answer, Table
+from cli.cluster.patience import waiting_client
+from cli.context import Context
+from cli.failures import Exit, Failure, Interrupted, describe
+from cli.options import Output
+from cli.parsing import PRIVATE
+from twinlog.client.blocking import Client
+from twinlog.errors import OutcomeUnknown, RecordRefused, TwinlogError
+from twinlog.format.compression import parse_compression
+from twinlog.format.messages import Receipt
+from twinlog.producer.section import Section
+from twinlog.producer.settings import Statistics
+
+
+class Acknowledge(StrEnum):
+    """When a send counts as done."""
+
+    WRITTEN = "written"
+    FLUSHED = "flushed"
+    REPLICATED = "replicated"
+    CONFIRMED = "confirmed"
+
+
+def send(
+    topic: str,
+    /,
+    *,
+    body: str | None = None,
+    file: Path | None = None,
+    lines: bool = False,
+    key: str | None = None,
+    tag: str | None = None,
+    header: Annotated[tuple[str, ...], Parameter(consume_multiple=False)] = (),
+    queue: int | None = None,
+    light: Annotated[tuple[str, ...], Parameter(consume_multiple=False)] = (),
+    ack: Acknowledge = Acknowledge.CONFIRMED,
+    compress: str = "none",
+    context: Annotated[Context, PRIVATE],
+) -> int:
+    """Store one message, or one for each line.
+
+    The body comes from ``--body``, ``--file`` or stdin. A trailing line end of stdin is not part of
+    the message.
+
+    Args:
+        topic: Which topic.
+        body: The message itself.
+        file: Take the body from this file, byte by byte.
+        lines: One message for each line of stdin or of the file.
+        key: Key to find it by.
+        tag: Tag to filter by.
+        header: A property as ``name=value``; repeatable.
+        queue: Into this queue; default by turns.
+        light: A light queue, ``%LMQ%name``, that it is entered in besides its own; repeatable.
+        ack: When it counts as done: ``written`` (in the master's log), ``flushed`` (on its disk),
+            ``replicated`` (on one slave) or ``confirmed`` (on every node that is in sync).
+        compress: ``none``, ``zlib``, ``lz4`` or ``zstd``, perhaps with a level (``zlib:9``): what
+            is done to a body of 4 KiB or more; readers get it as it was.
+    """
+    bodies = _bodies(context, body, file, lines)
+    properties = dict(_header(word) for word in header)
+    parse_compression(compress)  # a mistake in it is reported before any node is asked
+    with waiting_client(context, timeout=_send_seconds(context)) as client:
+        if lines:
+            return _send_lines(
+                client, topic, bodies, context, key=key, tag=tag, properties=properties,
+                queue=queue, ack=ack, compress=compress, light=light,
+            )  # fmt: skip
+        started = time.monotonic()
+        try:
+            receipt = client.send(
+                topic, next(iter(bodies)), key=key, tag=tag, properties=properties or None,
+                queue=queue, light=light, acknowledge=ack.value, compress=compress,
+            )  # fmt: skip
+        except OutcomeUnknown as error:
+            raise _unknown(topic, key, error) from error
+        except KeyboardInterrupt:
+            raise Interrupted(("the message may or may not be stored",)) from None
+        _show_receipt(receipt, time.monotonic() - started, ack, context)
+    return Exit.OK
+
+
+def _unknown(topic: str, key: str | None, error: OutcomeUnknown) -> Failure:
+    """The third outcome: it was sent, and no answer came in time."""
+    look = f"find {topic} --key {key} --since=-5m" if key else f"read {topic} --range=@-5m:"
+    return Failure(
+        Exit.UNKNOWN,
+        "the message may or may not be stored",
+        facts=(error.text,),
+        hints=(
+            f"look for it: twinlog message {look}",
+            "sending again is safe when consumers can bear a duplicate",
+        ),
+    )
+
+
+def _send_seconds(context: Context) -> float | None:
+    """A send waits 30 s by default, so that a failover by hand fits; ``--timeout`` wins."""
+    return context.left() if context.options.timeout_given else 30.0
+
+
+def _header(word: str) -> tuple[str, str]:
+    name, equals, value = word.partition("=")
+    if not equals or not name:
+        raise Failure(
+            Exit.USAGE, f'--header is "{word}"; it is a name and a value', hints=("name=value",)
+        )
+    return name, value
+
+
+def _bodies(context: Context, body: str | None, file: Path | None, lines: bool) -> Iterable[bytes]:
+    if body is not None and (file is not None or lines):
+        raise Failure(Exit.USAGE, "--body is one message; it excludes --file and --lines")
+    if body is not None:
+        return [body.encode("utf-8")]
+    if lines:
+        return _lines(context, file)
+    if file is not None:
+        return [file.read_bytes()]
+    if context.stdin.isatty():
+        context.printer.note("reading the message from the terminal; end it with Ctrl-D")
+    return [re.sub(rb"\r?\n\Z", b"", _stdin(context).read())]
+
+
+def _stdin(context: Context) -> BinaryIO:
+    """What comes in, byte by byte: as text its line ends would be changed, and not all is text."""
+    raw = getattr(context.stdin, "buffer", None)
+    if raw is None:  # no file behind it
+        return io.BytesIO(context.stdin.read().encode("utf-8", "surrogateescape"))
+    return cast("BinaryIO", raw)
+
+
+def _lines(context: Context, file: Path | None) -> Iterator[bytes]:
+    with nullcontext(_stdin(context)) if file is None else file.open("rb") as opened:
+        for line in opened:
+            yield line.rstrip(b"\r\n")
+
+
+def _show_receipt(receipt: Receipt, seconds: float, ack: Acknowledge, context: Context) -> None:
+    by = list(receipt.confirmed_by)
+    fields: dict[str, object] = {
+        "topic": receipt.topic,
+        "queue": receipt.queue,
+        "queue_offset": receipt.queue_offset,
+        "log_offset": receipt.log_offset,
+        "epoch": receipt.epoch,
+        "address": receipt.address,
+        "acknowledge": ack.value,
+        "confirmed_by": by,
+        "seconds": round(seconds, 6),
+    }
+    if receipt.buffered:
+        fields["buffered"] = True
+    who = f" by {', '.join(by)}" if by else ""
+    who = " in the master's memory only: buffered" if receipt.buffered else who
+    context.printer.answer(
+        Answer(
+            kind="Receipt",
+            fields=fields,
+            head=f"{receipt.address}  {ack.value} in {seconds * 1000:.1f} ms{who}",
+            tables=[Table.of("ADDRESS QUEUE> QUEUE-OFFSET> LOG-OFFSET>", [fields])]
+            if context.printer.machine
+            else [],
+            names=[receipt.address],
+            items=[fields],
+            next=f"twinlog message get {receipt.address}",
+        )
+    )
+
+
+def _send_lines(
+    client: Client,
+    topic: str,
+    bodies: Iterable[bytes],
+    context: Context,
+    *,
+    key: str | None,
+    tag: str | None,
+    properties: dict[str, str],
+    queue: int | None,
+    ack: Acknowledge,
+    compress: str,
+    light: tuple[str, ...],
+) -> int:
+    """Send each line through one producer; say what was stored even when it ends early."""
+    count = 0
+    started = time.monotonic()
+    output = context.options.output
+    each = output in (Output.JSONL, Output.NAME)
+    sent: list[tuple[Section, int]] = []
+    with client.producer(topic, acknowledge=ack.value, compress=compress) as producer:
+        try:
+            for body in bodies:
+                section = producer.send(
+                    body, key=key, tag=tag, properties=properties or None, queue=queue, light=light
+                )
+                count += 1
+                if each:
+                    sent.append((section, section.count - 1))
+            producer.flush()
+        except KeyboardInterrupt:
+            stored = producer.statistics().acknowledged
+            told = f"{stored} of {count} messages are {ack.value}, the rest may or may not be"
+            raise Interrupted((told,)) from None
+        except TwinlogError as error:
+            with suppress(TwinlogError):
+                producer.flush()  # what came before a line that is refused has its own outcome
+            _show_stored(sent, context)
+            raise _partly(producer.statistics(), count, ack, error) from error
+    _show_stored(sent, context)
+    if not each:
+        seconds = time.monotonic() - started
+        fields = {"topic": topic, "messages": count, "acknowledge": ack.value,
+                  "seconds": round(seconds, 6)}  # fmt: skip
+        head = f"{count} messages {ack.value} in {seconds:.2f} s"
+        context.printer.answer(Answer(kind="Receipts", fields=fields, head=head))
+    return Exit.OK
+
+
+def _show_stored(sent: list[tuple[Section, int]], context: Context) -> None:
+    """Print where each line was stored; a line without success has none."""
+    for number, (section, record) in enumerate(sent, start=1):
+        if not section.stored:
+            continue
+        found = section.receipt(record)
+        if context.options.output is Output.NAME:
+            context.printer.line(found.address)
+        else:
+            context.printer.item(
+                {"kind": "Receipt", "version": 1, "line": number, "address": found.address,
+                 "topic": found.topic, "queue": found.queue, "queue_offset": found.queue_offset}
+            )  # fmt: skip
+
+
+def _partly(done: Statistics, taken: int, ack: Acknowledge, error: TwinlogError) -> Failure:
+    """What became of ``taken`` lines, of which not all had success."""
+    found = describe(error)
+    assert found is not None, "an error of the cluster has a text"
+    parts = [f"of {taken} lines {done.acknowledged} are {ack.value}"]
+    parts += [f"{done.unknown} may or may not be stored"] if done.unknown else []
+    parts += [f"{done.refused} are not stored"] if done.refused else []
+    facts = (*found.facts, ", ".join(parts)) if taken else found.facts
+    if isinstance(error, RecordRefused) and not done.refused:
+        facts = (*facts, f"line {taken + 1} was refused; what follows it was not sent")
+    if not done.unknown:
+        return Failure(found.exit, found.text, facts=facts, hints=found.hints)
+    text = f"{done.unknown} messages may or may not be stored"
+    return Failure(Exit.UNKNOWN, text, facts=(found.text, *facts), hints=found.hints)

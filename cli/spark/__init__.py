@@ -1,0 +1,1 @@
+"""`twinlog spark`."""

@@ -1,0 +1,1 @@
+"""The client port: connections, appends, reads, questions and orders."""

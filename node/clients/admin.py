@@ -1,0 +1,203 @@
+"""Orders to a node over its client port: topics, producer ids, stop, transfer.
+
+Each order is answered exactly once, immediately or when the log has confirmed it. An order that may
+have been written but is not confirmed in time is answered as `OutcomeUnknown`, never as refused.
+
+Not here: who may give orders (there is no authentication yet; until then a node that listens beyond
+loopback must set ``insecure``).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, cast
+
+from node.clients.refusals import QUEUES_DEFAULT, no_topic
+from storage.marks.archive_mark import PARTS_MAX, ArchivedPart, Claim
+from storage.state.controls import CreateTopic
+from storage.state.sections import Outcome, SectionResult
+from twinlog.errors import OutcomeUnknown, TwinlogError, UsageError
+
+if TYPE_CHECKING:
+    from replication.driver.driver import Driver
+    from storage.reads import StoreReads
+
+Answered = Callable[[Mapping[str, object] | TwinlogError], None]
+Refusal = Callable[[str, str], TwinlogError]
+
+TOPIC_NAME = re.compile(r"%RETRY%[%|a-zA-Z0-9_-]{1,248}|[%|a-zA-Z0-9_-]{1,127}")
+"""RocketMQ's legal characters and length; retry topics have up to 255, in records of version 2."""
+
+RESERVED = "rmq_sys_"
+"""Prefix of system topics, which clients may not create."""
+
+SHA256 = re.compile(r"[0-9a-fA-F]{64}")
+
+QUEUES_MAX = 1024
+ARCHIVE_ID_MAX = 64
+"""Characters of an archive's id; twinlog makes ids of 32."""
+CONTROL_SECONDS = 10.0
+"""How long an order waits for its confirmation by default."""
+
+
+class Admin:
+    """Carries out the orders of clients on one node."""
+
+    def __init__(
+        self,
+        driver: Driver,
+        store: StoreReads,
+        *,
+        refusal: Refusal,
+        stop: Callable[[bool], None],
+        wall_ms: Callable[[], int],
+    ) -> None:
+        self._driver = driver
+        self._store = store
+        self._refusal = refusal
+        self._stop = stop
+        self._wall_ms = wall_ms
+
+    def producer(self) -> Mapping[str, object]:
+        """Return a new producer id: random, 63 bit, so nodes need not agree on a counter."""
+        return {"producer": secrets.randbits(62) + 1, "epoch": 0}
+
+    def topic(self, fields: Mapping[str, object], now: float, done: Answered) -> None:
+        """Show or create a topic; lists are in ``node.clients.lookups``.
+
+        Raises:
+            UsageError: The order makes no sense; nothing was done.
+        """
+        match fields.get("op"):
+            case "show":
+                name = _text(fields, "name")
+                queues = self._store.topics().get(name)
+                if queues is None:
+                    raise no_topic(self._store, name)
+                done({"topics": {name: queues}, "queues": queues})
+            case "create":
+                self._create(fields, now, done)
+            case other:
+                raise UsageError(f"topic knows create, list and show, not {other!r}", code="fields")
+
+    def _create(self, fields: Mapping[str, object], now: float, done: Answered) -> None:
+        name = _text(fields, "name")
+        queues = fields.get("queues", QUEUES_DEFAULT)
+        if not TOPIC_NAME.fullmatch(name) or name.startswith(RESERVED):
+            hint = (
+                "use letters, digits, %, |, - and _, at most 127 (255 of %RETRY%...), "
+                f"not beginning with {RESERVED}"
+            )
+            raise UsageError(f"{name!r} is not a topic name", code="topic-name", hint=hint)
+        if not isinstance(queues, int) or not 0 < queues <= QUEUES_MAX:
+            raise UsageError(f"a topic has 1 to {QUEUES_MAX} queues", code="fields")
+        batch = fields.get("batch") is True
+        existing = self._store.topics().get(name)
+        if existing is not None:
+            kind = name in self._store.batched()
+            topics = {name: existing}
+            done({"created": False, "queues": existing, "topics": topics, "batch": kind})
+            return
+
+        def reply(results: list[SectionResult], by: str | None) -> None:
+            result = results[0]
+            if result.outcome in (Outcome.STORED, Outcome.DUPLICATE):
+                topics = {name: queues}
+                done({"created": True, "queues": queues, "topics": topics, "batch": batch})
+            elif result.outcome is Outcome.REFUSED:
+                done(self._refusal(result.code, result.text))
+            else:
+                hint = f"look for it: twinlog topic show {name}"
+                done(OutcomeUnknown(f"topic {name} may or may not be created", hint=hint))
+
+        change = CreateTopic(name, queues, self._wall_ms(), batch)
+        self._driver.control(now, change, deadline=now + _seconds(fields), reply=reply)
+
+    def order(self, fields: Mapping[str, object], now: float, done: Answered) -> None:
+        """Stop the node, hand its role over, or tell it what an archive has.
+
+        Raises:
+            UsageError: The order makes no sense; nothing was done.
+        """
+        match fields.get("op"):
+            case "stop":
+                done({"stopping": True})
+                self._stop(fields.get("now") is True)
+            case "transfer":
+                to = _text(fields, "to")
+
+                def reply(code: str, text: str) -> None:
+                    if code == "ok":
+                        done({"transferred": True, "to": to})
+                    elif code == "unknown":
+                        done(OutcomeUnknown(text or f"{to} may or may not take over"))
+                    else:
+                        done(self._refusal(code, text))
+
+                self._driver.transfer(now, to, reply, who="order")
+            case "archived":
+                self._archived(fields, now, done)
+            case "promise":
+                done(self._promise())
+            case other:
+                text = f"a node knows stop, transfer, archived and promise, not {other!r}"
+                raise UsageError(text, code="fields")
+
+    def _promise(self) -> Mapping[str, object]:
+        """Return what this node has made durable about the register: `coordinator recover` asks."""
+        context = self._driver.core.context
+        promise, log = context.promise, context.log
+        return {
+            "register_id": promise.register_id,
+            "revision": promise.revision,
+            "tag": promise.tag,
+            "promised": promise.epoch,
+            "session": promise.session,
+            "state": json.loads(promise.state) if promise.state else None,
+            "last_epoch": log.last_epoch,
+            "end": log.committed,
+        }
+
+    def _archived(self, fields: Mapping[str, object], now: float, done: Answered) -> None:
+        """Raise the mark below which an archive has the log (`storage.marks.archive_mark`)."""
+        rows = fields.get("parts")
+        listed = cast("list[object]", rows) if isinstance(rows, list) else []
+        if not 0 < len(listed) <= PARTS_MAX:
+            raise UsageError(f"archived names 1 to {PARTS_MAX} parts", code="fields")
+        parts = [_part(row) for row in listed]
+        archive = fields.get("archive", "")
+        if not isinstance(archive, str) or len(archive) > ARCHIVE_ID_MAX:
+            text = f"archive is an id of at most {ARCHIVE_ID_MAX} characters"
+            raise UsageError(text, code="fields")
+        claim = Claim(archive, fields.get("replace") is True)
+
+        def reply(code: str, text: str) -> None:
+            end = max(part.end for part in parts)
+            done({"archived": end} if code == "ok" else self._refusal(code, text))
+
+        self._driver.archived(now, parts, reply, claim)
+
+
+def _part(row: object) -> ArchivedPart:
+    match cast("list[object]", row) if isinstance(row, list) else None:
+        case [int() as start, int() as end, str() as digest] if 0 <= start < end:
+            if SHA256.fullmatch(digest):
+                return ArchivedPart(start, end, digest)
+        case _:
+            pass
+    raise UsageError("a part is [start, end, SHA-256 in 64 hexadecimal digits]", code="fields")
+
+
+def _text(fields: Mapping[str, object], name: str) -> str:
+    value = fields.get(name)
+    if not isinstance(value, str) or not value:
+        raise UsageError(f"{name} is missing", code="fields")
+    return value
+
+
+def _seconds(fields: Mapping[str, object]) -> float:
+    value = fields.get("timeout_ms")
+    return value / 1000 if isinstance(value, int) and value > 0 else CONTROL_SECONDS

@@ -1,0 +1,181 @@
+"""OFFSETS, GET and lists of topics: offsets of queues and times, single records by log offset.
+
+Each method takes a request's fields and returns the answer, or what a thread has to look up for it
+(`Asked`, run by ``node.clients.off_loop``). Offsets are queue offsets in records unless a name says
+log offset (bytes); ages on the wire are milliseconds.
+
+Not here: reads of ranges (``node.clients.reads``), searches by key (``node.clients.searches``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Generic, TypeVar, cast
+
+from node.clients.freshness import Freshness
+from node.clients.metadata import page_of_topics
+from node.clients.refusals import no_topic
+from storage.read.lookups import OffLoopLookup
+from twinlog.errors import UnknownTopic, UsageError
+from twinlog.format.light_queues import LIGHT_PREFIX
+from twinlog.format.record import FLAG_BORN_V6, FLAG_STORE_V6, unpack_host
+
+if TYPE_CHECKING:
+    from storage.reads import StoreReads
+
+T = TypeVar("T")
+LIST_QUEUES_MAX = 4096
+"""Queues in one page of topics with their messages: some milliseconds on the loop."""
+
+Answer = tuple[Mapping[str, object], Sequence[memoryview]]
+"""Fields and payload."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked(Generic[T]):
+    """An answer that needs a lookup in a worker thread first.
+
+    Attributes:
+        look: The lookup.
+        finish: Makes the answer from its result, on the loop; raises the error for the client.
+    """
+
+    look: OffLoopLookup[T]
+    finish: Callable[[T | Exception], Answer]
+
+
+class Lookups:
+    """Answers lookups from one store; keeps no state."""
+
+    def __init__(self, store: StoreReads, freshness: Callable[[], Freshness]) -> None:
+        self._store = store
+        self._freshness = freshness
+
+    def _settled(self, freshness: Freshness) -> bool:
+        """Whether the queues have everything that was acknowledged before this moment.
+
+        The queues of a master that has just started end where its snapshot was taken, until they
+        are built up to the confirm offset.
+        """
+        store = self._store
+        return store.dispatched >= store.confirm and freshness.knows(store.epochs, store.confirm)
+
+    def offsets(self, fields: Mapping[str, object]) -> Answer | Asked[list[tuple[int, int, int]]]:
+        """Return first and next offset of a topic's queues; times are looked up in a thread.
+
+        Raises:
+            UnknownTopic: No such topic, or no such queue of it.
+            NotYetConfirmed: Its record is in the log but not confirmed yet.
+            UsageError: A field has the wrong type.
+        """
+        topic, wanted, at_ms = fields.get("topic"), fields.get("queues"), fields.get("at_ms")
+        if not isinstance(topic, str):
+            raise UsageError("offsets names a topic", code="fields")
+        if at_ms is not None and not isinstance(at_ms, int):
+            raise UsageError("at_ms is a time in ms", code="fields")
+        light, freshness = topic.startswith(LIGHT_PREFIX), self._freshness()
+        count = 1 if light else self._store.topics().get(topic)
+        if count is None:
+            raise freshness.doubted(no_topic(self._store, topic))
+        queues = range(count) if wanted is None else list(dict.fromkeys(_numbers(wanted)))
+        for queue in queues:
+            if not 0 <= queue < count:
+                text = f"topic {topic} has queues 0 to {count - 1}, not {queue}"
+                raise freshness.doubted(UnknownTopic(text, code="unknown-queue"))
+        fields = {  # taken at the same moment as the ends of the queues
+            "confirm": self._store.confirm,
+            "dispatched": self._store.dispatched,
+            "age_ms": freshness.age_ms,
+            "node": freshness.node,
+            "role": freshness.role,
+            "settled": self._settled(freshness),
+        }
+        if at_ms is None:
+            spans = [(*self._store.queue_range(topic, queue), None) for queue in queues]
+            return {"queues": _by_queue(queues, spans), **fields}, ()
+        look = self._store.offsets_at_time(topic, queues, at_ms)
+
+        def finish(found: list[tuple[int, int, int]] | Exception) -> Answer:
+            spans = self._store.looked_at(look, found)
+            return {"queues": _by_queue(queues, spans), **fields}, ()
+
+        return Asked(look, finish)
+
+    def topics(self, fields: Mapping[str, object]) -> dict[str, object]:
+        """Return a page of topics with the number of messages in each, by name.
+
+        A page has at most `LIST_QUEUES_MAX` queues, unless its only topic has more: their ends are
+        looked up on the loop.
+        """
+        after = fields.get("after")
+        page = page_of_topics(
+            self._store.topics(), after if isinstance(after, str) else "", LIST_QUEUES_MAX
+        )
+        freshness = self._freshness()
+        listed = cast("Mapping[str, int]", page["topics"])
+        return {
+            **page,
+            "messages": {name: self._messages(name, queues) for name, queues in listed.items()},
+            "role": freshness.role,
+            "age_ms": freshness.age_ms,
+            "settled": self._settled(freshness) and not self._store.topics_waiting(),
+        }
+
+    def _messages(self, topic: str, queues: int) -> int:
+        ranges = [self._store.queue_range(topic, queue) for queue in range(queues)]
+        return sum(end - start for start, end in ranges)
+
+    def get(self, fields: Mapping[str, object]) -> Answer | Asked[memoryview | None]:
+        """Return one record by its log offset; with ``host``, only if that host has stored it.
+
+        A record that may need the disk is looked up in a thread. For one above confirm the answer
+        says whether it may have been acknowledged all the same: see `Freshness.knows`.
+
+        Raises:
+            UsageError: No log offset is named.
+        """
+        offset = fields.get("log_offset")
+        if not isinstance(offset, int) or offset < 0:
+            raise UsageError("get names a log offset", code="fields")
+        if offset >= self._store.confirm:
+            status = "above-confirm" if offset < self._store.end else "past-end"
+            known = self._freshness().knows(self._store.epochs, self._store.confirm)
+            return {"status": status, "settled": known}, ()
+        wanted = fields.get("host")
+        look = self._store.record_cold(offset)
+        if look is None:
+            return _one(self._store.record_at(offset), wanted)
+        return Asked(look, lambda found: _one(self._store.looked_at(look, found), wanted))
+
+
+def _by_queue(
+    queues: Sequence[int], spans: Sequence[tuple[int, int, int | None]]
+) -> dict[int, list[int | None]]:
+    return {queue: list(span) for queue, span in zip(queues, spans, strict=True)}
+
+
+def _one(record: memoryview | None, wanted: object) -> Answer:
+    """Return the answer to a GET of a record; ``wanted`` is the host that must have stored it."""
+    if record is None:
+        return {"status": "none"}, ()
+    if isinstance(wanted, bytes) and (host := _store_host(record)) != wanted:
+        return {"status": "other-host", "stored_by": unpack_host(host)}, ()
+    return {"status": "found"}, (record,)
+
+
+def _store_host(record: memoryview) -> bytes:
+    """Return the address that a stored record says it was stored at, 8 or 20 bytes."""
+    at = 56 + (12 if record[39] & FLAG_BORN_V6 else 0) + 8
+    return bytes(record[at : at + (20 if record[39] & FLAG_STORE_V6 else 8)])
+
+
+def _numbers(value: object) -> list[int]:
+    if not isinstance(value, list):
+        raise UsageError("queues is a list of numbers", code="fields")
+    found: list[int] = []
+    for item in value:  # pyright: ignore[reportUnknownVariableType]
+        if not isinstance(item, int):
+            raise UsageError("queues is a list of numbers", code="fields")
+        found.append(item)
+    return found

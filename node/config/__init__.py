@@ -1,0 +1,1 @@
+"""cluster.toml: sections, sources, checks, generated pages."""

@@ -1,0 +1,516 @@
+"""``cluster.toml``: one file for the whole cluster, checked as a whole, frozen.
+
+`load` merges four sources (default < file < environment < flag), checks every value, and either
+returns a `ClusterConfig` or raises one `ConfigError` that lists **all** mistakes, each with file
+and line and, where one is near, the known key or value that was meant. Unknown keys are refused; a
+key of a later version is refused with a sentence of its own, because a setting that is accepted
+and does nothing is a lie (docs/decisions/0016).
+
+Sizes are bytes, durations are seconds (float), written in the file as strings with units. Relative
+paths are relative to the folder of the file. Not here: the keys with units, limits and reasons
+(``node.config.sections``), reading the sources and origins (``node.config.sources``), the generated
+file and the reference page (``node.config.pages``).
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Literal, TypeVar
+
+from pydantic import ValidationError
+
+from node.clients.limits import Limits
+from node.config.sections import (
+    GROUP_FACTS,
+    LATER_SECTIONS,
+    NODE_SECTIONS,
+    SECTIONS,
+    ArchiveSection,
+    ClusterSection,
+    CoordinatorSection,
+    FailoverSection,
+    LimitsSection,
+    ListenSection,
+    LogSection,
+    MetricsSection,
+    NodeSection,
+    ReadSection,
+    ReplicationSection,
+    RetentionSection,
+    Section,
+    StorageSection,
+    explain,
+    keys_of,
+    later_sentence,
+)
+from node.config.sources import (
+    DEFAULT,
+    ConfigError,
+    Document,
+    Given,
+    Mistake,
+    Origin,
+    listed,
+    nearest,
+    read_document,
+)
+from twinlog.run_file import running_port
+from twinlog.session.session import ANY, MASTER, SLAVE
+from twinlog.units import parse_whole
+
+ROLE_WORDS = frozenset({MASTER, SLAVE, ANY})
+"""What commands take where they also take a node's name: such a node could never be asked."""
+
+__all__ = ["ClusterConfig", "ConfigError", "CoordinatorConfig", "Mistake", "NodeConfig", "load"]
+
+
+@dataclass(frozen=True, slots=True)
+class NodeConfig:
+    """Everything one node needs to start. Paths are absolute."""
+
+    name: str
+    address: str
+    data: Path
+    log_folders: tuple[Path, ...]
+    log_folders_closed: frozenset[Path]
+    role: str
+    priority: int
+    listen: ListenSection
+    storage: StorageSection
+    retention: RetentionSection
+    replication: ReplicationSection
+    read: ReadSection
+    limits: Limits
+    log: LogSection
+    metrics: MetricsSection
+
+    @property
+    def bind(self) -> str:
+        """The host to listen on: the node's address, or every interface."""
+        if self.listen.bind == "address":
+            return self.address
+        return "::" if ":" in self.address else "0.0.0.0"
+
+
+@dataclass(frozen=True, slots=True)
+class CoordinatorConfig:
+    """The embedded coordinator: where it listens and keeps its register."""
+
+    endpoints: tuple[tuple[str, int], ...]
+    data: Path
+
+    def found(self) -> tuple[tuple[str, int], ...]:
+        """Return the endpoints as they are now: port 0 is looked up in the run file.
+
+        An endpoint whose coordinator does not run on this machine (yet) is left out.
+        """
+        running = running_port(self.data, "coordinator") or 0
+        return tuple((host, port or running) for host, port in self.endpoints if port or running)
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterConfig:
+    """The whole file, checked. ``origins`` maps ``storage.flush`` or ``n1.storage.flush``."""
+
+    path: Path
+    name: str
+    id: str | None
+    group: str
+    nodes: tuple[NodeConfig, ...]
+    coordinator: CoordinatorConfig
+    log: LogSection
+    """For processes that are no node, the coordinator first of all."""
+    archive: ArchiveSection
+    """For the archiver; no node reads it."""
+    in_sync_min: int
+    after_power_loss: Literal["wait", "best"]
+    failover: Literal["manual", "automatic"]
+    family: int
+    origins: Mapping[str, Origin]
+    values: Mapping[str, object]
+    """Every setting by its dotted name, as `origins` names it; for ``config show``."""
+
+    def node(self, name: str) -> NodeConfig:
+        """Return the node called ``name``.
+
+        Raises:
+            ConfigError: The file has no such node.
+        """
+        for node in self.nodes:
+            if node.name == name:
+                return node
+        names = [node.name for node in self.nodes]
+        text = f'{self.path.name} has no node named "{name}"; it defines {listed(names, "and")}'
+        hint = nearest(name, names) or "add a [[node]] table, or start one of those"
+        raise ConfigError([Mistake(self.path.name, None, text, hint)], file=self.path.name)
+
+
+def load(
+    path: Path,
+    env: Mapping[str, str] | None = None,
+    overrides: Mapping[str, object] | None = None,
+) -> ClusterConfig:
+    """Read and check ``cluster.toml``.
+
+    Args:
+        path: The file.
+        env: The environment (``os.environ``); None: none.
+        overrides: Flags by dotted name, such as ``{"storage.flush": "sync"}``.
+
+    Raises:
+        ConfigError: With every mistake found.
+    """
+    known = {name: keys_of(section) for name, section in SECTIONS.items()}
+    document = read_document(path, env or {}, overrides or {}, known)
+    return _Check(document, path.resolve()).run()
+
+
+S = TypeVar("S", bound=Section)
+_Layers = list[dict[str, Given]]
+
+
+class _Check:
+    """One pass over a document: checks each section in each scope, then what they say together."""
+
+    def __init__(self, document: Document, path: Path) -> None:
+        self.document = document
+        self.path = path
+        self.origins: dict[str, Origin] = {}
+        self.values: dict[str, object] = {}
+
+    def run(self) -> ClusterConfig:
+        """Return the checked whole or raise every mistake."""
+        self._unknown_sections()
+        cluster = self._section("cluster", ClusterSection, None)
+        coordinator = self._section("coordinator", CoordinatorSection, None)
+        failover = self._section("failover", FailoverSection, None)
+        log = self._section("log", LogSection, None)
+        archive = self._section("archive", ArchiveSection, None)
+        for name in NODE_SECTIONS:
+            if name != "log":
+                self._section(name, SECTIONS[name], None)
+        nodes = [self._node(number) for number in range(len(self.document.nodes))]
+        if not self.document.nodes:
+            hint = "add one: [[node]] with name and address"
+            self.document.add(Origin("file", self.path.name), "no [[node]] is defined", hint)
+        sound = [node for node in nodes if node is not None]
+        endpoints = self._endpoints(coordinator.endpoints) if coordinator else ()
+        self._coordinator_reach(endpoints)
+        self._together(sound, self._coordinators(coordinator, endpoints) if coordinator else {})
+        in_sync_min = self._in_sync_min(len(nodes))
+        if self.document.mistakes or not (cluster and coordinator and log and archive):
+            raise ConfigError(self.document.mistakes, file=self.path.name)
+        home = self.path.parent
+        families = {_family(node.address) for node in sound} - {None}
+        return ClusterConfig(
+            path=self.path,
+            name=cluster.name,
+            id=cluster.id,
+            group=cluster.group,
+            nodes=tuple(sound),
+            coordinator=CoordinatorConfig(endpoints, home / coordinator.data),
+            log=log,
+            archive=archive,
+            in_sync_min=in_sync_min,
+            after_power_loss=self._after_power_loss(len(nodes)),
+            failover=failover.mode if failover else "automatic",
+            family=families.pop() or 4 if families else 4,
+            origins=MappingProxyType(self.origins),
+            values=MappingProxyType(self.values),
+        )
+
+    def _unknown_sections(self) -> None:
+        for scope in (self.document.sections, self.document.outside):
+            for name, keys in scope.items():
+                if name in SECTIONS:
+                    continue
+                first = next((given.origin for given in keys.values()), Origin("file"))
+                origin = self.document.headers.get(name, first)
+                if name in LATER_SECTIONS:
+                    text = f"[{name}] comes with a later version ({LATER_SECTIONS[name]})"
+                    self.document.add(origin, text, "leave the section out")
+                else:
+                    hint = nearest(name, [*SECTIONS, "node"])
+                    self.document.add(origin, f'there is no section "{name}"', hint)
+
+    def _section(self, name: str, model: type[S], number: int | None) -> S | None:
+        """Check one section as the cluster (None) or node ``number`` sees it."""
+        layers: _Layers = [self.document.sections.get(name, {})]
+        if number is not None:
+            layers.append(self.document.node_sections[number].get(name, {}))
+        layers.append(self.document.outside.get(name, {}))
+        given = {key: value for layer in layers for key, value in layer.items()}
+        where = self.document.headers.get(name, Origin("file", self.document.file))
+        checked = self._validate(model, given, f"[{name}]", where)
+        if checked is not None and number is None:
+            self._record(name, checked, given)
+        elif checked is not None and number is not None:
+            own = {**layers[1]}
+            own_given = {key: value for key, value in own.items() if given[key] is value}
+            node = self._name(number)
+            self._record(f"{node}.{name}", checked, own_given, only_given=True)
+        return checked
+
+    def _record(
+        self, prefix: str, checked: Section, given: Mapping[str, Given], *, only_given: bool = False
+    ) -> None:
+        for field, info in type(checked).model_fields.items():
+            key = info.alias or field
+            if only_given and key not in given:
+                continue
+            self.values[f"{prefix}.{key}"] = getattr(checked, field)
+            self.origins[f"{prefix}.{key}"] = given[key].origin if key in given else DEFAULT
+
+    def _validate(
+        self, model: type[S], given: Mapping[str, Given], title: str, where: Origin
+    ) -> S | None:
+        sound = True
+        values: dict[str, object] = {}
+        for key, one in given.items():
+            later = later_sentence(model, key, one.value)
+            if later is not None:
+                self.document.add(one.origin, later, "leave the key out for this version")
+                sound = False
+            elif key:
+                values[key] = one.value
+        try:
+            checked = model.model_validate(values)
+        except ValidationError as error:
+            for detail in error.errors(include_url=False):
+                key = str(detail["loc"][0]) if detail["loc"] else ""
+                origin = given[key].origin if key in given else where
+                written = given[key].value if key in given else None
+                text, hint = explain(model, title, key, detail, written)
+                self.document.add(origin, text, hint)
+            return None
+        return checked if sound else None
+
+    def _node(self, number: int) -> NodeConfig | None:
+        given = self.document.nodes[number]
+        start = given[""].origin
+        for name, keys in self.document.node_sections[number].items():
+            self._node_section_allowed(name, keys, start)
+        node = self._validate(NodeSection, given, "[[node]]", start)
+        limits = self._section("limits", LimitsSection, number)
+        parts = (
+            self._section("listen", ListenSection, number),
+            self._section("storage", StorageSection, number),
+            self._section("retention", RetentionSection, number),
+            self._section("replication", ReplicationSection, number),
+            self._section("read", ReadSection, number),
+            self._section("log", LogSection, number),
+            self._section("metrics", MetricsSection, number),
+        )
+        listen, storage, retention, replication, read, log, metrics = parts
+        if node is None or limits is None or listen is None or storage is None:
+            return None
+        if (
+            retention is None
+            or replication is None
+            or read is None
+            or log is None
+            or metrics is None
+        ):
+            return None
+        self._record(node.name, node, given)
+        return NodeConfig(
+            name=node.name,
+            address=node.address,
+            data=self.path.parent / (node.data or f"data/{node.name}"),
+            log_folders=tuple(self.path.parent / folder for folder in node.log_folders),
+            log_folders_closed=frozenset(
+                self.path.parent / folder for folder in node.log_folders_closed
+            ),
+            role=node.role,
+            priority=node.priority,
+            listen=listen,
+            storage=storage,
+            retention=retention,
+            replication=replication,
+            read=read,
+            limits=_limits(limits, read),
+            log=log,
+            metrics=metrics,
+        )
+
+    def _name(self, number: int) -> str:
+        given = self.document.nodes[number].get("name")
+        return f"node {number + 1}" if given is None else str(given.value)
+
+    def _node_section_allowed(self, name: str, keys: Mapping[str, Given], start: Origin) -> None:
+        origin = next((given.origin for given in keys.values()), start)
+        if name not in NODE_SECTIONS:
+            hint = f"a node may repeat {listed(NODE_SECTIONS)}"
+            self.document.add(origin, f"[node.{name}] cannot differ between nodes", hint)
+        for key, given in keys.items():
+            if f"{name}.{key}" in GROUP_FACTS:
+                text = f"{key} is the same for every node of the group"
+                self.document.add(given.origin, text, f"move it to [{name}]")
+
+    def _endpoints(self, endpoints: tuple[str, ...]) -> tuple[tuple[str, int], ...]:
+        found: list[tuple[str, int]] = []
+        for text in endpoints:
+            host, _, port = text.rpartition(":")
+            number = parse_whole(port)
+            if host and number is not None and number <= 65535:
+                found.append((host.strip("[]"), number))
+                continue
+            origin = self.origins.get("coordinator.endpoints", DEFAULT)
+            self.document.add(origin, f'"{text}" is not HOST:PORT', 'write it like "10.0.0.1:7400"')
+        return tuple(found)
+
+    def _in_sync_min(self, nodes: int) -> int:
+        given = self.values.get("replication.in_sync_min")
+        if not isinstance(given, int):
+            self.values["replication.in_sync_min"] = min(2, max(nodes, 1))
+            return min(2, max(nodes, 1))
+        if nodes and given > nodes:
+            origin = self.origins["replication.in_sync_min"]
+            text = f"in_sync_min is {given}, but there {_are(nodes)}: no write would be accepted"
+            self.document.add(origin, text, f"use at most {nodes}")
+        return given
+
+    def _after_power_loss(self, nodes: int) -> Literal["wait", "best"]:
+        given = self.values.get("failover.after_power_loss")
+        if given is None:
+            given = self.values["failover.after_power_loss"] = "best" if nodes == 1 else "wait"
+        return "best" if given == "best" else "wait"
+
+    def _coordinators(
+        self, coordinator: CoordinatorSection, endpoints: tuple[tuple[str, int], ...]
+    ) -> dict[object, str]:
+        """Return what the coordinator takes: its folder and its ports."""
+        taken: dict[object, str] = dict.fromkeys(endpoints, "coordinator.endpoints")
+        taken["data", _same(self.path.parent / coordinator.data)] = "coordinator.data"
+        return taken
+
+    def _together(self, nodes: list[NodeConfig], taken: dict[object, str]) -> None:
+        """Check what only several settings say together; ``taken`` is what is not the nodes'."""
+        names = [node.name for node in nodes]
+        for node in nodes:
+            if names.count(node.name) > 1:
+                text = f'name is "{node.name}" more than once'
+                self.document.add(self._origin(node, "name"), text, "every node has its own")
+            if node.name in ROLE_WORDS:
+                text = f'name is "{node.name}", which commands take for a role'
+                self.document.add(self._origin(node, "name"), text, "use another one, such as n1")
+            self._once(taken, node, "data", ("data", _same(node.data)), f"data folder {node.data}")
+            self._folders(taken, node)
+            ports = (node.listen.clients, node.listen.slaves, node.listen.http)
+            for key, port in zip(("clients", "slaves", "http"), ports, strict=True):
+                if port:
+                    what = f"port {port} at {node.address}"
+                    self._once(taken, node, f"listen.{key}", (node.address, port), what)
+            self._reach(node)
+            self._levels(node)
+        masters = [node for node in nodes if node.role == "master"]
+        for node in masters[1:]:
+            text = f'role is "master" twice: {masters[0].name} and {node.name}'
+            self.document.add(self._origin(node, "role"), text, 'use "auto" or "slave" for one')
+        families = {_family(node.address) for node in nodes} - {None}
+        if len(families) > 1:
+            text = "IPv4 and IPv6 addresses are mixed; records store one length of host"
+            self.document.add(self._origin(nodes[-1], "address"), text, "use one family")
+
+    def _folders(self, taken: dict[object, str], node: NodeConfig) -> None:
+        """Check the folders of the log: each of one store, and one of them takes new files."""
+        for number, folder in enumerate(node.log_folders):
+            what = f"log folder {folder}"
+            self._once(taken, node, f"log_folders[{number}]", ("data", _same(folder)), what)
+        every = {node.data / "commitlog", *node.log_folders}
+        for folder in sorted(node.log_folders_closed - every):
+            text = f"{folder} is closed, but it is no log folder of {node.name}"
+            hint = f"name it under log_folders as well, or name {node.data / 'commitlog'}"
+            self.document.add(self._origin(node, "log_folders_closed"), text, hint)
+        if every <= node.log_folders_closed:
+            text = f"every log folder of {node.name} is closed: there is no place for new files"
+            self.document.add(self._origin(node, "log_folders_closed"), text, "leave one out")
+
+    def _once(
+        self, taken: dict[object, str], node: NodeConfig, key: str, thing: object, what: str
+    ) -> None:
+        other = taken.setdefault(thing, f"{node.name}.{key}")
+        if other == f"{node.name}.{key}":
+            return
+        hint = "config init --local writes folders and ports that differ"
+        text = f"{what} is already used as {other}"
+        self.document.add(self._origin(node, key), text, hint)
+
+    def _reach(self, node: NodeConfig) -> None:
+        """Refuse to listen where strangers are without saying so (docs/decisions/0017)."""
+        if node.listen.insecure or (node.listen.bind == "address" and _loopback(node.address)):
+            return
+        where = "every interface" if node.listen.bind == "all" else node.address
+        text = f"{node.name} would listen on {where}, not only on loopback, without encryption"
+        hint = "set insecure = true under [listen] if the network is trusted"
+        key = "listen.bind" if node.listen.bind == "all" else "address"
+        self.document.add(self._origin(node, key), text, hint)
+
+    def _coordinator_reach(self, endpoints: tuple[tuple[str, int], ...]) -> None:
+        """Hold the coordinator to the rule of the nodes: its port can do more than theirs."""
+        outside = [host for host, _ in endpoints if not _loopback(host)]
+        if not outside or self.values.get("listen.insecure") is True:
+            return
+        text = f"the coordinator would listen on {outside[0]}, not only on loopback, "
+        hint = "set insecure = true under [listen] if the network is trusted"
+        origin = self.origins.get("coordinator.endpoints", DEFAULT)
+        self.document.add(origin, text + "without encryption", hint)
+
+    def _levels(self, node: NodeConfig) -> None:
+        """The three levels of a full disk rise."""
+        storage = node.storage
+        if storage.disk_clean <= storage.disk_force <= storage.disk_refuse:
+            return
+        text = "disk_clean, disk_force and disk_refuse must rise in this order"
+        key = "disk_force" if storage.disk_clean > storage.disk_force else "disk_refuse"
+        hint = 'the defaults are "75 %", "85 %" and "90 %"'
+        self.document.add(self._origin(node, f"storage.{key}"), text, hint)
+
+    def _origin(self, node: NodeConfig, key: str) -> Origin:
+        """Return where a node's value was given: its own table, its section, or the cluster's."""
+        key = key.partition("[")[0]
+        for name in (f"{node.name}.{key}", key):
+            origin = self.origins.get(name)
+            if origin is not None and origin.kind != "default":
+                return origin
+        return self.origins.get(f"{node.name}.name", DEFAULT)
+
+
+def _are(nodes: int) -> str:
+    return "is 1 node" if nodes == 1 else f"are {nodes} nodes"
+
+
+def _limits(limits: LimitsSection, read: ReadSection) -> Limits:
+    return Limits(
+        connections_max=limits.connections_max,
+        requests_in_flight_max=limits.requests_in_flight_max,
+        response_size_max=limits.response_size_max,
+        producers_waiting_max=limits.producers_waiting_max,
+        spin_seconds=limits.spin,
+        long_poll_seconds_max=read.long_poll,
+    )
+
+
+def _same(folder: Path) -> str:
+    """Return the one spelling of a folder that is written in several ways."""
+    return os.path.normpath(folder)
+
+
+def _family(address: str) -> int | None:
+    """Return 4 or 6, or None for a host name."""
+    try:
+        return ipaddress.ip_address(address).version
+    except ValueError:
+        return None
+
+
+def _loopback(address: str) -> bool:
+    try:
+        return ipaddress.ip_address(address).is_loopback
+    except ValueError:
+        return address == "localhost"

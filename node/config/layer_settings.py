@@ -1,0 +1,123 @@
+"""From ``cluster.toml`` to the settings of each layer of one node.
+
+The file speaks of the cluster, the layers of themselves; this is the only place that knows both.
+Units are the layers' own: bytes and seconds.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+from node.clients.metadata import Identity
+from node.config.config import ClusterConfig, NodeConfig
+from replication.settings import ReplicationSettings
+from storage.log.log_folders import Folders
+from storage.log.segment import DIRECTORY
+from storage.settings import RetentionSettings, StoreSettings
+
+HOT_SHARE = 0.4
+"""Share of the machine's memory that the end of the log is expected to take (as in RocketMQ)."""
+
+
+def store_settings(node: NodeConfig, host: str, port: int) -> StoreSettings:
+    """Return the settings of a node's store.
+
+    Args:
+        node: The node's part of the file.
+        host: Its IP address, as it is stamped into records.
+        port: What its client listener got.
+    """
+    storage = node.storage
+    return StoreSettings(
+        segment_size=storage.segment_size,
+        queue_segment_entries=storage.queue_segment_entries,
+        flush=storage.flush,
+        flush_interval_seconds=storage.flush_interval,
+        flush_timeout_seconds=storage.flush_timeout,
+        flush_on_write=storage.flush_on_write,
+        buffer_pool_bytes=storage.buffer_pool,
+        commit_interval_seconds=storage.commit_interval,
+        message_size_max=storage.message_size_max,
+        batch_size_max=node.replication.batch_size_max,
+        quality=node.replication.ack,
+        store_host=(host, port),
+        hot_bytes=storage.hot_memory or hot_bytes(),
+        warm=storage.warm,
+        lock_memory=storage.lock_memory,
+        key_index=storage.key_index,
+        index_slots=storage.key_index_slots,
+        index_cells=storage.key_index_cells,
+        retention=retention_settings(node),
+    )
+
+
+def log_folders(node: NodeConfig) -> Folders:
+    """Return where a node's log files lie."""
+    closed = {str(folder) for folder in node.log_folders_closed}
+    if node.data / DIRECTORY in node.log_folders_closed:
+        closed.add(DIRECTORY)
+    return Folders(tuple(map(str, node.log_folders)), frozenset(closed))
+
+
+def retention_settings(node: NodeConfig) -> RetentionSettings:
+    """Return what a node keeps; hours of day are those of its own clock."""
+    given, storage = node.retention, node.storage
+    hours: tuple[int, ...] | None = None
+    if given.delete_at != "any time":
+        hours = tuple(int(part.strip()[:2]) for part in given.delete_at.split(";"))
+    return RetentionSettings(
+        keep_seconds=given.keep,
+        keep_bytes=given.keep_bytes,
+        hours=hours,
+        disk_clean=storage.disk_clean,
+        disk_force=storage.disk_force,
+        disk_refuse=storage.disk_refuse,
+        look_seconds=given.look,
+        pause_seconds=given.pause,
+        hold_seconds=given.hold,
+        archive=given.archive,
+        erase=given.erase,
+        keep_cut_seconds=given.keep_cut,
+        absent_seconds=given.wait_for_slaves,
+        hour_of=lambda wall_ms: time.localtime(wall_ms / 1000).tm_hour,
+    )
+
+
+def hot_bytes() -> int:
+    """Return how many bytes at the end of the log are expected to be in memory."""
+    pages, size = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
+    return int(pages * size * HOT_SHARE)
+
+
+def replication_settings(config: ClusterConfig, node: NodeConfig) -> ReplicationSettings:
+    """Return the settings of a node's replication; members as the file lists them."""
+    replication = node.replication
+    masters = [each.name for each in config.nodes if each.role == "master"]
+    return ReplicationSettings(
+        members=tuple(each.name for each in config.nodes),
+        first=masters[0] if masters else None,
+        priorities={each.name: each.priority for each in config.nodes},
+        in_sync_min=config.in_sync_min,
+        ack=replication.ack,
+        after_power_loss=config.after_power_loss,
+        failover=config.failover,
+        in_flight_bytes_max=replication.bytes_in_flight_max,
+        heartbeat_seconds=replication.heartbeat,
+        silence_seconds=replication.link_timeout,
+        lag_seconds_max=replication.in_sync_lag_max,
+        waiters_max=node.limits.producers_waiting_max,
+    )
+
+
+def identity(config: ClusterConfig, node: NodeConfig) -> Identity:
+    """Return what clients have to know of a node's group."""
+    return Identity(
+        cluster=config.name,
+        group=config.group,
+        name=node.name,
+        family=config.family,
+        segment_size=node.storage.segment_size,
+        message_size_max=node.storage.message_size_max,
+        acknowledge=node.replication.acknowledge,
+    )

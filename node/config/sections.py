@@ -1,0 +1,540 @@
+"""The sections of ``cluster.toml`` as frozen models: every key, its unit, limits and reason.
+
+They are the single source of ``docs/settings.md`` (`node.config.pages`) and of what ``config show``
+lists. A key stands here only once it does something; a key of a later version stands in ``later``
+with the sentence that refuses it.
+
+Sizes are bytes and durations seconds (float); people write both as text with a unit. `explain`
+puts what pydantic finds in terms of the file.
+
+This module and ``node.config.config`` are the only ones that know pydantic. Not here: where values
+come from (``node.config.sources``), what several keys say together (``node.config.config``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, ClassVar, Literal, cast, get_args
+
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic_core import ErrorDetails
+
+from node.config.sources import listed, nearest
+from node.config.values import (
+    Hours,
+    Name,
+    OptionalSize,
+    Port,
+    Seconds,
+    SecondsOrNone,
+    Share,
+    Size,
+    SizeOrNone,
+)
+from twinlog.units import (
+    format_duration,
+    format_size,
+)
+
+KiB, MiB, GiB = 1024, 1024**2, 1024**3
+
+
+class Section(BaseModel):
+    """One table of the file. Frozen; an unknown key is refused."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=False)
+    later: ClassVar[Mapping[str, str]] = {}
+    """Keys, or ``key=value``, of a later version: what they will do."""
+
+
+class ClusterSection(Section):
+    """Names that every node and client must agree on."""
+
+    name: Name = Field(description="Shown everywhere; nodes of other clusters are refused.")
+    id: str | None = Field(
+        None, description="Random text that tells clusters of the same name apart."
+    )
+    group: Name = Field("g1", description="The replication group; a cluster has one so far.")
+
+
+class NodeSection(Section):
+    """One node; the table is repeated for each."""
+
+    later = {"learner": "nodes that copy and never count"}
+    name: Name = Field(description="Its name in commands, logs and the messages of other nodes.")
+    address: str = Field(description="How others reach it: an IP address or a host name.")
+    data: str | None = Field(None, description="Its data folder; the default is data/NAME.")
+    log_folders: Annotated[tuple[str, ...], "list of folders"] = Field(
+        (),
+        max_length=64,
+        description="More folders for log files, on other disks. New files are created in these "
+        "and in the data folder's commitlog in turn; a folder that is 85 % full is skipped.",
+    )
+    log_folders_closed: Annotated[tuple[str, ...], "list of folders"] = Field(
+        (),
+        max_length=65,
+        description="Log folders, or the data folder's commitlog, in which no new files are "
+        "created; retention empties them.",
+    )
+    role: Literal["master", "slave", "auto"] = Field(
+        "auto",
+        description="Used at the very first start only; afterwards the epoch history decides.",
+    )
+    priority: int = Field(
+        100,
+        ge=0,
+        le=1000,
+        description="The highest takes over first if several nodes are equally up to date; 0: "
+        "never.",
+    )
+
+
+class ListenSection(Section):
+    """Ports, and which interfaces they listen on."""
+
+    clients: Port = Field(7410, description="Clients: sends, reads, administration.")
+    slaves: Port = Field(7411, description="Slaves connect here while this node is master.")
+    http: Port = Field(7412, description="Health, status and metrics.")
+    bind: Literal["address", "all"] = Field(
+        "address", description="address: only the node's own address; all: every interface."
+    )
+    insecure: bool = Field(
+        False, description="Allow listening beyond loopback although connections are not encrypted."
+    )
+
+
+class StorageSection(Section):
+    """The log and its files."""
+
+    segment_size: Size = Field(
+        1 * GiB,
+        ge=64 * KiB,
+        le=2 * GiB - 4096,
+        multiple_of=4096,
+        description="Size of one log file; the default is RocketMQ's. The same for the whole "
+        "group; fixed when a store is created.",
+    )
+    flush: Literal["sync", "async", "async-buffered"] = Field(
+        "async",
+        description="sync: every acknowledgement waits for the disk. async: flushed in the "
+        "background. async-buffered: a master appends to a memory pool first and writes the file "
+        "in the background; the least durable: `written` is answered from memory, marked "
+        "`buffered`, and lost if the process is killed.",
+    )
+    flush_timeout: Seconds = Field(
+        5.0,
+        ge=0.1,
+        le=600,
+        description="How long a `flushed` send waits for the disk; then the answer is "
+        '"stored, not known flushed".',
+    )
+    flush_interval: Seconds = Field(
+        0.5, ge=0.01, le=60, description="async: longest time between two flushes under load."
+    )
+    hot_memory: OptionalSize = Field(
+        None,
+        ge=64 * MiB,
+        le=1024 * GiB,
+        description="How much of the log, counted from its end, is kept in memory; older bytes "
+        "are released once they are flushed. Reads of released bytes that must wait for the disk "
+        "are redirected from a master to a slave. The default is 40 % of the machine's memory, as "
+        "in RocketMQ; set less if several nodes share a machine.",
+    )
+    warm: bool = Field(
+        False,
+        description="Make the whole next log file present in memory in advance, not only the "
+        "pages the writer needs next: no page faults under load, one file of memory more.",
+    )
+    lock_memory: bool = Field(
+        False,
+        description="Lock the pages ahead of the writer in memory. What exceeds RLIMIT_MEMLOCK "
+        "is not locked; the node warns once and counts the bytes.",
+    )
+    flush_on_write: bool = Field(
+        False,
+        description="async: flush as soon as 4 pages are dirty, not at a fixed rate; RocketMQ's "
+        "`flushCommitLogTimed=false`.",
+    )
+    buffer_pool: Size = Field(
+        64 * MiB,
+        ge=1 * MiB,
+        le=16 * GiB,
+        multiple_of=4096,
+        description="async-buffered: memory for batches not yet written to the file, locked if "
+        "RLIMIT_MEMLOCK allows it. When it is full, batches are written to the file directly.",
+    )
+    commit_interval: Seconds = Field(
+        0.2,
+        ge=0.01,
+        le=60,
+        description="async-buffered: how long batches may stay only in memory; 4 full pages are "
+        "written at once.",
+    )
+    message_size_max: Size = Field(
+        4 * MiB,
+        ge=1 * KiB,
+        le=4 * MiB,
+        description="Largest body of a message; the default is RocketMQ's.",
+    )
+    queue_segment_entries: int = Field(
+        300_000, ge=64, le=10_000_000, description="Entries of 20 bytes in one consume-queue file."
+    )
+    key_index: bool = Field(
+        True, description="Maintain the index that finds messages by key or unique id."
+    )
+    key_index_slots: int = Field(
+        5_000_000,
+        ge=16,
+        le=50_000_000,
+        description="Hash slots of a new index file, RocketMQ's default; each takes 4 bytes of "
+        "memory.",
+    )
+    key_index_cells: int = Field(
+        20_000_000,
+        ge=64,
+        le=100_000_000,
+        description="Keys that fit into a new index file, 20 bytes of disk each; four per slot, "
+        "so that both numbers follow from the length of the file.",
+    )
+    disk_clean: Share = Field(
+        0.75,
+        ge=0.01,
+        le=1,
+        description="Disk usage above which expired files are deleted at any time of day.",
+    )
+    disk_force: Share = Field(
+        0.85,
+        ge=0.01,
+        le=1,
+        description="Disk usage above which the oldest files are deleted whatever their age.",
+    )
+    disk_refuse: Share = Field(
+        0.90, ge=0.01, le=1, description="Disk usage above which writes are refused; reads go on."
+    )
+
+
+class RetentionSection(Section):
+    """What is deleted, and when. Nothing above the older state snapshot is ever deleted."""
+
+    keep: SecondsOrNone = Field(
+        72 * 3600.0,
+        ge=1,
+        description="A log file may be deleted when its newest record is older; none: never delete "
+        "by age.",
+    )
+    keep_bytes: SizeOrNone = Field(
+        None,
+        ge=64 * KiB,
+        description="The oldest files of a longer log may be deleted; none: no limit.",
+    )
+    delete_at: Hours = Field(
+        "04:00", description="Hours of the day, by the node's clock, in which files are deleted."
+    )
+    archive: bool = Field(
+        False,
+        description="Delete only what an archive is proven to have, even if the disk is full.",
+    )
+    erase: bool = Field(
+        False,
+        description="Overwrite files with zeros before deleting them. A solid-state disk, a "
+        "copy-on-write file system, a snapshot or a backup may still keep the old bytes: where "
+        "that matters, encrypt the disk.",
+    )
+    look: Seconds = Field(
+        10.0,
+        ge=0.1,
+        le=3600,
+        description="How often to check whether files may be deleted and how full the disk is.",
+    )
+    pause: Seconds = Field(0.1, ge=0, le=3600, description="Pause between two file deletions.")
+    hold: Seconds = Field(
+        120.0,
+        ge=0,
+        le=86400,
+        description="How long a deletion waits for readers that use the file; then its name is "
+        "removed, and they keep its bytes until they finish.",
+    )
+    wait_for_slaves: Seconds = Field(
+        3600.0,
+        ge=0,
+        le=30 * 86400,
+        description="How long the bytes that a slave lacks are kept after it was last heard from.",
+    )
+    keep_cut: Seconds = Field(
+        7 * 86400.0,
+        ge=0,
+        le=365 * 86400,
+        description="How long unconfirmed bytes that were cut off are kept in a separate folder.",
+    )
+
+
+class ArchiveSection(Section):
+    """What `twinlog spark archive --follow` does with the sealed files of the log."""
+
+    every: Seconds = Field(
+        600.0, ge=1, le=30 * 86400, description="Pause between the end of a run and the next one."
+    )
+    to: str = Field(
+        "", description="Directory of the archive; empty: given to the command with `--to`."
+    )
+
+
+class ReplicationSection(Section):
+    """What an acknowledgement means and how slaves are fed."""
+
+    acknowledge: Literal["written", "flushed", "replicated", "confirmed"] = Field(
+        "confirmed", description="What a send waits for if the producer does not say."
+    )
+    in_sync_min: int | None = Field(
+        None,
+        ge=1,
+        le=9,
+        description="Nodes that must be in sync, including the master, or writes are refused. "
+        "The default is 2, or 1 in a cluster of one. Used at the group's first start only.",
+    )
+    in_sync_lag_max: Seconds = Field(
+        3.0,
+        ge=0.1,
+        le=600,
+        description="A slave that has not been caught up for this long leaves the in-sync set.",
+    )
+    ack: Literal["received", "durable"] = Field(
+        "received",
+        description="When a member counts: received: in its file, survives kill -9; durable: on "
+        "its disk, survives power loss.",
+    )
+    bytes_in_flight_max: Size = Field(
+        16 * MiB,
+        ge=1 * MiB,
+        le=1 * GiB,
+        description="Bytes sent to a slave but not yet acknowledged, at most.",
+    )
+    batch_size_max: Size = Field(
+        1 * MiB,
+        ge=64 * KiB,
+        le=4 * MiB,
+        description="Small sends are combined up to this size; one larger section is allowed.",
+    )
+    heartbeat: Seconds = Field(
+        0.5, ge=0.05, le=60, description="How often a heartbeat is sent to each slave."
+    )
+    link_timeout: Seconds = Field(
+        3.0, ge=0.2, le=600, description="A link without traffic for this long is closed."
+    )
+
+
+class CoordinatorSection(Section):
+    """The process that keeps the register of who is master."""
+
+    later = {"kind=etcd": "an etcd cluster as coordinator"}
+    kind: Literal["embedded"] = Field(
+        "embedded", description="embedded: a small process, `twinlog coordinator start`."
+    )
+    endpoints: tuple[str, ...] = Field(
+        ("127.0.0.1:7400",), min_length=1, max_length=9, description="Addresses it listens on."
+    )
+    data: str = Field("data/coordinator", description="Its data folder.")
+
+
+class FailoverSection(Section):
+    """What happens when the master fails."""
+
+    later = {
+        "lease": "another lease than 5 s",
+        "lose_unconfirmed": "a bound for unconfirmed records",
+        "lose_confirmed": "unclean elections by setting",
+    }
+    mode: Literal["manual", "automatic"] = Field(
+        "automatic",
+        description="What happens when the master is gone and a member has everything: automatic: "
+        "the coordinator ends its leadership, 0.2 s after its process ended or 5 s after it was "
+        "last heard, and a member takes over; manual: `twinlog cluster failover` decides. Used at "
+        "the group's first start only; later: `twinlog cluster set failover`.",
+    )
+    after_power_loss: Literal["wait", "best"] | None = Field(
+        None,
+        description="When no node is known to have every confirmed record, as after a power "
+        "failure of all: wait: `twinlog cluster failover` decides; best: once every node has "
+        "reported, the one that has most is elected, recorded as unclean. The default is wait, "
+        "or best in a cluster of one. Used at the group's first start only.",
+    )
+
+
+class ReadSection(Section):
+    """Where clients read, and how long they wait."""
+
+    from_: Literal["any", "master", "slave"] = Field(
+        "any", alias="from", description="Where clients read if they do not say."
+    )
+    staleness_max: Seconds = Field(
+        5.0, ge=0.1, le=3600, description="A slave whose data is older refuses reads."
+    )
+    long_poll: Seconds = Field(
+        30.0, ge=0, le=300, description="Longest time a read waits for a new record."
+    )
+
+
+class LimitsSection(Section):
+    """Limits; a client beyond one of them is answered `busy`."""
+
+    connections_max: int = Field(
+        4096, ge=1, le=1_000_000, description="Client connections at the same time."
+    )
+    requests_in_flight_max: int = Field(
+        4096, ge=1, le=1_000_000, description="Unanswered requests per connection."
+    )
+    response_size_max: Size = Field(
+        8 * MiB, ge=64 * KiB, le=8 * MiB, description="Bytes of records in one answer."
+    )
+    producers_waiting_max: int = Field(
+        10_000, ge=1, le=10_000_000, description="Sends waiting for their acknowledgement."
+    )
+    spin: Seconds = Field(
+        0.0005,
+        ge=0,
+        le=0.01,
+        description="How long the event loop polls for more work before it sleeps; 0 s: not at "
+        "all. While messages follow each other that fast it keeps a core busy, and single sends "
+        "are answered sooner.",
+    )
+
+
+class LogSection(Section):
+    """What a node logs to stderr."""
+
+    later = {"output": "log files"}
+    level: Literal["debug", "info", "warning", "error"] = Field(
+        "info",
+        description="Lowest level logged. error: needs a person now; debug: a line for every "
+        "batch.",
+    )
+    format: Literal["auto", "text", "json"] = Field(
+        "auto", description="auto: text on a terminal, JSON elsewhere."
+    )
+
+
+class MetricsSection(Section):
+    """Metrics for Prometheus."""
+
+    later = {"topics_max": "series for each topic"}
+    enabled: bool = Field(True, description="Serve /metrics on the http port.")
+
+
+SECTIONS: Mapping[str, type[Section]] = {
+    "cluster": ClusterSection,
+    "listen": ListenSection,
+    "storage": StorageSection,
+    "retention": RetentionSection,
+    "archive": ArchiveSection,
+    "replication": ReplicationSection,
+    "coordinator": CoordinatorSection,
+    "failover": FailoverSection,
+    "read": ReadSection,
+    "limits": LimitsSection,
+    "log": LogSection,
+    "metrics": MetricsSection,
+}
+"""Every section of the file but ``[[node]]``, in the file's order."""
+
+LATER_SECTIONS: Mapping[str, str] = {
+    "tls": "encryption",
+    "access": "tokens and rights",
+    "dashboard": "the dashboard",
+}
+
+NODE_SECTIONS = (
+    "listen", "storage", "retention", "replication", "read", "limits", "log", "metrics",
+)  # fmt: skip
+"""Sections a ``[[node]]`` may repeat."""
+
+GROUP_FACTS = frozenset({"storage.segment_size", "replication.ack", "replication.in_sync_min"})
+"""Keys that are the same for every node: they decide what stored bytes and answers mean."""
+
+
+def keys_of(section: type[Section]) -> tuple[str, ...]:
+    """Return the section's keys as the file writes them (``from``, not ``from_``)."""
+    return tuple(info.alias or name for name, info in section.model_fields.items())
+
+
+def later_sentence(model: type[Section], key: str, value: object) -> str | None:
+    """Return the sentence for a key or value that only a later version knows."""
+    if key in model.later:
+        return f"{key} comes with a later version ({model.later[key]})"
+    what = model.later.get(f"{key}={value}")
+    return None if what is None else f'{key} = "{value}" comes with a later version ({what})'
+
+
+def explain(
+    model: type[Section], title: str, key: str, detail: ErrorDetails, value: object
+) -> tuple[str, str | None]:
+    """Return pydantic's finding in terms of the file, and a hint.
+
+    ``value`` is what was written, before any unit was read.
+    """
+    context = cast(dict[str, object], detail.get("ctx", {}))
+    shown = f'"{value}"' if isinstance(value, str) else str(value).lower()
+    match detail["type"]:
+        case "extra_forbidden":
+            known = keys_of(model)
+            hint = nearest(key, known) or f"the keys are {listed(known, 'and')}"
+            return f'{title} has no key "{key}"', hint
+        case "missing":
+            return f"{title} needs {key}", None
+        case "unit":
+            return f"{key} is {context['what']}", str(context["hint"])
+        case "literal_error":
+            choices = [str(choice) for choice in _choices(model, key)]
+            near = nearest(str(value), choices)
+            if len(choices) == 1:
+                return f"{key} is {shown}; it can only be {choices[0]}", near
+            return f"{key} is {shown}; it can be {listed(choices)}", near
+        case "greater_than_equal" | "less_than_equal":
+            bound = context.get("ge", context.get("le"))
+            side = "at least" if "ge" in context else "at most"
+            return f"{key} is {shown}; it must be {side} {_unit(model, key, bound)}", None
+        case "multiple_of":
+            return f"{key} is {shown}; it must be a multiple of {context['multiple_of']}", None
+        case "string_pattern_mismatch":
+            return f"{key} is {shown}, which is not a name", NAME_HINT
+        case "tuple_type":
+            hint = 'write it like ["127.0.0.1:7400"], in the file'
+            return f"{key} is {shown}; it is a list", hint
+        case kind:
+            wanted = next((word for start, word in _KINDS if kind.startswith(start)), "a value")
+            return f"{key} is {shown}; it must be {wanted}", None
+
+
+NAME_HINT = "use letters, digits, dot, dash and underscore, at most 63"
+_KINDS = (
+    ("int", "a whole number"),
+    ("bool", "true or false"),
+    ("float", 'a duration, such as "500 ms"'),
+    ("string", "a text in quotes"),
+)
+
+
+def choices_of(annotation: object) -> tuple[str, ...]:
+    """Return the texts a field may have, of a Literal or a union with one; empty for others."""
+    found: list[str] = []
+    for each in get_args(annotation):
+        found.extend([each] if isinstance(each, str) else choices_of(each))
+    return tuple(found)
+
+
+def _choices(model: type[Section], key: str) -> tuple[object, ...]:
+    fields = {info.alias or name: info for name, info in model.model_fields.items()}
+    return choices_of(fields[key].annotation)
+
+
+def _unit(model: type[Section], key: str, bound: object) -> str:
+    """Return a limit as the file would write it."""
+    info = model.model_fields.get(key)
+    metadata = info.metadata if info is not None else []
+    words = " ".join(word for word in metadata if isinstance(word, str))
+    if words.startswith("size") and isinstance(bound, int):
+        return format_size(bound)
+    if words.startswith("duration") and isinstance(bound, (int, float)):
+        return format_duration(float(bound))
+    if words.startswith("share") and isinstance(bound, (int, float)):
+        return f"{bound * 100:.0f} %"
+    return str(bound)

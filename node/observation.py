@@ -1,0 +1,216 @@
+"""What a node knows and says about itself: its role, the freshness of its data, its status.
+
+A view of the role costs as much as an append, so it is not made for every question: it is made
+again when role, promise or group state have changed, and otherwise after `VIEW_SECONDS`, because
+ages grow by themselves.
+
+Not here: the parts themselves (``node.services``), the form of the documents
+(``node.observe.status``) and of the metrics (``node.observe.metrics``).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import version
+from typing import TYPE_CHECKING
+
+import trio
+
+from node.clients.freshness import Freshness
+from node.clients.metadata import Leadership
+from node.config.config import ClusterConfig
+from node.observe.metrics import Observed, counters, present
+from node.observe.status import Facts, node_status
+from replication.core.view import RoleView
+from storage.disk.disk import Disk
+
+if TYPE_CHECKING:
+    from node.clients.presence import Presence
+    from node.clients.server import ClientServer
+    from node.observe.logs import NodeLog
+    from replication.coordinator.client import CoordinatorClient
+    from replication.driver.driver import Driver
+    from replication.replica_service import ReplicaService
+    from storage import Store
+
+VIEW_SECONDS = 0.25
+"""Largest age of a view whose ages are used."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """The parts of a node that are watched."""
+
+    store: Store
+    driver: Driver
+    world: ReplicaService
+    register: CoordinatorClient
+    clients: ClientServer
+    presence: Presence
+    log: NodeLog
+
+
+class Observation:
+    """Watches the parts of one node; `attach` names them before anything is asked.
+
+    Args:
+        config: The whole file.
+        name: Which node of it.
+        disk: The data directory.
+        ports: The ports the listeners got: clients, slaves, http.
+    """
+
+    def __init__(
+        self,
+        config: ClusterConfig,
+        name: str,
+        *,
+        disk: Disk,
+        ports: Mapping[str, int],
+    ) -> None:
+        self._attached: Parts | None = None
+        self._config = config
+        self._settings = config.node(name)
+        self._disk = disk
+        self._ports = ports
+        self._view: RoleView | None = None
+        self._view_at = 0.0
+        self._fresh: tuple[RoleView, Freshness] | None = None
+        self._seen: tuple[object, ...] = ()
+        self._dirty = True
+        self._published: tuple[object, ...] = ()
+        self._started_at = trio.current_time()
+
+    def attach(self, parts: Parts) -> None:
+        """Name the parts; once, when all of them exist."""
+        self._attached = parts
+
+    @property
+    def _parts(self) -> Parts:
+        assert self._attached is not None, "attach comes first"
+        return self._attached
+
+    # ── the role ────────────────────────────────────────────────────────────────────────────────
+
+    def moved(self) -> None:
+        """Note that the view of the driver may have changed."""
+        self._dirty = True
+
+    def look(self) -> None:
+        """Publish the role if it has changed; called at the end of every turn."""
+        if self._dirty:
+            self._dirty = False
+            if self._parts.driver.core.standing != self._seen:
+                self._publish(self.view())
+
+    def view(self) -> RoleView:
+        """Return the view of the role; its offsets and ages are at most `VIEW_SECONDS` old."""
+        now, key = trio.current_time(), self._parts.driver.core.standing
+        view = self._view
+        old = now - self._view_at > VIEW_SECONDS or key != self._seen
+        if view is None or old or view.age_seconds is None:
+            view = self._view = self._parts.driver.view(now)
+            self._view_at, self._seen = now, key
+        return view
+
+    def freshness(self) -> Freshness:
+        """Return what an answer to a reader says about this node."""
+        view = self.view()
+        if self._fresh is not None and self._fresh[0] is view:
+            return self._fresh[1]
+        silence = self._settings.replication.link_timeout
+        freshness = Freshness.of(view, self._settings.name, silence_max=silence)
+        self._fresh = view, freshness
+        return freshness
+
+    def leadership(self) -> Leadership:
+        """Return who is master as far as this node knows."""
+        view = self.view()
+        writable = view.role == "master" and view.admission is None
+        return Leadership(view.leader, view.epoch, writable)
+
+    # ── what others see ─────────────────────────────────────────────────────────────────────────
+
+    def addresses(self) -> dict[str, object]:
+        """Return where this node listens, as others reach it."""
+        return {
+            "host": self._settings.address,
+            "client_port": self._ports["clients"],
+            "slave_port": self._ports["slaves"],
+            "http_port": self._ports["http"],
+        }
+
+    def _publish(self, view: RoleView) -> None:
+        """Publish role and addresses at the coordinator when they have changed."""
+        parts = self._parts
+        key = (view.role, view.state, view.epoch)
+        parts.clients.epoch = view.epoch
+        if key == self._published:
+            return
+        self._published = key
+        parts.log.bind(role=view.role, epoch=view.epoch)
+        parts.presence.own = {
+            "name": self._settings.name,
+            "group": self._config.group,
+            "role": view.role,
+            "state": view.state,
+            "epoch": view.epoch,
+            **self.addresses(),
+        }
+        parts.register.publish(parts.presence.own)
+
+    def status(self) -> dict[str, object]:
+        """Return the status document of this node as of now."""
+        node = self._observed()
+        return node_status(node.view, node.facts, counters(node))
+
+    def metrics(self) -> dict[str, float | Mapping[tuple[str, ...], float]]:
+        """Return the present value of every metric for one scrape."""
+        return present(self._observed())
+
+    def _observed(self) -> Observed:
+        parts = self._parts
+        view = parts.driver.view(trio.current_time())
+        return Observed(view, self._facts(), parts.clients, parts.world, parts.log)
+
+    def _facts(self) -> Facts:
+        parts, store = self._parts, self._parts.store
+        free, size = self._disk.free_bytes()
+        now = trio.current_time()
+        contact = parts.register.contact_at
+        boot = store.boot
+        return Facts(
+            node=self._settings.name,
+            cluster=self._config.name,
+            group=self._config.group,
+            time=datetime.now(UTC).isoformat(timespec="milliseconds"),
+            version=version("twinlog"),
+            pid=os.getpid(),
+            uptime_seconds=now - self._started_at,
+            addresses=self.addresses(),
+            offsets={
+                "start": store.start,
+                "checkpointed": store.checkpointed,
+                "flushed": store.flushed,
+                "dispatched": store.dispatched,
+                "confirm": store.confirm,
+                "committed": store.committed,
+                "end": store.end,
+            },
+            coordinator_seconds=None if contact == -float("inf") else now - contact,
+            topics=len(store.reads.topics()),
+            disk_free=free,
+            disk_size=size,
+            boot={
+                "clean": boot.clean,
+                "why_unclean": boot.why_unclean,
+                "segments": boot.found_segments,
+                "cut_bytes": boot.cut_bytes,
+            },
+            unlocked_bytes=store.unlocked_bytes,
+            staleness_max_seconds=self._settings.read.staleness_max,
+            retention=parts.driver.retention.document(),
+        )

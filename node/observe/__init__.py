@@ -1,0 +1,1 @@
+"""What a node says about itself: status, metrics, logs, HTTP."""

@@ -1,0 +1,224 @@
+"""The HTTP port of a node: for load balancers, probes, Prometheus and curious people.
+
+    path                  200 when
+    /livez                the event loop turned within 2 s; touches no disk and no lock
+    /readyz               the node may take traffic; 503 with reasons; ?verbose lists the checks
+    /role/master          it is master (503 otherwise); for load balancers
+    /role/slave           it is slave; ?max_lag=64MiB&max_lag_time=10s
+    /role/readable        it is ready, whatever its role
+    /status               always: the JSON document of ``node show``
+    /metrics              always: Prometheus text or OpenMetrics, as the client asks
+
+A failed check is 503, never 200. HEAD works on all of them. Nothing here changes anything: paths
+that act come with access rules.
+
+starlette on hypercorn, inside the node's own nursery: no thread, no second loop, no signal handler.
+Connections are accepted here and handed to hypercorn one by one, because it bounds neither their
+number nor their time: it shields what it sends, so a client that reads nothing would keep a node
+from stopping, and each costs a descriptor that the log may need. What is asked is never waited
+for; a client that stays too long is closed.
+
+`serve` ends by cancellation only; requests under way are dropped then. Not here: what the documents
+contain (``node.observe.status``), the figures (``node.observe.metrics``).
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+import trio
+from hypercorn.app_wrappers import ASGIWrapper
+from hypercorn.config import Config
+from hypercorn.trio.tcp_server import TCPServer
+from hypercorn.trio.worker_context import WorkerContext
+from hypercorn.typing import ConnectionState
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route
+
+from node.observe.status import role_matches
+from twinlog.units import UnitError, parse_duration, parse_size
+
+LOOP_SECONDS_MAX = 2.0
+"""A loop that has not turned for this long is stuck; orchestrators restart the node."""
+
+BEAT_SECONDS = 0.5
+"""How often the loop's punctuality is measured."""
+
+CONNECTIONS_MAX = 64
+"""At a time; one more is accepted and closed, and counted as ``http_connections_max``."""
+
+CONNECTION_SECONDS_MAX = 60.0
+"""A connection is closed after it, whatever it does: a page takes milliseconds."""
+
+ROLES = ("master", "slave", "readable")
+BACKLOG = 128
+KEEP_ALIVE_SECONDS = 5.0
+"""An idle connection is closed after it: scrapers and probes come back less often anyway."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pages:
+    """What the server serves.
+
+    Attributes:
+        document: Builds the node's status document; called for each request that needs it.
+        metrics: Given the Accept header, returns the body and its content type; None: off.
+        delayed: Told by how many seconds the loop was late, twice a second.
+        limited: Told the name of a limit that a client ran into.
+    """
+
+    document: Callable[[], Mapping[str, object]]
+    metrics: Callable[[str], tuple[bytes, str]] | None
+    delayed: Callable[[float], None]
+    limited: Callable[[str], None]
+
+
+class _Beat:
+    """Notices a loop that does not turn."""
+
+    def __init__(self, delayed: Callable[[float], None]) -> None:
+        self._delayed = delayed
+        self.at = trio.current_time()
+
+    async def run(self) -> None:
+        while True:
+            await trio.sleep(BEAT_SECONDS)
+            now = trio.current_time()
+            self._delayed(max(0.0, now - self.at - BEAT_SECONDS))
+            self.at = now
+
+    def silent(self) -> float:
+        return trio.current_time() - self.at
+
+
+def application(pages: Pages, silent: Callable[[], float]) -> Starlette:
+    """Return the ASGI application; ``silent`` says how long ago the loop last turned, seconds."""
+
+    async def livez(request: Request) -> Response:
+        since = silent()
+        if since <= LOOP_SECONDS_MAX + BEAT_SECONDS:
+            return _checks(request, {"loop": None})
+        return _checks(request, {"loop": f"has not turned for {since:.1f} s"})
+
+    async def readyz(request: Request) -> Response:
+        document = pages.document()
+        reasons = cast("list[str]", document["reasons"])
+        if not reasons:
+            return _checks(request, {"log": None, "role": None, "age": None})
+        return _checks(request, {f"ready {n}": why for n, why in enumerate(reasons, start=1)})
+
+    async def role(request: Request) -> Response:
+        wanted = request.path_params["role"]
+        if wanted not in ROLES:
+            return PlainTextResponse(f"the roles are {', '.join(ROLES)}\n", 404)
+        try:
+            lag, age = _limit(request, "max_lag"), _limit(request, "max_lag_time")
+        except UnitError as error:
+            return PlainTextResponse(f"{error}; {error.hint}\n", status_code=400)
+        document = pages.document()
+        whole = None if lag is None else int(lag)
+        why = role_matches(document, wanted, max_lag=whole, max_age=age)
+        return JSONResponse({**document, "why": why}, status_code=503 if why else 200)
+
+    async def status(request: Request) -> Response:
+        return JSONResponse(pages.document())
+
+    async def metrics(request: Request) -> Response:
+        if pages.metrics is None:
+            return PlainTextResponse("metrics are off: [metrics] enabled = false\n", 404)
+        body, kind = pages.metrics(request.headers.get("accept", ""))
+        return Response(body, headers={"content-type": kind})
+
+    return Starlette(
+        routes=[
+            Route("/livez", livez),
+            Route("/readyz", readyz),
+            Route("/role/{role:str}", role),
+            Route("/status", status),
+            Route("/metrics", metrics),
+        ]
+    )
+
+
+def _limit(request: Request, name: str) -> float | None:
+    """Return a limit of the query: bytes for max_lag, seconds for max_lag_time; None: not asked."""
+    text = request.query_params.get(name)
+    if text is None:
+        return None
+    return float(parse_size(text)) if name == "max_lag" else parse_duration(text)
+
+
+def _checks(request: Request, checks: Mapping[str, str | None]) -> Response:
+    """Return 200 when no check has a reason, else 503; one line a check when asked or failed."""
+    bad = any(why is not None for why in checks.values())
+    if not bad and "verbose" not in request.query_params:
+        return PlainTextResponse("ok\n")
+    lines = [f"{name}: {'ok' if why is None else why}" for name, why in checks.items()]
+    return PlainTextResponse("\n".join(lines) + "\n", status_code=503 if bad else 200)
+
+
+async def serve(
+    listener: socket.socket,
+    pages: Pages,
+    *,
+    task_status: trio.TaskStatus[int] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Serve until cancelled; `task_status` is given the port once it answers.
+
+    ``listener`` is bound and stays the caller's to close; we work on a duplicate of it.
+    """
+    beat = _Beat(pages.delayed)
+    config = Config()
+    config.accesslog = None
+    config.errorlog = None
+    config.keep_alive_timeout = KEEP_ALIVE_SECONDS
+    config.include_server_header = False
+    server = _Server(application(pages, beat.silent), config, pages.limited)
+    own = socket.socket(fileno=os.dup(listener.fileno()))
+    async with trio.SocketListener(trio.socket.from_stdlib_socket(own)) as accepting:
+        accepting.socket.listen(BACKLOG)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(beat.run)
+            await nursery.start(trio.serve_listeners, server.serve, [accepting])
+            task_status.started(int(listener.getsockname()[1]))
+
+
+class _Server:
+    """The connections."""
+
+    def __init__(self, app: Starlette, config: Config, limited: Callable[[str], None]) -> None:
+        self._app, self._config, self._limited = ASGIWrapper(cast("Any", app)), config, limited
+        self._context = WorkerContext(None)
+        self._open = 0
+
+    async def serve(self, stream: trio.SocketStream) -> None:
+        """Serve one connection to its end."""
+        if self._open >= CONNECTIONS_MAX:
+            self._limited("http_connections_max")
+            stream.socket.close()
+            return
+        self._open += 1
+        state: Any = ConnectionState({})
+        plain: Any = stream  # hypercorn's types name TLS streams only
+        server = TCPServer(self._app, self._config, self._context, state, plain)
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(_close_in_time, stream)
+                await server
+                nursery.cancel_scope.cancel()
+        finally:
+            self._open -= 1
+
+
+async def _close_in_time(stream: trio.SocketStream) -> None:
+    """Close the socket when its time is over or the node stops: that ends a shielded send."""
+    try:
+        await trio.sleep(CONNECTION_SECONDS_MAX)
+    finally:
+        stream.socket.close()

@@ -1,0 +1,274 @@
+"""Structured logs: one event per line, facts as fields, no prose to take apart.
+
+A `NodeLog` belongs to one node; there is nothing global, so several nodes of one test write to
+several streams. Text on a terminal, JSON lines elsewhere, always to stderr. Always bound: node,
+role, epoch (`NodeLog.bind`).
+
+`EVENTS` lists every event name with its meaning; names are ``noun_verbed``. A test finds names in
+the sources that the table lacks, and the table is printed into the docs. Levels: ``error`` needs a
+person now; ``warning`` will need one; ``info`` is a change of state, a handful per minute;
+``debug`` is per connection or batch.
+
+A repeated warning is counted, not repeated: the first goes out, those of the same kind (same name,
+same peer, limit, kind; errors: all facts the same) within a minute are counted, the next one
+carries ``repeats``. A stream that
+takes nothing more (closed pipe, full disk) loses lines, never the node.
+
+Not here: figures (``node.observe.metrics``).
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Mapping, MutableMapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Protocol, TextIO
+
+import structlog
+
+LEVELS: Mapping[str, int] = {"debug": 10, "info": 20, "warning": 30, "error": 40}
+
+_OWN_KEYS = frozenset({"event", "level", "time"})
+"""Keys of a line that no fact may take; one of that name is written with ``fact_`` before it."""
+
+REPEAT_SECONDS = 60.0
+"""Warnings of one kind are written at most once in this time."""
+
+KINDS_MAX = 1024
+"""Kinds of warnings remembered; beyond it the oldest is forgotten and may be repeated."""
+
+KIND_FACTS = ("peer", "node", "kind", "limit", "topic", "code")
+"""Facts that make two warnings of one name different."""
+
+EVENTS: Mapping[str, str] = {
+    "batch_damaged": "a batch with a wrong CRC arrived or was found; it was refused and is "
+    "requested again",
+    "batch_refused": "a slave refused a batch; the master checks its own copy before sending it "
+    "again",
+    "beginning_again": "the master no longer has what this node lacks: the node deletes its log "
+    "and starts again from the master's oldest file",
+    "connection_defect": "a bug was hit while serving one connection, and only that connection was "
+    "closed; trace says where, please report it",
+    "connection_refused": "a client violated the protocol and was closed; kind says how",
+    "coordinator_back": "the coordinator answers again",
+    "coordinator_lost": "the coordinator does not answer; traffic goes on, roles cannot change",
+    "coordinator_refused": "the coordinator answered a request with an error",
+    "coordinator_started": "the coordinator is listening",
+    "coordinator_stopped": "the coordinator has stopped",
+    "crash": "the node cannot continue and stops; its store is left for recovery",
+    "disk_full": "the disk is full; writes are refused until there is space",
+    "dispatch_waits": "no space for queue entries on the disk; readers wait, nothing is lost",
+    "index_mended": "a file of the key index was damaged; it was repaired, or set aside and is "
+    "being rebuilt",
+    "cut_without_copy": "unconfirmed bytes were cut without keeping a copy: there was no space for "
+    "one",
+    "disk_accepts": "the disk has space again; writes are accepted",
+    "disk_refuses": "the disk is fuller than disk_refuse; writes are refused, reads go on",
+    "fenced": "the node follows no master and writes nothing: it waits for the register",
+    "following": "the node follows a master from this offset",
+    "handshake_refused": "the master refused the handshake",
+    "in_sync_set": "the in-sync set has changed; its members count for the confirm offset",
+    "leadership_at_stop": "what a stopping master did with its leadership: handed over, or why not",
+    "acknowledged_bytes_missing": "this node has less than it acknowledged: it is unclean",
+    "only_copy_damaged": "a batch is damaged, and no other node is known to have it: it is "
+    "refused, the rest is served",
+    "quality_differs": "this node is configured with another replication.ack than its group, "
+    "whose value holds",
+    "newer_epoch_seen": "a member has promised a newer epoch; nothing is acknowledged until the "
+    "coordinator has answered",
+    "leaves_in_sync": "a member is about to leave the in-sync set; why says what it lacked",
+    "log_file_leaves": "retention: the log now starts after this file",
+    "log_cut": "bytes that were never confirmed were cut before following the new master",
+    "master": "the node is master of a new epoch, which starts at this offset",
+    "memory_not_locked": "memory that should be locked is not, so the kernel may swap it out: "
+    "raise RLIMIT_MEMLOCK",
+    "node_started": "the node is serving; what it found on disk and where it listens",
+    "node_stopped": "the node stopped cleanly; its store is closed",
+    "node_stopping": "the node is stopping: it refuses writes and completes what it has accepted",
+    "odd_acknowledgement": "a slave acknowledged bytes it cannot have; its link was closed",
+    "odd_frame": "another node sent a frame that violates the protocol; its link was closed",
+    "master_gone": "the coordinator ended the leadership of a master that is gone; why says how it "
+    "knows",
+    "odd_group_state": "the coordinator sent a group state that cannot be read",
+    "other_register": "the coordinator has a different register than the one this node knows",
+    "own_copy_damaged": "the master found its own copy of a batch damaged",
+    "quarantined": "the log is damaged below its flushed offset; nothing was cut, see twinlog log "
+    "verify",
+    "register_branched": "the register shows a different history for a revision this node knows",
+    "register_changed": "an operation changed the register: who is master, who is in sync",
+    "register_readonly": "a node reported a newer state of the register than the coordinator has; "
+    "the register changes nothing more",
+    "register_went_back": "the register shows an older epoch than this node has promised",
+    "registered": "the coordinator gave this start of the node its session",
+    "registered_elsewhere": "another process registered under this node's name",
+    "retention_waits": "the disk is fuller than disk_force but the oldest file may not be deleted; "
+    "why says what needs it",
+    "seed_damaged": "the state sent by the master to start again with is damaged; it is requested "
+    "again",
+    "slaves_overtaken": "the disk was too full to keep what these members lack; they must start "
+    "again",
+    "slave_left": "the link of a slave ended",
+    "slave_refused": "the handshake of a slave was refused; code says why",
+    "slave_streams": "a slave receives the log from this offset",
+    "slept": "the process did not run for this many seconds; slaves are not blamed for the gap",
+    "stepped_down": "the node is no longer master of its epoch",
+    "switchover": "the master hands over to a slave",
+    "switchover_over": "a switchover was given up",
+    "tasks_dumped": "SIGUSR1: every task and where it waits",
+}
+"""Every event name with its meaning."""
+
+
+class Sink(Protocol):
+    """What writes one line."""
+
+    def msg(self, message: str) -> None:
+        """Write the line."""
+
+
+class _Lines:
+    """Writes lines to a stream and survives its end."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self.lost = 0
+
+    def msg(self, message: str) -> None:
+        """Write one line; a stream that refuses it loses it."""
+        try:
+            self._stream.write(message + "\n")
+            self._stream.flush()
+        except (OSError, ValueError):
+            self.lost += 1
+
+    debug = info = warning = error = msg
+
+
+@dataclass(slots=True)
+class _Repeated:
+    written_at: float
+    count: int = 0
+
+
+class NodeLog:
+    """The log of one node; calling it writes an event.
+
+    Args:
+        level: Lowest level written.
+        style: ``auto`` (text on a terminal, JSON elsewhere), ``text`` or ``json``.
+        stream: Standard error unless a test says otherwise.
+        wall: Seconds since 1970; a test gives its own.
+        facts: Bound to every line, ``node`` first of all.
+    """
+
+    def __init__(
+        self,
+        *,
+        level: str = "info",
+        style: str = "auto",
+        stream: TextIO | None = None,
+        wall: Callable[[], float] = time.time,
+        **facts: object,
+    ) -> None:
+        out = stream or sys.stderr
+        text = style == "text" or (style == "auto" and out.isatty())
+        self._wall = wall
+        self._level = LEVELS[level]
+        self._facts: dict[str, object] = dict(facts)
+        self._repeated: dict[tuple[object, ...], _Repeated] = {}
+        self._logger = structlog.wrap_logger(
+            _Lines(out),
+            processors=[self._stamp, _as_text if text else _as_json],
+            wrapper_class=structlog.BoundLogger,
+            cache_logger_on_first_use=True,
+        )
+        self.counts: dict[tuple[str, str], int] = {}
+        """Events by (name, level) since the start, written or not."""
+
+    def bind(self, **facts: object) -> None:
+        """Put ``facts`` on every line from now on: role and epoch after each change."""
+        self._facts.update(facts)
+
+    def set_level(self, level: str) -> None:
+        """Write events from ``level`` on."""
+        self._level = LEVELS[level]
+
+    def __call__(self, name: str, level: str, /, **facts: object) -> None:
+        """Write one event; never raises on account of the stream.
+
+        Dashes in the name are written as underscores; ``alarm`` is another word for ``error``.
+        """
+        name, level = name.replace("-", "_"), level if level in LEVELS else "error"
+        self.counts[(name, level)] = self.counts.get((name, level), 0) + 1
+        if LEVELS[level] < self._level:
+            return
+        if LEVELS[level] >= LEVELS["warning"]:
+            repeats = self._repeats(name, level, facts)
+            if repeats is None:
+                return
+            if repeats:
+                facts = {**facts, "repeats": repeats}
+        write: Callable[..., object] = getattr(self._logger, level)
+        told = {**self._facts, **facts}
+        for taken in _OWN_KEYS & told.keys():
+            told[f"fact_{taken}"] = told.pop(taken)
+        write(name, level=level, **told)
+
+    def _repeats(self, name: str, level: str, facts: Mapping[str, object]) -> int | None:
+        """Return how many were left out since the last one, or None to leave this one out."""
+        tell = KIND_FACTS if level == "warning" else sorted(facts)
+        kind = (name, *(str(facts.get(fact)) for fact in tell))
+        now = self._wall()
+        known = self._repeated.get(kind)
+        if known is not None and now - known.written_at < REPEAT_SECONDS:
+            known.count += 1
+            return None
+        while len(self._repeated) >= KINDS_MAX:
+            del self._repeated[next(iter(self._repeated))]
+        self._repeated[kind] = _Repeated(now)
+        return known.count if known is not None else 0
+
+    def _stamp(
+        self, logger: object, method: str, facts: MutableMapping[str, object]
+    ) -> MutableMapping[str, object]:
+        facts["time"] = self._wall()
+        return facts
+
+
+def _when(seconds: object) -> datetime:
+    return datetime.fromtimestamp(float(str(seconds)), tz=UTC)
+
+
+def _as_json(logger: object, method: str, facts: MutableMapping[str, object]) -> str:
+    when = _when(facts.pop("time")).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    first = {"time": when, "level": facts.pop("level"), "event": facts.pop("event")}
+    return json.dumps({**first, **facts}, default=str, ensure_ascii=False)
+
+
+def _as_text(logger: object, method: str, facts: MutableMapping[str, object]) -> str:
+    when = _when(facts.pop("time")).strftime("%H:%M:%S.%f")[:-3]
+    level, event = facts.pop("level"), facts.pop("event")
+    fields = " ".join(f"{name}={_shown(value)}" for name, value in facts.items())
+    return f"{when} {level:<7} {event:<20} {fields}".rstrip()
+
+
+def _shown(value: object) -> str:
+    """Return a fact for a line of text; quoted when it has blanks or line breaks."""
+    if isinstance(value, (list, tuple, set, frozenset)):
+        text = ",".join(str(item) for item in value)  # pyright: ignore
+    elif isinstance(value, float):
+        text = f"{value:g}"
+    else:
+        text = str(value)
+    plain = text and not any(char.isspace() or char in '"=' for char in text) and text.isprintable()
+    return text if plain else json.dumps(text, ensure_ascii=False)
+
+
+def reference() -> str:
+    """Return the page ``docs/events.md``: every event with its meaning."""
+    lines = ["# Log events", "", "| event | meaning |", "|---|---|"]
+    lines += [f"| `{name}` | {meaning} |" for name, meaning in EVENTS.items()]
+    return "\n".join([*lines, ""])

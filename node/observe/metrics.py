@@ -1,0 +1,357 @@
+"""The metrics of a node: one table that says of each metric what it is called and how it is read.
+
+`METRICS` is the only place where a metric is declared. Prometheus, ``docs/metrics.md`` and the
+``counters`` of the status document are made from it, so a new metric is one row here and one line
+where the thing happens. A row reads the live parts of the node (`Observed`) at a scrape; the
+code that does the work keeps plain integers. Durations are the exception: a histogram cannot be
+read afterwards, so it is fed when the duration is known (``node.observe.exposition``).
+
+Names: prefix, subject, thing, base unit; the exposition adds ``_total`` to counters. Label values
+come from code and settings. Topics are the one label that users choose; their number is bounded by
+``node.observe.exposition.TOPICS_MAX``. Counters never fall while the process lives. A value that
+does not apply now (the lag of a slave on a slave) or is unknown is None, never 0.
+
+Not here: the Prometheus registry (``node.observe.exposition``), the HTTP port
+(``node.observe.http_server``).
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, cast
+
+from node.observe.status import Facts, not_ready
+
+if TYPE_CHECKING:
+    from node.clients.server import ClientServer
+    from node.observe.logs import NodeLog
+    from replication.core.view import PeerView, RoleView
+    from replication.replica_service import ReplicaService
+
+ROLES = ("master", "slave", "fenced", "candidate", "quarantined", "stopped")
+"""As ``replication.core.view`` names them."""
+
+Labels = tuple[str, ...]
+Value = float | Mapping[Labels, float] | None
+"""A number, or one for each combination of label values; None: does not apply, or is unknown."""
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """What rows read: one view of the role, one set of facts, and the parts that count."""
+
+    view: RoleView
+    facts: Facts
+    clients: ClientServer
+    world: ReplicaService
+    log: NodeLog
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One row of the table.
+
+    Attributes:
+        name: In Prometheus, without ``_total``.
+        kind: gauge, counter, histogram, info or stateset.
+        help: One sentence for operators.
+        read: Its present value; None for a histogram alone.
+        labels: Names of the labels, in the order of the label values.
+        status: Its name among the ``counters`` of the status document; empty: not there.
+        alike: What RocketMQ, Kafka or etcd call it, for people who come from there.
+    """
+
+    name: str
+    kind: str
+    help: str
+    read: Callable[[Observed], Value] | None = None
+    labels: Labels = ()
+    status: str = ""
+    alike: str = ""
+
+
+def _offset(name: str, help_: str) -> Metric:
+    return Metric(
+        f"twinlog_log_{name}_offset_bytes", "gauge", help_, lambda node: node.facts.offsets[name]
+    )
+
+
+def _labelled(counts: Mapping[str, int]) -> Mapping[Labels, float]:
+    return {(name,): float(count) for name, count in counts.items()}
+
+
+def _pairs(counts: Mapping[tuple[str, str], int]) -> Mapping[Labels, float]:
+    return {key: float(count) for key, count in counts.items()}
+
+
+def _slaves(node: Observed, read: Callable[[PeerView], float | None]) -> Value:
+    """Return a value for each slave, on a master; slaves without one are left out."""
+    if node.view.role != "master":
+        return None
+    found = {(peer.name,): read(peer) for peer in node.view.peers}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _retention(node: Observed, key: str) -> float | None:
+    value = node.facts.retention.get(key)
+    return float(value) if isinstance(value, (int, float)) else None
+
+
+def _deleted(node: Observed) -> Value:
+    found = node.facts.retention.get("deleted")
+    return None if found is None else _labelled(cast("Mapping[str, int]", found))
+
+
+def _in_sync(node: Observed) -> Value:
+    return float(len(node.view.in_sync)) if node.view.role == "master" else None
+
+
+def _ready(node: Observed) -> float:
+    return float(not not_ready(node.view, node.facts.staleness_max_seconds))
+
+
+def _between(low: str, high: str) -> Callable[[Observed], float]:
+    def read(node: Observed) -> float:
+        return max(0, node.facts.offsets[high] - node.facts.offsets[low])
+
+    return read
+
+
+METRICS: tuple[Metric, ...] = (
+    Metric(
+        "twinlog_build", "info", "Versions of twinlog and Python.",
+        lambda node: {(node.facts.version, platform.python_version()): 1.0}, ("version", "python"),
+    ),
+    Metric(
+        "twinlog_node_role", "stateset", "Role of the node.",
+        lambda node: {(name,): float(name == node.view.role) for name in ROLES}, ("role",),
+        alike="etcd_server_is_leader",
+    ),
+    Metric(
+        "twinlog_node_epoch", "gauge", "Epoch in which the node acts; 0: none yet.",
+        lambda node: node.view.epoch,
+    ),
+    Metric(
+        "twinlog_writable", "gauge", "1 if this node accepts writes.",
+        lambda node: float(node.view.role == "master" and node.view.admission is None),
+    ),
+    Metric("twinlog_ready", "gauge", "1 if /readyz answers 200.", _ready),
+    _offset("start", "First byte of the log that is still kept."),
+    _offset("end", "End of the log: the next byte to be written."),
+    _offset("flushed", "Everything below is on disk."),
+    _offset("confirm", "Everything below is on all in-sync nodes; readers see no further."),
+    _offset("dispatched", "Everything below is in the consume queues."),
+    Metric(
+        "twinlog_log_flush_behind_bytes", "gauge", "Bytes written but not yet flushed to disk.",
+        _between("flushed", "end"),
+    ),
+    Metric(
+        "twinlog_log_dispatch_behind_bytes", "gauge",
+        "Bytes confirmed but not yet in the consume queues.", _between("dispatched", "confirm"),
+    ),
+    Metric(
+        "twinlog_log_size_bytes", "gauge", "Size of the log, start to end.",
+        _between("start", "end"),
+    ),
+    Metric(
+        "twinlog_log_flush_duration_seconds", "histogram",
+        "Duration of one flush of the log and the batch index.",
+    ),
+    Metric(
+        "twinlog_memory_unlocked_bytes", "gauge",
+        "Memory that should be locked but exceeds RLIMIT_MEMLOCK.",
+        lambda node: node.facts.unlocked_bytes, status="memory_unlocked_bytes",
+    ),
+    Metric(
+        "twinlog_records_appended", "counter", "Records stored by clients.",
+        lambda node: _labelled(node.clients.counts.records), ("topic",),
+    ),
+    Metric(
+        "twinlog_appended_bytes", "counter", "Bytes of records stored by clients.",
+        lambda node: _labelled(node.clients.counts.size), ("topic",),
+    ),
+    Metric(
+        "twinlog_records_read", "counter", "Records served to readers.",
+        lambda node: _labelled(node.clients.reads.counts.records), ("topic",),
+    ),
+    Metric(
+        "twinlog_read_bytes", "counter", "Bytes of records served to readers.",
+        lambda node: _labelled(node.clients.reads.counts.size), ("topic",),
+    ),
+    Metric(
+        "twinlog_reads_cold", "counter", "Reads that had to wait for the disk.",
+        lambda node: node.clients.reads.counts.cold, status="reads_cold",
+    ),
+    Metric(
+        "twinlog_reads_stale", "counter", "Reads refused because the node's data was too old.",
+        lambda node: node.clients.reads.counts.stale, status="reads_stale",
+    ),
+    Metric(
+        "twinlog_replication_lag_bytes", "gauge", "Bytes by which the slave is behind the log end.",
+        lambda node: _slaves(node, lambda peer: peer.lag_bytes), ("slave",),
+    ),
+    Metric(
+        "twinlog_replication_lag_seconds", "gauge", "Age of the oldest byte the slave lacks.",
+        lambda node: _slaves(node, lambda peer: peer.lag_seconds), ("slave",),
+    ),
+    Metric(
+        "twinlog_replication_contact_age_seconds", "gauge",
+        "Time since the slave was last heard from.",
+        lambda node: _slaves(node, lambda peer: peer.contact_seconds), ("slave",),
+    ),
+    Metric(
+        "twinlog_replication_in_sync", "gauge", "1 if the slave is in the in-sync set.",
+        lambda node: _slaves(node, lambda peer: float(peer.in_sync)), ("slave",),
+    ),
+    Metric(
+        "twinlog_replication_in_sync_nodes", "gauge",
+        "Nodes in the in-sync set, including the master.", _in_sync,
+    ),
+    Metric(
+        "twinlog_replication_in_sync_min", "gauge",
+        "Writes are refused when fewer nodes are in sync.",
+        lambda node: node.view.min_in_sync if node.view.role == "master" else None,
+    ),
+    Metric(
+        "twinlog_replication_links_closed", "counter",
+        "Links between nodes closed for a protocol violation or a defect.",
+        lambda node: _labelled(node.world.links_closed), ("kind",), status="links_closed",
+    ),
+    Metric(
+        "twinlog_confirm_wait_seconds", "histogram",
+        "Time from the arrival of an append to its acknowledgement.",
+    ),
+    Metric(
+        "twinlog_requests", "counter", "Requests answered, by kind and outcome.",
+        lambda node: _pairs(node.clients.counts.answers), ("kind", "outcome"), status="answers",
+    ),
+    Metric(
+        "twinlog_requests_in_flight", "gauge", "Requests not answered yet.",
+        lambda node: node.clients.in_flight, status="in_flight",
+    ),
+    Metric(
+        "twinlog_appends_waiting", "gauge", "Appends waiting for their acknowledgement.",
+        lambda node: node.clients.appends.waiting, status="appends_waiting",
+    ),
+    Metric(
+        "twinlog_connections", "gauge", "Open client connections.",
+        lambda node: node.clients.connections, status="connections",
+    ),
+    Metric(
+        "twinlog_connections_accepted", "counter", "Client connections accepted since the start.",
+        lambda node: node.clients.counts.accepted, status="accepted",
+    ),
+    Metric(
+        "twinlog_connections_closed", "counter", "Client connections closed by the node.",
+        lambda node: _labelled(node.clients.counts.closings), ("kind",), status="closings",
+    ),
+    Metric(
+        "twinlog_partial_frames_bytes", "gauge", "Memory held by half-received frames of clients.",
+        lambda node: node.clients.partial_bytes, status="partial_frames_bytes",
+    ),
+    Metric(
+        "twinlog_long_polls_waiting", "gauge", "Reads waiting for new records.",
+        lambda node: node.clients.reads.waiting, status="long_polls_waiting",
+    ),
+    Metric(
+        "twinlog_cold_answers_bytes", "gauge",
+        "Memory of answers read from disk that clients have not taken yet.",
+        lambda node: node.clients.cold.held, status="cold_answers_bytes",
+    ),
+    Metric(
+        "twinlog_cold_answers_waiting", "gauge", "Answers waiting for this memory.",
+        lambda node: node.clients.cold.waiting, status="cold_answers_waiting",
+    ),
+    Metric(
+        "twinlog_limit_reached", "counter", "How often each limit was reached.",
+        lambda node: _labelled(node.clients.counts.limits), ("limit",), status="limits",
+    ),
+    Metric(
+        "twinlog_events", "counter", "Log events, whether written or suppressed.",
+        lambda node: _pairs(node.log.counts), ("event", "level"),
+    ),
+    Metric(
+        "twinlog_coordinator_contact_age_seconds", "gauge",
+        "Time since the coordinator last answered.", lambda node: node.facts.coordinator_seconds,
+    ),
+    Metric(
+        "twinlog_disk_free_bytes", "gauge", "Free space on the file system of the data directory.",
+        lambda node: node.facts.disk_free,
+    ),
+    Metric(
+        "twinlog_disk_size_bytes", "gauge", "Size of that file system.",
+        lambda node: node.facts.disk_size,
+    ),
+    Metric(
+        "twinlog_disk_used_ratio", "gauge", "Share of that file system in use, 0 to 1.",
+        lambda node: _retention(node, "disk_used"),
+    ),
+    Metric(
+        "twinlog_disk_refuses", "gauge", "1 while writes are refused because the disk is full.",
+        lambda node: _retention(node, "refuses"),
+    ),
+    Metric(
+        "twinlog_retention_files", "counter", "Log files deleted, by reason.", _deleted,
+        ("reason",),
+    ),
+    Metric(
+        "twinlog_retention_leaving_files", "gauge",
+        "Log files taken out of the log but still on disk.",
+        lambda node: _retention(node, "leaving"),
+    ),
+    Metric(
+        "twinlog_retention_forced", "counter", "Log files deleted while a reader was using them.",
+        lambda node: _retention(node, "forced"),
+    ),
+    Metric(
+        "twinlog_retention_overtaken", "counter",
+        "Slaves whose missing bytes were deleted because the disk was full.",
+        lambda node: _retention(node, "overtaken"),
+    ),
+    Metric(
+        "twinlog_loop_delay_seconds", "histogram",
+        "How long a task that was ready waited for the event loop.",
+    ),
+)  # fmt: skip
+"""Every metric of a node."""
+
+BY_NAME: Mapping[str, Metric] = {metric.name: metric for metric in METRICS}
+
+
+def present(node: Observed) -> dict[str, float | Mapping[Labels, float]]:
+    """Return the present value of every metric that has one, by name."""
+    values = {metric.name: metric.read(node) for metric in METRICS if metric.read is not None}
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def counters(node: Observed) -> dict[str, object]:
+    """Return the ``counters`` of the status document; labels are joined by slashes."""
+    found: dict[str, object] = {}
+    for metric in METRICS:
+        if metric.status and metric.read is not None:
+            value = metric.read(node)
+            if isinstance(value, Mapping):
+                found[metric.status] = {"/".join(key): int(n) for key, n in value.items()}
+            else:
+                found[metric.status] = value
+    return found
+
+
+def reference() -> str:
+    """Return the page ``docs/metrics.md``: every metric with type, labels and help."""
+    lines = [
+        "# Metrics",
+        "",
+        "Served by every node at `/metrics` of its http port, as Prometheus text or OpenMetrics.",
+        "",
+        "| metric | type | labels | meaning |",
+        "|---|---|---|---|",
+    ]
+    for metric in METRICS:
+        suffix = {"counter": "_total", "info": "_info"}.get(metric.kind, "")
+        labels = ", ".join(metric.labels) or "-"
+        lines.append(f"| `{metric.name}{suffix}` | {metric.kind} | {labels} | {metric.help} |")
+    lines += ["", "`process_*` and `python_*` come from the Prometheus library.", ""]
+    return "\n".join(lines)

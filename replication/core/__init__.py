@@ -1,0 +1,1 @@
+"""Decisions of a replica. Pure: events and the time in, commands out."""

@@ -1,0 +1,268 @@
+"""What the core orders. The driver carries orders out in sequence; each has at most one answer.
+
+An answer is an event of `ReplicaCore`, given after all orders of the event before it have been
+carried out. Values without behaviour, to be treated as immutable; those that every record needs are
+not frozen, because freezing doubles the cost of making one. Offsets are bytes. Not here: how an
+order is carried out (``driver``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from replication.core import messages
+from replication.register.operations import Operation
+from storage import Promise, Token
+
+
+@dataclass(slots=True)
+class Send:
+    """Send a message on a link."""
+
+    conn: int
+    message: messages.Message
+
+
+@dataclass(slots=True)
+class Ship:
+    """Send one frame of whole batches from ``append.offset``; answered by ``on_shipped``.
+
+    ``append`` comes without entries, payload and time: the driver adds them. At the end of the log
+    it stays a notice.
+    """
+
+    conn: int
+    append: messages.Append
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """The batches are stored, with their entries."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchDamaged:
+    """The batch at ``start`` arrived without its CRC holding; those before it are stored."""
+
+    start: int
+    length: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class NoSpace:
+    """The disk has no space for the batches; nothing was stored."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class NotTaken:
+    """The store refuses the batches: another writer, another offset, or bytes it cannot take."""
+
+    why: str
+
+
+Received = Stored | BatchDamaged | NoSpace | NotTaken
+"""What came of a `Receive`."""
+
+STORED = Stored()
+"""The one for every record."""
+
+
+@dataclass(slots=True)
+class Receive:
+    """Store received batches as the writer ``token``; answered by ``on_received``."""
+
+    conn: int
+    token: Token
+    append: messages.Append
+
+
+@dataclass(frozen=True, slots=True)
+class Dial:
+    """Connect to a node's slave port; answered by ``on_dialed`` or ``on_closed``."""
+
+    conn: int
+    peer: str
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    """Close a link; nothing more is heard of it."""
+
+    conn: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class MakeSeed:
+    """Make the seed of a slave that lacks deleted bytes; answered by ``on_seed``."""
+
+    conn: int
+
+
+@dataclass(frozen=True, slots=True)
+class BeginAgain:
+    """Delete the log and begin it again at the seed's offset; answered by ``on_cut``."""
+
+    seed: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Coordinate:
+    """Ask the register; answered by ``on_answer``."""
+
+    call: int
+    op: Operation
+
+
+@dataclass(frozen=True, slots=True)
+class SavePromise:
+    """Fsync a promise; answered by ``on_promised``."""
+
+    promise: Promise
+
+
+@dataclass(frozen=True, slots=True)
+class TakeToken:
+    """Become the only writer of the log; any previous token is stale, bytes after the end are 0."""
+
+    token: Token
+
+
+@dataclass(frozen=True, slots=True)
+class DropToken:
+    """Give up writing the log."""
+
+
+@dataclass(frozen=True, slots=True)
+class AppendEpoch:
+    """Append the first record of an epoch and flush it; answered by ``on_epoch_appended``."""
+
+    token: Token
+    epoch: int
+    session: int
+    reason: str
+    by: str
+
+
+@dataclass(frozen=True, slots=True)
+class RebuildPending:
+    """Scan what is above the confirmed layer, so that numbering continues after it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Flush:
+    """Flush the log soon; answered by ``on_flushed``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Cut the log to ``to``, durably; answered by ``on_cut``."""
+
+    to: int
+
+
+@dataclass(slots=True)
+class Confirm:
+    """The confirm offset is ``offset``."""
+
+    offset: int
+
+
+@dataclass(slots=True)
+class Release:
+    """Answer these requests: their acknowledgement holds."""
+
+    requests: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GiveUp:
+    """Answer these requests as unknown: they may still be confirmed."""
+
+    requests: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Verify:
+    """Check our own copy of a batch; answered by ``on_verified``."""
+
+    conn: int
+    start: int
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """The coordinator answered the registration."""
+
+
+@dataclass(frozen=True, slots=True)
+class SetQuality:
+    """Acknowledge ``received`` or ``durable`` bytes; on the disk before the next command."""
+
+    quality: str
+
+
+@dataclass(frozen=True, slots=True)
+class Quarantine:
+    """Remember on disk that this log must not be trusted."""
+
+    start: int
+    length: int
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Answer a switchover or a stop; ``code`` is ``ok``, ``unknown`` or a reason."""
+
+    request: int
+    code: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tell:
+    """Log an event; level ``alarm`` needs a person."""
+
+    name: str
+    level: str
+    facts: Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """Role, epoch, links or in-sync set have changed."""
+
+
+Command = (
+    Send
+    | Ship
+    | Receive
+    | Dial
+    | Close
+    | Coordinate
+    | SavePromise
+    | TakeToken
+    | DropToken
+    | AppendEpoch
+    | RebuildPending
+    | Flush
+    | Cut
+    | MakeSeed
+    | BeginAgain
+    | Confirm
+    | Release
+    | GiveUp
+    | Verify
+    | Registered
+    | SetQuality
+    | Quarantine
+    | Answer
+    | Tell
+    | Changed
+)

@@ -1,0 +1,496 @@
+"""A slave at work: dial the master, shake hands, cut if needed, store what comes, acknowledge.
+
+Lives as long as one (leader, epoch); the core makes a new one for the next. Invariants:
+
+* an acknowledgement is given for what is stored with its entries, never before, and only after the
+  revision that the master showed is on our disk;
+* an APPEND before READY, of another epoch or of another session changes nothing;
+* our confirm offset follows the master's, at most to our own end;
+* a log that is full says so, leaves, and comes back by itself.
+
+Units: bytes, seconds. Not here: the checks themselves (``peer_checks``), files, sockets.
+Rules: docs/protocol.md R38 to R44.
+"""
+
+from __future__ import annotations
+
+from math import inf
+
+from replication.core import commands, messages, peer_checks
+from replication.core.context import Context
+from replication.core.peer_checks import part_around
+from replication.core.roles import SLAVE_SESSION, FollowingInput, FollowingState, Machine
+from replication.pacing import Backoff
+from replication.register.group_state import GroupState
+from replication.register.operations import Annotate
+from replication.settings import CHAIN_CHECK_BYTES, FEATURES, SEED_BYTES_MAX, SEED_SECONDS, VERSION
+from storage import Token
+
+SLOW_RETRY_SECONDS = 5.0
+"""Pause before asking again a master that cannot help until a person acts."""
+
+BEHIND = ("FENCED", "NEWER_EPOCH", "NOT_MASTER", "OTHER_QUALITY", "UNKNOWN_REPLICA")
+"""Refusals after which one of the two must read the group state."""
+
+FULL_RETRY_SECONDS = 1.0
+"""Pause before a full log tries again; space does not come back in milliseconds."""
+
+
+class Following:
+    """See the module.
+
+    Attributes:
+        leader: The master's name. ``epoch``: its epoch.
+        why: Why the link does not stream; empty when it does.
+        heard_at: When the master was heard in this epoch; None if never.
+    """
+
+    def __init__(self, context: Context, state: GroupState) -> None:
+        assert state.leader is not None
+        self._context = context
+        self.leader = state.leader
+        self.leader_session = state.leader_session
+        self.epoch = state.epoch
+        self._token = Token("slave", self.epoch, context.session)
+        self.machine: Machine[FollowingState, FollowingInput] = Machine(SLAVE_SESSION)
+        self.conn: int | None = None
+        self.why = "connecting"
+        self.health = ""
+        self.heard_at: float | None = None
+        self._link_at = 0.0
+        self._redial_at = 0.0
+        self._backoff = Backoff(
+            context.settings.redial_seconds,
+            context.settings.redial_seconds_max,
+            context.jitter,
+        )
+        self.master_end = 0
+        self.master_confirm = 0
+        self._need_revision = 0
+        self._agreed_at = 0
+        self._said: messages.Ack | None = None
+        self._nacked = False
+        self._confirm = 0
+        self._seed: bytearray | None = None
+        """What has arrived of the seed; None while this log shall be continued."""
+        self._part: int | None = None
+
+    @property
+    def streaming(self) -> bool:
+        """Whether batches flow."""
+        return self.machine.state is FollowingState.STREAMING
+
+    def is_of(self, state: GroupState) -> bool:
+        """Whether ``state`` names the same master in the same epoch."""
+        same = (self.leader, self.leader_session, self.epoch)
+        return same == (state.leader, state.leader_session, state.epoch)
+
+    # -- the link
+
+    def begin(self, now: float) -> None:
+        """Make the log ours to receive into and dial."""
+        self._context.do(commands.TakeToken(self._token))
+        self._dial(now)
+
+    def _dial(self, now: float) -> None:
+        self.conn = self._context.next_conn()
+        self._link_at = now
+        self._said = None
+        self._nacked = False
+        if self._seed is not None:
+            self._seed = bytearray()  # pieces of another link's seed do not fit this one's
+        self._context.do(commands.Dial(self.conn, self.leader))
+
+    def on_dialed(self, now: float) -> None:
+        """The link stands: say who we are."""
+        self._link_at = now
+        self.machine.move(FollowingInput.DIALED)
+        self._hello()
+
+    def _hello(self) -> None:
+        context, log = self._context, self._context.log
+        newest = log.last_epoch if self._part is None else self._part
+        hello = messages.Hello(
+            epoch=context.promise.epoch,
+            session=context.session,
+            node=context.node.name,
+            store=context.node.store,
+            start=log.start,
+            end=log.end,
+            flushed=log.flushed,
+            confirm=log.confirm,
+            border=log.border_at_or_below(max(log.start, log.end - CHAIN_CHECK_BYTES)),
+            epochs=part_around(log.epochs, newest),
+            register_id=context.promise.register_id,
+            revision=context.promise.revision,
+            tag=context.promise.tag,
+            family=context.node.family,
+            segment_size=context.node.segment_size,
+            least_version=VERSION,
+            version=VERSION,
+            features=FEATURES,
+            quality=context.quality,
+            seed_from=None if self._seed is None else len(self._seed),
+        )
+        assert self.conn is not None
+        context.do(commands.Send(self.conn, hello))
+
+    def on_closed(self, now: float, why: str) -> None:
+        """The link ended, or a dial found nobody: try again after a pause."""
+        self.conn = None
+        self.why = self.why if self.health else why
+        if self.machine.can(FollowingInput.END):
+            if self.machine.state is FollowingState.CUTTING:
+                return  # the cut goes on; on_cut finds no link and dials
+            self.machine.move(FollowingInput.END)
+        self._redial_at = now + self._backoff.pause()
+
+    def _leave(self, now: float, code: str | None, text: str, pause: float | None = None) -> None:
+        """End the link from our side and say why, unless ``code`` is None."""
+        assert self.conn is not None, "whoever leaves has a link"
+        if code is not None:
+            bye = messages.Bye(self.epoch, self._context.session, code, text[:500])
+            self._context.do(commands.Send(self.conn, bye))
+        self._context.do(commands.Close(self.conn, text))
+        self.why = text
+        self.on_closed(now, text)
+        if pause is not None:
+            self._redial_at = now + pause
+
+    def end(self, why: str) -> None:
+        """This mastership is over; the log is no longer ours to write."""
+        if self.conn is not None:
+            bye = messages.Bye(self.epoch, self._context.session, "role-changed", why[:500])
+            self._context.do(commands.Send(self.conn, bye))
+            self._context.do(commands.Close(self.conn, why))
+            self.conn = None
+        self._context.do(commands.DropToken())
+
+    # -- frames
+
+    def on_message(self, now: float, message: messages.Message) -> None:
+        """Take what the master sent."""
+        self._link_at = now
+        match message:
+            case messages.Append():
+                self._on_append(now, message)
+            case messages.HelloOk():
+                self._on_hello_ok(now, message)
+            case messages.HelloErr():
+                self._on_hello_err(now, message)
+            case messages.Seed():
+                self._on_seed(now, message)
+            case messages.Ping():
+                self._on_ping(now, message)
+            case messages.Pong():
+                pass
+            case messages.Bye():
+                self._leave(now, None, f"{self.leader} closed: {message.code} {message.text}")
+                self._context.want_read = True
+            case _:
+                self._leave(now, "odd", f"{type(message).__name__} from a master")
+
+    def _own(self) -> peer_checks.Own:
+        context, log = self._context, self._context.log
+        return peer_checks.Own(
+            epoch=context.promise.epoch,
+            session=context.session,
+            leader=self.leader,
+            start=log.start,
+            end=log.end,
+            confirm=log.confirm,
+            epochs=log.epochs,
+        )
+
+    def _on_hello_ok(self, now: float, ok: messages.HelloOk) -> None:
+        context = self._context
+        if self.machine.state is not FollowingState.HANDSHAKE:
+            self._leave(now, "odd", f"HELLO_OK while {self.machine.state.value}")
+            return
+        assert context.newest is not None
+        chain = self._own_chain(ok.chain_start, ok.point)
+        verdict = peer_checks.judge_hello_ok(ok, self._own(), context.newest, chain)
+        match verdict:
+            case peer_checks.Drop(why):
+                self._leave(now, "drop", why)
+            case peer_checks.Divergence(what):
+                self._leave(now, "quarantined", what)
+                context.damage = f"differs from {self.leader}: {what}"
+            case _:
+                self._agreed(now, ok, verdict.point)
+
+    def _own_chain(self, start: int, point: int) -> int | None:
+        log = self._context.log
+        if not log.start <= start <= point <= log.end:
+            return None
+        if log.border_at_or_below(start) != start or log.border_at_or_below(point) != point:
+            return None
+        return log.chain_crc(start, point)
+
+    def _agreed(self, now: float, ok: messages.HelloOk, point: int) -> None:
+        context, end = self._context, self._context.log.end
+        self._seed = None
+        self.master_end, self.master_confirm = ok.end, ok.confirm
+        if point < end:
+            self.machine.move(FollowingInput.AHEAD)
+            context.cutting = True
+            self.why = f"cutting {end - point} bytes that {self.leader} never had"
+            own_last = context.log.last_epoch
+            later = [epoch.epoch for epoch in ok.epochs if epoch.epoch > own_last]
+            row = later[0] if later else self.epoch
+            note = Annotate(context.node.name, row, lost=end - point)
+            context.notes.append(note)
+            context.tell("log-cut", "warning", to=point, bytes=end - point, master=self.leader)
+            context.do(commands.Cut(point))
+            return
+        self.machine.move(FollowingInput.EQUAL)
+        self._agreed_at = point
+        self.why = ""
+        self._backoff.reset()
+        self.heard_at = now
+        assert self.conn is not None
+        ready = messages.Ready(self.epoch, context.session, point)
+        context.do(commands.Send(self.conn, ready))
+        context.tell("following", master=self.leader, epoch=self.epoch, offset=point)
+        context.do(commands.Changed())
+        self._ack()
+
+    def on_cut(self, now: float) -> None:
+        """The log is cut and durable: shake hands again, everything is checked again."""
+        if self.machine.state is not FollowingState.CUTTING:
+            return
+        if self.conn is None:
+            self.machine.move(FollowingInput.END)
+            self._redial_at = now
+            return
+        self.machine.move(FollowingInput.CUT)
+        self._hello()
+
+    def _on_hello_err(self, now: float, error: messages.HelloErr) -> None:
+        context = self._context
+        if self.machine.state is not FollowingState.HANDSHAKE:
+            self._leave(now, "odd", f"HELLO_ERR while {self.machine.state.value}")
+            return
+        text = f"{self.leader} refuses: {error.code} {error.text}"
+        pause = None
+        # Words that condemn a log count in the epoch of the handshake alone: another epoch is
+        # another master's, whose log was never compared with ours.
+        foreign = error.epoch != self.epoch and error.code in ("DIVERGED", "RESEED")
+        if foreign or error.code in (
+            "FENCED",
+            "NEWER_EPOCH",
+            "NOT_MASTER",
+            "OTHER_QUALITY",
+            "UNKNOWN_REPLICA",
+        ):
+            context.want_read = True
+        elif error.code == "PART":
+            self._part, pause = error.newest, 0.0
+        elif error.code == "INCOMPLETE":
+            # The register must know, whatever our own start believed; it takes us out of the set.
+            context.lacking = text
+            context.tell("acknowledged-bytes-missing", "alarm", master=self.leader, text=error.text)
+        elif error.code == "DIVERGED":
+            context.damage = text
+        elif error.code == "RESEED":
+            assert context.newest is not None
+            if not peer_checks.may_begin_again(context.newest, context.node.name):
+                context.damage = text
+            else:
+                # Not a member: everything confirmed is on others, so this log may be given up.
+                context.tell("beginning-again", "warning", master=self.leader, text=error.text)
+                self._seed, pause = bytearray(), 0.0
+        elif error.code != "BUSY":
+            context.tell("handshake-refused", "alarm", master=self.leader, text=text)
+            pause = SLOW_RETRY_SECONDS
+        self._leave(now, "refused", text, pause)
+
+    def _on_seed(self, now: float, seed: messages.Seed) -> None:
+        """Take a piece of the seed; with the last one this log is given up."""
+        context, have = self._context, self._seed
+        ours = (self.epoch, context.session, self.leader)
+        if self.machine.state is not FollowingState.HANDSHAKE or have is None:
+            self._leave(now, "odd", "a seed that was not asked for")
+            return
+        if (seed.epoch, seed.session, seed.leader) != ours:
+            self._leave(now, "drop", f"a seed of {seed.leader}, epoch {seed.epoch}")
+            return
+        if seed.at != len(have) or not 0 < len(have) + len(seed.payload) <= seed.total:
+            self._leave(now, "odd", f"a piece of the seed at {seed.at}, {len(have)} have arrived")
+            return
+        if seed.total > SEED_BYTES_MAX:
+            self._leave(now, "odd", f"a seed of {seed.total} bytes")
+            return
+        assert context.newest is not None
+        if not peer_checks.may_begin_again(context.newest, context.node.name):
+            # Never while a member: what was confirmed may be nowhere else.
+            self._seed = None
+            self._leave(now, "drop", "a member does not give up its log")
+            return
+        have += seed.payload
+        self.heard_at = now
+        self.why = f"fetching the state of {self.leader}: {len(have)} of {seed.total} bytes"
+        if len(have) < seed.total:
+            self._hello()
+            return
+        self.machine.move(FollowingInput.AHEAD)
+        context.cutting = True
+        self.why = f"beginning again with the log of {self.leader}"
+        self._seed = None
+        context.do(commands.BeginAgain(bytes(have)))
+
+    def _on_ping(self, now: float, ping: messages.Ping) -> None:
+        if ping.epoch == self.epoch:
+            self.heard_at = now
+        assert self.conn is not None
+        pong = messages.Pong(self.epoch, self._context.session, ping.nonce)
+        self._context.do(commands.Send(self.conn, pong))
+        if self.streaming:
+            self._ack()
+
+    # -- batches
+
+    def _on_append(self, now: float, append: messages.Append) -> None:
+        context = self._context
+        if not self.streaming:
+            return  # before READY nothing is taken
+        log = context.log
+        own = peer_checks.Place(context.promise.epoch, context.session, log.end)
+        if append.entries or append.offset != own.end:
+            if self._nacked and append.offset > own.end and append.epoch == self.epoch:
+                return  # sent before the master heard of the damaged one
+            why = peer_checks.judge_append(append, own, log.last_epoch)
+            if why is not None:
+                self._leave(now, "gap", why)
+                return
+        elif not peer_checks.is_of_epoch(append, own) or append.session != own.session:
+            self._leave(now, "gap", f"APPEND of epoch {append.epoch}, session {append.session}")
+            return
+        if not self._take_revision(append):
+            self._leave(now, "register", f"another revision {append.revision} than ours")
+            return
+        self.heard_at = now
+        self.master_end = append.end
+        if append.entries:
+            assert self.conn is not None
+            context.do(commands.Receive(self.conn, self._token, append))
+        else:
+            self._follow_confirm(append.confirm)
+            self._ack()
+
+    def _take_revision(self, append: messages.Append) -> bool:
+        context = self._context
+        if append.revision == context.promise.revision:
+            return append.tag == context.promise.tag
+        if append.revision > max(context.promise.revision, self._need_revision):
+            self._need_revision = append.revision
+            context.want_revision = (append.revision, append.tag)
+        return True
+
+    def on_received(self, now: float, append: messages.Append, outcome: commands.Received) -> None:
+        """The store has taken the batches of ``append``, or not."""
+        match outcome:
+            case commands.Stored():
+                self._on_stored(append)
+            case commands.BatchDamaged(start, length, reason):
+                self._on_bad_batch(start, length, reason)
+            case commands.NoSpace(why):
+                self._on_full(now, why)
+            case commands.NotTaken(why):  # begin again with a handshake
+                self._leave(now, "gap", why)
+
+    def _on_stored(self, append: messages.Append) -> None:
+        self._nacked = False
+        self.health = ""
+        self._follow_confirm(append.confirm)
+        if self._context.counts_flushed:
+            self._context.do(commands.Flush())
+        self._ack()
+
+    def _follow_confirm(self, confirm: int) -> None:
+        self.master_confirm = max(self.master_confirm, confirm)
+        log = self._context.log
+        confirm = min(confirm, log.end)
+        if confirm > log.confirm:
+            # The log has it when the order below has been carried out; the acknowledgement that
+            # follows in this same event already says so.
+            self._confirm = confirm
+            self._context.do(commands.Confirm(confirm))
+
+    def _on_bad_batch(self, start: int, length: int, reason: str) -> None:
+        """Ask for the batch once more; ignore what was sent after it."""
+        assert self.conn is not None
+        if start != self._context.log.end:
+            # The good batches before it are stored; the acknowledgement tells the master.
+            self._ack()
+        self._nacked = True
+        nack = messages.Nack(self.epoch, self._context.session, start, length, reason[:500])
+        self._context.do(commands.Send(self.conn, nack))
+        self._context.tell("batch-damaged", "warning", offset=start, length=length, what=reason)
+
+    def _on_full(self, now: float, why: str) -> None:
+        """No space is left: report it, leave, and retry after a pause."""
+        self.health = f"disk full: {why}"
+        self._context.tell("disk-full", "alarm", what=why)
+        self._leave(now, "disk-full", self.health, FULL_RETRY_SECONDS)
+
+    def on_flushed(self) -> None:
+        """More is on the disk."""
+        if self._context.counts_flushed:
+            self._ack()
+
+    def on_promised(self) -> None:
+        """A promise is on the disk; an answer may have waited for it."""
+        self._ack()
+
+    def may_ack(self) -> bool:
+        """Whether the revision that the master showed is on our disk."""
+        return self._context.promise.revision >= self._need_revision
+
+    def _ack(self) -> None:
+        if not self.streaming or self.conn is None or not self.may_ack():
+            return
+        context, log = self._context, self._context.log
+        end = log.end
+        if context.settings.flush_first:
+            # The master goes by the end where the group's quality is "received". What was agreed
+            # in the handshake may not be flushed either: nothing is said before.
+            end = log.flushed
+            if end < self._agreed_at:
+                return
+        ack = messages.Ack(
+            epoch=self.epoch,
+            session=context.session,
+            end=end,
+            flushed=log.flushed,
+            confirm=max(self._confirm, log.confirm),
+            revision=context.promise.revision,
+            health=self.health,
+        )
+        if ack != self._said:
+            self._said = ack
+            context.do(commands.Send(self.conn, ack))
+
+    # -- time
+
+    def on_tick(self, now: float) -> None:
+        """Close a silent link, dial after a pause."""
+        state = self.machine.state
+        if state is FollowingState.WAITING:
+            if now >= self._redial_at:
+                self.machine.move(FollowingInput.REDIAL)
+                self._dial(now)
+        elif state is not FollowingState.CUTTING and now >= self._silent_at():
+            self._leave(now, "silence", f"{self.leader} said nothing for too long")
+
+    def _silent_at(self) -> float:
+        making = self._seed is not None and not self._seed
+        return self._link_at + (SEED_SECONDS if making else self._context.settings.silence_seconds)
+
+    def next_deadline(self) -> float:
+        """Return when `on_tick` has something to do."""
+        if self.machine.state is FollowingState.WAITING:
+            return self._redial_at
+        if self.machine.state is FollowingState.CUTTING:
+            return inf  # the end of the cut is an event of its own
+        return self._silent_at()

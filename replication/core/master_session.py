@@ -1,0 +1,213 @@
+"""What the master does with one slave, over one link: greet, stream, count what is under way.
+
+    GREETING -> OFFERED -> STREAMING        HELLO accepted, READY at the point
+
+The session decides from values; it holds no log and no socket. `next_ship` says from where the
+next frame goes; whoever sends it calls `shipped`. Batches are never copied or queued here: what the
+slave lacks is read from the log when the window has room.
+
+Invariants:
+
+* acked <= sent <= the master's end; the bytes between are those of the window;
+* nothing is streamed before READY, and nothing from a batch that our own log holds damaged;
+* an acknowledgement beyond what was sent, or lower than before, closes the link.
+
+Units: bytes, seconds. Not here: what acknowledgements mean for the confirm offset (``in_sync``).
+Rules: docs/protocol.md R38, R42 to R44.
+"""
+
+from __future__ import annotations
+
+from replication.core import messages
+from replication.core.peer_checks import Master, part_around
+from replication.core.roles import MASTER_SESSION, Machine, SendingInput, SendingState
+from replication.pacing import Window
+from replication.settings import FEATURES, NACKS_MAX, VERSION, ReplicationSettings
+
+
+class MasterSession:
+    """One link to one slave. See the module.
+
+    Attributes:
+        conn: Number of the link.
+        node: Name of the slave, empty before HELLO.
+        session: The slave's session.
+        point: Where it continues after the handshake.
+        newest: The newest epoch of its log at the handshake.
+        pong: The largest nonce that it has answered. ``asked``: the newest at the handshake.
+        next: Offset of the next batch to send.
+        acked: Largest end acknowledged here.
+        told: The confirm offset it was told last.
+        shown: The revision it was told last.
+        shipping: A frame was ordered and has not gone out yet; the next one begins where it ends.
+    """
+
+    __slots__ = (
+        "_settings",
+        "acked",
+        "asked",
+        "conn",
+        "heard_at",
+        "linked_at",
+        "machine",
+        "nacks",
+        "newest",
+        "next",
+        "node",
+        "point",
+        "pong",
+        "said_at",
+        "session",
+        "shipping",
+        "shown",
+        "told",
+        "window",
+    )  # fmt: skip
+
+    def __init__(self, conn: int, settings: ReplicationSettings, now: float) -> None:
+        self.conn = conn
+        self._settings = settings
+        self.machine: Machine[SendingState, SendingInput] = Machine(MASTER_SESSION)
+        self.node = ""
+        self.session = 0
+        self.point = 0
+        self.newest = 0
+        self.asked = self.pong = 0
+        self.next = 0
+        self.acked = 0
+        self.told = -1
+        self.shown = 0
+        self.shipping = False
+        self.nacks: dict[int, int] = {}
+        self.heard_at = now
+        self.said_at = now
+        self.linked_at = now
+        self.window = Window(settings.in_flight_bytes_max, settings.in_flight_frames_max)
+
+    @property
+    def state(self) -> SendingState:
+        """Where the session stands."""
+        return self.machine.state
+
+    @property
+    def streaming(self) -> bool:
+        """Whether batches go out."""
+        return self.machine.state is SendingState.STREAMING
+
+    @property
+    def kept(self) -> int:
+        """Offset from which on the slave may still need bytes."""
+        return self.acked if self.streaming else self.point
+
+    @property
+    def may_greet(self) -> bool:
+        """Whether a HELLO has its place: not once batches go out."""
+        return self.machine.can(SendingInput.HELLO)
+
+    def greet(self, hello: messages.Hello, point: int) -> None:
+        """Take an accepted HELLO; a second one starts over (after a cut)."""
+        self.machine.move(SendingInput.HELLO)
+        self.node = hello.node
+        self.session = hello.session
+        self.newest = hello.epochs[-1].epoch if hello.epochs else 0
+        self.point = point
+        self.window.clear()
+
+    def offer(self, master: Master, chain: tuple[int, int], confirm: int) -> messages.HelloOk:
+        """Return the answer to the HELLO; ``chain`` is where the CRC chain begins, and its CRC."""
+        return messages.HelloOk(
+            epoch=master.epoch,
+            session=self.session,
+            leader=master.name,
+            point=self.point,
+            chain_start=chain[0],
+            chain=chain[1],
+            start=master.start,
+            end=master.end,
+            confirm=confirm,
+            epochs=part_around(master.epochs, self.newest),
+            version=VERSION,
+            features=FEATURES,
+        )
+
+    def on_ready(self, ready: messages.Ready, now: float) -> str | None:
+        """Begin to stream; return why not when READY does not fit."""
+        if not self.machine.can(SendingInput.READY):
+            return f"READY in state {self.state.value}"
+        if ready.end != self.point:
+            return f"READY at {ready.end}, the point is {self.point}"
+        self.machine.move(SendingInput.READY)
+        self.next = self.acked = self.point
+        self.linked_at = now
+        return None
+
+    @property
+    def may_ship(self) -> bool:
+        """Whether a frame may be ordered: batches go out, and no frame is being made."""
+        return self.machine.state is SendingState.STREAMING and not self.shipping
+
+    def next_ship(self, end: int) -> int | None:
+        """Return where the next frame begins, None when nothing is to be sent now."""
+        return self.next if self.may_ship and self.next < end and self.window.open else None
+
+    def shipped(self, end: int, confirm: int, revision: int, now: float) -> None:
+        """A frame with the batches up to ``end`` went out, or a notice when nothing is new."""
+        self.shipping = False
+        if end > self.next:
+            self.window.sent(end, end - self.next)
+            self.next = end
+        self.told = confirm
+        self.shown = revision
+        self.said_at = now
+
+    def on_ack(self, ack: messages.Ack, epoch: int) -> str | None:
+        """Take an acknowledgement; return why not when it breaks a rule."""
+        if not self.streaming and self.state is not SendingState.DAMAGED:
+            return f"ACK in state {self.state.value}"
+        if not self.is_of_epoch(ack, epoch):
+            return f"ACK of epoch {ack.epoch}, this is {epoch}"
+        if ack.session != self.session:
+            return f"ACK of session {ack.session}, this is {self.session}"
+        if not self.acked <= ack.end <= self.next:
+            return f"ACK of {ack.end} beyond {self.acked}..{self.next}"
+        if ack.end > self.acked:
+            self.acked = ack.end
+            self.window.acked(ack.end)
+            self.nacks.clear()
+        return None
+
+    def is_of_epoch(self, ack: messages.Ack, epoch: int) -> bool:
+        """Whether the acknowledgement was given in our epoch."""
+        return ack.epoch == epoch
+
+    def on_nack(self, nack: messages.Nack) -> str | None:
+        """Count a batch that arrived damaged; return why the link must close."""
+        if not self.acked <= nack.start < self.next:
+            return f"NACK of {nack.start} outside {self.acked}..{self.next}"
+        count = self.nacks.get(nack.start, 0) + 1
+        self.nacks[nack.start] = count
+        if count > NACKS_MAX:
+            return f"the batch at {nack.start} arrived damaged {count} times"
+        return None
+
+    def rewind(self, start: int) -> None:
+        """Send again from ``start``."""
+        self.next = start
+        self.window.clear()
+
+    def own_copy_bad(self) -> None:
+        """Our own copy of what it needs is damaged: nothing more is sent."""
+        self.machine.move(SendingInput.OWN_COPY_BAD)
+
+    def end(self) -> None:
+        """The link is gone."""
+        if self.machine.can(SendingInput.END):
+            self.machine.move(SendingInput.END)
+
+    def is_silent(self, now: float) -> bool:
+        """Whether nothing was heard for too long."""
+        return now >= self.heard_at + self._settings.silence_seconds
+
+    def owes_word(self, now: float) -> bool:
+        """Whether a heartbeat is due."""
+        return now >= self.said_at + self._settings.heartbeat_seconds

@@ -1,0 +1,379 @@
+"""What a node checks of a peer's message before it believes it: pure functions from values.
+
+The master checks a HELLO; the slave checks a HELLO_OK and every APPEND. What must be true before
+one byte of the slave's log is cut:
+
+* the frame is of our epoch, of the recorded leader, of our session;
+* the point is the one that we compute ourselves from both histories;
+* the point is not below our own confirm offset, unless the group state records a newer unclean
+  election;
+* the entries before the point have the same chain of CRCs on both sides.
+
+A difference is a quarantine: either the master is wrong or this log is; nothing is cut.
+
+*Where to continue.* A node that comes back as a slave may hold bytes that the new master never had.
+They must be cut, and not one byte more. `twinlog.format.epoch_history.consistent_point` says up to
+where two logs are equal; `point_for` adds what both sides still keep. Both sides compute it.
+
+*Which epochs travel.* A history has no bound, a frame has: at most `EPOCHS_SENT_MAX` entries. The
+newest shared epoch is never newer than the newest of either side, so each side sends the part of
+its history around the newest epoch of the other (`part_around`).
+
+Units: bytes, ends are exclusive. Not here: links and logs (``following``, ``leading``), the cut
+itself (``storage``).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from replication.core import messages
+from replication.core.context import Log
+from replication.register.group_state import GroupState
+from replication.settings import CHAIN_CHECK_BYTES, EPOCHS_SENT_MAX, VERSION
+from twinlog.format.epoch_history import Epoch, HistoriesDiffer, consistent_point
+
+# -- where to continue
+
+
+def point_for(
+    slave: Sequence[Epoch],
+    slave_range: tuple[int, int],
+    master: Sequence[Epoch],
+    master_range: tuple[int, int],
+) -> int | None:
+    """Return where a slave continues; None when its log must be rebuilt from files.
+
+    Args:
+        slave: The slave's epoch history.
+        slave_range: Start and end of its log.
+        master: The master's epoch history.
+        master_range: Start and end of its log.
+
+    Raises:
+        HistoriesDiffer: A shared epoch begins at different offsets.
+
+    An empty log continues at its own end, if the master still has that byte:
+
+    >>> point_for([], (0, 0), [Epoch(1, 0)], (0, 50))
+    0
+    >>> point_for([], (0, 0), [Epoch(1, 0)], (40, 50)) is None
+    True
+    """
+    start, end = slave_range
+    if start == end:
+        point: int | None = end
+    else:
+        point = consistent_point(slave, end, master, master_range[1])
+    if point is None or point < master_range[0] or end < master_range[0] or point < start:
+        return None
+    return point
+
+
+def part_around(epochs: Sequence[Epoch], newest: int) -> tuple[Epoch, ...]:
+    """Return the part of a history that decides where it parts from one that ends with ``newest``.
+
+    It holds the entries up to ``newest``, where the shared epoch must be, and entries after them,
+    because an epoch ends where the next one begins.
+
+    >>> history = [Epoch(number, number * 10) for number in range(1, 4000)]
+    >>> part = part_around(history, 1500)
+    >>> (len(part), part[0].epoch, part[-1].epoch)
+    (1000, 1001, 2000)
+    """
+    if len(epochs) <= EPOCHS_SENT_MAX:
+        return tuple(epochs)
+    known = bisect_right(epochs, newest, key=lambda epoch: epoch.epoch)
+    first = max(0, min(known - EPOCHS_SENT_MAX // 2, len(epochs) - EPOCHS_SENT_MAX))
+    return tuple(epochs[first : first + EPOCHS_SENT_MAX])
+
+
+def is_part(epochs: Sequence[Epoch], log_start: int) -> bool:
+    """Whether older entries of a history are missing: a whole one covers the log's start."""
+    return bool(epochs) and epochs[0].start > log_start
+
+
+def epoch_before(epochs: Sequence[Epoch], offset: int) -> int:
+    """Return the epoch of the byte before ``offset``, 0 at the beginning.
+
+    >>> epoch_before([Epoch(1, 0), Epoch(4, 100)], 100)
+    1
+    """
+    if epochs and epochs[-1].start < offset:
+        return epochs[-1].epoch
+    at = bisect_right(epochs, offset - 1, key=lambda epoch: epoch.start)
+    return epochs[at - 1].epoch if at else 0
+
+
+def chain_start(hello: messages.Hello, point: int, log: Log, segment_size: int) -> int:
+    """Return where the chain of CRCs begins: at a file's head, at least 64 MiB before ``point``.
+
+    Each file's first record carries the CRC of the entries of the file before it, and a slave
+    checks it. So entries that are equal from one head on prove everything before that head.
+    """
+    head = (point - 1) // segment_size * segment_size if point else 0
+    if point - head < CHAIN_CHECK_BYTES:
+        head = log.border_at_or_below(max(log.start, point - CHAIN_CHECK_BYTES))
+    # Retention may have deleted more on one of the two: only what both keep can be compared.
+    return min(max(min(head, hello.border), log.start, hello.start), point)
+
+
+# -- what a master checks
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a HELLO is refused.
+
+    Attributes:
+        reread: The group state may be older than the slave's.
+        newest: Of ``PART``: the epoch around which the slave's history is needed.
+    """
+
+    code: str
+    text: str
+    reread: bool = False
+    newest: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Master:
+    """What a master knows of itself when a slave says HELLO.
+
+    Attributes:
+        acknowledged: What this slave has acknowledged to this master, by the quality in force, in
+            any link since its store was last registered as clean.
+    """
+
+    name: str
+    epoch: int
+    family: int
+    segment_size: int
+    start: int
+    end: int
+    epochs: Sequence[Epoch]
+    state: GroupState
+    acknowledged: int = 0
+
+
+def check_hello(hello: messages.Hello, master: Master) -> Refusal | None:
+    """Return why the slave is refused, in the order of the protocol; None when it is welcome."""
+    if not hello.least_version <= VERSION <= hello.version:
+        spoken = f"{hello.least_version} to {hello.version}"
+        return Refusal("BAD_VERSION", f"the slave speaks versions {spoken}, this master {VERSION}")
+    if is_newer_epoch(hello, master):
+        return Refusal("NEWER_EPOCH", f"the slave is in epoch {hello.epoch}", reread=True)
+    if is_older_epoch(hello, master):
+        return Refusal("FENCED", f"the slave is in epoch {hello.epoch}, this is {master.epoch}")
+    if hello.register_id != master.state.register_id:
+        text = f"the slave belongs to register {hello.register_id}"
+        return Refusal("OTHER_REGISTER", text)
+    if not is_registered(hello, master.state):
+        text = f"session {hello.session} of {hello.node} is not the registered one"
+        return Refusal("UNKNOWN_REPLICA", text, reread=True)
+    if (hello.family, hello.segment_size) != (master.family, master.segment_size):
+        text = (
+            f"the slave has segments of {hello.segment_size} bytes and IPv{hello.family} hosts, "
+            f"the group {master.segment_size} and IPv{master.family}"
+        )
+        return Refusal("OTHER_LAYOUT", text)
+    if is_branched(hello, master.state):
+        text = f"the slave knows another tag of revision {hello.revision}"
+        return Refusal("OTHER_REGISTER", text)
+    if hello.quality != master.state.ack:
+        text = f"the slave acknowledges what is {hello.quality}, the group {master.state.ack}"
+        return Refusal("OTHER_QUALITY", text, reread=True)
+    if lacks_acknowledged(hello, master):
+        text = f"the slave ends at {hello.end}, and has acknowledged {master.acknowledged}"
+        return Refusal("INCOMPLETE", text)
+    return None
+
+
+def is_branched(hello: messages.Hello, state: GroupState) -> bool:
+    """Whether slave and master know two different states under one revision of one register."""
+    return hello.revision == state.revision and hello.tag != state.tag
+
+
+def lacks_acknowledged(hello: messages.Hello, master: Master) -> bool:
+    """Whether the slave has less than it acknowledged, though it registered as clean.
+
+    What it acknowledged counts for the confirm offset for as long as it is a member. Whoever lost
+    some of it must say so to the register and leave the set.
+    """
+    return hello.end < master.acknowledged
+
+
+def is_of_group(hello: messages.Hello, state: GroupState) -> bool:
+    """Whether the sender is a store that this register knows under that name."""
+    known = state.reg.get(hello.node)
+    if known is None or hello.register_id != state.register_id:
+        return False
+    return known.store == hello.store and hello.node != state.leader
+
+
+def is_newer_epoch(hello: messages.Hello, master: Master) -> bool:
+    """Whether the slave has seen a later master than this one."""
+    return hello.epoch > master.epoch
+
+
+def is_older_epoch(hello: messages.Hello, master: Master) -> bool:
+    """Whether the slave has not yet seen this master's epoch."""
+    return hello.epoch < master.epoch
+
+
+def is_registered(hello: messages.Hello, state: GroupState) -> bool:
+    """Whether (session, store) are those of the last registration of a replica, not the master."""
+    known = state.reg.get(hello.node)
+    if known is None or hello.node not in state.replicas or hello.node == state.leader:
+        return False
+    return (known.session, known.store) == (hello.session, hello.store)
+
+
+def find_point(hello: messages.Hello, master: Master) -> int | Refusal:
+    """Return where the slave continues, or why it cannot."""
+    ours = master.epochs
+    older = [epoch.epoch for epoch in ours if hello.epochs and epoch.epoch < hello.epochs[0].epoch]
+    shared = {epoch.epoch for epoch in hello.epochs} & {epoch.epoch for epoch in ours}
+    if older and not shared and is_part(hello.epochs, hello.start):
+        # So many epochs since that the slave's frame does not reach back to one of ours: nothing
+        # can be compared, and nothing is wrong. The slave sends the part that is asked for.
+        text = f"the epochs sent begin at {hello.epochs[0].epoch}; send those around {older[-1]}"
+        return Refusal("PART", text, newest=older[-1])
+    try:
+        point = point_for(
+            hello.epochs, (hello.start, hello.end), master.epochs, (master.start, master.end)
+        )
+    except HistoriesDiffer as difference:
+        return Refusal("DIVERGED", str(difference))
+    if point is None:
+        text = (
+            f"the slave's log {hello.start}..{hello.end} shares no byte with the kept log "
+            f"{master.start}..{master.end}: it must begin again"
+        )
+        return Refusal("RESEED", text)
+    return point
+
+
+# -- what a slave checks
+
+
+@dataclass(slots=True)
+class Place:
+    """Where a slave stands when it judges batches; a value that nobody changes."""
+
+    epoch: int
+    session: int
+    end: int
+
+
+@dataclass(slots=True)
+class Own(Place):
+    """What a slave knows of itself when it judges a HELLO_OK."""
+
+    leader: str
+    start: int
+    confirm: int
+    epochs: Sequence[Epoch]
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """The frame is not for us: ignore it, close the link."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Divergence:
+    """One of the two logs is wrong: cut nothing, quarantine."""
+
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class Agreed:
+    """Both logs are equal up to ``point``."""
+
+    point: int
+
+
+Verdict = Agreed | Drop | Divergence
+
+
+def judge_hello_ok(ok: messages.HelloOk, own: Own, state: GroupState, chain: int | None) -> Verdict:
+    """Return what a HELLO_OK means for our log.
+
+    Args:
+        ok: The master's answer.
+        own: Our side.
+        state: The newest group state.
+        chain: The CRC chain over our own entries from ``ok.chain_start`` to ``ok.point``; None when
+            one of the two is no batch border of ours.
+    """
+    if not is_for_us(ok, own):
+        return Drop(f"HELLO_OK of {ok.leader}, epoch {ok.epoch}, session {ok.session}")
+    try:
+        point = point_for(own.epochs, (own.start, own.end), ok.epochs, (ok.start, ok.end))
+    except HistoriesDiffer as difference:
+        return Divergence(str(difference))
+    if point is None or not is_same_point(point, ok.point):
+        return Divergence(f"the master says {ok.point}, the histories say {point}")
+    if not keeps_confirmed(point, own, state):
+        return Divergence(f"the point {point} lies below our confirm offset {own.confirm}")
+    if ok.chain_start < own.start:
+        # Our oldest files left after HELLO: what the master took the chain over is not all here.
+        return Drop(f"the chain begins at {ok.chain_start}, our log at {own.start} by now")
+    if not is_same_chain(chain, ok):
+        return Divergence(f"the batches from {ok.chain_start} to {ok.point} differ")
+    return Agreed(point)
+
+
+def is_for_us(ok: messages.HelloOk, own: Own) -> bool:
+    """Whether epoch, sender and session are ours."""
+    return (ok.epoch, ok.leader, ok.session) == (own.epoch, own.leader, own.session)
+
+
+def is_same_point(ours: int, theirs: int) -> bool:
+    """Whether both sides compute the same point."""
+    return ours == theirs
+
+
+def keeps_confirmed(point: int, own: Own, state: GroupState) -> bool:
+    """Whether nothing below our confirm offset would be cut, or an operator chose to lose it."""
+    own_last = own.epochs[-1].epoch if own.epochs else 0
+    return point >= own.confirm or state.last_unclean() > own_last
+
+
+def is_same_chain(chain: int | None, ok: messages.HelloOk) -> bool:
+    """Whether the entries before the point are equal on both sides."""
+    return chain == ok.chain
+
+
+def may_begin_again(state: GroupState, name: str) -> bool:
+    """Whether nobody counts on this node's log, so that it may be deleted."""
+    return not state.counts(name)
+
+
+def judge_append(append: messages.Append, own: Place, last_epoch: int) -> str | None:
+    """Return why an APPEND is not taken; None when its batches continue our log."""
+    if not is_of_epoch(append, own):
+        return f"APPEND of epoch {append.epoch}, promised is {own.epoch}"
+    if append.session != own.session:
+        return f"APPEND of session {append.session}, ours is {own.session}"
+    if append.offset != own.end:
+        return f"APPEND at {append.offset}, our end is {own.end}"
+    if not continues_epoch(append, last_epoch):
+        return f"APPEND after epoch {append.prev_epoch}, our last is {last_epoch}"
+    return None
+
+
+def is_of_epoch(append: messages.Append, own: Place) -> bool:
+    """Whether the APPEND is of the epoch that we promised."""
+    return append.epoch == own.epoch
+
+
+def continues_epoch(append: messages.Append, last_epoch: int) -> bool:
+    """Whether the byte before is of the same epoch on both sides."""
+    return append.prev_epoch == last_epoch

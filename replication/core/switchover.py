@@ -1,0 +1,189 @@
+"""A planned change of master: nothing is lost, and writes pause for milliseconds.
+
+    CHECKING   the coordinator must answer first; writes go on
+    LEVELLING  writes are refused, the target gets everything and learns that it is confirmed
+    ASKED      the register was told to hand over
+
+A switchover that cannot end must not stop the group. So the coordinator is asked before a write is
+refused, and each phase has a limit. When the register does not answer in ASKED, the master takes
+writes again and reports "unknown": a late copy of the request may still hand over. That is safe,
+because the target is a member of the in-sync set, and then ends this leadership like any other.
+
+Units: bytes, seconds. Not here: the register's part (``register.rules``), who asks for it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from replication.core import commands
+from replication.core.context import Context
+from replication.core.in_sync import InSyncSet
+from replication.core.roles import Role, RoleInput
+from replication.register.operations import Transfer
+
+STOP_CHECK_SECONDS = 1.0
+"""How long a master that stops waits for the coordinator before it stops without handing over."""
+
+
+class Phase(Enum):
+    """How far a switchover has come."""
+
+    CHECKING = "checking"
+    LEVELLING = "levelling"
+    ASKED = "asked"
+
+
+@dataclass(slots=True)
+class Handover:
+    """A switchover under way.
+
+    Attributes:
+        request: Who is answered; 0 for the node's own stop.
+        to: The target.
+        who: Who asked, for the history.
+        until: When its present phase is given up.
+        phase: How far it has come.
+    """
+
+    request: int
+    to: str
+    who: str
+    until: float
+    phase: Phase = Phase.CHECKING
+
+    @property
+    def asked(self) -> bool:
+        """Whether the register was told; only its answer or the limit ends it now."""
+        return self.phase is Phase.ASKED
+
+
+class Switchover:
+    """See the module.
+
+    Attributes:
+        under_way: The switchover, if there is one.
+        outcome: How the last one ended, for people.
+    """
+
+    def __init__(self, context: Context, insync: InSyncSet) -> None:
+        self._context = context
+        self._insync = insync
+        self.under_way: Handover | None = None
+        self.outcome = ""
+
+    def begin(self, handover: Handover) -> None:
+        """Begin; refused at once when it cannot be quick."""
+        why = self.why_not(handover.to)
+        if why is not None:
+            self._answer(handover, *why)
+            return
+        self.under_way = handover
+        # The answer to this read is the proof that the coordinator is there.
+        self._context.want_read = True
+        self._context.tell("switchover", to=handover.to, by=handover.who)
+
+    def why_not(self, to: str) -> tuple[str, str] | None:
+        """Return code and text of why ``to`` cannot take over quickly; None when it can."""
+        context, insync = self._context, self._insync
+        if context.role.state is not Role.ACTIVE:
+            return "not-enough-in-sync", f"the master is {context.role.state.value}"
+        member = insync.members.get(to)
+        if member is None or to not in insync.state.isr:
+            names = ",".join(insync.effective)
+            return "not-in-sync", f"{to} is not a slave of the in-sync set: {names}"
+        if insync.proposal is not None:
+            return "busy", "the in-sync set is being changed"
+        behind = context.log.committed - member.acked
+        if member.linked_at is None or behind > context.settings.transfer_lag_bytes_max:
+            return "not-in-sync", f"{to} is {behind} bytes behind"
+        return None
+
+    def best_target(self) -> str | None:
+        """Return the slave that can take over soonest; None when none can."""
+        able = [name for name in self._insync.members if self.why_not(name) is None]
+        members, priorities = self._insync.members, self._insync.state.priorities
+        able.sort(key=lambda name: (-priorities.get(name, 0), -members[name].received, name))
+        return able[0] if able else None
+
+    def on_register_heard(self, now: float) -> bool:
+        """The coordinator has answered: begin to refuse writes; return whether that was due."""
+        handover = self.under_way
+        if handover is None or handover.phase is not Phase.CHECKING:
+            return False
+        why = self.why_not(handover.to)
+        if why is not None:
+            self.give_up(*why)
+            return False
+        handover.phase = Phase.LEVELLING
+        handover.until = now + self._context.settings.transfer_seconds
+        self._context.role.move(RoleInput.TRANSFER)
+        self._context.do(commands.Changed())
+        return True
+
+    def is_level(self, to: str, confirm: int) -> bool:
+        """Whether the target has all, knows that all is confirmed, and nothing waits."""
+        member, end = self._insync.members.get(to), self._context.log.end
+        if member is None or member.linked_at is None or confirm != end:
+            return False
+        return member.received == end and member.confirm == end
+
+    def look(self, now: float, confirm: int) -> None:
+        """Go on, or give up when its time is over."""
+        handover = self.under_way
+        if handover is None:
+            return
+        if handover.phase is Phase.LEVELLING and self.is_level(handover.to, confirm):
+            handover.phase = Phase.ASKED
+            handover.until = now + self._context.settings.transfer_seconds
+        elif handover.phase is Phase.LEVELLING and self._insync.members[handover.to].is_away:
+            self.give_up("not-in-sync", f"the link to {handover.to} has ended")
+        elif now >= handover.until:
+            self.give_up(*self._too_late(handover))
+
+    def _too_late(self, handover: Handover) -> tuple[str, str]:
+        match handover.phase:
+            case Phase.CHECKING:
+                return "coordinator-away", "the coordinator does not answer; nothing was changed"
+            case Phase.LEVELLING:
+                return "timeout", f"{handover.to} was not level in time"
+            case Phase.ASKED:
+                text = "the coordinator did not answer in time; it may still hand over"
+                return "unknown", text
+
+    def operation(self) -> Transfer | None:
+        """Return the operation that ends this leadership in favour of another, once it is due."""
+        handover, insync = self.under_way, self._insync
+        if handover is None or not handover.asked:
+            return None
+        return Transfer(insync.node, insync.session, insync.epoch, handover.to, handover.who)
+
+    def give_up(self, code: str, text: str) -> None:
+        """Go on as master; harmless when no switchover is under way."""
+        handover, self.under_way = self.under_way, None
+        if handover is None:
+            return
+        self._answer(handover, code, text)
+        if self._context.role.state is Role.TRANSFERRING:
+            self._context.role.move(RoleInput.TRANSFER_OVER)
+        self._context.tell("switchover-over", "warning", to=handover.to, code=code, why=text)
+        self._context.do(commands.Changed())
+
+    def too_few(self) -> None:
+        """The in-sync set has become too small for writes."""
+        # Asked is asked: the register may still hand over, and only its answer settles that.
+        if self.under_way is not None and not self.under_way.asked:
+            self.give_up("not-enough-in-sync", "too few members are in sync")
+
+    def end(self, why: str, *, done: bool) -> None:
+        """The leadership is over. ``done``: by this switchover."""
+        handover, self.under_way = self.under_way, None
+        if handover is not None:
+            self._answer(handover, "ok" if done else "unknown", why)
+
+    def _answer(self, handover: Handover, code: str, text: str) -> None:
+        done = code == "ok"
+        self.outcome = f"handed over to {handover.to}" if done else f"not handed over: {text}"
+        if handover.request:
+            self._context.do(commands.Answer(handover.request, code, text))

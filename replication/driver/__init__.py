@@ -1,0 +1,1 @@
+"""Carries the core's commands out on a store and its connections."""

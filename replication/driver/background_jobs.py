@@ -1,0 +1,229 @@
+"""Work of a store that nobody asked for: commit, flush, checkpoint, prepare, snapshot, dispatch.
+
+Decides when; every job runs off the loop, one of each kind at a time. Dispatch runs on the loop in
+bounded slices, after answers. A full disk postpones everything but the flush, which needs no space;
+any other error of the disk ends the process, because nobody knows what is on the disk then.
+
+A turn that brought little checks none of it (`BackgroundJobs.may_wait`): a single send would pay
+more for the checks than for its own bytes. Every job has a deadline, and the tick checks them all.
+
+Units: bytes, seconds. Not here: the jobs (``storage``), who waits for a flush (``waiters``).
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from storage import Job, Store
+from storage.errors import DiskFull
+from storage.flush_policy import CommitPolicy, Flush, FlushPolicy
+
+PREPARE_BYTES = 256 * 1024
+"""How much is appended between two looks at the next file."""
+
+PREPARE_SECONDS = 0.5
+PATIENT_BYTES = 64 * 1024
+"""So much may wait for its entries in the queues while nobody reads them."""
+
+PATIENT_SECONDS = 0.005
+"""And so long: entering many small batches costs hardly more than entering one."""
+
+FULL_SECONDS = 1.0
+"""Pause after a full disk before space is asked for again."""
+
+
+class Runner(Protocol):
+    """Where jobs go."""
+
+    def run_job(self, job: Job) -> None:
+        """Run ``job`` off the loop."""
+
+
+class BackgroundJobs:
+    """See the module.
+
+    Args:
+        store: The store.
+        runner: Runs jobs.
+        eager: Everything written is waited for: flush whenever no flush is under way.
+        dispatch_bytes: One slice of dispatching.
+        now: Clock.
+
+    Attributes:
+        wanted: Largest offset that somebody waits for to be flushed.
+        patient: Nobody looks into the queues: a little may wait and be entered together.
+        more: A slice of dispatching ended with work left.
+    """
+
+    def __init__(
+        self, store: Store, runner: Runner, *, eager: bool, dispatch_bytes: int, now: float
+    ) -> None:
+        self._store = store
+        self._runner = runner
+        self.eager = eager
+        self._dispatch_bytes = dispatch_bytes
+        self._policy = FlushPolicy(store.settings, now)
+        self._commits = CommitPolicy(store.settings)
+        self._pools = store.settings.flush == "async-buffered"
+        self._under_way: dict[str, Job] = {}
+        self._checkpoint_at = now + store.settings.checkpoint_interval_seconds
+        self._checkpointed = (store.flushed, store.confirm)
+        self._prepared_end = -PREPARE_BYTES
+        self._prepare_at = now
+        self._full_until = now
+        self._flush_from = now
+        self._enter_at = now
+        self._look_at = now
+        self._looked_end = 0
+        self.more = False
+        self.patient = False
+        self.wanted = 0
+
+    def may_wait(self, now: float) -> bool:
+        """Whether a turn may end without a look at what is due.
+
+        Nobody reads, nobody waits for a flush, `PATIENT_SECONDS` are not over since the last look
+        and little was appended.
+        """
+        store = self._store
+        return (
+            now < self._look_at
+            and self.patient
+            and not self.eager
+            and not self.more
+            and self.wanted <= store.flushed
+            and store.committed - self._looked_end < PATIENT_BYTES
+        )
+
+    def work(self, now: float) -> None:
+        """Begin what is due."""
+        self._look_at, self._looked_end = now + PATIENT_SECONDS, self._store.committed
+        self._flush(now)
+        if now < self._full_until:
+            return
+        self._prepare(now)
+        if now >= self._checkpoint_at or self._is_far():
+            self._checkpoint(now)
+
+    def commit(self, now: float, *, at_once: bool = False) -> bool:
+        """Move what waits in memory into the file when it is due; whether something was moved.
+
+        A full disk leaves it in memory; it is tried again after `FULL_SECONDS`.
+        """
+        store = self._store
+        if not self._pools or store.damage is not None or now < self._full_until:
+            return False
+        pooled = store.end - store.committed
+        if not self._commits.due(now, pooled) and not (at_once and pooled):
+            return False
+        try:
+            store.commit()
+        except DiskFull:
+            self._full_until = now + FULL_SECONDS
+            return False
+        self._commits.due(now, 0)
+        return True
+
+    def _flush(self, now: float) -> None:
+        store = self._store
+        flushed, end = store.flushed, store.committed
+        if flushed >= end or "flush" in self._under_way:
+            return
+        wanted = end if self.eager else self.wanted
+        what = self._policy.decide(now, flushed=flushed, end=end, wanted=wanted)
+        if what is Flush.NOTHING:
+            return
+        job = store.jobs.flush_job(thorough=what is Flush.THOROUGH)
+        if job is None:  # a cut is under way: look again later, the timer must not spin
+            self._flush_from = now + store.settings.flush_interval_seconds
+            return
+        self._policy.began()
+        self._run("flush", job)
+
+    def _prepare(self, now: float) -> None:
+        end = self._store.committed
+        due = end - self._prepared_end >= PREPARE_BYTES or now >= self._prepare_at
+        if not due:
+            return
+        self._prepared_end, self._prepare_at = end, now + PREPARE_SECONDS
+        if "prepare" not in self._under_way and (job := self._store.jobs.prepare_job()) is not None:
+            self._run("prepare", job)
+
+    def _is_far(self) -> bool:
+        far = self._store.settings.checkpoint_bytes
+        return self._store.flushed - self._checkpointed[0] >= far
+
+    def _checkpoint(self, now: float) -> None:
+        store = self._store
+        self._checkpoint_at = now + store.settings.checkpoint_interval_seconds
+        at = (store.flushed, store.confirm)
+        if at != self._checkpointed and "checkpoint" not in self._under_way:
+            self._checkpointed = at
+            self._run("checkpoint", store.jobs.checkpoint_job())
+        if self.patient:
+            store.dispatch(self._dispatch_bytes)  # a snapshot is of queues that lack nothing
+        if "snapshot" not in self._under_way:
+            self._snapshot(now)
+
+    def _snapshot(self, now: float) -> None:
+        try:
+            job = self._store.jobs.snapshot_job()
+        except DiskFull:  # the head of an index file is written before the job runs
+            self._full_until = now + FULL_SECONDS
+            return
+        if job is not None:
+            self._run("snapshot", job)
+
+    def _run(self, kind: str, job: Job) -> None:
+        self._under_way[kind] = job
+        self._runner.run_job(job)
+
+    def dispatch(self, now: float, wall_ms: int) -> str | None:
+        """Enter confirmed records into queues and key index, one slice; return why it must wait."""
+        store = self._store
+        self.more = False
+        if not store.behind or now < self._full_until:
+            return None
+        little = store.confirm - store.dispatched < PATIENT_BYTES
+        if self.patient and little and now < self._enter_at:
+            return None
+        self._enter_at = now + PATIENT_SECONDS
+        self.more = store.dispatch(self._dispatch_bytes, wall_ms=wall_ms)
+        if self.more or not store.behind:
+            return None
+        self._full_until = now + FULL_SECONDS
+        return f"queues end at {store.dispatched}, confirmed is {store.confirm}"
+
+    def on_job(self, now: float, job: Job, error: Exception | None) -> bool:
+        """Take the end of a job of ours; False when it is none. Raises what ends the process."""
+        kind = next((kind for kind, known in self._under_way.items() if known is job), None)
+        if kind is None:
+            return False
+        del self._under_way[kind]
+        store = self._store
+        try:
+            store.jobs.finish(job)
+        except DiskFull as full:
+            error = full
+        if isinstance(error, DiskFull):
+            self._full_until = now + FULL_SECONDS
+            error = None
+        if kind == "flush":
+            self._policy.ended(now, flushed=store.flushed, end=store.committed)
+        if error is not None:
+            raise error
+        return True
+
+    def next_deadline(self, now: float) -> float:
+        """Return when there is something to do."""
+        store = self._store
+        if self.more:
+            return now
+        due = max(min(self._checkpoint_at, self._prepare_at), self._full_until)
+        if store.behind:
+            due = min(due, max(self._full_until, self._enter_at if self.patient else 0.0))
+        commit = self._commits.deadline() if store.damage is None else None
+        if commit is not None:
+            due = min(due, max(commit, self._full_until))
+        flush = self._policy.deadline(flushed=store.flushed, end=store.committed)
+        return due if flush is None else min(due, max(flush, self._flush_from))

@@ -1,0 +1,600 @@
+"""The driver: binds the pure core to a store and to the world. Synchronous, one owner, no tasks.
+
+Production (``replica_service``) and the simulator call the same methods with the same meaning of
+``now``; everything outside comes through `Outside`. A call carries the core's commands out before
+it returns: an appended batch has been handed to every slave's link when `Driver.append` returns.
+
+Invariants:
+
+* every reply given to `append`, `control`, `transfer` and `stop` is called exactly once, maybe
+  before the call returns; a reply may call the driver again;
+* answers leave before dispatching begins;
+* an error of the disk other than "no space" ends the process (`Outside.crash`), after which
+  nothing is done any more.
+
+Links: numbers below `ACCEPTED_FROM` are dialed by us, accepted ones are numbered by the outside
+from there. Units: bytes, seconds. Not here: decisions (``core``), sockets, threads.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import cast
+
+from replication.core import commands, messages
+from replication.core.context import Node
+from replication.core.replica import ReplicaCore
+from replication.core.view import PeerView, RoleView, is_only_copy, role_view
+from replication.core.waiters import CONFIRMED, FLUSHED, WRITTEN
+from replication.driver.background_jobs import FULL_SECONDS, BackgroundJobs
+from replication.driver.outcomes import or_unknown, refusal
+from replication.driver.outgoing_batches import OutgoingBatches
+from replication.driver.outside import Done, Outside, Reply
+from replication.driver.replies import Replies
+from replication.driver.retention import RetentionDriver
+from replication.register.operations import to_wire
+from replication.settings import ReplicationSettings
+from storage import (
+    Control,
+    Damage,
+    Job,
+    Outcome,
+    Promise,
+    Section,
+    SectionResult,
+    Store,
+    Token,
+)
+from storage.errors import BadBatch, DiskError, DiskFull, StaleToken
+from storage.marks.archive_mark import ArchivedPart, Claim
+from twinlog.errors import CorruptionError, ProtocolError
+from twinlog.wire import frames
+
+ACCEPTED_FROM = 1 << 20
+"""Numbers of accepted links begin here; a process dials fewer than a million times between."""
+
+__all__ = ["ACCEPTED_FROM", "Driver", "Outside", "PeerView", "RoleView"]
+
+
+class Driver:
+    """See the module.
+
+    Args:
+        store: Open, its recovery done.
+        settings: Of replication; ``settings.ack`` must be the store's ``quality`` at its start.
+        outside: The world.
+        node, cluster, group: Names.
+        wall_ms: Wall clock in ms, for records and for people.
+        seed: Of the jitter of pauses.
+        now: Clock at the start.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        settings: ReplicationSettings,
+        outside: Outside,
+        *,
+        node: str,
+        wall_ms: Callable[[], int],
+        seed: int,
+        cluster: str = "",
+        group: str = "g1",
+        now: float = 0.0,
+    ) -> None:
+        settings = replace(settings, flush_first=store.settings.flush == "sync")
+        self.store = store
+        self.settings = settings
+        self._outside = outside
+        self._wall_ms = wall_ms
+        self._now = now
+        self.node = node
+        names_crc = frames.names_crc(cluster or store.who.cluster, group)
+        self._names_crc = names_crc
+        family, size = store.who.family, store.settings.segment_size
+        who = Node.started(store.boot, node, names_crc, family=family, segment_size=size)
+        self.core = ReplicaCore(who, settings, store, store.promise, seed=seed, now=now)
+        eager = self.core.context.counts_flushed
+        self.jobs = BackgroundJobs(
+            store, outside, eager=eager, dispatch_bytes=settings.dispatch_bytes, now=now
+        )
+        self.retention = RetentionDriver(
+            store, self.core, outside, wall_ms=wall_ms, control=self.control, now=now
+        )
+        self._token: Token | None = None
+        self._promising: tuple[Job, Promise] | None = None
+        self._cutting: tuple[Job, commands.Cut | commands.BeginAgain] | None = None
+        self._seeding: dict[Job, int] = {}
+        self._again: dict[str, tuple[float, commands.Command]] = {}
+        self._replies = Replies(store, self.core, node)
+        self._outgoing = OutgoingBatches(store)
+        self._answers: deque[Callable[[], None]] = deque()
+        self._running = False
+        self._crashed = False
+        self._full = False
+        self._do = self._handlers()
+
+    def _handlers(self) -> Mapping[type, Callable[..., None]]:
+        return {
+            commands.Send: self._do_send,
+            commands.Ship: self._do_ship,
+            commands.Receive: self._do_receive,
+            commands.Dial: self._do_dial,
+            commands.Close: self._do_close,
+            commands.Coordinate: self._do_coordinate,
+            commands.SavePromise: self._do_promise,
+            commands.TakeToken: self._do_take,
+            commands.DropToken: self._do_drop,
+            commands.AppendEpoch: self._do_epoch,
+            commands.RebuildPending: self._do_rebuild,
+            commands.Flush: self._do_flush,
+            commands.Cut: self._do_cut,
+            commands.MakeSeed: self._do_seed,
+            commands.BeginAgain: self._do_begin_again,
+            commands.Confirm: self._do_confirm,
+            commands.Release: self._replies.release,
+            commands.GiveUp: self._replies.give_up,
+            commands.Verify: self._do_verify,
+            commands.Registered: self._do_registered,
+            commands.SetQuality: self._do_quality,
+            commands.Quarantine: self._do_quarantine,
+            commands.Answer: self._replies.answer,
+            commands.Tell: self._do_tell,
+            commands.Changed: self._do_changed,
+        }
+
+    # -- events
+
+    def start(self, now: float) -> None:
+        """Begin; once."""
+        self._turn(now, self.core.start)
+
+    def on_accept(self, now: float, conn: int) -> None:
+        """A node connected to our slave port."""
+        self._turn(now, self.core.on_accept, conn)
+
+    def on_dialed(self, now: float, conn: int) -> None:
+        """A dial stands."""
+        self._turn(now, self.core.on_dialed, conn)
+
+    def on_closed(self, now: float, conn: int, why: str) -> None:
+        """A link ended, or a dial found nobody."""
+        self._turn(now, self.core.on_closed, conn, why)
+
+    def on_frame(self, now: float, conn: int, frame: frames.Frame) -> None:
+        """A frame arrived; its payload is not kept."""
+        try:
+            if frame.names_crc != self._names_crc:
+                raise ProtocolError("the peer is of another cluster or group", code="names")
+            message = messages.decode(frame)
+        except ProtocolError as error:
+            if not self._crashed:
+                self._outside.event("odd-frame", "warning", conn=conn, why=str(error))
+                self._outside.close(conn, str(error))
+                self._turn(now, self.core.on_closed, conn, str(error))
+            return
+        self._turn(now, self.core.on_message, conn, message, brief=True)
+
+    def on_answer(self, now: float, call_id: int, answer: object) -> None:
+        """The register answered with a map; anything else says that nobody knows."""
+        known = cast("Mapping[str, object]", answer) if isinstance(answer, Mapping) else None
+        self._turn(now, self.core.on_answer, call_id, known)
+
+    def on_group_state(self, now: float, state: Mapping[str, object]) -> None:
+        """The register's state as a watch or a poll brought it."""
+        self._turn(now, self.core.on_group_state, state)
+
+    def on_tick(self, now: float) -> None:
+        """A deadline passed."""
+        for kind, (due, command) in list(self._again.items()):
+            if now >= due:
+                del self._again[kind]
+                self._turn(now, self._once_more, command)
+        self._turn(now, self.core.on_tick)
+
+    def _once_more(self, now: float, command: commands.Command) -> None:
+        self.core.context.do(command)
+
+    def on_job(self, now: float, job: Job, error: Exception | None) -> None:
+        """A job left its thread."""
+        self._turn(now, self._finish, job, error)
+
+    def enter(self, now: float) -> None:
+        """Somebody looks into the queues: what is confirmed is entered now, not a little later."""
+        if self.store.dispatched < self.store.confirm:
+            self.jobs.patient = False
+            self._turn(now, self._drain)
+
+    def next_deadline(self) -> float | None:
+        """Return when `on_tick` is due; None for never."""
+        if self._crashed:
+            return None
+        due = min(self.jobs.next_deadline(self._now), self.retention.next_deadline())
+        core = self.core.next_deadline()
+        if core is not None and core < due:
+            due = core
+        for at, _ in self._again.values():
+            due = min(due, at)
+        return due
+
+    def _turn(
+        self, now: float, event: Callable[..., None], *args: object, brief: bool = False
+    ) -> None:
+        """Hand an event to the core, do what it wants; what the store needs may wait: ``brief``."""
+        if self._crashed:
+            return
+        self._now = now
+        try:
+            try:
+                event(now, *args)
+                self._drain(now, brief=brief)
+            except CorruptionError:
+                if self.store.damage is None:
+                    raise
+            if self.store.damage is not None and self.core.context.damage is None:
+                self.core.on_damage(now, self.store.damage.what)
+                self._drain(now)
+        except CorruptionError as error:
+            self._crash(f"the log: {error}")
+        except AssertionError as error:
+            self._crash(f"an invariant is broken: {error}")
+        except DiskError as error:
+            self._crash(f"the disk: {error}")
+
+    def _drain(self, now: float, *, brief: bool = False) -> None:
+        if self._running:
+            return  # a reply called us: the loop below goes on with what it wanted
+        self._running = True
+        try:
+            self._carry_out(now)
+            while not self._crashed and self.jobs.commit(now):
+                self.core.on_appended(now)
+                self._carry_out(now)
+            if self._crashed:
+                return
+            self._outside.push()
+            if not (brief and self.jobs.may_wait(now)):
+                self._look_after(now)
+                self._carry_out(now)
+        finally:
+            self._running = False
+            self._outgoing.clear()
+
+    def _carry_out(self, now: float) -> None:
+        """Carry out the core's orders, then give it their answers, until neither is left."""
+        out, answers, do = self.core.context.out, self._answers, self._do
+        while not self._crashed:
+            if out:
+                command = out.popleft()
+                do[type(command)](now, command)
+            elif answers:
+                answers.popleft()()
+            else:
+                return
+
+    def _look_after(self, now: float) -> None:
+        self.jobs.work(now)
+        self.retention.work(now)
+        if (full := self.jobs.dispatch(now, self._wall_ms())) is not None:
+            self._outside.event("dispatch-waits", "alarm", what=full)
+        for damage in self.store.reads.refused_batches():
+            facts = {"file": damage.file, "offset": damage.offset, "what": damage.what}
+            self._outside.event("only-copy-damaged", "alarm", **facts)
+        for note in self.store.reads.index_notes():
+            self._outside.event("index-mended", "alarm", what=note)
+
+    def _crash(self, why: str) -> None:
+        self._crashed = True
+        self._outside.event("crash", "alarm", why=why)
+        self._outside.crash(why)
+
+    # -- clients
+
+    def append(
+        self,
+        now: float,
+        sections: Sequence[Section],
+        *,
+        ack: str,
+        deadline: float,
+        reply: Reply,
+    ) -> None:
+        """Append sections and answer once ``ack`` holds.
+
+        Args:
+            now: Clock.
+            sections: Stored each as a whole or not at all; their bytes are not kept.
+            ack: ``written``, ``flushed``, ``replicated`` or ``confirmed``.
+            deadline: When the answer becomes "unknown".
+            reply: Called exactly once.
+        """
+        if ack == WRITTEN and self.core.context.settings.flush_first:
+            ack = FLUSHED  # on such a node nothing weaker is said
+        size = 0
+        for section in sections:
+            size += len(section.data)
+        refused = self._closed() or self.core.admission(ack, size)
+        if refused is not None:
+            reply([refusal(*refused) for _ in sections], None)
+            return
+        self._turn(now, self._append, sections, ack, deadline, size, reply, brief=True)
+
+    def _closed(self) -> tuple[str, str] | None:
+        """Return the refusal of a node that ends or whose log must not be trusted."""
+        if self._crashed:
+            return "not-master", f"{self.node} ends"
+        if self.store.damage is not None:
+            return "not-master", f"{self.node} is quarantined: {self.store.damage.what}"
+        if self.retention.refuses:
+            return "disk-full", f"the disk of {self.node} is too full for writes; reads go on"
+        return None
+
+    def _append(
+        self,
+        now: float,
+        sections: Sequence[Section],
+        ack: str,
+        deadline: float,
+        size: int,
+        reply: Reply,
+    ) -> None:
+        assert self._token is not None
+        append, wall_ms, count = self.store.append, self._wall_ms(), len(sections)
+        results = or_unknown(append, reply, count, self._token, sections, wall_ms=wall_ms)
+        self._written(now, results, ack, deadline, size, reply)
+
+    def control(
+        self,
+        now: float,
+        change: Control,
+        *,
+        deadline: float,
+        reply: Reply,
+    ) -> None:
+        """Append a change of the group's metadata; answered once it is confirmed."""
+        refused = self._closed() or self.core.admission(CONFIRMED, 1024)
+        if refused is not None:
+            reply([refusal(*refused)], None)
+            return
+        self._turn(now, self._control, change, deadline, reply)
+
+    def _control(self, now: float, change: Control, deadline: float, reply: Reply) -> None:
+        assert self._token is not None
+        append, wall_ms = self.store.append_control, self._wall_ms()
+        result = or_unknown(append, reply, 1, self._token, change, wall_ms=wall_ms)
+        self.jobs.commit(now, at_once=True)  # somebody waits, and there are few of them
+        self._written(now, [result], CONFIRMED, deadline, 1024, reply)
+
+    def _written(
+        self,
+        now: float,
+        results: list[SectionResult],
+        ack: str,
+        deadline: float,
+        size: int,
+        reply: Reply,
+    ) -> None:
+        end, stored = 0, False
+        for result in results:
+            if result.outcome is Outcome.STORED:
+                stored = True
+            if result.outcome in (Outcome.STORED, Outcome.DUPLICATE):
+                end = max(end, result.end)
+        self._full = not stored and any(result.code == "disk-full" for result in results)
+        if not end or self._replies.holds(ack, end):
+            if stored:
+                self.core.on_appended(now)
+            self._replies.say(results, ack, end, reply)
+            return
+        if ack == FLUSHED:
+            deadline = min(deadline, now + self.store.settings.flush_timeout_seconds)
+            self.jobs.wanted = max(self.jobs.wanted, end)
+        self._replies.wait(results, ack, reply, end=end, size=size, deadline=deadline)
+        self.core.on_appended(now)
+
+    def transfer(self, now: float, to: str, reply: Done, *, who: str = "") -> None:
+        """Hand the mastership to ``to``; ``ok`` once the register has it."""
+        self._turn(now, self._transfer, self._replies.order(reply), to, who)
+
+    def _transfer(self, now: float, request: int, to: str, who: str) -> None:
+        if self.jobs.commit(now, at_once=True):
+            self.core.on_appended(now)
+        self.core.transfer(now, request, to, who)
+
+    @property
+    def oldest_stranger(self) -> int | None:
+        """The oldest accepted link that has not said HELLO; None when all have."""
+        return self.core.oldest_stranger
+
+    def archived(self, now: float, parts: Sequence[ArchivedPart], reply: Done, by: Claim) -> None:
+        """See `RetentionDriver.archived`."""
+        self._turn(now, self.retention.archived, parts, reply, by)
+
+    def stop(self, now: float, reply: Done) -> None:
+        """Take no new work, answer what is owed, then ``ok``: the store may be closed."""
+        self._turn(now, self.core.stop, self._replies.order(reply))
+
+    def view(self, now: float | None = None) -> RoleView:
+        """Return what this node is; ``now`` makes the ages exact."""
+        at, full = self._now if now is None else now, self._full or self.retention.refuses
+        return role_view(self.core, at, full=full)
+
+    # -- commands: links
+
+    def _do_dial(self, now: float, command: commands.Dial) -> None:
+        self._outside.dial(command.conn, command.peer)
+
+    def _do_close(self, now: float, command: commands.Close) -> None:
+        self._outside.close(command.conn, command.why)
+
+    def _do_coordinate(self, now: float, command: commands.Coordinate) -> None:
+        self._outside.coordinate(command.call, to_wire(command.op))
+
+    def _do_tell(self, now: float, command: commands.Tell) -> None:
+        self._outside.event(command.name, command.level, **command.facts)
+
+    def _do_changed(self, now: float, command: commands.Changed) -> None:
+        self.store.reads.only_copy = is_only_copy(self.core)
+        self._outside.changed()
+
+    def _do_send(self, now: float, command: commands.Send) -> None:
+        self._outside.send(command.conn, messages.encode(command.message, self._names_crc))
+
+    def _do_ship(self, now: float, command: commands.Ship) -> None:
+        append = command.append
+        append.time_ms, end = self._wall_ms(), append.offset
+        if end < self.store.committed:
+            append.entries, append.payload, end = self._outgoing.at(end)
+        self._outside.send(command.conn, messages.encode(append, self._names_crc))
+        self._answers.append(partial(self.core.on_shipped, now, command.conn, append, end))
+
+    def _do_receive(self, now: float, command: commands.Receive) -> None:
+        outcome = self._receive(command.token, command.append)
+        self._answers.append(
+            partial(self.core.on_received, now, command.conn, command.append, outcome)
+        )
+
+    def _receive(self, token: Token, append: messages.Append) -> commands.Received:
+        packed, payload = append.entries, memoryview(append.payload)
+        try:
+            if not self.store.receive_alone(token, packed, payload):
+                self.store.receive(token, messages.unpack_entries(packed), payload)
+        except BadBatch as error:
+            return commands.BatchDamaged(error.start, error.length, error.reason)
+        except DiskFull as error:
+            return commands.NoSpace(str(error))
+        except (ProtocolError, CorruptionError, StaleToken) as error:
+            return commands.NotTaken(str(error))
+        return commands.STORED
+
+    def _do_verify(self, now: float, command: commands.Verify) -> None:
+        what = self._outgoing.damage_at(command.start)
+        self._answers.append(partial(self.core.on_verified, now, command.conn, command.start, what))
+
+    # -- commands: the log
+
+    def _do_confirm(self, now: float, command: commands.Confirm) -> None:
+        self.store.set_confirm(command.offset)
+
+    def _do_rebuild(self, now: float, command: commands.RebuildPending) -> None:
+        self.store.rebuild_pending()
+
+    def _do_registered(self, now: float, command: commands.Registered) -> None:
+        self.store.registered()
+
+    def _do_take(self, now: float, command: commands.TakeToken) -> None:
+        self._token = command.token
+        self.store.take_token(command.token)
+
+    def _do_drop(self, now: float, command: commands.DropToken) -> None:
+        self._token = None
+        self.store.drop_token()
+
+    def _do_epoch(self, now: float, command: commands.AppendEpoch) -> None:
+        end: int | None = None
+        try:
+            end = self.store.append_epoch(
+                command.token,
+                epoch=command.epoch,
+                node=self.node,
+                session=command.session,
+                wall_ms=self._wall_ms(),
+                reason=command.reason,
+                by=command.by,
+            )
+        except DiskFull as error:
+            self._outside.event("disk-full", "alarm", what=str(error))
+        else:
+            self.jobs.wanted = max(self.jobs.wanted, end)
+        self._full = end is None
+        self._answers.append(partial(self.core.on_epoch_appended, now, command.epoch, end))
+
+    def _do_flush(self, now: float, command: commands.Flush) -> None:
+        self.jobs.wanted = max(self.jobs.wanted, self.store.committed)
+
+    def _do_cut(self, now: float, command: commands.Cut) -> None:
+        assert self._token is not None
+        assert self._cutting is None
+        job = self.store.cut_job(self._token, command.to)
+        self._cutting = (job, command)
+        self._outside.run_job(job)
+
+    def _do_seed(self, now: float, command: commands.MakeSeed) -> None:
+        job = self.store.seed_job()
+        self._seeding[job] = command.conn
+        self._outside.run_job(job)
+
+    def _do_begin_again(self, now: float, command: commands.BeginAgain) -> None:
+        assert self._token is not None
+        assert self._cutting is None
+        try:
+            job = self.store.reseed_job(self._token, command.seed)
+        except CorruptionError as error:
+            self._outside.event("seed-damaged", "alarm", what=str(error))
+            self._answers.append(partial(self.core.on_cut, now))
+            return
+        self._cutting = (job, command)
+        self._outside.run_job(job)
+
+    def _do_promise(self, now: float, command: commands.SavePromise) -> None:
+        job = self.store.jobs.save_promise_job(command.promise)
+        self._promising = (job, command.promise)
+        self._outside.run_job(job)
+
+    def _do_quality(self, now: float, command: commands.SetQuality) -> None:
+        self.store.note_quality(command.quality)
+        self.jobs.eager = self.core.context.counts_flushed
+
+    def _do_quarantine(self, now: float, command: commands.Quarantine) -> None:
+        damage = Damage("", command.start, command.length, command.what)
+        self.store.mark_quarantine(damage)
+
+    def _finish(self, now: float, job: Job, error: Exception | None) -> None:
+        """A job came back."""
+        if self._promising is not None and job is self._promising[0]:
+            self._finish_promise(now, error)
+        elif self._cutting is not None and job is self._cutting[0]:
+            self._finish_cut(now, error)
+        elif job in self._seeding:
+            self._finish_seed(now, job, error)
+        else:
+            flushed = self.store.flushed
+            if not self.retention.on_job(now, job, error):
+                self.jobs.on_job(now, job, error)
+            if self.store.flushed > flushed:
+                self.core.on_flushed(now)
+
+    def _finish_promise(self, now: float, error: Exception | None) -> None:
+        assert self._promising is not None
+        (job, promise), self._promising = self._promising, None
+        self.store.jobs.finish(job)
+        if isinstance(error, DiskFull):
+            self._again["promise"] = (now + FULL_SECONDS, commands.SavePromise(promise))
+            return
+        if error is not None:
+            raise error
+        self.core.on_promised(now, promise)
+
+    def _finish_seed(self, now: float, job: Job, error: Exception | None) -> None:
+        conn = self._seeding.pop(job)
+        self.store.jobs.finish(job)
+        data = job.result if isinstance(job.result, bytes) and error is None else None
+        self.core.on_seed(now, conn, data)
+
+    def _finish_cut(self, now: float, error: Exception | None) -> None:
+        assert self._cutting is not None
+        (job, command), self._cutting = self._cutting, None
+        self.store.jobs.finish(job)
+        if isinstance(error, DiskFull):
+            self._again["cut"] = (now + FULL_SECONDS, command)
+            return
+        if error is not None:
+            # A cut that stopped half-way is finished by its intent at the next start.
+            self._crash(f"the cut: {error}")
+            return
+        if job.result is False and isinstance(command, commands.Cut):
+            self._outside.event("cut-without-copy", "alarm", to=command.to)
+        self.core.on_cut(now)

@@ -1,0 +1,84 @@
+"""What goes into one APPEND: whole batches of one file, as views of the log.
+
+The frame for one offset is the same for every slave, so it is built once per turn;
+`OutgoingBatches.clear` ends the turn, because a view must not outlive the file it maps.
+
+Units: bytes. Not here: who gets it, and the fields around it (``leading``).
+Rules: docs/protocol.md R42, R44.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from replication.core import messages
+from replication.settings import FRAME_BYTES_MAX
+from storage import Store
+from twinlog import kernels
+from twinlog.format.batch_index import KIND_FILLER, BatchEntry
+
+FILLER_BYTES = 8
+"""What travels of a filler; the rest is zero."""
+
+FrameBatches = tuple[bytes, memoryview | bytes, int]
+"""Packed entries, bytes, end."""
+
+
+def one_file(entries: Sequence[BatchEntry], segment_size: int) -> Sequence[BatchEntry]:
+    """Return the first entries that lie in one file: their bytes are one view."""
+    file = entries[0].start // segment_size
+    for at, entry in enumerate(entries):
+        if entry.start // segment_size != file:
+            return entries[:at]
+    return entries
+
+
+class OutgoingBatches:
+    """See the module."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._held: tuple[int, int, FrameBatches] | None = None
+
+    def at(self, start: int) -> FrameBatches:
+        """Return what one frame carries from border ``start``, which is below the end."""
+        store = self._store
+        end = store.committed
+        held = self._held
+        if held is not None and held[0] == start and held[1] == end:
+            return held[2]
+        if end - start <= FRAME_BYTES_MAX and (batch := store.lone_batch(start)) is not None:
+            lone: FrameBatches = batch[0][: messages.ENTRY.size], batch[1], end
+            self._held = (start, end, lone)
+            return lone
+        entries = one_file(
+            store.entries(start, max_bytes=FRAME_BYTES_MAX), store.settings.segment_size
+        )
+        last = entries[-1]
+        stop = last.start + covered(last)
+        batches = (
+            messages.pack_entries(entries),
+            store.view(start, stop),
+            last.start + last.length,
+        )
+        self._held = (start, end, batches)
+        return batches
+
+    def clear(self) -> None:
+        """Let the views go."""
+        self._held = None
+
+    def damage_at(self, start: int) -> str | None:
+        """Return what is wrong with our own batch at ``start``; None when it is good."""
+        store = self._store
+        if store.border_at_or_below(start) != start or start >= store.committed:
+            return "no batch begins there"
+        entry = store.entries(start, max_bytes=1)[0]
+        if kernels.crc32c(store.view(start, start + covered(entry))) == entry.crc:
+            return None
+        return "its bytes do not have its CRC"
+
+
+def covered(entry: BatchEntry) -> int:
+    """Return how many bytes of a batch travel and are covered by its CRC."""
+    return FILLER_BYTES if entry.kind == KIND_FILLER else entry.length

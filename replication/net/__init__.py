@@ -1,0 +1,1 @@
+"""Sockets: framed streams and readiness, for slaves, clients and the coordinator."""

@@ -1,0 +1,1 @@
+"""Writing the log: a master's appends, a slave's received batches."""

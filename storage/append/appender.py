@@ -1,0 +1,545 @@
+"""The master's way into the log: sections are checked, numbered, stamped, and become batches.
+
+A turn takes all sections that have arrived. Those that are out of the ordinary in nothing are
+judged, copied beyond the end, numbered, stamped and taken into the batch's CRC by one kernel call
+for many. Anything else is judged before a byte of it is placed: topic, producer's sequence, every
+record; then it is copied, numbered and stamped. When the batch is full or the turn is over, the
+batch's CRC, which is one of the stored bytes, and its entry are written. A section is never
+divided.
+
+The pending layer lives here: next queue offsets and producers' sections beyond the dispatcher. It
+is the master's only; `rebuild` makes it at promotion by scanning, `forget` drops it.
+
+Not here: the change to the next file (`storage.append.file_heads`); who may append (`storage.store`
+checks the token), when it is confirmed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from storage.append.file_heads import FileHeads
+from storage.errors import DiskFull
+from storage.log.commit_log import CommitLog
+from storage.log.epoch_history import EpochRecord
+from storage.log.stretches import STRETCH_MAX
+from storage.queues.light_queues import (
+    QUEUES_MAX,
+    LightRefused,
+    Share,
+    light_runs,
+    shares,
+    write_offset,
+)
+from storage.queues.names import topic_refusal
+from storage.queues.queues import ConsumeQueues
+from storage.settings import StoreSettings
+from storage.state.controls import Control, encode_control
+from storage.state.dispatcher import enter_sections, scan
+from storage.state.layers import Layers
+from storage.state.producers import LINES_MAX, Done, Key, Line, Producers, Verdict, judge
+from storage.state.sections import Outcome, Section, SectionResult, digest_of, refused
+from storage.state.sequences import first_sequence, marks_of, sequence_text
+from twinlog import kernels
+from twinlog.format import record
+from twinlog.format.batch_index import KIND_RECORDS, BatchEntry
+from twinlog.format.record import pack_host
+from twinlog.format.system_topics import SYSTEM_TOPIC_META
+from twinlog.kernels.codes import LIGHT
+from twinlog.kernels.single import Placing
+
+BLANK_SIZE = 8
+RUN_MAX = 64
+"""So many sections are placed by one kernel call at most."""
+DISK_FULL = "the disk is full: nothing was stored, reads go on"
+
+
+@dataclass(slots=True)
+class _Turn:
+    """What one append has placed and not yet entered.
+
+    The batch under way begins at ``start``; ``crc`` is that of its bytes below ``covered``.
+    Sections that end at or below ``limit`` need no room to be made.
+    """
+
+    results: list[SectionResult | None]
+    entries: list[BatchEntry] = field(default_factory=list[BatchEntry])
+    start: int = 0
+    cursor: int = 0
+    covered: int = 0
+    crc: int = 0
+    limit: int = 0
+    count: int = 0
+    undo: list[tuple[Key, Line | None]] = field(default_factory=list[tuple[Key, Line | None]])
+    numbers: list[tuple[tuple[str, int], int]] = field(
+        default_factory=list[tuple[tuple[str, int], int]]
+    )
+    members: list[int] = field(default_factory=list[int])
+    failures: int = 0
+
+    def begin(self, at: int) -> None:
+        """Begin a batch there."""
+        self.start = self.cursor = self.covered = at
+        self.crc = self.count = self.limit = 0
+
+
+class Appender:
+    """Appends to the log of a master; see the module's text."""
+
+    def __init__(
+        self,
+        log: CommitLog,
+        settings: StoreSettings,
+        layers: Layers,
+        queues: ConsumeQueues,
+        producers: Producers,
+    ) -> None:
+        self._log = log
+        self._settings = settings
+        self._layers = layers
+        self._queues = queues
+        self._producers = producers
+        self._numbers: dict[tuple[str, int], int] = {}
+        self._host = pack_host(settings.store_host)
+        self._family = 6 if len(self._host) == 20 else 4
+        self._heads = FileHeads(log, settings, self._numbers, self.next_number)
+        self._length_max = settings.batch_length_max
+        self._limits = (settings.message_size_max, self._family)
+        self._joined_max = min(settings.batch_size_max, settings.batch_length_max)
+
+    # -- the pending layer
+
+    def forget(self) -> None:
+        """Drop the pending layer and the right to open files; `rebuild` makes it again."""
+        self._numbers.clear()
+        self._producers.forget_pending()
+        self._heads.forget()
+
+    def rebuild(self, start: int) -> None:
+        """Make the pending layer from the batches between ``start`` and the end."""
+        self._numbers.clear()
+        self._producers.forget_pending()
+        segments, at, batched = self._log.segments, start, self._layers.batched()
+        while at < self._log.end:
+            segment = segments.at(at)
+            end = segments.border_at_or_below(min(at + STRETCH_MAX, segment.end, self._log.end))
+            if end <= at:
+                end = segment.index.span(segment.index.find(at))[1]
+            gathered, view = scan(segments, at, end, batched)
+            for name, queue, first, entries in gathered.entries:
+                self._numbers[name.decode(), queue] = first + len(entries) // 20
+            for name, queue, _, behind, _ in gathered.units:
+                self._numbers[name.decode(), queue] = behind
+            sequences, lights = marks_of(view)
+            for light, first, entries in light_runs(view, at, lights):
+                self._numbers[light, 0] = first + len(entries) // 20
+            enter_sections(self._producers, view, at, gathered, marks=sequences, confirmed=False)
+            at = end
+
+    def next_number(self, topic: str, queue: int) -> int:
+        """Return the queue offset of the next record of a queue."""
+        found = self._numbers.get((topic, queue))
+        return found if found is not None else self._queues.end(topic, queue)
+
+    def open_epoch(self, value: EpochRecord, wall_ms: int) -> None:
+        """Append the record that opens an epoch; from now on this appender may begin files.
+
+        Raises:
+            DiskFull: Nothing was appended.
+        """
+        self._heads.open_epoch(value, wall_ms)
+
+    # -- sections
+
+    def append(
+        self, sections: Sequence[Section], wall_ms: int, *, system: bool = False
+    ) -> list[SectionResult]:
+        """Append what may be appended; one result for each section, in order.
+
+        With ``system`` the sections are the store's own and may name its topics.
+        """
+        log = self._log
+        log.timestamp = max(log.timestamp, wall_ms)
+        if len(sections) == 1 and not system:
+            result = self._alone(sections[0])
+            if result is not None:
+                return [result]
+        turn = _Turn([None] * len(sections))
+        turn.begin(log.tail)
+        self._set_limit(turn)
+        number, many = 0, 0 if system else RUN_MAX
+        while number < len(sections):
+            placed = self._run(turn, number, sections[number : number + many]) if many else 0
+            number += placed
+            if placed or number == len(sections):
+                continue
+            many = min(many, 1)  # what is out of the ordinary seldom comes alone
+            try:
+                turn.results[number] = self._one(turn, number, sections[number], system)
+            except DiskFull:
+                self._abandon(turn)
+                turn.results[number] = refused("disk-full", DISK_FULL)
+            number += 1
+        self._finish(turn)
+        return [result for result in turn.results if result is not None]
+
+    def _alone(self, section: Section) -> SectionResult | None:
+        """Append a section that is all of its turn and out of the ordinary in nothing.
+
+        Anything else, and whatever may be wrong with it, goes the general way: None. What is noted
+        of it is noted once its entry is written, so there is nothing to take back.
+        """
+        log, topic, queue = self._log, section.topic, section.queue
+        known = self._layers.confirmed.topics.get(topic)
+        length = len(section.data)
+        if known is None or known.batch or not 0 <= queue < known.queues:
+            return None
+        if not 0 < length <= self._length_max:
+            return None
+        key, mark = (section.producer, topic, queue), None
+        if section.producer:
+            if not self._producers.follows(key, section.producer_epoch, section.sequence):
+                return None
+            mark = sequence_text(section)
+        at, room = log.end, log.place_alone(length, BLANK_SIZE)
+        changes = room is None
+        if room is None:  # judged beside the log: what is refused changes no file
+            at, room = self._heads.behind_next(length + BLANK_SIZE), memoryview(bytearray(length))
+            if at < 0:
+                return None
+        first = self.next_number(topic, queue)
+        made = kernels.place_section(
+            section.data, section.count, topic.encode(), queue, mark, self._limits,
+            room, (at, first, log.timestamp, self._host), (log.history.last, log.flushed),
+        )  # fmt: skip
+        if made is None:
+            return None
+        digest, entry = made
+        try:
+            if changes and not self._change(at, room):
+                return None
+            log.add_one(entry, length, "log.append")
+        except DiskFull:
+            return refused("disk-full", DISK_FULL)
+        self._numbers[topic, queue] = first + section.count
+        if section.producer:
+            done = Done(section.sequence, section.count, first, at, at + length, digest)
+            self._producers.append(key, section.producer_epoch, done)
+        return SectionResult(Outcome.STORED, first, at, at + length)
+
+    def _change(self, at: int, data: memoryview) -> bool:
+        """Begin the next file and put a section after its head, if that is ``at``."""
+        log = self._log
+        self._heads.change()
+        if log.end != at:
+            return False
+        log.window(at, len(data))[:] = data
+        return True
+
+    def _run(self, turn: _Turn, number: int, sections: Sequence[Section]) -> int:
+        """Place the first sections that are out of the ordinary in nothing; returns how many.
+
+        They are those of the turn from ``number`` on. Where the batch is full they begin the next.
+        """
+        log, at, limit = self._log, turn.cursor, turn.limit
+        behind = at + len(sections[0].data)
+        full = turn.count > 0 and behind - turn.start > self._joined_max
+        if full:
+            limit = min(at + self._joined_max, log.reach() - BLANK_SIZE)
+        rows, keys = self._ordinary(sections, limit - at)
+        if not rows:
+            return 0
+        if turn.covered != at:
+            self._cover(turn)
+        digests, crc = kernels.place_sections(
+            rows, self._limits, log.window(at, sum([len(row[0]) for row in rows])),
+            (at, log.timestamp, self._host), 0 if full else turn.crc,
+        )  # fmt: skip
+        if not digests:
+            return 0
+        if full:
+            self._close(turn)
+            self._set_limit(turn)
+        numbers, end = self._numbers, at
+        for digest, key, row, section in zip(digests, keys, rows, sections, strict=False):
+            count, first, begin = section.count, row[5], end
+            end += len(row[0])
+            place = key[1:]
+            turn.numbers.append((place, numbers.get(place, -1)))
+            numbers[place] = first + count
+            turn.count += count
+            if section.producer:
+                done = Done(section.sequence, count, first, begin, end, digest)
+                turn.undo.append((key, self._producers.append(key, section.producer_epoch, done)))
+            turn.members.append(number)
+            turn.results[number] = SectionResult(Outcome.STORED, first, begin, end)
+            number += 1
+        turn.cursor = turn.covered = end
+        turn.crc = crc
+        return len(digests)
+
+    def _ordinary(self, sections: Sequence[Section], room: int) -> tuple[list[Placing], list[Key]]:
+        """Return the first sections that may pass, as far as can be told without their records.
+
+        One of a producer and queue that came before is judged once that one is noted.
+        """
+        topics, lines = self._layers.confirmed.topics, self._producers
+        rows: list[Placing] = []
+        keys: list[Key] = []
+        following: dict[tuple[str, int], int] = {}
+        for section in sections:
+            topic, queue, data, mark = section.topic, section.queue, section.data, None
+            known = topics.get(topic)
+            room -= len(data)
+            if known is None or known.batch or not 0 <= queue < known.queues or room < 0:
+                break
+            key = section.producer, topic, queue
+            if section.producer:
+                follows = lines.follows(key, section.producer_epoch, section.sequence)
+                if key in keys or not follows:
+                    break
+                mark = sequence_text(section)
+            place = topic, queue
+            first = following.get(place, -1)
+            if first < 0:
+                first = self.next_number(topic, queue)
+            following[place] = first + section.count
+            rows.append((data, section.count, topic.encode(), queue, mark, first))
+            keys.append(key)
+        return rows, keys
+
+    def append_control(self, change: Control, wall_ms: int) -> SectionResult:
+        """Append a control record, as a batch of its own."""
+        refusal = change.refusal(self._layers)
+        if refusal is not None:
+            return refused(*refusal)
+        if change.topic is not None:
+            existing = self._layers.existing(change.topic.name)
+            if existing is not None:
+                return SectionResult(Outcome.DUPLICATE, end=existing[1])
+        data = record.encode(
+            SYSTEM_TOPIC_META, 0, encode_control(change), born_timestamp=wall_ms,
+            born_host=self._settings.store_host, store_host=self._settings.store_host,
+        )  # fmt: skip
+        section = Section(SYSTEM_TOPIC_META, 0, 1, data)
+        result = self.append([section], wall_ms, system=True)[0]
+        if result.outcome is Outcome.STORED:
+            self._layers.append(result.end, change)
+            change.forget(self._producers, result.log_offset, confirmed=False)
+        return result
+
+    def _one(
+        self, turn: _Turn, number: int, section: Section, system: bool
+    ) -> SectionResult | None:
+        """Place one section; returns its result, or a first one that may still be taken back."""
+        shared: Sequence[Share] = ()
+        refusal = self._refusal(section, system)
+        if isinstance(refusal, SectionResult):
+            return refusal
+        if refusal is not None:
+            shared = refusal
+        length = len(section.data)
+        key = (section.producer, section.topic, section.queue)
+        digest = 0
+        if section.producer:
+            digest = digest_of(section.data, 0, length)
+            repeated = self._judge(section, key, digest)
+            if repeated is not None:
+                return repeated
+        failures = turn.failures
+        self._make_room(turn, length)
+        if section.producer and turn.failures != failures:  # the section before this one is gone
+            repeated = self._judge(section, key, digest)
+            if repeated is not None:
+                return repeated
+        at, first = turn.cursor, self.next_number(section.topic, section.queue)
+        view = self._log.place(at, length)
+        view[:] = section.data
+        messages = kernels.patch_section(
+            view, 0, length, log_offset=at, queue_offset=first,
+            store_timestamp=self._log.timestamp, store_host=self._host,
+        )  # fmt: skip
+        turn.cursor += length
+        turn.count += section.count
+        place = (section.topic, section.queue)
+        turn.numbers.append((place, self._numbers.get(place, -1)))
+        self._numbers[place] = first + messages
+        for share in shared:
+            self._number_light(turn, view, share)
+        if section.producer:
+            done = Done(section.sequence, section.count, first, at, at + length, digest)
+            before = self._producers.append(key, section.producer_epoch, done)
+            turn.undo.append((key, before))
+        turn.members.append(number)
+        return SectionResult(Outcome.STORED, first, at, at + length)
+
+    def _number_light(self, turn: _Turn, view: memoryview, share: Share) -> None:
+        """Give a record its offset in each of its light queues, and write it into the record."""
+        for name, place in zip(share.names, share.places, strict=True):
+            number = self.next_number(name, 0)
+            write_offset(view, place, number)
+            turn.numbers.append(((name, 0), self._numbers.get((name, 0), -1)))
+            self._numbers[name, 0] = number + 1
+
+    def _shares(self, section: Section, first: int) -> SectionResult | list[Share]:
+        """Return the light queues of a section's records, or why it may not go there."""
+        try:
+            found = shares(memoryview(section.data), first)
+        except LightRefused as error:
+            return refused("light-queues", str(error))
+        fresh = {n for share in found for n in share.names if not self.next_number(n, 0)}
+        if fresh and self._queues.light + len(fresh) > QUEUES_MAX:
+            return refused("light-queues", f"a store has at most {QUEUES_MAX} light queues")
+        return found
+
+    def _refusal(self, section: Section, system: bool) -> SectionResult | list[Share] | None:
+        """Return why a section is refused, or the light queues it goes to besides, if any."""
+        topic = self._layers.confirmed.topics.get(section.topic)
+        queues = topic.queues if topic is not None else 1
+        if topic is None and not system:
+            return self._no_topic(section.topic)
+        if not 0 <= section.queue < queues:
+            text = f"topic {section.topic} has queues 0 to {queues - 1}, not {section.queue}"
+            return refused("unknown-queue", text)
+        length, most = len(section.data), self._length_max
+        if length > most:
+            return refused("too-large", f"a section of {length} bytes, at most {most} fit")
+        if section.count <= 0:
+            return refused("count", "a section without records")
+        found = kernels.check_section(
+            section.data, 0, length, section.count, section.topic.encode(), section.queue,
+            body_max=self._settings.message_size_max, family=self._family,
+            inner=topic is not None and topic.batch,
+        )  # fmt: skip
+        light = found[0] if found is not None and found[1] == LIGHT else -1
+        if found is not None and light < 0:
+            record, code = found
+            text = f"record {record}: {kernels.EXPLANATIONS[code]}"
+            return refused(kernels.REFUSALS[code], text, record)
+        named = first_sequence(section.data)
+        if named != (sequence_text(section) if section.producer else None):
+            return refused("sequence", "TL_SEQ of the first record is not the request's", 0)
+        if light >= 0 and topic is not None and topic.batch:
+            text = f"record {light}: messages of a batch topic go to no light queue"
+            return refused("light-queues", text, light)
+        return self._shares(section, light) if light >= 0 else None
+
+    def _no_topic(self, name: str) -> SectionResult:
+        reason = topic_refusal(name)
+        if reason is not None:
+            return refused("topic", reason)
+        if self._layers.existing(name) is not None:
+            return refused("busy", f"topic {name} exists and is not confirmed yet")
+        text = f"topic {name} does not exist; twinlog topic create {name}"
+        return refused("unknown-topic", text)
+
+    def _judge(self, section: Section, key: Key, digest: int) -> SectionResult | None:
+        line = self._producers.line(key)
+        verdict, done = judge(line, section.producer_epoch, section.sequence, section.count, digest)
+        match verdict:
+            case Verdict.NEXT if line is None and self._producers.full:
+                text = f"{LINES_MAX} producers wrote lately; there is room again in a few minutes"
+                return refused("busy", text)
+            case Verdict.NEXT:
+                return None
+            case Verdict.DUPLICATE if done is not None:
+                return SectionResult(
+                    Outcome.DUPLICATE, done.queue_offset, done.log_offset, done.end
+                )
+            case Verdict.DUPLICATE:
+                # Where it lies is forgotten, but it lies before the oldest that is known: once
+                # the log is confirmed up to there, so is the section.
+                return SectionResult(Outcome.DUPLICATE, end=line.done[0].log_offset if line else 0)
+            case Verdict.ANOTHER:
+                return refused(verdict.value, "this sequence was stored with other records")
+            case Verdict.OUT_OF_ORDER:
+                text = "the sequence does not follow the last one; resend in order"
+                return refused(verdict.value, text)
+            case Verdict.UNKNOWN:
+                text = (
+                    "nothing is known of this producer: it was forgotten after a long pause, "
+                    "and what it sent earlier may be stored"
+                )
+                return refused(verdict.value, text)
+            case Verdict.OUT_OF_DATE:
+                return refused(verdict.value, "a newer start of this producer has written")
+
+    # -- batches
+
+    def _make_room(self, turn: _Turn, length: int) -> None:
+        """Close the batch when the section would make it too large; roll when the file is full."""
+        log = self._log
+        if turn.count and turn.cursor + length - turn.start > self._joined_max:
+            self._close(turn)
+        last = log.segments.last
+        fits = last is not None and turn.cursor + length + BLANK_SIZE <= last.end
+        if not fits or log.file_is_new:
+            self._finish(turn)
+            self._heads.change()
+            turn.begin(log.tail)
+        if not log.has_place(turn.cursor + length):
+            self._finish(turn)
+            log.pass_pool("log.commit")
+            turn.begin(log.tail)
+        self._set_limit(turn)
+
+    def _set_limit(self, turn: _Turn) -> None:
+        most = turn.start + self._joined_max
+        turn.limit = min(most, self._log.reach() - BLANK_SIZE)
+
+    def _cover(self, turn: _Turn) -> None:
+        """Take what was placed since into the CRC of the batch."""
+        at, length = turn.covered, turn.cursor - turn.covered
+        if length:
+            turn.crc = kernels.crc32c(self._log.place(at, length), turn.crc)
+            turn.covered += length
+
+    def _close(self, turn: _Turn) -> None:
+        """Make an entry of what was placed since the last one."""
+        if not turn.count:
+            return
+        log, length = self._log, turn.cursor - turn.start
+        self._cover(turn)
+        entry = BatchEntry(
+            turn.start, length, turn.count, log.history.last, turn.crc, log.timestamp, KIND_RECORDS,
+            log.flushed,
+        )  # fmt: skip
+        turn.entries.append(entry)
+        turn.begin(turn.cursor)
+
+    def _finish(self, turn: _Turn) -> None:
+        """Write the entries of the turn; from now on its sections are in the log."""
+        self._close(turn)
+        try:
+            self._log.enter(turn.entries, "log.append")
+        except DiskFull:
+            self._abandon(turn)
+        turn.entries.clear()
+        turn.members.clear()
+        turn.undo.clear()
+        turn.numbers.clear()
+
+    def _abandon(self, turn: _Turn) -> None:
+        """Take back what has no entry: bytes, numbers, producers' sections, results."""
+        turn.failures += 1
+        self._log.wipe("log.append")
+        for key, before in reversed(turn.undo):
+            self._producers.restore(key, before)
+        for place, number in reversed(turn.numbers):
+            if number < 0:
+                self._numbers.pop(place, None)
+            else:
+                self._numbers[place] = number
+        for member in turn.members:
+            turn.results[member] = refused("disk-full", DISK_FULL)
+        for number, result in enumerate(turn.results):
+            if result is None or result.outcome is not Outcome.DUPLICATE:
+                continue
+            if result.end > self._log.tail:  # it repeats what is taken back
+                turn.results[number] = refused("disk-full", DISK_FULL)
+        turn.entries.clear()
+        turn.members.clear()
+        turn.undo.clear()
+        turn.numbers.clear()
+        turn.begin(self._log.tail)

@@ -1,0 +1,451 @@
+"""Files in memory: the protocol of a mapped file, the real one, and memory that stays.
+
+What a mapping asks of the kernel beyond reading and writing is advice and may be refused without
+harm: pages made present ahead of the writer, pages let go far behind it, huge pages, locked memory.
+
+Facts this rests on (Linux 6.18, ext4, a virtual machine; `benchmarks/fresh_pages.c` measures them):
+
+* a fresh page is dear where the host has to find the memory: 2 to 3 ms of CPU for a MiB, against
+  0.2 ms for memory that this machine has freed a moment ago. How the bytes get in (a touched
+  mapping, faults while copying, ``pwrite``) changes little. So a store that lets go old pages as
+  fast as it asks for new ones costs a tenth;
+* huge pages (MADV_HUGEPAGE on the mapping of a file being written) make touching, cleaning at a
+  flush and unmapping cheaper by a third; but a flush then writes 2 MiB for one dirty byte, so a
+  store whose flushes are waited for does without;
+* POSIX_FADV_DONTNEED passes over pages that a process has mapped: MADV_DONTNEED goes first. Bytes
+  are safe whatever the order: both let go clean pages only.
+
+Not here: names and directories (`storage.disk.disk`), which pages when (`storage.log.page_advice`).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import mmap
+import os
+import socket
+import threading
+from typing import Protocol
+
+from storage.errors import DiskError, disk_error
+
+PAGE = 4096
+_ZERO_BY_HAND_MAX = 64 * 1024
+"""Shorter ranges are cheaper to overwrite than to hand to the file system."""
+_TOUCH_STEP = 4 * 1024 * 1024
+_HUGE_MIN = 4 * 1024 * 1024
+"""Files below this size gain nothing from pages of 2 MiB."""
+_MADV_DONTNEED = 4
+_MADV_HUGEPAGE = 14
+_MADV_NOHUGEPAGE = 15
+_MADV_POPULATE_WRITE = 23
+_FALLOC_FL_ZERO_RANGE = 0x10
+_NOWAIT = getattr(os, "RWF_NOWAIT", 0)
+_NOT_LENT = frozenset({errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP})
+"""What sendfile says of a file system that lends no pages."""
+LEND_MIN = 64 * 1024
+"""Shorter pieces are copied: cheaper than a call of their own."""
+
+
+class Mapping(Protocol):
+    """A file of fixed length in memory, readable and writable.
+
+    Attributes:
+        buffer: The file's bytes; a view of it stays valid after `close`.
+        size: Bytes.
+    """
+
+    buffer: memoryview
+    size: int
+
+    def flush_range(self, start: int, end: int, op: str) -> None:
+        """Return when bytes ``start..end`` as they were at the call are on the disk."""
+        ...
+
+    def touch(self, start: int, end: int) -> None:
+        """Make the pages of the range present and writable, without changing a byte."""
+        ...
+
+    def release(self, start: int, end: int) -> None:
+        """Let the clean pages of the range go from memory; whole pages, no byte changes."""
+        ...
+
+    def lock(self, start: int, end: int) -> bool:
+        """Keep the pages of the range in memory; False when this process may not."""
+        ...
+
+    def unlock(self, start: int, end: int) -> None:
+        """Take back `lock`; a range that is not locked is none the worse."""
+        ...
+
+    def expect_writes(self, huge: bool) -> None:
+        """Say whether the file is filled now, in pages of 2 MiB where the system has them."""
+        ...
+
+    def zero(self, start: int, end: int, op: str) -> None:
+        """Make the range zeros, in memory and, after a flush, on the disk."""
+        ...
+
+    def read(self, start: int, end: int, op: str) -> bytes:
+        """Return a copy of bytes ``start..end``, read from the file: no page of ours is touched.
+
+        For bytes that may have to come from the disk: a page fault would keep every other thread
+        waiting, and one that meets an error of the disk ends the process. After `retire`, too.
+
+        Raises:
+            DiskError: They cannot be read, or the mapping was closed.
+        """
+        ...
+
+    def read_now(self, start: int, into: memoryview) -> bool:
+        """Fill ``into`` with the bytes from ``start`` on, if all of them are in memory.
+
+        False: some have to come from the disk, or the system cannot tell; ``into`` may be half
+        filled. Never waits for the disk.
+        """
+        ...
+
+    def expect_reads(self, start: int, end: int) -> None:
+        """Have the system bring the range into memory meanwhile; may be refused without harm."""
+        ...
+
+    def send(self, to: int, start: int, end: int) -> int:
+        """Give the socket of a descriptor bytes ``start..end``; return how many it took.
+
+        The system lends it the pages where it can, instead of copying them: what is written there
+        before the peer has taken them is what the peer gets.
+
+        Raises:
+            BlockingIOError: The socket takes nothing now.
+            OSError: The socket's error, or the disk's.
+            DiskError: The mapping was closed, or its file cannot be lent: send a copy.
+        """
+        ...
+
+    def retire(self) -> None:
+        """Give no views any more; `read` and `erase` still reach the file until `close`."""
+        ...
+
+    def erase(self, op: str) -> None:
+        """Overwrite the file with zeros, durably, whatever its name is by now; after `retire`.
+
+        Raises:
+            DiskError: Some of it may be overwritten.
+        """
+        ...
+
+    def close(self) -> None:
+        """Let go of the file; views that are still held keep the memory alive."""
+        ...
+
+    def held(self) -> bool:
+        """Whether somebody still holds a view of a mapping that was retired or closed."""
+        ...
+
+
+class Loan:
+    """Bytes of a mapped file on their way to a socket, at least `LEND_MIN`.
+
+    It holds a view of them, so whoever asks `Mapping.held` hears of it until they have been given
+    away. What the socket has taken and the peer has not is still the file's: a file that is erased
+    or cut in that moment shows it zeros, and the answer's CRC, taken before, tells it so. A file
+    that is only removed keeps its bytes until they have left.
+    """
+
+    __slots__ = ("_mapping", "_start", "_view")
+
+    def __init__(self, mapping: Mapping, start: int, view: memoryview) -> None:
+        self._mapping = mapping
+        self._start = start
+        self._view = view
+
+    def __len__(self) -> int:
+        return len(self._view)
+
+    def give(self, sock: socket.socket) -> int:
+        """Give a socket what it takes now, at least a byte; a closed mapping's bytes are copied.
+
+        Raises:
+            OSError: As `Mapping.send`.
+        """
+        start = self._start
+        try:
+            return self._mapping.send(sock.fileno(), start, start + len(self._view))
+        except DiskError:
+            return sock.send(self._view)
+
+    def after(self, count: int) -> Loan | memoryview:
+        """Return what is left when so many bytes have been given."""
+        rest = self._view[count:]
+        return rest if len(rest) < LEND_MIN else Loan(self._mapping, self._start + count, rest)
+
+
+class Memory(Protocol):
+    """Memory of its own, without a file.
+
+    Attributes:
+        buffer: Zeros at first.
+        locked: It stays in memory; False when this process may lock no more.
+    """
+
+    buffer: memoryview
+    locked: bool
+
+
+def _libc() -> ctypes.CDLL | None:
+    try:
+        return ctypes.CDLL(None, use_errno=True)
+    except OSError:
+        return None
+
+
+_LIBC = _libc()
+
+
+def _zero_range(descriptor: int, start: int, length: int) -> bool:
+    """Ask the file system for zeros; False where it has no such call."""
+    call = getattr(_LIBC, "fallocate", None) if _LIBC is not None else None
+    if call is None:
+        return False
+    status = call(
+        ctypes.c_int(descriptor),
+        ctypes.c_int(_FALLOC_FL_ZERO_RANGE),
+        ctypes.c_longlong(start),
+        ctypes.c_longlong(length),
+    )
+    return bool(status == 0)
+
+
+def sync_file_system(descriptor: int) -> bool:
+    """Make everything on a file system durable; False where the C library cannot.
+
+    Raises:
+        OSError: Something of it could not be written.
+    """
+    call = getattr(_LIBC, "syncfs", None) if _LIBC is not None else None
+    if call is None:
+        return False
+    if call(ctypes.c_int(descriptor)):
+        raise OSError(ctypes.get_errno() or errno.EIO, "syncfs")
+    return True
+
+
+def _memory_call(name: str, area: mmap.mmap, start: int, length: int, *more: int) -> bool:
+    """Call the C library on a part of a mapping; False when it is missing or says no."""
+    call = getattr(_LIBC, name, None) if _LIBC is not None else None
+    if call is None or area.closed:
+        return False
+    first = ctypes.c_char.from_buffer(area, start)
+    address = ctypes.c_void_p(ctypes.addressof(first))
+    status = call(address, ctypes.c_size_t(length), *(ctypes.c_int(value) for value in more))
+    return bool(status == 0)
+
+
+class RealMemory:
+    """Anonymous memory, locked where the limit RLIMIT_MEMLOCK allows it."""
+
+    def __init__(self, size: int) -> None:
+        self._map = mmap.mmap(-1, size)
+        self.buffer = memoryview(self._map)
+        self.locked = _memory_call("mlock", self._map, 0, size)
+
+
+class RealMapping:
+    """A mapped file and its descriptor, which outlives `close` until a running flush returns."""
+
+    def __init__(self, path: str, descriptor: int, size: int) -> None:
+        self.path = path
+        self.size = size
+        self._descriptor = descriptor
+        self._map = mmap.mmap(descriptor, size)
+        self.buffer = memoryview(self._map)
+        self._users = 1
+        self._closed = False
+        self._guard = threading.Lock()
+
+    def _enter(self) -> int:
+        with self._guard:
+            if self._users == 0:
+                raise DiskError("mapping.use", self.path, errno.EBADF)
+            self._users += 1
+            return self._descriptor
+
+    def _leave(self) -> None:
+        with self._guard:
+            self._users -= 1
+            if self._users:
+                return
+        os.close(self._descriptor)
+
+    def flush_range(self, start: int, end: int, op: str) -> None:
+        """See `Mapping`. Flushes the whole file: there is no call for a part that also waits."""
+        if start >= end:
+            return
+        descriptor = self._enter()
+        try:
+            os.fdatasync(descriptor) if hasattr(os, "fdatasync") else os.fsync(descriptor)
+        except OSError as error:
+            raise disk_error(op, self.path, error) from None
+        finally:
+            self._leave()
+
+    def touch(self, start: int, end: int) -> None:
+        """See `Mapping`. Advice only: a kernel before 5.14 gets plain reads."""
+        buffer = self.buffer  # a cut may close us meanwhile: its pages stay
+        start -= start % PAGE
+        end = min(end, len(buffer))
+        for at in range(start, end, _TOUCH_STEP):
+            length = min(_TOUCH_STEP, end - at)
+            if not self._populate(at, length):
+                for page in range(at, at + length, PAGE):
+                    _ = buffer[page]
+
+    def _populate(self, start: int, length: int) -> bool:
+        return _memory_call("madvise", self._map, start, length, _MADV_POPULATE_WRITE)
+
+    def release(self, start: int, end: int) -> None:
+        """See `Mapping`."""
+        start += -start % PAGE
+        end -= end % PAGE
+        if start >= end:
+            return
+        try:
+            descriptor = self._enter()
+        except DiskError:
+            return  # a cut has closed us: the file is gone, and its pages with it
+        try:
+            _memory_call("madvise", self._map, start, end - start, _MADV_DONTNEED)
+            if hasattr(os, "posix_fadvise"):
+                os.posix_fadvise(descriptor, start, end - start, os.POSIX_FADV_DONTNEED)
+        except OSError:
+            return  # advice that was not taken
+        finally:
+            self._leave()
+
+    def lock(self, start: int, end: int) -> bool:
+        """See `Mapping`."""
+        start -= start % PAGE
+        return start >= end or _memory_call("mlock", self._map, start, end - start)
+
+    def unlock(self, start: int, end: int) -> None:
+        """See `Mapping`."""
+        start -= start % PAGE
+        if start < end:
+            _memory_call("munlock", self._map, start, end - start)
+
+    def expect_writes(self, huge: bool) -> None:
+        """See `Mapping`."""
+        if self.size >= _HUGE_MIN:
+            advice = _MADV_HUGEPAGE if huge else _MADV_NOHUGEPAGE
+            _memory_call("madvise", self._map, 0, self.size, advice)
+
+    def zero(self, start: int, end: int, op: str) -> None:
+        """See `Mapping`."""
+        if start >= end:
+            return
+        descriptor = self._enter()
+        try:
+            long = end - start > _ZERO_BY_HAND_MAX
+            if not long or not _zero_range(descriptor, start, end - start):
+                for at in range(start, end, _TOUCH_STEP):
+                    stop = min(at + _TOUCH_STEP, end)
+                    self.buffer[at:stop] = bytes(stop - at)
+        finally:
+            self._leave()
+
+    def read(self, start: int, end: int, op: str) -> bytes:
+        """See `Mapping`."""
+        descriptor = self._enter()
+        try:
+            data = os.pread(descriptor, end - start, start)
+            while 0 < len(data) < end - start:  # a signal, or more than one call gives
+                more = os.pread(descriptor, end - start - len(data), start + len(data))
+                if not more:
+                    break
+                data += more
+        except OSError as error:
+            raise disk_error(op, self.path, error) from None
+        finally:
+            self._leave()
+        return data
+
+    def read_now(self, start: int, into: memoryview) -> bool:
+        """See `Mapping`."""
+        if not _NOWAIT:
+            return False
+        try:
+            descriptor = self._enter()
+        except DiskError:
+            return False
+        try:
+            return os.preadv(descriptor, [into], start, _NOWAIT) == len(into)
+        except OSError:  # EAGAIN: not in memory; EOPNOTSUPP: the file system cannot tell
+            return False
+        finally:
+            self._leave()
+
+    def expect_reads(self, start: int, end: int) -> None:
+        """See `Mapping`."""
+        if not hasattr(os, "posix_fadvise") or start >= end:
+            return
+        try:
+            descriptor = self._enter()
+        except DiskError:
+            return
+        try:
+            os.posix_fadvise(descriptor, start, end - start, os.POSIX_FADV_WILLNEED)
+        except OSError:
+            return  # advice that was not taken
+        finally:
+            self._leave()
+
+    def send(self, to: int, start: int, end: int) -> int:
+        """See `Mapping`."""
+        descriptor = self._enter()
+        try:
+            count = os.sendfile(to, descriptor, start, end - start)
+        except (OSError, AttributeError) as error:
+            code = error.errno if isinstance(error, OSError) else errno.ENOSYS
+            if code in _NOT_LENT:
+                raise DiskError("mapping.send", self.path, code or errno.ENOSYS) from None
+            raise
+        finally:
+            self._leave()
+        if not count:  # a file that others have cut short
+            raise OSError(errno.EIO, "the file ends too early")
+        return count
+
+    def retire(self) -> None:
+        """See `Mapping`."""
+        self.buffer = memoryview(b"")
+
+    def erase(self, op: str) -> None:
+        """See `Mapping`."""
+        descriptor, zeros = self._enter(), bytes(_TOUCH_STEP)
+        try:
+            at = 0
+            while at < self.size:
+                at += os.pwrite(descriptor, zeros[: self.size - at], at)
+            os.fsync(descriptor)
+        except OSError as error:
+            raise disk_error(op, self.path, error) from None
+        finally:
+            self._leave()
+
+    def close(self) -> None:
+        """See `Mapping`. Calling it twice does nothing."""
+        self.buffer = memoryview(b"")
+        if not self._closed:
+            self._closed = True
+            self._leave()
+
+    def held(self) -> bool:
+        """See `Mapping`. What nobody holds is unmapped by this look."""
+        if self.buffer.nbytes or self._users > (not self._closed):
+            return True
+        try:
+            self._map.close()
+        except BufferError:
+            return True
+        return False

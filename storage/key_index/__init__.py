@@ -1,0 +1,1 @@
+"""RocketMQ's key index: building, sealing, searching."""

@@ -1,0 +1,1 @@
+"""The commit log: segments, their batch index, epochs, memory and folders."""

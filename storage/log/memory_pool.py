@@ -1,0 +1,48 @@
+"""The memory pool of ``async-buffered``: batches that exist in memory and not in the log yet. Pure.
+
+They continue the log at its committed end, one after the other without a gap; position 0 of the
+buffer is that end. They are numbered, stamped and have their entries; `CommitLog.commit` copies
+whole batches into the file and writes the entries after them, which empties the pool. What a
+process holds here is lost with it.
+
+Not here: when to commit (`storage.flush_policy`), locking the memory (`storage.disk.mapping`),
+masters only (`storage.store`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from twinlog.format.batch_index import BatchEntry
+
+
+class Pool:
+    """See the module's text.
+
+    Args:
+        buffer: The memory.
+    """
+
+    def __init__(self, buffer: memoryview) -> None:
+        self._buffer = buffer
+        self.entries: list[BatchEntry] = []
+        self.length = 0
+        """Bytes of the batches in it."""
+
+    def fits(self, length: int) -> bool:
+        """Whether ``length`` bytes from the committed end on have a place."""
+        return length <= len(self._buffer)
+
+    def part(self, start: int, length: int) -> memoryview:
+        """Return ``length`` bytes, ``start`` bytes after the committed end."""
+        return self._buffer[start : start + length]
+
+    def enter(self, entries: Sequence[BatchEntry]) -> None:
+        """Take batches whose bytes are in place after those that are here."""
+        self.entries.extend(entries)
+        self.length += sum([entry.length for entry in entries])
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self.entries.clear()
+        self.length = 0

@@ -1,0 +1,106 @@
+"""Which pages of the log are to be in memory: ahead of the writer, and no longer behind. Pure.
+
+Ahead: a page fault in a new file costs the event loop some 20 us, so pages are made present and
+writable before the writer gets there. Touched pages are dirty, and a flush writes them as zeros
+first: little beside the data of an async flush, but a sync one is waited for, so the distance is
+shorter then. With ``warm`` a file made ahead is touched as a whole.
+
+Behind: what is flushed and lies further behind the end than ``hot_bytes`` is let go, no faster than
+new pages are asked for: the pages that go are the pages that come. Reads from there are cold
+(`storage.read.reader`) and were never to count on memory.
+
+With ``lock_memory`` what is touched is locked, and unlocked when its file is full.
+
+Ranges are log offsets in bytes, ends exclusive, each within one file. Each is named once.
+
+Not here: calls to the kernel (`storage.disk.mapping`), when to ask
+(``replication.driver.background_jobs``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from storage.settings import StoreSettings
+
+TOUCH_ASYNC = 16 * 1024 * 1024
+TOUCH_SYNC = 2 * 1024 * 1024
+RELEASE_STEP = 4 * 1024 * 1024
+"""Pages go in pieces of at least this size, whole pages of 2 MiB."""
+HOT_MIN = 32 * 1024 * 1024
+"""So much behind the end always stays: slaves and the dispatcher read there."""
+HUGE_PAGE = 2 * 1024 * 1024
+CALM = 2 * 1024 * 1024
+"""So far into a file no pages go: ``hot_bytes`` is often a number of files, and then they would
+always go while the appends around a file change have work enough."""
+
+Range = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Pages:
+    """What is due now; None for nothing.
+
+    Attributes:
+        touch: To be made present, and locked if the settings say so.
+        release: To be let go.
+    """
+
+    touch: Range | None
+    release: Range | None
+
+
+class Paging:
+    """Decides; see the module's text.
+
+    Args:
+        settings: Flush mode, ``hot_bytes``, ``warm``.
+        end: End of the log; what lies before it was not touched by this process.
+    """
+
+    def __init__(self, settings: StoreSettings, end: int) -> None:
+        self._size = settings.segment_size
+        self._hot = max(settings.hot_bytes, HOT_MIN)
+        self._ahead = TOUCH_SYNC if settings.flush == "sync" else TOUCH_ASYNC
+        self._touched = end
+        self._kept_from = end
+        self.first = self._size if settings.warm else min(self._size, self._ahead)
+        """Bytes of a file made ahead that are touched when it is made."""
+
+    def began(self, start: int, touched: int) -> None:
+        """A file begins at ``start``; its first ``touched`` bytes are present."""
+        self._touched = start + touched
+
+    def due(self, end: int, flushed: int) -> Pages | None:
+        """Return what is due with the log ending at ``end``; it counts as done from now on."""
+        base = end - end % self._size
+        touch = self._touch(end, base + self._size)
+        calm = end - base < min(CALM, self._size // 8)
+        release = None if calm else self._release(min(end - self._hot, flushed))
+        return Pages(touch, release) if touch or release else None
+
+    def _touch(self, end: int, stop: int) -> Range | None:
+        if self._size < self._ahead or end == stop - self._size:
+            return None  # a small file is touched as a whole, when it is made ahead
+        start, until = max(self._touched, end), min(end + self._ahead, stop)
+        if start >= until or start - end > self._ahead // 2:
+            return None
+        self._touched = until
+        return start, until
+
+    def _release(self, until: int) -> Range | None:
+        start = self._kept_from
+        stop = min(until, start - start % self._size + self._size)
+        if stop % self._size:
+            stop -= stop % self._size % HUGE_PAGE
+            if stop - start < RELEASE_STEP:
+                return None
+        if stop <= start:
+            return None
+        self._kept_from = stop
+        return start, stop
+
+    def cut(self, end: int) -> None:
+        """The log ends at ``end`` again."""
+        self._touched = end
+        self._kept_from = min(self._kept_from, end)

@@ -1,0 +1,359 @@
+"""The ordered set of a log's segments: finding bytes and entries by log offset.
+
+Invariants: segments follow each other, all have the same size, every one but the last is full and
+ends with a filler, and the log's end lies in the last one or exactly at its end. There is no gap
+between them but in a quarantined store that has lost a file: what lies there is damage to whoever
+asks for it, and everything else is found.
+
+The newest files have their batch index in memory; of those before, a bounded number of blocks is
+(`storage.log.sealed_index`), however long the log is.
+
+Not here: writing (`storage.log.commit_log`), which files belong (`storage.recovery.log_end`).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+from storage.disk.disk import Disk
+from storage.log.block_cache import Blocks
+from storage.log.segment import Segment, log_path
+from twinlog.errors import CorruptionError
+from twinlog.format.batch_index import KIND_EPOCH, KIND_FILLER, KIND_REBUILT, BatchEntry
+from twinlog.kernels import crc32c
+
+WHOLE_FILES = 2
+"""Files whose batch index is in memory: the newest one, and the one before, which slaves and reads
+that are a little behind a file change still want. An index has up to 44 MiB in a file of 1 GiB of
+records of 1 KiB that were sent one by one."""
+_PROVEN_MAX = 200_000
+_DIFFERS = "bytes do not match the batch's CRC"
+
+
+def covered(entry: BatchEntry) -> int:
+    """Return how many bytes of a batch its CRC covers: of a filler only the first 8."""
+    return 8 if entry.kind == KIND_FILLER else entry.length
+
+
+def _stop(entry: BatchEntry) -> int:
+    return entry.start + covered(entry)
+
+
+def _start(segment: Segment) -> int:
+    return segment.start
+
+
+def _end(segment: Segment) -> int:
+    return segment.end
+
+
+def _lost(start: int) -> CorruptionError:
+    path = log_path(start)
+    return CorruptionError(
+        f"{path}: log file is missing", file=path, offset=start, what="log file is missing"
+    )
+
+
+def _lost_entry(path: str, offset: int) -> CorruptionError:
+    return CorruptionError(
+        f"{path}: no entry for the batch at {offset}", file=path, offset=offset,
+        what="batch index entry",
+    )  # fmt: skip
+
+
+class Segments:
+    """Segments from the oldest to the newest.
+
+    Args:
+        size: Bytes of each.
+        found: Those that exist.
+        proven_from: Batches from this log offset on were checked or written by this process.
+        blocks: What is kept of the batch indexes of older files.
+    """
+
+    def __init__(self, size: int, found: list[Segment], proven_from: int, blocks: Blocks) -> None:
+        self.size = size
+        self.all = found
+        self.blocks = blocks
+        self.proven_from = proven_from
+        self._proven: set[int] = set()
+        self._room = bytearray(0)
+        self.newest: Sequence[BatchEntry] = ()
+        """Entries as they were written last, still as objects: each slave is sent them next."""
+        self.packed = b""
+        """Instead: the one entry that was written last, packed; empty when there were others."""
+
+    @property
+    def last(self) -> Segment | None:
+        """The newest segment; None for an empty log."""
+        return self.all[-1] if self.all else None
+
+    def seal(self, disk: Disk, flushed: int) -> None:
+        """Let the batch indexes of older files that are flushed go from memory."""
+        files = self.all
+        for at in range(len(files) - WHOLE_FILES - 1, -1, -1):
+            if files[at].end <= flushed and not files[at].seal(disk, self.blocks):
+                return  # those before have gone, too
+
+    def at(self, offset: int) -> Segment:
+        """Return the segment that holds the byte at ``offset``, which must exist.
+
+        Raises:
+            CorruptionError: Its file is lost.
+        """
+        found = self.all  # a cold read looks from its thread while files leave
+        number = (offset - found[0].start) // self.size if found else -1
+        if 0 <= number < len(found):
+            one = found[number]
+            if one.start <= offset < one.end:
+                return one
+        if not found or not found[0].start <= offset < found[-1].end:
+            raise IndexError(f"no segment holds log offset {offset}")
+        number = bisect_right(found, offset, key=_start) - 1
+        if offset >= found[number].end:
+            raise _lost(offset - offset % self.size)
+        return found[number]
+
+    def between(self, start: int, end: int) -> list[Segment]:
+        """Return the segments that hold a byte of ``start..end``.
+
+        Raises:
+            CorruptionError: The file of one between them is lost, or that of ``start``.
+        """
+        files = self.all  # a cold read looks from its thread while files leave
+        first = bisect_right(files, start, key=_end)
+        found = files[first : bisect_left(files, end, lo=first, key=_start)]
+        if found and found[-1].end - found[0].start != len(found) * self.size:
+            gap = next(one for one, after in pairwise(found) if one.end != after.start)
+            raise _lost(gap.end)
+        if found and found[0].start > start > files[0].start:
+            raise _lost(start - start % self.size)
+        return found
+
+    def older_than(self, ms: int) -> int:
+        """Return the log offset below which every batch was stored before ``ms``.
+
+        Stamps never fall within a log, so the first batch that is not older ends the search.
+
+        Raises:
+            CorruptionError: An entry is damaged or lost.
+        """
+        for segment in reversed(self.all):
+            index = segment.index
+            if index.count and index.entry(0).store_timestamp < ms:
+                number = bisect_left(
+                    range(index.count), ms, key=lambda at: index.entry(at).store_timestamp
+                )
+                return index.entry(number - 1).end
+        return 0
+
+    def view(self, start: int, end: int) -> memoryview:
+        """Return the bytes of a range within one segment.
+
+        Raises:
+            IndexError: The log does not hold them, or in a worker thread not any more.
+        """
+        segment = self.at(start)
+        if end > segment.end:
+            raise IndexError(f"{start}..{end} crosses the border of a segment")
+        return segment.view(start, end)
+
+    def entries(self, start: int, end: int) -> Iterator[BatchEntry]:
+        """Yield the entries of the batches that begin in ``start..end``.
+
+        Raises:
+            CorruptionError: An entry does not match its own CRC.
+        """
+        for segment in self.between(start, end):
+            yield from segment.index.iterate(max(start, segment.start), end)
+
+    def whole_batches(self, start: int, end: int, max_bytes: int) -> list[BatchEntry]:
+        """Return the first entries of ``start..end`` whose bytes on the wire fit; at least one."""
+        newest = self.newest
+        if newest and newest[0].start == start and newest[-1].end == end <= start + max_bytes:
+            return list(newest)
+        found: list[BatchEntry] = []
+        total = 0
+        for entry in self.entries(start, end):
+            total += covered(entry)
+            if found and total > max_bytes:
+                break
+            found.append(entry)
+        return found
+
+    def chain(self, start: int, end: int) -> int:
+        """Return crc32c over what nodes share of the entries of ``start..end``."""
+        crc = 0
+        for segment in self.between(start, end):
+            last = min(end, segment.end)
+            crc = segment.index.chain(max(start, segment.start), last, crc)
+        return crc
+
+    def chain_before(self, border: int) -> int | None:
+        """Return `chain` over the whole file that ends at ``border``, as every node has it.
+
+        None where there is nothing to compare: the log begins there, or the file's index was made
+        again from its records, in batches that no other node has.
+        """
+        number = bisect_left(self.all, border, key=_end)
+        index = self.all[number].index if number < len(self.all) else None
+        if index is None or not index.count or not self.all[number].end == border == index.end:
+            return None
+        # A file opens with epoch records, which are recognised when an index is rebuilt.
+        kinds = (index.entry(number).kind for number in range(index.count))
+        rebuilt = next((kind for kind in kinds if kind != KIND_EPOCH), None) == KIND_REBUILT
+        return None if rebuilt else index.chain_whole()
+
+    def border_at_or_below(self, offset: int) -> int:
+        """Return the last batch border that is not beyond ``offset`` (nor beyond the end).
+
+        Where a file is lost it is the end of the one before.
+        """
+        if not self.all:
+            return 0
+        if offset <= self.all[0].start:
+            return self.all[0].start
+        segment = self.all[bisect_left(self.all, offset, key=_start) - 1]
+        if offset >= segment.index.end:
+            return segment.index.end
+        return segment.index.span(segment.index.find(offset))[0]
+
+    def check(self, entry: BatchEntry) -> str | None:
+        """Return what is wrong with the bytes of a batch; None when they match its CRC."""
+        data = self.view(entry.start, _stop(entry))
+        return None if crc32c(data) == entry.crc else _DIFFERS
+
+    def prove(self, start: int, end: int, *, again: bool = False) -> None:
+        """Make sure that the batches that hold ``start..end`` are as they were written.
+
+        What this process wrote or has proven already is not looked at again, unless ``again``.
+
+        Raises:
+            CorruptionError: Facts ``file``, ``offset`` (log offset of the batch), ``length``. So it
+                is, too, where a file or the entry of a batch is lost: nothing proves those bytes.
+            IndexError: In a worker thread: a file left meanwhile.
+        """
+        if start >= self.proven_from and not again:
+            return
+        for segment in self.between(start, end):
+            first, last = max(start, segment.start), min(end, segment.end)
+            for entry in self._unproven(segment, first, last, again=again):
+                self._prove_one(segment, entry, segment.view(entry.start, _stop(entry)))
+
+    def fetch(self, start: int, end: int) -> memoryview:
+        """Return a copy of a range within one segment, proven.
+
+        It is read from the file: a page that has to come from the disk keeps nobody else waiting.
+        For a worker thread; files may leave meanwhile, and a cut may overtake it.
+
+        Raises:
+            CorruptionError: As `prove`.
+            DiskError: The bytes cannot be read.
+            IndexError: The log does not hold them any more.
+        """
+        segment = self.at(start)
+        if end > segment.end:
+            raise IndexError(f"{start}..{end} crosses the border of a segment")
+        todo = list(self._unproven(segment, start, end))
+        low = min(start, todo[0].start) if todo else start
+        high = max(end, _stop(todo[-1])) if todo else end
+        data = memoryview(
+            segment.mapping.read(low - segment.start, high - segment.start, "read.cold")
+        )
+        for entry in todo:
+            self._prove_one(segment, entry, data[entry.start - low : _stop(entry) - low])
+        part = data[start - low : end - low]
+        # what a slow reader keeps must not be ten times what was counted
+        return part if 2 * len(part) >= len(data) else memoryview(bytes(part))
+
+    def peek(self, start: int, end: int) -> memoryview | None:
+        """Return a copy of a range within one segment, proven; None: the disk has to be read.
+
+        Never waits. The copy is good until the next call: there is one room for all of them.
+
+        Raises:
+            CorruptionError: As `prove`.
+            IndexError: The range crosses the border of a segment.
+        """
+        segment = self.at(start)
+        if end > segment.end:
+            raise IndexError(f"{start}..{end} crosses the border of a segment")
+        data = self._copied_now(segment, start, end)
+        if data is None:
+            return None  # before the index is asked: of an old file it is on the disk, too
+        todo = list(self._unproven(segment, start, end))
+        if not todo:
+            return data
+        low, high = min(start, todo[0].start), max(end, _stop(todo[-1]))
+        data = self._copied_now(segment, low, high)
+        if data is None:
+            return None
+        for entry in todo:
+            self._prove_one(segment, entry, data[entry.start - low : _stop(entry) - low])
+        return data[start - low : end - low]
+
+    def _copied_now(self, segment: Segment, start: int, end: int) -> memoryview | None:
+        if len(self._room) < end - start:
+            self._room = bytearray(end - start)
+        data = memoryview(self._room)[: end - start]
+        return data if segment.mapping.read_now(start - segment.start, data) else None
+
+    def read_ahead(self, start: int, length: int) -> None:
+        """Ask the system to bring a range into memory meanwhile; advice, never waits."""
+        for segment in self.between(start, min(start + length, self.all[-1].end)):
+            first = max(start, segment.start) - segment.start
+            segment.mapping.expect_reads(first, min(start + length, segment.end) - segment.start)
+
+    def batch_at(self, offset: int) -> BatchEntry:
+        """Return the entry of the batch that holds the byte at ``offset``.
+
+        Raises:
+            CorruptionError: Its file or its entry is lost or damaged.
+            IndexError: No file of the log holds that byte.
+        """
+        index = self.at(offset).index
+        number = index.find(offset)
+        begin, after = index.span(number) if number < index.count else (offset, offset)
+        if not begin <= offset < after:
+            raise _lost_entry(index.path, offset)
+        return index.entry(number)
+
+    def fetch_batch(self, offset: int) -> tuple[int, memoryview]:
+        """Return where the batch with the byte at ``offset`` begins and a copy, as `fetch` does.
+
+        What fills a file up is no batch of records: no bytes.
+        """
+        entry = self.batch_at(offset)
+        if entry.kind == KIND_FILLER:
+            return entry.start, memoryview(b"")
+        return entry.start, self.fetch(entry.start, entry.end)
+
+    def _unproven(
+        self, segment: Segment, start: int, end: int, *, again: bool = False
+    ) -> Iterator[BatchEntry]:
+        """Yield the entries of batches that hold bytes of ``start..end`` and were never proven."""
+        index, at = segment.index, start
+        number = index.find(at)
+        while at < end and (again or at < self.proven_from):
+            begin, after = index.span(number) if number < index.count else (at, at)
+            if not begin <= at < after:
+                raise _lost_entry(index.path, at)
+            if again or (begin < self.proven_from and begin not in self._proven):
+                yield index.entry(number)
+            at, number = after, number + 1
+
+    def _prove_one(self, segment: Segment, entry: BatchEntry, data: memoryview) -> None:
+        if crc32c(data) != entry.crc:
+            wrong = _DIFFERS
+            raise CorruptionError(
+                f"{segment.path}: batch at {entry.start} of {entry.length} bytes: {wrong}",
+                file=segment.path,
+                offset=entry.start,
+                length=entry.length,
+                what=wrong,
+            )
+        if len(self._proven) >= _PROVEN_MAX:
+            self._proven.clear()
+        self._proven.add(entry.start)

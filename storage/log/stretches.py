@@ -1,0 +1,42 @@
+"""Stretches of the log: whole batches of one file that are worked on at once.
+
+Not here: what is done with them (`storage.state.dispatcher`, `storage.key_index.index`).
+"""
+
+from __future__ import annotations
+
+from storage.log.segments import Segments
+from twinlog.errors import CorruptionError
+from twinlog.format.batch_index import KIND_FILLER
+
+STRETCH_MAX = 4 * 1024 * 1024
+
+
+def stretch(segments: Segments, start: int, limit: int, max_bytes: int) -> tuple[int, int]:
+    """Choose whole batches of one segment from border ``start`` on, which is below ``limit``.
+
+    Args:
+        segments: The log.
+        start: Where to begin.
+        limit: Confirm offset.
+        max_bytes: About how many bytes; at least one batch.
+
+    Returns:
+        Where their records end, and where to go on: after a filler, if one follows.
+
+    Raises:
+        CorruptionError: ``limit`` lies inside a batch.
+    """
+    segment = segments.at(start)
+    index = segment.index
+    number = index.find(start)
+    stop = min(limit, start + min(max(max_bytes, 1), STRETCH_MAX))
+    end = segments.border_at_or_below(min(stop, segment.end))
+    if end <= start:
+        end = index.span(number)[1]
+    if end > limit:
+        raise CorruptionError(f"confirm offset {limit} is no batch border", offset=limit)
+    if end == segment.end:
+        filler = index.entry(index.count - 1)
+        return (filler.start if filler.kind == KIND_FILLER else end), end
+    return end, end

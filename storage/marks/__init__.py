@@ -1,0 +1,1 @@
+"""Small durable files: who a store is, what is flushed, what was promised, what is archived."""

@@ -1,0 +1,1 @@
+"""Reading the log: by queue offset, by time, by log offset, filtered."""

@@ -1,0 +1,286 @@
+"""State that is derived from the log: control layers, queues, key index, producers, epochs.
+
+It is made from the newest snapshot at S and from the log after S, the same way at a start and
+after a cut that went below the dispatcher. Nothing of it is trusted beyond S.
+
+Not here: the pending layer of a master (`storage.append.appender`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from storage.damage import Damage, damage_of
+from storage.disk.disk import Disk
+from storage.errors import DiskFull
+from storage.key_index.index import IndexMark, KeyIndex
+from storage.log.commit_log import CommitLog
+from storage.log.epoch_history import EpochHistory, decode_epoch, wrong_chain
+from storage.log.segment import log_path
+from storage.log.segments import Segments
+from storage.log.stretches import STRETCH_MAX
+from storage.queues.queues import ConsumeQueues
+from storage.recovery.snapshot import DIRECTORY, Snapshot, Snapshots
+from storage.settings import StoreSettings
+from storage.state.controls import Control, decode_control
+from storage.state.dispatcher import Dispatcher, entered, touched
+from storage.state.layers import Layers
+from storage.state.producers import Producers
+from storage.state.topics import State
+from twinlog.errors import CorruptionError
+from twinlog.format import record
+from twinlog.format.batch_index import (
+    KIND_EPOCH,
+    KIND_FILLER,
+    KIND_REBUILT,
+    KIND_RECORDS,
+    BatchEntry,
+)
+from twinlog.format.record import FLAG_BORN_V6
+from twinlog.format.system_topics import SYSTEM_TOPIC_META
+
+_META = SYSTEM_TOPIC_META.encode()
+
+
+class Doubt(Enum):
+    """What queue files may hold after the queues' ends at a start.
+
+    Entries are only made of confirmed records, so with an untouched log and page cache they are of
+    queues that have records after the snapshot: with many queues these are few.
+    """
+
+    NOTHING = "stopped cleanly"
+    TOUCHED = "entries of records that the log has after the snapshot"
+    ANYTHING = "entries of records that a cut, or a copy of the directory, took from the log"
+    LOST = "anything, with holes: pages that were not flushed may be gone"
+
+
+@dataclass(slots=True)
+class Derived:
+    """All derived state.
+
+    Attributes:
+        layers: Topics, and control records that wait for their confirm.
+        queues: Consume queues up to the dispatcher.
+        producers: Both layers; the confirmed one follows the dispatcher.
+        dispatcher: Its position is the dispatched offset.
+        keys: The key index; None while it is turned off.
+        index_mark: How far the key index was built that the newest snapshot names.
+        snapshots: Where it is kept.
+        snapshot_at: S of the newest snapshot.
+        rebuilt: Queue files were rebuilt from the start of the log.
+        damage: What did not hold together; None normally.
+    """
+
+    layers: Layers
+    queues: ConsumeQueues
+    producers: Producers
+    dispatcher: Dispatcher
+    keys: KeyIndex | None
+    index_mark: IndexMark | None
+    snapshots: Snapshots
+    snapshot_at: int
+    rebuilt: bool
+    damage: Damage | None
+
+    def note_controls(self, log: CommitLog, entries: Sequence[BatchEntry], start: int) -> None:
+        """Take the control records among received batches, as far as they are in the log."""
+        for entry in entries:
+            if start <= entry.start and entry.end <= log.end and entry.count == 1:
+                change = find_control(log, entry)
+                if change is not None:
+                    self.layers.append(entry.end, change)
+
+    def snapshot(self, log: CommitLog) -> Snapshot:
+        """Return the confirmed layer as it stands at the dispatcher, which is at confirm."""
+        at = self.dispatcher.position
+        for queue in self.queues:
+            queue.noted = queue.start
+        return Snapshot(
+            at,
+            tuple(epoch for epoch in log.history.epochs if epoch.start < at),
+            tuple(self.layers.confirmed.topics.values()),
+            tuple((one.topic, one.queue, one.start, one.end) for one in self.queues),
+            tuple(self.producers.confirmed()),
+            log.timestamp,
+            self.keys.mark() if self.keys is not None else self.index_mark,
+            log.start,
+            tuple(sorted(self.layers.confirmed.batched)),
+            min((one.low for one in self.queues if one.start < one.end), default=log.start),
+        )
+
+    @property
+    def full_index_timestamp(self) -> int:
+        """End timestamp of the newest full index file that is on the disk; 0 without one."""
+        return self.keys.full_timestamp if self.keys is not None else 0
+
+    def cut_keys(self, end: int, segments: Segments) -> None:
+        """Take what a cut to ``end`` loses out of the key index."""
+        if self.keys is not None:
+            self.keys.cut(end, segments, lambda offset: stamp_at(segments, offset))
+
+
+def stamp_at(segments: Segments, offset: int) -> int:
+    """Return the store timestamp of the record that begins at ``offset``; 0 when it is dropped."""
+    if not segments.all or offset < segments.all[0].start:
+        return 0
+    segment = segments.at(offset)
+    view = segment.view(offset, min(offset + 80, segment.end))
+    at = 68 if view[39] & FLAG_BORN_V6 else 56
+    return int.from_bytes(view[at : at + 8], "big", signed=True)
+
+
+def find_control(log: CommitLog, entry: BatchEntry) -> Control | None:
+    """Return what a batch says if it is a control record: one record in the META topic."""
+    rebuilt = entry.kind == KIND_REBUILT and entry.epoch > 0  # epoch 0 is not ours to obey
+    if not (entry.kind == KIND_RECORDS or rebuilt) or entry.count != 1 or entry.length > 64 * 1024:
+        return None
+    data = bytes(log.segments.view(entry.start, entry.end))
+    if _META not in data:
+        return None
+    found = record.decode(data, check_crc=False)
+    return decode_control(found.body) if found.topic == SYSTEM_TOPIC_META else None
+
+
+def derive(
+    disk: Disk,
+    settings: StoreSettings,
+    log: CommitLog,
+    confirm: int,
+    *,
+    rebuild: bool,
+    doubt: Doubt,
+    keys: KeyIndex | None = None,
+) -> Derived:
+    """Make the derived state up to ``confirm`` (or S, if that is higher) and the log's history.
+
+    Args:
+        disk: Where queues and snapshots lie.
+        settings: Sizes.
+        log: The log; its history is made here.
+        confirm: Confirm offset.
+        rebuild: Build all queue files from the start of the log.
+        doubt: What may lie in queue files after the queues' ends; it is removed.
+        keys: The key index, if it is in use already and has been cut; else it is taken up here,
+            and the rest of it follows while the store is in use.
+    """
+    snapshots = Snapshots(disk)
+    base = snapshots.newest(log.end)
+    lost = _without_state(log) if base is None and log.start else None
+    base = base or Snapshot(log.start)
+    confirm = max(confirm, base.offset)
+    rebuild_keys = rebuild
+    layers = Layers(State(base.topics, base.batched))
+    queues = ConsumeQueues(disk, settings.queue_file_size, layers.confirmed.batched)
+    for topic, queue, start, end in base.queues:
+        made = queues.load(topic, queue, start, end, low=base.lowest)
+        rebuild |= not made.whole(end, base.lowest)
+    producers = Producers()
+    for key, line in base.producers:
+        producers.load(key, line)
+    position = base.offset
+    if rebuild:
+        queues.reset()
+        position = log.start
+        if log.start:  # a queue without a retained record goes on where it ended
+            for topic, queue, _, end in base.queues:
+                queues.load(topic, queue, end, end)
+    else:
+        if doubt is Doubt.TOUCHED:
+            confirm = _entered(log, queues, confirm)
+        _tidy(queues, doubt, log, base)
+    if keys is None and settings.key_index:
+        keys = _take_up_keys(disk, settings, log, None if rebuild_keys else base.index, doubt)
+    dispatcher = Dispatcher(log.segments, queues, producers, position)
+    log.timestamp = max(log.timestamp, base.timestamp)
+    history = EpochHistory(base.epochs)
+    damage = lost or _history_and_controls(log, history, layers, max(base.offset, log.start))
+    layers.confirm(confirm)
+    damage = damage or _dispatch(dispatcher, min(confirm, log.end))
+    return Derived(
+        layers, queues, producers, dispatcher, keys, base.index, snapshots, base.offset, rebuild,
+        damage,
+    )  # fmt: skip
+
+
+def _take_up_keys(
+    disk: Disk, settings: StoreSettings, log: CommitLog, mark: IndexMark | None, doubt: Doubt
+) -> KeyIndex:
+    """Take up the key index as far as ``mark`` says; without one it begins with the log."""
+    keys = KeyIndex(disk, settings)
+    tidy = doubt is not Doubt.NOTHING or mark is None
+    keys.load(mark, log.segments, tidy=tidy, thorough=doubt is Doubt.LOST)
+    keys.position = max(keys.position, log.start)
+    return keys
+
+
+def _entered(log: CommitLog, queues: ConsumeQueues, confirm: int) -> int:
+    """Return the confirm offset that queue files prove, which a kill leaves beyond the checkpoint.
+
+    Without it confirm would fall back by as much as was confirmed since the checkpoint, and what
+    guards a log against a cut below confirm would not see that part.
+    """
+    try:
+        return max(confirm, entered(log.segments, queues, max(confirm, log.start)))
+    except CorruptionError:  # reported by whoever needs the record
+        return confirm
+
+
+def _tidy(queues: ConsumeQueues, doubt: Doubt, log: CommitLog, base: Snapshot) -> None:
+    """Remove from queue files what lies after the queues' ends, where something may."""
+    if doubt is Doubt.TOUCHED and not base.queues:
+        doubt = Doubt.ANYTHING  # without a snapshot, queues that nothing names may have files
+    if doubt is Doubt.TOUCHED:
+        try:
+            queues.tidy_some(touched(log.segments, max(base.offset, log.start), log.end))
+        except CorruptionError:  # told by whoever needs the record; here it only means: look
+            doubt = Doubt.ANYTHING
+    if doubt in (Doubt.ANYTHING, Doubt.LOST):
+        queues.tidy(thorough=doubt is Doubt.LOST)
+
+
+def _without_state(log: CommitLog) -> Damage:
+    """Topics and queue ends of files that are gone stand nowhere but in a snapshot."""
+    what = "no state snapshot can be read, and the log that it was made from is not all kept"
+    return Damage(DIRECTORY, log.start, 0, what)
+
+
+def _history_and_controls(
+    log: CommitLog, history: EpochHistory, layers: Layers, start: int
+) -> Damage | None:
+    """Add what the batches from ``start`` on say to the epochs and the control layers."""
+    log.history = history
+    try:
+        for entry in log.segments.entries(start, log.end):
+            if entry.kind == KIND_EPOCH:
+                value = decode_epoch(log.segments.view(entry.start, entry.end))
+                held = log.segments.chain_before(entry.start) if value.chain else None
+                reason = history.refusal(value, entry.start) or wrong_chain(value, held)
+                if reason is not None:
+                    path = log_path(entry.start - entry.start % log.segments.size)
+                    return Damage(path, entry.start, entry.length, reason)
+                history.add(value)
+            elif entry.epoch == 0:
+                history.adopt(entry.start)
+            elif entry.kind == KIND_FILLER:
+                history.open(entry.epoch, entry.start)
+            else:
+                change = find_control(log, entry)
+                if change is not None:
+                    layers.append(entry.end, change)
+    except CorruptionError as error:
+        return damage_of(error)
+    return None
+
+
+def _dispatch(dispatcher: Dispatcher, confirm: int) -> Damage | None:
+    try:
+        while dispatcher.step(confirm, STRETCH_MAX):
+            pass
+    except DiskFull:
+        return None  # the rest follows when there is space again
+    except CorruptionError as error:
+        return damage_of(error)
+    return None

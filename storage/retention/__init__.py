@@ -1,0 +1,1 @@
+"""Deleting old log files: which ones, and in what order."""

@@ -1,0 +1,2 @@
+"""State derived from the log: topics, producers, sections, and the dispatcher that applies
+records."""

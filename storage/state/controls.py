@@ -1,0 +1,224 @@
+"""What control records say, and what each kind does. Pure.
+
+Control records are in the log, in queue 0 of ``rmq_sys_TWINLOG_META``; each is a batch of its own
+with one record, whose body is a msgpack map with ``kind``. They are applied on every node when the
+confirm offset passes them, by a total, deterministic function: the same records in the same order
+give the same state everywhere. A record of a kind this version does not know changes nothing and is
+kept in the log for one that does.
+
+A new kind is one class here, entered in `KINDS`: its methods say how it is written, when a master
+must not append it, and what it changes, on the master from its append on and everywhere from its
+confirm on. What it changes must also be in `storage.recovery.snapshot`.
+
+Not here: which layer it waits in (`storage.state.layers`), what a producer is
+(`storage.state.producers`).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Protocol, Self
+
+from storage.disk.packing import pack, unpack
+from storage.queues.names import topic_refusal
+from storage.state.producers import Producers
+from storage.state.topics import QUEUES_MAX, State, Topic
+from twinlog.errors import CorruptionError
+
+
+class Known(Protocol):
+    """What both layers know of a topic; see `storage.state.layers.Layers`."""
+
+    def existing(self, name: str) -> tuple[Topic, int] | None:
+        """Return the topic and the log offset whose confirm makes it binding (0: it is)."""
+        ...
+
+
+class Control(ABC):
+    """One control record.
+
+    Attributes:
+        KIND: How the record names it.
+    """
+
+    __slots__ = ()
+    KIND: ClassVar[str]
+
+    @classmethod
+    @abstractmethod
+    def read(cls, fields: Mapping[str, object]) -> Self | None:
+        """Return what the fields of a record say; None when they are not of this kind's shape."""
+
+    @abstractmethod
+    def fields(self) -> Mapping[str, object]:
+        """Return the fields of the record, without its kind."""
+
+    @abstractmethod
+    def refusal(self, known: Known) -> tuple[str, str] | None:
+        """Return (code, text) when the master must not append it; None when it may."""
+
+    @abstractmethod
+    def apply(self, state: State) -> bool:
+        """Change the confirmed state, or a copy; return whether anything changed. Never raises."""
+
+    @abstractmethod
+    def forget(self, producers: Producers, at: int, *, confirmed: bool) -> None:
+        """Change a layer of producers, where the record is at log offset ``at``."""
+
+    @property
+    def topic(self) -> Topic | None:
+        """The topic that comes into being with it, if any."""
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class CreateTopic(Control):
+    """A topic with ``queues`` queues comes into being.
+
+    Attributes:
+        name: Topic name, in RocketMQ's alphabet.
+        queues: How many, from 1.
+        created_ms: Wall time of the request; for people.
+        batch: Its queues are batch queues: a record may hold several messages.
+    """
+
+    KIND: ClassVar[str] = "create-topic"
+    name: str
+    queues: int
+    created_ms: int
+    batch: bool = False
+
+    @classmethod
+    def read(cls, fields: Mapping[str, object]) -> Self | None:
+        """See `Control`."""
+        match fields.get("name"), fields.get("queues"), fields.get("at"):
+            case str(name), int(queues), int(created):
+                return cls(name, queues, created, fields.get("batch") is True)
+            case _:
+                return None
+
+    def fields(self) -> Mapping[str, object]:
+        """See `Control`. Only a batch topic says of which sort it is: older records have none."""
+        found: dict[str, object] = {
+            "name": self.name, "queues": self.queues, "at": self.created_ms,
+        }  # fmt: skip
+        return found | {"batch": True} if self.batch else found
+
+    @property
+    def topic(self) -> Topic | None:
+        """See `Control`."""
+        return Topic(self.name, self.queues, self.created_ms, self.batch)
+
+    def refusal(self, known: Known) -> tuple[str, str] | None:
+        """See `Control`. The same topic once more is no error: the store answers "duplicate"."""
+        reason = topic_refusal(self.name)
+        if reason is not None:
+            return "topic", reason
+        if not 1 <= self.queues <= QUEUES_MAX:
+            return "queues", f"a topic has 1 to {QUEUES_MAX} queues"
+        existing = known.existing(self.name)
+        if existing is None:
+            return None
+        other = existing[0]
+        if other.queues != self.queues:
+            return "topic-exists", f"topic {self.name} exists with {other.queues} queues"
+        if other.batch != self.batch:
+            kind = "batch" if other.batch else "simple"
+            return "topic-exists", f"topic {self.name} exists with {kind} queues"
+        return None
+
+    def apply(self, state: State) -> bool:
+        """See `Control`. What a version that knew less let through changes nothing here."""
+        legal = topic_refusal(self.name) is None and 1 <= self.queues <= QUEUES_MAX
+        return legal and state.add(Topic(self.name, self.queues, self.created_ms, self.batch))
+
+    def forget(self, producers: Producers, at: int, *, confirmed: bool) -> None:
+        """See `Control`: nobody."""
+
+
+@dataclass(frozen=True, slots=True)
+class ForgetProducers(Control):
+    """Idempotent producers whose last section ends at or below a log offset are forgotten.
+
+    Attributes:
+        below: The log offset; not above that of the record that says so.
+    """
+
+    KIND: ClassVar[str] = "forget-producers"
+    below: int
+
+    @classmethod
+    def read(cls, fields: Mapping[str, object]) -> Self | None:
+        """See `Control`."""
+        below = fields.get("below")
+        return cls(below) if isinstance(below, int) else None
+
+    def fields(self) -> Mapping[str, object]:
+        """See `Control`."""
+        return {"below": self.below}
+
+    def refusal(self, known: Known) -> tuple[str, str] | None:
+        """See `Control`: never."""
+        return None
+
+    def apply(self, state: State) -> bool:
+        """See `Control`: producers are no part of that state."""
+        return False
+
+    def forget(self, producers: Producers, at: int, *, confirmed: bool) -> None:
+        """See `Control`. Nothing beyond the record itself: what comes later began again."""
+        producers.forget(min(self.below, at), confirmed=confirmed)
+
+
+@dataclass(frozen=True, slots=True)
+class UnknownControl(Control):
+    """A control record of a later version."""
+
+    KIND: ClassVar[str] = ""
+    kind: str
+
+    @classmethod
+    def read(cls, fields: Mapping[str, object]) -> Self | None:
+        """See `Control`."""
+        return cls(str(fields.get("kind")))
+
+    def fields(self) -> Mapping[str, object]:
+        """See `Control`."""
+        return {"kind": self.kind}
+
+    def refusal(self, known: Known) -> tuple[str, str] | None:
+        """See `Control`."""
+        return "control", "a change that this version does not know"
+
+    def apply(self, state: State) -> bool:
+        """See `Control`."""
+        return False
+
+    def forget(self, producers: Producers, at: int, *, confirmed: bool) -> None:
+        """See `Control`: nobody."""
+
+
+KINDS: Mapping[str, type[Control]] = {kind.KIND: kind for kind in (CreateTopic, ForgetProducers)}
+"""Every kind that this version knows, by the name in the record."""
+
+
+def encode_control(change: Control) -> bytes:
+    """Return the body of the control record that says ``change``.
+
+    >>> decode_control(encode_control(CreateTopic("flights", 8, 1)))
+    CreateTopic(name='flights', queues=8, created_ms=1, batch=False)
+    """
+    return pack({"kind": change.KIND, **change.fields()})
+
+
+def decode_control(body: bytes) -> Control:
+    """Return what a control record says; total: what it cannot read is an `UnknownControl`."""
+    try:
+        fields = unpack(body)
+    except CorruptionError:
+        return UnknownControl("unreadable")
+    kind = fields.get("kind")
+    known = KINDS.get(kind) if isinstance(kind, str) else None
+    return (known.read(fields) if known is not None else None) or UnknownControl(str(kind))

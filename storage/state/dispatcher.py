@@ -1,0 +1,187 @@
+"""The dispatcher: enters records below the confirm offset into their queues.
+
+It reads the log in stretches of whole batches with one kernel call each and writes each queue's new
+entries with one call, so nothing runs in Python per record. The same stretch gives the sections of
+idempotent producers for the confirmed layer.
+
+``position`` is the dispatched offset: below it, every record has its entry. A stretch that met an
+error is done again from its beginning; queues skip what they have.
+
+Not here: how far it may go (the store passes the confirm offset), the key index
+(`storage.key_index.index`, which goes over the log by itself).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+
+from storage.log.segments import Segments
+from storage.log.stretches import STRETCH_MAX, stretch
+from storage.queues.light_queues import light_runs
+from storage.queues.queues import ConsumeQueues
+from storage.state.controls import Control, decode_control
+from storage.state.gathered import Gathered, idempotent_sections
+from storage.state.producers import Producers
+from storage.state.sequences import Marks, marks_of
+from twinlog.format import record
+from twinlog.format.consume_queue import QUEUE_ENTRY
+from twinlog.format.system_topics import SYSTEM_TOPIC_META
+from twinlog.kernels import gather_queues, gather_units
+
+_META = SYSTEM_TOPIC_META.encode()
+
+
+def scan(
+    segments: Segments, start: int, end: int, batched: Collection[bytes]
+) -> tuple[Gathered, memoryview]:
+    """Scan the whole batches ``start..end`` of one segment; returns queue entries and bytes.
+
+    ``batched`` names the topics with batch queues.
+    """
+    view, length = segments.view(start, end), end - start
+    entries = gather_queues(view, 0, length, start)
+    if not batched:
+        return Gathered(entries), view
+    entries = [one for one in entries if one[0] not in batched]
+    return Gathered(entries, gather_units(view, 0, length, start, batched)), view
+
+
+def touched(segments: Segments, start: int, end: int) -> set[tuple[str, int]]:
+    """Return the (topic, queue) that the records of ``start..end`` are entered in.
+
+    Raises:
+        CorruptionError: The log does not hold together there.
+    """
+    found: set[tuple[str, int]] = set()
+    while start < end:
+        data_end, after = stretch(segments, start, end, STRETCH_MAX)
+        if data_end > start:
+            segments.prove(start, data_end)
+            gathered, view = scan(segments, start, data_end, ())
+            found.update((name.decode(), queue) for name, queue, _, _ in gathered.entries)
+            lights = marks_of(view)[1]
+            found.update((name, 0) for name, _, _ in light_runs(view, start, lights))
+        start = after
+    return found
+
+
+def entered(segments: Segments, queues: ConsumeQueues, start: int) -> int:
+    """Return the log offset up to which queue files prove that batches were confirmed.
+
+    Only confirmed batches are entered in queues, in log order and whole stretches: where a queue
+    file holds the entry of a record, the batch of that record was below confirm, and so was all
+    before it. The walk goes from border ``start`` to the first stretch of which nothing is there.
+    Only for files whose later entries no cut has left behind.
+
+    Raises:
+        CorruptionError: The log does not hold together there.
+    """
+    end = segments.last.index.end if segments.last is not None else start
+    proven = start
+    while start < end:
+        data_end, after = stretch(segments, start, end, STRETCH_MAX)
+        if data_end > start:
+            segments.prove(start, data_end)
+            gathered, _ = scan(segments, start, data_end, ())
+            last = -1
+            for name, queue, first, entries in gathered.entries:
+                if held := queues.held(name.decode(), queue, first, entries):
+                    last = max(last, QUEUE_ENTRY.unpack_from(entries, (held - 1) * 20)[0])
+            if last < 0:
+                break
+            index = segments.at(last).index
+            proven = index.span(index.find(last))[1]
+        start = after
+    return proven
+
+
+class Dispatcher:
+    """Builds queues and the confirmed layer of producers.
+
+    Args:
+        segments: The log.
+        queues: What is written.
+        producers: Whose confirmed layer follows.
+        position: Where to begin; a batch border.
+    """
+
+    def __init__(
+        self, segments: Segments, queues: ConsumeQueues, producers: Producers, position: int
+    ) -> None:
+        self._segments = segments
+        self._queues = queues
+        self._producers = producers
+        self.position = position
+        self.control_bytes = 0
+        """Bytes of control records entered since it was set to 0: a snapshot is due by them."""
+
+    def step(self, confirm: int, max_bytes: int) -> bool:
+        """Dispatch about ``max_bytes``, at least one batch; returns whether more is left.
+
+        Raises:
+            DiskError: Nothing below ``position`` is in doubt; call again later.
+            CorruptionError: The log or a queue does not hold together.
+        """
+        if self.position >= confirm:
+            return False
+        start = self.position
+        data_end, end = stretch(self._segments, start, confirm, max_bytes)
+        if data_end > start:
+            self._segments.prove(start, data_end)
+            batched = self._queues.batched_names
+            self._enter(*scan(self._segments, start, data_end, batched), start)
+        self.position = end
+        return end < confirm
+
+    def _enter(self, gathered: Gathered, view: memoryview, base: int) -> None:
+        for name, queue, first, _, units in gathered.units:
+            self._queues.write(name.decode(), queue, first, units)
+        for name, queue, first, entries in gathered.entries:
+            self._queues.write(name.decode(), queue, first, entries)
+            if name == _META:
+                self.control_bytes += sum(size for _, size, _ in QUEUE_ENTRY.iter_unpack(entries))
+        sequences, lights = marks_of(view)
+        for light, first, entries in light_runs(view, base, lights):
+            self._queues.write_light(light, first, entries)
+        enter_sections(self._producers, view, base, gathered, marks=sequences, confirmed=True)
+
+
+def enter_sections(
+    producers: Producers,
+    view: memoryview,
+    base: int,
+    gathered: Gathered,
+    *,
+    marks: Marks,
+    confirmed: bool,
+) -> None:
+    """Give whole batches to a layer of producers: their sections, and what forgets producers.
+
+    In log order, for a section after such a record belongs to a producer that begins again.
+
+    Args:
+        producers: What is changed.
+        view: Bytes of the batches.
+        base: Log offset of its first byte.
+        gathered: Queue entries of their records.
+        marks: Where TL_SEQ stands.
+        confirmed: Which layer.
+    """
+    changes = list(_controls(view, base, gathered))
+    for producer, topic, queue, epoch, done in idempotent_sections(view, base, gathered, marks):
+        while changes and changes[0][0] < done.log_offset:
+            at, change = changes.pop(0)
+            change.forget(producers, at, confirmed=confirmed)
+        producers.rebuild((producer, topic, queue), epoch, done, confirmed=confirmed)
+    for at, change in changes:
+        change.forget(producers, at, confirmed=confirmed)
+
+
+def _controls(view: memoryview, base: int, gathered: Gathered) -> Iterator[tuple[int, Control]]:
+    """Yield (log offset, what it says) of the control records."""
+    for name, _, _, entries in gathered.entries:
+        if name != _META:
+            continue
+        for offset, size, _ in QUEUE_ENTRY.iter_unpack(entries):
+            found = record.decode(bytes(view[offset - base : offset - base + size]))
+            yield offset, decode_control(found.body)

@@ -1,0 +1,84 @@
+"""Topics in two layers: confirmed, and what waits for its confirm. Pure.
+
+*Confirmed* is what `storage.state.topics.State` holds; *pending* are control records between
+confirm and the end of the log, in log order. A cut drops what lay beyond it. A permission (a
+created topic) binds from its confirm; a restriction binds the master from its append.
+
+Not here: what a control record says and does (`storage.state.controls`), producers
+(`storage.state.producers`).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from storage.state.controls import Control
+from storage.state.topics import State, Topic
+from twinlog.errors import NotYetConfirmed, TwinlogError, UnknownTopic
+
+
+class Layers:
+    """The confirmed state and the control records that wait for their confirm.
+
+    Attributes:
+        confirmed: What readers and writers go by.
+    """
+
+    def __init__(self, confirmed: State | None = None) -> None:
+        self.confirmed = confirmed or State()
+        self._pending: deque[tuple[int, Control]] = deque()
+
+    def append(self, end: int, change: Control) -> None:
+        """Note a control record whose batch ends at log offset ``end``."""
+        self._pending.append((end, change))
+
+    def _waiting(self) -> list[tuple[Topic, int]]:
+        """Return the topics that pending records create, with the ends of those records."""
+        return [(one.topic, end) for end, one in self._pending if one.topic is not None]
+
+    def batched(self) -> frozenset[bytes]:
+        """Return the names of topics with batch queues in either layer, as they are stored."""
+        names = self.confirmed.batched.union(one.name for one, _ in self._waiting() if one.batch)
+        return frozenset(name.encode() for name in names)
+
+    def whole(self) -> State:
+        """Return what the whole log says: RocketMQ takes it so, and knows no confirm."""
+        if not self.topics_waiting():
+            return self.confirmed
+        found = State(self.confirmed.topics.values(), self.confirmed.batched)
+        for _, change in self._pending:
+            change.apply(found)
+        return found
+
+    def confirm(self, confirm: int) -> bool:
+        """Apply what lies below ``confirm``; returns whether anything changed."""
+        changed = False
+        while self._pending and self._pending[0][0] <= confirm:
+            changed |= self._pending.popleft()[1].apply(self.confirmed)
+        return changed
+
+    def cut(self, end: int) -> None:
+        """Forget what lay beyond ``end``."""
+        while self._pending and self._pending[-1][0] > end:
+            self._pending.pop()
+
+    def topics_waiting(self) -> bool:
+        """Return whether a topic waits for its confirm that is not in the confirmed layer."""
+        return any(one.name not in self.confirmed.topics for one, _ in self._waiting())
+
+    def missing(self, name: str) -> TwinlogError:
+        """Return why a topic that is not in the confirmed layer cannot be used.
+
+        Retryable when the log holds it already: after a restart of all nodes confirm has to pass
+        its record once more.
+        """
+        if self.existing(name) is not None:
+            return NotYetConfirmed(f"topic {name} is not confirmed yet", topic=name)
+        return UnknownTopic(f"topic {name} does not exist", topic=name)
+
+    def existing(self, name: str) -> tuple[Topic, int] | None:
+        """Return a topic, and the log offset whose confirm makes it binding: 0 when it is."""
+        topic = self.confirmed.topics.get(name)
+        if topic is not None:
+            return topic, 0
+        return next((found for found in self._waiting() if found[0].name == name), None)

@@ -1,0 +1,83 @@
+"""A section: one producer batch of one topic and one queue, and what became of it.
+
+A section is stored whole or refused whole, and never divided. Its records arrive in the stored
+format with offsets zero (`twinlog.format.record`); the store numbers them in place.
+
+Outcomes: stored, duplicate (stored before; ``end`` is the original's), refused
+(nothing of it is in the log), unknown (made by the layers above, never here).
+
+Not here: acknowledging; waiting for an offset (``replication``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+from twinlog import kernels
+
+
+class Outcome(IntEnum):
+    """What became of a section."""
+
+    STORED = 0
+    DUPLICATE = 1
+    REFUSED = 2
+    UNKNOWN = 3
+
+
+@dataclass(slots=True)
+class Section:
+    """Records to be appended; a value that is not changed.
+
+    Attributes:
+        topic: Name.
+        queue: Queue number.
+        count: Records in ``data``.
+        data: Their bytes, one after the other.
+        producer: Producer id; 0 says that the section is not idempotent.
+        producer_epoch: Grows when a producer starts again under the same id.
+        sequence: Number of the first record in its (producer, queue).
+    """
+
+    topic: str
+    queue: int
+    count: int
+    data: memoryview | bytes | bytearray
+    producer: int = 0
+    producer_epoch: int = 0
+    sequence: int = 0
+
+
+@dataclass(slots=True)
+class SectionResult:
+    """What became of one section; a value that is not changed.
+
+    Attributes:
+        outcome: See `Outcome`.
+        queue_offset: Of the first record; -1 when not known (an old duplicate) or refused.
+        log_offset: Of the first record; -1 likewise.
+        end: Log offset that must be confirmed before the section is; for a duplicate that of the
+            original.
+        code: Stable name of a refusal, else empty.
+        text: The refusal in words, else empty.
+        record: Number of the record that is to blame, -1 for none.
+    """
+
+    outcome: Outcome
+    queue_offset: int = -1
+    log_offset: int = -1
+    end: int = 0
+    code: str = ""
+    text: str = ""
+    record: int = -1
+
+
+def refused(code: str, text: str, record: int = -1) -> SectionResult:
+    """Return a refusal."""
+    return SectionResult(Outcome.REFUSED, code=code, text=text, record=record)
+
+
+def digest_of(data: memoryview | bytes | bytearray, start: int, end: int) -> int:
+    """Return a digest of a section's bodies, the same before and after they are stamped."""
+    return kernels.bodies_digest(data, start, end) or 1

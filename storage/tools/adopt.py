@@ -1,0 +1,490 @@
+"""Foreign bytes become the beginning of a history of ours: ``twinlog store adopt``.
+
+A directory that RocketMQ wrote, or one of ours with which RocketMQ went on, is no member of a
+group: nobody vouches for its bytes. The operator may. Then everything that is in the log becomes
+epoch 0, closed by a filler, and our first epoch starts in a new file:
+
+1. the log is read by RocketMQ's rules and must be sound to its end; a part that our batch index
+   proves must be as it says;
+2. what lies behind the end becomes zeros with a blank in front, files beyond it go aside;
+3. each file gets a batch index: entries that were ours keep borders and CRC, the rest is divided
+   into batches of whole records; all are of kind 2 (rebuilt) and epoch 0;
+4. identity, checkpoint and a state snapshot at the border are written, the identity last;
+5. the store is opened, its first epoch begins, each topic is created by a control record, and the
+   store is stopped cleanly.
+
+The same directory, adopted twice, gives the same bytes, whatever node it is for and whenever it is
+done: times and hosts come from its last record. So copies that are adopted on several nodes have
+equal logs. What was there of ``twinlog`` and of the files that are exported anew is kept in
+``cut/adopt-N``. A crash before step 4 leaves a foreign directory, a crash after it a store of ours
+without topics; adopting again does the rest, and knows the blank that closes epoch 0.
+
+Units: log offsets in bytes, times in ms. Not here: who is asked (``cli``), noticing that a store is
+foreign (`storage.recovery.open`), epoch 0 on a slave (`storage.append.receiver`).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from storage.disk.disk import Disk
+from storage.errors import ForeignStore
+from storage.log.batch_index import DIRECTORY as INDEX_DIRECTORY
+from storage.log.batch_index import growth_for, index_path
+from storage.log.epoch_history import EPOCH_FILE, decode_epoch
+from storage.log.segment import DIRECTORY as LOG_DIRECTORY
+from storage.log.segment import log_path
+from storage.marks.checkpoint import CheckpointFile, Trusted
+from storage.marks.identity import Identity, Who, write_identity
+from storage.marks.promise import Promise, PromiseFile
+from storage.marks.run import ABORT, CLEAN, RunFile
+from storage.queues.names import topic_refusal
+from storage.recovery.config_export import TOPICS
+from storage.recovery.snapshot import DIRECTORY as STATE_DIRECTORY
+from storage.recovery.snapshot import Snapshot, Snapshots
+from storage.settings import SEGMENT_SIZE_MIN
+from storage.state.controls import CreateTopic
+from storage.store import Store
+from storage.token import Token
+from storage.tools.recover import identity_of, index_capacity, settings_of
+from twinlog.errors import CorruptionError
+from twinlog.format.batch_index import KIND_FILLER, KIND_REBUILT, BatchEntry
+from twinlog.format.batch_queue import BATCH_QUEUE_UNIT
+from twinlog.format.consume_queue import QUEUE_FILE_SIZE_DEFAULT
+from twinlog.format.epoch_history import Epoch
+from twinlog.format.light_queues import LIGHT_PREFIX
+from twinlog.format.log_file import BLANK
+from twinlog.format.record import FLAG_STORE_V6, MAGIC_BLANK, Record
+from twinlog.kernels import crc32c, walk
+from twinlog.store.damage import Grade
+from twinlog.store.files import LogFile
+from twinlog.store.log import Run, TwinLog
+from twinlog.store.queues import BatchQueue, Queue
+from twinlog.store.reader import StoreReader
+from twinlog.store.rocketmq_config import topic_queues
+from twinlog.store.timers import Timers, waiting_by_level
+from twinlog.store.topics import Deleted, queues_in_database
+from twinlog.store.verify.check import verify
+
+ASIDE = "cut"
+REASON = "store adopt"
+"""Of the epoch that an adoption begins."""
+UNSOUND = "unsound-store"
+"""Code of the refusal of a store that is damaged, or whose log has no certain end."""
+UNREADABLE = "unreadable-store"
+"""Code of the refusal of a store of which something could not be read: its content is not known."""
+BATCH_MAX = 1024 * 1024
+"""Records are joined up to this many bytes, as an append does."""
+_BLANK_MIN = BLANK.size
+_BROKERS_OWN = frozenset(
+    {
+        "TBW102", "BenchmarkTest", "SELF_TEST_TOPIC", "OFFSET_MOVED_EVENT", "SCHEDULE_TOPIC_XXXX",
+        "RMQ_SYS_TRACE_TOPIC", "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC",
+        "TRANS_CHECK_MAX_TIME_TOPIC", "rmq_sys_wheel_timer",
+    }
+)  # fmt: skip
+"""Topics that every broker makes for itself: without a record they are not taken over."""
+_TIMERS = ("timerlog/", "timerwheel", "config/timercheck")
+"""Files of RocketMQ's timers, which a twinlog store does not use."""
+_ABORT_WORDS = 3
+"""What our line in ``abort`` consists of; RocketMQ's is one number, or nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Adoption:
+    """What adopting a directory will do.
+
+    Attributes:
+        start: Log offset of the first byte.
+        end: End of the log by RocketMQ's rules.
+        border: Where our first epoch will begin.
+        proven: Bytes below were written by us and are as our batch index says; ``start`` if none.
+        epoch: The epoch that will begin; above every epoch the directory has known.
+        records: Records of the log.
+        segment_size: Bytes of a log file.
+        queue_file_size: Bytes of a queue file.
+        family: Address family of the last record's store host.
+        timestamp: Store time of the last record.
+        topics: (name, queues) that will be created.
+        left_out: (name, why) of topics whose records stay in the log without a topic.
+        queues: (topic, queue, start, end) of every queue.
+        batched: Names of the topics that have batch queues.
+        beyond: Starts of log files beyond the end.
+        waiting: Messages that RocketMQ's timer wheel was still to deliver; twinlog does not.
+        delayed: Those that wait for their delay level; twinlog does not deliver them either.
+        before: Whose store it was; None for RocketMQ's.
+    """
+
+    start: int
+    end: int
+    border: int
+    proven: int
+    epoch: int
+    records: int
+    segment_size: int
+    queue_file_size: int
+    family: int
+    timestamp: int
+    topics: tuple[tuple[str, int], ...]
+    left_out: tuple[tuple[str, str], ...]
+    queues: tuple[tuple[str, int, int, int], ...]
+    beyond: tuple[int, ...]
+    batched: tuple[str, ...] = ()
+    waiting: int = 0
+    delayed: int = 0
+
+    @property
+    def foreign(self) -> int:
+        """Bytes that nothing of ours proves."""
+        return self.end - self.proven
+
+
+def plan_adoption(reader: StoreReader, ours: StoreReader) -> Adoption:
+    """Look at a directory and say what adopting it will do; nothing is written.
+
+    Args:
+        reader: The directory by RocketMQ's rules (``StoreReader(root, rocketmq=True)``).
+        ours: The same directory by the rules of its kind.
+
+    Raises:
+        ForeignStore: It cannot be adopted as it stands; says why and what to do first. Code
+            `UNSOUND` where it is damaged or was not stopped cleanly, `UNREADABLE` where nothing is
+            known to be damaged and something could not be read, ``nothing-to-adopt`` without a log
+            file, ``queue-extension`` where its queues have one or are in a database,
+            ``segment-size`` where its log files have a length that ours cannot have.
+    """
+    abort = reader.root / ABORT
+    if not reader.clean and len(abort.read_bytes().split()) != _ABORT_WORDS:
+        repair = f"stop its broker cleanly, or: twinlog log repair {reader.name}"
+        raise _refused("it was not stopped cleanly", repair)
+    size = _segment_size(reader)
+    _must_be_sound(reader, ours)
+    proven = ours.end if ours.ours else reader.start
+    if proven > reader.end and _closed(reader, size) == proven:
+        proven = reader.end
+    if proven > reader.end:
+        raise _refused(
+            f"RocketMQ has cut the log at {reader.end}; it was ours up to {proven}",
+            "take the store of another node, or a copy from before",
+        )
+    last = _last_record(reader)
+    topics, left_out = _topics(reader)
+    end = reader.end
+    return Adoption(
+        start=reader.start,
+        end=end,
+        border=end if end % size == 0 else end - end % size + size,
+        proven=proven,
+        epoch=max((epoch for epoch, _ in ours.epochs()), default=0) + 1,
+        records=sum(piece.count for piece in reader.pieces() if isinstance(piece, Run)),
+        segment_size=size,
+        queue_file_size=_queue_file_size(reader),
+        family=6 if last is not None and last.sys_flag & FLAG_STORE_V6 else 4,
+        timestamp=last.store_timestamp if last is not None else 0,
+        topics=topics,
+        left_out=left_out,
+        queues=tuple((q.topic, q.queue, q.min, q.max) for q in reader.queues()),
+        beyond=tuple(file.start for file in reader.series.files if file.start >= end),
+        batched=tuple(sorted(reader.batch_topics)),
+        waiting=_waiting(reader),
+        delayed=waiting_by_level(reader),
+    )
+
+
+def _waiting(reader: StoreReader) -> int:
+    """Return how many messages wait in the timer wheel, as its slots count them."""
+    timers = Timers(reader.root)
+    passed = timers.check.last_read_time_ms if timers.check is not None else 0
+    count = sum(max(slot.count, 0) for slot in timers.slots() if slot.time_ms > passed)
+    timers.close()
+    return count
+
+
+def _closed(reader: StoreReader, size: int) -> int:
+    """Return the border to which an adoption that met its end here has closed the last file."""
+    border = -(-reader.end // size) * size
+    blank = BLANK.pack(border - reader.end, MAGIC_BLANK)
+    return border if bytes(reader.series.read(reader.end, len(blank))) == blank else reader.end
+
+
+def _refused(text: str, hint: str, code: str = UNSOUND) -> ForeignStore:
+    return ForeignStore(f"the directory cannot be adopted: {text}", hint=hint, code=code)
+
+
+def _segment_size(reader: StoreReader) -> int:
+    sizes = {file.size for file in reader.series.files}
+    if not sizes:
+        hint = "an empty store needs no adoption: a node makes it when it starts"
+        raise _refused("there is no log file in it", hint, "nothing-to-adopt")
+    if len(sizes) != 1:
+        what = f"its log files have {len(sizes)} lengths, {min(sizes)} to {max(sizes)} bytes"
+        raise _refused(what, f"twinlog log repair {reader.name}")
+    [size] = sizes
+    if size < SEGMENT_SIZE_MIN or size % 4096 or reader.start % size:
+        text = f"its log files have {size} bytes; ours have n x 4 KiB, 16 KiB at least"
+        raise _refused(text, "read it with twinlog log", "segment-size")
+    return size
+
+
+def _queue_file_size(reader: StoreReader) -> int:
+    stored = reader.stored_queues.values()
+    repair = f"twinlog log repair {reader.name}"
+    batch = {size for q in stored if isinstance(q, BatchQueue) for size in q.file_sizes()}
+    if len(batch) > 1 or any(size % BATCH_QUEUE_UNIT.size for size in batch):
+        raise _refused("its batch queue files differ in size", repair)
+    sizes = {size for q in stored if isinstance(q, Queue) for size in q.file_sizes()}
+    if not sizes:
+        return QUEUE_FILE_SIZE_DEFAULT
+    if len(sizes) != 1 or max(sizes) % 20:
+        raise _refused("its queue files differ in size", repair)
+    return max(sizes)
+
+
+def _must_be_sound(reader: StoreReader, ours: StoreReader) -> None:
+    see = f"see: twinlog log verify {reader.name}"
+    if queues_in_database(reader.root) and not ours.ours:
+        text = "its queues are in a database (RocksDB), not in files"
+        raise _refused(text, "read it with twinlog log", "queue-extension")
+    bad = [d for d in ours.damage if d.harm.in_log] if ours.ours else []
+    if bad and _is_begun(ours):
+        bad = [d for d in bad if not d.harm.cut_by_recovery]
+    if bad:
+        damaged = [d for d in bad if d.harm.readable]
+        one = (damaged or bad)[0]
+        text = f"{one.name} at {one.offset}: {one.what}"
+        raise _refused(text, see, UNSOUND if damaged else UNREADABLE)
+    for queue in reader.queues():
+        if any(True for _ in queue.extensions()):
+            text = f"queue {queue.topic}/{queue.queue} has an extension (consumequeue_ext)"
+            raise _refused(text, "read it with twinlog log", "queue-extension")
+    wrong = [
+        found
+        for found in verify(reader).findings
+        if found.grade is not Grade.NOTE and not found.file.startswith(_TIMERS)
+    ]
+    damage = [found for found in wrong if found.grade is Grade.DAMAGE]
+    if damage:
+        text = f"{damage[0].file}: {damage[0].what}"
+        raise _refused(text, f"{see}; then: twinlog log repair {reader.name}")
+    if wrong:
+        raise _refused(f"{wrong[0].file}: {wrong[0].what}", see, UNREADABLE)
+
+
+def _is_begun(ours: StoreReader) -> bool:
+    """Whether nobody but an adoption that died has written behind what it adopted.
+
+    The tail that recovery would cut is its own then, and is made anew. A node's may hold records
+    that it was sent: those are recovery's to cut, not ours.
+    """
+    epoch, start = max(ours.epochs(), default=(0, 0))
+    if epoch == 0:
+        return True
+    record = ours.record_at(start)
+    if record is None:
+        return False
+    try:
+        return decode_epoch(ours.series.read(start, record.size)).reason == REASON
+    except CorruptionError:  # whose word it was cannot be told
+        return False
+
+
+def _last_record(reader: StoreReader) -> Record | None:
+    runs = [piece for piece in reader.pieces() if isinstance(piece, Run)]
+    if not runs:
+        return None
+    run = runs[-1]
+    view, start = reader.series.view(run.file), run.file.start
+    *_, at = walk(view, run.offset - start, run.end - start, check_crc=False)
+    return reader.record_at(start + at)
+
+
+def _topics(
+    reader: StoreReader,
+) -> tuple[tuple[tuple[str, int], ...], tuple[tuple[str, str], ...]]:
+    """Return topics to create and those that cannot be; from the queues and topics.json."""
+    wanted = {name: max(numbers) + 1 for name, numbers in reader.topics().items()}
+    for name, queues in topic_queues(reader.config()).items():
+        if name in wanted or name not in _BROKERS_OWN:
+            wanted[name] = max(queues, wanted.get(name, 0))
+    for name in [name for name in wanted if name.startswith(LIGHT_PREFIX)]:
+        del wanted[name]  # a light queue needs no topic
+    deleted = Deleted(reader)
+    refused = {
+        name: "it was deleted" if deleted.has(name) else topic_refusal(name) for name in wanted
+    }
+    created = tuple((n, wanted[n]) for n in sorted(wanted) if refused[n] is None and wanted[n])
+    used = set(reader.topics())
+    left_out = tuple((n, why) for n, why in sorted(refused.items()) if why and n in used)
+    return created, left_out
+
+
+def carry_out(
+    disk: Disk, value: Adoption, who: Who, *, reader: StoreReader, ours: StoreReader
+) -> int:
+    """Adopt the directory; returns the end of its log. The readers are those of the plan.
+
+    Raises:
+        DirectoryInUse: Another process has it; nothing was changed.
+        DiskError: The directory is still foreign, or ours without topics; adopt again.
+    """
+    disk.lock("adopt.lock")
+    try:
+        capacity = reader.index_capacity or index_capacity(disk)
+        _set_aside(disk, value)
+        files = [file for file in reader.series.files if file.start < value.end]
+        entries = {file.start: _entries(value, file, reader, ours) for file in files}
+        if ours.ours:
+            disk.rename("twinlog", f"{_aside(disk)}/twinlog", "adopt.aside")
+        for name in (INDEX_DIRECTORY, STATE_DIRECTORY):
+            disk.make_dir(name, "adopt.make-dir")
+        for file in files:
+            _close_file(disk, value, file)
+            packed = b"".join(entry.pack() for entry in entries[file.start])
+            growth = growth_for(value.segment_size)
+            padded = packed.ljust(-(-len(packed) // growth) * growth, b"\0")
+            disk.write_file(index_path(file.start), padded, "adopt.index")
+        disk.fsync_dir(LOG_DIRECTORY, "adopt.log-dir")
+        _write_marks(disk, value, who)
+    finally:
+        disk.unlock()
+    return _first_epoch(disk, value, who, capacity)
+
+
+def _aside(disk: Disk) -> str:
+    """Return the folder of this adoption: the newest one."""
+    taken = [int(name[6:]) for name in disk.list(ASIDE) if name[:6] == "adopt-"]
+    return f"{ASIDE}/adopt-{max(taken, default=0)}"
+
+
+def _set_aside(disk: Disk, value: Adoption) -> None:
+    """Make the folder of this adoption and keep in it what will be written over."""
+    number = int(_aside(disk).rsplit("-", 1)[1]) + 1
+    folder = f"{ASIDE}/adopt-{number}"
+    disk.make_dir(folder, "adopt.make-dir")
+    for path in (TOPICS, EPOCH_FILE, "checkpoint"):
+        if disk.exists(path):
+            name = path.rsplit("/", 1)[-1]
+            disk.write_file(f"{folder}/{name}", disk.read(path, "adopt.read"), "adopt.keep")
+    for start in value.beyond:
+        name = log_path(start).rsplit("/", 1)[-1]
+        disk.rename(log_path(start), f"{folder}/{name}", "adopt.beyond")
+    if disk.exists("index"):  # keys are entered again
+        disk.rename("index", f"{folder}/index", "adopt.index.aside")
+    disk.make_dir("index", "adopt.make-dir")
+    disk.fsync_dir(folder, "adopt.aside-dir")
+
+
+def _entries(
+    value: Adoption, file: LogFile, reader: StoreReader, ours: StoreReader
+) -> list[BatchEntry]:
+    """Return the batch index of one file: our own batches as they were, then scanned ones."""
+    view, found, at = reader.series.view(file), list[BatchEntry](), file.start
+    log = ours.log
+    known = log.entries.get(file.start, ()) if isinstance(log, TwinLog) else ()
+    for _, entry in known:
+        if entry is not None and entry.start == at and entry.kind != KIND_FILLER:
+            span = entry.start, entry.length, entry.count
+            found.append(_entry(*span, entry.crc, entry.store_timestamp))
+            at = entry.end
+    stop = _data_end(value, file, reader)
+    for start, end, count, stamp in _batches(view, at - file.start, stop - file.start):
+        crc = crc32c(view[start:end])
+        found.append(_entry(file.start + start, end - start, count, crc, stamp))
+    if stop < file.end:
+        head = BLANK.pack(file.end - stop, MAGIC_BLANK)
+        stamp = found[-1].store_timestamp if found else 0
+        filler = _entry(stop, file.end - stop, 0, crc32c(head), stamp, kind=KIND_FILLER)
+        found.append(filler)
+    return found
+
+
+def _entry(
+    start: int, length: int, count: int, crc: int, stamp: int, *, kind: int = KIND_REBUILT
+) -> BatchEntry:
+    return BatchEntry(start, length, count, 0, crc, stamp, kind, 0)
+
+
+def _data_end(value: Adoption, file: LogFile, reader: StoreReader) -> int:
+    """Return where the records of a file end and its blank begins."""
+    if file.end > value.end:
+        return value.end
+    blanks = [offset for offset, _ in reader.blanks() if file.start <= offset < file.end]
+    return blanks[0] if blanks else file.end
+
+
+def _batches(view: memoryview, at: int, end: int) -> Iterator[tuple[int, int, int, int]]:
+    """Divide records into (start, end, count, last store time) of at most `BATCH_MAX` bytes."""
+    while at < end:
+        count, stop, _, stamp, _ = walk(view, at, min(at + BATCH_MAX, end), check_crc=False)
+        if not count:
+            (size,) = struct.unpack_from(">i", view, at)
+            count, stop, _, stamp, _ = walk(view, at, at + size, check_crc=False)
+        yield at, stop, count, stamp
+        at = stop
+
+
+def _close_file(disk: Disk, value: Adoption, file: LogFile) -> None:
+    """Put the blank at the end of the last file, and zeros after every blank."""
+    mapping = disk.map(log_path(file.start), file.size, op="adopt.map")
+    try:
+        if file.end > value.end:
+            at = value.end - file.start
+            mapping.zero(at, file.size, "adopt.zero")
+            mapping.buffer[at : at + _BLANK_MIN] = BLANK.pack(file.size - at, MAGIC_BLANK)
+        mapping.flush_range(0, file.size, "adopt.flush")
+    finally:
+        mapping.close()
+
+
+def _write_marks(disk: Disk, value: Adoption, who: Who) -> None:
+    """Write what makes the directory a twinlog store, the identity last."""
+    RunFile(disk).create()
+    checkpoint, promises = CheckpointFile(disk), PromiseFile(disk)
+    checkpoint.create()
+    checkpoint.start = value.start
+    checkpoint.write(Trusted(value.border, value.border), "adopt.checkpoint")
+    promises.create()
+    promises.write(Promise(), "adopt.promise")
+    snapshot = Snapshot(
+        value.border,
+        (Epoch(0, value.start),),
+        (),
+        value.queues,
+        (),
+        value.timestamp,
+        start=value.start,
+        batched=value.batched,
+    )
+    Snapshots(disk).write(snapshot, "adopt.snapshot")
+    for name in (ABORT, CLEAN):
+        if disk.exists(name):
+            disk.remove(name, "adopt.mark.remove")
+    identity = Identity(
+        who, disk.random_bytes(8).hex(), value.segment_size, value.queue_file_size, value.timestamp
+    )
+    disk.fsync_dir(".", "adopt.dir")
+    write_identity(disk, identity, "adopt.identity")
+
+
+def _first_epoch(disk: Disk, value: Adoption, who: Who, capacity: tuple[int, int] | None) -> int:
+    """Begin the first epoch of ours, create the topics, stop cleanly."""
+    settings = settings_of(identity_of(disk), capacity)
+    store = Store.open(disk, settings, who, wall_ms=value.timestamp)
+    token, clean = Token("master", value.epoch, 0), False
+    try:
+        store.take_token(token)
+        store.append_epoch(
+            token, epoch=value.epoch, node="-", session=0, wall_ms=value.timestamp,
+            reason=REASON, by="-",
+        )  # fmt: skip
+        store.set_confirm(store.end)
+        for name, queues in value.topics:
+            change = CreateTopic(name, queues, value.timestamp, name in value.batched)
+            store.append_control(token, change, wall_ms=value.timestamp)
+            store.set_confirm(store.end)
+        end, clean = store.end, True
+    finally:
+        store.close(clean=clean)
+    return end

@@ -1,0 +1,85 @@
+"""Stories of damage, played on simulated machines with the production store."""
+
+from __future__ import annotations
+
+import pytest
+
+from storage.recovery import open as recovery_open
+from tests.sim.invariants import FlushedIsDurable
+from tests.sim.layout import LOG
+from tests.sim.swarm import Plan
+from tests.sim.world import World
+from twinlog.errors import CorruptionError
+
+pytestmark = pytest.mark.sim
+
+
+def _running(plan: Plan, seconds: float) -> World:
+    world = World(plan)
+    world.coordinator.start()
+    for node in world.nodes.values():
+        node.boot()
+    world.operator.create_until_known("topic0", 2)
+    world.schedule.run_until(10)
+    for producer in world.producers:
+        producer.start()
+    world.schedule.run_until(10 + seconds)
+    return world
+
+
+def _rot_and_read(world: World, name: str) -> None:
+    """One bit of an old record flips on the disk, and somebody reads it."""
+    node = world.nodes[name]
+    row = world.contents.queues["topic0", 0][3]
+    node.kill(power=False)
+    node.boot()
+    world.schedule.run_until(world.schedule.now + 8)
+    size = world.plan.segment_size
+    at = row.log_offset
+    node.disk.rot(LOG.format(at // size * size), at % size + 95)
+    world.rotten.add(name)
+    assert node.store is not None
+    with pytest.raises(CorruptionError):
+        node.store.reads.read("topic0", 0, 3, max_bytes=4096, max_records=1)
+
+
+def test_a_master_that_is_alone_refuses_a_rotten_batch_and_keeps_its_role(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nothing else is lost, writes go on, and the finding is an alarm."""
+    monkeypatch.setattr(recovery_open, "PROVE_BACK", 2048)
+    # The judge compares pages with the disk, and the rotten one differs on purpose.
+    monkeypatch.setattr(FlushedIsDurable, "flushed", lambda *_: None)
+    world = _running(Plan(7, nodes=("n1",), in_sync_min=1, pause_between_sends=0.1), 20)
+    _rot_and_read(world, "n1")
+    node = world.nodes["n1"]
+    world.schedule.run_until(world.schedule.now + 5)
+    assert world.events["only-copy-damaged"] == 1
+    assert node.acts_in_epoch() is not None
+    assert node.store is not None
+    assert node.store.damage is None
+    answers = world.answers
+    world.schedule.run_until(world.schedule.now + 5)
+    assert world.answers > answers
+    node.kill(power=False)
+    node.boot()
+    world.schedule.run_until(world.schedule.now + 5)
+    assert node.acts_in_epoch() is not None
+
+
+def test_a_quarantine_is_not_forgotten_by_a_restart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slave that read a rotten batch stays out of the set, whatever its next start proves."""
+    monkeypatch.setattr(recovery_open, "PROVE_BACK", 2048)
+    # The judge compares pages with the disk, and the rotten one differs on purpose.
+    monkeypatch.setattr(FlushedIsDurable, "flushed", lambda *_: None)
+    world = _running(Plan(7, pause_between_sends=0.1, body_max=600), 30)
+    _rot_and_read(world, "n2")
+    node = world.nodes["n2"]
+    world.schedule.run_until(world.schedule.now + 5)
+    assert "n2" not in world.coordinator.state.isr
+    node.kill(power=False)
+    node.boot()
+    assert node.store is not None
+    assert node.store.damage is not None
+    world.schedule.run_until(world.schedule.now + 15)
+    assert "n2" not in world.coordinator.state.isr

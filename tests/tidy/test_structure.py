@@ -1,0 +1,132 @@
+"""The shape of the tree: no circles, no fragments, names that say which, tests beside tests.
+
+Each exception is listed with its reason; its entry is removed with it, so that the lists
+only shrink.
+
+Not here: limits of files, functions and folders (`tests.tidy.test_style`), which package may import
+which (``.importlinter``).
+"""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from pathlib import Path
+
+from tests.tidy.imports import ROOT, circles, graph, modules
+
+FRAGMENT_LINES = 70
+
+CIRCLES: dict[frozenset[str], str] = {
+    frozenset({"node.clients.connection", "node.clients.server"}): "two halves",
+}
+"""Known circles, to be removed."""
+
+FRAGMENTS = {
+    "cli.log.topics": "names of topics and the closest one: a noun of its own",
+    "node.observe.task_tree": "the task tree of trio, for a signal",
+    "replication.coordinator.history": "trims the history; pure, beside a service that is not",
+    "storage.log.memory_pool": "the pool, pure, beside the log that is not",
+    "storage.marks.clean_start": "a decision, pure, beside the files it is made from",
+    "storage.recovery.close": "the end of a store, beside its beginning",
+    "twinlog.consumer.aio": "the awaiting shell of a reader; anyio is an extra",
+    "twinlog.spark.engine.spark_errors": "errors of Spark by their names, without importing it",
+}
+"""Modules below 70 lines that one other module imports, and why they are not part of it."""
+
+SAME_NAMES = {
+    ("twinlog/spark", "job"): "each job's entry, in the job's folder",
+    ("twinlog/spark", "key_index"): "rebuilding it and verifying it",
+    ("twinlog/spark", "nodes"): "reading nodes, and verifying them",
+    ("twinlog/spark", "queries"): "of the source, and of the reports",
+    ("twinlog/spark", "settings"): "of a replay, and of the sink",
+    ("twinlog/spark", "view"): "of a directory, and of an archive",
+    ("twinlog/store", "queues"): "reading them, and verifying them",
+    ("twinlog/store", "timers"): "reading them, and verifying them",
+}
+"""Files of one name in one folder of a package, and what tells them apart."""
+
+TEST_IMPORTS = {
+    "tests/crash/__main__.py",
+    "tests/crash/test_tools.py",
+    "tests/interop/test_random_histories.py",
+    "tests/processes/test_small_disk.py",
+    "tests/tidy/cover.py",
+}
+"""Files that still take something out of a test or a conftest. ``__main__`` of `tests.crash` runs
+the tests by name, and `tests.tidy.cover` reads the table of pure modules: those two stay."""
+
+
+def test_circles_are_found() -> None:
+    """The search notices a circle of two, one of three, and reports nothing else."""
+    assert circles({"a": ["b"], "b": ["a"], "c": []}) == [{"a", "b"}]
+    assert circles({"a": ["b"], "b": ["c"], "c": ["a"]}) == [{"a", "b", "c"}]
+    assert circles({"a": ["b", "c"], "b": ["c"], "c": []}) == []
+
+
+def test_no_modules_import_each_other() -> None:
+    """A circle is one module in two files: hand over a value, or move what both need below both."""
+    found = [frozenset(circle) for circle in circles(graph())]
+    new = [sorted(circle) for circle in found if not any(circle <= known for known in CIRCLES)]
+    assert not new, f"import each other: {new}"
+
+
+def test_no_module_is_a_fragment_of_another() -> None:
+    """A short module that only one other imports is part of that one, unless it has a reason."""
+    users: dict[str, set[str]] = defaultdict(set)
+    for name, imported in graph().items():
+        for other in imported:
+            users[other].add(name)
+    short = {
+        name
+        for name, path in modules().items()
+        if path.name != "__init__.py"
+        and len(users[name]) == 1
+        and path.read_text(encoding="utf-8").count("\n") < FRAGMENT_LINES
+    }
+    assert short <= set(FRAGMENTS), f"join or list: {sorted(short - set(FRAGMENTS))}"
+
+
+def test_a_name_says_which_file() -> None:
+    """Within one folder of a package no two files have one name, unless what differs is listed."""
+    places: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for path in modules().values():
+        parts = path.relative_to(ROOT).parts
+        if path.name != "__init__.py":
+            places["/".join(parts[:2]) if len(parts) > 2 else parts[0], path.stem].append(str(path))
+    twice = {key: paths for key, paths in places.items() if len(paths) > 1}
+    new = {key: paths for key, paths in twice.items() if key not in SAME_NAMES}
+    assert not new, f"rename: {new}"
+
+
+def takes_from_tests(path: Path) -> list[str]:
+    """What a file imports out of a test module or a conftest."""
+    found: list[str] = []
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("tests."):
+            names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+            for name in names:
+                leaf = name.rpartition(".")[2]
+                module = ROOT.joinpath(*name.split(".")).with_suffix(".py")
+                if leaf.startswith(("test_", "conftest")) and module.exists():
+                    found.append(name)
+    return found
+
+
+def test_no_test_imports_a_test() -> None:
+    """What two tests need is a builder or a fixture: `tests.stores`, `tests.fakes`, `fixtures`."""
+    found = {
+        path.relative_to(ROOT).as_posix(): names
+        for path in sorted((ROOT / "tests").rglob("*.py"))
+        if (names := takes_from_tests(path))
+    }
+    new = {path: names for path, names in found.items() if path not in TEST_IMPORTS}
+    assert not new, f"move what they share: {new}"
+
+
+def test_lists_of_exceptions_name_what_exists() -> None:
+    """An entry about a module that is gone is a leftover."""
+    known = modules()
+    gone = {name for circle in CIRCLES for name in circle if name not in known}
+    gone |= {name for name in FRAGMENTS if name not in known}
+    assert not gone, f"no longer there: {sorted(gone)}"

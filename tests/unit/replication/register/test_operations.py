@@ -1,0 +1,66 @@
+"""Operations of the register on the wire: what is sent is what arrives, and nothing else does."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from replication.register import operations as ops
+from replication.register.group_state import GroupState
+from replication.register.operations import NOTHING, Report
+from tests.unit.replication.register.desk import SEED
+from twinlog.errors import ProtocolError
+
+EVERY: list[ops.Operation] = [
+    ops.Read(Report("n1", "r", 3, 4, 5)),
+    ops.RegisterNode("n1", "s", "x", ("w", "x"), True, False, 3, 100, 4, SEED),
+    ops.RegisterNode("n1", "s", "x", ("x",), False, True, 0, 0, 0, None, NOTHING, 7),
+    ops.Elect("n1", 4, 3, True),
+    ops.AlterInSync("n1", 1, 2, 3, {"n2": 4}, ("n3",)),
+    ops.Transfer("n1", 1, 2, "n2", "bob"),
+    ops.Annotate("n1", 2, 100, None),
+    ops.ReportEnd("n1", 2, 3, 4, 5),
+    ops.Depose("n1", 0, "bob", "why"),
+    ops.Failover(None, 1, "bob", "why"),
+    ops.UncleanElect("n1", 1, "bob", "why"),
+    ops.Adopt("n1", "bob", "why"),
+    ops.Vouch(("n1", "n2"), "bob", "why"),
+    ops.Recover(GroupState(), (ops.Voice("n1", "r", 1, 2, 3, 4, 5),), ("n2",), "bob", "why"),
+    ops.ClearAlarm("bob", "why"),
+    ops.AddReplica("n4", -3, "bob"),
+    ops.RemoveReplica("n4", "bob"),
+    ops.Change("in_sync_min", "2", "bob"),
+]
+
+
+@pytest.mark.parametrize("op", EVERY, ids=lambda op: type(op).__name__)
+def test_operations_travel(op: ops.Operation) -> None:
+    """What is sent is what arrives; without a report, nothing is reported."""
+    wire = ops.to_wire(op)
+    assert ops.parse_op(wire) == op
+    del wire["report"]
+    assert ops.parse_op(wire).report == NOTHING
+
+
+@pytest.mark.parametrize("op", EVERY, ids=lambda op: type(op).__name__)
+def test_operations_with_a_field_of_another_type_are_refused(op: ops.Operation) -> None:
+    """Whatever a peer sends."""
+    wire = ops.to_wire(op)
+    for field in fields(op):
+        if field.name == "known":
+            continue
+        with pytest.raises(ProtocolError):
+            ops.parse_op({**wire, field.name: 1.5})
+
+
+@given(st.dictionaries(st.text(), st.none() | st.integers() | st.text() | st.lists(st.text())))
+def test_garbage_is_no_operation(garbage: dict[str, object]) -> None:
+    """Only a ProtocolError."""
+    for name in ("read", "elect", "register", "alter-in-sync", "no such"):
+        try:
+            ops.parse_op({**garbage, "op": name})
+        except ProtocolError:
+            continue

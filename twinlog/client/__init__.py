@@ -1,0 +1,1 @@
+"""What users hold: `Client` and `AsyncClient`, searches by key, what nodes answer."""

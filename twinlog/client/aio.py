@@ -1,0 +1,380 @@
+"""The awaiting client, on trio and on asyncio (by anyio; extra ``async``).
+
+The same decisions as the blocking one (``session``, ``producer``, ``consumer``), carried out with
+tasks. Many tasks may use one client at once: each call borrows a connection or opens one
+(``twinlog.session.aio_caller``). Single sends have a connection for each topic and acknowledgement,
+at most 64: the least recently used that has nothing under way is closed for the next, and a send
+waits for one as long as all are busy (``twinlog.producer.single_sends``).
+
+Cancellation: a cancelled `send` may be stored; a cancelled question leaves no trace. A cancelled
+reader is closed with its connection.
+
+Times are seconds, or text with a unit (``"2 ms"``); sizes are bytes, or text (``"256 KiB"``).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncGenerator, Iterable, Mapping
+from contextlib import aclosing, asynccontextmanager
+from types import TracebackType
+from typing import Self, Unpack
+
+import anyio
+
+from twinlog.client.arguments import (
+    Duration,
+    Size,
+    producer_settings,
+    read_settings,
+    seconds_of,
+    staleness_of,
+)
+from twinlog.client.search import FOUND_DEFAULT, Finding, Search, find, message_at
+from twinlog.client.topics import topic_created, topic_fields
+from twinlog.consumer.aio import AsyncMessages
+from twinlog.consumer.core import Cursor
+from twinlog.consumer.start_offsets import parse_offsets, survey
+from twinlog.errors import OffsetBeyond, Unavailable
+from twinlog.format.address import id_fields, parse_address
+from twinlog.format.compression import parse_compression
+from twinlog.format.messages import Message, Receipt
+from twinlog.producer.aio import AsyncProducer, packed_aside
+from twinlog.producer.blocking import LAST_SECONDS
+from twinlog.producer.new_message import PLAIN, MessageFields, NewMessage
+from twinlog.producer.settings import ProducerSettings
+from twinlog.producer.single_sends import SENDERS_MAX, Senders
+from twinlog.ranges import parse_range
+from twinlog.session.aio_caller import AsyncCaller
+from twinlog.session.reading import ask_reader
+from twinlog.session.routing import Route, parse_endpoints
+from twinlog.session.session import ANY, MASTER, Steps
+from twinlog.units import KiB
+from twinlog.wire.frames import Frame, Type
+
+
+class AsyncClient:
+    """See the module; used by ``async with``.
+
+    Args:
+        endpoints: ``"host:port,host:port"`` or a list; any node of the cluster will do.
+        timeout: How long one call may take, retries and a failover included.
+        name: What nodes may log about this client.
+    """
+
+    def __init__(
+        self,
+        endpoints: str | Iterable[str] = "127.0.0.1:7410",
+        *,
+        timeout: Duration = 30.0,
+        name: str = "twinlog-python",
+    ) -> None:
+        self.name = name
+        self.timeout = seconds_of(timeout)
+        self._caller = AsyncCaller(parse_endpoints(endpoints), name=name)
+        self._senders: Senders[AsyncProducer] = Senders()
+        self._crowded: anyio.Event | None = None
+        self._group = anyio.create_task_group()
+        self._starting = anyio.Lock()
+
+    async def __aenter__(self) -> Self:
+        """Return the client."""
+        await self._group.__aenter__()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Stop the tasks and close every connection."""
+        self._senders.clear()
+        self._group.cancel_scope.cancel()
+        try:
+            await self._group.__aexit__(None, None, None)
+        finally:
+            await self._caller.close()
+
+    # ── sending ─────────────────────────────────────────────────────────────────────────────────
+
+    async def send(
+        self,
+        topic: str,
+        body: bytes,
+        *,
+        acknowledge: str = "confirmed",
+        compress: str | None = None,
+        timeout: Duration | None = None,
+        **message: Unpack[MessageFields],
+    ) -> Receipt:
+        """Send one message and return where it was stored; as `Client.send`.
+
+        Cancelled, the message may or may not be stored.
+        """
+        said = NewMessage(**message) if message else PLAIN
+        stored, flags = await packed_aside(parse_compression(compress), body)
+        seconds = self.timeout if timeout is None else seconds_of(timeout)
+        end = anyio.current_time() + seconds
+        sender = await self._sender(topic, acknowledge, end)
+        left = max(end - anyio.current_time(), LAST_SECONDS)
+        section = await sender.one(left, stored, said, flags)
+        return section.receipt()
+
+    async def _sender(self, topic: str, acknowledge: str, end: float) -> AsyncProducer:
+        """Return the producer of single sends; the first that needs it starts it, one at a time."""
+        sender = self._senders.get(topic, acknowledge)
+        if sender is not None:
+            return sender
+        with anyio.move_on_after(max(end - anyio.current_time(), 0.0)) as waiting:
+            await self._starting.acquire()
+        if waiting.cancelled_caught:
+            text = "nothing was sent: other sends are still looking for the master"
+            raise Unavailable(text, hint="see whether the nodes run: twinlog cluster status")
+        try:
+            sender = self._senders.get(topic, acknowledge)
+            if sender is None:
+                await self._make_room(end)
+                settings = ProducerSettings(acknowledge=acknowledge, timeout=self.timeout)
+                origin = self._senders.origin(acknowledge)
+                sender = AsyncProducer(
+                    self._caller, topic, settings, begin_by=end, origin=origin, stir=self._stir
+                )
+                await self._group.start(sender.serve)
+                self._senders.add(topic, acknowledge, sender)
+        finally:
+            self._starting.release()
+        return sender
+
+    async def _make_room(self, end: float) -> None:
+        """Close the least recently used sender with nothing under way, if there are too many."""
+        while self._senders.full:
+            oldest = self._senders.remove_oldest(lambda sender: sender.idle)
+            if oldest is not None:
+                await oldest.leave()
+                continue
+            self._crowded = anyio.Event()
+            with anyio.move_on_after(max(end - anyio.current_time(), 0.0)) as waiting:
+                await self._crowded.wait()
+            if waiting.cancelled_caught:
+                text = f"nothing was sent: messages to {SENDERS_MAX} topics are under way already"
+                raise Unavailable(text, hint="send to fewer topics at a time")
+
+    def _stir(self) -> None:
+        """Wake those that wait until a sender is idle."""
+        if self._crowded is not None:
+            self._crowded.set()
+            self._crowded = None
+
+    def producer(
+        self,
+        topic: str,
+        *,
+        acknowledge: str = "confirmed",
+        batch: Size = 256 * KiB,
+        linger: Duration = 0.002,
+        window: int = 5,
+        compress: str | None = None,
+        timeout: Duration | None = None,
+    ) -> AsyncProducer:
+        """Return a producer for many messages to ``topic``, to be used by ``async with``.
+
+        Raises:
+            UsageError: A setting is out of its limits.
+        """
+        settings = producer_settings(
+            acknowledge,
+            batch,
+            linger,
+            window,
+            compress,
+            self.timeout if timeout is None else timeout,
+        )
+        return AsyncProducer(self._caller, topic, settings)
+
+    # ── reading ─────────────────────────────────────────────────────────────────────────────────
+
+    def read(
+        self,
+        topic: str,
+        range: str = "start:",
+        *,
+        queue: int | None = None,
+        tag: str | None = None,
+        where: str | None = None,
+        read_from: str = ANY,
+        limit: int | None = None,
+        follow: bool = False,
+        timeout: Duration | None = None,
+        max_staleness: Duration | None = None,
+    ) -> AsyncMessages:
+        """Yield the messages in ``range`` of each queue, in order within a queue.
+
+        Arguments and errors as `Client.read`. An iteration that is left early is closed by
+        ``contextlib.aclosing``, or use `follow`.
+        """
+        seconds = self.timeout if timeout is None else timeout
+        settings = read_settings(
+            topic, read_from, tag, where, limit, follow, seconds, max_staleness
+        )
+        wanted = parse_range(range)
+
+        def begin() -> Steps[list[Cursor]]:
+            return survey(
+                self._caller.session,
+                settings,
+                wanted,
+                queue=queue,
+                deadline=anyio.current_time() + settings.to_begin(self.timeout),
+                wall_ms=time.time_ns() // 1_000_000,
+            )
+
+        return AsyncMessages(self._caller, settings, begin)
+
+    @asynccontextmanager
+    async def follow(
+        self,
+        topic: str,
+        start: str = "end",
+        *,
+        queue: int | None = None,
+        tag: str | None = None,
+        where: str | None = None,
+        read_from: str = ANY,
+        max_staleness: Duration | None = None,
+    ) -> AsyncGenerator[AsyncMessages, None]:
+        """Give an iterator over what comes, from ``start`` on (a range); closed with the block."""
+        wanted = start if ":" in start or start in ("start", "end") else f"{start}:"
+        messages = self.read(
+            topic,
+            wanted,
+            queue=queue,
+            tag=tag,
+            where=where,
+            read_from=read_from,
+            follow=True,
+            max_staleness=max_staleness,
+        )
+        async with aclosing(messages):
+            yield messages
+
+    async def get(
+        self,
+        address: str,
+        *,
+        read_from: str = MASTER,
+        timeout: Duration | None = None,
+        max_staleness: Duration | None = None,
+    ) -> Message:
+        """Return the message at an address; as `Client.get`."""
+        topic, queue, offset = parse_address(address)
+        if topic:
+            wanted = f"{offset}:{offset + 1}"
+            found = self.read(
+                topic,
+                wanted,
+                queue=queue,
+                read_from=read_from,
+                timeout=timeout,
+                max_staleness=max_staleness,
+            )
+            async with aclosing(found):
+                async for message in found:
+                    return message
+            raise OffsetBeyond(f"nothing is stored at {address} yet", end=offset)
+        fields = {"log_offset": offset, **id_fields(address)}
+        seconds = self.timeout if timeout is None else seconds_of(timeout)
+        steps = ask_reader(
+            self._caller.session,
+            Type.GET,
+            fields,
+            read_from=read_from,
+            deadline=anyio.current_time() + seconds,
+            staleness=staleness_of(max_staleness),
+        )
+        return message_at(await self._caller.run(steps), offset)
+
+    async def find(
+        self,
+        topic: str,
+        key: str,
+        *,
+        begin: int = 0,
+        end: int | None = None,
+        most: int = FOUND_DEFAULT,
+        unique: bool = False,
+        read_from: str = MASTER,
+        timeout: Duration | None = None,
+        max_staleness: Duration | None = None,
+    ) -> Finding:
+        """Return the messages with a key, newest first; as `Client.find`."""
+        seconds = self.timeout if timeout is None else seconds_of(timeout)
+        search = Search(topic, key, begin, end, most, unique)
+        deadline = anyio.current_time() + seconds
+        steps = find(
+            self._caller.session,
+            search,
+            read_from=read_from,
+            deadline=deadline,
+            staleness=staleness_of(max_staleness),
+        )
+        return await self._caller.run(steps)
+
+    # ── asking ──────────────────────────────────────────────────────────────────────────────────
+
+    async def metadata(self, *, timeout: Duration | None = None) -> Route:
+        """Return what a node says of the cluster now: nodes, master, topics."""
+        return await self._metadata(ANY, timeout)
+
+    async def topics(self, *, timeout: Duration | None = None) -> dict[str, int]:
+        """Return the number of queues by topic name, sorted."""
+        return dict(sorted((await self._metadata(MASTER, timeout)).topics.items()))
+
+    async def _metadata(self, to: str, timeout: Duration | None) -> Route:
+        seconds = self.timeout if timeout is None else seconds_of(timeout)
+        deadline = anyio.current_time() + seconds
+        return await self._caller.run(self._caller.session.metadata(deadline=deadline, to=to))
+
+    async def create_topic(
+        self,
+        name: str,
+        queues: int = 4,
+        *,
+        batch: bool = False,
+        timeout: Duration | None = None,
+    ) -> bool:
+        """Create a topic; False when it exists already; as `Client.create_topic`."""
+        answer = await self._ask(Type.TOPIC, topic_fields(name, queues, batch), MASTER, timeout)
+        return topic_created(answer, name, queues, batch=batch)
+
+    async def offsets(
+        self, topic: str, *, timeout: Duration | None = None
+    ) -> dict[int, tuple[int, int]]:
+        """Return (start, end) by queue, as the master knows them."""
+        fields: dict[str, object] = {"topic": topic, "queues": None, "at_ms": None}
+        found = parse_offsets((await self._ask(Type.OFFSETS, fields, MASTER, timeout)).fields)
+        return {queue: (start, end) for queue, (start, end, _) in found.items()}
+
+    async def call(
+        self,
+        node: str,
+        kind: Type,
+        fields: Mapping[str, object] | None = None,
+        *,
+        timeout: Duration | None = None,
+        repeat: bool = True,
+    ) -> Frame:
+        """Ask one node (by name), ``master`` or ``any``; as `Client.call`."""
+        return await self._ask(kind, fields or {}, node, timeout, repeat=repeat)
+
+    async def _ask(
+        self,
+        kind: Type,
+        fields: Mapping[str, object],
+        to: str,
+        timeout: Duration | None,
+        *,
+        repeat: bool = True,
+    ) -> Frame:
+        seconds = self.timeout if timeout is None else seconds_of(timeout)
+        return await self._caller.ask(kind, fields, to, timeout=seconds, repeat=repeat)

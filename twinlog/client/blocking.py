@@ -1,0 +1,447 @@
+"""The blocking client: plain sockets, no thread of its own, no event loop.
+
+One `Client` keeps one connection to each node it talks to, and one for each topic and
+acknowledgement that it sends single messages with: at most 64, the least recently used is given up
+for the next (``twinlog.producer.single_sends``). Producers and readers have their own.
+
+Many threads may share a client: questions run side by side, single messages to the same topic take
+turns. A producer, and the iterator of a read, belong to one thread at a time. After a fork the
+child opens connections of its own. Pickling a client pickles its settings, so Spark workers can be
+handed one.
+
+Three outcomes: a call returns (done), raises `OutcomeUnknown` (it may be done), or raises another
+`TwinlogError` (not done). Retries, redirects to the master and duplicates after a failover are
+dealt with inside, within one deadline for each call.
+
+Times are seconds, or text with a unit (``"2 ms"``); sizes are bytes, or text (``"256 KiB"``).
+
+Not here: decisions (``session``, ``producer``, ``consumer``); ``AsyncClient``
+(``twinlog.client.aio``).
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterable, Mapping
+from types import TracebackType
+from typing import Self, Unpack
+
+from twinlog.client.arguments import (
+    Duration,
+    Size,
+    producer_settings,
+    read_settings,
+    seconds_of,
+    staleness_of,
+)
+from twinlog.client.search import FOUND_DEFAULT, Finding, Search, find, message_at
+from twinlog.client.topics import topic_created, topic_fields
+from twinlog.consumer.blocking import Messages
+from twinlog.consumer.core import Cursor
+from twinlog.consumer.start_offsets import Offsets, parse_offsets, survey
+from twinlog.errors import OffsetBeyond
+from twinlog.format.address import id_fields, parse_address
+from twinlog.format.compression import parse_compression
+from twinlog.format.messages import Message, Receipt
+from twinlog.producer.blocking import Producer
+from twinlog.producer.new_message import PLAIN, MessageFields, NewMessage, packed
+from twinlog.producer.settings import ProducerSettings
+from twinlog.producer.single_sends import Senders
+from twinlog.ranges import parse_range
+from twinlog.session.caller import Caller
+from twinlog.session.connection import Connection
+from twinlog.session.reading import ask_reader
+from twinlog.session.routing import Route, parse_endpoints
+from twinlog.session.session import ANY, MASTER, Steps
+from twinlog.units import KiB
+from twinlog.wire.frames import Frame, Type
+
+
+class Client:
+    """See the module.
+
+    Args:
+        endpoints: ``"host:port,host:port"`` or a list; any node of the cluster will do.
+        timeout: How long one call may take, retries and a failover included.
+        name: What nodes may log about this client.
+
+    Raises:
+        UsageError: An endpoint is not an address.
+    """
+
+    def __init__(
+        self,
+        endpoints: str | Iterable[str] = "127.0.0.1:7410",
+        *,
+        timeout: Duration = 30.0,
+        name: str = "twinlog-python",
+    ) -> None:
+        self.name = name
+        self.timeout = seconds_of(timeout)
+        self._endpoints = parse_endpoints(endpoints)
+        self._caller = Caller(self._endpoints, name=name)
+        self._senders: Senders[Producer] = Senders()
+        self._choosing = threading.Lock()
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Pickle the settings."""
+        endpoints = tuple(str(address) for address in self._endpoints)
+        return _client, (endpoints, self.timeout, self.name)
+
+    def __enter__(self) -> Self:
+        """Return the client."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close."""
+        self.close()
+
+    def close(self) -> None:
+        """Close all connections; the client can be used again and opens new ones."""
+        self._caller.close()
+        with self._choosing:
+            for sender in self._senders:
+                sender.close()
+            self._senders.clear()
+
+    # ── sending ─────────────────────────────────────────────────────────────────────────────────
+
+    def send(
+        self,
+        topic: str,
+        body: bytes,
+        *,
+        acknowledge: str = "confirmed",
+        compress: str | None = None,
+        timeout: Duration | None = None,
+        **message: Unpack[MessageFields],
+    ) -> Receipt:
+        """Send one message and return where it was stored.
+
+        Args:
+            topic: Name.
+            body: The message.
+            acknowledge: ``written``, ``flushed``, ``replicated`` or ``confirmed``.
+            compress: ``none``, ``zlib``, ``lz4`` or ``zstd``, perhaps with a level (``zlib:9``):
+                what is done to a body of 4 KiB or more when that makes it smaller.
+            timeout: Instead of the client's.
+            message: The fields of `NewMessage`: ``key``, ``tag``, ``order_key``, ``properties``,
+                ``light``, ``queue``, ``born_ms``.
+
+        Raises:
+            OutcomeUnknown: It may or may not be stored.
+            TwinlogError: It is not stored.
+        """
+        said = NewMessage(**message) if message else PLAIN
+        stored, flags = packed(parse_compression(compress), body)
+        seconds = self.timeout if timeout is None else seconds_of(timeout)
+        key = topic, acknowledge
+        sender = self._borrow(topic, acknowledge)
+        try:
+            section = sender.one(seconds, stored, said, flags)
+        finally:
+            with self._choosing:
+                self._senders.give_back(key)
+        return section.receipt()
+
+    def _borrow(self, topic: str, acknowledge: str) -> Producer:
+        """Return the sender of a topic, which is not closed before it is given back."""
+        self._own_process()
+        with self._choosing:
+            sender = self._senders.get(topic, acknowledge) or self._sender(topic, acknowledge)
+            self._senders.take(topic, acknowledge)
+            return sender
+
+    def _sender(self, topic: str, acknowledge: str) -> Producer:
+        """Make and keep a sender; in the place of another one, and with its connection, if full."""
+        settings = ProducerSettings(acknowledge=acknowledge, timeout=self.timeout, window=1)
+        left: Connection | None = None
+        if self._senders.full:
+            oldest = self._senders.remove_oldest(lambda _: True)
+            left = oldest.leave() if oldest is not None else None
+        origin = self._senders.origin(acknowledge)
+        sender = Producer(self._caller, topic, settings, origin=origin)
+        sender.take_over(left)
+        self._senders.add(topic, acknowledge, sender)
+        return sender
+
+    def producer(
+        self,
+        topic: str,
+        *,
+        acknowledge: str = "confirmed",
+        batch: Size = 256 * KiB,
+        linger: Duration = 0.002,
+        window: int = 5,
+        compress: str | None = None,
+        timeout: Duration | None = None,
+    ) -> Producer:
+        """Return a producer for many messages to ``topic``; see `Producer` and `ProducerSettings`.
+
+        Raises:
+            UsageError: A setting is out of its limits.
+        """
+        self._own_process()
+        settings = producer_settings(
+            acknowledge,
+            batch,
+            linger,
+            window,
+            compress,
+            self.timeout if timeout is None else timeout,
+        )
+        return Producer(self._caller, topic, settings)
+
+    # ── reading ─────────────────────────────────────────────────────────────────────────────────
+
+    def read(
+        self,
+        topic: str,
+        range: str = "start:",
+        *,
+        queue: int | None = None,
+        tag: str | None = None,
+        where: str | None = None,
+        read_from: str = ANY,
+        limit: int | None = None,
+        follow: bool = False,
+        timeout: Duration | None = None,
+        max_staleness: Duration | None = None,
+    ) -> Messages:
+        """Yield the messages in ``range`` of each queue, in order within a queue.
+
+        Args:
+            topic: Name.
+            range: See ``twinlog.ranges``.
+            queue: Only this queue.
+            tag: Only messages with this tag; several as ``"a || b"``.
+            where: Only messages whose properties match this filter; see ``twinlog.filters.sql92``.
+            read_from: ``any``, ``master``, ``slave`` (the master only while no slave answers) or
+                a node's name (only that node).
+            limit: At most this many messages in all.
+            follow: At the end wait for more, for ever.
+            timeout: Instead of the client's: how long there may be no progress (`ReadSettings`).
+            max_staleness: How old the data may be: seconds, text with a unit, or ``any``. Then a
+                copy is read while there is no master. None: as old as nodes are set to serve it.
+
+        The result tells with `source` who served the last answer, and how old its data may be.
+
+        Raises:
+            RangeError, FilterError, UsageError: ``range``, ``where`` or ``limit`` is not valid.
+            OffsetGone, OffsetBeyond: Named offsets that are not there.
+            NotYetConfirmed, Unavailable: No node could serve for ``timeout``.
+            UnknownTopic, Corrupt: As they say.
+        """
+        self._own_process()
+        seconds = self.timeout if timeout is None else timeout
+        settings = read_settings(
+            topic, read_from, tag, where, limit, follow, seconds, max_staleness
+        )
+        wanted = parse_range(range)
+
+        def begin() -> Steps[list[Cursor]]:
+            return survey(
+                self._caller.session,
+                settings,
+                wanted,
+                queue=queue,
+                deadline=time.monotonic() + settings.to_begin(self.timeout),
+                wall_ms=time.time_ns() // 1_000_000,
+            )
+
+        return Messages(self._caller, settings, begin)
+
+    def get(
+        self,
+        address: str,
+        *,
+        read_from: str = MASTER,
+        timeout: Duration | None = None,
+        max_staleness: Duration | None = None,
+    ) -> Message:
+        """Return the message at ``topic/queue@offset``, ``log@offset`` or a message id.
+
+        Args:
+            address: A message id is RocketMQ's: store host and log offset in hex.
+            read_from: ``master``, ``any``, ``slave`` or a node's name.
+            timeout: Instead of the client's.
+            max_staleness: How old the data may be: seconds, text with a unit, or ``any``. Then a
+                copy is read while there is no master. None: as old as nodes are set to serve it.
+
+        Raises:
+            UsageError: It is not an address, nothing begins there, or the id is of another store.
+            NotYetConfirmed: It is stored but not confirmed.
+        """
+        topic, queue, offset = parse_address(address)
+        if topic:
+            wanted = f"{offset}:{offset + 1}"
+            found = self.read(
+                topic,
+                wanted,
+                queue=queue,
+                read_from=read_from,
+                timeout=timeout,
+                max_staleness=max_staleness,
+            )
+            for message in found:
+                return message
+            raise OffsetBeyond(f"nothing is stored at {address} yet", end=offset)
+        fields = {"log_offset": offset, **id_fields(address)}
+        seconds = self.timeout if timeout is None else seconds_of(timeout)
+        steps = ask_reader(
+            self._caller.session,
+            Type.GET,
+            fields,
+            read_from=read_from,
+            deadline=time.monotonic() + seconds,
+            staleness=staleness_of(max_staleness),
+        )
+        return message_at(self._caller.run(steps), offset)
+
+    def find(
+        self,
+        topic: str,
+        key: str,
+        *,
+        begin: int = 0,
+        end: int | None = None,
+        most: int = FOUND_DEFAULT,
+        unique: bool = False,
+        read_from: str = MASTER,
+        timeout: Duration | None = None,
+        max_staleness: Duration | None = None,
+    ) -> Finding:
+        """Return the messages with a key, newest first.
+
+        Args:
+            topic: Name.
+            key: One of a message's keys, or its unique id.
+            begin: Stored at or after, ms since 1970.
+            end: Stored at or before, ms since 1970.
+            most: At most this many messages.
+            unique: Look for the unique id alone.
+            read_from: ``master``, ``any``, ``slave`` or a node's name.
+            timeout: Instead of the client's.
+            max_staleness: How old the data may be: seconds, text with a unit, or ``any``. Then a
+                copy is read while there is no master. None: as old as nodes are set to serve it.
+
+        Raises:
+            UnknownTopic: There is no such topic.
+            Unavailable: No node could answer; code ``index-off``: the node keeps no key index.
+            UsageError: It is not a key, or a number is out of its limits.
+        """
+        seconds = self.timeout if timeout is None else seconds_of(timeout)
+        search = Search(topic, key, begin, end, most, unique)
+        deadline = time.monotonic() + seconds
+        steps = find(
+            self._caller.session,
+            search,
+            read_from=read_from,
+            deadline=deadline,
+            staleness=staleness_of(max_staleness),
+        )
+        return self._caller.run(steps)
+
+    # ── asking ──────────────────────────────────────────────────────────────────────────────────
+
+    def metadata(self, *, timeout: Duration | None = None) -> Route:
+        """Return what a node says of the cluster now: nodes, master, topics."""
+        return self._metadata(ANY, timeout)
+
+    def topics(self, *, timeout: Duration | None = None) -> dict[str, int]:
+        """Return the number of queues by topic name, sorted."""
+        return dict(sorted(self._metadata(MASTER, timeout).topics.items()))
+
+    def _metadata(self, to: str, timeout: Duration | None) -> Route:
+        seconds = self.timeout if timeout is None else seconds_of(timeout)
+        deadline = time.monotonic() + seconds
+        return self._caller.run(self._caller.session.metadata(deadline=deadline, to=to))
+
+    def create_topic(
+        self,
+        name: str,
+        queues: int = 4,
+        *,
+        batch: bool = False,
+        timeout: Duration | None = None,
+    ) -> bool:
+        """Create a topic; False when it exists already with such queues.
+
+        With ``batch`` it has batch queues (RocketMQ's BatchCQ): producers store neighbours as one
+        record, which every reader takes apart again.
+
+        Raises:
+            OutcomeUnknown: It may or may not have been created.
+            UsageError: It exists with another number or kind of queues, or its name is not allowed.
+        """
+        answer = self._ask(Type.TOPIC, topic_fields(name, queues, batch), MASTER, timeout)
+        return topic_created(answer, name, queues, batch=batch)
+
+    def offsets(self, topic: str, *, timeout: Duration | None = None) -> dict[int, tuple[int, int]]:
+        """Return (start, end) by queue, as the master knows them.
+
+        Raises:
+            UnknownTopic: It does not exist.
+        """
+        fields: dict[str, object] = {"topic": topic, "queues": None, "at_ms": None}
+        found: Offsets = parse_offsets(self._ask(Type.OFFSETS, fields, MASTER, timeout).fields)
+        return {queue: (start, end) for queue, (start, end, _) in found.items()}
+
+    def call(
+        self,
+        node: str,
+        kind: Type,
+        fields: Mapping[str, object] | None = None,
+        *,
+        timeout: Duration | None = None,
+        repeat: bool = True,
+    ) -> Frame:
+        """Ask one node (by name), ``master`` or ``any``, and return its good answer.
+
+        Args:
+            node: Whom to ask; a node that is named is asked once.
+            kind: Type of the request.
+            fields: Its fields.
+            timeout: Instead of the client's.
+            repeat: Whether carrying it out twice is the same as once.
+
+        Raises:
+            OutcomeUnknown: It may have been carried out.
+            TwinlogError: What the node refused it with, or Unavailable.
+        """
+        return self._ask(kind, fields or {}, node, timeout, repeat=repeat)
+
+    def _ask(
+        self,
+        kind: Type,
+        fields: Mapping[str, object],
+        to: str,
+        timeout: Duration | None,
+        *,
+        repeat: bool = True,
+    ) -> Frame:
+        seconds = self.timeout if timeout is None else seconds_of(timeout)
+        return self._caller.ask(kind, fields, to, timeout=seconds, repeat=repeat)
+
+    def _own_process(self) -> None:
+        """Forget the parent's connections after a fork; they go on being the parent's."""
+        if self._caller.forked():
+            self._choosing = threading.Lock()
+            for sender in self._senders:
+                sender.close()
+            self._senders.clear()
+
+
+def caller_of(client: Client) -> Caller:
+    """Return what carries out a client's calls: for the other parts of this package."""
+    return client._caller  # pyright: ignore[reportPrivateUsage]
+
+
+def _client(endpoints: tuple[str, ...], timeout: float, name: str) -> Client:
+    return Client(endpoints, timeout=timeout, name=name)

@@ -1,0 +1,1 @@
+"""Reading: positions, prefetching, filters; a pure core with a blocking shell."""

@@ -1,0 +1,69 @@
+"""Reading, blocking: carries out a `Fetching` over a connection of its own.
+
+Not here: which node, how long, and what an answer means (``twinlog.consumer.core``).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator, Iterator
+
+from twinlog.consumer.core import Cursor, ReaderCore, ReadSettings, Source
+from twinlog.consumer.fetching import Fetching
+from twinlog.format.messages import Message
+from twinlog.session.caller import Caller
+from twinlog.session.session import Steps
+
+
+class Messages(Iterator[Message]):
+    """The messages of a read, in order within a queue, and who served them last.
+
+    Nothing is asked before the first message is; the first asks where the queues begin. Closing it
+    closes its connection.
+
+    Args:
+        caller: Of the client.
+        settings: What is read.
+        begin: Returns the call that finds the cursors.
+    """
+
+    def __init__(
+        self, caller: Caller, settings: ReadSettings, begin: Callable[[], Steps[list[Cursor]]]
+    ) -> None:
+        self._caller, self._settings, self._begin = caller, settings, begin
+        self._core: ReaderCore | None = None
+        self._messages = self._read()
+
+    def __iter__(self) -> Iterator[Message]:
+        """Return what yields the messages; the same every time."""
+        return self._messages
+
+    def __next__(self) -> Message:
+        """Return the next message.
+
+        Raises:
+            TwinlogError: See `Client.read`.
+        """
+        return next(self._messages)
+
+    def close(self) -> None:
+        """Close the connection; what was not read is not read any more."""
+        self._messages.close()
+
+    @property
+    def source(self) -> Source:
+        """Who served the last answer, and how old its data may be."""
+        return Source() if self._core is None else self._core.last
+
+    def _read(self) -> Generator[Message, None, None]:
+        caller = self._caller
+        cursors = caller.run(self._begin())
+        core = ReaderCore(self._settings, cursors, caller.session.table, time.monotonic())
+        self._core = core
+        fetching, own = Fetching(caller.session, core), caller.own()
+        try:
+            while (messages := caller.run(fetching.fetch(), own)) is not None:
+                yield from messages
+                core.consumed(time.monotonic())
+        finally:
+            own.close()

@@ -1,0 +1,1 @@
+"""SQL92 filters as RocketMQ understands them: lexer, parser, evaluation."""

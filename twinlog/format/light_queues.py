@@ -1,0 +1,18 @@
+"""Names of light queues (RocketMQ's LMQ) and the properties by which a record enters them.
+
+A light queue is a topic of its own with the single queue 0. A record is stored once, in its own
+topic, and names the light queues that list it too.
+
+Sources: RocketMQ's ``MixAll.LMQ_PREFIX``, ``MessageConst``.
+"""
+
+from __future__ import annotations
+
+LIGHT_PREFIX = "%LMQ%"
+"""Prefix of every light queue's topic name."""
+LIGHT_PROPERTY = b"INNER_MULTI_DISPATCH"
+"""Names of the light queues that also list the record, separated by commas."""
+LIGHT_OFFSETS_PROPERTY = b"INNER_MULTI_QUEUE_OFFSET"
+"""The record's queue offset in each of them, in the same order."""
+LIGHT_DIGITS = 19
+"""Digits of each of these offsets, leading zeros included: enough for a signed 64-bit number."""

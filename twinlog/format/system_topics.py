@@ -1,0 +1,18 @@
+"""Names of the topics that users do not write to.
+
+Records of these topics are in the log like any other; clients and reports leave them out unless
+asked.
+
+Sources: RocketMQ's ``TopicValidator``.
+"""
+
+from __future__ import annotations
+
+SYSTEM_TOPIC_PREFIX = "rmq_sys_TWINLOG_"
+SYSTEM_TOPIC_EPOCH = "rmq_sys_TWINLOG_EPOCH"
+"""Queue 0 holds the record that opens each epoch and each log file."""
+SYSTEM_TOPIC_META = "rmq_sys_TWINLOG_META"
+"""Queue 0 holds control records: topics, groups, producers."""
+
+DELAY_TOPIC = "SCHEDULE_TOPIC_XXXX"
+"""RocketMQ's topic of delayed records; their tags codes are delivery times."""

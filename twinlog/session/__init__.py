@@ -1,0 +1,1 @@
+"""Which node leads, and one connection to a node: routing, greeting, retries."""

@@ -1,0 +1,1 @@
+"""Reading a store directory for Spark."""

@@ -1,0 +1,1 @@
+"""Write a store that keeps the newest record of each key."""

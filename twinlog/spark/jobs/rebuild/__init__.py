@@ -1,0 +1,1 @@
+"""Rebuild consume queues and key index from the log."""

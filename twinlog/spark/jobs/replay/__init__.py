@@ -1,0 +1,1 @@
+"""Send records of a store or an archive to a cluster again."""

@@ -1,0 +1,1 @@
+"""Statistics, traces, lag and timelines as tables."""

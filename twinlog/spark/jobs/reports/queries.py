@@ -1,0 +1,267 @@
+"""The reports as SQL over the view ``messages``; pure.
+
+A report names the columns it reads, so that Spark is not handed bodies nobody asked for: the Python
+API cannot prune. Each has a twin in `jobs.reports.reference` that must return the same rows.
+
+Views: ``messages`` (records), ``queues`` (topic, queue_id, start, end), ``epochs`` (epoch, start),
+``segments`` (start, end, bytes), ``offsets`` (consumer_group, topic, queue_id, committed),
+``archive`` (segments of an archive), and for those that ask for it ``traces`` (body, sys_flag).
+Parameters are ``:now``, ``:top``, ``:key``.
+
+Not here: making the views (`twinlog.spark.jobs.reports.tables`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from twinlog.format.record import Record
+from twinlog.spark.jobs.reports import reference
+from twinlog.spark.jobs.reports.reference import Facts, Row
+
+_USERS = """
+WITH users AS (
+  SELECT *, unix_millis(store_timestamp) AS stored_ms FROM messages
+  WHERE sys_flag & 12 NOT IN (4, 12)
+    AND NOT (topic IN ('SCHEDULE_TOPIC_XXXX', 'TBW102') OR topic LIKE '\\%RETRY\\%%'
+      OR topic LIKE '\\%DLQ\\%%' OR topic LIKE '\\%LMQ\\%%'
+      OR startswith(topic, 'rmq_sys_') OR startswith(topic, 'RMQ_SYS_')))
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """One report.
+
+    Attributes:
+        name: Of the command.
+        summary: What it answers.
+        headers: Of its table.
+        columns: Of ``messages`` that it reads.
+        sql: The question.
+        plain: The same in Python.
+        traces: Whether it reads the view ``traces``, whichever topic is asked for.
+    """
+
+    name: str
+    summary: str
+    headers: str
+    columns: str
+    sql: str
+    plain: Callable[[Iterable[Record], Facts], list[Row]]
+    traces: bool = False
+
+
+RATES = Query(
+    "rates",
+    "messages and bytes of each topic and minute",
+    "TOPIC MINUTE-MS> MESSAGES> BYTES>",
+    "topic,store_timestamp,sys_flag,size",
+    _USERS
+    + """
+SELECT topic, stored_ms div 60000 * 60000 AS minute, count(*), sum(size)
+FROM users GROUP BY 1, 2 ORDER BY 2, 1
+""",
+    reference.rates,
+)
+
+SIZES = Query(
+    "sizes",
+    "how large the records of each topic are",
+    "TOPIC MESSAGES> BYTES> P50> P99> MAX>",
+    "topic,store_timestamp,sys_flag,size",
+    _USERS
+    + """
+SELECT topic, count(*), sum(size),
+  CAST(percentile_disc(0.5) WITHIN GROUP (ORDER BY size) AS BIGINT),
+  CAST(percentile_disc(0.99) WITHIN GROUP (ORDER BY size) AS BIGINT), max(size)
+FROM users GROUP BY topic ORDER BY topic
+""",
+    reference.sizes,
+)
+
+HOT_KEYS = Query(
+    "hot-keys",
+    "the keys with the most messages, for each topic",
+    "TOPIC RANK> KEY MESSAGES>",
+    "topic,store_timestamp,sys_flag,key",
+    _USERS
+    + """
+, counted AS (
+  SELECT topic, one, count(*) AS messages
+  FROM users LATERAL VIEW explode(split(key, ' ')) AS one WHERE one <> '' GROUP BY 1, 2)
+, ranked AS (
+  SELECT topic, row_number() OVER (PARTITION BY topic ORDER BY messages DESC, one) AS place, one,
+    messages FROM counted)
+SELECT * FROM ranked WHERE place <= :top ORDER BY topic, place
+""",
+    reference.hot_keys,
+)
+
+SKEW = Query(
+    "skew",
+    "how evenly each topic's messages lie in its queues",
+    "TOPIC QUEUES> MESSAGES> FULLEST> TIMES-MEAN>",
+    "topic,queue_id,store_timestamp,sys_flag",
+    _USERS
+    + """
+, counted AS (SELECT topic, queue_id, count(*) AS messages FROM users GROUP BY 1, 2)
+SELECT topic, count(*), sum(messages), max(messages),
+  round(max(messages) * count(*) / sum(messages), 3)
+FROM counted GROUP BY topic ORDER BY topic
+""",
+    reference.skew,
+)
+
+LATENCY = Query(
+    "latency",
+    "from made to stored, by topic and minute",
+    "TOPIC MINUTE-MS> MESSAGES> P50> P99> MAX>",
+    "topic,store_timestamp,born_timestamp,sys_flag",
+    _USERS
+    + """
+, late AS (
+  SELECT topic, stored_ms div 60000 * 60000 AS minute,
+    stored_ms - unix_millis(born_timestamp) AS took FROM users)
+SELECT topic, minute, count(*),
+  CAST(percentile_disc(0.5) WITHIN GROUP (ORDER BY took) AS BIGINT),
+  CAST(percentile_disc(0.99) WITHIN GROUP (ORDER BY took) AS BIGINT), max(took)
+FROM late GROUP BY 1, 2 ORDER BY 2, 1
+""",
+    reference.latency,
+)
+
+DELIVERY = Query(
+    "delivery",
+    "from made to first handed to a consumer, by topic and group, as clients traced it",
+    "TOPIC GROUP MESSAGES> P50> P99> MAX>",
+    "topic,physical_offset,store_timestamp,born_timestamp,sys_flag,message_id",
+    _USERS
+    + """
+, made AS (
+  SELECT message_id, min_by(topic, physical_offset) AS topic,
+    min_by(unix_millis(born_timestamp), physical_offset) AS born
+  FROM users WHERE message_id <> '' GROUP BY message_id)
+, told AS (
+  SELECT split(item, chr(1)) AS fields
+  FROM traces LATERAL VIEW explode(split(decode(body, 'ISO-8859-1'), chr(2))) AS item
+  WHERE sys_flag & 12 NOT IN (4, 12))
+, deliveries AS (
+  SELECT get(fields, 3) AS consumer_group, get(fields, 5) AS message_id,
+    min(try_cast(get(fields, 1) AS BIGINT)) AS began
+  FROM told WHERE size(fields) >= 8 AND get(fields, 0) = 'SubBefore' AND get(fields, 6) = '0'
+    AND length(get(fields, 1)) BETWEEN 1 AND 18
+    AND regexp_replace(get(fields, 1), '[0-9]', '') = ''
+    AND get(fields, 3) <> '' AND regexp_replace(get(fields, 3), '[%|a-zA-Z0-9_-]', '') = ''
+  GROUP BY 1, 2)
+, late AS (
+  SELECT m.topic, d.consumer_group, d.began - m.born AS took
+  FROM deliveries d JOIN made m ON m.message_id = d.message_id)
+SELECT topic, consumer_group, count(*),
+  CAST(percentile_disc(0.5) WITHIN GROUP (ORDER BY took) AS BIGINT),
+  CAST(percentile_disc(0.99) WITHIN GROUP (ORDER BY took) AS BIGINT), max(took)
+FROM late GROUP BY 1, 2 ORDER BY 1, 2
+""",
+    reference.delivery,
+    traces=True,
+)
+
+FAILOVERS = Query(
+    "failovers",
+    "each epoch, and how long nothing was stored before it",
+    "EPOCH> START> FIRST-MS> LAST-MS> RECORDS> GAP>",
+    "topic,physical_offset,store_timestamp",
+    """
+WITH placed AS (
+  SELECT max(e.epoch) AS epoch, max(e.start) AS start, m.physical_offset,
+    max(unix_millis(m.store_timestamp)) AS stored
+  FROM messages m JOIN epochs e ON e.start <= m.physical_offset
+  WHERE NOT startswith(m.topic, 'rmq_sys_TWINLOG_') GROUP BY m.physical_offset)
+, spans AS (
+  SELECT epoch, start, min_by(stored, physical_offset) AS first,
+    max_by(stored, physical_offset) AS last, count(*) AS records
+  FROM placed GROUP BY epoch, start)
+SELECT epoch, start, first, last, records, first - lag(last) OVER (ORDER BY epoch)
+FROM spans ORDER BY epoch
+""",
+    reference.failovers,
+)
+
+LAG = Query(
+    "lag",
+    "how far each group is behind",
+    "GROUP TOPIC QUEUE> COMMITTED> END> BEHIND> AGE>",
+    "topic,queue_id,queue_offset,store_timestamp,sys_flag",
+    """
+SELECT o.consumer_group, o.topic, o.queue_id, o.committed, coalesce(q.end, 0),
+  greatest(coalesce(q.end, 0) - o.committed, 0), :now - unix_millis(m.store_timestamp)
+FROM offsets o LEFT JOIN queues q ON q.topic = o.topic AND q.queue_id = o.queue_id
+  LEFT JOIN messages m ON m.topic = o.topic AND m.queue_id = o.queue_id
+    AND m.queue_offset = o.committed AND m.sys_flag & 12 NOT IN (4, 12)
+ORDER BY 1, 2, 3
+""",
+    reference.lag,
+)
+
+TIMELINE = Query(
+    "timeline",
+    "delayed messages: due, delivered, late",
+    "DUE-MS> TOPIC LEVEL> STATE DELIVERED-MS> LATE> ID OFFSET>",
+    "topic,queue_id,physical_offset,store_timestamp,sys_flag,properties,message_id,tags_code",
+    """
+WITH queued AS (
+  SELECT *, unix_millis(store_timestamp) AS stored_ms FROM messages
+  WHERE sys_flag & 12 NOT IN (4, 12))
+, waiting AS (
+  SELECT CASE topic WHEN 'SCHEDULE_TOPIC_XXXX' THEN tags_code
+      ELSE try_cast(properties['TIMER_OUT_MS'] AS BIGINT) END AS due,
+    properties['REAL_TOPIC'] AS real,
+    CASE topic WHEN 'SCHEDULE_TOPIC_XXXX' THEN queue_id + 1 END AS level, message_id,
+    physical_offset,
+    max(physical_offset) OVER (PARTITION BY topic, message_id) AS newest
+  FROM queued WHERE topic IN ('SCHEDULE_TOPIC_XXXX', 'rmq_sys_wheel_timer'))
+, delivered AS (
+  SELECT topic, message_id, min_by(stored_ms, physical_offset) AS done FROM queued
+  WHERE topic NOT IN ('SCHEDULE_TOPIC_XXXX', 'rmq_sys_wheel_timer') AND message_id IS NOT NULL
+  GROUP BY 1, 2)
+SELECT w.due, w.real, w.level,
+  CASE WHEN w.newest <> w.physical_offset THEN 'rolled'
+    WHEN d.done IS NULL THEN 'pending' ELSE 'delivered' END AS state,
+  d.done, CASE WHEN w.newest = w.physical_offset THEN d.done - w.due END, w.message_id,
+  w.physical_offset
+FROM waiting w LEFT JOIN delivered d ON d.topic = w.real AND d.message_id = w.message_id
+ORDER BY w.due NULLS FIRST, w.physical_offset
+""",
+    reference.timeline,
+)
+
+TRACE = Query(
+    "trace",
+    "everything that carries a key or an id, in time order",
+    "STORED-MS> KIND TOPIC QUEUE> QUEUE-OFFSET> OFFSET> ID KEY TAG AGAIN>",
+    "topic,queue_id,queue_offset,physical_offset,store_timestamp,sys_flag,reconsume_times,key,tags,"
+    "properties,message_id",
+    """
+SELECT unix_millis(store_timestamp) AS stored,
+  CASE WHEN topic LIKE '\\%RETRY\\%%' THEN 'retry' WHEN topic LIKE '\\%DLQ\\%%' THEN 'dead letter'
+    WHEN topic = 'RMQ_SYS_TRANS_HALF_TOPIC' THEN 'half'
+    WHEN topic = 'RMQ_SYS_TRANS_OP_HALF_TOPIC' THEN 'op'
+    WHEN topic IN ('SCHEDULE_TOPIC_XXXX', 'rmq_sys_wheel_timer') THEN 'waiting'
+    WHEN sys_flag & 12 = 4 THEN 'prepared' WHEN sys_flag & 12 = 8 THEN 'committed'
+    WHEN sys_flag & 12 = 12 THEN 'rolled back' ELSE 'message' END AS kind,
+  topic, queue_id, queue_offset, physical_offset, message_id, key, tags, reconsume_times
+FROM messages
+WHERE array_contains(split(key, ' '), :key) OR message_id = :key
+  OR properties['ORIGIN_MESSAGE_ID'] = :key OR properties['DLQ_ORIGIN_MESSAGE_ID'] = :key
+ORDER BY stored, physical_offset, queue_offset
+""",
+    reference.trace,
+)
+
+STATS = {
+    query.name: query for query in (RATES, SIZES, HOT_KEYS, SKEW, LATENCY, DELIVERY, FAILOVERS)
+}
+"""What ``twinlog spark stats NAME`` knows."""
+
+QUERIES = {**STATS, **{query.name: query for query in (LAG, TIMELINE, TRACE)}}

@@ -1,0 +1,1 @@
+"""Verify stores and nodes, and compare them."""

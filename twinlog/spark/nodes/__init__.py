@@ -1,0 +1,1 @@
+"""Reading running nodes for Spark."""

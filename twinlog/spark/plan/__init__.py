@@ -1,0 +1,1 @@
+"""What a query reads, decided: options, columns, splits, selections. Pure."""

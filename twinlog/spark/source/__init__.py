@@ -1,0 +1,1 @@
+"""The data source `format("twinlog")`: batch and streaming reads."""

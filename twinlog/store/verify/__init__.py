@@ -1,0 +1,1 @@
+"""Checking a store directory: log, queues, key index, timers and side files against each other."""

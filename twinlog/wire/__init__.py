@@ -1,0 +1,1 @@
+"""The wire: frames, and the fields of each message."""
