@@ -224,7 +224,7 @@ def test_a_node_with_a_log_at_an_empty_coordinator_is_refused(tmp_path: Path) ->
         processes.stop("coordinator")
         shutil.rmtree(processes.config.coordinator.data)
         processes.start("coordinator", "n1")
-        wanted = "start the coordinator on the data folder that it had before; if that is lost: twinlog coordinator recover"
+        wanted = "that it had before; if that is lost: twinlog coordinator recover"
         processes.until(lambda: wanted in processes.tail("n1"), "what to do")
         assert processes.master() is None
     finally:
