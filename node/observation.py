@@ -147,7 +147,7 @@ class Observation:
         """Publish role and addresses at the coordinator when they have changed."""
         parts = self._parts
         key = (view.role, view.state, view.epoch)
-        parts.clients.epoch = view.epoch
+        parts.clients.handlers.epoch = view.epoch
         if key == self._published:
             return
         self._published = key
@@ -173,8 +173,8 @@ class Observation:
 
     def _observed(self) -> Observed:
         parts = self._parts
-        view = parts.driver.view(trio.current_time())
-        return Observed(view, self._facts(), parts.clients, parts.world, parts.log)
+        view, clients = parts.driver.view(trio.current_time()), parts.clients
+        return Observed(view, self._facts(), clients, clients.handlers, parts.world, parts.log)
 
     def _facts(self) -> Facts:
         parts, store = self._parts, self._parts.store

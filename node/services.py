@@ -17,6 +17,7 @@ import trio
 
 from node.clients.admin import Admin
 from node.clients.append_path import AppendPath
+from node.clients.connection import RequestHandlers
 from node.clients.counts import ClientCounts
 from node.clients.lookups import Lookups
 from node.clients.metadata import Metadata
@@ -106,7 +107,7 @@ class NodeServices:
             seed=int.from_bytes(os.urandom(8)),
         )
         self.world.attach(self.driver, self.register)
-        self.clients = self._client_server(stop)
+        self.clients = ClientServer(self._request_handlers(stop))
         self.observation.attach(self._parts())
         self.world.after_turn.append(self._look)
         self.world.timed = self._timed
@@ -122,7 +123,7 @@ class NodeServices:
             log=self.log,
         )
 
-    def _client_server(self, stop: Callable[[bool], None]) -> ClientServer:
+    def _request_handlers(self, stop: Callable[[bool], None]) -> RequestHandlers:
         limits, store = self._settings.limits, self.store.reads
         freshness = self.observation.freshness
         staleness_max = self._settings.read.staleness_max
@@ -144,7 +145,7 @@ class NodeServices:
             clock=trio.lowlevel.current_clock().current_time,
             waited=self.metrics.observe_often("twinlog_confirm_wait_seconds"),
         )
-        return ClientServer(
+        return RequestHandlers(
             self.world,
             limits=limits,
             appends=appends,
@@ -157,6 +158,7 @@ class NodeServices:
             status=self.observation.status,
             counts=counts,
             tell=self.log,
+            names_crc=frames.names_crc(identity.cluster, identity.group),
         )
 
     def _timed(self, kind: str, seconds: float) -> None:
@@ -188,7 +190,7 @@ class NodeServices:
             document=self.observation.status,
             metrics=self.metrics.render if enabled else None,
             delayed=partial(self.metrics.observe, "twinlog_loop_delay_seconds"),
-            limited=self.clients.counts.limit_reached,
+            limited=self.clients.handlers.counts.limit_reached,
         )
 
 

@@ -1,9 +1,11 @@
 """One client's connection: what each request type does, without its socket's waits.
 
 A connection is fed whole frames by the client server and queues its answers on its stream; it never
-waits. The first frame must be HELLO with a version this node speaks and, where the client knows
-them, the names of this cluster. Whatever else is wrong with a frame's *fields* is answered with an
-error; whatever is wrong with a *frame* ends the connection.
+waits. What carries requests out is shared by all connections of a node (`RequestHandlers`).
+
+The first frame must be HELLO with a version this node speaks and, where the client knows them, the
+names of this cluster. Whatever else is wrong with a frame's *fields* is answered with an error;
+whatever is wrong with a *frame* ends the connection.
 
 Answers may leave in another order than the requests came: an append waits for its acknowledgement,
 a read may be parked, a topic is created when the log has confirmed it.
@@ -14,7 +16,10 @@ the answer is ``busy``. Rule: docs/protocol.md R54.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from node.clients.append_path import AppendRequest, parse_sections, parse_terms
@@ -28,10 +33,17 @@ from twinlog.errors import Busy, ProtocolError, TwinlogError, UsageError
 from twinlog.wire import frames
 
 if TYPE_CHECKING:
-    from node.clients.metadata import Identity
-    from node.clients.off_loop import Later
-    from node.clients.server import ClientServer
+    from node.clients.admin import Admin
+    from node.clients.append_path import AppendPath
+    from node.clients.counts import ClientCounts
+    from node.clients.limits import Limits
+    from node.clients.lookups import Lookups
+    from node.clients.metadata import Identity, Metadata
+    from node.clients.off_loop import ColdWork, Later
+    from node.clients.reads import Reads
+    from node.clients.refusals import Refusals
     from replication.net.streams import Stream
+    from replication.replica_service import ReplicaService
     from storage.disk.mapping import Loan
 
 T = TypeVar("T")
@@ -49,13 +61,46 @@ SECTION_TEXT_MIN = 48
 """With `TEXTS_MAX` so few that the answer to the largest append fits a frame in any script."""
 
 
+@dataclass(slots=True)
+class RequestHandlers:
+    """What carries out the requests of all connections of a node."""
+
+    world: ReplicaService
+    limits: Limits
+    counts: ClientCounts
+    appends: AppendPath
+    reads: Reads
+    cold: ColdWork
+    metadata: Metadata
+    lookups: Lookups
+    refusals: Refusals
+    admin: Admin
+    status: Callable[[], Mapping[str, object]]
+    """The status document of the node."""
+    tell: Callable[..., None]
+    """Reports an event: its name, its level, its facts."""
+    names_crc: int
+    """Of the cluster's and the group's names: sent and expected in every header."""
+    epoch: int = 0
+    """Sent in every header; the node keeps it."""
+
+    def driving(self) -> AbstractContextManager[None]:
+        """Call the driver in the body; see `ReplicaService.driving`."""
+        return self.world.driving()
+
+    def enter(self) -> None:
+        """Let what is about to be answered show every record that is confirmed."""
+        if self.world.crashed is None:
+            self.world.enter()
+
+
 class ClientConnection:
     """What the node knows of one client; implements the askers of appends and reads."""
 
     def __init__(
-        self, server: ClientServer, stream: Stream, peer: str, *, crowded: bool = False
+        self, handlers: RequestHandlers, stream: Stream, peer: str, *, crowded: bool = False
     ) -> None:
-        self._server = server
+        self._handlers = handlers
         self._crowded = crowded
         self.stream = stream
         self.peer = peer
@@ -69,15 +114,14 @@ class ClientConnection:
 
     def on_frame(self, frame: frames.Frame) -> None:
         """Carry out one request, or close the connection where the frame has no place."""
-        server = self._server
         if frame.type not in KINDS or frame.flags:
-            server.close(self, "type")
+            self.close("type")
             return
         if self.greeted is (frame.type == _HELLO):
-            server.close(self, "hello")
+            self.close("hello")
             return
         self.in_flight += 1
-        if self.in_flight > server.limits.requests_in_flight_max:
+        if self.in_flight > self._handlers.limits.requests_in_flight_max:
             self._limit(frame, "requests_in_flight_max")
             return
         try:
@@ -89,7 +133,7 @@ class ClientConnection:
         if frame.type == _APPEND:
             self._append(frame)
             return
-        self._server.enter()
+        self._handlers.enter()
         match frame.type:
             case frames.Type.READ:
                 self._read(frame)
@@ -100,44 +144,48 @@ class ClientConnection:
             case frames.Type.OFFSETS:
                 self._offsets(frame)
             case frames.Type.TOPIC if frame.fields.get("op") == "list":
-                listed = self._server.lookups.topics(frame.fields)
+                listed = self._handlers.lookups.topics(frame.fields)
                 self.answer(frame.type, frame.request, listed)
             case frames.Type.TOPIC:
-                with self._server.driving():
-                    self._server.admin.topic(frame.fields, self.stream.moved_at, self._later(frame))
+                with self._handlers.driving():
+                    self._handlers.admin.topic(
+                        frame.fields, self.stream.moved_at, self._later(frame)
+                    )
             case frames.Type.GET:
                 self._get(frame)
             case frames.Type.FIND:
                 self._find(frame)
             case frames.Type.LOG:
-                query = parse_log(frame.fields, self._server.limits)
-                self._server.cold.log(query, self, self._later(frame))
+                query = parse_log(frame.fields, self._handlers.limits)
+                self._handlers.cold.log(query, self, self._later(frame))
             case frames.Type.STATUS:
-                self.answer(frame.type, frame.request, self._server.status())
+                self.answer(frame.type, frame.request, self._handlers.status())
             case frames.Type.ADMIN:
-                with self._server.driving():
-                    self._server.admin.order(frame.fields, self.stream.moved_at, self._later(frame))
+                with self._handlers.driving():
+                    self._handlers.admin.order(
+                        frame.fields, self.stream.moved_at, self._later(frame)
+                    )
             case frames.Type.PRODUCER:
-                self.answer(frame.type, frame.request, self._server.admin.producer())
+                self.answer(frame.type, frame.request, self._handlers.admin.producer())
             case _:
                 raise UsageError(f"{frames.type_name(frame.type)} has no handler", code="type")
 
     def _hello(self, frame: frames.Frame) -> None:
-        server = self._server
+        handlers = self._handlers
         low, high = frame.fields.get("min", frames.VERSION), frame.fields.get("max", frames.VERSION)
         if not isinstance(low, int) or not isinstance(high, int):
             raise UsageError("min and max are whole numbers", code="fields")
         if not low <= frames.VERSION <= high:
             self._dismiss(frame.request, "version", _other_version(low, high))
             return
-        if frame.names_crc not in (0, server.names_crc):
-            self._dismiss(frame.request, "names", _other_cluster(server.metadata.identity))
+        if frame.names_crc not in (0, handlers.names_crc):
+            self._dismiss(frame.request, "names", _other_cluster(handlers.metadata.identity))
             return
         if self._crowded:
-            self._dismiss(frame.request, "connections_max", _full(server.limits.connections_max))
+            self._dismiss(frame.request, "connections_max", _full(handlers.limits.connections_max))
             return
         self.greeted = True
-        self.answer(frame.type, frame.request, server.metadata.hello())
+        self.answer(frame.type, frame.request, handlers.metadata.hello())
 
     def wrong_version(self, error: frames.FrameError) -> None:
         """Tell a peer of another wire version what is spoken here, then close."""
@@ -148,7 +196,7 @@ class ClientConnection:
         self.stream.finish("version")
 
     def _dismiss(self, request: int, kind: str, error: TwinlogError) -> None:
-        self._server.counts.closed(kind)
+        self._handlers.counts.closed(kind)
         self.error(frames.Type.HELLO, request, error)
         self.stream.finish(kind)
 
@@ -158,44 +206,46 @@ class ClientConnection:
         if isinstance(wanted, list):
             names = {name for name in wanted if isinstance(name, str)}  # pyright: ignore
         after = frame.fields.get("after")
-        page = self._server.metadata.metadata(names, after if isinstance(after, str) else "")
+        page = self._handlers.metadata.metadata(names, after if isinstance(after, str) else "")
         self.answer(frame.type, frame.request, page)
 
     def _append(self, frame: frames.Frame) -> None:
-        server, payload = self._server, frame.payload
+        handlers, payload = self._handlers, frame.payload
         size = len(payload)
-        if self.bytes_in_flight + size > server.limits.bytes_in_flight_max:
+        if self.bytes_in_flight + size > handlers.limits.bytes_in_flight_max:
             self._limit(frame, "bytes_in_flight_max")
             return
-        ack, timeout_ms = parse_terms(frame.fields, server.metadata.identity.acknowledge)
+        ack, timeout_ms = parse_terms(frame.fields, handlers.metadata.identity.acknowledge)
         sections = parse_sections(frame.fields, memoryview(payload))
         self.bytes_in_flight += size
         arrived = self.stream.moved_at
         request = AppendRequest(self, frame.request, sections, size, ack, timeout_ms, arrived)
-        server.appends.add(request)
+        handlers.appends.add(request)
 
     def _read(self, frame: frames.Frame) -> None:
         now = self.stream.moved_at
-        request = parse_read(self, frame.request, frame.fields, self._server.limits, now=now)
-        self._server.read(request, now)
+        request = parse_read(self, frame.request, frame.fields, self._handlers.limits, now=now)
+        cold = self._handlers.reads.serve(request, now)
+        if cold is not None:
+            self._handlers.cold.read(cold)
 
     def _offsets(self, frame: frames.Frame) -> None:
-        self._give(frame, self._server.lookups.offsets(frame.fields))
+        self._give(frame, self._handlers.lookups.offsets(frame.fields))
 
     def _get(self, frame: frames.Frame) -> None:
-        self._give(frame, self._server.lookups.get(frame.fields))
+        self._give(frame, self._handlers.lookups.get(frame.fields))
 
     def _give(self, frame: frames.Frame, found: Answer | Asked[T]) -> None:
         """Answer at once, or when a thread has looked."""
         if isinstance(found, Asked):
-            self._server.cold.look(found, self, self._later(frame))
+            self._handlers.cold.look(found, self, self._later(frame))
         else:
             self.answer(frame.type, frame.request, *found)
 
     def _find(self, frame: frames.Frame) -> None:
-        query, seconds = parse_find(frame.fields, self._server.limits)
+        query, seconds = parse_find(frame.fields, self._handlers.limits)
         limit = age_max(frame.fields)
-        self._server.cold.find(query, seconds, self, self._later(frame), age_max=limit)
+        self._handlers.cold.find(query, seconds, self, self._later(frame), age_max=limit)
 
     def _later(self, frame: frames.Frame) -> Later:
         kind, request = frame.type, frame.request
@@ -211,7 +261,7 @@ class ClientConnection:
         return done
 
     def _limit(self, frame: frames.Frame, limit: str) -> None:
-        self._server.counts.limit_reached(limit)
+        self._handlers.counts.limit_reached(limit)
         error = Busy(f"this connection has reached {limit}", limit=limit)
         self.error(frame.type, frame.request, error)
 
@@ -236,7 +286,7 @@ class ClientConnection:
         fields: dict[str, object] = {
             "results": listed,
             "confirmed_by": by.split(",") if by and by != BUFFERED else [],
-            "epoch": self._server.epoch,
+            "epoch": self._handlers.epoch,
         }
         if by == BUFFERED:
             fields["buffered"] = True
@@ -245,7 +295,7 @@ class ClientConnection:
     def refused(self, request: int, size: int, code: str, text: str) -> None:
         """Answer an append of which nothing was written."""
         self.bytes_in_flight -= size
-        self.error(frames.Type.APPEND, request, self._server.refusals.error(code, text))
+        self.error(frames.Type.APPEND, request, self._handlers.refusals.error(code, text))
 
     def read_answered(self, request: int, answer: ReadAnswer) -> None:
         """Answer a read with views of the log."""
@@ -258,9 +308,22 @@ class ClientConnection:
         """Whether the connection is closed: answers are dropped."""
         return self.stream.closed is not None
 
+    def close(self, kind: str) -> None:
+        """Close the connection for what its client did, and count it."""
+        handlers = self._handlers
+        handlers.counts.closed(kind)
+        handlers.tell("connection_refused", "debug", peer=self.peer, kind=kind)
+        self.stream.close(kind)
+
     def broke(self, error: Exception) -> None:
-        """An answer's making met a defect: see `ClientServer.broke`."""
-        self._server.broke(self, error)
+        """Close the connection after a defect; one of the driver's goes on to end the node."""
+        handlers = self._handlers
+        if handlers.world.crashed is not None:
+            raise error
+        handlers.counts.closed("defect")
+        trace = "".join(traceback.format_exception(error))
+        handlers.tell("connection_defect", "error", peer=self.peer, trace=trace)
+        self.stream.close("defect")
 
     async def taken(self) -> None:
         """Wait until the client has taken every answer so far, or is gone.
@@ -268,11 +331,11 @@ class ClientConnection:
         One that takes less than ``cold_drain_bytes_min`` a second is closed: it holds memory that
         others wait for.
         """
-        limits = self._server.limits
+        limits = self._handlers.limits
         seconds = limits.cold_drain_seconds + self.stream.unsent / limits.cold_drain_bytes_min
         if not await self.stream.emptied(seconds) and not self.gone:
-            self._server.counts.limit_reached("cold_drain_bytes_min")
-            self._server.close(self, "slow")
+            self._handlers.counts.limit_reached("cold_drain_bytes_min")
+            self.close("slow")
 
     def read_failed(self, request: int, error: TwinlogError) -> None:
         """Say why nothing is served."""
@@ -320,7 +383,7 @@ class ClientConnection:
 
     def _done(self, kind: int, outcome: str) -> None:
         self.in_flight -= 1
-        self._server.counts.answered(KINDS[kind], outcome)
+        self._handlers.counts.answered(KINDS[kind], outcome)
 
     def _encoded(
         self,
@@ -332,8 +395,8 @@ class ClientConnection:
         *,
         crc: int | None = None,
     ) -> bytes:
-        server = self._server
-        frame = frames.Frame(kind, flags, server.epoch, request, server.names_crc, fields)
+        handlers = self._handlers
+        frame = frames.Frame(kind, flags, handlers.epoch, request, handlers.names_crc, fields)
         return frames.encode_gather(frame, payload, crc)
 
 

@@ -1,7 +1,8 @@
 """The client port of a node: accepts connections and ends their turns.
 
 What a request does is in ``node.clients.connection``; appends, reads and orders have modules of
-their own. This module owns the sockets: who may connect, when a turn ends, who is closed.
+their own. This module owns the sockets: who may connect, when a turn ends, who is closed for
+standing still.
 
 * A connection that violates the protocol is closed at once, at the first wrong byte, counted by
   kind (HTTP, TLS, other) and logged at debug level. Only a peer of another wire version is first
@@ -10,8 +11,8 @@ their own. This module owns the sockets: who may connect, when a turn ends, who 
 * Once a second clients are closed that never sent HELLO, stalled inside a frame, or stopped taking
   answers. While half-received frames take more than ``partial_frames_bytes_max``, the connections
   with the largest are closed in the turn in which that happens.
-* A defect met while one connection is served costs that connection (`broke`), is counted as kind
-  ``defect`` and logged with its traceback; a defect of the driver ends the node.
+* A defect met while one connection is served costs that connection (`ClientConnection.broke`), is
+  counted as kind ``defect`` and logged with its traceback; a defect of the driver ends the node.
 * Appends that arrive in one round of the sockets are appended together, whichever connections they
   come from.
 
@@ -22,28 +23,13 @@ to their clients, as after a crash.
 from __future__ import annotations
 
 import socket
-import traceback
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING
 
 import trio
 
-from node.clients.admin import Admin
-from node.clients.append_path import AppendPath
-from node.clients.connection import ClientConnection
-from node.clients.counts import ClientCounts
-from node.clients.limits import Limits, connections_that_fit
-from node.clients.lookups import Lookups
-from node.clients.metadata import Metadata
-from node.clients.off_loop import ColdWork
-from node.clients.reads import ReadRequest, Reads
-from node.clients.refusals import Refusals
+from node.clients.connection import ClientConnection, RequestHandlers
+from node.clients.limits import connections_that_fit
 from replication.net.streams import Stream, accept
 from twinlog.wire import frames
-
-if TYPE_CHECKING:
-    from replication.replica_service import ReplicaService
 
 SWEEP_SECONDS = 1.0
 CROWD_MAX = 64
@@ -53,43 +39,15 @@ EMPTY_SECONDS = 2.0
 
 
 class ClientServer:
-    """Accepts clients and ends their turns; what requests do is in the parts it is given."""
+    """Accepts clients and ends their turns; ``handlers`` carry out what they ask for."""
 
-    def __init__(
-        self,
-        world: ReplicaService,
-        *,
-        limits: Limits,
-        appends: AppendPath,
-        reads: Reads,
-        cold: ColdWork,
-        metadata: Metadata,
-        lookups: Lookups,
-        refusals: Refusals,
-        admin: Admin,
-        status: Callable[[], Mapping[str, object]],
-        counts: ClientCounts,
-        tell: Callable[..., None],
-    ) -> None:
-        self.limits = limits
-        self.appends = appends
-        self.reads = reads
-        self.cold = cold
-        self.metadata = metadata
-        self.lookups = lookups
-        self.refusals = refusals
-        self.admin = admin
-        self.status = status
-        self.counts = counts
-        self.names_crc = frames.names_crc(metadata.identity.cluster, metadata.identity.group)
+    def __init__(self, handlers: RequestHandlers) -> None:
+        self.handlers = handlers
         self.partial_bytes = 0
         """Memory of all half-received frames."""
-        self.epoch = 0
-        """Sent in every header; the node keeps it."""
-        self._world = world
-        self._tell = tell
+        self._world = handlers.world
         self._connections: dict[ClientConnection, None] = {}
-        self._connections_max = connections_that_fit(limits.connections_max)
+        self._connections_max = connections_that_fit(handlers.limits.connections_max)
         self._nursery: trio.Nursery | None = None
 
     @property
@@ -118,7 +76,7 @@ class ClientServer:
         """Serve until cancelled; see the module for what a cancellation leaves."""
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
-            self.cold.run_in(nursery)
+            self.handlers.cold.run_in(nursery)
             nursery.start_soon(self._sweep)
             nursery.start_soon(accept, listener, self._accepted)
             task_status.started()
@@ -131,26 +89,26 @@ class ClientServer:
     # ── connections ─────────────────────────────────────────────────────────────────────────────
 
     def _accepted(self, sock: socket.socket, peer: str) -> None:
-        self.counts.accepted += 1
+        self.handlers.counts.accepted += 1
         crowd = len(self._connections) - self._connections_max
         if crowd >= 0:
-            self.counts.limit_reached("connections_max")
+            self.handlers.counts.limit_reached("connections_max")
         if crowd >= CROWD_MAX:
             sock.close()
             return
 
         def defect(error: Exception) -> None:
-            self.broke(connection, error)
+            connection.broke(error)
 
         stream = Stream(
             sock,
             self._world.outbox,
             frames.FrameReader(),
-            congested=self.limits.congested_bytes,
+            congested=self.handlers.limits.congested_bytes,
             defect=defect,
             held=self._held,
         )
-        connection = ClientConnection(self, stream, peer, crowded=crowd >= 0)
+        connection = ClientConnection(self.handlers, stream, peer, crowded=crowd >= 0)
         self._connections[connection] = None
         assert self._nursery is not None, "the server does not run"
         self._nursery.start_soon(self._serve, connection)
@@ -162,15 +120,15 @@ class ClientServer:
             self._left_the_rules(connection, error)
             self._world.outbox.readiness.turn(self._end)
         except Exception as error:
-            self.broke(connection, error)
+            connection.broke(error)
         del self._connections[connection]
-        self.reads.forget(connection)
-        self.cold.forget(connection)
+        self.handlers.reads.forget(connection)
+        self.handlers.cold.forget(connection)
 
     def _left_the_rules(self, connection: ClientConnection, error: frames.FrameError) -> None:
         """Close and count; only a peer of another version is answered first."""
-        self.counts.closed(error.kind)
-        self._tell(
+        self.handlers.counts.closed(error.kind)
+        self.handlers.tell(
             "connection_refused", "debug", peer=connection.peer, kind=error.kind, why=error.text
         )
         if error.kind == "version":
@@ -178,57 +136,38 @@ class ClientServer:
         else:
             connection.stream.close(error.kind)
 
-    def close(self, connection: ClientConnection, kind: str) -> None:
-        """Close a connection for what it did, and count it."""
-        self.counts.closed(kind)
-        self._tell("connection_refused", "debug", peer=connection.peer, kind=kind)
-        connection.stream.close(kind)
-
-    def broke(self, connection: ClientConnection, error: Exception) -> None:
-        """Close a connection that met a defect; one of the driver's goes on to end the node."""
-        if self._world.crashed is not None:
-            raise error
-        self.counts.closed("defect")
-        trace = "".join(traceback.format_exception(error))
-        self._tell("connection_defect", "error", peer=connection.peer, trace=trace)
-        connection.stream.close("defect")
-
-    def driving(self) -> AbstractContextManager[None]:
-        """Call the driver in the body; see `ReplicaService.driving`."""
-        return self._world.driving()
-
     async def _sweep(self) -> None:
         while True:
             await trio.sleep(SWEEP_SECONDS)
             now = self._world.now()
             self._close_idle(now)
-            self.reads.expire(now)
+            self.handlers.reads.expire(now)
             self._world.turn()
 
     def _close_idle(self, now: float) -> None:
         """Close clients that never send HELLO, stall inside a frame, or stop taking answers."""
-        limits = self.limits
+        limits = self.handlers.limits
         for connection in list(self._connections):
             still = now - connection.stream.moved_at
             if not connection.greeted and still > limits.hello_seconds:
-                self.close(connection, "silent")
+                connection.close("silent")
             elif still > limits.stall_seconds and connection.stream.standing:
-                self.close(connection, "stalled")
+                connection.close("stalled")
 
     def _held(self, change: int) -> None:
         """Count the memory of half-received frames, the moment it changes."""
         self.partial_bytes += change
-        if change > 0 and self.partial_bytes > self.limits.partial_frames_bytes_max:
+        if change > 0 and self.partial_bytes > self.handlers.limits.partial_frames_bytes_max:
             self._world.outbox.readiness.soon(self._bound_partial_frames)
 
     def _bound_partial_frames(self) -> None:
         """Close the connections with the largest unfinished frames while there is too much."""
-        limit = self.limits.partial_frames_bytes_max
+        limit = self.handlers.limits.partial_frames_bytes_max
         for connection in sorted(self._connections, key=lambda each: -each.stream.held):
             if self.partial_bytes <= limit:
                 return
-            self.counts.limit_reached("partial_frames_bytes_max")
-            self.close(connection, "oversized")
+            self.handlers.counts.limit_reached("partial_frames_bytes_max")
+            connection.close("oversized")
 
     # ── turns ───────────────────────────────────────────────────────────────────────────────────
 
@@ -236,31 +175,20 @@ class ClientServer:
         """End the turn of one connection: what it brought is appended with its neighbours'."""
         if self._world.crashed is not None:
             return
-        if self.appends.pending:
+        if self.handlers.appends.pending:
             self._world.outbox.readiness.soon(self._append)
         else:
             self._world.turn_soon()
 
     def _append(self) -> None:
         if self._world.crashed is None:
-            self.appends.run(self._world.outbox.now)
+            self.handlers.appends.run(self._world.outbox.now)
             self._world.turn_soon()
 
     def look(self, now: float) -> None:
         """Serve parked readers whose queue grew; called at the end of every turn."""
-        waiting = self.reads.waiting > 0
+        waiting = self.handlers.reads.waiting > 0
         self._world.watched(by_readers=waiting)
         if waiting:
-            for cold in self.reads.wake(now):
-                self.cold.read(cold)
-
-    def enter(self) -> None:
-        """Let what is about to be answered show every record that is confirmed."""
-        if self._world.crashed is None:
-            self._world.enter()
-
-    def read(self, request: ReadRequest, now: float) -> None:
-        """Answer a read, park it, or have a thread fetch it."""
-        cold = self.reads.serve(request, now)
-        if cold is not None:
-            self.cold.read(cold)
+            for cold in self.handlers.reads.wake(now):
+                self.handlers.cold.read(cold)

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, cast
 from node.observe.status import Facts, not_ready
 
 if TYPE_CHECKING:
+    from node.clients.connection import RequestHandlers
     from node.clients.server import ClientServer
     from node.observe.logs import NodeLog
     from replication.core.view import PeerView, RoleView
@@ -45,6 +46,7 @@ class Observed:
     view: RoleView
     facts: Facts
     clients: ClientServer
+    requests: RequestHandlers
     world: ReplicaService
     log: NodeLog
 
@@ -166,27 +168,27 @@ METRICS: tuple[Metric, ...] = (
     ),
     Metric(
         "twinlog_records_appended", "counter", "Records stored by clients.",
-        lambda node: _labelled(node.clients.counts.records), ("topic",),
+        lambda node: _labelled(node.requests.counts.records), ("topic",),
     ),
     Metric(
         "twinlog_appended_bytes", "counter", "Bytes of records stored by clients.",
-        lambda node: _labelled(node.clients.counts.size), ("topic",),
+        lambda node: _labelled(node.requests.counts.size), ("topic",),
     ),
     Metric(
         "twinlog_records_read", "counter", "Records served to readers.",
-        lambda node: _labelled(node.clients.reads.counts.records), ("topic",),
+        lambda node: _labelled(node.requests.reads.counts.records), ("topic",),
     ),
     Metric(
         "twinlog_read_bytes", "counter", "Bytes of records served to readers.",
-        lambda node: _labelled(node.clients.reads.counts.size), ("topic",),
+        lambda node: _labelled(node.requests.reads.counts.size), ("topic",),
     ),
     Metric(
         "twinlog_reads_cold", "counter", "Reads that had to wait for the disk.",
-        lambda node: node.clients.reads.counts.cold, status="reads_cold",
+        lambda node: node.requests.reads.counts.cold, status="reads_cold",
     ),
     Metric(
         "twinlog_reads_stale", "counter", "Reads refused because the node's data was too old.",
-        lambda node: node.clients.reads.counts.stale, status="reads_stale",
+        lambda node: node.requests.reads.counts.stale, status="reads_stale",
     ),
     Metric(
         "twinlog_replication_lag_bytes", "gauge", "Bytes by which the slave is behind the log end.",
@@ -225,7 +227,7 @@ METRICS: tuple[Metric, ...] = (
     ),
     Metric(
         "twinlog_requests", "counter", "Requests answered, by kind and outcome.",
-        lambda node: _pairs(node.clients.counts.answers), ("kind", "outcome"), status="answers",
+        lambda node: _pairs(node.requests.counts.answers), ("kind", "outcome"), status="answers",
     ),
     Metric(
         "twinlog_requests_in_flight", "gauge", "Requests not answered yet.",
@@ -233,7 +235,7 @@ METRICS: tuple[Metric, ...] = (
     ),
     Metric(
         "twinlog_appends_waiting", "gauge", "Appends waiting for their acknowledgement.",
-        lambda node: node.clients.appends.waiting, status="appends_waiting",
+        lambda node: node.requests.appends.waiting, status="appends_waiting",
     ),
     Metric(
         "twinlog_connections", "gauge", "Open client connections.",
@@ -241,11 +243,11 @@ METRICS: tuple[Metric, ...] = (
     ),
     Metric(
         "twinlog_connections_accepted", "counter", "Client connections accepted since the start.",
-        lambda node: node.clients.counts.accepted, status="accepted",
+        lambda node: node.requests.counts.accepted, status="accepted",
     ),
     Metric(
         "twinlog_connections_closed", "counter", "Client connections closed by the node.",
-        lambda node: _labelled(node.clients.counts.closings), ("kind",), status="closings",
+        lambda node: _labelled(node.requests.counts.closings), ("kind",), status="closings",
     ),
     Metric(
         "twinlog_partial_frames_bytes", "gauge", "Memory held by half-received frames of clients.",
@@ -253,20 +255,20 @@ METRICS: tuple[Metric, ...] = (
     ),
     Metric(
         "twinlog_long_polls_waiting", "gauge", "Reads waiting for new records.",
-        lambda node: node.clients.reads.waiting, status="long_polls_waiting",
+        lambda node: node.requests.reads.waiting, status="long_polls_waiting",
     ),
     Metric(
         "twinlog_cold_answers_bytes", "gauge",
         "Memory of answers read from disk that clients have not taken yet.",
-        lambda node: node.clients.cold.held, status="cold_answers_bytes",
+        lambda node: node.requests.cold.held, status="cold_answers_bytes",
     ),
     Metric(
         "twinlog_cold_answers_waiting", "gauge", "Answers waiting for this memory.",
-        lambda node: node.clients.cold.waiting, status="cold_answers_waiting",
+        lambda node: node.requests.cold.waiting, status="cold_answers_waiting",
     ),
     Metric(
         "twinlog_limit_reached", "counter", "How often each limit was reached.",
-        lambda node: _labelled(node.clients.counts.limits), ("limit",), status="limits",
+        lambda node: _labelled(node.requests.counts.limits), ("limit",), status="limits",
     ),
     Metric(
         "twinlog_events", "counter", "Log events, whether written or suppressed.",

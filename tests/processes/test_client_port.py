@@ -140,7 +140,9 @@ async def test_half_received_frames_are_bounded_as_they_arrive(one: Cluster) -> 
     services = one.nodes["n1"].services
     assert services is not None
     clients = services.clients
-    clients.limits = replace(clients.limits, partial_frames_bytes_max=wire.PAYLOAD_MAX * 3 // 2)
+    clients.handlers.limits = replace(
+        clients.handlers.limits, partial_frames_bytes_max=wire.PAYLOAD_MAX * 3 // 2
+    )
     begun = begun_append(wire.PAYLOAD_MAX * 3 // 4)
     most = 0
 
@@ -173,7 +175,7 @@ async def test_beyond_connections_max_a_client_is_told_so(one: Cluster) -> None:
         assert answer.is_error
         assert (answer.fields["code"], answer.fields["limit"]) == ("busy", "connections_max")
         assert await second.closed()
-    assert clients.counts.limits["connections_max"] == 1
+    assert clients.handlers.counts.limits["connections_max"] == 1
     await one.until(lambda: clients.connections == 0)
     async with connected(one.address("n1")):
         pass
@@ -339,7 +341,7 @@ async def test_a_parked_read_wakes_when_something_is_new(one: Cluster) -> None:
             found.append(await reader.read("t", 1, wait_ms=30_000))
 
         nursery.start_soon(read)
-        await one.until(lambda: one.nodes["n1"].services.clients.reads.waiting == 1)  # type: ignore[union-attr]
+        await one.until(lambda: one.nodes["n1"].services.clients.handlers.reads.waiting == 1)  # type: ignore[union-attr]
         with trio.fail_after(25):
             await writer.append(records("t", b"news"))
             await one.until(lambda: bool(found))
@@ -350,7 +352,7 @@ async def test_requests_beyond_the_limit_are_busy(one: Cluster) -> None:
     """The next request of a connection with too many unanswered ones is refused, not queued."""
     running = one.nodes["n1"].services
     assert running is not None
-    limit = running.clients.limits.requests_in_flight_max
+    limit = running.clients.handlers.limits.requests_in_flight_max
     fields: dict[str, object] = {
         "topic": "t",
         "queue": 0,
@@ -368,7 +370,7 @@ async def test_requests_beyond_the_limit_are_busy(one: Cluster) -> None:
         answer = await client.receive()
         assert answer.request == limit + 1
         assert (answer.fields["code"], answer.fields["retryable"]) == ("busy", True)
-    await one.until(lambda: running.clients.reads.waiting == 0)
+    await one.until(lambda: running.clients.handlers.reads.waiting == 0)
 
 
 async def test_cold_data_is_fetched_by_a_thread_within_a_bound(
@@ -385,7 +387,7 @@ async def test_cold_data_is_fetched_by_a_thread_within_a_bound(
         assert bodies(answer)[0][:1] == b"3"
         running = cluster.nodes["n1"].services
         assert running is not None
-        assert running.clients.reads.counts.cold == 1
+        assert running.clients.handlers.reads.counts.cold == 1
         threads: set[int] = set()
         run = OffLoopLookup[object].run
 
@@ -406,12 +408,14 @@ async def test_cold_data_is_fetched_by_a_thread_within_a_bound(
             for _ in range(40):
                 fields = {"topic": "t", "queue": 0, "offset": 0, "max_bytes": 4 << 20}
                 await lazy.send(wire.Type.READ, {**fields, "max_records": 8})
-            limit = running.clients.limits.cold_bytes_max
-            await cluster.until(lambda: running.clients.reads.counts.cold > 5, "the cold reads")
-            assert 0 < running.clients.cold.held <= limit
+            limit = running.clients.handlers.limits.cold_bytes_max
+            await cluster.until(
+                lambda: running.clients.handlers.reads.counts.cold > 5, "the cold reads"
+            )
+            assert 0 < running.clients.handlers.cold.held <= limit
             for _ in range(40):
                 assert len(bodies(await lazy.receive())) == 8
-        await cluster.until(lambda: running.clients.cold.held == 0, "all given back")
+        await cluster.until(lambda: running.clients.handlers.cold.held == 0, "all given back")
 
 
 ODD: tuple[object, ...] = (
@@ -495,7 +499,7 @@ async def test_a_burst_that_breaks_a_rule_at_its_end_costs_its_connection_only(
 async def test_a_burst_behind_an_append_is_answered_to_its_end(one: Cluster) -> None:
     """An append that is refused is answered late in the round; then the connection is read on."""
     running = one.nodes["n1"].services
-    appends, asked = running.clients.appends, 100
+    appends, asked = running.clients.handlers.appends, 100
     appends._limits = replace(appends._limits, producers_waiting_max=0)  # pyright: ignore
     async with one.client("n1") as client:
         await client.stream.send_all(an_append() + questions(asked))
@@ -509,7 +513,7 @@ async def test_what_no_frame_can_carry_is_an_error_and_counted_once(one: Cluster
     running = one.nodes["n1"].services
     name = "n" * 120
     known = {f"{name}{number:07}": 8 for number in range(10_000)}
-    metadata = running.clients.metadata
+    metadata = running.clients.handlers.metadata
     real = metadata.metadata
     metadata.metadata = lambda topics, after="": {**real(topics), "topics": known}  # type: ignore[method-assign]
     async with one.client("n1") as client:
@@ -526,8 +530,8 @@ async def test_what_no_frame_can_carry_is_an_error_and_counted_once(one: Cluster
         assert set(outcomes(refusals)) == {2}
         connection = next(iter(running.clients._connections))  # pyright: ignore
         assert connection.in_flight == 0
-    assert running.clients.counts.answers["metadata", "too-large"] == 1
-    assert ("metadata", "ok") not in running.clients.counts.answers
+    assert running.clients.handlers.counts.answers["metadata", "too-large"] == 1
+    assert ("metadata", "ok") not in running.clients.handlers.counts.answers
 
 
 @pytest.mark.parametrize("column", range(7))

@@ -77,18 +77,18 @@ async def test_searches_of_a_client_that_reads_nothing_hold_a_bounded_memory(one
     async with lazy(one) as client:
         for _ in range(12):
             await client.send(frames.Type.FIND, dict(FINDING))
-        await one.until(lambda: server.cold.held > 0, "the first answer")
+        await one.until(lambda: server.handlers.cold.held > 0, "the first answer")
         async with one.client() as other:
             for _ in range(12):
                 found = await other.ask(frames.Type.FIND, dict(FINDING))
                 assert len(bodies(found)) == 8
-        most = server.limits.cold_share_max
+        most = server.handlers.limits.cold_share_max
         for connection in server._connections:  # pyright: ignore[reportPrivateUsage]
             assert connection.stream.unsent <= most + 8 * BODY
-        assert server.cold.held <= server.limits.cold_bytes_max
+        assert server.handlers.cold.held <= server.handlers.limits.cold_bytes_max
         for _ in range(12):
             assert len(bodies(await client.receive())) == 8
-    await one.until(lambda: server.cold.held == 0, "all given back")
+    await one.until(lambda: server.handlers.cold.held == 0, "all given back")
 
 
 async def test_a_client_that_reads_nothing_keeps_no_other_from_cold_data(one: Cluster) -> None:
@@ -97,22 +97,28 @@ async def test_a_client_that_reads_nothing_keeps_no_other_from_cold_data(one: Cl
     async with lazy(one) as client:
         for _ in range(8):
             await client.send(frames.Type.READ, reading(8 << 20))
-        await one.until(lambda: server.cold.waiting >= 2, "the cold reads")
+        await one.until(lambda: server.handlers.cold.waiting >= 2, "the cold reads")
         async with one.client() as other:
             assert len(bodies(await other.ask(frames.Type.READ, reading(1)))) == 1
-    await one.until(lambda: server.cold.held == server.cold.waiting == 0, "all given back")
+    await one.until(
+        lambda: server.handlers.cold.held == server.handlers.cold.waiting == 0, "all given back"
+    )
 
 
 async def test_a_client_that_takes_its_answers_too_slowly_is_closed(one: Cluster) -> None:
     """Memory that others wait for is not lent for hours; the closing says why."""
     server = clients(one)
-    server.limits = replace(server.limits, cold_drain_seconds=0.05, cold_drain_bytes_min=1 << 40)
+    server.handlers.limits = replace(
+        server.handlers.limits, cold_drain_seconds=0.05, cold_drain_bytes_min=1 << 40
+    )
     async with lazy(one) as client:
         for _ in range(3):
             await client.send(frames.Type.READ, reading(8 << 20))
-        await one.until(lambda: server.counts.closings.get("slow") == 1, "the closing")
-        await one.until(lambda: server.cold.held == server.cold.waiting == 0, "all given back")
-    assert server.counts.limits["cold_drain_bytes_min"] == 1
+        await one.until(lambda: server.handlers.counts.closings.get("slow") == 1, "the closing")
+        await one.until(
+            lambda: server.handlers.cold.held == server.handlers.cold.waiting == 0, "all given back"
+        )
+    assert server.handlers.counts.limits["cold_drain_bytes_min"] == 1
 
 
 async def test_a_search_ends_with_its_connection_and_holds_nothing(
@@ -149,7 +155,7 @@ async def test_a_search_stops_when_its_client_no_longer_waits(
 ) -> None:
     """The request says how long that is; the answer says that it is not complete."""
     real, times = search, list[bool]()
-    readiness = clients(one).cold._world.outbox.readiness  # pyright: ignore[reportPrivateUsage]
+    readiness = clients(one).handlers.cold._world.outbox.readiness  # pyright: ignore[reportPrivateUsage]
     now, ahead = readiness.clock, [0.0]
 
     def late(lookup: Lookup) -> TwinlogError | None:

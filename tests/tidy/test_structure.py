@@ -17,11 +17,6 @@ from tests.tidy.imports import ROOT, circles, graph, modules
 
 FRAGMENT_LINES = 70
 
-CIRCLES: dict[frozenset[str], str] = {
-    frozenset({"node.clients.connection", "node.clients.server"}): "two halves",
-}
-"""Known circles, to be removed."""
-
 FRAGMENTS = {
     "cli.log.topics": "names of topics and the closest one: a noun of its own",
     "node.observe.task_tree": "the task tree of trio, for a signal",
@@ -66,9 +61,8 @@ def test_circles_are_found() -> None:
 
 def test_no_modules_import_each_other() -> None:
     """A circle is one module in two files: hand over a value, or move what both need below both."""
-    found = [frozenset(circle) for circle in circles(graph())]
-    new = [sorted(circle) for circle in found if not any(circle <= known for known in CIRCLES)]
-    assert not new, f"import each other: {new}"
+    found = [sorted(circle) for circle in circles(graph())]
+    assert not found, f"import each other: {found}"
 
 
 def test_no_module_is_a_fragment_of_another() -> None:
@@ -127,6 +121,5 @@ def test_no_test_imports_a_test() -> None:
 def test_lists_of_exceptions_name_what_exists() -> None:
     """An entry about a module that is gone is a leftover."""
     known = modules()
-    gone = {name for circle in CIRCLES for name in circle if name not in known}
-    gone |= {name for name in FRAGMENTS if name not in known}
+    gone = {name for name in FRAGMENTS if name not in known}
     assert not gone, f"no longer there: {sorted(gone)}"

@@ -29,6 +29,7 @@ from node.observe.status import Facts
 from replication.core.view import PeerView, RoleView
 
 if TYPE_CHECKING:
+    from node.clients.connection import RequestHandlers
     from node.clients.server import ClientServer
     from node.observe.logs import NodeLog
     from replication.replica_service import ReplicaService
@@ -45,15 +46,14 @@ COUNTS = ClientCounts(
 )
 READS = ReadCounts(records={"orders": 7}, size={"orders": 700}, cold=3, stale=1)
 
-CLIENTS = SimpleNamespace(
+REQUESTS = SimpleNamespace(
     counts=COUNTS,
     reads=SimpleNamespace(counts=READS, waiting=1),
     appends=SimpleNamespace(waiting=6),
     cold=SimpleNamespace(held=4096, waiting=0),
-    connections=4,
-    in_flight=2,
-    partial_bytes=512,
 )
+
+CLIENTS = SimpleNamespace(connections=4, in_flight=2, partial_bytes=512)
 
 SLAVES = (
     PeerView("n2", "slave", 60, 40, 20, 0.1, 0.2, True, "streaming", None),
@@ -81,6 +81,7 @@ NODE_1 = Observed(
     VIEW,
     FACTS,
     cast("ClientServer", CLIENTS),
+    cast("RequestHandlers", REQUESTS),
     cast("ReplicaService", SimpleNamespace(links_closed={"crc": 1})),
     cast("NodeLog", SimpleNamespace(counts={("coordinator_lost", "warning"): 1})),
 )
@@ -211,8 +212,8 @@ def test_a_name_outside_the_table_is_refused() -> None:
 def test_topics_are_bounded_and_sums_stay_right() -> None:
     """A thousand topics are not a thousand series, and no counter falls when the bound is met."""
     topics = {f"t{number}": 1 for number in range(TOPICS_MAX + 50)}
-    many = SimpleNamespace(**{**vars(CLIENTS), "counts": replace(COUNTS, records=topics)})
-    found = scrape(NodeMetrics(lambda: values(clients=many)))
+    many = SimpleNamespace(**{**vars(REQUESTS), "counts": replace(COUNTS, records=topics)})
+    found = scrape(NodeMetrics(lambda: values(requests=many)))
     series = {labels: n for (name, labels), n in found.items() if "records_appended" in name}
     assert len(series) == TOPICS_MAX + 1
     assert series[("other",)] == 50
