@@ -178,6 +178,10 @@ def exit_of(error: errors.TwinlogError) -> Exit:
             return Exit.DATA
         case errors.UnknownTopic() | errors.OffsetGone() | errors.OffsetBeyond():
             return Exit.MISSING
+        case errors.UnknownGroup():
+            return Exit.MISSING
+        case errors.LeaseLost() | errors.Fenced():
+            return Exit.NO
         case errors.Denied():
             return Exit.DENIED
         case errors.UnavailableError() if error.facts.get("errno") in _NO_RIGHTS:

@@ -208,6 +208,46 @@ class UnknownTopic(UsageError):
         return cls(f"there is no topic {topic}", hint=hint)
 
 
+class UnknownGroup(UsageError):
+    """There is no such group, and it is not made on first use."""
+
+    default_code = "unknown-group"
+
+
+class GroupDiffers(UsageError):
+    """The group exists with other settings: mode (``group-mode``), filter (``filter-differs``)."""
+
+    default_code = "group-exists"
+
+
+class LeaseLost(UsageError):
+    """The message is no longer this consumer's: its time passed and it was handed out again.
+
+    Code ``receipt-unknown`` says that it never was.
+    """
+
+    default_code = "receipt-expired"
+
+
+class Fenced(UsageError):
+    """Another member owns the queue by now; the position was not taken."""
+
+    default_code = "fenced"
+
+
+class NotMember(UnavailableError):
+    """The session of this member is over, or was never there; joining again makes a new one."""
+
+    default_code = "not-member"
+    default_retryable = False
+
+
+class NotReady(UnavailableError):
+    """A new master has not read its whole log yet; nothing was changed."""
+
+    default_code = "not-ready"
+
+
 class Denied(UsageError):
     """An access rule forbids it."""
 
@@ -262,6 +302,12 @@ _BY_CODE: dict[str, type[TwinlogError]] = {
         OffsetBeyond,
         NotYetConfirmed,
         UnknownTopic,
+        UnknownGroup,
+        GroupDiffers,
+        LeaseLost,
+        Fenced,
+        NotMember,
+        NotReady,
         Denied,
         RecordRefused,
         OutOfSequence,
@@ -271,6 +317,9 @@ _BY_CODE: dict[str, type[TwinlogError]] = {
     )
 }
 _BY_CODE["unknown-queue"] = UnknownTopic
+_BY_CODE["group-mode"] = _BY_CODE["filter-differs"] = GroupDiffers
+_BY_CODE["receipt-unknown"] = LeaseLost
+_BY_CODE["share-full"] = Busy
 
 
 def from_code(

@@ -167,8 +167,16 @@ class ClientConnection:
                     )
             case frames.Type.PRODUCER:
                 self.answer(frame.type, frame.request, self._handlers.admin.producer())
+            case frames.Type.GROUP | frames.Type.JOIN | frames.Type.BEAT | frames.Type.POP:
+                self._work_queue(frame)
+            case frames.Type.SETTLE | frames.Type.COMMIT | frames.Type.TOGETHER:
+                self._work_queue(frame)
             case _:
                 raise UsageError(f"{frames.type_name(frame.type)} has no handler", code="type")
+
+    def _work_queue(self, frame: frames.Frame) -> None:
+        text = f"this node does not serve {frames.type_name(frame.type)}"
+        raise UsageError(text, code="unsupported", hint="use nodes of a newer version")
 
     def _hello(self, frame: frames.Frame) -> None:
         handlers = self._handlers

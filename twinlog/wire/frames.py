@@ -36,16 +36,24 @@ import struct
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from enum import IntEnum
 from typing import Final, cast
 
 import msgpack
 
 from twinlog.errors import ProtocolError
 from twinlog.kernels import crc32c, frame_head, take_frame
+from twinlog.wire.types import CLIENT_TYPES as CLIENT_TYPES
+from twinlog.wire.types import COORDINATOR_TYPES as COORDINATOR_TYPES
+from twinlog.wire.types import HA_TYPES as HA_TYPES
+from twinlog.wire.types import NAMES
+from twinlog.wire.types import Type as Type
+from twinlog.wire.types import type_name as type_name
 
 MAGIC: Final = b"TWL1"
 VERSION: Final = 1
+
+MESSAGING: Final = 1
+"""Bit of HELLO's ``features``: groups, requests 44 to 50."""
 
 ANSWER: Final = 1
 ERROR: Final = 2
@@ -78,46 +86,6 @@ STAGE_MAX: Final = 64 << 10
 _FIRST_ROOM: Final = 512 << 10
 """Room made for a payload before any of it arrived; a default section of 256 KiB fits at once."""
 
-
-class Type(IntEnum):
-    """What a frame is about; the number is on the wire."""
-
-    HA_HELLO = 1
-    HA_HELLO_OK = 2
-    HA_HELLO_ERR = 3
-    HA_READY = 4
-    HA_APPEND = 5
-    HA_ACK = 6
-    HA_PING = 7
-    HA_PONG = 8
-    HA_BYE = 12
-    HA_NACK = 13
-    HA_SEED = 14
-    HELLO = 32
-    METADATA = 33
-    APPEND = 34
-    READ = 35
-    OFFSETS = 36
-    TOPIC = 37
-    GET = 38
-    STATUS = 39
-    ADMIN = 40
-    PRODUCER = 41
-    FIND = 42
-    LOG = 43
-    CO_HELLO = 64
-    CO_READ = 65
-    CO_CALL = 66
-    CO_WATCH = 67
-    CO_LIVE = 68
-    CO_HISTORY = 69
-    CO_STATUS = 70
-
-
-HA_TYPES: Final = frozenset(t for t in Type if t < 32)
-CLIENT_TYPES: Final = frozenset(t for t in Type if 32 <= t < 64)
-COORDINATOR_TYPES: Final = frozenset(t for t in Type if t >= 64)
-_NAMES: Final = {int(t): t.name for t in Type}
 
 KINDS: Final = (
     "not-ours",
@@ -185,11 +153,6 @@ class Frame:
     def is_error(self) -> bool:
         """True for an answer that reports an error."""
         return bool(self.flags & ERROR)
-
-
-def type_name(number: int) -> str:
-    """Return the type's name for texts and metrics: ``APPEND``; an unknown one as ``type 50``."""
-    return _NAMES.get(number) or f"type {number}"
 
 
 def names_crc(cluster: str, group: str) -> int:
@@ -497,7 +460,7 @@ class FrameReader:
         if self._place is not None:
             return 0
         found = take_frame(self._stage, at, self._end, self.fields_max, self.payload_max)
-        if found is None or found[1] not in _NAMES:
+        if found is None or found[1] not in NAMES:
             return 0
         self._frames.append(Frame(*found[1:]))
         return found[0]
@@ -524,7 +487,7 @@ class FrameReader:
             _refuse_foreign(stage[at : self._end])
         if head_crc != crc32c(stage[at : at + HEADER.size]):
             raise FrameError("crc", "the CRC of a frame header differs")
-        if kind not in _NAMES:
+        if kind not in NAMES:
             raise FrameError("type", f"frame type {kind} is not known", type=kind)
         if size > self.fields_max or payload > self.payload_max:
             text = f"{type_name(kind)} announces {size} bytes of fields and {payload} of payload"

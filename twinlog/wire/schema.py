@@ -18,7 +18,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, cast
 
-from twinlog.wire.frames import Frame, FrameError, Type, type_name
+from twinlog.wire.frames import Frame, FrameError
+from twinlog.wire.types import Type, type_name
 
 
 class Kind(Enum):
@@ -109,6 +110,12 @@ _MAP, _NAMES = Field(Kind.MAP, plain=dict), Field(Kind.LIST, items=Kind.STR)
 _ROWS: Final = Field(Kind.LIST, items=Kind.MAP)
 _SECTION: Final = (Kind.STR,) + (Kind.INT,) * 6
 _RESULT: Final = (Kind.INT,) * 4 + (Kind.STR, Kind.STR, Kind.INT)
+_PLACE: Final = (Kind.STR,) + (Kind.INT,) * 2
+_QUEUES: Final = Field(Kind.LIST, row=(Kind.STR,) + (Kind.INT,) * 3)
+_LEASES: Final = Field(Kind.LIST, row=(Kind.STR,) + (Kind.INT,) * 9)
+_SETTLES: Final = Field(Kind.LIST, row=(Kind.INT,) * 6)
+_COMMITS: Final = Field(Kind.LIST, row=(Kind.INT,) * 2)
+_SETTLED: Final = Field(Kind.LIST, row=(Kind.STR, Kind.INT))
 
 
 def _may(kind: Kind, items: Kind | None = None) -> Field:
@@ -283,6 +290,111 @@ CALLS: Final[Mapping[Type, Call]] = {
         Repeat.QUESTION,
         request={},
         answer={"producer": _INT, "epoch": _INT},
+    ),
+    Type.GROUP: Call(
+        Repeat.CHANGE,
+        request={
+            "op": _STR,
+            "name": _may(Kind.STR),
+            "after": _may(Kind.STR),
+            "settings": _may(Kind.MAP),
+            "positions": Field(Kind.LIST, required=False, row=_PLACE),
+            "why": _may(Kind.STR),
+        },
+        answer={
+            "groups": _may(Kind.LIST, Kind.MAP),
+            "group": _may(Kind.MAP),
+            "more": _may(Kind.STR),
+            "changed": _may(Kind.BOOL),
+            "positions": Field(Kind.LIST, required=False, row=(Kind.STR,) + (Kind.INT,) * 3),
+            "age_ms": _INT,
+            "node": _STR,
+            "role": _STR,
+        },
+    ),
+    Type.JOIN: Call(
+        Repeat.CHANGE,
+        request={
+            "group": _STR,
+            "name": _STR,
+            "member": _INT,
+            "topics": _NAMES,
+            "mode": _STR,
+            "session_ms": _INT,
+            "start": _may(Kind.STR),
+            "filters": _may(Kind.MAP),
+        },
+        answer={
+            "member": _INT,
+            "generation": _INT,
+            "session_ms": _INT,
+            "invisible_ms": _INT,
+            "rows": _QUEUES,
+        },
+    ),
+    Type.BEAT: Call(
+        Repeat.CHANGE,
+        request={
+            "group": _STR,
+            "member": _INT,
+            "generation": _INT,
+            "finished": Field(Kind.LIST, items=Kind.INT),
+            "wait_ms": _INT,
+            "leave": _may(Kind.BOOL),
+        },
+        answer={
+            "generation": _INT,
+            "rows": _QUEUES,
+            "revoked": Field(Kind.LIST, items=Kind.INT),
+        },
+    ),
+    Type.POP: Call(
+        Repeat.CHANGE,
+        request={
+            "group": _STR,
+            "member": _INT,
+            "pop": _INT,
+            "topics": _NAMES,
+            "max_records": _INT,
+            "max_bytes": _INT,
+            "invisible_ms": _INT,
+            "wait_ms": _INT,
+            "lease": _may(Kind.STR),
+            "places": _may(Kind.BOOL),
+        },
+        answer={"rows": _LEASES, "now_ms": _INT, "waited_ms": _INT, "epoch": _INT},
+    ),
+    Type.SETTLE: Call(
+        Repeat.CHANGE,
+        request={"group": _STR, "member": _INT, "rows": _SETTLES},
+        answer={"rows": _SETTLED, "now_ms": _INT},
+    ),
+    Type.COMMIT: Call(
+        Repeat.CHANGE,
+        request={"group": _STR, "member": _INT, "generation": _INT, "rows": _COMMITS},
+        answer={"rows": _SETTLED},
+    ),
+    Type.TOGETHER: Call(
+        Repeat.CHANGE,
+        request={
+            "ack": _STR,
+            "timeout_ms": _INT,
+            "sections": Field(Kind.LIST, row=_SECTION),
+            "group": _STR,
+            "member": _INT,
+            "generation": _INT,
+            "settles": _SETTLES,
+            "commits": _COMMITS,
+        },
+        answer={
+            "stored": _BOOL,
+            "results": Field(Kind.LIST, row=_RESULT),
+            "settles": _SETTLED,
+            "commits": _SETTLED,
+            "confirmed_by": _may(Kind.LIST, Kind.STR),
+            "now_ms": _INT,
+            "epoch": _INT,
+        },
     ),
 }
 """Every request of a client: its fields, those of a good answer, whether it may be repeated."""

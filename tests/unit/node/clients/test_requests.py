@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 
 from node.clients import connection
@@ -14,9 +15,10 @@ def test_every_request_has_a_handler() -> None:
     """`ClientConnection` names each type of the table: nothing falls into another one's branch."""
     tree = ast.parse(Path(connection.__file__).read_text(encoding="utf-8"))
     named = {
-        ast.unparse(node.pattern) for node in ast.walk(tree) if isinstance(node, ast.match_case)
+        name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.match_case)
+        for name in re.findall(r"Type\.(\w+)", ast.unparse(node.pattern))
     }
-    handled = {
-        kind for kind in Type if any(f"Type.{kind.name}" == n.split(" ")[0][7:] for n in named)
-    }
+    handled = {kind for kind in Type if kind.name in named}
     assert set(CALLS) - handled == {Type.APPEND}, "which has its own way, for speed"
