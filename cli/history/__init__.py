@@ -1,0 +1,1 @@
+"""Histories: what clients did and heard, and whether one log explains all of it."""
