@@ -12,6 +12,8 @@ import signal
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.fixtures.permission import NOT_ALLOWED
+
 # No deadline: how long an example takes says something about the machine. ``.ci/run`` always draws
 # the same examples, so that a red run is about the change; everybody else draws new ones.
 settings.register_profile("dev", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -23,10 +25,6 @@ settings.register_profile(
     print_blob=True,
 )
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
-
-NOT_ALLOWED = "this user may not mount"
-"""The one reason to skip that counts nowhere: no machine is at fault when its user is not root, or
-is root of a container without that right."""
 
 _skipped: list[str] = []
 

@@ -14,9 +14,8 @@ import time
 import traceback
 from collections.abc import Callable
 
-from tests.crash import test_every_operation as history
-from tests.crash import test_folders as folders
-from tests.crash import test_tools
+from tests.crash import tools
+from tests.crash.deaths import ONE_FOLDER, THREE_FOLDERS
 from tests.stores.histories import LOSSES
 
 
@@ -31,17 +30,17 @@ def main() -> int:
     kinds = (asked.only,) if asked.only else LOSSES
     wrong = 0
     if asked.history or every:
-        wrong += crash("history", history.CALLS, kinds, history.die)
+        wrong += crash("history", ONE_FOLDER.calls, kinds, ONE_FOLDER.die)
     if asked.tools or every:
-        for name in test_tools.NAMES:
-            tool = test_tools.tools()[name]
+        for name in tools.NAMES:
+            tool = tools.tools()[name]
 
-            def one(number: int, kind: str, tool: test_tools.Tool = tool) -> None:
-                test_tools.crash(tool, number, kind)
+            def one(number: int, kind: str, tool: tools.Tool = tool) -> None:
+                tools.crash(tool, number, kind)
 
-            wrong += crash(name, test_tools.calls(tool), kinds, one)
+            wrong += crash(name, tools.calls(tool), kinds, one)
     if asked.folders or every:
-        wrong += crash("folders", folders.calls(), kinds, folders.die)
+        wrong += crash("folders", THREE_FOLDERS.calls, kinds, THREE_FOLDERS.die)
     return 1 if wrong else 0
 
 

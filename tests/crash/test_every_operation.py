@@ -14,20 +14,10 @@ from __future__ import annotations
 
 import pytest
 
+from tests.crash.deaths import ONE_FOLDER
 from tests.crash.rotation import numbers
 from tests.fakes.disk import FakeDisk
-from tests.fakes.faults import SimulatedCrash
-from tests.stores.histories import LOSSES, History, examine, lose
-
-
-def calls() -> int:
-    """Disk calls of the whole history."""
-    disk = FakeDisk(page_size=512)
-    History(disk).play()
-    return disk.faults.calls
-
-
-CALLS = calls()
+from tests.stores.histories import LOSSES, History
 
 
 def test_the_history_is_worth_it() -> None:
@@ -48,16 +38,5 @@ def test_the_history_is_worth_it() -> None:
 @pytest.mark.parametrize("part", range(8))
 def test_every_call(kind: str, part: int) -> None:
     """See the module's text; which calls those are: `tests.crash.rotation`."""
-    for number in numbers(CALLS, kind, first=part, step=8):
-        die(number, kind)
-
-
-def die(number: int, kind: str) -> None:
-    """Die in one call, lose something, and look at what is left."""
-    disk = FakeDisk(page_size=512)
-    history = History(disk)
-    disk.faults.crash(after=number)
-    with pytest.raises(SimulatedCrash):
-        history.play()
-    lose(disk, kind, number)
-    examine(disk, history, kind)
+    for number in numbers(ONE_FOLDER.calls, kind, first=part, step=8):
+        ONE_FOLDER.die(number, kind)

@@ -13,51 +13,13 @@ import pytest
 from storage.errors import ForeignStore
 from storage.tools.adopt import plan_adoption
 from tests.crash.rotation import numbers
-from tests.crash.tools import Tool, from_files, to_files, tools
+from tests.crash.tools import NAMES, again, calls, crash, died, from_files, to_files, tools
 from tests.fakes.disk import FakeDisk
-from tests.fakes.faults import SimulatedCrash
-from tests.stores.histories import LOSSES, lose
+from tests.stores.histories import LOSSES
 from tests.stores.workbench import SETTINGS
 from twinlog.format.log_file import file_name
 from twinlog.store.damage import Harm
 from twinlog.store.reader import StoreReader
-
-NAMES = ("adopt", "repair-ours", "repair-rocketmq", "recover")
-
-
-def calls(tool: Tool) -> int:
-    """Disk calls of the tool when nothing happens to it; it does its work."""
-    disk = from_files(tool.before)
-    tool.work(disk, tool.before)
-    count = disk.faults.calls
-    disk.faults.asleep = True
-    tool.after(disk, tool.bodies)
-    return count
-
-
-def crash(tool: Tool, number: int, kind: str) -> None:
-    """Die in call ``number``, lose something, run the tool again, and look."""
-    again(tool, died(tool, number, kind))
-
-
-def died(tool: Tool, number: int, kind: str) -> FakeDisk:
-    """Return the disk of a run that died in call ``number`` and lost something."""
-    disk = from_files(tool.before)
-    disk.faults.crash(after=number)
-    with pytest.raises(SimulatedCrash):
-        tool.work(disk, tool.before)
-    lose(disk, kind, number)
-    return disk
-
-
-def again(tool: Tool, disk: FakeDisk) -> None:
-    """Run the tool once more, as its user would, and look."""
-    root = to_files(disk)
-    try:
-        tool.work(disk, root)
-    finally:
-        shutil.rmtree(root)
-    tool.after(disk, tool.bodies)
 
 
 @pytest.mark.slow

@@ -4,7 +4,7 @@ Each `Tool` has a directory as it lies before, says what it does to it, and look
 left: the tool is run again, as its user would, and then the directory is as it should be. Readers
 need real files; they see the directory in a folder of their own, the tool works on the fake disk.
 
-Not here: crashing (`tests.crash.test_tools`), what tools do without a crash (``tests/unit``).
+Not here: which calls to die in (`tests.crash.rotation`), tools without a crash (``tests/unit``).
 """
 
 from __future__ import annotations
@@ -16,11 +16,15 @@ from functools import cache
 from pathlib import Path
 from tempfile import mkdtemp
 
+import pytest
+
 from storage import Store
 from storage.marks.identity import Who
 from storage.tools import adopt, repair
 from storage.tools.recover import identity_of, recover, settings_of
 from tests.fakes.disk import FakeDisk
+from tests.fakes.faults import SimulatedCrash
+from tests.stores.histories import lose
 from tests.stores.workbench import (
     SETTINGS,
     TOPIC,
@@ -218,3 +222,41 @@ def _is_sound(disk: FakeDisk, kept: Bodies) -> None:
             assert [(at, held.get(at)) for at, _ in kept] == kept
     finally:
         shutil.rmtree(root)
+
+
+NAMES = ("adopt", "repair-ours", "repair-rocketmq", "recover")
+
+
+def calls(tool: Tool) -> int:
+    """Disk calls of the tool when nothing happens to it; it does its work."""
+    disk = from_files(tool.before)
+    tool.work(disk, tool.before)
+    count = disk.faults.calls
+    disk.faults.asleep = True
+    tool.after(disk, tool.bodies)
+    return count
+
+
+def crash(tool: Tool, number: int, kind: str) -> None:
+    """Die in call ``number``, lose something, run the tool again, and look."""
+    again(tool, died(tool, number, kind))
+
+
+def died(tool: Tool, number: int, kind: str) -> FakeDisk:
+    """Return the disk of a run that died in call ``number`` and lost something."""
+    disk = from_files(tool.before)
+    disk.faults.crash(after=number)
+    with pytest.raises(SimulatedCrash):
+        tool.work(disk, tool.before)
+    lose(disk, kind, number)
+    return disk
+
+
+def again(tool: Tool, disk: FakeDisk) -> None:
+    """Run the tool once more, as its user would, and look."""
+    root = to_files(disk)
+    try:
+        tool.work(disk, root)
+    finally:
+        shutil.rmtree(root)
+    tool.after(disk, tool.bodies)

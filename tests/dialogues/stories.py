@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.dialogues.world import World
+from replication.core import messages
+from tests.dialogues.world import Node, World
+from twinlog.wire import frames
+
+NAMES = frames.names_crc("c", "g1")
+"""Of the names of every group here: in the header of each frame."""
 
 
 def steady(*names: str, **settings: Any) -> World:
@@ -20,3 +25,13 @@ def steady(*names: str, **settings: Any) -> World:
 def logs_equal(world: World) -> bool:
     """Whether all living nodes hold the same bytes."""
     return len({bytes(node.store.log) for node in world.nodes.values() if node.alive}) == 1
+
+
+def link_of(node: Node, peer: str) -> int:
+    """Return the number of a node's link to another."""
+    return next(conn for conn, (other, _) in node.links.items() if other.name == peer)
+
+
+def hear(node: Node, peer: str, message: messages.Message) -> None:
+    """Have a message arrive that ``peer`` never sent."""
+    node.tell(node.driver.on_frame, link_of(node, peer), messages.encode(message, NAMES))

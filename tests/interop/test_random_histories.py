@@ -15,7 +15,7 @@ import pytest
 
 from storage.disk.disk import RealDisk
 from storage.tools.repair import carry_out, plan_repair
-from tests.interop.test_both_ways import as_ours, held
+from tests.interop.contents import as_ours, held
 from twinlog.format.log_file import file_name
 from twinlog.store.reader import StoreReader
 from twinlog.store.verify.check import verify

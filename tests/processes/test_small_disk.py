@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import NOT_ALLOWED
 from tests.fakes.clock import Clock, use
 from tests.fakes.patience import be_patient
+from tests.fixtures.permission import NOT_ALLOWED
 from tests.fixtures.small_disks import SmallDisks
 from twinlog import Client, TwinlogError, Unavailable
 

@@ -2,7 +2,7 @@
 
 ``python -m tests.tidy.cover`` (``make cover``) runs `TESTS` with the plain kernels under coverage
 and names what none of them reached; arguments for pytest may follow, to look at less. Pure modules
-are the table in `tests.tidy.test_style`: what they decide can always be reached by a test that is
+are the table in `tests.tidy.modules`: what they decide can always be reached by a test that is
 quick, so a line that none reaches is a missing test, or code that is not needed.
 
 Property tests draw the examples of ``.ci/run``, the same each time: what only luck would reach
@@ -23,7 +23,7 @@ from pathlib import Path
 import coverage
 import pytest
 
-from tests.tidy.test_style import PURE, files_of
+from tests.tidy.modules import PURE, files_of
 
 FOLDERS = ("node", "replication", "storage", "twinlog")
 TESTS = (

@@ -13,109 +13,11 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
-FOLDERS = ("twinlog", "storage", "replication", "node", "cli")
+from tests.tidy.modules import FOLDERS, PURE, ROOT, SEAM, SHELL, files_of, label, sources
+
 FUNCTION_LINES_MAX = 60
 FILE_LINES_MAX = 600
 FOLDER_MODULES_MAX = 16
-
-PURE = {
-    "node/clients": "counts freshness limits presence",
-    "node/config": "sections toml_lines values",
-    "node/observe": "status",
-    "replication": "pacing settings",
-    "replication/coordinator": "history",
-    "replication/core": "*",
-    "replication/driver": "outcomes",
-    "replication/register": "*",
-    "storage": "damage errors flush_policy jobs settings token",
-    "storage/disk": "packing",
-    "storage/log": "epoch_history memory_pool page_advice",
-    "storage/queues": "light_queues names",
-    "storage/read": "filters selection",
-    "storage/recovery": "log_end summary",
-    "storage/retention": "policy",
-    "storage/state": "controls gathered layers producers sections sequences topics",
-    "twinlog": "errors ranges units",
-    "twinlog/client": "arguments search topics",
-    "twinlog/consumer": "core fetching start_offsets",
-    "twinlog/filters": "*",
-    "twinlog/format": "*",
-    "twinlog/kernels": "*",
-    "twinlog/producer": (
-        "core fast_path lane master_link new_message outcomes section settings single_sends"
-    ),
-    "twinlog/session": "link reading routing session",
-    "twinlog/spark": "arrow errors",
-    "twinlog/spark/archive": "manifest",
-    "twinlog/spark/engine": "report",
-    "twinlog/spark/jobs/reports": "queries reference",
-    "twinlog/spark/plan": "*",
-    "twinlog/spark/sink": "settings",
-    "twinlog/wire": "*",
-}
-"""Modules that decide and never do: no clock, socket, file, task or random number, neither of their
-own nor through another module of the tree. `tests.tidy.cover` demands that tests reach all of
-them."""
-
-SEAM = {
-    "node/clients": "append_path connection lookups metadata raw_log reads refusals searches",
-    "replication/driver": "background_jobs driver outgoing_batches outside replies retention",
-    "storage/append": "*",
-    "storage/key_index": "*",
-    "storage/log": (
-        "batch_index commit_log log_folders reserve sealed_index segment segments stretches"
-    ),
-    "storage/marks": "*",
-    "storage/queues": "batch_queue consume_queue entry_check queues",
-    "storage/read": "lookups raw reader result scattered stretches",
-    "storage/recovery": "close config_export derived open opened reseed snapshot truncate",
-    "storage/retention": "removal",
-    "storage/state": "dispatcher",
-    "twinlog/store": "damage epochs find log",
-    "twinlog/store/verify": "*",
-}
-"""Modules that reach the world only through an object they are given: a ``Disk``, a ``Store``, an
-``Outside``. The simulator runs them as they are; they import nothing of the world either."""
-
-SHELL = {
-    "node": "*",
-    "node/clients": "admin memory_budget off_loop server",
-    "node/config": "config layer_settings pages sources",
-    "node/observe": "exposition http_server logs metrics task_tree",
-    "replication": "replica_service",
-    "replication/coordinator": "blocking_client client peer process service store",
-    "replication/net": "*",
-    "storage": "background cuts reads store",
-    "storage/disk": "descriptors disk mapping",
-    "storage/log": "block_cache",
-    "storage/tools": "*",
-    "twinlog": "__main__ run_file",
-    "twinlog/client": "aio blocking",
-    "twinlog/consumer": "aio blocking",
-    "twinlog/producer": "aio blocking",
-    "twinlog/session": "aio_caller aio_connection caller connection",
-    "twinlog/spark": "sessions",
-    "twinlog/spark/archive": (
-        "archive_dir check job lease notify_nodes queue_offsets restore rows scan sources view "
-        "writing"
-    ),
-    "twinlog/spark/directory": "*",
-    "twinlog/spark/engine": "atomic_output engine session spark_errors worker_memory",
-    "twinlog/spark/jobs/compact": "*",
-    "twinlog/spark/jobs/rebuild": "*",
-    "twinlog/spark/jobs/replay": "*",
-    "twinlog/spark/jobs/reports": "archived tables",
-    "twinlog/spark/jobs/verify": "*",
-    "twinlog/spark/nodes": "*",
-    "twinlog/spark/sink": "writer",
-    "twinlog/spark/source": "*",
-    "twinlog/store": (
-        "batch_queues compacted_queues files key_index marks queue_entries queues "
-        "reader rocketmq_config timers topics"
-    ),
-}
-"""The rest: sockets, files, tasks, clocks, and what draws random numbers."""
 
 WORLD = {
     "trio", "anyio", "os", "io", "socket", "mmap", "time", "random", "logging", "pathlib",
@@ -130,17 +32,6 @@ OPENS_FILES = {
 
 BANNED_IN_ERRORS = re.compile(r"\b(failed to|invalid|please|oops)\b", re.IGNORECASE)
 BANNED_NAMES = {"utils", "util", "helpers", "helper", "manager", "common", "misc"}
-
-
-def sources(*folders: str) -> list[Path]:
-    """Every Python file of the given top folders."""
-    found = [path for name in folders or FOLDERS for path in sorted((ROOT / name).rglob("*.py"))]
-    return [path for path in found if "__pycache__" not in path.parts]
-
-
-def label(path: Path) -> str:
-    """The path as a test name."""
-    return path.relative_to(ROOT).as_posix()
 
 
 def functions(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
@@ -205,18 +96,6 @@ def is_protocol_or_property(found: ast.FunctionDef | ast.AsyncFunctionDef) -> bo
     """Whether the definition is a property, a setter or an override of something documented."""
     names = {ast.unparse(decorator).split(".")[-1] for decorator in found.decorator_list}
     return bool(names & {"property", "setter", "cached_property", "override", "overload"})
-
-
-def files_of(*tables: dict[str, str]) -> list[Path]:
-    """The files that tables of folders list: the named modules, or with ``*`` the whole folder."""
-    found: list[Path] = []
-    for table in tables:
-        for folder, names in sorted(table.items()):
-            place = ROOT / folder
-            listed = [place / f"{name}.py" for name in sorted(names.split())]
-            whole = sorted(path for path in place.glob("*.py") if path.name != "__init__.py")
-            found += whole if names == "*" else listed
-    return found
 
 
 @pytest.mark.parametrize("path", files_of(PURE, SEAM), ids=label)

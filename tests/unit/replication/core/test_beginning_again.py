@@ -7,20 +7,8 @@ from typing import Any
 import pytest
 
 from replication.core import messages
+from tests.dialogues.stories import hear
 from tests.dialogues.world import Node, World
-from twinlog.wire import frames
-
-NAMES = frames.names_crc("c", "g1")
-
-
-def link_of(node: Node, peer: str) -> int:
-    """The number of a node's link to another."""
-    return next(conn for conn, (other, _) in node.links.items() if other.name == peer)
-
-
-def tell(node: Node, peer: str, message: messages.Message) -> None:
-    """Have a message arrive."""
-    node.tell(node.driver.on_frame, link_of(node, peer), messages.encode(message, NAMES))
 
 
 def slave_in_handshake(world: World) -> Node:
@@ -86,7 +74,7 @@ def test_an_odd_seed_deletes_nothing(world: World, change: dict[str, Any]) -> No
     following._seed = bytearray()
     fields = {"epoch": 1, "session": node.driver.core.context.session, "leader": "n1", "at": 0,
               "total": 4} | change  # fmt: skip
-    tell(node, "n1", messages.Seed(**fields, payload=b"seed"))
+    hear(node, "n1", messages.Seed(**fields, payload=b"seed"))
     world.run(0.2)
     assert (node.store.start, node.store.end) == (0, end)
     assert following.machine.state.value != "cutting"
@@ -100,6 +88,6 @@ def test_a_member_does_not_give_up_its_log(world: World) -> None:
     following._seed = bytearray()
     end = node.store.end
     session = node.driver.core.context.session
-    tell(node, "n1", messages.Seed(1, session, "n1", 0, 4, payload=b"seed"))
+    hear(node, "n1", messages.Seed(1, session, "n1", 0, 4, payload=b"seed"))
     world.run(0.2)
     assert (node.store.start, node.store.end) == (0, end)

@@ -11,10 +11,8 @@ from replication.core import commands, messages, peer_checks
 from replication.core.leading import Leading
 from replication.register.operations import Change
 from storage import Outcome
+from tests.dialogues.stories import NAMES
 from tests.dialogues.world import Node, World
-from twinlog.wire import frames
-
-NAMES = frames.names_crc("c", "g1")
 
 
 @pytest.fixture

@@ -9,6 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from replication.core import messages
+from replication.pacing import Window
+from replication.settings import ReplicationSettings
+from storage.errors import BadBatch
 from twinlog.errors import ProtocolError
 from twinlog.format.batch_index import BatchEntry
 from twinlog.format.epoch_history import Epoch
@@ -164,3 +167,11 @@ def test_garbage_is_refused(kind: frames.Type, fields: dict[str, object], payloa
         messages.decode(frames.Frame(kind, frames.BATCH_CRC, 1, 1, 0, fields, payload))
     except ProtocolError:
         return
+
+
+def test_a_bad_batch_names_what_is_wrong() -> None:
+    """For the log and for the master."""
+    error = BadBatch(100, 50, "crc")
+    assert (error.start, error.length, error.reason) == (100, 50, "crc")
+    assert ReplicationSettings().ack == "received"
+    assert Window(1, 1).open

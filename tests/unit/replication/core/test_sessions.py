@@ -23,11 +23,10 @@ from replication.core.roles import SendingState
 from replication.register.group_state import GroupState, Unclean
 from replication.register.operations import Failover
 from replication.settings import NACKS_MAX, ReplicationSettings
+from tests.dialogues.stories import NAMES, link_of
 from tests.dialogues.world import Node, World
 from twinlog.format.epoch_history import Epoch
 from twinlog.wire import frames
-
-NAMES = frames.names_crc("c", "g1")
 
 HELLO = messages.Hello(
     epoch=3, session=5, node="n2", store="s", start=0, end=100, flushed=100, confirm=80, border=0,
@@ -204,11 +203,6 @@ def test_times_of_a_link() -> None:
 
 
 # -- odd messages on a real link
-
-
-def link_of(node: Node, peer: str) -> int:
-    """The number of a node's link to another."""
-    return next(conn for conn, (other, _) in node.links.items() if other.name == peer)
 
 
 ODD: dict[str, messages.Message] = {

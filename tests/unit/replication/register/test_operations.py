@@ -9,8 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from replication.register import operations as ops
-from replication.register.group_state import GroupState
-from replication.register.operations import NOTHING, Report
+from replication.register import rules
+from replication.register.group_state import GroupState, Registration
+from replication.register.operations import (
+    NOTHING,
+    Elect,
+    Read,
+    Report,
+    parse_op,
+)
+from replication.register.outcome import Refused
+from tests.dialogues.stories import steady
 from tests.unit.replication.register.desk import SEED
 from twinlog.errors import ProtocolError
 
@@ -64,3 +73,36 @@ def test_garbage_is_no_operation(garbage: dict[str, object]) -> None:
             ops.parse_op({**garbage, "op": name})
         except ProtocolError:
             continue
+
+
+def test_a_read_is_no_change_and_a_learner_no_master() -> None:
+    """Both are refused by the rules."""
+    state = GroupState(
+        replicas=("n1",), learners=("n4",), epoch=1, reg={"n4": Registration(1, "s", "x")}
+    )
+    assert isinstance(rules.decide(state, Read(), 0), Refused)
+    found = rules.decide(state, Elect("n4", 1, 2), 0)
+    assert isinstance(found, Refused)
+    assert found.code == "unknown-node"
+
+
+def test_a_failover_without_a_leader_only_elects() -> None:
+    """Nobody is left to depose."""
+    from replication.register.operations import Depose, Failover
+
+    world = steady()
+    world.coordinator_down = True
+    world.apply(Depose("n1", 0, "a", ""))
+    assert world.apply(Failover("n1", world.register.state.epoch, "a", "")).ok
+    assert world.register.state.leader == "n1"
+
+
+@pytest.mark.parametrize("seed", [5, [["n1"], 2, None, {}], [[], 0, None, {}], [["n1"], 1, None]])
+def test_a_seed_of_another_shape_is_refused(seed: object) -> None:
+    """Also one whose least in-sync set cannot be reached."""
+    op = {
+        "op": "register", "node": "n1", "store": "s", "start": "x", "known": ["x"], "clean": True,
+        "empty": True, "last_epoch": 0, "end": 0, "promised": 0, "seed": seed,
+    }  # fmt: skip
+    with pytest.raises(ProtocolError):
+        parse_op(op)

@@ -7,7 +7,14 @@ from dataclasses import replace
 import pytest
 
 from replication.register import operations as ops
-from replication.register.operations import Report, Seed
+from replication.register.group_state import GroupState, Registration
+from replication.register.operations import (
+    Change,
+    Report,
+    Seed,
+    Vouch,
+    to_wire,
+)
 from replication.register.register import Register
 from tests.unit.replication.register.desk import Desk
 
@@ -127,3 +134,19 @@ def test_a_false_alarm_is_cleared_and_a_true_one_comes_back(desk: Desk) -> None:
         desk.do(ops.Read(desk.report(name)))
     assert desk.alter(remove=("n3",)).ok
     assert not desk.do(ops.ClearAlarm("alice", "")).changed
+
+
+def test_a_vouch_is_a_vouch_only_while_it_is_needed() -> None:
+    """An open register needs none; one of three is not more than half."""
+    register = Register("r")
+    state = GroupState(
+        register_id="r", revision=3, tag=3, replicas=("n1", "n2", "n3"), seeded=True, epoch=1,
+        reg={"n1": Registration(1, "s", "x")}, learners=("n4",),
+    )  # fmt: skip
+    register.state = state
+    assert not register.apply(Vouch(("n1",), "a", ""), wall_ms=0, tag=1).changed
+    again = Register.load({**register.dump()})
+    assert not again.apply(Vouch(("n1",), "a", ""), wall_ms=0, tag=1).changed
+    assert again.call(to_wire(Vouch(("n2",), "a", "")), wall_ms=0, tag=1).changed
+    assert [entry["reason"] for entry in again.history] == ["vouched for n1", "vouched for n2"]
+    assert not again.apply(Change("in_sync_min", "1", "a"), wall_ms=0, tag=1).changed
