@@ -223,6 +223,8 @@ def chain_fault(
     if len(cells) < INDEX_CELL.size * header.next_cell:
         text = f"the header says that cell {header.next_cell} is next; the file ends before it"
         return _NEXT_CELL_AT, text
+    if header.next_cell <= 1 and bytes(table).count(0) != len(table):
+        return _NEXT_CELL_AT, "the header counts no cell, and a slot points to one"
     wanted = memoryview(bytearray(INDEX_SLOT.size * slots))
     used, bad = link_cells(cells[INDEX_CELL.size : INDEX_CELL.size * header.next_cell], 1, wanted)
     if bad >= 0:

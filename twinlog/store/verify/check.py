@@ -48,8 +48,8 @@ from twinlog.store.queues import AnyQueue
 from twinlog.store.reader import StoreReader
 from twinlog.store.verify.extensions import check_extensions
 from twinlog.store.verify.findings import FINDINGS_MAX, Finding, Judgement
-from twinlog.store.verify.key_chains import broken_indexes, settled_indexes
-from twinlog.store.verify.keys_against_log import compare_index
+from twinlog.store.verify.key_chains import odd_indexes, settled_indexes
+from twinlog.store.verify.keys_against_log import READABLE, compare_index
 from twinlog.store.verify.queues import Compared, compare_run, judge_queues
 from twinlog.store.verify.side_files import look_beside, unchecked
 from twinlog.store.verify.timers import check_timers
@@ -128,11 +128,10 @@ def verify(store: StoreReader, checks: Checks | None = None) -> Judgement:
         for finding in (*check_extensions(store), *check_timers(store)):
             judgement.add(finding)
     judgement.unchecked.extend(unchecked(store))
-    broken = list(broken_indexes(store))
-    for name, position, text, grade in broken:
-        readable = "the records, through the log; repair builds the index again"
-        judgement.add(Finding(grade, name, position, None, 0, text, readable))
-    if not broken:
+    odd = list(odd_indexes(store))
+    for name, position, text, grade in odd:
+        judgement.add(Finding(grade, name, position, None, 0, text, READABLE))
+    if not odd:
         for finding in compare_index(store, settled_indexes(store)):
             judgement.add(finding)
     return judgement

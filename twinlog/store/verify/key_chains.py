@@ -27,8 +27,8 @@ from twinlog.store.key_index import SAY_IT, IndexFile, KeyIndex
 from twinlog.store.reader import StoreReader
 
 
-def broken_indexes(store: StoreReader) -> Iterator[tuple[str, int, str, Grade]]:
-    """Yield (file, byte in it, what is wrong, how bad that is) for what does not hold."""
+def odd_indexes(store: StoreReader) -> Iterator[tuple[str, int, str, Grade]]:
+    """Yield (file, byte in it, what is wrong, how bad that is) for files that cannot be judged."""
     told = store.index_capacity
     index = KeyIndex(store.root / "index", None, capacity=told)
     files = [_by_word(file, told) for file in index.files]
@@ -43,11 +43,11 @@ def broken_indexes(store: StoreReader) -> Iterator[tuple[str, int, str, Grade]]:
             yield f"index/{name}", 0, f"the file cannot be read: {why}", Grade.UNREADABLE
         elif name not in known:
             yield f"index/{name}", 0, text, grade
-    for file in _settled(store, files):
-        if file.slots:
-            found = chain_fault(file.slots, file.header, file.table, file.cells)
-            if found is not None:
-                yield f"index/{file.name}", found[0], found[1], Grade.DAMAGE
+
+
+def broken_file(file: IndexFile) -> tuple[int, str] | None:
+    """Return (byte in the file, what is wrong) of an index file; None when its chains are whole."""
+    return chain_fault(file.slots, file.header, file.table, file.cells)
 
 
 def settled_indexes(store: StoreReader) -> list[IndexFile]:

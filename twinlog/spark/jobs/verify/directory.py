@@ -31,7 +31,7 @@ from twinlog.kernels import codes
 from twinlog.spark.directory.log_ranges import SPLIT_BYTES, LogRange, Plan, plan, pread
 from twinlog.spark.engine.engine import Engine
 from twinlog.spark.engine.report import Report, Rows, Value, Verdict
-from twinlog.spark.jobs.verify.key_index import IndexCheck, IndexFault, check_index
+from twinlog.spark.jobs.verify.key_index import IndexCheck, ProvenLog, check_index
 from twinlog.store.damage import Grade, Harm
 from twinlog.store.epochs import broken_chains
 from twinlog.store.files import FileSeries, store_root
@@ -73,6 +73,11 @@ class Proof:
     why: str = ""
     blank: int = -1
 
+    @property
+    def records_end(self) -> int:
+        """Where the last record of the range ends."""
+        return self.blank if self.blank >= 0 else self.end
+
 
 @dataclass(frozen=True, slots=True)
 class VerifySettings:
@@ -102,8 +107,9 @@ def run(engine: Engine, settings: VerifySettings) -> Report:
     else:
         judgement = _sound(settings.path, cut, proofs)
     index = IndexCheck()
-    if settings.level is Level.FULL and not judgement.damaged:
-        index = check_index(engine, settings.path, cut.splits)
+    if settings.level is Level.FULL and not doubts:  # a judgement has looked at the index, too
+        log = ProvenLog(cut.splits, [proof.records_end for proof in proofs])
+        index = check_index(engine, settings.path, log, judgement.end)
     return report(settings, judgement, index, proven=not doubts)
 
 
@@ -258,9 +264,11 @@ def report(
     proven: bool,
 ) -> Report:
     """Put a judgement and what is wrong with the index into a report."""
-    found = [*judgement.findings, *(_of_fault(fault) for fault in index.faults)]
+    for finding in index.findings:
+        judgement.add(finding)
+    found = judgement.findings
     wrong = [finding for finding in found if finding.grade is not Grade.NOTE]
-    damaged = judgement.damaged or bool(index.faults)
+    damaged = judgement.damaged
     verdict = Verdict.DAMAGED if damaged else Verdict.FINE
     if not damaged and judgement.unreadable:
         verdict = Verdict.UNDECIDED
@@ -291,12 +299,6 @@ def report(
         f"entries, log {judgement.start}..{judgement.end}, {len(wrong) + judgement.more} wrong"
     )
     return Report("SparkVerify", head, fields, {"findings": Rows(headers, rows)}, verdict)
-
-
-def _of_fault(fault: IndexFault) -> Finding:
-    name = f"index/{fault.file}" if fault.file else "index"
-    readable = "the records, through queues and log"
-    return Finding(Grade.DAMAGE, name, fault.position, fault.offset, 0, fault.what, readable)
 
 
 def cause(finding: Finding) -> str:
