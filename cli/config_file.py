@@ -106,9 +106,9 @@ def client_endpoints(config: ClusterConfig) -> tuple[str, ...]:
 
 
 def coordinator_endpoints(config: ClusterConfig) -> tuple[str, ...]:
-    """Where the coordinator listens."""
+    """Where the coordinator listens, or each of its processes would."""
     found: list[str] = []
-    for host, port in config.coordinator.endpoints:
-        got = port or running_port(config.coordinator.data, COORDINATOR) or 0
+    for number, (host, port) in enumerate(config.coordinator.endpoints, 1):
+        got = port or running_port(config.coordinator.folder(number), COORDINATOR) or 0
         found.append(str(Address(host, got)))
     return tuple(found)

@@ -14,7 +14,7 @@ from cyclopts import Parameter
 
 from cli.answer import Answer, Cell, Table, columns
 from cli.cluster.orders import call, user
-from cli.cluster.view import coordinator_of, coordinator_status, look
+from cli.cluster.view import ask_coordinator, look
 from cli.config import Overrides, overrides
 from cli.context import Context
 from cli.failures import Exit, Failure
@@ -23,21 +23,30 @@ from cli.parsing import PRIVATE
 from twinlog.wire.frames import Type
 
 
-def start(*, set_: Overrides = (), context: Annotated[Context, PRIVATE]) -> int:
+def start(*, number: int = 1, set_: Overrides = (), context: Annotated[Context, PRIVATE]) -> int:
     """Run the coordinator in the foreground until it is stopped (Ctrl-C, TERM).
 
+    With its register in etcd (``kind = "etcd"``) several processes may run, each with an address
+    of its own; one of them serves, and another takes over within seconds when it is gone.
+
     Args:
+        number: Which of the addresses in the cluster file is this process's, from 1.
         set_: A setting as ``section.key=value``.
     """
     from cli.cluster.foreground import run_coordinator
 
-    return run_coordinator(context.config(overrides(set_)), context)
+    config = context.config(overrides(set_))
+    most = len(config.coordinator.endpoints) if config.coordinator.etcd else 1
+    if not 1 <= number <= most:
+        hint = "name more addresses in [coordinator] endpoints"
+        alone = "a coordinator with a file runs once" if not config.coordinator.etcd else hint
+        raise Failure(Exit.USAGE, f"--number is {number}; it can be 1 to {most}", hints=(alone,))
+    return run_coordinator(config, context, number)
 
 
 def status(*, context: Annotated[Context, PRIVATE]) -> int:
     """Show whether the coordinator answers, and the group state it holds."""
-    address = coordinator_of(context)[0]
-    answer = context.ask(address, Type.CO_READ, {}, context.left(5.0))
+    answer, address = ask_coordinator(context, Type.CO_READ)
     state = table(answer.get("state")) or answer
     in_sync = sorted(table(state.get("isr")))
     registered = table(state.get("reg"))
@@ -51,7 +60,7 @@ def status(*, context: Annotated[Context, PRIVATE]) -> int:
         )
         for name in replicas
     ]
-    own = coordinator_status(context)
+    own, _ = ask_coordinator(context, Type.CO_STATUS)
     fields: Fields = {
         "address": address,
         "read_only": text(own, "read_only"),

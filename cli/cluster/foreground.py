@@ -81,8 +81,8 @@ def _ended(stopped_by: int | None) -> int:
     return Exit.OK
 
 
-def run_coordinator(config: ClusterConfig, context: Context) -> int:
-    """Run the coordinator of ``config`` until it is stopped.
+def run_coordinator(config: ClusterConfig, context: Context, number: int = 1) -> int:
+    """Run the coordinator of ``config`` until it is stopped; ``number``: which address is its own.
 
     Raises:
         TwinlogError, OSError: It could not start, with the reason.
@@ -93,16 +93,22 @@ def run_coordinator(config: ClusterConfig, context: Context) -> int:
     from node.observe.logs import NodeLog
     from replication.coordinator.process import run
 
-    host = config.coordinator.endpoints[0][0]
+    host = config.coordinator.endpoints[number - 1][0]
     try:
-        number = version("twinlog")
+        release = version("twinlog")
     except PackageNotFoundError:
-        number = "0"
+        release = "0"
     log = NodeLog(node="coordinator")
 
     def ready(port: int) -> None:
         context.printer.note(f"  serves   {Address(host, port)}\nready")
 
-    context.printer.note(f"coordinator of {config.name} · data {config.coordinator.data}")
-    stopped_by = trio.run(lambda: run(config, ready=ready, event=log, version=number))
+    own = config.coordinator.folder(number)
+    context.printer.note(f"coordinator of {config.name} · data {own}")
+    if config.coordinator.etcd:
+        members = " · ".join(str(Address(*one)) for one in config.coordinator.etcd)
+        context.printer.note(f"  register in etcd at {members}; waits for its seat")
+    stopped_by = trio.run(
+        lambda: run(config, ready=ready, event=log, version=release, number=number)
+    )
     return _ended(stopped_by)

@@ -11,7 +11,7 @@ from typing import Annotated
 
 from cli.answer import ABSENT, Answer, Table, Time, rfc3339
 from cli.cluster.health import Grade, Health, judge
-from cli.cluster.view import ClusterView, NodeView, coordinator_of, look
+from cli.cluster.view import ClusterView, NodeView, ask_coordinator, look
 from cli.context import Context
 from cli.failures import Exit, Failure
 from cli.fields import Fields, number, tables, text, whole
@@ -182,6 +182,4 @@ HISTORY = "EPOCH> SINCE MASTER START>=start_offset REASON BY LOST>=lost_bytes:si
 
 def fetch_history(context: Context) -> list[dict[str, object]]:
     """The coordinator's list of epochs, oldest first."""
-    address = coordinator_of(context)[0]
-    answer = context.ask(address, Type.CO_HISTORY, {}, context.left())
-    return tables(answer.get("history"))
+    return tables(ask_coordinator(context, Type.CO_HISTORY)[0].get("history"))

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,7 +25,7 @@ from cli.config_file import coordinator_endpoints, is_supervised, node_address
 from cli.context import Context
 from cli.failures import Exit, Failure
 from cli.fields import Fields, flag, number, table, tables, text, texts, whole
-from twinlog.errors import TwinlogError
+from twinlog.errors import TwinlogError, Unavailable
 from twinlog.session.routing import Address
 from twinlog.wire.frames import Type
 
@@ -272,7 +273,7 @@ def look(context: Context) -> ClusterView:
         state = pool.submit(_first, context, members.coordinator, Type.CO_READ, seconds)
         figures = pool.submit(_first, context, members.coordinator, Type.CO_STATUS, seconds)
         answers = {name: _checked(members, name, one.result()) for name, one in asked.items()}
-        (register, why), (own, _) = state.result(), figures.result()
+        (register, why, address), (own, *_) = state.result(), figures.result()
     if not register and not any(reply.fields for reply in answers.values()):
         addresses = ", ".join(members.addresses.values())
         raise Failure(
@@ -284,7 +285,6 @@ def look(context: Context) -> ClusterView:
                 "or start a cluster on this machine: twinlog dev up",
             ),
         )
-    address = members.coordinator[0] if members.coordinator else ""
     return ClusterView(
         name=members.name,
         group=members.group,
@@ -319,9 +319,21 @@ def coordinator_of(context: Context) -> tuple[str, ...]:
     return found
 
 
-def coordinator_status(context: Context) -> Fields:
-    """Return the coordinator's own figures: whether it is read-only, whose reports it waits for."""
-    return context.ask(coordinator_of(context)[0], Type.CO_STATUS, {}, context.left())
+def ask_coordinator(context: Context, kind: int) -> tuple[Fields, str]:
+    """Put a question to the coordinator, at whichever of its addresses answers.
+
+    Returns:
+        The fields of the answer, and the address.
+
+    Raises:
+        Failure: Its address is unknown (exit 78).
+        TwinlogError: As `Context.ask`, of the last address.
+    """
+    *others, last = coordinator_of(context)
+    for address in others:
+        with suppress(Unavailable):
+            return context.ask(address, kind, {}, context.left(NODE_SECONDS)), address
+    return context.ask(last, kind, {}, context.left()), last
 
 
 def _members(context: Context) -> _Members:
@@ -398,15 +410,15 @@ def _is_refused(error: BaseException | None) -> bool:
 
 def _first(
     context: Context, addresses: Sequence[str], kind: int, seconds: float | None
-) -> tuple[Fields, str]:
-    """The first answer of several addresses of one service."""
+) -> tuple[Fields, str, str]:
+    """The first answer of several addresses of one service, or why no one answered; the address."""
     why = "its address is not known"
     for address in addresses:
         reply = _try(context, address, kind, seconds)
         if reply.fields:
-            return table(reply.fields.get("state")) or reply.fields, ""
+            return table(reply.fields.get("state")) or reply.fields, "", address
         why = reply.why
-    return {}, why
+    return {}, why, addresses[0] if addresses else ""
 
 
 def _nodes(

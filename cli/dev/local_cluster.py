@@ -14,7 +14,7 @@ import time
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
@@ -23,6 +23,7 @@ from cli.cluster.health import Grade, judge
 from cli.cluster.view import look
 from cli.config_file import COORDINATOR, read_config
 from cli.context import Context
+from cli.dev import etcd_members
 from cli.dev.supervisor import Supervisor
 from cli.dev.supervisor_client import LOOK_SECONDS, SupervisorClient
 from cli.failures import Exit, Failure
@@ -48,6 +49,7 @@ def up(
     nodes: Annotated[int, Parameter(name=["--nodes", "-n"])] = 3,
     data: Data = DATA,
     base_port: int = 7400,
+    coordinator: Literal["embedded", "etcd"] = "embedded",
     background: bool = False,
     context: Annotated[Context, PRIVATE],
 ) -> int:
@@ -60,6 +62,8 @@ def up(
         nodes: How many, at the first start.
         data: Folder of everything.
         base_port: The coordinator's port; node n has this + 10 n. 0: the system chooses.
+        coordinator: etcd: start three members of etcd and two coordinators that keep the register
+            there, at the first start. The program etcd must be installed.
         background: Come back when everything is ready; stop it with dev down.
     """
     directory = data.resolve()
@@ -67,6 +71,8 @@ def up(
     if asked.alive():
         context.printer.note(f"already running in {directory}")
         return _show(asked, context, "DevUp")
+    if coordinator == "etcd":
+        etcd_members.prepare(directory, base_port)
     prepare(directory, nodes=nodes, base_port=base_port, segment_size=SEGMENT_SIZE)
     if background:
         asked.launch(keep=True)
@@ -113,6 +119,8 @@ def prepare(directory: Path, *, nodes: int, base_port: int, segment_size: int) -
     path = directory / "cluster.toml"
     if not path.exists():
         local = Local(nodes=nodes, data=".", base_port=base_port, segment_size=segment_size)
+        if etcd := etcd_members.addresses(directory, base_port):
+            local = replace(local, etcd=etcd, coordinators=etcd_members.COORDINATORS)
         write_local(path, local)
     return path
 
@@ -121,7 +129,8 @@ def supervisor_of(directory: Path, context: Context, *, echo: bool) -> Superviso
     """The supervisor for what the directory's cluster file says."""
     config = read_config(directory / "cluster.toml", context.environment)
     data = {node.name: node.data for node in config.nodes}
-    return Supervisor(directory, data, config.coordinator.data, echo=echo)
+    etcd = etcd_members.programs(directory, config)
+    return Supervisor(directory, data, config.coordinator.folders(), etcd=etcd, echo=echo)
 
 
 def supervise(directory: Path, /, *, context: Annotated[Context, PRIVATE]) -> int:

@@ -11,7 +11,8 @@ and dies with it (on Linux by PR_SET_PDEATHSIG; elsewhere only when the supervis
 The supervisor reaps and reports; it never restarts anything by itself, because a cluster that
 heals behind the user's back teaches nothing.
 
-A process is *ready* when its run file names its pid.  The coordinator comes first: when it listens
+A process is *ready* when its run file names its pid; etcd, when it listens.  etcd comes first,
+where ``dev up --coordinator etcd`` made one, then the coordinator: when it listens
 on a port of the system's choice, the port it got is written into the cluster file before a node
 starts.
 
@@ -28,6 +29,7 @@ import json
 import os
 import select
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -35,7 +37,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType
+from types import FrameType, MappingProxyType
 
 from cli.config_file import COORDINATOR
 from cli.failures import NOTHING_LEFT, Exit, Failure, Interrupted
@@ -61,6 +63,10 @@ class Child:
     words: tuple[str, ...]
     run_file: Path
     log: Path
+    stage: int
+    """What must be ready before: 0 nothing, 1 etcd, 2 the coordinators too."""
+    port: int = 0
+    """The one port of a program that writes no run file: ready once it listens there."""
     process: subprocess.Popen[bytes] | None = None
     state: str = "stopped"
     exit: int | None = None
@@ -114,21 +120,32 @@ class Supervisor:
     """Owns the processes of one directory.  Not safe for threads: children die with this thread."""
 
     def __init__(
-        self, directory: Path, nodes: Mapping[str, Path], coordinator: Path, *, echo: bool = False
+        self,
+        directory: Path,
+        nodes: Mapping[str, Path],
+        coordinators: Mapping[str, Path],
+        *,
+        etcd: Mapping[str, tuple[int, tuple[str, ...]]] = MappingProxyType({}),
+        echo: bool = False,
     ) -> None:
         """Prepare; starts nothing.
 
         Args:
             directory: Holds ``cluster.toml``.
             nodes: Name and data directory of each node.
-            coordinator: The coordinator's data directory.
+            coordinators: Name and data directory of each process of the coordinator.
+            etcd: Name, client port and command of each member of etcd that runs here.
             echo: Copy what the processes say to stderr, each line with the name in front.
         """
         self.directory = directory
         self.own = folder(directory)
         (self.own / "requests").mkdir(parents=True, exist_ok=True)
-        self.children = {COORDINATOR: self._child(COORDINATOR, coordinator)}
-        self.children |= {name: self._child(name, data) for name, data in nodes.items()}
+        self.children: dict[str, Child] = {}
+        for name, (port, words) in etcd.items():
+            log = self.own / f"{name}.log"
+            self.children[name] = Child(name, words, directory / RUN_FILE, log, 0, port)
+        self.children |= {name: self._child(name, data, 1) for name, data in coordinators.items()}
+        self.children |= {name: self._child(name, data, 2) for name, data in nodes.items()}
         self.answered = ""
         self.error = ""
         self._echo = _Echo(self.children) if echo else None
@@ -136,13 +153,16 @@ class Supervisor:
         self._interrupted = False
         self._lock = open(self.own / "lock", "w")  # noqa: SIM115  held as long as we live
 
-    def _child(self, name: str, data: Path) -> Child:
+    def _child(self, name: str, data: Path, stage: int) -> Child:
         words = self.words(name, self.directory / "cluster.toml")
-        return Child(name, words, data / RUN_FILE, self.own / f"{name}.log")
+        return Child(name, words, data / RUN_FILE, self.own / f"{name}.log", stage)
 
     def words(self, name: str, config: Path) -> tuple[str, ...]:
         """The command that starts one process."""
-        verb = ("coordinator", "start") if name == COORDINATOR else ("node", "start", name)
+        word, _, number = name.partition("-")
+        verb = ("node", "start", name)
+        if word == COORDINATOR:
+            verb = (word, "start", *(("--number", number) if number else ()))
         return (sys.executable, "-m", "twinlog", "-c", str(config), *verb)
 
     def serve(self, ready: Callable[[], None] | None = None) -> int:
@@ -194,8 +214,8 @@ class Supervisor:
         child = self.children[name]
         if child.process is not None:
             return
-        with suppress(FileNotFoundError):
-            child.run_file.unlink()
+        if not child.port:
+            child.run_file.unlink(missing_ok=True)
         with open(child.log, "ab") as log:
             child.process = subprocess.Popen(
                 child.words,
@@ -236,14 +256,17 @@ class Supervisor:
             )
 
     def _start_all(self) -> None:
-        self.start(COORDINATOR)
-        self.wait_ready(COORDINATOR)
-        self._write_port()
-        names = [name for name in self.children if name != COORDINATOR]
-        for name in names:
-            self.start(name)
-        for name in names:
-            self.wait_ready(name)
+        for stage in range(3):
+            names = self._names(stage)
+            for name in names:
+                self.start(name)
+            for name in names:
+                self.wait_ready(name)
+            if stage == 1:
+                self._write_port()
+
+    def _names(self, stage: int) -> list[str]:
+        return [name for name, child in self.children.items() if child.stage == stage]
 
     def _write_port(self) -> None:
         """Put the coordinator's port into the cluster file when the system chose it."""
@@ -277,13 +300,17 @@ class Supervisor:
             child.process, child.exit = None, code
             child.state = "killed" if code < 0 else "stopped" if code == 0 else "ended"
             return True
-        if child.state == "starting":
-            run = read_json(child.run_file)
-            if run is not None and run.get("pid") == child.pid:
-                ports = run.get("ports")
-                child.ports = _ports(ports)
+        if child.state == "starting" and child.port:
+            if _listens(child.port):
+                child.ports = {"clients": child.port}
                 child.state = "ready"
                 return True
+        elif child.state == "starting" or child.stage == 1:  # a coordinator gets its port later
+            run = read_json(child.run_file)
+            if run is not None and run.get("pid") == child.pid:
+                was, ports = (child.state, child.ports), _ports(run.get("ports"))
+                child.state, child.ports = "ready", ports
+                return was != ("ready", ports)
         return False
 
     def _answer(self) -> None:
@@ -318,9 +345,8 @@ class Supervisor:
                 self._look(child)
 
     def _stop_all(self) -> None:
-        """Stop the nodes, then the coordinator; who does not stop in time is killed."""
-        names = [name for name in self.children if name != COORDINATOR]
-        for group in (names, [COORDINATOR]):
+        """Stop nodes, then coordinators, then etcd; what does not stop in time is killed."""
+        for group in (self._names(2), self._names(1), self._names(0)):
             running = [self.children[name].process for name in group]
             processes = [process for process in running if process is not None]
             for process in processes:
@@ -365,6 +391,15 @@ _SIGNALS = {
 
 def _only_wake(number: int, frame: FrameType | None) -> None:
     """The wake-up descriptor does the work."""
+
+
+def _listens(port: int) -> bool:
+    """Whether a port of this machine is listened on."""
+    try:
+        socket.create_connection(("127.0.0.1", port), 0.2).close()
+    except OSError:
+        return False
+    return True
 
 
 def _ports(value: object) -> dict[str, int]:

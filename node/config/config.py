@@ -99,18 +99,34 @@ class NodeConfig:
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorConfig:
-    """The embedded coordinator: where it listens and keeps its register."""
+    """The coordinator: where it listens and keeps its register."""
 
     endpoints: tuple[tuple[str, int], ...]
     data: Path
+    etcd: tuple[tuple[str, int], ...] = ()
+    """Members of etcd that keep the register; empty: a file in ``data``."""
+
+    def folder(self, number: int) -> Path:
+        """Return the data folder of the process whose address is ``number``, from 1."""
+        return self.data if number == 1 else self.data.with_name(f"{self.data.name}-{number}")
+
+    def folders(self) -> dict[str, Path]:
+        """Return the data folder of each process by its name; ``coordinator-2`` is the second."""
+        last = len(self.endpoints) if self.etcd else 1
+        names = {1: "coordinator"} | {n: f"coordinator-{n}" for n in range(2, last + 1)}
+        return {name: self.folder(number) for number, name in names.items()}
 
     def found(self) -> tuple[tuple[str, int], ...]:
         """Return the endpoints as they are now: port 0 is looked up in the run file.
 
         An endpoint whose coordinator does not run on this machine (yet) is left out.
         """
-        running = running_port(self.data, "coordinator") or 0
-        return tuple((host, port or running) for host, port in self.endpoints if port or running)
+        found: list[tuple[str, int]] = []
+        for number, (host, port) in enumerate(self.endpoints, 1):
+            running = port or running_port(self.folder(number), "coordinator")
+            if running:
+                found.append((host, running))
+        return tuple(found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,8 +215,9 @@ class _Check:
             hint = "add one: [[node]] with name and address"
             self.document.add(Origin("file", self.path.name), "no [[node]] is defined", hint)
         sound = [node for node in nodes if node is not None]
-        endpoints = self._endpoints(coordinator.endpoints) if coordinator else ()
-        self._coordinator_reach(endpoints)
+        endpoints = self._endpoints("endpoints", coordinator.endpoints) if coordinator else ()
+        etcd = self._etcd(coordinator) if coordinator else ()
+        self._coordinator_reach(endpoints, etcd)
         self._together(sound, self._coordinators(coordinator, endpoints) if coordinator else {})
         in_sync_min = self._in_sync_min(len(nodes))
         if self.document.mistakes or not (cluster and coordinator and log and archive):
@@ -213,7 +230,7 @@ class _Check:
             id=cluster.id,
             group=cluster.group,
             nodes=tuple(sound),
-            coordinator=CoordinatorConfig(endpoints, home / coordinator.data),
+            coordinator=CoordinatorConfig(endpoints, home / coordinator.data, etcd),
             log=log,
             archive=archive,
             in_sync_min=in_sync_min,
@@ -352,7 +369,7 @@ class _Check:
                 text = f"{key} is the same for every node of the group"
                 self.document.add(given.origin, text, f"move it to [{name}]")
 
-    def _endpoints(self, endpoints: tuple[str, ...]) -> tuple[tuple[str, int], ...]:
+    def _endpoints(self, key: str, endpoints: tuple[str, ...]) -> tuple[tuple[str, int], ...]:
         found: list[tuple[str, int]] = []
         for text in endpoints:
             host, _, port = text.rpartition(":")
@@ -360,9 +377,21 @@ class _Check:
             if host and number is not None and number <= 65535:
                 found.append((host.strip("[]"), number))
                 continue
-            origin = self.origins.get("coordinator.endpoints", DEFAULT)
+            origin = self.origins.get(f"coordinator.{key}", DEFAULT)
             self.document.add(origin, f'"{text}" is not HOST:PORT', 'write it like "10.0.0.1:7400"')
         return tuple(found)
+
+    def _etcd(self, coordinator: CoordinatorSection) -> tuple[tuple[str, int], ...]:
+        """Return etcd's members; there are some if and only if the register is kept there."""
+        found = self._endpoints("etcd", coordinator.etcd)
+        if (coordinator.kind == "etcd") is bool(coordinator.etcd):
+            return found
+        if coordinator.etcd:
+            text, hint = 'etcd has addresses, but kind is "embedded"', 'set kind = "etcd"'
+        else:
+            text, hint = 'kind is "etcd", but no member is named', 'etcd = ["10.0.0.1:2379", ...]'
+        self.document.add(self.origins.get("coordinator.kind", DEFAULT), text, hint)
+        return ()
 
     def _in_sync_min(self, nodes: int) -> int:
         given = self.values.get("replication.in_sync_min")
@@ -451,10 +480,19 @@ class _Check:
         key = "listen.bind" if node.listen.bind == "all" else "address"
         self.document.add(self._origin(node, key), text, hint)
 
-    def _coordinator_reach(self, endpoints: tuple[tuple[str, int], ...]) -> None:
+    def _coordinator_reach(
+        self, endpoints: tuple[tuple[str, int], ...], etcd: tuple[tuple[str, int], ...]
+    ) -> None:
         """Hold the coordinator to the rule of the nodes: its port can do more than theirs."""
+        if self.values.get("listen.insecure") is True:
+            return
+        away = [host for host, _ in etcd if not _loopback(host)]
+        if away:
+            text = f"the coordinator would speak to etcd at {away[0]} without encryption"
+            hint = "set insecure = true under [listen] if the network is trusted"
+            self.document.add(self.origins.get("coordinator.etcd", DEFAULT), text, hint)
         outside = [host for host, _ in endpoints if not _loopback(host)]
-        if not outside or self.values.get("listen.insecure") is True:
+        if not outside:
             return
         text = f"the coordinator would listen on {outside[0]}, not only on loopback, "
         hint = "set insecure = true under [listen] if the network is trusted"

@@ -53,6 +53,11 @@ class Local:
     segment_size: int = 64 * MiB
     failover: str = "automatic"
     """``manual``: only a command makes another node master."""
+    coordinators: int = 1
+    """Processes of the coordinator, on ``base_port`` and the ports after it; more than one needs
+    etcd."""
+    etcd: tuple[str, ...] = ()
+    """Client addresses of etcd's members; empty: the coordinator keeps its register in a file."""
     storage: tuple[tuple[str, str], ...] = SHARED
     """More keys of ``[storage]`` as (key, TOML value and what the file says about it)."""
 
@@ -63,7 +68,6 @@ def local_text(local: Local) -> str:
     >>> "[[node]]" in local_text(Local(nodes=1))
     True
     """
-    coordinator = local.base_port
     parts = [_HEAD.format(cluster=local.cluster)]
     for number in range(1, local.nodes + 1):
         base = local.base_port + 10 * number if local.base_port else 0
@@ -87,11 +91,25 @@ def local_text(local: Local) -> str:
             storage=more,
             in_sync_min=min(2, local.nodes),
             failover=local.failover,
-            endpoint=f"127.0.0.1:{coordinator}",
+            coordinator=_coordinator(local),
             data=f"{local.data}/coordinator",
         )
     )
     return "".join(parts)
+
+
+def _coordinator(local: Local) -> str:
+    """Return what the file says of the kind of coordinator and its addresses."""
+    ports = [local.base_port + n if local.base_port else 0 for n in range(local.coordinators)]
+    endpoints = ", ".join(f'"127.0.0.1:{port}"' for port in ports)
+    if not local.etcd:
+        start = "# `twinlog coordinator start`"
+        return f'kind = "embedded"                 {start}\nendpoints = [{endpoints}]'
+    members = ", ".join(f'"{one}"' for one in local.etcd)
+    start = "# `twinlog coordinator start --number 1`, 2, ..."
+    return (
+        f'kind = "etcd"                     {start}\nendpoints = [{endpoints}]\netcd = [{members}]'
+    )
 
 
 def write_local(path: Path, local: Local | None = None) -> None:
@@ -144,8 +162,7 @@ in_sync_min = {in_sync_min}                   # writes are refused if fewer are 
 ack = "received"                  # "durable": a member counts once its disk has the bytes
 
 [coordinator]
-kind = "embedded"                 # `twinlog coordinator start`
-endpoints = ["{endpoint}"]
+{coordinator}
 data = "{data}"
 
 [failover]

@@ -326,12 +326,21 @@ class ReplicationSection(Section):
 class CoordinatorSection(Section):
     """The process that keeps the register of who is master."""
 
-    later = {"kind=etcd": "an etcd cluster as coordinator"}
-    kind: Literal["embedded"] = Field(
-        "embedded", description="embedded: a small process, `twinlog coordinator start`."
+    kind: Literal["embedded", "etcd"] = Field(
+        "embedded",
+        description="embedded: one small process, `twinlog coordinator start`, with a file; etcd: "
+        "several such processes, one of which serves; they keep the register in etcd.",
     )
     endpoints: tuple[str, ...] = Field(
-        ("127.0.0.1:7400",), min_length=1, max_length=9, description="Addresses it listens on."
+        ("127.0.0.1:7400",),
+        min_length=1,
+        max_length=9,
+        description="Addresses it listens on: one, or with etcd that of each process.",
+    )
+    etcd: tuple[str, ...] = Field(
+        (),
+        max_length=9,
+        description="With kind = etcd: client addresses of etcd's members (version 3.4 or later).",
     )
     data: str = Field("data/coordinator", description="Its data folder.")
 

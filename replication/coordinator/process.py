@@ -1,5 +1,9 @@
 """The coordinator's process: store opened, port taken, ``run.json`` written, served until a signal.
 
+With its register in etcd there may be several such processes. One has the seat and serves; the
+others wait for it and listen nowhere, so that who asks for the coordinator tries the next address.
+A process that loses its seat drops what it knows and waits again.
+
 Not here: what it answers (``replication.coordinator.service``), connections
 (``replication.coordinator.peer``).
 """
@@ -8,7 +12,8 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -16,8 +21,10 @@ import trio
 
 from replication.coordinator.client import Event, no_event
 from replication.coordinator.peer import Connections
+from replication.coordinator.seat import SeatLost
 from replication.coordinator.service import CoordinatorService, CoordinatorSettings
-from replication.coordinator.store import CoordinatorStore, StoreStopped
+from replication.coordinator.standby import Standby
+from replication.coordinator.store import CoordinatorStore, RegisterStore, StoreStopped
 from replication.net.streams import listen
 from twinlog.run_file import remove_run_file, write_run_file
 
@@ -31,6 +38,8 @@ async def serve(
 ) -> None:
     """Keep the register until cancelled; ``ready`` and `task_status` are given the port.
 
+    With etcd, `task_status` waits for the first seat, and ``ready`` is called for each.
+
     Cancelled: an operation under way is finished first, connections are closed without a word,
     ``run.json`` is removed, the store is closed. What was answered stays.
 
@@ -40,8 +49,59 @@ async def serve(
         OSError: The port is taken.
         StoreStopped: The disk refused; nothing after the last answer is promised.
     """
+    process = _Process(settings, event, ready, task_status)
+    if settings.etcd:
+        await process.take_turns(Standby(settings, event))
+        return
     store = CoordinatorStore(settings.data, settings.cluster, settings.group)
     try:
+        await process.keep(store)
+    finally:
+        store.close()
+
+
+class _Process:
+    """One process and who waits for it to be ready, which is told at the first time only."""
+
+    def __init__(
+        self,
+        settings: CoordinatorSettings,
+        event: Event,
+        ready: Callable[[int], None] | None,
+        task_status: trio.TaskStatus[int],
+    ) -> None:
+        self._settings = settings
+        self._event = event
+        self._ready = ready
+        self._status: trio.TaskStatus[int] | None = task_status
+
+    async def take_turns(self, standby: Standby) -> None:
+        """Keep the register whenever this process has the seat, until cancelled."""
+        try:
+            await self._take_turns(standby)
+        finally:
+            remove_run_file(self._settings.data)
+
+    async def _take_turns(self, standby: Standby) -> None:
+        while True:
+            try:
+                store, renew = await standby.seated()
+            except SeatLost as lost:
+                self._event("seat_lost", "warning", why=str(lost))
+                continue
+            try:
+                await self.keep(store, renew)
+            except SeatLost as lost:
+                self._event("seat_lost", "warning", why=str(lost))
+            finally:
+                with trio.CancelScope(shield=True):  # bounded by the deadlines of the calls
+                    await trio.to_thread.run_sync(store.close)
+
+    async def keep(
+        self, store: RegisterStore, beside: Callable[[], Awaitable[None]] | None = None
+    ) -> None:
+        """Serve from ``store`` until cancelled; ``beside`` runs as long."""
+        settings, event = self._settings, self._event
         service = CoordinatorService(settings, store, event=event)
         listener = trio.SocketListener(
             trio.socket.from_stdlib_socket(listen(settings.host, settings.port))
@@ -50,45 +110,60 @@ async def serve(
         facts = {"pid": os.getpid(), "ports": {"coordinator": port}, "version": settings.version}
         try:
             try:
+                settings.data.mkdir(parents=True, exist_ok=True)
                 write_run_file(settings.data, {"host": settings.host, **facts})
             except OSError as error:
                 raise StoreStopped(f"cannot write the run file: {error}") from error
             event("coordinator_started", "info", host=settings.host, port=port)
-            await _accept(Connections(service), listener, port, ready, task_status)
+            await self._accept(Connections(service), listener, port, beside)
         finally:
             remove_run_file(settings.data)
             listener.socket.close()
             event("coordinator_stopped", "info", changes=service.counts.changes)
-    finally:
-        store.close()
+
+    async def _accept(
+        self,
+        connections: Connections,
+        listener: trio.SocketListener,
+        port: int,
+        beside: Callable[[], Awaitable[None]] | None,
+    ) -> None:
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(partial(trio.serve_listeners, connections.serve, [listener]))
+                nursery.start_soon(connections.service.watch_master)
+                if beside is not None:
+                    nursery.start_soon(beside)
+                self._tell_ready(port)
+        except BaseExceptionGroup as group:
+            stopped = group.subgroup(StoreStopped)
+            if stopped is None:
+                raise
+            lost = _first(stopped)
+            if isinstance(lost, SeatLost):
+                raise SeatLost(str(lost)) from group
+            raise StoreStopped("the coordinator's disk refused; it stops") from group
+
+    def _tell_ready(self, port: int) -> None:
+        if self._status is not None:
+            self._status.started(port)
+            self._status = None
+        if self._ready is not None:
+            self._ready(port)
 
 
-async def _accept(
-    connections: Connections,
-    listener: trio.SocketListener,
-    port: int,
-    ready: Callable[[int], None] | None,
-    task_status: trio.TaskStatus[int],
-) -> None:
-    try:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(trio.serve_listeners, connections.serve, [listener])
-            nursery.start_soon(connections.service.watch_master)
-            task_status.started(port)
-            if ready is not None:
-                ready(port)
-    except BaseExceptionGroup as group:
-        stopped = group.subgroup(StoreStopped)
-        if stopped is None:
-            raise
-        raise StoreStopped("the coordinator's disk refused; it stops") from group
+def _first(group: BaseExceptionGroup[StoreStopped]) -> StoreStopped:
+    """Return one of the exceptions in a group."""
+    found = group.exceptions[0]
+    return _first(found) if isinstance(found, BaseExceptionGroup) else found
 
 
 class _Coordinator(Protocol):
     @property
     def endpoints(self) -> Sequence[tuple[str, int]]: ...
+    def folder(self, number: int) -> Path: ...
     @property
-    def data(self) -> Path: ...
+    def etcd(self) -> Sequence[tuple[str, int]]: ...
 
 
 class Config(Protocol):
@@ -102,11 +177,12 @@ class Config(Protocol):
     def coordinator(self) -> _Coordinator: ...
 
 
-def settings_of(config: Config, version: str = "0") -> CoordinatorSettings:
-    """Return the settings of the coordinator that ``cluster.toml`` names first."""
-    host, port = config.coordinator.endpoints[0]
-    data = config.coordinator.data
-    return CoordinatorSettings(config.name, config.group, host, port, data, version)
+def settings_of(config: Config, version: str = "0", number: int = 1) -> CoordinatorSettings:
+    """Return the settings of the coordinator whose address ``cluster.toml`` names as ``number``."""
+    host, port = config.coordinator.endpoints[number - 1]
+    data = config.coordinator.folder(number)
+    etcd = tuple(config.coordinator.etcd)
+    return CoordinatorSettings(config.name, config.group, host, port, data, version, etcd)
 
 
 async def run(
@@ -115,11 +191,19 @@ async def run(
     ready: Callable[[int], None] | None = None,
     event: Event = no_event,
     version: str = "0",
+    number: int = 1,
 ) -> int | None:
     """Be the coordinator's process: `serve` until SIGTERM or SIGINT, then stop cleanly.
 
     Must be called in the main thread. A second signal changes nothing: stopping takes no longer
     than the operation under way.
+
+    Args:
+        config: Of the cluster.
+        ready: Given the port.
+        event: Given events.
+        version: Of this program, for the run file.
+        number: Which of the coordinator's addresses is this process's, from 1.
 
     Returns:
         The signal that stopped it.
@@ -127,7 +211,7 @@ async def run(
     Raises:
         As `serve`.
     """
-    settings = settings_of(config, version)
+    settings = settings_of(config, version, number)
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
         stopped = _Stopped()
         try:

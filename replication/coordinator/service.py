@@ -31,9 +31,10 @@ from typing import cast
 
 import trio
 
+from replication.coordinator.blocking_client import Endpoint
 from replication.coordinator.client import Event, no_event
 from replication.coordinator.history import newest
-from replication.coordinator.store import CoordinatorStore, StoreStopped
+from replication.coordinator.store import RegisterStore, StoreStopped
 from replication.register.leases import Leases
 from replication.register.operations import Operation, Read, parse_op
 from replication.register.register import Answer, Register
@@ -62,6 +63,8 @@ class CoordinatorSettings:
     port: int
     data: Path
     version: str = "0"
+    etcd: tuple[Endpoint, ...] = ()
+    """Where etcd's members serve clients; empty: the register is a file in ``data``."""
 
 
 @dataclass(slots=True)
@@ -99,7 +102,7 @@ class CoordinatorService:
     def __init__(
         self,
         settings: CoordinatorSettings,
-        store: CoordinatorStore,
+        store: RegisterStore,
         *,
         event: Event = no_event,
         wall_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
@@ -134,6 +137,7 @@ class CoordinatorService:
         A cancelled call is carried to its end first: half a change would be shown by nobody.
         """
         async with self._turn:
+            self._store.prove()
             register, alarm = self._register, self._register.alarm
             answer = register.apply(op, wall_ms=self._wall_ms(), tag=self._random_tag())
             self.leases.heard(trio.current_time(), register.state, op.report)
@@ -195,13 +199,15 @@ class CoordinatorService:
         """Return the answer to one frame; errors become error answers.
 
         Raises:
-            StoreStopped: The disk refused; the process must end.
+            StoreStopped: The disk refused, or the seat is lost: nothing more may be said.
         """
         try:
             asked = frame.names_crc
             if asked != self.names and (asked or frame.type != frames.Type.CO_HELLO):
                 raise self._other_cluster()
-            return frames.answer(frame, await self._fields(frame), names=self.names)
+            answer = frames.answer(frame, await self._fields(frame), names=self.names)
+            self._store.prove()  # last: the process may have stood still while it made the answer
+            return answer
         except StoreStopped:
             raise
         except TwinlogError as error:
@@ -214,7 +220,12 @@ class CoordinatorService:
             return frames.refusal(frame, fields, names=self.names)
 
     def unchanged(self, frame: frames.Frame) -> frames.Frame:
-        """Return the answer to a watch that ended before there was news."""
+        """Return the answer to a watch that ended before there was news.
+
+        Raises:
+            StoreStopped: As `answer`.
+        """
+        self._store.prove()
         return frames.answer(frame, {"state": self._published}, names=self.names)
 
     # Only HELLO may leave the names out: a command that knows an address and no name learns them

@@ -31,6 +31,7 @@ import sqlite3
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from twinlog.errors import CorruptionError, TwinlogError, UsageError
 
@@ -64,6 +65,45 @@ class Recorded:
     document: Mapping[str, object] | None
     pairs: Mapping[int, int]
     history: tuple[Mapping[str, object], ...]
+
+
+class RegisterStore(Protocol):
+    """Where a register is kept: one SQLite file, or etcd (``replication.coordinator.etcd_store``).
+
+    Both keep this contract, and one suite of tests holds them to it: what `record` returned from is
+    there for every later `load`; what it raised from may be there or not, and the store says
+    nothing more. Calls block; one at a time, from any thread.
+    """
+
+    register_id: str
+
+    def load(self) -> Recorded:
+        """Return everything that was recorded."""
+        ...
+
+    def record(
+        self,
+        revision: int,
+        tag: int,
+        document: Mapping[str, object],
+        history: Iterable[Mapping[str, object]],
+        *,
+        afresh: bool = False,
+    ) -> None:
+        """Make one change durable; it has happened when this returns."""
+        ...
+
+    def keep(self, document: Mapping[str, object]) -> None:
+        """Make the document durable although its revision is the old one: an alarm."""
+        ...
+
+    def prove(self) -> None:
+        """Raise `StoreStopped` when another process may have changed what is kept."""
+        ...
+
+    def close(self) -> None:
+        """Let others have it; harmless when called again."""
+        ...
 
 
 class CoordinatorStore:
@@ -223,6 +263,9 @@ class CoordinatorStore:
             self._db.execute("UPDATE register SET document = ?", (_json(document),))
         except sqlite3.Error as error:
             raise self._stop("keep the register's alarm", error) from error
+
+    def prove(self) -> None:
+        """Prove nothing: nobody else can have the file while it is open."""
 
     def _stop(self, what: str, error: Exception) -> StoreStopped:
         self._dead = f"cannot {what}: {error}"

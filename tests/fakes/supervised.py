@@ -49,7 +49,7 @@ def main() -> int:
     Tiny.fails = sys.argv[3] if len(sys.argv) > 3 else ""
     nodes = {name: directory / name for name in ("n1", "n2")}
     try:
-        return Tiny(directory, nodes, directory / COORDINATOR).serve()
+        return Tiny(directory, nodes, {COORDINATOR: directory / COORDINATOR}).serve()
     except BaseException as error:
         return report(error, Printer(Globals()))
 

@@ -72,7 +72,9 @@ SHELL = {
     "node/config": "config layer_settings pages sources",
     "node/observe": "exposition http_server logs metrics task_tree",
     "replication": "replica_service",
-    "replication/coordinator": "blocking_client client peer process service store",
+    "replication/coordinator": (
+        "blocking_client client etcd_gateway etcd_store peer process seat service standby store"
+    ),
     "replication/net": "*",
     "storage": "background cuts reads store",
     "storage/disk": "descriptors disk mapping",

@@ -138,6 +138,45 @@ def test_the_environment_beats_a_nodes_own_section(tmp_path: Path) -> None:
     assert found.node("n2").storage.flush == "sync"
 
 
+@pytest.mark.parametrize(
+    ("lines", "mistake"),
+    [
+        (
+            'kind = "etcd"',
+            'cluster.toml:19 kind is "etcd", but no member is named | '
+            'etcd = ["10.0.0.1:2379", ...]',
+        ),
+        (
+            'kind = "embedded"\netcd = ["127.0.0.1:2379"]',
+            'cluster.toml:19 etcd has addresses, but kind is "embedded" | set kind = "etcd"',
+        ),
+        (
+            'kind = "etcd"\netcd = ["127.0.0.1"]',
+            'cluster.toml:20 "127.0.0.1" is not HOST:PORT | write it like "10.0.0.1:7400"',
+        ),
+        (
+            'kind = "etcd"\netcd = ["10.0.0.1:2379"]',
+            "cluster.toml:20 the coordinator would speak to etcd at 10.0.0.1 without encryption | "
+            "set insecure = true under [listen] if the network is trusted",
+        ),
+    ],
+)
+def test_etcd_is_named_if_and_only_if_it_keeps_the_register(
+    tmp_path: Path, lines: str, mistake: str
+) -> None:
+    assert mistakes(tmp_path, f"{TWO_NODES}[coordinator]\n{lines}\n") == [mistake]
+
+
+def test_each_coordinator_with_etcd_has_a_folder_of_its_own(tmp_path: Path) -> None:
+    lines = 'kind = "etcd"\netcd = ["[::1]:2379"]\nendpoints = ["127.0.0.1:1", "127.0.0.1:2"]'
+    found = read(tmp_path, f"{TWO_NODES}[coordinator]\n{lines}\n").coordinator
+    assert found.etcd == (("::1", 2379),)
+    assert {name: folder.name for name, folder in found.folders().items()} == {
+        "coordinator": "coordinator",
+        "coordinator-2": "coordinator-2",
+    }
+
+
 def test_facts_of_the_group_may_not_differ(tmp_path: Path) -> None:
     text = TWO_NODES + '[node.replication]\nack = "durable"\n'
     expected = (
@@ -150,7 +189,6 @@ def test_facts_of_the_group_may_not_differ(tmp_path: Path) -> None:
     ("lines", "refused"),
     [
         ('[failover]\nlease = "6 s"', "lease comes with a later version"),
-        ('[coordinator]\nkind = "etcd"', 'kind = "etcd" comes with a later version'),
         ("[tls]\nenabled = true", "[tls] comes with a later version"),
         ("[metrics]\ntopics_max = 1", "topics_max comes with a later version"),
     ],

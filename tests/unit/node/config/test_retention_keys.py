@@ -68,7 +68,7 @@ def test_any_time_is_no_hour(tmp_path: Path) -> None:
         ("[storage]\nsegment_size = 100001", "must be a multiple of 4096"),
         ("[replication]\nheartbeat = []", "heartbeat is []; it must be"),
         ("[replication]\nheartbeat = true", 'heartbeat is "True", which is not a duration'),
-        ('[coordinator]\nkind = "odd"', 'kind is "odd"; it can only be embedded'),
+        ('[coordinator]\nkind = "odd"', 'kind is "odd"; it can be embedded or etcd'),
         ('[[node]]\nname = "a b"\naddress = "127.0.0.1"', 'name is "a b", which is not a name'),
     ],
 )

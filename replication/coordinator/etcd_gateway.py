@@ -1,0 +1,224 @@
+"""etcd over its HTTP/JSON gateway: one question at a time, blocking, with three outcomes.
+
+All calls are POST with a JSON body under ``/v3/``; keys and values are base64, 64-bit numbers are
+text, and fields that equal zero are left out of answers. Works with etcd 3.4 and later.
+
+* **Answered**: the answer's fields.
+* `GatewayRefused`: etcd refused it (status 4xx): nothing was changed.
+* `GatewayUnknown`: it was sent and no usable answer came. A change may have happened *or may still
+  happen*: etcd was seen to apply a transaction six seconds after its client had given up, while
+  every read in between showed the old value.
+* `GatewayAway`: no member took the connection: nothing was sent.
+
+A question (it changes nothing) is put to the next member when one does not answer; a change never.
+
+Not here: what is stored (``replication.coordinator.etcd_store``).
+Sources: etcd, "Why gRPC gateway"; the quirks are in docs/decisions/0021.
+"""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import json
+import select
+import socket
+from collections.abc import Mapping, Sequence
+from typing import cast
+
+from replication.coordinator.blocking_client import Endpoint
+from twinlog.errors import TwinlogError
+
+Fields = dict[str, object]
+
+CALL_SECONDS = 2.0
+"""Deadline of one call to one member. A member that was paused answers nobody."""
+
+ANSWER_BYTES_MAX = 16 << 20
+"""Of one answer; a page of the register is far below."""
+
+
+class GatewayRefused(TwinlogError):
+    """etcd refused the call, with its code; nothing was changed."""
+
+    default_code = "etcd-refused"
+
+    def __init__(self, text: str, number: int) -> None:
+        super().__init__(text)
+        self.number = number
+        """The gRPC status code: 5 not found, 9 failed precondition."""
+
+
+class GatewayUnknown(TwinlogError):
+    """The call was sent and no usable answer came: a change may have happened, or may later."""
+
+    default_code = "etcd-unknown"
+
+
+class GatewayAway(TwinlogError):
+    """No member took a connection; nothing was sent."""
+
+    default_code = "etcd-away"
+    default_retryable = True
+
+
+class EtcdGateway:
+    """One connection to one of the members, made when it is needed. Not thread-safe.
+
+    Args:
+        members: Client addresses of etcd, tried in turn.
+        seconds: Deadline of one call to one member.
+    """
+
+    def __init__(self, members: Sequence[Endpoint], *, seconds: float = CALL_SECONDS) -> None:
+        self._members = tuple(members)
+        self._seconds = seconds
+        self._turn = 0
+        self._connection: http.client.HTTPConnection | None = None
+
+    def ask(self, path: str, body: Mapping[str, object]) -> Fields:
+        """Return the answer to a question, from whichever member answers first.
+
+        Raises:
+            GatewayRefused: etcd refused it.
+            GatewayUnknown: Every member was asked and none answered.
+            GatewayAway: No member took a connection.
+        """
+        last: GatewayUnknown | None = None
+        for _ in self._members:
+            try:
+                return self.change(path, body)
+            except GatewayUnknown as unknown:
+                last = unknown
+        assert last is not None
+        raise last
+
+    def change(self, path: str, body: Mapping[str, object]) -> Fields:
+        """Return the answer to a change; it is sent to one member, once.
+
+        Raises:
+            As the module says.
+        """
+        connection = self._connected()
+        try:
+            connection.request(
+                "POST", f"/v3/{path}", json.dumps(body), {"Content-Type": "application/json"}
+            )
+            response = connection.getresponse()
+            status, data = response.status, response.read(ANSWER_BYTES_MAX + 1)
+        except (OSError, http.client.HTTPException) as error:
+            self.close()
+            text = f"etcd did not answer {path}: {type(error).__name__}: {error}"
+            raise GatewayUnknown(text) from error
+        if len(data) > ANSWER_BYTES_MAX:
+            self.close()
+            raise GatewayUnknown(f"etcd's answer to {path} is larger than {ANSWER_BYTES_MAX} bytes")
+        try:
+            fields = json.loads(data)
+        except ValueError:
+            fields = None
+        if status == http.client.OK and isinstance(fields, dict):
+            return cast("Fields", fields)
+        return self._failed(path, status, fields)
+
+    def _failed(self, path: str, status: int, fields: object) -> Fields:
+        """Raise what an answer other than 200 means; a member in trouble is left."""
+        said = cast("Fields", fields) if isinstance(fields, dict) else {}
+        inner = said.get("error")
+        # Most errors are {"error": text, "code": n}; those of streams {"error": {"grpc_code": n}}.
+        if isinstance(inner, dict):
+            said = cast("Fields", inner)
+        text = str(said.get("message") or said.get("error") or f"status {status}")
+        code = said.get("code", said.get("grpc_code"))
+        if 400 <= status < 500 and isinstance(code, int):
+            raise GatewayRefused(f"etcd refused {path}: {text}", code)
+        self.close()
+        raise GatewayUnknown(f"etcd could not tell the outcome of {path}: {text}")
+
+    def _connected(self) -> http.client.HTTPConnection:
+        connection = self._connection
+        if connection is not None and not _said_something(connection.sock):
+            return connection
+        self.close()
+        reasons: list[str] = []
+        for _ in self._members:
+            host, port = self._members[self._turn % len(self._members)]
+            connection = http.client.HTTPConnection(host, port, timeout=self._seconds)
+            try:
+                connection.connect()
+            except OSError as error:
+                self._turn += 1
+                reasons.append(f"{host}:{port}: {error}")
+                continue
+            self._connection = connection
+            return connection
+        raise GatewayAway(f"no member of etcd answers ({'; '.join(reasons)})")
+
+    def close(self) -> None:
+        """Close the connection; the next call opens one to the next member."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+            self._turn += 1
+
+
+def _said_something(sock: socket.socket | None) -> bool:
+    """Whether a member that was asked nothing sent bytes or closed: it restarted, or timed out.
+
+    Without this look a change would be sent into a closed connection, and be unknown for nothing.
+    """
+    if sock is None:
+        return True
+    poll = select.poll()
+    poll.register(sock.fileno(), select.POLLIN)
+    return bool(poll.poll(0))
+
+
+def text_of(data: str | bytes) -> str:
+    """Return a key or value as the gateway carries it.
+
+    >>> text_of("demo")
+    'ZGVtbw=='
+    """
+    return base64.b64encode(data.encode() if isinstance(data, str) else data).decode()
+
+
+def bytes_of(value: object) -> bytes:
+    """Return the bytes of a key or value in an answer; a missing one is empty.
+
+    Raises:
+        GatewayUnknown: It is no base64.
+    """
+    if value is None:
+        return b""
+    try:
+        return base64.b64decode(str(value), validate=True)
+    except ValueError as error:
+        raise GatewayUnknown(f"etcd sent a value that is not base64: {error}") from error
+
+
+def number_of(value: object) -> int:
+    """Return a 64-bit number of an answer; a missing one is 0.
+
+    >>> number_of("17"), number_of(None)
+    (17, 0)
+
+    Raises:
+        GatewayUnknown: It is no number.
+    """
+    try:
+        return int(str(value)) if value is not None else 0
+    except ValueError as error:
+        raise GatewayUnknown(f"etcd sent {value!r} for a number") from error
+
+
+def map_of(answer: Mapping[str, object], name: str) -> Fields:
+    """Return a map in an answer; a missing one is empty."""
+    found = answer.get(name)
+    return cast("Fields", found) if isinstance(found, dict) else {}
+
+
+def rows_of(answer: Mapping[str, object]) -> list[Fields]:
+    """Return the keys and values of a range; an empty one has no such field."""
+    found = answer.get("kvs")
+    return cast("list[Fields]", found) if isinstance(found, list) else []

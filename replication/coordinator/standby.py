@@ -1,0 +1,93 @@
+"""Waiting for the seat: what a coordinator process with etcd does while another keeps the register.
+
+It asks each `LOOK_SECONDS` whether the seat is free, and takes it. Nothing is listened to
+meanwhile; the run file says that the process runs, and names no port.
+
+Not here: serving (``replication.coordinator.process``), the seat's rules
+(``replication.coordinator.seat``).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Awaitable, Callable
+
+import trio
+
+from replication.coordinator.client import Event
+from replication.coordinator.etcd_gateway import EtcdGateway, GatewayAway, GatewayUnknown
+from replication.coordinator.etcd_store import EtcdStore, prefix_of
+from replication.coordinator.seat import RENEW_SECONDS, Seat, holder, take
+from replication.coordinator.service import CoordinatorSettings
+from replication.coordinator.store import StoreStopped
+from twinlog.run_file import write_run_file
+
+LOOK_SECONDS = 0.5
+
+
+class Standby:
+    """Takes the seat for one process, again and again."""
+
+    def __init__(self, settings: CoordinatorSettings, event: Event) -> None:
+        self._settings = settings
+        self._event = event
+        self._prefix = prefix_of(settings.cluster, settings.group)
+        self._told = ""
+
+    async def seated(self) -> tuple[EtcdStore, Callable[[], Awaitable[None]]]:
+        """Wait for the seat; return the register, and what renews the seat for as long as it runs.
+
+        Cancellation: a seat that was just taken ends by itself, after its lease.
+
+        Raises:
+            SeatLost: It was taken and lost again before the register was read.
+            StoreStopped: The run file cannot be written.
+            UsageError, CorruptionError: The register in etcd is not one this version keeps.
+        """
+        facts = {"pid": os.getpid(), "ports": {}, "version": self._settings.version}
+        try:
+            self._settings.data.mkdir(parents=True, exist_ok=True)
+            write_run_file(self._settings.data, {"host": self._settings.host, **facts})
+        except OSError as error:
+            raise StoreStopped(f"cannot write the run file: {error}") from error
+        while True:
+            gateway = EtcdGateway(self._settings.etcd)
+            try:
+                seat = await trio.to_thread.run_sync(self._take, gateway, abandon_on_cancel=True)
+            except (GatewayAway, GatewayUnknown) as error:
+                self._tell("etcd_away", "warning", why=str(error))
+            else:
+                if seat is not None:
+                    self._told = ""
+                    self._event("seat_taken", "info", revision=seat.revision)
+                    return await self._opened(gateway, seat)
+            gateway.close()
+            await trio.sleep(LOOK_SECONDS)
+
+    async def _opened(
+        self, gateway: EtcdGateway, seat: Seat
+    ) -> tuple[EtcdStore, Callable[[], Awaitable[None]]]:
+        store = await trio.to_thread.run_sync(EtcdStore, gateway, seat, self._prefix)
+
+        async def renew() -> None:
+            own = EtcdGateway(self._settings.etcd)  # a record under way has the other one
+            while True:
+                await trio.sleep(RENEW_SECONDS)
+                await trio.to_thread.run_sync(seat.renew, own, abandon_on_cancel=True)
+
+        return store, renew
+
+    def _take(self, gateway: EtcdGateway) -> Seat | None:
+        key = self._prefix + "seat"
+        name = f"{self._settings.host}:{self._settings.port}"
+        seat = take(gateway, key, name)
+        if seat is None:
+            self._tell("seat_taken_by_other", "info", holder=holder(gateway, key))
+        return seat
+
+    def _tell(self, name: str, level: str, **facts: object) -> None:
+        """Tell an event, the same one not twice in a row."""
+        said = f"{name} {facts}"
+        if said != self._told:
+            self._told = said
+            self._event(name, level, **facts)
