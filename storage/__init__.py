@@ -8,12 +8,12 @@ offsets* are something else: they count records of one queue.
                  └──────── kept ──────────────────────────────────────────────────┘
                                                          ▲ readers and the dispatcher stop here
 
-* ``start``: first byte still kept; moves when retention drops whole files.
-* ``checkpointed``: flushed, as the checkpoint file says it; each second, each 64 MiB.
+* ``start``: first byte still kept; moves when retention deletes whole files.
+* ``checkpointed``: the flushed offset in the checkpoint file; written each second and each 64 MiB.
 * ``flushed``: everything below is on this disk, log **and** batch index.
 * ``committed``: everything below is in the file and has its batch entry.
-* ``end``: first byte not yet written; equal to committed but on a master that buffers
-  (``async-buffered``): there what lies between the two is in the memory pool only.
+* ``end``: first byte not yet written; equal to committed except on a master that buffers
+(``async-buffered``): there the bytes between the two are in the memory pool only.
 * ``confirm``: everything below is on every in-sync member; never falls.
 * ``dispatched``: queues are built up to here.
 
@@ -24,11 +24,11 @@ offsets* are something else: they count records of one queue.
 ``confirm`` and ``flushed`` have no order between them: with quality ``received`` bytes may be
 confirmed that no disk holds yet.
 
-Where to read on: `storage.store` is the door; `storage.log.commit_log` and
+Where to read on: `storage.store` is the public interface; `storage.log.commit_log` and
 `storage.log.batch_index` the log; `storage.append.appender` and `storage.append.receiver` its two
 ways in; `storage.recovery.open` and `storage.recovery.log_end` a start; `storage.recovery.truncate`
-the way back. Deciding is pure (`state`, `producers`, `recovery`, `flusher`), and only
-`storage.disk.disk` touches files.
+cuts. Decisions are pure modules (such as `storage.state.producers`, `storage.recovery.log_end`,
+`storage.flush_policy`), and only `storage.disk` accesses files.
 
 Not here: sockets, roles, other nodes.
 """

@@ -1,10 +1,11 @@
-"""The jobs of an open store that are due by themselves.
+"""The periodic jobs of an open store.
 
-Flushes, checkpoints, promises, the file ahead, state snapshots. Each ``..._job`` method says
-whether something is due and hands out the job; `StoreJobs.finish` takes it back, and only then
-positions move. A cut raises the generation: jobs of an older one do nothing and move nothing.
+Flushes, checkpoints, promises, the next log file, state snapshots. Each ``..._job`` method decides
+whether a job is due and returns it; positions move only when the finished job is handed to
+`StoreJobs.finish`. A cut raises the generation: jobs of an older generation do nothing and move
+nothing.
 
-Not here: writing and cutting (`storage.store`), when to ask
+Not here: writing (`storage.store`), cuts (`storage.cuts`), when jobs are requested
 (``replication.driver.background_jobs``), how a job runs (`storage.jobs`).
 """
 
@@ -31,7 +32,7 @@ class StoreJobs:
 
     Args:
         opened: The store.
-        head: A snapshot records where the log begins.
+        head: Told about snapshots, which record where the log begins.
 
     Attributes:
         checkpointed: Flushed offset of the last checkpoint.
@@ -50,13 +51,13 @@ class StoreJobs:
         self.checkpointed = opened.log.end
 
     def finish(self, job: Job) -> None:
-        """Take a job back after `Job.run`, whether it worked or not; only now positions move.
+        """Finish a job after `Job.run`, whether it succeeded or not; only now positions move.
 
-        Damage that it met quarantines the store.
+        If the job found damage, the store is quarantined.
 
         Raises:
-            DiskFull: What the job made was given up; it is asked for again later.
-            DiskError: Of what follows a job that worked.
+            DiskFull: The job's result was discarded; it will be requested again.
+            DiskError: A step after a successful job failed.
         """
         try:
             job.apply(job)
@@ -92,12 +93,14 @@ class StoreJobs:
         def apply(job: Job) -> None:
             self._flushing = False
             if job.error is None and generation == opened.generation:
+                # After a cut the flushed bytes may be gone: positions of another generation must
+                # not move.
                 log.flushed_to(target, segments)
 
         return Job("flush", work, apply)
 
     def save_promise_job(self, promise: Promise) -> Job:
-        """Return a job that makes a promise durable; it counts from `finish` on."""
+        """Return a job that makes a promise durable; it holds from `finish` on (R13)."""
         opened = self._opened
 
         def work() -> None:
@@ -111,25 +114,28 @@ class StoreJobs:
         return Job("promise", work, apply)
 
     def checkpoint_job(self, *, export: bool = False) -> Job:
-        """Return a job that writes both checkpoints, and now and then the exports that changed.
+        """Return a job that writes both checkpoints, and sometimes the changed exports.
 
-        The exports name every topic, so they cost more the more there are, and only RocketMQ reads
-        them: they are written with one checkpoint of `EXPORT_CHECKPOINTS`, after a snapshot, and
-        with ``export``.
+        The exports list every topic, so their cost grows with the number of topics, and only
+        RocketMQ reads them: they are written with one checkpoint in `EXPORT_CHECKPOINTS`, with the
+        first one after a snapshot, and with ``export``.
 
-        While a cut is under way it does nothing: what is flushed now may lie beyond the new end.
+        During a cut it does nothing: the flushed offset may be beyond the new end.
         """
         opened, generation = self._opened, self._opened.generation
+        # Read now, on the loop: the worker must write a pair that was true at one moment (R2).
         trusted = Trusted(self._log.flushed, opened.confirm)
         cutting = opened.cutting
         exports, self._export_in = None, self._export_in - 1
         if export or self._export_in < 0:
             exports = self._exports.prepare(opened.derived.layers.whole(), self._log)
             self._export_in = EXPORT_CHECKPOINTS - 1
+        # RocketMQ recovers from this timestamp: it must not name a record that is not flushed.
         physic = self._log.timestamp if self._log.flushed == self._log.end else 0
         index = opened.derived.full_index_timestamp
 
         def work() -> None:
+            # The guard excludes the cut: a snapshot above the new end must not appear after it.
             with opened.guard:
                 if cutting or generation != opened.generation:
                     return
@@ -146,7 +152,7 @@ class StoreJobs:
         return Job("checkpoint", work, apply)
 
     def prepare_job(self) -> Job | None:
-        """Return a job that makes the next log file or looks after pages; None when not due."""
+        """Return a job that makes the next log file or advises pages; None when not due."""
         opened, log, generation = self._opened, self._log, self._opened.generation
         if self._preparing or opened.cutting or opened.damage is not None:
             return None
@@ -185,12 +191,12 @@ class StoreJobs:
     def snapshot_job(self, *, force: bool = False) -> Job | None:
         """Return a job that writes a state snapshot; None when none is due.
 
-        Due once the dispatcher has caught up with confirm in a log file after that of the newest
-        snapshot, when retention has moved the starts of queues, or after so many bytes of control
-        records; with ``force`` whenever there is anything new.
+        Due once the dispatcher has reached the confirm offset in a later log file than the newest
+        snapshot, when retention has moved the starts of queues, or after ``control_bytes`` of
+        control records; with ``force`` whenever there is anything new.
 
         Raises:
-            DiskFull: Nothing has changed; to be asked for again.
+            DiskFull: Nothing has changed; call again later.
         """
         opened, log, derived = self._opened, self._log, self._opened.derived
         at, keys = derived.dispatcher.position, derived.keys
@@ -198,10 +204,13 @@ class StoreJobs:
             return self._twin_job()
         due = self._snapshot_due(derived, at) or (force and self._anything_new(derived, at))
         busy = self._snapshotting or opened.cutting or opened.damage is not None
-        # Records between the dispatcher and confirm would be in neither: S is where both are.
+        # The confirmed layer is as of the dispatcher: a snapshot of a dispatcher that is behind
+        # would lack control records below confirm.
         if not due or busy or at != opened.confirm:
             return None
         generation, value = opened.generation, derived.snapshot(log)
+        # All of it must be durable before the snapshot says so (R50, mutants queues_not_flushed,
+        # keys_not_flushed).
         index = keys.flush() if keys is not None else None
         unflushed = derived.queues.unflushed.take()
         segments = log.segments.between(log.flushed, at)
@@ -216,7 +225,7 @@ class StoreJobs:
             with opened.guard:
                 if generation == opened.generation:
                     if value.start > opened.checkpoint.durable:
-                        # its queues begin there: the log must not begin earlier after a crash
+                        # the snapshot's queues begin at this start: after a crash the log must too
                         opened.checkpoint.advance(value.start, "snapshot.mark")
                     derived.snapshots.write(value, "snapshot.write")
 
@@ -227,7 +236,7 @@ class StoreJobs:
             if job.error is not None:
                 opened.derived.queues.unflushed.give_back(
                     unflushed
-                )  # those of now: after a cut too
+                )  # of the present state: a cut may have replaced it
                 self._head.unrecorded = True
             elif generation == opened.generation:
                 derived.snapshot_at = at
@@ -246,7 +255,7 @@ class StoreJobs:
         return another_file or controls or self._head.unrecorded or self._head.wanted
 
     def _twin_job(self) -> Job | None:
-        """Return a job that keeps the newest snapshot twice, where no newer one can be made."""
+        """Return a job that keeps the newest snapshot twice, if no newer one can be made."""
         opened, generation = self._opened, self._opened.generation
         self._head.wanted = False
         if self._snapshotting or opened.cutting or opened.damage is not None:

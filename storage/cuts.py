@@ -1,13 +1,13 @@
 """Taking bytes out of an open store: cutting its end off, or beginning again at another offset.
 
-Both are jobs. From the moment one is made until it is finished nothing is written, and jobs that
-were under way before it do nothing more (`storage.recovery.opened.Opened.generation`). The files
-change in a worker thread, after an intent that a start would carry out again; what is in memory
-changes on the loop, when the job comes back without an error. A job that met an error is asked for
-again.
+Both are jobs. From the creation of such a job until it is finished nothing is written, and jobs
+that were already running do nothing more (`storage.recovery.opened.Opened.generation`). The files
+change in a worker thread, after an intent is written that a start would carry out again; the state
+in memory changes on the event loop when the job returns without an error. A job that failed is
+requested again.
 
 Not here: the order of the steps on the disk (`storage.recovery.truncate`,
-`storage.recovery.reseed`), whose decision it is (``replication``).
+`storage.recovery.reseed`), the decision to cut (``replication``).
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ class StoreCuts:
 
     Args:
         opened: The store.
-        head: Keeps the archive's mark, which falls with the log.
-        jobs: Learns the flushed offset that a cut leaves.
-        rewire: Called when everything derived from the log was made again.
+        head: Keeps the archive's mark, which is lowered with the log.
+        jobs: Gets the flushed offset after a cut.
+        rewire: Called after all state derived from the log was rebuilt.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class StoreCuts:
     def cut_job(self, to: int) -> Job:
         """Return a job that cuts the log at border ``to``.
 
-        Its result says whether the bytes that were cut were kept aside.
+        Its result says whether the cut bytes were kept in a side file.
         """
         opened, log = self._opened, self._log
         self._begin("cut", losing=to < opened.confirm)
@@ -58,13 +58,13 @@ class StoreCuts:
             to, log.end, log.history.last, min(log.flushed, to), min(opened.confirm, to),
             log.timestamp,
         )  # fmt: skip
-        self._attempts += 1
+        self._attempts += 1  # kept over failed jobs: only repeated failures give the side file up
         may_lose = self._attempts > truncate.SIDE_ATTEMPTS
 
         def work() -> bool:
             with opened.guard:
                 log.drop_ahead("cut.ahead")
-                log.hold(to)
+                log.hold(to)  # the index may be cold: load it before its files change
                 reserve.give_up(opened.disk, "cut")
                 truncate.write_intent(opened.disk, intent)
                 return truncate.carry_out(
@@ -110,7 +110,8 @@ class StoreCuts:
     def _begin(self, op: str, *, losing: bool) -> None:
         opened = self._opened
         opened.cutting, opened.losing = True, losing
-        opened.generation += 1
+        opened.generation += 1  # jobs made before compare it and do nothing
+        # Placed bytes without entries would otherwise look like divergent records.
         self._log.wipe(op)
 
     def _cut(self, intent: truncate.Intent) -> None:
@@ -121,12 +122,13 @@ class StoreCuts:
         opened.confirm = intent.confirm
         self._jobs.checkpointed = intent.flushed
         opened.derived.cut_keys(intent.to, self._log.segments)
+        # Queues are made of confirmed records, so this happens only after an unclean election.
         if intent.to < opened.derived.dispatcher.position:
             self._derive(keys=opened.derived.keys)
         opened.checkpoint.untidy = False
 
     def _note_newest(self) -> None:
-        """Before a file gets the name of one that was removed: a start would call it a copy."""
+        """Note the newest file before a name is reused: else a start sees a copied store."""
         last = self._log.segments.last
         with suppress(DiskError):
             self._opened.run.note_log(last.start if last is not None else -1)

@@ -1,7 +1,7 @@
-"""What a store can refuse or meet, as types.
+"""Exceptions of a store: refusals, disk errors and damage.
 
-The families are those of `twinlog.errors`; a text names the file and the offset, ``facts`` hold
-the same as values. Offsets are log offsets in bytes.
+The base classes are those of `twinlog.errors`; the text names file and offset, ``facts`` hold them
+as values. Offsets are log offsets in bytes.
 
 Not here: refusals of single sections (`storage.state.sections`), which are results, not exceptions.
 """
@@ -15,7 +15,7 @@ from twinlog.errors import CorruptionError, ProtocolError, UnavailableError, Usa
 
 
 class DiskError(UnavailableError):
-    """A call to the operating system came back with an error.
+    """A call to the operating system failed.
 
     Args:
         op: Name of the operation, such as ``log.roll.create``.
@@ -68,7 +68,7 @@ class NewerVersion(UsageError):
 
 
 class ForeignStore(UsageError):
-    """RocketMQ wrote or changed the store; it is no member of a group as it stands."""
+    """RocketMQ wrote or changed the store; it cannot be a member of a group in this state."""
 
     default_code: ClassVar[str] = "foreign-store"
 
@@ -87,13 +87,13 @@ class IndexOff(UnavailableError):
 
     @classmethod
     def of_node(cls) -> IndexOff:
-        """Return the error with what helps."""
+        """Return the error with its hint."""
         hint = "set key_index = true for the node, or read a range and look at each key"
         return cls("the key index of this node is turned off", hint=hint)
 
 
 class IndexBehind(UnavailableError):
-    """The key index is being built; later it can be asked."""
+    """The key index is being built; queries work later."""
 
     default_code: ClassVar[str] = "index-behind"
 
@@ -102,7 +102,7 @@ class IndexBehind(UnavailableError):
         """Return the error of an index that is built up to ``position`` of ``confirm``."""
         share = 100 * position // max(confirm, 1)
         return cls(
-            f"the key index is being built: {share} % of the log are in it",
+            f"the key index is being built: it covers {share} % of the log",
             hint="try again later, or read a range and look at each key",
             position=position,
             confirm=confirm,
@@ -122,7 +122,7 @@ class Gap(ProtocolError):
 
 
 class BadBatch(CorruptionError):
-    """A received batch breaks a rule; nothing of it exists.
+    """A received batch breaks a rule; nothing of it was stored.
 
     Args:
         start: Log offset of the batch.

@@ -1,16 +1,17 @@
 """When the log must be flushed: a policy. Pure: time comes in, a decision goes out.
 
-* ``sync``: as soon as somebody waits for bytes beyond the flushed offset, and no flush is under
-  way. All who waited meanwhile are served by the next one: one fdatasync in flight, grouped commit.
+* ``sync``: as soon as there are unflushed bytes and no flush is running. All bytes that arrive
+meanwhile are covered by the next flush: one fdatasync in flight, group commit.
 * ``async``: every ``flush_interval_seconds`` if at least ``flush_pages_min`` pages are dirty, and
   every ``flush_thorough_seconds`` whatever is dirty. With ``flush_on_write`` a flush begins as soon
-  as so many pages are dirty and no other is under way (RocketMQ's ``flushCommitLogTimed=false``).
-* ``async-buffered``: batches leave the memory pool every ``commit_interval_seconds``, or as soon as
-  ``commit_pages_min`` pages are in it; what is in the file is flushed as with ``async``.
+  as this many pages are dirty and no other is running (RocketMQ's ``flushCommitLogTimed=false``).
+* ``async-buffered``: batches move from the memory pool to the file every
+  ``commit_interval_seconds``, or as soon as ``commit_pages_min`` pages are in the pool; the file is
+  flushed as with ``async``.
 
 Times are seconds of a monotonic clock, offsets bytes of the log.
 
-Not here: the flush itself (a job of `storage.store`), who waits (``replication.core.waiters``).
+Not here: the flush itself (`storage.background`), waiting sends (``replication.core.waiters``).
 
 Sources: RocketMQ 5.3 (``GroupCommitService``, ``FlushRealTimeService``, ``CommitRealTimeService``).
 """
@@ -33,11 +34,11 @@ class Flush(Enum):
 
 
 class FlushPolicy:
-    """Decides; tell it when a flush begins and ends.
+    """Decides when to flush; the caller reports the begin and end of each flush.
 
     Args:
         settings: Mode and limits.
-        now: The clock at the start.
+        now: The present time.
     """
 
     def __init__(self, settings: StoreSettings, now: float) -> None:
@@ -53,10 +54,12 @@ class FlushPolicy:
             now: The clock.
             flushed: Flushed offset.
             end: End of the log.
-            wanted: The largest offset somebody waits for to be flushed; 0 when nobody does.
+            wanted: The largest offset that a send waits for to be flushed; 0 without one.
         """
         if self._flushing or flushed >= end:
             return Flush.NOTHING
+        # Also in the async modes: with quality `durable` a slave acknowledges, and a master
+        # confirms, only what is flushed.
         if self._settings.flush == "sync" or wanted > flushed:
             return Flush.THOROUGH
         if now >= self._thorough + self._settings.flush_thorough_seconds:
@@ -64,32 +67,33 @@ class FlushPolicy:
         enough = end // PAGE - flushed // PAGE >= self._settings.flush_pages_min
         if enough and self._settings.flush_on_write:
             return Flush.PAGES
-        if now < self._looked + self._settings.flush_interval_seconds:  # as `deadline` says it
+        if now < self._looked + self._settings.flush_interval_seconds:  # same sum as in `deadline`
             return Flush.NOTHING
         self._looked = now
         return Flush.PAGES if enough else Flush.NOTHING
 
     def deadline(self, *, flushed: int, end: int) -> float | None:
-        """Return when to ask again; None while there is nothing to flush or a flush runs."""
+        """Return when to call `decide` again; None if all is flushed or a flush is running."""
         if self._flushing or flushed >= end:
             return None
         interval = self._looked + self._settings.flush_interval_seconds
         return min(interval, self._thorough + self._settings.flush_thorough_seconds)
 
     def began(self) -> None:
-        """A flush was handed out."""
+        """Note that a flush has begun."""
         self._flushing = True
 
     def ended(self, now: float, *, flushed: int, end: int) -> None:
-        """A flush came back; ``flushed == end`` starts the thorough interval again."""
+        """Note that a flush has ended; ``flushed == end`` restarts the thorough interval."""
         self._flushing = False
         self._looked = now
+        # Only a flush that left nothing dirty counts as thorough.
         if flushed >= end:
             self._thorough = now
 
 
 class CommitPolicy:
-    """Decides when the memory pool goes into the file.
+    """Decides when the memory pool is written to the file.
 
     Args:
         settings: Interval and pages.
@@ -100,7 +104,7 @@ class CommitPolicy:
         self._since: float | None = None
 
     def due(self, now: float, pooled: int) -> bool:
-        """Return whether to commit ``pooled`` bytes now; ask again after each append."""
+        """Return whether to commit ``pooled`` bytes now; call it after each append."""
         if not pooled:
             self._since = None
             return False
@@ -111,6 +115,6 @@ class CommitPolicy:
         return now >= self._since + self._settings.commit_interval_seconds
 
     def deadline(self) -> float | None:
-        """Return when to ask again; None while nothing waits in memory."""
+        """Return when to call `due` again; None while the pool is empty."""
         since = self._since
         return None if since is None else since + self._settings.commit_interval_seconds

@@ -1,10 +1,10 @@
-"""Jobs: what a store wants done away from the event loop.
+"""Jobs: work of a store that runs away from the event loop.
 
 The store's owner asks for a job, runs `Job.run` in a worker thread (the simulator: later, on the
 same thread), and hands the job back to ``Store.finish`` whether it worked or not. Only ``finish``
-moves positions. A job that a cut has overtaken does nothing and moves nothing.
+moves positions. A job made before a cut does nothing and moves nothing.
 
-Not here: what the jobs do (`storage.background`, the cut in `storage.store`).
+Not here: what the jobs do (`storage.background`, `storage.cuts`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Job:
         work: What `run` does.
         apply: What ``Store.finish`` does; it looks at `error`.
         result: What the work returned.
-        error: What ended it: the disk's error, or any other.
+        error: The exception that ended it.
     """
 
     kind: str
@@ -35,8 +35,8 @@ class Job:
         """Do the work; may run in a worker thread.
 
         Raises:
-            DiskError: Also kept in `error`, as any other exception is: whatever it was, nothing
-                may move. The job must still be handed to ``Store.finish``.
+            DiskError: Or any other exception; it is also kept in `error`, so that no position
+                moves. The job must still be handed to ``Store.finish``.
         """
         try:
             self.result = self.work()

@@ -1,8 +1,8 @@
-"""What an open store answers: records by offset, time, key and log offset, below confirm.
+"""Reads of an open store: records by offset, time, key and log offset, below confirm.
 
-While a cut takes confirmed records away, nothing is read. What is read in a thread is judged on the
-loop afterwards (`StoreReads.fetched`, `looked_at`, `looked_up`): the log may have been cut
-meanwhile.
+While a cut removes confirmed records, reads are refused. Results of worker threads are judged on
+the event loop afterwards (`StoreReads.fetched`, `looked_at`, `looked_up`): the log may have been
+cut meanwhile.
 
 Not here: how records are found and proven (`storage.read.reader`, `storage.read.lookups`,
 `storage.key_index.search`), writing and cutting (`storage.store`).
@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 
 class StoreReads:
-    """The answers of one open store.
+    """The reads of one open store.
 
     Args:
         opened: The store.
@@ -44,13 +44,13 @@ class StoreReads:
         self.rewire()
 
     def rewire(self) -> None:
-        """Read from what is derived now: a cut has made it again."""
+        """Use the present derived state: a cut has replaced it."""
         opened, derived = self._opened, self._opened.derived
         self._reader = Reader(
             opened.log, opened.settings, derived.layers, derived.queues, opened.read_damaged
         )
 
-    # -- the positions that readers go by
+    # -- positions that bound reads
 
     @property
     def start(self) -> int:
@@ -64,7 +64,7 @@ class StoreReads:
 
     @property
     def confirm(self) -> int:
-        """Only what lies below is read."""
+        """Only records below it are read."""
         return self._opened.confirm
 
     @property
@@ -103,7 +103,7 @@ class StoreReads:
 
     def _check_readable(self) -> None:
         if self._opened.losing:
-            raise Busy("a cut takes confirmed records away at this moment", hint="ask again")
+            raise Busy("a cut is removing confirmed records at this moment", hint="ask again")
 
     def read(
         self,
@@ -118,11 +118,11 @@ class StoreReads:
     ) -> ReadResult:
         """Return confirmed records; see `storage.read.reader.Reader.read`.
 
-        What is ``cold`` is proven in a thread and then goes through `fetched`.
+        A ``cold`` result is completed in a thread and then passed to `fetched`.
 
         Raises:
-            Busy: Records are being cut off that were confirmed.
-            CorruptionError: Damage; the store is quarantined and nothing wrong was served.
+            Busy: A cut is removing confirmed records.
+            CorruptionError: Damage; the store is quarantined and no wrong record was served.
         """
         self._check_readable()
         unconfirmed = self._opened.derived.dispatcher.position < self._log.tail
@@ -133,10 +133,10 @@ class StoreReads:
         return replace(found, generation=self._opened.generation) if found.cold else found
 
     def fetched(self, result: ReadResult, outcome: ReadResult | Exception) -> ReadResult:
-        """Return what may be served of a cold answer after its thread; see `Reader.fetched`.
+        """Return the servable part of a cold answer after its thread; see `Reader.fetched`.
 
         Raises:
-            Busy: The log was cut or files left meanwhile: what was fetched says nothing.
+            Busy: The log was cut or files were deleted meanwhile: the result is void.
             CorruptionError: Damage; the store is quarantined.
         """
         if result.generation != self._opened.generation:
@@ -146,10 +146,10 @@ class StoreReads:
     def offsets_at_time(
         self, topic: str, queues: Sequence[int], ms: int, *, upper: bool = False
     ) -> OffLoopLookup[list[tuple[int, int, int]]]:
-        """Return the look for start, end, offset of a time, of queues; see `storage.read.lookups`.
+        """Return the lookup of start, end and offset of a time; see `storage.read.lookups`.
 
         Raises:
-            Busy: Records are being cut off that were confirmed.
+            Busy: A cut is removing confirmed records.
             UnknownTopic: There is no such topic or queue.
         """
         self._check_readable()
@@ -159,17 +159,17 @@ class StoreReads:
         )
 
     def record_at(self, log_offset: int) -> memoryview | None:
-        """Return the confirmed record that begins at ``log_offset``; None when none does.
+        """Return the confirmed record that begins at ``log_offset``; None if none does.
 
-        For one that is in memory: see `record_cold`.
+        For a record in memory; for others see `record_cold`.
         """
         self._check_readable()
         return self._lookups.record_at(log_offset, self._opened.confirm)
 
     def record_cold(self, log_offset: int) -> OffLoopLookup[memoryview | None] | None:
-        """Return the look for a record that is hardly in memory; None for one that is.
+        """Return the lookup of a record that is probably not in memory; None for others.
 
-        What is looked up in a thread goes through `looked_at`.
+        Its result is passed to `looked_at`.
         """
         self._check_readable()
         look = self._lookups.record_cold(log_offset, self._opened.confirm)
@@ -179,18 +179,18 @@ class StoreReads:
         """Return what a thread found; see `storage.read.lookups.Lookups.judged`.
 
         Raises:
-            Busy: The log was cut or files left meanwhile: what was found says nothing.
+            Busy: The log was cut or files were deleted meanwhile: the result is void.
             CorruptionError: Damage; the store is quarantined.
         """
         if look.generation != self._opened.generation:
-            raise Busy("the log was cut during the look", hint="ask again")
+            raise Busy("the log was cut during the lookup", hint="ask again")
         return self._lookups.judged(look, outcome)
 
     def raw(self, offset: int, max_bytes: int) -> RawPiece | None:
-        """Return bytes below confirm as they lie; see `storage.read.raw.raw_piece`.
+        """Return bytes below confirm as stored; see `storage.read.raw.raw_piece`.
 
         Raises:
-            Busy: Records are being cut off that were confirmed.
+            Busy: A cut is removing confirmed records.
             CorruptionError: The batch index is damaged there; the store is quarantined.
         """
         self._check_readable()
@@ -207,7 +207,7 @@ class StoreReads:
         Raises:
             UnknownTopic: There is no such topic.
             NotYetConfirmed: Its record is not confirmed.
-            Busy: Records are being cut off that were confirmed.
+            Busy: A cut is removing confirmed records.
             Unavailable: The index is turned off, or (retryable) is being built.
             DiskError: The index could not be brought up to date.
             CorruptionError: The log is damaged; the store is quarantined.
@@ -229,15 +229,15 @@ class StoreReads:
         return lookup.over(keys.files, keys.current, keys.seals)
 
     def looked_up(self, lookup: Lookup, error: CorruptionError | None) -> None:
-        """Take a search back after it ran.
+        """Finish a search after it ran.
 
-        With damage: a file of the index is set aside and built again, one of the log quarantines
+        With damage: a damaged index file is set aside and rebuilt, damage of the log quarantines
         the store.
 
         Raises:
-            Busy: The log was cut, or files left, meanwhile; what was found says nothing.
-            IndexBehind: A file of the index was damaged; to be tried again.
-            CorruptionError: The log is damaged; nothing wrong was found.
+            Busy: The log was cut, or files were deleted, meanwhile; the result is void.
+            IndexBehind: A file of the index was damaged; try again later.
+            CorruptionError: The log is damaged; no wrong record was returned.
         """
         keys = self._opened.derived.keys
         if lookup.generation != self._opened.generation:
@@ -245,7 +245,7 @@ class StoreReads:
         if error is None:
             return
         if not lookup.bad_file and lookup.at < self._log.start:
-            raise Busy("retention took a record while it was looked for", hint="ask again")
+            raise Busy("retention deleted a record during the search", hint="ask again")
         if not lookup.bad_file or keys is None:
             self._opened.read_damaged(error)
             raise error
@@ -262,12 +262,12 @@ class StoreReads:
         self._opened.only_copy = alone
 
     def refused_batches(self) -> list[Damage]:
-        """Return what reads have found damaged while this log is the only copy, once each."""
+        """Return damage that reads found while this log is the only copy, once each."""
         found, self._opened.refused = self._opened.refused, []
         return found
 
     def index_notes(self) -> list[str]:
-        """Return what was found damaged in the key index, and repaired, since the last call."""
+        """Return damage of the key index that was found and repaired since the last call."""
         keys = self._opened.derived.keys
         notes = list(keys.notes) if keys is not None else []
         if keys is not None:

@@ -1,8 +1,8 @@
-"""What can be set about a store; each field with its unit and its reason.
+"""The settings of a store; each field with its unit and its purpose.
 
-A value is checked when the settings are made: a store never meets one it cannot work with.
+Values are checked when the settings object is made: a store never gets an invalid one.
 
-Not here: where values come from (``node.config.config``), who the store belongs to
+Not here: where values come from (``node.config.config``), the store's owner
 (`storage.marks.identity`).
 """
 
@@ -20,15 +20,16 @@ MiB = 1024 * KiB
 
 SEGMENT_SIZE_MIN = 16 * KiB
 SEGMENT_RESERVE = 1 * KiB
-"""What a batch must leave of a file: its opening epoch record and the filler's 8 bytes."""
+"""Bytes of a file that a batch must leave free: the epoch record at its head and the filler's 8
+bytes."""
 
 FLUSH_MODES = ("sync", "async", "async-buffered")
 RECORD_OVERHEAD_MAX = 64 * KiB
-"""What RocketMQ allows a record beyond its body: header, topic, properties."""
+"""Bytes that RocketMQ allows a record beyond its body: header, topic, properties."""
 
 INDEX_SLOTS_MAX = 50_000_000
 INDEX_CELLS_MAX = 100_000_000
-"""An index file of at most 2.2 GB, as a signed number of 32 bits counts RocketMQ's cells."""
+"""Limits an index file to 2.2 GB: RocketMQ counts cells with a signed 32-bit number."""
 
 
 HOUR_MS = 3_600_000
@@ -47,22 +48,22 @@ def utc_hour(wall_ms: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class RetentionSettings:
-    """What a node keeps.
+    """What a node keeps, and for how long.
 
     Attributes:
-        keep_seconds: Records at least this old may go; None keeps them whatever their age.
-        keep_bytes: Longest log; None sets no limit.
-        hours: Hours of day in which expired files go; None: any.
-        disk_clean: Share of the disk in use from which expired files go at any hour.
-        disk_force: Share from which the oldest files go whatever their age.
-        disk_refuse: Share from which writes are refused.
-        look_seconds: How often to look.
-        pause_seconds: Between two files.
+        keep_seconds: Age at which records may be deleted; None: never delete by age.
+        keep_bytes: Largest log; None: no limit.
+        hours: Hours of day in which expired files are deleted; None: any.
+        disk_clean: Disk usage from which expired files are deleted at any hour.
+        disk_force: Disk usage from which the oldest files are deleted whatever their age.
+        disk_refuse: Disk usage from which writes are refused.
+        look_seconds: How often to check.
+        pause_seconds: Pause between two deletions.
         hold_seconds: How long a file waits for readers that hold it.
-        archive: Only what an archive has is ever deleted.
+        archive: Only archived records are ever deleted.
         erase: Files are overwritten before they are removed.
-        keep_cut_seconds: How long bytes that a cut took are kept aside.
-        absent_seconds: How long what a slave lacks is kept after it was last heard.
+        keep_cut_seconds: How long the side file of a cut is kept.
+        absent_seconds: How long records that a slave lacks are kept after it was last heard.
         hour_of: Hour of day of a wall time in ms.
     """
 
@@ -97,35 +98,36 @@ class StoreSettings:
     """Settings of one store.
 
     Attributes:
-        segment_size: Bytes of a log file; a fact of the group, fixed when the store is made.
+        segment_size: Bytes of a log file; the same in the whole group, fixed when the store is
+        made.
         queue_segment_entries: Entries of a queue file (20 bytes each); RocketMQ's 300,000.
-        flush: ``sync`` (a wait for the disk is grouped over all who wait), ``async``, or
+        flush: ``sync`` (group commit: one flush for all waiting sends), ``async``, or
             ``async-buffered`` (a master appends to memory first).
         flush_timeout_seconds: How long a send waits for the disk; then its outcome is unknown.
-        flush_interval_seconds: How often an async flush looks for dirty pages.
-        flush_pages_min: Dirty pages of 4 KiB that make an async flush worth its while.
-        flush_thorough_seconds: After so long an async flush takes any dirty byte.
+        flush_interval_seconds: How often an async flush checks for dirty pages.
+        flush_pages_min: Dirty pages of 4 KiB from which an async flush begins.
+        flush_thorough_seconds: After this long an async flush writes any dirty byte.
         flush_on_write: An async flush begins as soon as enough pages are dirty, and does not wait
             for the end of the interval.
         buffer_pool_bytes: Memory of ``async-buffered``.
         commit_interval_seconds: How long bytes stay only in that memory.
-        commit_pages_min: So many pages of 4 KiB there are committed at once.
+        commit_pages_min: Pages of 4 KiB in that memory from which they are committed at once.
         message_size_max: Largest body, bytes.
         batch_size_max: Sections of one turn are joined up to this many bytes; a larger section
             is a batch of its own.
-        checkpoint_interval_seconds: How far a restart may have to look back, in time.
-        checkpoint_bytes: How far a restart may have to look back, in bytes.
-        control_bytes: Control records after the newest state snapshot, about so many bytes at
-            most: what a start has to apply again.
+        checkpoint_interval_seconds: Time between checkpoints: what a restart has to check again.
+        checkpoint_bytes: Bytes between checkpoints: what a restart has to check again.
+        control_bytes: Control records after the newest state snapshot, in bytes, about: what a
+        start has to apply again.
         quality: What an acknowledgement rests on: ``received`` (page cache) or ``durable``.
         store_host: (IP address, port) stamped into records.
-        hot_bytes: Reads further before the end than this count as cold, and what is flushed
-            there leaves memory; 40 % of memory.
-        warm: Whole files are made present ahead of the writer, not only the pages it needs next.
+        hot_bytes: Reads further before the end than this count as cold, and flushed pages there are
+        released; 40 % of memory.
+        warm: Populate whole files ahead of the writer, not only the pages it needs next.
         lock_memory: Pages ahead of the writer are locked in memory.
         key_index: Whether records can be found by key.
         index_slots: Slots of a new index file; 4 bytes of memory each for the newest file.
-        index_cells: Keys that fit into a new index file and one; the file has 20 bytes for each.
+        index_cells: Cells of a new index file, one more than keys that fit; 20 bytes each.
         retention: What is kept and for how long; None keeps everything.
     """
 
@@ -177,12 +179,12 @@ class StoreSettings:
 
     @property
     def huge_pages(self) -> bool:
-        """Whether log files are filled in pages of 2 MiB: not where flushes are waited for."""
+        """Whether log files are filled in pages of 2 MiB: not if sends wait for flushes."""
         return self.flush != "sync" and self.quality != "durable"
 
     @property
     def batch_length_max(self) -> int:
-        """Longest batch, and so longest section, bytes."""
+        """Bytes of the longest batch, and so of the longest section."""
         return min(BATCH_LENGTH_MAX, self.segment_size - SEGMENT_RESERVE)
 
     @property

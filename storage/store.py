@@ -1,17 +1,16 @@
-"""The store: everything a node keeps on its disk, behind one door.
+"""The store: everything a node keeps on its disk.
 
-Synchronous, without tasks and threads of its own. One owner calls it from the event loop; only
-`Job.run` may run elsewhere (`storage.jobs`). Positions and their order are the page in `storage`.
+Synchronous, without tasks or threads of its own. One owner calls it from the event loop; only
+`Job.run` may run elsewhere (`storage.jobs`). Positions and their order are explained in `storage`.
 
-One writer: bytes are written under a `Token` (role, epoch, session). Taking a token ends the one
-before: its pending layer is dropped and what it placed beyond the end is zeroed. A cut ends every
-job that was under way before it.
+One writer: bytes are written under a `Token` (role, epoch, session). Taking a token ends the
+previous one: its pending layer is dropped and bytes that it placed beyond the end are zeroed. A cut
+voids every job that was made before it.
 
-A quarantined store (`damage`) writes no batch and cuts nothing; what is whole can still be read.
+A quarantined store (`damage`) writes no batch and cuts nothing; undamaged records can be read.
 
-Not here: the jobs that are due by themselves (`storage.background`), cuts (`storage.cuts`), what is
-read below confirm (`storage.reads`); roles, sessions, who is in sync (``replication``). Time and
-randomness come in.
+Not here: periodic jobs (`storage.background`), cuts (`storage.cuts`), reads (`storage.reads`);
+roles, sessions, the in-sync set (``replication``). Time and randomness are arguments.
 """
 
 from __future__ import annotations
@@ -58,12 +57,12 @@ class Store:
     """One open store; made by `Store.open`.
 
     Attributes:
-        reads: What it answers: records, topics, offsets.
-        jobs: What is due by itself.
+        reads: Records, topics, offsets below confirm.
+        jobs: The periodic jobs.
         head: Removes the log's oldest files.
         boot: What the start found.
         settings: As given.
-        who: Whose store it is.
+        who: The owner: cluster, group, node.
     """
 
     def __init__(self, opened: Opened, who: Who) -> None:
@@ -94,11 +93,11 @@ class Store:
             opened.log, opened.settings, derived.layers, derived.queues, derived.producers
         )
 
-    # -- what is true now
+    # -- state
 
     @property
     def promise(self) -> Promise:
-        """The newest promise that is on the disk."""
+        """The newest durable promise."""
         return self._opened.promise
 
     @property
@@ -112,21 +111,21 @@ class Store:
         return self._opened.disk_full
 
     def note_quality(self, quality: str) -> None:
-        """Note what this node acknowledges from now on; on the disk when it returns.
+        """Record the quality that this node acknowledges by from now on; durable on return.
 
-        A start takes the word of a ``durable`` run for it that nothing acknowledged can be missing.
-        So ``received`` is noted before the first such acknowledgement; ``durable`` counts only from
+        After a ``durable`` run, a start trusts that nothing acknowledged is missing (R26). So
+        ``received`` is recorded before the first such acknowledgement; ``durable`` counts only from
         the next start on that is configured so, because this run may have acknowledged less.
 
         Raises:
-            DiskError: It is not known whether the next start sees it.
+            DiskError: It is unknown whether the next start will see it.
         """
         run = self._opened.run
         if quality == "received" and run.value is not None and run.value.quality != quality:
             run.write(replace(run.value, quality=quality), "quality")
 
     def mark_quarantine(self, damage: Damage) -> None:
-        """Stop writing, over restarts too: peers have shown that this log is not to be trusted."""
+        """Stop writing, also after restarts: peers have shown that this log differs."""
         self._opened.quarantine(damage, FoundBy.PEERS)
 
     # -- positions
@@ -148,7 +147,7 @@ class Store:
 
     @property
     def flushed(self) -> int:
-        """Everything below is on the disk, log and batch index."""
+        """Everything below is flushed, log and batch index."""
         return self._log.flushed
 
     @property
@@ -163,7 +162,7 @@ class Store:
 
     @property
     def unlocked_bytes(self) -> int:
-        """Bytes of memory that the settings want locked and that may not be."""
+        """Bytes of memory that should be locked, for which the system refused the lock."""
         return self._log.unlocked
 
     @property
@@ -189,7 +188,7 @@ class Store:
     # -- one writer
 
     def take_token(self, token: Token) -> None:
-        """Make ``token`` the only writer; the one before ends here."""
+        """Make ``token`` the current writer; any previous token becomes stale."""
         self.drop_token()
         self._token = token
         self._log.buffer(token.role == "master")
@@ -199,13 +198,13 @@ class Store:
         self._token = None
         self._rebuilt = False
         self._discard()
-        self._log.wipe("token")
+        self._log.wipe("token")  # R16: an ended writer leaves nothing behind
 
     def _discard(self) -> None:
-        """Drop what is only in memory: the pending layer, and batches that were not committed."""
+        """Drop state that is only in memory: the pending layer and uncommitted batches."""
         self._appender.forget()
         self._log.buffer(False)
-        self._opened.derived.layers.cut(self._log.end)
+        self._opened.derived.layers.cut(self._log.end)  # controls of uncommitted batches
 
     def _check(self, token: Token) -> None:
         opened = self._opened
@@ -220,7 +219,7 @@ class Store:
     def rebuild_pending(self) -> None:
         """Make the master's pending layer by scanning from the dispatcher to the end.
 
-        `append_epoch` does it if nobody has since the token was taken.
+        `append_epoch` calls it if this was not done since the token was taken.
 
         Raises:
             CorruptionError: The log is damaged there; the store is quarantined.
@@ -253,7 +252,7 @@ class Store:
         self._check(token)
         if not self._rebuilt:
             self.rebuild_pending()
-        # A second attempt finds the epoch opened by a filler.
+        # After a failed attempt the epoch may already be open, by a filler.
         previous = next((one.epoch for one in reversed(self.epochs) if one.epoch != epoch), 0)
         value = EpochRecord(
             epoch, self.committed, node, session, wall_ms, previous, self.confirm, self.committed,
@@ -265,7 +264,7 @@ class Store:
     def append(
         self, token: Token, sections: Sequence[Section], *, wall_ms: int
     ) -> list[SectionResult]:
-        """Append sections in order; one result each. A full disk refuses, it does not raise."""
+        """Append sections in order; one result each. A full disk is a refusal, not an exception."""
         self._check(token)
         results = self._appender.append(sections, wall_ms)
         full = False
@@ -286,7 +285,7 @@ class Store:
     def append_control(self, token: Token, change: Control, *, wall_ms: int) -> SectionResult:
         """Append a control record, as a batch of its own.
 
-        A topic that exists alike is a duplicate; ``end`` says what must be confirmed first.
+        An existing equal topic is a duplicate; ``end`` is the offset that must be confirmed first.
         """
         self._check(token)
         result = self._appender.append_control(change, wall_ms)
@@ -296,7 +295,7 @@ class Store:
     def stale_producers(self, wall_ms: int) -> int:
         """Return the log offset below which idempotent producers may be forgotten; 0 for none.
 
-        A master says so with a `storage.state.controls.ForgetProducers`.
+        The master then appends a `storage.state.controls.ForgetProducers`.
         """
         if len(self._opened.derived.producers) <= LINES_KEPT:
             return 0
@@ -314,14 +313,14 @@ class Store:
 
         Args:
             token: The writer.
-            entries: Consecutive batches from the end on; their ``flushed`` is ours to fill in.
+            entries: Consecutive batches from the end on; their ``flushed`` is replaced by ours.
             payload: Their bytes, a filler as its first 8.
 
         Raises:
             StaleToken: Nothing was written.
             Gap: The batches do not continue the log.
             BadBatch: A batch breaks a rule; names its start and length.
-            DiskFull: Look at `end`: whole files before may have been stored.
+            DiskFull: `end` may have moved: whole files before the bad batch may be stored.
         """
         self._check(token)
         before = self.end
@@ -336,7 +335,7 @@ class Store:
         return self.end
 
     def receive_alone(self, token: Token, entry: bytes, payload: memoryview) -> bool:
-        """Store one small batch of records out of the ordinary in nothing; False: use `receive`.
+        """Fast path: store one small batch that needs no special handling; False: use `receive`.
 
         Args:
             token: The writer.
@@ -362,8 +361,8 @@ class Store:
     def entries(self, start: int, *, max_bytes: int, end: int | None = None) -> list[BatchEntry]:
         """Return the entries of whole batches from border ``start`` on.
 
-        Their bytes on the wire (a filler counts 8) stay within ``max_bytes``, but for a first one
-        that is larger.
+        Their bytes on the wire (a filler counts 8) stay within ``max_bytes``, unless the first
+        batch alone is larger.
 
         Raises:
             CorruptionError: An entry is damaged or lost; the store is quarantined.
@@ -377,7 +376,7 @@ class Store:
             raise
 
     def lone_batch(self, start: int) -> tuple[bytes, memoryview] | None:
-        """Return packed entry and bytes of the one batch from ``start`` on; None: ask `entries`."""
+        """Return packed entry and bytes of the only batch after ``start``; None: use `entries`."""
         log = self._log
         packed = log.segments.packed
         if int.from_bytes(packed[:8], "big") != start or not packed:
@@ -390,7 +389,7 @@ class Store:
         return self._log.segments.view(start, end)
 
     def verify(self, start: int, end: int) -> None:
-        """Compare the batches that hold ``start..end`` with their CRCs, whoever wrote them.
+        """Compare the batches that hold ``start..end`` with their CRCs, even if proven before.
 
         Raises:
             CorruptionError: Names file, offset and length of the first bad batch.
@@ -411,7 +410,7 @@ class Store:
     def border_at_or_below(self, offset: int) -> int:
         """Return the last batch border that is not beyond ``offset``; raises as `entries`."""
         if offset >= self.committed:
-            return self.committed  # also of an empty log, which has no file to look into
+            return self.committed  # also for an empty log, which has no files
         try:
             return self._log.segments.border_at_or_below(offset)
         except CorruptionError as error:
@@ -427,9 +426,9 @@ class Store:
 
     @property
     def behind(self) -> bool:
-        """Whether `dispatch` has something to do: for queues, or enough for the key index.
+        """Whether `dispatch` has work: for queues, or enough for the key index.
 
-        Never with damage, nor while a cut takes bytes below confirm away.
+        False with damage, and while a cut removes confirmed records.
         """
         if self.damage is not None or self._opened.losing:
             return False
@@ -441,13 +440,13 @@ class Store:
         return self.confirm - keys.position if keys is not None else 0
 
     def dispatch(self, max_bytes: int, *, wall_ms: int = 0) -> bool:
-        """Enter records below confirm into queues; returns whether more is left to do now.
+        """Enter records below confirm into queues; returns whether more can be done now.
 
-        The key index follows, some `LAZY_BYTES` behind. A full disk leaves the rest for a later
+        The key index follows, up to `LAZY_BYTES` later. On a full disk the rest is left for a later
         call; damage quarantines the store.
 
         Args:
-            max_bytes: About how much, for queues and for the index.
+            max_bytes: About how much log to process, for queues and for the index each.
             wall_ms: The time; names a new file of the key index. 0: its first record's.
         """
         if not self.behind:
@@ -469,12 +468,12 @@ class Store:
         return more
 
     def registered(self) -> None:
-        """The coordinator has answered this start's registration: nothing unclean hangs over."""
+        """Clear the unclean mark: the coordinator has answered this start's registration."""
         run = self._opened.run
         if run.value is not None and (run.value.unclean_since is not None or run.value.unseen):
             run.write(replace(run.value, unclean_since=None, unseen=()), "registered")
 
-    # -- the way back
+    # -- cuts
 
     def cut_job(self, token: Token, to: int) -> Job:
         """Return a job that cuts the log at border ``to``; until it is finished nothing is written.
@@ -510,7 +509,7 @@ class Store:
         return self._cuts.reseed_job(seed)
 
     def _end_for_cut(self, token: Token) -> None:
-        """Drop what only the writer knows; a cut that is tried again is the writer's, too."""
+        """Drop the writer's unsaved state; the same writer may repeat a failed cut."""
         if self.damage is not None or token != self._token:
             self._check(token)
         self._discard()
@@ -523,15 +522,15 @@ class Store:
     # -- the end
 
     def close(self, *, clean: bool) -> bool:
-        """Let the data directory go; return whether the stop is clean.
+        """Release the data directory; return whether the stop is clean.
 
         With ``clean``: everything below confirm is dispatched, everything is flushed, a snapshot,
-        both checkpoints and the exports are written, and the marks say so; RocketMQ may open the
-        store. Without, or with damage: only the lock goes, as after a kill. So it is when the disk
-        is too full for the marks: the next start finds everything, it only looks longer.
+        both checkpoints and the exports are written, then the marks of a clean stop; RocketMQ may
+        open the store. Without, with damage, or if the disk is too full for the marks, only the
+        lock is released, as after a kill: the next start recovers everything, it just takes longer.
 
         Raises:
-            DiskError: Not a full disk; the stop is not clean, the lock has gone all the same.
+            DiskError: Not a full disk; the stop is not clean, and the lock is released.
         """
         try:
             if clean and self.damage is None and not self._opened.cutting:
@@ -547,7 +546,7 @@ class Store:
         return False
 
     def _finish_index(self) -> None:
-        """Enter what the key index lacks, if it is not too much for a stop."""
+        """Complete the key index, unless that takes too long for a stop."""
         keys = self._opened.derived.keys
         if keys is None or self.damage is not None or self._index_lag > CLOSE_MAX:
             return
@@ -555,7 +554,7 @@ class Store:
             while keys.step(self._log.segments, self.confirm, STRETCH_MAX, 0):
                 pass
         except DiskFull:
-            pass  # the next start goes on
+            pass  # the next start continues
         except CorruptionError as error:
             self._opened.damaged(error)
 
@@ -584,7 +583,7 @@ class Store:
             partial(self.jobs.snapshot_job, force=True),
             partial(self.jobs.checkpoint_job, export=True),
         ):
-            with suppress(DiskFull):  # a start makes both again, from the log
+            with suppress(DiskFull):  # a start rebuilds both from the log
                 if (job := due()) is not None:
                     self._run(job)
         closing.mark_clean(

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """The right to write: one role in one epoch and one session."""
+    """The permission to write, for one role in one epoch and session (R16)."""
 
     role: str
     epoch: int

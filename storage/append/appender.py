@@ -1,14 +1,13 @@
 """The master's way into the log: sections are checked, numbered, stamped, and become batches.
 
-A turn takes all sections that have arrived. Those that are out of the ordinary in nothing are
-judged, copied beyond the end, numbered, stamped and taken into the batch's CRC by one kernel call
-for many. Anything else is judged before a byte of it is placed: topic, producer's sequence, every
-record; then it is copied, numbered and stamped. When the batch is full or the turn is over, the
-batch's CRC, which is one of the stored bytes, and its entry are written. A section is never
-divided.
+A turn takes all sections that have arrived. Ordinary sections (fast path) are checked, copied
+beyond the end, numbered, stamped and included in the batch's CRC by one kernel call for many. Any
+other section is checked completely (topic, producer sequence, every record) before one of its bytes
+is copied; then it is copied, numbered and stamped. When the batch is full or the turn is over, its
+index entry is written, with a CRC over the bytes as stored. A section is never divided (R45).
 
-The pending layer lives here: next queue offsets and producers' sections beyond the dispatcher. It
-is the master's only; `rebuild` makes it at promotion by scanning, `forget` drops it.
+The pending layer lives here: next queue offsets and producers' sections beyond the dispatcher. Only
+a master has one: `rebuild` makes it at promotion by scanning, `forget` drops it (R49).
 
 Not here: the change to the next file (`storage.append.file_heads`); who may append (`storage.store`
 checks the token), when it is confirmed.
@@ -51,16 +50,16 @@ from twinlog.kernels.single import Placing
 
 BLANK_SIZE = 8
 RUN_MAX = 64
-"""So many sections are placed by one kernel call at most."""
+"""At most this many sections are placed by one kernel call."""
 DISK_FULL = "the disk is full: nothing was stored, reads go on"
 
 
 @dataclass(slots=True)
 class _Turn:
-    """What one append has placed and not yet entered.
+    """Sections copied into the log whose index entries are not written yet.
 
-    The batch under way begins at ``start``; ``crc`` is that of its bytes below ``covered``.
-    Sections that end at or below ``limit`` need no room to be made.
+    The open batch begins at ``start``; ``crc`` covers its bytes below ``covered``. A section that
+    ends at or below ``limit`` fits into the open batch and file as they are.
     """
 
     results: list[SectionResult | None]
@@ -79,7 +78,7 @@ class _Turn:
     failures: int = 0
 
     def begin(self, at: int) -> None:
-        """Begin a batch there."""
+        """Begin a batch at log offset ``at``."""
         self.start = self.cursor = self.covered = at
         self.crc = self.count = self.limit = 0
 
@@ -111,7 +110,7 @@ class Appender:
     # -- the pending layer
 
     def forget(self) -> None:
-        """Drop the pending layer and the right to open files; `rebuild` makes it again."""
+        """Drop the pending layer and the permission to begin files; `rebuild` makes the layer."""
         self._numbers.clear()
         self._producers.forget_pending()
         self._heads.forget()
@@ -125,15 +124,18 @@ class Appender:
             segment = segments.at(at)
             end = segments.border_at_or_below(min(at + STRETCH_MAX, segment.end, self._log.end))
             if end <= at:
+                # One batch longer than a stretch: take it whole, or the loop would never advance.
                 end = segment.index.span(segment.index.find(at))[1]
             gathered, view = scan(segments, at, end, batched)
             for name, queue, first, entries in gathered.entries:
                 self._numbers[name.decode(), queue] = first + len(entries) // 20
-            for name, queue, _, behind, _ in gathered.units:
-                self._numbers[name.decode(), queue] = behind
+            for name, queue, _, after, _ in gathered.units:
+                self._numbers[name.decode(), queue] = after
             sequences, lights = marks_of(view)
             for light, first, entries in light_runs(view, at, lights):
                 self._numbers[light, 0] = first + len(entries) // 20
+            # R49: without the sequences of unconfirmed sections, a resend after a failover would be
+            # stored twice (mutant no_rebuild).
             enter_sections(self._producers, view, at, gathered, marks=sequences, confirmed=False)
             at = end
 
@@ -155,11 +157,12 @@ class Appender:
     def append(
         self, sections: Sequence[Section], wall_ms: int, *, system: bool = False
     ) -> list[SectionResult]:
-        """Append what may be appended; one result for each section, in order.
+        """Append the sections that pass; return one result for each section, in order.
 
         With ``system`` the sections are the store's own and may name its topics.
         """
         log = self._log
+        # The clock may go back; store timestamps never do.
         log.timestamp = max(log.timestamp, wall_ms)
         if len(sections) == 1 and not system:
             result = self._alone(sections[0])
@@ -174,7 +177,7 @@ class Appender:
             number += placed
             if placed or number == len(sections):
                 continue
-            many = min(many, 1)  # what is out of the ordinary seldom comes alone
+            many = min(many, 1)  # one unusual section is often followed by more
             try:
                 turn.results[number] = self._one(turn, number, sections[number], system)
             except DiskFull:
@@ -185,12 +188,13 @@ class Appender:
         return [result for result in turn.results if result is not None]
 
     def _alone(self, section: Section) -> SectionResult | None:
-        """Append a section that is all of its turn and out of the ordinary in nothing.
+        """Fast path: append the only section of a turn, if it needs no special handling.
 
-        Anything else, and whatever may be wrong with it, goes the general way: None. What is noted
-        of it is noted once its entry is written, so there is nothing to take back.
+        Returns None for anything else, refusals included: the general path decides. State is
+        updated only after the entry is written, so there is nothing to undo.
         """
         log, topic, queue = self._log, section.topic, section.queue
+        # Batch topics, unknown topics and oversized sections: general path.
         known = self._layers.confirmed.topics.get(topic)
         length = len(section.data)
         if known is None or known.batch or not 0 <= queue < known.queues:
@@ -203,9 +207,11 @@ class Appender:
                 return None
             mark = sequence_text(section)
         at, room = log.end, log.place_alone(length, BLANK_SIZE)
+        # No room: the file is full or new, or batches go through the memory pool.
         changes = room is None
-        if room is None:  # judged beside the log: what is refused changes no file
-            at, room = self._heads.behind_next(length + BLANK_SIZE), memoryview(bytearray(length))
+        if room is None:  # checked in a scratch buffer: a refusal must not change the file
+            at = self._heads.after_next_head(length + BLANK_SIZE)
+            room = memoryview(bytearray(length))
             if at < 0:
                 return None
         first = self.next_number(topic, queue)
@@ -222,6 +228,7 @@ class Appender:
             log.add_one(entry, length, "log.append")
         except DiskFull:
             return refused("disk-full", DISK_FULL)
+        # Only now does the section exist (R5); a failure above has changed nothing here.
         self._numbers[topic, queue] = first + section.count
         if section.producer:
             done = Done(section.sequence, section.count, first, at, at + length, digest)
@@ -229,7 +236,7 @@ class Appender:
         return SectionResult(Outcome.STORED, first, at, at + length)
 
     def _change(self, at: int, data: memoryview) -> bool:
-        """Begin the next file and put a section after its head, if that is ``at``."""
+        """Begin the next file and copy a section after its head, if the head ends at ``at``."""
         log = self._log
         self._heads.change()
         if log.end != at:
@@ -238,13 +245,14 @@ class Appender:
         return True
 
     def _run(self, turn: _Turn, number: int, sections: Sequence[Section]) -> int:
-        """Place the first sections that are out of the ordinary in nothing; returns how many.
+        """Fast path for many: place the leading ordinary sections; returns how many.
 
-        They are those of the turn from ``number`` on. Where the batch is full they begin the next.
+        ``sections`` are those of the turn from ``number`` on. If the batch is full, they begin the
+        next.
         """
         log, at, limit = self._log, turn.cursor, turn.limit
-        behind = at + len(sections[0].data)
-        full = turn.count > 0 and behind - turn.start > self._joined_max
+        after = at + len(sections[0].data)
+        full = turn.count > 0 and after - turn.start > self._joined_max
         if full:
             limit = min(at + self._joined_max, log.reach() - BLANK_SIZE)
         rows, keys = self._ordinary(sections, limit - at)
@@ -256,8 +264,10 @@ class Appender:
             rows, self._limits, log.window(at, sum([len(row[0]) for row in rows])),
             (at, log.timestamp, self._host), 0 if full else turn.crc,
         )  # fmt: skip
+        # The first record check failed: nothing was placed; the general path finds the reason.
         if not digests:
             return 0
+        # The rows begin the next batch; the old one is closed only now that a row has passed.
         if full:
             self._close(turn)
             self._set_limit(turn)
@@ -266,6 +276,7 @@ class Appender:
             count, first, begin = section.count, row[5], end
             end += len(row[0])
             place = key[1:]
+            # -1: no pending number before; undo must remove the key, not store a number.
             turn.numbers.append((place, numbers.get(place, -1)))
             numbers[place] = first + count
             turn.count += count
@@ -280,9 +291,10 @@ class Appender:
         return len(digests)
 
     def _ordinary(self, sections: Sequence[Section], room: int) -> tuple[list[Placing], list[Key]]:
-        """Return the first sections that may pass, as far as can be told without their records.
+        """Return the leading sections that pass every check except those of their records.
 
-        One of a producer and queue that came before is judged once that one is noted.
+        Stops at a second section of the same producer and queue: whether it follows can only be
+        judged after the first one is recorded.
         """
         topics, lines = self._layers.confirmed.topics, self._producers
         rows: list[Placing] = []
@@ -297,6 +309,8 @@ class Appender:
             key = section.producer, topic, queue
             if section.producer:
                 follows = lines.follows(key, section.producer_epoch, section.sequence)
+                # The kernel call updates no producer: a second section of the key would be judged
+                # by a line that is one section old.
                 if key in keys or not follows:
                     break
                 mark = sequence_text(section)
@@ -315,6 +329,8 @@ class Appender:
         if refusal is not None:
             return refused(*refusal)
         if change.topic is not None:
+            # A topic that is appended but not yet confirmed exists, too: creating it again answers
+            # the same offset, for which the caller waits.
             existing = self._layers.existing(change.topic.name)
             if existing is not None:
                 return SectionResult(Outcome.DUPLICATE, end=existing[1])
@@ -325,6 +341,7 @@ class Appender:
         section = Section(SYSTEM_TOPIC_META, 0, 1, data)
         result = self.append([section], wall_ms, system=True)[0]
         if result.outcome is Outcome.STORED:
+            # R48: a restriction binds from its append; a permission waits for confirm.
             self._layers.append(result.end, change)
             change.forget(self._producers, result.log_offset, confirmed=False)
         return result
@@ -332,7 +349,7 @@ class Appender:
     def _one(
         self, turn: _Turn, number: int, section: Section, system: bool
     ) -> SectionResult | None:
-        """Place one section; returns its result, or a first one that may still be taken back."""
+        """General path: place one section; an outcome of STORED is final only after `_finish`."""
         shared: Sequence[Share] = ()
         refusal = self._refusal(section, system)
         if isinstance(refusal, SectionResult):
@@ -343,13 +360,15 @@ class Appender:
         key = (section.producer, section.topic, section.queue)
         digest = 0
         if section.producer:
+            # Over the bytes as sent: `patch_section` changes them in place below.
             digest = digest_of(section.data, 0, length)
             repeated = self._judge(section, key, digest)
             if repeated is not None:
                 return repeated
+        # Sequences are judged before room is made: a duplicate must not begin a new file.
         failures = turn.failures
         self._make_room(turn, length)
-        if section.producer and turn.failures != failures:  # the section before this one is gone
+        if section.producer and turn.failures != failures:  # those before were undone
             repeated = self._judge(section, key, digest)
             if repeated is not None:
                 return repeated
@@ -370,6 +389,7 @@ class Appender:
         if section.producer:
             done = Done(section.sequence, section.count, first, at, at + length, digest)
             before = self._producers.append(key, section.producer_epoch, done)
+            # Undone in reverse order: a producer may have several sections in one turn.
             turn.undo.append((key, before))
         turn.members.append(number)
         return SectionResult(Outcome.STORED, first, at, at + length)
@@ -383,7 +403,7 @@ class Appender:
             self._numbers[name, 0] = number + 1
 
     def _shares(self, section: Section, first: int) -> SectionResult | list[Share]:
-        """Return the light queues of a section's records, or why it may not go there."""
+        """Return the light queues of a section's records, or why it is refused."""
         try:
             found = shares(memoryview(section.data), first)
         except LightRefused as error:
@@ -394,7 +414,7 @@ class Appender:
         return found
 
     def _refusal(self, section: Section, system: bool) -> SectionResult | list[Share] | None:
-        """Return why a section is refused, or the light queues it goes to besides, if any."""
+        """Return why a section is refused, or the light queues it also goes to, if any."""
         topic = self._layers.confirmed.topics.get(section.topic)
         queues = topic.queues if topic is not None else 1
         if topic is None and not system:
@@ -417,6 +437,8 @@ class Appender:
             record, code = found
             text = f"record {record}: {kernels.EXPLANATIONS[code]}"
             return refused(kernels.REFUSALS[code], text, record)
+        # R47: a new master learns sequences from TL_SEQ in the log. A section that names another
+        # one than its request would be deduplicated differently after a failover.
         named = first_sequence(section.data)
         if named != (sequence_text(section) if section.producer else None):
             return refused("sequence", "TL_SEQ of the first record is not the request's", 0)
@@ -438,6 +460,8 @@ class Appender:
         line = self._producers.line(key)
         verdict, done = judge(line, section.producer_epoch, section.sequence, section.count, digest)
         match verdict:
+            # A line younger than the longest retry is never dropped to make room: its producer may
+            # still resend, and would be stored twice.
             case Verdict.NEXT if line is None and self._producers.full:
                 text = f"{LINES_MAX} producers wrote lately; there is room again in a few minutes"
                 return refused("busy", text)
@@ -448,8 +472,8 @@ class Appender:
                     Outcome.DUPLICATE, done.queue_offset, done.log_offset, done.end
                 )
             case Verdict.DUPLICATE:
-                # Where it lies is forgotten, but it lies before the oldest that is known: once
-                # the log is confirmed up to there, so is the section.
+                # Its position is forgotten, but it was before the oldest section still known: once
+                # the log is confirmed up to that one, this section is confirmed too (R47).
                 return SectionResult(Outcome.DUPLICATE, end=line.done[0].log_offset if line else 0)
             case Verdict.ANOTHER:
                 return refused(verdict.value, "this sequence was stored with other records")
@@ -468,7 +492,7 @@ class Appender:
     # -- batches
 
     def _make_room(self, turn: _Turn, length: int) -> None:
-        """Close the batch when the section would make it too large; roll when the file is full."""
+        """Close the batch if the section would make it too large; begin a file if it is full."""
         log = self._log
         if turn.count and turn.cursor + length - turn.start > self._joined_max:
             self._close(turn)
@@ -476,6 +500,7 @@ class Appender:
         fits = last is not None and turn.cursor + length + BLANK_SIZE <= last.end
         if not fits or log.file_is_new:
             self._finish(turn)
+            # Entries first: the filler's entry must follow those of the file's last batches.
             self._heads.change()
             turn.begin(log.tail)
         if not log.has_place(turn.cursor + length):
@@ -486,17 +511,18 @@ class Appender:
 
     def _set_limit(self, turn: _Turn) -> None:
         most = turn.start + self._joined_max
+        # A file must keep room for the filler's header, 8 bytes.
         turn.limit = min(most, self._log.reach() - BLANK_SIZE)
 
     def _cover(self, turn: _Turn) -> None:
-        """Take what was placed since into the CRC of the batch."""
+        """Extend the CRC of the batch over the bytes placed since."""
         at, length = turn.covered, turn.cursor - turn.covered
         if length:
             turn.crc = kernels.crc32c(self._log.place(at, length), turn.crc)
             turn.covered += length
 
     def _close(self, turn: _Turn) -> None:
-        """Make an entry of what was placed since the last one."""
+        """End the open batch: make its entry."""
         if not turn.count:
             return
         log, length = self._log, turn.cursor - turn.start
@@ -521,8 +547,9 @@ class Appender:
         turn.numbers.clear()
 
     def _abandon(self, turn: _Turn) -> None:
-        """Take back what has no entry: bytes, numbers, producers' sections, results."""
+        """Undo everything that has no entry: bytes, queue offsets, producers' sections, results."""
         turn.failures += 1
+        # R8: bytes without an entry must not stay beyond the end.
         self._log.wipe("log.append")
         for key, before in reversed(turn.undo):
             self._producers.restore(key, before)
@@ -534,9 +561,11 @@ class Appender:
         for member in turn.members:
             turn.results[member] = refused("disk-full", DISK_FULL)
         for number, result in enumerate(turn.results):
+            # A duplicate of a section of this same turn would otherwise be answered as stored
+            # although its original is gone.
             if result is None or result.outcome is not Outcome.DUPLICATE:
                 continue
-            if result.end > self._log.tail:  # it repeats what is taken back
+            if result.end > self._log.tail:  # the original was undone, too
                 turn.results[number] = refused("disk-full", DISK_FULL)
         turn.entries.clear()
         turn.members.clear()

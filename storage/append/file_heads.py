@@ -2,10 +2,11 @@
 
 A full file ends with a filler; the next one begins with an epoch record that repeats the epoch and
 carries the crc32c of the old file's entries. Only a master that has opened its epoch may begin
-files; what it writes at their heads differs little, so it is filled into a pattern.
+files. The records at their heads differ in a few fields, so they are filled into a prepared
+pattern.
 
-A change lies between two appends of one turn, and its sender waits for it: nothing here grows with
-the file or with the number of files, and the file itself was made ahead (`storage.background`).
+A file change happens between two appends of a turn while the sender waits: nothing here takes
+longer with the size or number of files, and the next file was made ahead (`storage.background`).
 
 Not here: which sections follow the head (`storage.append.appender`), what a slave does with a
 head (`storage.append.receiver`).
@@ -29,8 +30,8 @@ class FileHeads:
 
     Args:
         log: The log.
-        settings: Of the store.
-        numbers: The pending layer's next queue offsets; the records here are numbered, too.
+        settings: The store's settings.
+        numbers: The pending layer's next queue offsets; epoch records are numbered, too.
         next_number: The next queue offset of a (topic, queue).
     """
 
@@ -49,7 +50,7 @@ class FileHeads:
         self._pattern: EpochPattern | None = None
 
     def forget(self) -> None:
-        """Drop the right to open files."""
+        """Drop the permission to begin files: the leadership has ended."""
         self._opening = self._pattern = None
 
     def open_epoch(self, value: EpochRecord, wall_ms: int) -> None:
@@ -58,9 +59,13 @@ class FileHeads:
         Raises:
             DiskFull: Nothing was appended.
         """
+        # The pattern of an older epoch must not fill this epoch's heads.
         before, self._opening, self._pattern = self._opening, value, None
         try:
             self._log.timestamp = max(self._log.timestamp, wall_ms)
+            # No room: the file ends with a filler of the *new* epoch. A filler of the old epoch
+            # would extend the history of an epoch that has another master (R10, mutant
+            # filler_of_old_epoch).
             if self._log.room < SEGMENT_RESERVE or self._log.file_is_new:
                 self.change()
             else:
@@ -68,13 +73,15 @@ class FileHeads:
         except BaseException:
             self._opening = before
             raise
+        # The filler may have opened the epoch, before the record: its start is what counts.
         again = replace(value, start=self._log.history.last_start)
         self._pattern = EpochPattern(again, self._settings.store_host)
 
-    def behind_next(self, length: int) -> int:
-        """Return where ``length`` bytes may stand right after the head of the next file.
+    def after_next_head(self, length: int) -> int:
+        """Return the log offset right after the head of the next file, for ``length`` bytes.
 
-        -1 where it would not begin with the pattern, or where the change is not the next to do.
+        -1 if that head cannot be known before the change: no pattern, a file without a batch, or
+        unwritten batches in the memory pool.
         """
         log, pattern = self._log, self._pattern
         last = log.segments.last
@@ -83,20 +90,24 @@ class FileHeads:
         return last.end + pattern.length if pattern.length + length <= last.size else -1
 
     def change(self) -> None:
-        """End the file, begin the next one; what an earlier attempt has done is not done again.
+        """End the file and begin the next one; continues where a failed attempt stopped.
 
         Raises:
             DiskFull: The log may end with a filler, or with a file that has no head yet.
         """
         log, opening = self._log, self._opening
+        # Batches in the memory pool belong before the filler.
         log.commit("log.roll.commit")
         assert opening is not None
         if not log.file_is_new:
             if log.room:
                 at = log.end
                 log.fill_up(opening.epoch, "log.filler")
+                # Does nothing if the epoch goes on.
                 log.history.open(opening.epoch, at)
             log.next_file("log.roll")
+        # R10, R40: the CRC of the old file's entries; a handshake compares it, and so proves whole
+        # files without reading them.
         self._record(log.segments.chain_before(log.end) or 0)
 
     def _record(self, chain: int) -> None:
@@ -109,6 +120,7 @@ class FileHeads:
                 log_offset=at, queue_offset=number, store_timestamp=stamp, chain=chain
             )
         if data is None:
+            # A repeated record names where the epoch began, not where the record is.
             fresh = epoch != log.history.last
             value = replace(value, start=at if fresh else log.history.last_start, chain=chain)
             data = encode_epoch(

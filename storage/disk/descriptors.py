@@ -1,12 +1,13 @@
-"""Open descriptors of files that are not mapped: a cache that nobody waits in.
+"""Open descriptors of files that are not mapped: a cache whose lock is never held during I/O.
 
 The lock is held to find or count a descriptor, never across a call that may reach the disk: a
-worker that overwrites a gigabyte stalls no append. A descriptor that goes out of the cache while
-somebody uses it is closed by the last user.
+worker that overwrites a gigabyte stalls no append. A descriptor that is evicted while in use is
+closed by its last user.
 
-A file that is removed or replaced is forgotten before and after: what was opened between is used
-once and not kept, or its name would lead to a file that is gone. One that gets another name stays
-open: the first write under that name is an append's.
+The descriptor of a file that is removed or replaced is evicted before and after the call: a
+descriptor opened in between is used once and not kept, because its path no longer names that file.
+A file that is renamed stays open: the first write under the new name comes from an append, which
+must not wait.
 
 Not here: what is done with a descriptor (`storage.disk.disk`).
 """
@@ -21,7 +22,7 @@ from contextlib import contextmanager
 
 
 class Opened:
-    """An open descriptor with its users; the cache is one."""
+    """An open descriptor and the number of its users; the cache counts as one."""
 
     __slots__ = ("descriptor", "users")
 
@@ -34,7 +35,7 @@ class Descriptors:
     """Descriptors by path, open for reading and writing.
 
     Args:
-        most: So many are kept open; the one that was used longest ago goes first.
+        most: How many are kept open; the least recently used is closed first.
         opening: Opens a path.
     """
 
@@ -65,7 +66,7 @@ class Descriptors:
     def pin(self, path: str) -> Opened:
         """Return the descriptor of a file; it stays open until `leave`, which must follow.
 
-        `use` without its block, which costs an append more than the write.
+        Like `use`, without a context manager, which would cost an append more than the write.
 
         Raises:
             OSError: It cannot be opened.
@@ -85,6 +86,8 @@ class Descriptors:
                 gone.append(made)
                 made = found
                 made.users += 1
+            # Unchanged since before the open: no file was removed or replaced meanwhile, so the
+            # path still names this file.
             elif forgotten == self._forgotten:
                 made.users += 1
                 self._known[path] = made
@@ -94,7 +97,7 @@ class Descriptors:
         return made
 
     def leave(self, one: Opened) -> None:
-        """Give back what `pin` returned; the last user of what went out of the cache closes it."""
+        """Release what `pin` returned; the last user of an evicted descriptor closes it."""
         with self._guard:
             one.users -= 1
             unused = one.users == 0
@@ -102,7 +105,7 @@ class Descriptors:
             os.close(one.descriptor)
 
     def _leave(self, some: list[Opened]) -> None:
-        """Take a user from each; what has none is closed."""
+        """Release each; descriptors without a user are closed."""
         with self._guard:
             for one in some:
                 one.users -= 1
@@ -111,7 +114,7 @@ class Descriptors:
             os.close(one.descriptor)
 
     def forget(self, *paths: str) -> None:
-        """Keep nothing open under these names, nor what is being opened at this moment."""
+        """Evict these names, and keep no descriptor that is being opened at this moment."""
         with self._guard:
             self._forgotten += 1
             gone = [one for path in paths if (one := self._known.pop(path, None)) is not None]
@@ -120,7 +123,7 @@ class Descriptors:
     def take(self, path: str, *replaced: str) -> Opened | None:
         """Take the descriptor of a file that gets another name out of the cache; None without one.
 
-        `put` or `leave` must follow. What the names ``replaced`` led to is forgotten.
+        `put` or `leave` must follow. Descriptors under the names ``replaced`` are evicted.
         """
         self.forget(*replaced)
         with self._guard:

@@ -1,9 +1,9 @@
 """The only way from the storage engine to files: a protocol, and the real disk.
 
 Every call that changes or reads bytes carries ``op``, the name of the operation it belongs to
-(``log.roll.create``, ``cut.intent.write``): a test fails the third fsync of a truncation by that
-name. Paths are relative to the data directory, with ``/``. Errors of the operating system arrive
-as `DiskError`, a full disk as `DiskFull`; both name operation and path.
+(``log.roll.create``, ``cut.intent.write``), so that a test can make the third fsync of a cut fail
+by that name. Paths are relative to the data directory, with ``/``. Errors of the operating system
+are raised as `DiskError`, a full disk as `DiskFull`; both name operation and path.
 
 Facts this rests on (Linux; measured with CPython 3.11):
 
@@ -12,19 +12,20 @@ Facts this rests on (Linux; measured with CPython 3.11):
   descriptor;
 * a sparse mapping on a full disk ends in SIGBUS: mapped files are allocated when they are created,
   sparse files are only ever written with ``pwrite``;
-* FALLOC_FL_ZERO_RANGE under a live shared mapping shows zeros at once and takes milliseconds
-  whatever the length. Where a file system has none (tmpfs, overlay) zeros are written;
-* a POSIX record lock belongs to the process and falls with any close of the file. We take an open
-  file description lock on the same byte: it conflicts with RocketMQ's and with a second store in
-  this process.
+* FALLOC_FL_ZERO_RANGE under a live shared mapping shows zeros at once and takes milliseconds for
+any length. On file systems without it (tmpfs, overlay) zeros are written;
+* a POSIX record lock belongs to the process and is released by any close of the file. We take an
+  open file description lock on the same byte: it conflicts with RocketMQ's lock and with a second
+  store in this process.
 
 `Mapping.flush_range` and `Mapping.touch` may run in a worker thread while others write to the
-buffer; everything else is called by the store's owner, or by a job while the owner keeps away from
-those files. Nobody waits for a call about another file (`storage.disk.descriptors`).
+buffer; everything else is called by the store's owner, or by a job while the owner does not use
+those files. No call waits for a call about another file (`storage.disk.descriptors`).
 
-macOS has neither zero range nor open file description locks; the fallbacks are weaker, not wrong.
+macOS has neither zero range nor open file description locks; the fallbacks are slower or exclude
+less, but are correct.
 
-Not here: what lies in which file.
+Not here: which file holds what.
 """
 
 from __future__ import annotations
@@ -47,7 +48,8 @@ __all__ = ["PAGE", "Disk", "Mapping", "Memory", "RealDisk"]
 
 _ALLOCATE_STEP = 4 * 1024 * 1024
 _TOGETHER_MAX = 4
-"""Threads for the second of two; as many pairs may be under way as there are jobs."""
+"""Threads that run the second call of a pair (`Disk.together`); jobs may run several pairs at
+once."""
 _DESCRIPTORS_MAX = 512
 """Open descriptors of unmapped files; a node with more queues opens them again when needed."""
 
@@ -64,7 +66,7 @@ class Disk(Protocol):
         ...
 
     def together(self, first: Callable[[], None], second: Callable[[], None]) -> None:
-        """Do both at the same time; return when both have ended. An error of one is raised."""
+        """Run both at the same time; return when both have ended. An error of either is raised."""
         ...
 
     def create_sparse(self, path: str, size: int, op: str) -> None:
@@ -82,7 +84,7 @@ class Disk(Protocol):
     def look(self, path: str, size: int, places: Sequence[int], length: int) -> list[bytes] | None:
         """Return ``length`` bytes at each of ``places``; None unless it is a file of ``size``.
 
-        For files that are seldom used: what is opened for it is not kept open.
+        For files that are seldom used: the descriptor is not kept open.
         """
         ...
 
@@ -155,7 +157,7 @@ class Disk(Protocol):
         ...
 
     def random_bytes(self, count: int) -> bytes:
-        """Unpredictable bytes; the simulator's come from its seed."""
+        """Unpredictable bytes; in the simulator they come from its seed."""
         ...
 
 
@@ -206,7 +208,7 @@ class RealDisk:
         return RealMemory(size)
 
     def together(self, first: Callable[[], None], second: Callable[[], None]) -> None:
-        """See `Disk`. The second runs in a thread that waits here for the next time."""
+        """See `Disk`. The second runs in a thread that is kept for the next call."""
         with self._guard:
             if self._helper is None:
                 self._helper = ThreadPoolExecutor(_TOGETHER_MAX, "disk")
@@ -299,7 +301,7 @@ class RealDisk:
         self.fsync_dir(path.rpartition("/")[0] or ".", op + ".fsync_dir")
 
     def fsync(self, path: str, op: str) -> None:
-        """See `Disk`. Opens the file again, so that a worker thread blocks no other."""
+        """See `Disk`. Uses its own descriptor, so that no other thread waits for this one."""
         self._sync(path, os.O_RDWR, op)
 
     def fsync_dir(self, path: str, op: str) -> None:
@@ -317,7 +319,7 @@ class RealDisk:
             raise disk_error(op, path, error) from None
 
     def sync_all(self, op: str) -> bool:
-        """See `Disk`. Linux reports errors of the writing since 5.8."""
+        """See `Disk`. Linux reports write errors here since 5.8."""
         try:
             descriptor = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             try:
@@ -384,12 +386,12 @@ class RealDisk:
             found = os.statvfs(self._path(path))
         except OSError as error:
             raise disk_error("free-bytes", path, error) from None
-        # As df and RocketMQ count: what is kept back for root is neither free nor in use.
+        # As df and RocketMQ count: blocks reserved for root are neither free nor in use.
         free, used = found.f_bavail, found.f_blocks - found.f_bfree
         return free * found.f_frsize, (free + used) * found.f_frsize
 
     def lock(self, op: str) -> None:
-        """See `Disk`. The file stays; its four bytes are RocketMQ's."""
+        """See `Disk`. The file stays; its content, four bytes, is as RocketMQ writes it."""
         descriptor = -1
         try:
             descriptor = os.open(self._path("lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -409,7 +411,7 @@ class RealDisk:
         self._lock = descriptor
 
     def unlock(self) -> None:
-        """See `Disk`. Also closes what is open; calling it twice does nothing."""
+        """See `Disk`. Also closes all descriptors; calling it twice does nothing."""
         self._open.close()
         with self._guard:
             if self._helper is not None:
@@ -447,7 +449,7 @@ def _open_file(path: str) -> int:
 
 
 def _allocate(descriptor: int, size: int) -> None:
-    """Give the file ``size`` bytes that really lie on the disk."""
+    """Allocate ``size`` bytes of disk for the file."""
     if hasattr(os, "posix_fallocate"):
         os.posix_fallocate(descriptor, 0, size)
         return

@@ -1,21 +1,22 @@
-"""Files in memory: the protocol of a mapped file, the real one, and memory that stays.
+"""Mapped files: the protocol, the real implementation, and locked memory without a file.
 
-What a mapping asks of the kernel beyond reading and writing is advice and may be refused without
-harm: pages made present ahead of the writer, pages let go far behind it, huge pages, locked memory.
+Beyond reading and writing, a mapping gives the kernel advice, which may be refused without harm:
+populate pages ahead of the writer, release old ones, use huge pages, lock memory.
 
 Facts this rests on (Linux 6.18, ext4, a virtual machine; `benchmarks/fresh_pages.c` measures them):
 
-* a fresh page is dear where the host has to find the memory: 2 to 3 ms of CPU for a MiB, against
-  0.2 ms for memory that this machine has freed a moment ago. How the bytes get in (a touched
-  mapping, faults while copying, ``pwrite``) changes little. So a store that lets go old pages as
-  fast as it asks for new ones costs a tenth;
+* a fresh page is expensive when the host has to provide the memory: 2 to 3 ms of CPU per MiB,
+against 0.2 ms for memory that this machine freed a moment ago. How the bytes get in (a touched
+mapping, faults while copying, ``pwrite``) changes little. So releasing old pages as fast as new
+ones are populated costs a tenth;
 * huge pages (MADV_HUGEPAGE on the mapping of a file being written) make touching, cleaning at a
   flush and unmapping cheaper by a third; but a flush then writes 2 MiB for one dirty byte, so a
-  store whose flushes are waited for does without;
-* POSIX_FADV_DONTNEED passes over pages that a process has mapped: MADV_DONTNEED goes first. Bytes
-  are safe whatever the order: both let go clean pages only.
+  store with synchronous flushes does not use them;
+* POSIX_FADV_DONTNEED skips pages that a process has mapped, so MADV_DONTNEED comes first. Bytes are
+  safe in either order: both drop clean pages only.
 
-Not here: names and directories (`storage.disk.disk`), which pages when (`storage.log.page_advice`).
+Not here: names and directories (`storage.disk.disk`), when to advise what
+(`storage.log.page_advice`).
 """
 
 from __future__ import annotations
@@ -43,9 +44,9 @@ _MADV_POPULATE_WRITE = 23
 _FALLOC_FL_ZERO_RANGE = 0x10
 _NOWAIT = getattr(os, "RWF_NOWAIT", 0)
 _NOT_LENT = frozenset({errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP})
-"""What sendfile says of a file system that lends no pages."""
+"""Errors of sendfile on a file system that does not support it."""
 LEND_MIN = 64 * 1024
-"""Shorter pieces are copied: cheaper than a call of their own."""
+"""Shorter pieces are copied, which is cheaper than a sendfile call."""
 
 
 class Mapping(Protocol):
@@ -60,7 +61,7 @@ class Mapping(Protocol):
     size: int
 
     def flush_range(self, start: int, end: int, op: str) -> None:
-        """Return when bytes ``start..end`` as they were at the call are on the disk."""
+        """Return when bytes ``start..end``, as they were when called, are on the disk."""
         ...
 
     def touch(self, start: int, end: int) -> None:
@@ -68,7 +69,7 @@ class Mapping(Protocol):
         ...
 
     def release(self, start: int, end: int) -> None:
-        """Let the clean pages of the range go from memory; whole pages, no byte changes."""
+        """Drop the clean pages of the range from memory; whole pages only, no byte changes."""
         ...
 
     def lock(self, start: int, end: int) -> bool:
@@ -76,11 +77,11 @@ class Mapping(Protocol):
         ...
 
     def unlock(self, start: int, end: int) -> None:
-        """Take back `lock`; a range that is not locked is none the worse."""
+        """Undo `lock`; does nothing to a range that is not locked."""
         ...
 
     def expect_writes(self, huge: bool) -> None:
-        """Say whether the file is filled now, in pages of 2 MiB where the system has them."""
+        """Say whether the file is being written; with ``huge`` in pages of 2 MiB, if available."""
         ...
 
     def zero(self, start: int, end: int, op: str) -> None:
@@ -88,10 +89,11 @@ class Mapping(Protocol):
         ...
 
     def read(self, start: int, end: int, op: str) -> bytes:
-        """Return a copy of bytes ``start..end``, read from the file: no page of ours is touched.
+        """Return a copy of bytes ``start..end``, read with ``pread``, not through the mapping.
 
-        For bytes that may have to come from the disk: a page fault would keep every other thread
-        waiting, and one that meets an error of the disk ends the process. After `retire`, too.
+        For bytes that may have to come from the disk: a page fault holds the interpreter lock, so
+        all threads would wait, and a disk error during it kills the process (SIGBUS). Works after
+        `retire`.
 
         Raises:
             DiskError: They cannot be read, or the mapping was closed.
@@ -101,56 +103,57 @@ class Mapping(Protocol):
     def read_now(self, start: int, into: memoryview) -> bool:
         """Fill ``into`` with the bytes from ``start`` on, if all of them are in memory.
 
-        False: some have to come from the disk, or the system cannot tell; ``into`` may be half
+        False: some must come from the disk, or the system cannot tell; ``into`` may be partly
         filled. Never waits for the disk.
         """
         ...
 
     def expect_reads(self, start: int, end: int) -> None:
-        """Have the system bring the range into memory meanwhile; may be refused without harm."""
+        """Ask the system to read the range ahead; may be refused without harm."""
         ...
 
     def send(self, to: int, start: int, end: int) -> int:
-        """Give the socket of a descriptor bytes ``start..end``; return how many it took.
+        """Send bytes ``start..end`` to the socket descriptor ``to``; return how many it took.
 
-        The system lends it the pages where it can, instead of copying them: what is written there
-        before the peer has taken them is what the peer gets.
+        Uses sendfile, which copies nothing: bytes that are overwritten before they have left reach
+        the peer as overwritten.
 
         Raises:
             BlockingIOError: The socket takes nothing now.
             OSError: The socket's error, or the disk's.
-            DiskError: The mapping was closed, or its file cannot be lent: send a copy.
+            DiskError: The mapping was closed, or sendfile is not supported for its file: send a
+                copy.
         """
         ...
 
     def retire(self) -> None:
-        """Give no views any more; `read` and `erase` still reach the file until `close`."""
+        """Hand out no more views; `read` and `erase` still reach the file until `close`."""
         ...
 
     def erase(self, op: str) -> None:
-        """Overwrite the file with zeros, durably, whatever its name is by now; after `retire`.
+        """Overwrite the file with zeros, durably, even if it was renamed; after `retire`.
 
         Raises:
-            DiskError: Some of it may be overwritten.
+            DiskError: Part of it may be overwritten.
         """
         ...
 
     def close(self) -> None:
-        """Let go of the file; views that are still held keep the memory alive."""
+        """Close the file; views that are still held keep the memory alive."""
         ...
 
     def held(self) -> bool:
-        """Whether somebody still holds a view of a mapping that was retired or closed."""
+        """Whether a view of a retired or closed mapping is still in use."""
         ...
 
 
 class Loan:
     """Bytes of a mapped file on their way to a socket, at least `LEND_MIN`.
 
-    It holds a view of them, so whoever asks `Mapping.held` hears of it until they have been given
-    away. What the socket has taken and the peer has not is still the file's: a file that is erased
-    or cut in that moment shows it zeros, and the answer's CRC, taken before, tells it so. A file
-    that is only removed keeps its bytes until they have left.
+    It holds a view, so `Mapping.held` is true until all bytes have been sent. Bytes that the socket
+    took and the peer has not received are still pages of the file: if the file is erased or cut at
+    that moment, the peer gets zeros and notices by the CRC, which was computed before. A file that
+    is only removed keeps its bytes until they have left.
     """
 
     __slots__ = ("_mapping", "_start", "_view")
@@ -164,7 +167,7 @@ class Loan:
         return len(self._view)
 
     def give(self, sock: socket.socket) -> int:
-        """Give a socket what it takes now, at least a byte; a closed mapping's bytes are copied.
+        """Send what the socket takes now, at least one byte; a closed mapping's bytes are copied.
 
         Raises:
             OSError: As `Mapping.send`.
@@ -176,17 +179,17 @@ class Loan:
             return sock.send(self._view)
 
     def after(self, count: int) -> Loan | memoryview:
-        """Return what is left when so many bytes have been given."""
+        """Return the rest after ``count`` bytes were sent."""
         rest = self._view[count:]
         return rest if len(rest) < LEND_MIN else Loan(self._mapping, self._start + count, rest)
 
 
 class Memory(Protocol):
-    """Memory of its own, without a file.
+    """Anonymous memory, without a file.
 
     Attributes:
         buffer: Zeros at first.
-        locked: It stays in memory; False when this process may lock no more.
+        locked: Whether it is locked in memory; False if this process may lock no more.
     """
 
     buffer: memoryview
@@ -221,7 +224,7 @@ def sync_file_system(descriptor: int) -> bool:
     """Make everything on a file system durable; False where the C library cannot.
 
     Raises:
-        OSError: Something of it could not be written.
+        OSError: Some data could not be written.
     """
     call = getattr(_LIBC, "syncfs", None) if _LIBC is not None else None
     if call is None:
@@ -232,7 +235,7 @@ def sync_file_system(descriptor: int) -> bool:
 
 
 def _memory_call(name: str, area: mmap.mmap, start: int, length: int, *more: int) -> bool:
-    """Call the C library on a part of a mapping; False when it is missing or says no."""
+    """Call the C library on a part of a mapping; False if the call is missing or fails."""
     call = getattr(_LIBC, name, None) if _LIBC is not None else None
     if call is None or area.closed:
         return False
@@ -292,7 +295,7 @@ class RealMapping:
 
     def touch(self, start: int, end: int) -> None:
         """See `Mapping`. Advice only: a kernel before 5.14 gets plain reads."""
-        buffer = self.buffer  # a cut may close us meanwhile: its pages stay
+        buffer = self.buffer  # a cut may close this mapping meanwhile: the view keeps its pages
         start -= start % PAGE
         end = min(end, len(buffer))
         for at in range(start, end, _TOUCH_STEP):
@@ -313,13 +316,13 @@ class RealMapping:
         try:
             descriptor = self._enter()
         except DiskError:
-            return  # a cut has closed us: the file is gone, and its pages with it
+            return  # closed by a cut: the file and its pages are gone
         try:
             _memory_call("madvise", self._map, start, end - start, _MADV_DONTNEED)
             if hasattr(os, "posix_fadvise"):
                 os.posix_fadvise(descriptor, start, end - start, os.POSIX_FADV_DONTNEED)
         except OSError:
-            return  # advice that was not taken
+            return  # advice, may fail
         finally:
             self._leave()
 
@@ -359,7 +362,7 @@ class RealMapping:
         descriptor = self._enter()
         try:
             data = os.pread(descriptor, end - start, start)
-            while 0 < len(data) < end - start:  # a signal, or more than one call gives
+            while 0 < len(data) < end - start:  # interrupted, or longer than one call can return
                 more = os.pread(descriptor, end - start - len(data), start + len(data))
                 if not more:
                     break
@@ -396,7 +399,7 @@ class RealMapping:
         try:
             os.posix_fadvise(descriptor, start, end - start, os.POSIX_FADV_WILLNEED)
         except OSError:
-            return  # advice that was not taken
+            return  # advice, may fail
         finally:
             self._leave()
 
@@ -412,7 +415,7 @@ class RealMapping:
             raise
         finally:
             self._leave()
-        if not count:  # a file that others have cut short
+        if not count:  # another program truncated the file
             raise OSError(errno.EIO, "the file ends too early")
         return count
 
@@ -441,7 +444,7 @@ class RealMapping:
             self._leave()
 
     def held(self) -> bool:
-        """See `Mapping`. What nobody holds is unmapped by this look."""
+        """See `Mapping`. Unmaps the file if no view is left."""
         if self.buffer.nbytes or self._users > (not self._closed):
             return True
         try:

@@ -3,7 +3,7 @@
 Used for the bodies of the store's own records and for its small files. A *sealed* map is crc32c of
 the rest (4 bytes, big-endian), then the map.
 
-Not here: what the maps mean.
+Not here: the meaning of the fields.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ def unpack(data: bytes) -> Mapping[str, object]:
     """Return the map in ``data``.
 
     Raises:
-        CorruptionError: No map with text keys.
+        CorruptionError: The data is not a msgpack map.
     """
     try:
         found = _unpackb(data, strict_map_key=False)
     except Exception as error:  # msgpack raises several unrelated types
-        raise CorruptionError(f"no msgpack map: {error!r}") from None
+        raise CorruptionError(f"not a msgpack map: {error!r}") from None
     if not isinstance(found, dict):
-        raise CorruptionError("no msgpack map")
+        raise CorruptionError("not a msgpack map")
     fields = cast("dict[object, object]", found)
     return {key: value for key, value in fields.items() if isinstance(key, str)}
 
@@ -66,7 +66,7 @@ def number(fields: Mapping[str, object], name: str) -> int:
     """Return an integer field; raises `CorruptionError` when it is not one."""
     value = fields.get(name)
     if not isinstance(value, int):
-        raise CorruptionError(f"field {name} is no number")
+        raise CorruptionError(f"field {name} is not a number")
     return value
 
 
@@ -74,5 +74,5 @@ def text(fields: Mapping[str, object], name: str) -> str:
     """Return a text field; raises `CorruptionError` when it is not one."""
     value = fields.get(name)
     if not isinstance(value, str):
-        raise CorruptionError(f"field {name} is no text")
+        raise CorruptionError(f"field {name} is not a text")
     return value

@@ -1,14 +1,14 @@
-"""Check sums of full files of the key index, kept beside them: RocketMQ's format has none.
+"""Checksums of full key-index files, kept in files of their own: RocketMQ's format has none.
 
-A damaged slot or cell may still look like one: then a key finds fewer records, and nobody says so.
-When a file is full and on the disk, each `CHUNK` of it is given a CRC, and all of them go into
-``twinlog/index-crc/{name}``. A search compares each chunk that it touches, once in a process, so it
-costs a read of the chunk more at most and no start has to read a whole index.
+A damaged slot or cell may still look valid: a search would silently find fewer records. When a file
+is full and flushed, a CRC of each `CHUNK` is written to ``twinlog/index-crc/{name}``. A search
+checks each chunk that it touches, once per process, so it costs at most one read of the chunk, and
+no start has to read a whole index.
 
-A file without check sums (made before there were any, or by a process that died before it wrote
-them) is searched as it is. One that grows again after a cut loses its own.
+A file without checksums (written by an older version, or by a process that died before it wrote
+them) is searched unchecked. When a cut makes a full file grow again, its checksums are removed.
 
-Here nothing decides what becomes of a damaged file (`storage.key_index.index`).
+Not here: what is done about a damaged file (`storage.key_index.index`).
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ def _path(name: str) -> str:
 def write_seals(
     disk: Disk, marks: Iterable[FileMark], kept: Iterable[str], op: str, *, broken: Container[str]
 ) -> None:
-    """Write the check sums of full files durably, and remove those of files that are gone.
+    """Write the checksums of full files durably, and remove those of deleted files.
 
     Args:
-        disk: Where they lie; their bytes are all written. May run in a worker thread.
+        disk: The data directory; the files' bytes are all written.
         marks: Files that have become full.
         kept: Names of all files there are.
         op: Name of the operation.
-        broken: Names of files that are to get none; may grow meanwhile.
+        broken: Names of files that must not get checksums; the set may grow during the call.
     """
     for mark in marks:
         if mark.name not in broken and disk.exists(mark.path):
@@ -59,27 +59,29 @@ def _seal(disk: Disk, mark: FileMark, op: str, broken: Container[str]) -> None:
     except DiskError as error:
         if error.errno != errno.ENOENT:
             raise
-        return  # it was removed since it was looked for
+        return  # removed meanwhile
     if mark.name in broken:
         return
     disk.make_dir(DIRECTORY, op + ".make-dir")
     disk.write_file(_path(mark.name), seal({"size": mark.size, "crcs": crcs}), op)
+    # Checked before and after the write: the owner may reopen the file at any moment, and the old
+    # checksums would then call its new cells damaged.
     if mark.name in broken:
         _remove(disk, mark.name, op + ".remove")
 
 
 def break_seal(disk: Disk, name: str) -> None:
-    """Remove the check sums of a file that will change."""
+    """Remove the checksums of a file that will change."""
     if disk.exists(_path(name)):
         _remove(disk, name, "key-index.unseal")
         disk.fsync_dir(DIRECTORY, "key-index.unseal.dir")
 
 
 def break_seals(disk: Disk, full: Container[str]) -> None:
-    """Remove all check sums but those of ``full`` files.
+    """Remove all checksums except those of ``full`` files.
 
-    For a start: a process that died between a flush and its snapshot has left check sums of a file
-    that grows again, maybe with other keys, and will be full once more before it is flushed.
+    For a start: a process that died between a flush and its snapshot leaves checksums of a file
+    that grows again, maybe with other keys, and may be full again before its next flush.
     """
     gone = [name for name in disk.list(DIRECTORY) if name not in full]
     for name in gone:
@@ -93,7 +95,7 @@ def _remove(disk: Disk, name: str, op: str) -> None:
         disk.remove(_path(name), op)
     except DiskError as error:
         if error.errno != errno.ENOENT:
-            raise  # else a job and the index's owner met: it is gone
+            raise  # else a job and the index's owner removed it at the same time
 
 
 def _crc(disk: Disk, mark: FileMark, at: int) -> bytes:
@@ -102,9 +104,9 @@ def _crc(disk: Disk, mark: FileMark, at: int) -> bytes:
 
 
 class Seals:
-    """The check sums of an index, and which chunks were compared with them.
+    """The checksums of an index, and which chunks were already compared.
 
-    Used by one search at a time or several: to compare a chunk twice does no harm.
+    Several searches may use it at the same time: comparing a chunk twice does no harm.
     """
 
     def __init__(self, disk: Disk) -> None:
@@ -113,9 +115,9 @@ class Seals:
         self._proven: set[tuple[str, int]] = set()
 
     def prove(self, mark: FileMark, at: int, length: int) -> bool:
-        """Whether the bytes from ``at`` on are as they were when the file became full.
+        """Whether the ``length`` bytes from ``at`` on are as they were when the file became full.
 
-        True as well when that is not known: the file has no checksums.
+        Also true if the file has no checksums, so nothing is known.
         """
         crcs = self._of(mark)
         for chunk in range(at // CHUNK, (at + length - 1) // CHUNK + 1):
@@ -144,6 +146,6 @@ class Seals:
         return crcs if fits and isinstance(crcs, bytes) else b""
 
     def forget(self, name: str) -> None:
-        """Forget what is known of a file: it was rewritten, or its check sums were."""
+        """Forget a file's checksums and results: it or its checksums were rewritten."""
         self._crcs.pop(name, None)
         self._proven = {one for one in self._proven if one[0] != name}

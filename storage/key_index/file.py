@@ -1,15 +1,13 @@
 """One file of the key index: a table of slots, cells, and a header; RocketMQ's bytes.
 
 Path ``index/{17 digits}``, the digits a creation time; layout in `twinlog.format.key_index`. Files
-are sparse, made at full length and written with ``pwrite``. The newest file, the one that grows,
-keeps its slot table in memory (4 bytes for each slot, 20 MB with RocketMQ's 5,000,000): new cells
-are written as they come, one call for all of a stretch, while header and changed slots are written
-when the file is flushed or full.
+are sparse, made at full length and written with ``pwrite``. The newest file, which grows, keeps its
+slot table in memory (4 bytes per slot, 20 MB with RocketMQ's 5,000,000): new cells are written at
+once, one call per stretch, header and changed slots when the file is flushed or full.
 
-So cells are what is sure. Which of them count is said by a `FileMark` that a state snapshot keeps;
-the slot table follows from the cells (`twinlog.kernels.link_cells`), and a load rebuilds it and
-compares each cell with the chain it belongs to. What lies after the marked cells is no part of the
-file and is zeroed.
+So only the cells are reliable. A `FileMark` in the state snapshot says how many count; the slot
+table follows from the cells (`twinlog.kernels.link_cells`), and a load rebuilds it and compares
+each cell with its chain. Cells after the marked ones are not part of the file and are zeroed.
 
 Units: cell and slot numbers count from 1 and 0, times are ms since 1970, offsets log offsets.
 
@@ -41,7 +39,7 @@ from twinlog.kernels import crc32c, enter_keys, link_cells, unlink_cells
 
 DIRECTORY = "index"
 CELLS_AT_ONCE = 50_000
-"""Cells that are read or looked through in one go: a megabyte."""
+"""Cells that are read or scanned at once: one megabyte."""
 _PAGE = 4096
 _PIECE = 64 * _PAGE
 _CELL, _SLOT = INDEX_CELL.size, INDEX_SLOT.size
@@ -49,14 +47,14 @@ _CELL, _SLOT = INDEX_CELL.size, INDEX_SLOT.size
 
 @dataclass(frozen=True, slots=True)
 class FileMark:
-    """What an index file holds: its header, and how large it is.
+    """The valid content of an index file: its header and sizes.
 
     Attributes:
         name: Its name in the directory.
         slots: Slots of its table.
         cells: Its capacity; cell 0 is never used.
-        header: As its bytes say once it is flushed.
-        crc: crc32c of its cells from 1 on; negative when it is not known.
+        header: Its header once it is flushed.
+        crc: crc32c of its cells from 1 on; negative if unknown.
     """
 
     name: str
@@ -85,7 +83,7 @@ class FileMark:
         return cell_at(self.slots, number)
 
     def damaged(self, what: str) -> CorruptionError:
-        """Return the error for a file that does not hold together."""
+        """Return the error for an inconsistent file."""
         return CorruptionError(f"{self.path}: {what}", file=self.path, offset=0, what=what)
 
 
@@ -93,16 +91,16 @@ def read_cells(disk: Disk, mark: FileMark, start: int, end: int) -> bytes:
     """Return the cells ``start..end`` of a file.
 
     Raises:
-        CorruptionError: The file ends before them, or is not there.
+        CorruptionError: The file ends before them, or is missing.
     """
     return _read(disk, mark, mark.cell_at(start), _CELL * (end - start))
 
 
 def read_slot(disk: Disk, mark: FileMark, slot: int) -> int:
-    """Return the newest cell of a slot's chain, as the file says.
+    """Return the newest cell of a slot's chain, read from the file.
 
     Raises:
-        CorruptionError: The file ends before it, or is not there.
+        CorruptionError: The file ends before it, or is missing.
     """
     return int(INDEX_SLOT.unpack(_read(disk, mark, slot_at(slot), _SLOT))[0])
 
@@ -124,11 +122,12 @@ class KeyFile:
 
     Args:
         disk: Where it lies.
-        mark: What it holds.
+        mark: Its valid content.
         slots: Its slot table; None for a new file.
 
     Attributes:
-        closed: It grows no more and its pages are written: who still has some writes nothing.
+        closed: It no longer grows and its pages are written: a job that still holds pages of it
+            must not write them.
     """
 
     def __init__(self, disk: Disk, mark: FileMark, slots: bytearray | None = None) -> None:
@@ -141,9 +140,10 @@ class KeyFile:
 
     @classmethod
     def create(cls, disk: Disk, mark: FileMark) -> KeyFile:
-        """Make the file that ``mark`` names, without keys.
+        """Create the file that ``mark`` names, without keys.
 
-        Its header has its page from the beginning: writing it later never needs room.
+        The header is written at once, so that its page is allocated: writing it later never needs
+        disk space.
         """
         try:
             disk.create_sparse(mark.path, mark.size, "key-index.create")
@@ -156,13 +156,13 @@ class KeyFile:
 
     @classmethod
     def load(cls, disk: Disk, mark: FileMark, *, thorough: bool) -> tuple[KeyFile, bool]:
-        """Take the file up as its mark says; its slot table is made from its cells.
+        """Open the file as its mark says; its slot table is rebuilt from its cells.
 
-        Cells behind those of the mark are zeroed: without ``thorough`` up to the first stretch of
-        zeros, which is enough where nothing of the page cache was lost.
+        Cells after those of the mark are zeroed: without ``thorough`` only up to the first stretch
+        of zeros, which is enough if no page cache was lost.
 
         Returns:
-            The file, and whether its own slot table was another one; it will be written.
+            The file, and whether its own slot table was different; that will be written.
 
         Raises:
             CorruptionError: A cell of the mark is not as it was written.
@@ -194,10 +194,10 @@ class KeyFile:
     # -- growing
 
     def enter(self, keys: bytes, start: int) -> int:
-        """Enter keys (`kernels.scan_keys`) from byte ``start`` on; returns the bytes taken.
+        """Enter keys (`kernels.scan_keys`) from byte ``start`` on; returns the bytes consumed.
 
         Raises:
-            DiskError: Nothing of it counts; may be tried again.
+            DiskError: No key was entered; may be tried again.
         """
         header = self.mark.header
         head = (header.next_cell, self.mark.cells, header.begin_timestamp)
@@ -208,6 +208,7 @@ class KeyFile:
             at = self.mark.cell_at(header.next_cell)
             self._disk.write_at(self.mark.path, at, cells, "key-index.cells")
         except DiskError:
+            # The table must not point to cells that are not in the file.
             unlink_cells(cells, self.slots, self.dirty)
             raise
         made = header.entered(keys, start, len(cells) // _CELL, used)
@@ -216,7 +217,7 @@ class KeyFile:
         return len(cells)
 
     def cut(self, end: int, stamp_at: Callable[[int], int]) -> bool:
-        """Take out every cell of a record at or after log offset ``end``; False if none is left.
+        """Remove every cell of a record at or after log offset ``end``; False if no cell is left.
 
         Args:
             end: The log's new end.
@@ -268,30 +269,30 @@ class KeyFile:
     # -- writing what is only in memory
 
     def take_dirty(self) -> bytes:
-        """Return which pages of the slot table have changed since, and begin again."""
+        """Return which pages of the slot table changed since the last call, and reset the marks."""
         pages = bytes(self.dirty)
         self.dirty[:] = bytes(len(pages))
         return pages
 
     def give_back(self, pages: bytes) -> None:
-        """Take back pages that could not be written."""
+        """Mark pages dirty again that could not be written."""
         for page, changed in enumerate(pages):
             if changed:
                 self.dirty[page] = 1
 
     def write_header(self, op: str) -> None:
-        """Write the header as it stands.
+        """Write the present header.
 
-        Before the slots it speaks of: RocketMQ throws a file away whose header names a newer record
-        than its checkpoint, so it never uses a table that is half written.
+        Before the slots: RocketMQ deletes a file whose header names a newer record than its
+        checkpoint, so it never uses a half-written table.
         """
         self._disk.write_at(self.mark.path, 0, self.mark.header.pack(), op + ".header")
 
     def write_pages(self, pages: bytes, op: str) -> None:
-        """Write those pages of the slot table as they are now; may run in a worker thread.
+        """Write these pages of the slot table as they are now; may run in a worker thread.
 
         Raises:
-            DiskError: ENOENT, with `closed`, where its owner removed the file meanwhile.
+            DiskError: Also ENOENT, with `closed` set, if its owner removed the file meanwhile.
         """
         end = 0
         while not self.closed and (start := pages.find(1, end)) >= 0:

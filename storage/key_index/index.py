@@ -1,21 +1,21 @@
 """The key index: which records may carry a key, in RocketMQ's files.
 
-Built behind the confirm offset, in stretches of whole batches: one kernel call finds the keys of a
+Built up to the confirm offset, in stretches of whole batches: one kernel call finds the keys of a
 stretch (``topic#key`` for ``UNIQ_KEY`` and each word of ``KEYS``), another makes their cells, one
-call writes them. A file that is full is followed by a new one, named by the wall clock (local time,
-``yyyyMMddHHmmssSSS``) and always by a later name than the one before: RocketMQ's order is by name.
+call writes them. A full file is followed by a new one, named by the wall clock (local time,
+``yyyyMMddHHmmssSSS``), but always later than the file before: RocketMQ orders files by name.
 
-``position`` is the log offset up to which every key is entered. It lags behind the dispatcher by at
-most `LAZY_BYTES` of a quiet store (`catch_up` closes the gap for a reader), and by more while an
-index is rebuilt, which runs beside everything else.
+``position`` is the log offset up to which every key is entered. In a quiet store it lags behind the
+dispatcher by at most `LAZY_BYTES` (`catch_up` closes the gap for a reader); while an index is
+rebuilt in the background it lags by more.
 
-What is sure is an `IndexMark`: position and files as of a state snapshot, which is written once all
-of it is on the disk. A start takes the index up at its mark and goes on from there. A file that is
-missing or damaged is set aside (``twinlog/damaged-index-{name}``), newer ones go, and the index is
-built again from the first record that the lost file held. `notes` tells what was found.
+The durable state is an `IndexMark`: position and files as of a state snapshot, which is written
+once all of them are flushed. A start opens the index at its mark and continues from there. A
+missing or damaged file is set aside (``twinlog/damaged-index-{name}``), newer files are removed,
+and the index is rebuilt from the first record that the lost file held. `notes` lists such findings.
 
-Not here: one file (`storage.key_index.file`), searching (`storage.key_index.search`), when to go on
-(`storage.store`).
+Not here: one file (`storage.key_index.file`), searching (`storage.key_index.search`), when `step`
+is called (`storage.store`).
 
 Sources: RocketMQ 5.3 (``IndexService``).
 """
@@ -40,13 +40,13 @@ from twinlog.format.key_index import INDEX_CELL, INDEX_HEADER, INDEX_KEY, NO_KEY
 from twinlog.kernels import scan_keys
 
 LAZY_BYTES = 64 * 1024
-"""How much log may wait for a reader or for more: small appends share a call into the kernels."""
+"""How much log may wait to be indexed, so that small appends share a kernel call."""
 CATCH_UP_MAX = 4 * 1024 * 1024
-"""Bytes of log that a reader may have entered while it waits; further behind is a refusal."""
+"""Bytes of log that are indexed while a reader waits; if more is missing, it is refused."""
 CLOSE_MAX = 256 * 1024 * 1024
-"""Bytes of log that a clean stop still enters; the next start goes on with the rest."""
+"""Bytes of log that a clean stop still indexes; the next start continues with the rest."""
 SET_ASIDE_KEPT = 2
-"""Damaged files that are kept for people to look at."""
+"""Damaged files that are kept for inspection."""
 NOTES_MAX = 16
 _ASIDE = "damaged-index-"
 _KEY = INDEX_KEY.size
@@ -58,7 +58,7 @@ class IndexMark:
 
     Attributes:
         position: Keys of all records below this log offset are entered.
-        ahead: So many keys behind it are, too.
+        ahead: This many keys after the position are entered, too.
         files: The files, oldest first.
     """
 
@@ -69,7 +69,7 @@ class IndexMark:
 
 @dataclass(frozen=True, slots=True)
 class Flush:
-    """What a flush of the index has to write; `KeyIndex.flush` makes it, a job runs it."""
+    """One flush of the index; `KeyIndex.flush` makes it, a job runs it."""
 
     disk: Disk
     mark: IndexMark
@@ -78,7 +78,7 @@ class Flush:
     pages: bytes
     full: tuple[FileMark, ...] = ()
     broken: set[str] = field(default_factory=set[str])
-    """Names of full files that grow again, or are gone, since this was made: no seal fits them."""
+    """Full files that grow again or were removed since this was made: they get no checksums."""
 
     def run(self, op: str) -> None:
         """Make everything durable up to the mark; may run in a worker thread."""
@@ -93,14 +93,14 @@ class Flush:
             current.write_pages(self.pages, op)
         except DiskError as error:
             if error.errno != errno.ENOENT or not current.closed:
-                raise  # else its owner has removed it under the job: nothing is missing
+                raise  # else the owner has removed the file: there is nothing to write
 
 
 class KeyIndex:
     """All index files of a store; made by `load`.
 
     Args:
-        disk: Where they lie.
+        disk: The data directory.
         settings: Slots and cells of new files.
     """
 
@@ -113,17 +113,18 @@ class KeyIndex:
         self._unflushed = Unflushed()
         self._unsealed: list[FileMark] = []
         self.seals = Seals(disk)
-        """What full files are compared with when they are searched."""
+        """Checksums that full files are compared with when they are searched."""
         self._flying: Flush | None = None
         self.position = 0
         self.full_timestamp = 0
         """End timestamp of the newest full file that is on the disk; RocketMQ's checkpoint."""
         self.notes: deque[str] = deque(maxlen=NOTES_MAX)
-        """What was found damaged and what was done about it; whoever tells it takes it out."""
+        """Damage that was found, and what was done about it; consumed by the caller that reports
+        it."""
 
     @property
     def files(self) -> tuple[FileMark, ...]:
-        """The files as they stand, oldest first."""
+        """The present files, oldest first."""
         return (*self._full, *((self._current.mark,) if self._current is not None else ()))
 
     @property
@@ -133,25 +134,26 @@ class KeyIndex:
 
     @property
     def unflushed(self) -> bool:
-        """Whether there is something that is not on the disk."""
+        """Whether anything is not flushed yet."""
         return bool(self._unflushed.files or self._unflushed.directories)
 
     def mark(self) -> IndexMark:
         """Return how far the index is built."""
         return IndexMark(self.position, self._ahead, self.files)
 
-    # -- taking up
+    # -- opening
 
     def load(
         self, mark: IndexMark | None, segments: Segments, *, tidy: bool, thorough: bool
     ) -> None:
-        """Take up what lies there as far as ``mark`` says; without one, begin again.
+        """Open the files as far as ``mark`` says; without a mark, build from the beginning.
 
         Args:
-            mark: Of the newest snapshot; None when it knows of no index.
+            mark: Of the newest snapshot; None if it has no index.
             segments: The log.
-            tidy: The last stop was not clean, or others were there.
-            thorough: Pages may have been lost that were not flushed.
+            tidy: The last stop was not clean, or another program changed the store, so header and
+            slots may differ from the cells, and this is not reported.
+            thorough: Unflushed pages may have been lost.
 
         Raises:
             DiskError: An operation met an error.
@@ -174,7 +176,7 @@ class KeyIndex:
         if not disk.exists(file.path):
             raise file.damaged("the file is missing")
         if disk.size(file.path) != file.size:
-            raise file.damaged(f"it has {disk.size(file.path)} bytes instead of {file.size}")
+            raise file.damaged(f"it has {disk.size(file.path)} bytes, not {file.size}")
         header = disk.read_at(file.path, 0, INDEX_HEADER.size, "key-index.load")
         wrong = header != file.header.pack()
         if last:
@@ -185,7 +187,7 @@ class KeyIndex:
                 self.notes.append(f"{file.path}: header or slots were rebuilt from the cells")
         else:
             if wrong:
-                disk.write_at(file.path, 0, file.header.pack(), "key-index.mend")
+                disk.write_at(file.path, 0, file.header.pack(), "key-index.rewrite")
                 self._unflushed.files.add(file.path)
                 self.notes.append(f"{file.path}: its header was rebuilt")
             self._full.append(file)
@@ -197,14 +199,14 @@ class KeyIndex:
                 self._unflushed.directories.add(DIRECTORY)
 
     def _give_up(self, bad: FileMark, why: str, lost: list[FileMark], segments: Segments) -> None:
-        """Set a damaged file aside, drop those after it, and go back to where it began."""
+        """Set a damaged file aside, remove newer ones, and go back to where it began."""
         disk = self._disk
-        self._close()  # before its file goes: a job may be writing its pages
+        self._close()  # before the removal: a job may be writing its pages
         self._full = [file for file in self._full if file not in lost]
         first = bad.header.begin_offset if bad.header.next_cell > 1 else self.position
         start = segments.all[0].start if segments.all else 0
         self.position = segments.border_at_or_below(max(min(first, self.position), start))
-        self._ahead = 0  # until it is counted: an error of the disk here must cost no key
+        self._ahead = 0  # until it is counted: a disk error here must lose no key
         for file in reversed(lost):
             self._unseal(file.name)
             self._unflushed.files.discard(file.path)
@@ -217,15 +219,15 @@ class KeyIndex:
                 disk.remove(f"twinlog/{name}", "key-index.aside.remove")
             self._unflushed.directories.add("twinlog")
         self._unflushed.directories.add(DIRECTORY)
-        self.notes.append(f"{why}; set aside, the index is built again from {self.position} on")
+        self.notes.append(f"{why}; set aside, the index is rebuilt from {self.position} on")
         try:
             self._reopen()
-            self._ahead = self._entered_behind(self.position)
+            self._ahead = self._entered_after(self.position)
         except CorruptionError as error:
             self._give_up_one(error, segments)
 
     def _give_up_one(self, error: CorruptionError, segments: Segments) -> None:
-        """Give up the file that an error names; raise it when it is none of ours."""
+        """Give up the file that an error names; raises the error if it names no index file."""
         path = str(error.facts.get("file", ""))
         name = next((file.name for file in self.files if file.path == path), None)
         if name is None:
@@ -238,22 +240,22 @@ class KeyIndex:
         self._current = None
 
     def _reopen(self) -> None:
-        """Make the last full file the one that grows; it may have room after a cut."""
+        """Make the last full file the growing one; after a cut it may have room."""
         if self._full:
             self._unseal(self._full[-1].name)
             self._current, _ = KeyFile.load(self._disk, self._full[-1], thorough=False)
             self._full.pop()
 
     def _unseal(self, name: str) -> None:
-        """Forget the check sums of a file that is no full one any more, or another one."""
+        """Forget the checksums of a file that is no longer full, or was replaced."""
         if self._flying is not None:
             self._flying.broken.add(name)  # a job may be about to write them
         break_seal(self._disk, name)
         self.seals.forget(name)
         self._unsealed = [file for file in self._unsealed if file.name != name]
 
-    def _entered_behind(self, border: int) -> int:
-        """Return how many cells there are of records at or after a log offset."""
+    def _entered_after(self, border: int) -> int:
+        """Return the number of cells of records at or after log offset ``border``."""
         count = 0
         for file in reversed(self.files):
             end = file.header.next_cell
@@ -268,7 +270,7 @@ class KeyIndex:
         return count
 
     def give_up(self, name: str, why: str, segments: Segments) -> None:
-        """A reader found the file ``name`` damaged: set it aside and build again from there."""
+        """Set the file ``name`` aside, which a reader found damaged, and rebuild from there."""
         files = self.files
         number = next((at for at, file in enumerate(files) if file.name == name), None)
         if number is None:
@@ -284,12 +286,12 @@ class KeyIndex:
         Args:
             segments: The log.
             limit: Confirm offset.
-            max_bytes: How much to look at.
-            wall_ms: Names a new file; at 0 the store time of its first record does.
+            max_bytes: How much log to scan.
+            wall_ms: Names a new file; with 0 the store time of its first record does.
 
         Raises:
-            DiskError: Nothing below `position` is in doubt; call again later.
-            CorruptionError: The log does not hold together.
+            DiskError: Everything below `position` is still entered; call again later.
+            CorruptionError: The log is inconsistent.
         """
         if segments.all and self.position < segments.all[0].start:
             self.position, self._ahead = segments.all[0].start, 0
@@ -304,7 +306,7 @@ class KeyIndex:
         return end < limit
 
     def catch_up(self, segments: Segments, limit: int, wall_ms: int) -> bool:
-        """Enter what waits up to ``limit``; False when that is more than `CATCH_UP_MAX`."""
+        """Enter all keys up to ``limit``; False if that is more log than `CATCH_UP_MAX`."""
         if limit - self.position > CATCH_UP_MAX:
             return False
         while self.step(segments, limit, CATCH_UP_MAX, wall_ms):
@@ -315,7 +317,7 @@ class KeyIndex:
         """Enter keys (`scan_keys`) beyond all that is entered, of a log without a batch index.
 
         Raises:
-            DiskError: Some may be entered; the index is to be built from its beginning.
+            DiskError: Some keys may be entered; rebuild the index from its beginning.
         """
         self._ahead = 0
         self._enter(keys, wall_ms)
@@ -332,17 +334,18 @@ class KeyIndex:
             self._unflushed.files.add(self._current.mark.path)
 
     def _roll(self, stamp: int) -> None:
-        """Begin a new file; what was only in memory of the one before is written."""
+        """Begin a new file, after writing what the file before held only in memory."""
         before = self._current
         name, first = index_file_name(stamp), NO_KEYS
         if before is not None:
+            # The clock may go back or not have moved; the order of files is the order of names.
             name = max(name, f"{int(before.mark.name) + 1:017d}")
             first = before.mark.header.following()
             before.write_header("key-index.roll")
             self._unflushed.files.add(before.mark.path)
             pages = before.take_dirty()
             if self._flying is not None and self._flying.current is before:
-                # a search reads them from the file from now on, before the job has run
+                # searches now read them from the file, maybe before the job has written them
                 pages = bytes(a | b for a, b in zip(pages, self._flying.pages, strict=True))
             try:
                 before.write_pages(pages, "key-index.roll")
@@ -351,7 +354,7 @@ class KeyIndex:
                 raise
         settings = self._settings
         mark = FileMark(name, settings.index_slots, settings.index_cells, first)
-        self._disk.make_dir(DIRECTORY, "key-index.make-dir")  # somebody may have removed it
+        self._disk.make_dir(DIRECTORY, "key-index.make-dir")  # may have been removed by hand
         made = KeyFile.create(self._disk, mark)
         self._unflushed.directories.add(DIRECTORY)
         if before is not None:
@@ -361,9 +364,10 @@ class KeyIndex:
         self._current = made
 
     def leave(self, log_start: int) -> list[FileMark]:
-        """Forget full files whose records all lie before the start of the log; returns them.
+        """Forget full files whose records are all below the start of the log; returns them.
 
-        The files stay until a snapshot without them is durable: its mark would miss them.
+        The caller removes the files after a snapshot without them is durable: the mark of an older
+        snapshot names them.
         """
         gone = [file for file in self._full if file.header.end_offset < log_start]
         self._full = self._full[len(gone) :]
@@ -374,20 +378,21 @@ class KeyIndex:
     def cut(self, end: int, segments: Segments, stamp_at: Callable[[int], int]) -> None:
         """Remove every entry of a record at or after ``end``, the log's new end.
 
-        A file that is damaged is set aside, as at a start, and the cut goes on before it.
+        A damaged file is set aside, as at a start, and the cut continues with the older ones.
 
         Args:
             end: A batch border.
             segments: The log, which ends there.
             stamp_at: Store timestamp of the record at a log offset below it.
         """
+        # Nothing at or after `end` is entered.
         if self.position < end and not self._ahead:
             return
         while True:
             try:
                 self._cut_files(end, stamp_at)
                 self.position = min(self.position, end)
-                self._ahead = self._entered_behind(self.position)
+                self._ahead = self._entered_after(self.position)
             except CorruptionError as error:
                 self._give_up_one(error, segments)
             else:
@@ -396,7 +401,7 @@ class KeyIndex:
     def _cut_files(self, end: int, stamp_at: Callable[[int], int]) -> None:
         while self._current is not None and not self._current.cut(end, stamp_at):
             path = self._current.mark.path
-            self._current.closed = True  # before its file goes: a job may be writing its pages
+            self._current.closed = True  # before the removal: a job may be writing its pages
             self._disk.remove(path, "key-index.cut.remove")
             self._unflushed.files.discard(path)
             self._unflushed.directories.add(DIRECTORY)
@@ -408,9 +413,9 @@ class KeyIndex:
     # -- the disk
 
     def flush(self) -> Flush:
-        """Return what has to be written so that the present mark is durable.
+        """Return the writes that make the present mark durable.
 
-        The header is written here and not by the job: a file may be full before the job runs.
+        The header is written here and not by the job: the file may be full before the job runs.
 
         Raises:
             DiskError: Nothing has changed.
@@ -425,10 +430,10 @@ class KeyIndex:
         return self._flying
 
     def flushed(self, flush: Flush, *, done: bool) -> None:
-        """Take a flush back, done or not."""
+        """Finish a flush, successful or not."""
         self._flying = None
         for file in flush.full:
-            if file.name in flush.broken:  # it may have grown while its check sums were taken
+            if file.name in flush.broken:  # it may have grown while its checksums were computed
                 break_seal(self._disk, file.name)
                 self.seals.forget(file.name)
         if done:

@@ -1,15 +1,15 @@
-"""Searching the key index: RocketMQ's walk, and proof that a record really has the key.
+"""Searching the key index: RocketMQ's walk, and a check that each record really has the key.
 
-A query goes over files from the newest to the oldest and in each along the chain of one slot, so
-hits come newest first. A cell is only a hint: it knows the key's hash, and its time in seconds; so
-every hit is looked up in the log, where topic, key and store time are compared. The first cell of a
-file tells no time at all (a quirk of RocketMQ's).
+A query visits files from the newest to the oldest, and in each the chain of one slot, so hits come
+newest first. A cell is only a hint: it holds the key's hash and a time in seconds; so every hit is
+looked up in the log, where topic, key and store time are compared. The first cell of a file holds
+no time (a quirk of RocketMQ).
 
-`Lookup` is made by the store's owner, which is the only one to look at the table of the file that
-grows; its `Lookup.run` reads cells and records and may do so in a worker thread.
+`Lookup` is made by the store's owner, because only the owner may read the slot table of the growing
+file; `Lookup.run` reads cells and records and may run in a worker thread.
 
-Limits: ``most`` and ``max_bytes`` of records, behind which the query may be asked again below the
-last record it found (``before``); `LOOKS_MAX` cells, or `Lookup.stop`, which end it for good.
+Limits: ``most`` records and ``max_bytes``, after which the query can be continued below the last
+record it found (``before``); `LOOKS_MAX` cells, or `Lookup.stop`, which end it for good.
 
 Units: ms since 1970, log offsets in bytes. Not here: building (`storage.key_index.index`).
 
@@ -39,7 +39,7 @@ RESULTS_DEFAULT = 32
 RESULTS_MAX = 64
 """RocketMQ's ``maxMsgsNumBatch``."""
 LOOKS_MAX = 100_000
-"""Cells that one query looks at: some tenths of a second."""
+"""Cells that one query reads: some tenths of a second."""
 TIME_MAX = (1 << 63) - 1
 _SECOND = 1000
 _HIT = struct.Struct(">iq")
@@ -47,17 +47,17 @@ _HIT = struct.Struct(">iq")
 
 @dataclass(frozen=True, slots=True)
 class KeyQuery:
-    """What is asked for.
+    """A query by key.
 
     Attributes:
         topic: Topic name.
         key: One word of ``KEYS``, or the ``UNIQ_KEY``.
-        most: So many records at most.
+        most: Number of records at most.
         begin: Stored at or after, ms.
         end: Stored at or before, ms.
         before: Only records that begin below this log offset.
-        unique: Only ``UNIQ_KEY`` counts.
-        max_bytes: Bytes of records, unless the first alone is larger.
+        unique: Match ``UNIQ_KEY`` only.
+        max_bytes: Bytes of records at most, unless the first one alone is larger.
     """
 
     topic: str
@@ -72,13 +72,13 @@ class KeyQuery:
 
 @dataclass(slots=True)
 class Found:
-    """What a query found.
+    """The result of a query.
 
     Attributes:
         slices: Records as they are stored, newest first.
-        more: It ended because of ``most`` or ``max_bytes``: ask again below the last record.
-        complete: It did not end because of `LOOKS_MAX`, nor was it stopped.
-        looks: Cells that were looked at.
+        more: It ended at ``most`` or ``max_bytes``: continue below the last record.
+        complete: It neither ended at `LOOKS_MAX` nor was it stopped.
+        looks: Cells that were read.
     """
 
     slices: list[memoryview] = field(default_factory=list[memoryview])
@@ -88,7 +88,7 @@ class Found:
 
 
 class _Ended(Exception):
-    """The query ends before its chain: too many cells, or nobody waits for the answer."""
+    """The query stops within a chain: too many cells, or the client no longer waits."""
 
 
 def _never() -> bool:
@@ -96,12 +96,12 @@ def _never() -> bool:
 
 
 class Lookup:
-    """One query under way.
+    """A running query.
 
     Args:
-        disk: Where the index lies.
+        disk: The data directory.
         segments: The log.
-        query: What is asked for.
+        query: The query.
         confirm: Confirm offset.
     """
 
@@ -117,22 +117,22 @@ class Lookup:
         self._reading = ""
         self.found = Found()
         self.stop: Callable[[], bool] = _never
-        """Asked before each cell, in the thread that runs: whether nobody waits any more."""
+        """Called before each cell, in the thread of `run`: true once the client no longer waits."""
         self.generation = 0
-        """The store's, when the search began: a cut raises it."""
+        """The store's generation when the search began: a cut raises it."""
         self.at = TIME_MAX
-        """Log offset of the record that was looked at last: what follows says nothing of the log
-        once that has left."""
+        """Log offset of the record that was read last: if retention has deleted it meanwhile, an
+        error says nothing about the log."""
         self.bad_file = ""
-        """Name of an index file that did not hold together, after `run` raised."""
+        """Name of the inconsistent index file, after `run` raised."""
 
     def over(
         self, files: Sequence[FileMark], current: KeyFile | None, seals: Seals | None = None
     ) -> Lookup:
-        """Choose the files, newest first; to be called by the store's owner.
+        """Choose the files, newest first; must be called by the store's owner.
 
-        What is read of full files is compared with their check sums, if ``seals`` has any.
-        The newest cell is taken now, so cells that are written later are no part of the answer.
+        Full files are checked against ``seals``, where these have checksums. The newest cell is
+        read now, so cells that are written later are not part of the answer.
         """
         begin, end = self.query.begin, self.query.end
         self._seals, self._grows = seals, current.mark.name if current is not None else ""
@@ -149,12 +149,12 @@ class Lookup:
         return self
 
     def run(self) -> Found:
-        """Walk and prove; may run in a worker thread.
+        """Walk the chains and check the records; may run in a worker thread.
 
         Raises:
             CorruptionError: A file of the index (`bad_file`), or the log, is damaged.
             DiskError: A file could not be read.
-            IndexError: A file of the log left meanwhile.
+            IndexError: Retention deleted a file of the log meanwhile.
         """
         try:
             self._walk()
@@ -214,6 +214,8 @@ class Lookup:
         try:
             for at, cell in walk(mark.slots, header, slot, number, partial(self._cell, mark)):
                 earliest = header.begin_timestamp + cell.seconds * _SECOND
+                # Cells of a chain are in order of time, newest first; cell 1 holds no time. A
+                # cell's seconds are rounded down, hence the second added.
                 if at > 1 and earliest + _SECOND <= self.query.begin:
                     return
                 if cell.hashed == self._hash and (at == 1 or earliest <= self.query.end):
@@ -231,11 +233,13 @@ class Lookup:
         return read_cells(self._disk, mark, number, number + 1)
 
     def _proven(self, offset: int) -> memoryview | None:
-        """Return the record at ``offset`` if it is what is asked for."""
+        """Return the record at ``offset`` if it matches the query."""
         segments, query = self._segments, self.query
         if not segments.all or offset < segments.all[0].start:
-            return None  # dropped meanwhile
+            return None  # deleted by retention meanwhile
         index = segments.at(offset).index
+        # The log itself is checked before it may contradict the index: damage of either is named as
+        # such.
         segments.prove(offset, offset + 1)
         entry = index.entry(index.find(offset))
         view = segments.view(entry.start, entry.end)
@@ -244,6 +248,7 @@ class Lookup:
         at = keys.find(hit)
         while at % 20 and at >= 0:
             at = keys.find(hit, at + 1)
+        # Every cell was made of a record with this hash; if none begins there, the cell is damaged.
         if at < 0:
             raise CorruptionError(
                 f"index/{self._reading}: no record with such a key begins at {offset}",

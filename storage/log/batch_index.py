@@ -5,10 +5,10 @@ exists when its entry exists; the entry is written after the batch's bytes are i
 
 Invariants: entry 0 starts at the file's start, entry n + 1 starts where n ends, beyond the last
 entry there are only zeros. The file grows in steps (48 KiB for large log files), so that most
-appends allocate nothing and the length is rarely part of what a flush has to make durable.
+appends allocate nothing and a flush rarely has to make a new length durable.
 
-The entries of a file that grows, or is hardly full, are held in memory as they lie on the disk, 48
-bytes each; no object per batch. Lookups are by halving, with the last answer as the first guess.
+The entries of the newest files are held in memory as they are on the disk, 48 bytes each, without
+an object per batch. Lookups use binary search, with the last answer as the first guess.
 
 Not here: which entries are believed after a crash (`storage.recovery.log_end`), CRCs of log bytes,
 the indexes of older files (`storage.log.sealed_index`).
@@ -31,12 +31,12 @@ GROWTH_MAX = 1024 * ENTRY_SIZE
 GROWTH_MIN = 64 * ENTRY_SIZE
 _START = struct.Struct(">QI")
 _CHAIN = 24
-"""Start, length, count, epoch and crc: what two nodes must have in common."""
+"""Start, length, count, epoch and CRC: the part of an entry that is equal on all nodes (R9)."""
 _FEW = 16 * ENTRY_SIZE
 _MANY = 1024 * ENTRY_SIZE
-"""Entries that go into a chain at once: they and what nodes share of them stay in the cache."""
+"""Entries added to a chain at once: they and their shared parts fit into the CPU cache."""
 CATCH_UP = _MANY
-"""An append takes so many bytes of older entries into the chain that are not in it yet."""
+"""Bytes of older entries that each append adds to a chain that lags."""
 
 
 def growth_for(segment_size: int) -> int:
@@ -64,7 +64,7 @@ def damaged_entry(path: str, number: int) -> CorruptionError:
 def shared_crc(raw: bytes | bytearray, first: int, last: int, crc: int) -> int:
     """Return crc32c, on from ``crc``, over what nodes share of the entries in ``first..last``.
 
-    ``first`` and ``last`` are places in ``raw``, bytes.
+    ``first`` and ``last`` are byte positions in ``raw``.
     """
     if last - first <= _FEW:
         parts = [raw[at : at + _CHAIN] for at in range(first, last, ENTRY_SIZE)]
@@ -72,7 +72,7 @@ def shared_crc(raw: bytes | bytearray, first: int, last: int, crc: int) -> int:
     for at in range(first, last, _MANY):
         rows = raw[at : min(at + _MANY, last)]
         shared = bytearray(len(rows) // ENTRY_SIZE * _CHAIN)
-        for place in range(_CHAIN):  # column by column: an eighth of a slice for each entry
+        for place in range(_CHAIN):  # column by column: far fewer slices than entries
             shared[place::_CHAIN] = rows[place::ENTRY_SIZE]
         crc = crc32c(shared, crc)
     return crc
@@ -82,12 +82,12 @@ class BatchIndex:
     """Entries of one log file.
 
     Args:
-        disk: Where it lies.
+        disk: The data directory.
         start: Log offset of the log file's first byte.
         entries: Entries that are known to be there, packed.
-        growth: Bytes by which the file grows.
+        growth: Bytes by which the file is extended.
         size: Length of the file on the disk, bytes.
-        path: Its path, when it is not yet its own.
+        path: Its path, while it has a temporary one.
     """
 
     def __init__(
@@ -124,7 +124,7 @@ class BatchIndex:
         return int(start + length)
 
     def create(self, op: str) -> None:
-        """Make the file, all zeros; replaces one that is there."""
+        """Create the file, all zeros; replaces an existing one."""
         if self._disk.exists(self.path):
             self._disk.remove(self.path, op + ".remove")
         self._disk.create_sparse(self.path, self._growth, op)
@@ -135,14 +135,16 @@ class BatchIndex:
         """Write entries at the end; they exist when this returns.
 
         Raises:
-            DiskError: None of them exists. What was written of them lies after the last entry;
-                the next append, which may be shorter, overwrites all of it.
+            DiskError: None of them exists. Bytes that were written of them are after the last
+                entry; the next append, which may be shorter, overwrites all of them.
         """
         at = len(self._raw)
         if at + len(packed) > self._size:
             more = len(packed) + -len(packed) % self._growth
             self._disk.write_at(self.path, self._size, bytes(more), op + ".grow")
             self._size += more
+        # R8: leftovers of a longer failed append must not survive after this entry; recovery would
+        # read them as entries.
         stale = max(self._stale - at - len(packed), 0)
         self._stale = at + len(packed) + stale
         self._disk.write_at(self.path, at, packed + bytes(stale) if stale else packed, op)
@@ -150,11 +152,11 @@ class BatchIndex:
         self._raw += packed
         if self._chained == at:
             self._chain_on(len(self._raw))
-        else:  # after a cut: a little with each append
+        else:  # after a cut: catch up a little with each append
             self._chain_on(min(self._chained + CATCH_UP, len(self._raw)))
 
     def take_back(self, op: str) -> None:
-        """Zero what a failed `append` may have written."""
+        """Zero the bytes that a failed `append` may have written."""
         self._zero_from(len(self._raw), op)
 
     def _zero_from(self, at: int, op: str) -> None:
@@ -197,7 +199,7 @@ class BatchIndex:
         """Return the number of the batch that holds ``offset``; `count` when none does."""
         count = self.count
         guess = self._guess
-        for at in (count - 1, guess, guess + 1):  # what was just written, or what comes next
+        for at in (count - 1, guess, guess + 1):  # the newest, the last answer, or the next
             if 0 <= at < count:
                 start, end = self.span(at)
                 if start <= offset < end:
@@ -239,9 +241,10 @@ class BatchIndex:
         return self._chain_crc
 
     def _chain_on(self, last: int) -> None:
-        """Take the entries up to byte ``last`` into the chain from the file's start.
+        """Extend the chain from the file's start to the entries up to byte ``last``.
 
-        A file change wants it over the whole file: with each append a little, not all at once then.
+        A file change needs the chain over the whole file: it is computed a little with each append,
+        not all at once.
         """
         raw = self._raw
         if last - self._chained == ENTRY_SIZE:

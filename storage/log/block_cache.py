@@ -1,11 +1,11 @@
-"""What was read last of files that are too many to be kept in memory: whole blocks, by file.
+"""A cache of the blocks of old batch indexes that were read last.
 
-Any thread may ask and keep; the lock is held to find or count a block, never across a read. What is
-kept never changes: whoever holds a block goes on with it after it went out of the cache. A file
-gets a place of its own (`Blocks.place`) each time it is opened, so a block of a file that was cut
-or removed is never taken for one of a file that got its name.
+Any thread may use it; the lock is held to find or count a block, never across a read. Blocks are
+immutable, so a caller may go on using one after its eviction. A file gets a new number
+(`Blocks.place`) each time it is opened, so a block of a file that was cut or removed is never taken
+for one of a later file of the same name.
 
-Units: blocks. Not here: reading, and what a block holds (`storage.log.sealed_index`).
+Units: blocks. Not here: reading blocks, and their content (`storage.log.sealed_index`).
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from itertools import count
 BLOCK_ENTRIES = 1024
 """Batch entries of a block: 48 KiB, one read of a disk."""
 BLOCKS_KEPT = 256
-"""Blocks that are kept of all files of a store together: 12 MiB."""
+"""Blocks that are kept for all files of a store together: 12 MiB."""
 
 
 class Blocks:
-    """The blocks that were used last.
+    """A cache with least-recently-used eviction.
 
     Args:
-        most: So many are kept; the one that was used longest ago goes first.
+        most: How many blocks are kept.
         entries: Batch entries of a block.
     """
 
@@ -40,11 +40,11 @@ class Blocks:
         return len(self._kept)
 
     def place(self) -> int:
-        """Return what names one opening of a file from now on."""
+        """Return a new number, which identifies one opening of a file."""
         return next(self._places)
 
     def get(self, place: int, number: int) -> bytes | None:
-        """Return a block that is kept; None for another."""
+        """Return a block; None if it is not in the cache."""
         key = place, number
         with self._guard:
             found = self._kept.get(key)
@@ -53,7 +53,7 @@ class Blocks:
             return found
 
     def keep(self, place: int, number: int, block: bytes) -> None:
-        """Keep a block; others may go for it."""
+        """Add a block; may evict others."""
         with self._guard:
             self._kept[place, number] = block
             while len(self._kept) > self._most:

@@ -1,13 +1,13 @@
 """The commit log: one append-only sequence of batches for all topics, in files of one size.
 
 Writing to the file is always the same three steps: bytes are placed beyond the end (`window`), then
-the entries of whole batches are written (`add`), then the end moves. Between the first and the last
-nothing exists; after a failure `wipe` zeroes what was placed, for beyond the end there are only
-zeros.
+the entries of whole batches are written (`add`), then the end moves. Until the third step the batch
+does not exist (R5); after a failure `wipe` zeroes the placed bytes, because beyond the end there
+must be only zeros (R8).
 
 A buffering master puts whole batches into a memory pool first (`place`, `enter`); `commit` takes
-the three steps for all of them. Until then they lie between the end and the `tail`, and nobody but
-the appender knows them. Where the pool has no place for a batch, it is emptied and the batch goes
+the three steps for all of them. Until then they are between the end and the `tail`, and only the
+appender knows them. If a batch does not fit into the pool, the pool is committed and the batch goes
 straight into the file.
 
 Positions are log offsets in bytes and batch borders; see the page in `storage`. ``flushed`` covers
@@ -50,17 +50,18 @@ from twinlog.kernels import crc32c
 
 PAGE = 4096
 AHEAD_MARGIN = 128 * 1024 * 1024
-"""From so far before its end on, and from the middle on, a file has the next one made ahead: it
-must be there in time though the disk is busy with a flush. A writer fills that in a second."""
+"""The next file is made ahead once less than this is left of the present one, or half of it is
+filled: it must be ready in time even while the disk is busy with a flush. A writer fills this in
+about a second."""
 AHEAD_FROM = 1024 * 1024
-"""But not before so much of it is filled."""
+"""But not before this much of the present file is filled."""
 
 
 class CommitLog:
     """The log of one store.
 
     Args:
-        disk: Where it lies.
+        disk: The data directory.
         settings: Sizes.
         segments: What recovery found.
         history: Epochs of the bytes below ``end``.
@@ -90,7 +91,7 @@ class CommitLog:
         self._pool: Pool | None = None
         self._buffering = self._direct = False
         self.unlocked = 0
-        """Bytes that should be locked in memory and may not be."""
+        """Bytes that should be locked in memory, for which the system refused the lock."""
         if segments.last is not None:
             segments.last.mapping.expect_writes(settings.huge_pages)
         if settings.flush == "async-buffered":
@@ -144,7 +145,7 @@ class CommitLog:
         """Write the entries of batches whose bytes are in place; they exist when this returns.
 
         Raises:
-            DiskError: None of them exists and their bytes are zeros again.
+            DiskError: None of them exists, and their bytes are zeros again.
         """
         if not entries:
             return
@@ -166,8 +167,8 @@ class CommitLog:
     def place_alone(self, length: int, spare: int) -> memoryview | None:
         """Return ``length`` writable bytes at the end for a batch that goes straight to the file.
 
-        None where ``spare`` bytes more would not fit, where a file has just begun, for an epoch
-        record comes first, and past a memory pool.
+        None if ``spare`` more bytes would not fit, if the file has no batch yet (an epoch record
+        must come first), or if batches go through the memory pool.
         """
         files = self.segments.all
         if self._buffering or not files:
@@ -181,9 +182,10 @@ class CommitLog:
         return last.mapping.buffer[at : at + length]
 
     def reach(self) -> int:
-        """Return how far batches may go straight into the file at the end: its end, or ours.
+        """Return the log offset up to which batches may be placed straight in the last file.
 
-        Ours as in `has_room`: where a file has just begun, past a memory pool.
+        The end of the log, so none, if the file has no batch yet or batches go through the memory
+        pool.
         """
         files = self.segments.all
         if self._buffering or not files or not files[-1].index.count:
@@ -193,7 +195,7 @@ class CommitLog:
     def add_one(self, packed: bytes, length: int, op: str, *, lone: bool = True) -> None:
         """Write the packed entry of a batch of ``length`` bytes that is in place, as `add` does.
 
-        Without ``lone`` it is not one that a slave may be sent without its entry's fields.
+        Without ``lone`` the packed entry is not kept: slaves must get it with decoded fields.
         """
         segments = self.segments
         segments.newest, segments.packed = (), b""
@@ -220,11 +222,11 @@ class CommitLog:
 
     @property
     def tail(self) -> int:
-        """Where the next batch begins: beyond the end by what is only in memory."""
+        """Where the next batch begins: the end plus the bytes in the memory pool."""
         return self.end + (self._pool.length if self._pool is not None else 0)
 
     def buffer(self, wanted: bool) -> None:
-        """Drop what is only in memory; from now on batches go through the pool, or do not."""
+        """Drop the pool's content; from now on batches go through it if ``wanted``."""
         if self._pool is not None:
             self._pool.clear()
         self._buffering, self._direct = wanted and self._pool is not None, False
@@ -249,13 +251,13 @@ class CommitLog:
         self._direct = True
 
     def place(self, at: int, length: int) -> memoryview:
-        """Return ``length`` writable bytes at ``at`` of a batch that is being made."""
+        """Return ``length`` writable bytes at ``at`` for a batch under construction."""
         if self._buffering and not self._direct and self._pool is not None:
             return self._pool.part(at - self.end, length)
         return self.window(at, length)
 
     def enter(self, entries: Sequence[BatchEntry], op: str) -> None:
-        """Take batches that were placed: into the pool, or as `add` does."""
+        """Complete placed batches: in the pool, or in the file as `add` does."""
         if self._buffering and not self._direct and self._pool is not None:
             self._pool.enter(entries)
             return
@@ -263,7 +265,7 @@ class CommitLog:
         self.add(entries, op)
 
     def commit(self, op: str) -> None:
-        """Move what is in the pool into the file: bytes, then entries, then the end.
+        """Move the pool's batches into the file: bytes, then entries, then the end.
 
         Raises:
             DiskError: All of it is still in the pool, and nothing of it in the file.
@@ -272,14 +274,16 @@ class CommitLog:
         if pool is None or not pool.length:
             return
         self.window(self.end, pool.length)[:] = pool.part(0, pool.length)
+        # The flushed offset of the commit, not of the append: recovery trusts it as F (R7), and a
+        # newer value lets it tell damage from a torn tail.
         self.add([replace(entry, flushed=self.flushed) for entry in pool.entries], op)
         pool.clear()
 
     def fill_up(self, epoch: int, op: str) -> None:
-        """End the file with a blank that reaches to its end, and write the entry of that.
+        """Fill the file up with a blank record, and write its entry.
 
         Raises:
-            DiskError: There is none.
+            DiskError: The entry was not written; its bytes are zeros again.
         """
         at, length = self.end, self.room
         head = BLANK.pack(length, MAGIC_BLANK)
@@ -311,7 +315,7 @@ class CommitLog:
     # -- the file ahead
 
     def ahead_start(self) -> int | None:
-        """Return where a file should be made ahead; None when it is early, or the disk is tight."""
+        """Return where the file to make ahead starts; None if it is too early or space is short."""
         last, size = self.segments.last, self._settings.segment_size
         early = min(size // 2, max(AHEAD_FROM, size - AHEAD_MARGIN))
         if last is None or self._ahead is not None or self.end - last.start <= early:
@@ -327,7 +331,7 @@ class CommitLog:
         return made
 
     def full_work(self) -> Callable[[], None]:
-        """Return what is to be done about files that are full now, for a worker thread."""
+        """Return the work on files that have become full, to run in a worker thread."""
         full, self._full = self._full, []
 
         def work() -> None:
@@ -339,11 +343,11 @@ class CommitLog:
         return work
 
     def page_work(self) -> Callable[[], None] | None:
-        """Return what is to be done about pages, for a worker thread; None when nothing is due.
+        """Return the page advice that is due, to run in a worker thread; None if none is.
 
-        Old pages go before new ones are asked for. What is handed out counts as done. Files that
-        are full by themselves are reason enough only if they are locked: the next file begun means
-        work for the appends around it already, and no thread need get in their way.
+        Old pages are released before new ones are populated. Work that is returned counts as done.
+        Full files alone make it due only if they are locked: around a file change the appends have
+        enough to do, and a thread would compete with them.
         """
         due = self._paging.due(self.end, self.flushed)
         if due is None and not (self._full and self._settings.lock_memory):
@@ -362,7 +366,7 @@ class CommitLog:
         return work
 
     def _place(self, part: Range | None) -> tuple[Mapping, int, int] | None:
-        """Return the file of a range and the range within it; None when the log has it no more."""
+        """Return the file of a range and the range within it; None if the log no longer has it."""
         if part is None or not self.start <= part[0] < part[1]:
             return None
         last = self.segments.last
@@ -377,10 +381,10 @@ class CommitLog:
             self.unlocked += end - start
 
     def take_ahead(self, made: Segment, op: str) -> None:
-        """Keep a file that `make_ahead` made; it goes when the log has gone another way.
+        """Keep a file that `make_ahead` made; it is removed if the log no longer needs it.
 
         Raises:
-            DiskFull: It could not be given its names and has gone, too.
+            DiskFull: It could not be renamed and was removed, too.
         """
         last = self.segments.last
         if last is None or made.start != last.end or self._ahead is not None:
@@ -414,13 +418,13 @@ class CommitLog:
     ) -> None:
         """Make bytes and entries below ``end`` durable; runs in a worker thread.
 
-        Old files first, then the directories of files that are new. Once a cut has ``overtaken``
-        it, files that are gone need no flush.
+        Old files first, then the directories of new files (R6). Once ``overtaken`` by a cut, files
+        that are gone need no flush.
         """
         try:
             for segment in segments:
                 if segment.end <= self.flushed:
-                    continue  # another flush was faster, and retention may have removed the file
+                    continue  # flushed by another job; retention may have removed the file
                 segment.flush(max(self.flushed, segment.start), min(end, segment.end), op)
         except DiskError as error:
             if error.errno in (errno.ENOENT, errno.EBADF) and overtaken():
@@ -430,18 +434,19 @@ class CommitLog:
             flush_names(self._disk, op)
 
     def flushed_to(self, end: int, segments: Sequence[Segment]) -> None:
-        """Take note of a `flush_to` that returned."""
+        """Record a completed `flush_to`."""
         for segment in segments:
             segment.names_durable = True
+        # A cut may have lowered the end while the flush ran.
         self.flushed = max(self.flushed, min(end, self.end))
         self.segments.seal(self._disk, self.flushed)
 
     # -- the front
 
     def leave(self, to: int) -> list[Segment]:
-        """Let the files below ``to`` leave: the log starts there from now on.
+        """Drop the files below ``to`` from the log, which starts there from now on.
 
-        Their bytes stay in memory for as long as a reader holds them. Whoever removes the files
+        Their bytes stay in memory as long as a reader holds them. The caller removes the files and
         closes their mappings.
         """
         gone = [one for one in self.segments.all if one.end <= to]
@@ -453,16 +458,16 @@ class CommitLog:
     # -- cutting, in memory
 
     def hold(self, end: int) -> None:
-        """Have the batch index of the file that a cut to ``end`` leaves last in memory.
+        """Load the batch index of the file that will be the last one after a cut to ``end``.
 
-        Before its files change, in the job that does it. Raises as `SealedIndex.whole`.
+        Called in the cut's job, before files change. Raises as `SealedIndex.whole`.
         """
         kept = [one for one in self.segments.all if one.start < end]
         if kept:
             kept[-1].hold()
 
     def begin_at(self, offset: int) -> None:
-        """Let the log, which is empty, begin and end at ``offset``, a border of files."""
+        """Let the empty log begin and end at ``offset``, a file border."""
         assert not self.segments.all
         self.end = self.flushed = self._placed = offset
         self.timestamp = 0
@@ -470,7 +475,7 @@ class CommitLog:
         self.segments.proven_from = offset
 
     def cut(self, end: int) -> None:
-        """Forget everything from ``end`` on, after `hold`; a cut changes the files."""
+        """Forget everything from ``end`` on, after `hold`; the cut's job has changed the files."""
         self.buffer(False)
         for one in self.segments.all:
             if one.start >= end:
@@ -484,4 +489,5 @@ class CommitLog:
         self._placed = end
         self._paging.cut(end)
         self.flushed = min(self.flushed, end)
+        # Batches below were proven or written by this process; those after the cut will be written.
         self.segments.proven_from = min(self.segments.proven_from, end)

@@ -4,16 +4,16 @@ The first record of each epoch, and the first record of every log file, is a rec
 ``rmq_sys_TWINLOG_EPOCH``, a batch of its own (kind 3). When the file has no room for the record of
 a new epoch, the filler that ends the file is the new master's and so of the new epoch: it opens the
 epoch at its own start, and the record at the head of the next file repeats that. (A filler of the
-old epoch would be a second history of an epoch that belongs to another master.)
+old epoch would extend the history of an epoch that belongs to another master.)
 
-At the head of a file it repeats epoch and start of the epoch that goes on, so that each file tells
-its epoch after retention. The epoch of a byte is that of the last epoch record before it;
+At the head of a file it repeats epoch and start of the current epoch, so that the epoch of each
+file is known after retention. The epoch of a byte is that of the last epoch record before it;
 ``epochFileCheckpoint`` is written for RocketMQ and never read.
 
 Invariants of a history: epochs rise strictly, starts rise, the oldest entry keeps its original
-start even when the file that held it is gone.
+start even after the file that held it is deleted.
 
-Not here: which histories belong together (``replication.core.peer_checks``).
+Not here: comparing histories (``replication.core.peer_checks``).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class EpochRecord:
     """Body of an epoch record.
 
     Attributes:
-        epoch: The epoch that begins or goes on.
+        epoch: The epoch that begins or continues.
         start: Log offset of its first record.
         node: Its master.
         session: The master's session.
@@ -51,8 +51,8 @@ class EpochRecord:
         end: End of the log at promotion.
         reason: Why the role changed.
         by: Who changed it.
-        chain: At the head of a file: crc32c over the previous file's entries, which every node that
-            has both must find; 0 elsewhere, and where there is nothing to compare.
+        chain: At the head of a file: crc32c over the previous file's entries, equal on every node
+            that has both files; 0 elsewhere, and if there is nothing to compare.
     """
 
     epoch: int
@@ -70,7 +70,7 @@ class EpochRecord:
 
 _U32, _U64, _PLACE = struct.Struct(">I"), struct.Struct(">Q"), struct.Struct(">qq")
 _CHAIN_WIDE = 1 << 16
-"""From here on msgpack takes five bytes for a number, up to 32 bits."""
+"""From here on msgpack encodes a number, up to 32 bits, in five bytes."""
 
 
 def _short(value: str, most: int) -> str:
@@ -113,9 +113,9 @@ def encode_epoch(
 
 
 class EpochPattern:
-    """The epoch record that each file of an epoch begins with: places, time and chain differ.
+    """A prepared epoch record for file heads: only offsets, time and chain differ.
 
-    To encode one costs ten times as much, in the middle of an append.
+    Encoding one in the middle of an append costs ten times as much.
     """
 
     def __init__(self, value: EpochRecord, store_host: tuple[str, int]) -> None:
@@ -132,7 +132,7 @@ class EpochPattern:
     def fill(
         self, *, log_offset: int, queue_offset: int, store_timestamp: int, chain: int
     ) -> bytes | None:
-        """Return the record; None for a chain that takes fewer bytes than others."""
+        """Return the record; None if the chain needs fewer bytes than the pattern has."""
         if not _CHAIN_WIDE <= chain < 1 << 32:
             return None
         data, (begin, end) = bytearray(self._pattern), self._body
@@ -145,14 +145,14 @@ class EpochPattern:
 
 
 def decode_epoch(data: memoryview | bytes) -> EpochRecord:
-    """Return what an epoch record says.
+    """Return the value of an epoch record.
 
     Raises:
-        CorruptionError: It is no epoch record.
+        CorruptionError: It is not an epoch record.
     """
     found = record.decode(data)
     if found.topic != SYSTEM_TOPIC_EPOCH or found.queue or found.size != len(data):
-        raise CorruptionError("an epoch batch holds something else than one epoch record")
+        raise CorruptionError("an epoch batch holds something other than one epoch record")
     body = unpack(found.body)
     names = ("epoch", "start", "session", "wall", "previous", "confirm", "end", "chain")
     epoch, start, session, wall, previous, confirm, end, chain = (number(body, n) for n in names)
@@ -172,13 +172,13 @@ def decode_epoch(data: memoryview | bytes) -> EpochRecord:
 
 
 def wrong_chain(value: EpochRecord, held: int | None) -> str | None:
-    """Return what is wrong with the file before the one that ``value`` begins; None for nothing.
+    """Return what is wrong with the file before that of ``value``; None if nothing is.
 
-    ``held`` is the chain over that file as this node has it, None where it cannot be compared.
+    ``held`` is this node's chain over that file, None if it cannot be compared.
     """
     if not value.chain or held is None or value.chain == held:
         return None
-    return "the file before it is not the one that its master had"
+    return "the file before it differs from the master's"
 
 
 class EpochHistory:
@@ -199,30 +199,33 @@ class EpochHistory:
 
     def refusal(self, value: EpochRecord, at: int) -> str | None:
         """Return why an epoch record at log offset ``at`` does not continue the history."""
+        # R39: the same epoch with another start would be two histories under one number.
         if value.epoch == self.last and value.epoch:
             return None if value.start == self.last_start else "another start of the same epoch"
         if value.epoch < self.last:
             return "an epoch that is older than the last"
-        if not self.epochs:  # the oldest file we have may begin in the middle of an epoch
+        if not self.epochs:  # the oldest kept file may begin in the middle of an epoch
             return None if value.start <= at else "an epoch that starts after its record"
+        # Only the repeated record at a file's head may start before its place.
         if value.start != at:
             return "a new epoch that does not start at its record"
+        # A gap in the chain of epochs: this log lacks an epoch that the record's master had.
         return None if value.previous == self.last else "an epoch that follows another one"
 
     def add(self, value: EpochRecord) -> bool:
-        """Take an epoch record that `refusal` allows; returns whether the epoch is new."""
+        """Add an epoch record that `refusal` allows; returns whether the epoch is new."""
         if value.epoch == self.last:
             return False
         self.epochs = (*self.epochs, Epoch(value.epoch, value.start))
         return True
 
     def open(self, epoch: int, start: int) -> None:
-        """Take an epoch that begins with a filler; nothing when it goes on."""
+        """Add an epoch that begins with a filler; does nothing if it is the current one."""
         if epoch > self.last:
             self.epochs = (*self.epochs, Epoch(epoch, start))
 
     def adopt(self, start: int) -> None:
-        """Note that the log begins with RocketMQ's bytes, epoch 0; nothing when that is known."""
+        """Note that the log begins with RocketMQ's bytes (epoch 0), unless that is known."""
         if not self.epochs:
             self.epochs = (Epoch(0, start),)
 

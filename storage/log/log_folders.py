@@ -1,23 +1,22 @@
-"""Log files in several folders: a disk that finds each one, and chooses where a new one lies.
+"""Log files in several folders: finds each file, and chooses the folder of a new one.
 
-To everybody above, log files are ``commitlog/{20 digits}`` of the data directory, wherever they
-lie. `MultiFolderDisk` stands between: it passes every call on to the disk below it, with the path
-of the folder that holds the file. Everything but log files is in the data directory.
+The rest of the engine names log files ``commitlog/{20 digits}`` in the data directory, wherever
+they are. `MultiFolderDisk` translates: it passes every call on to the disk below it, with the path
+of the folder that holds the file. All other files are in the data directory.
 
 The layout is RocketMQ's (``storePathCommitLog`` with commas, ``readOnlyCommitLogStorePaths``):
 
 * each folder holds log files under their names, and the log is all of them together;
 * a new file goes to ``folders[n % count]`` of the folders that take new files, sorted by name, n
-  being the file's number (start / size). A folder whose file system is fuller than `FULL`, or that
-  refuses the file for want of room, because it is mounted read-only or because this process may not
-  write there, is passed over and tried again for the next file; when all are that full, they are
-  tried all the same.
+  being the file's number (start / size). A folder is skipped, and tried again for the next file, if
+  its file system is fuller than `FULL`, has no space for the file, is mounted read-only or is not
+  writable for this process; if all are that full, they are tried all the same.
 
-Which folders there are stands in ``twinlog/folders``, one a line, so that tools find the files
-(`twinlog.store.files`), and so that a start notices a folder that is not mounted, or that the
-configuration names no more: it refuses, for without its files the log would look damaged.
+``twinlog/folders`` lists the folders, one per line, so that tools find the files
+(`twinlog.store.files`), and so that a start notices a folder that is not mounted or no longer
+configured. It then refuses to open: without those files the log would look damaged.
 
-Not here: how a file is made (`storage.log.segment`), when the oldest one goes
+Not here: how a file is made (`storage.log.segment`), when the oldest one is deleted
 (`storage.retention.policy`).
 
 Sources: RocketMQ 5.3 (``MultiPathMappedFileQueue``).
@@ -46,9 +45,10 @@ class Folders:
     """The folders of one store's log.
 
     Attributes:
-        more: Besides ``commitlog`` of the data directory: absolute, or relative to it.
-        closed: Those, ``commitlog`` possibly among them, that take no new files.
-        adopted: Log files in folders that are new to the store are its own: RocketMQ made them.
+        more: Folders in addition to ``commitlog`` of the data directory: absolute, or relative to
+        it.
+        closed: Folders, possibly ``commitlog`` too, that take no new files.
+        adopted: Accept log files in folders that are new to the store: RocketMQ wrote them.
     """
 
     more: tuple[str, ...] = ()
@@ -62,7 +62,7 @@ class Folders:
 
 
 def order(folders: Sequence[str], start: int, size: int, full: Callable[[str], bool]) -> list[str]:
-    """Return where the file that starts at ``start`` may lie, the best place first.
+    """Return the folders for the file that starts at ``start``, the best one first.
 
     >>> order(["b", "a"], 3 * 1024, 1024, lambda folder: False)
     ['b', 'a']
@@ -77,11 +77,11 @@ def order(folders: Sequence[str], start: int, size: int, full: Callable[[str], b
 
 
 class MultiFolderDisk:
-    """A data directory whose log files lie in several folders; a `storage.disk.disk.Disk`.
+    """A `storage.disk.disk.Disk` whose log files are in several folders.
 
     Args:
-        disk: The data directory, and whatever else its paths reach.
-        folders: Where log files lie.
+        disk: The data directory; it must also reach absolute paths.
+        folders: The folders of the log.
     """
 
     def __init__(self, disk: Disk, folders: Folders) -> None:
@@ -90,7 +90,7 @@ class MultiFolderDisk:
         self._open = tuple(one for one in folders.all if one not in folders.closed)
         self._held: dict[str, str] = {}
         self._unmade: set[str] = set()
-        """Folders in which this process could not make what it needs; tried again."""
+        """Folders in which this process could not create files; tried again."""
 
     # -- where files lie
 
@@ -102,7 +102,7 @@ class MultiFolderDisk:
         return self._ahead(folder) if path == AHEAD_LOG else folder + path[len(DIRECTORY) :]
 
     def _at(self, path: str) -> str:
-        """Return where a file lies that ``path`` names; in the data directory if it is nowhere."""
+        """Return the real path of the file ``path``; in the data directory if it does not exist."""
         if path != AHEAD_LOG and not path.startswith(_PREFIX):
             return path
         known = self._held.get(path)
@@ -121,7 +121,7 @@ class MultiFolderDisk:
         return total > 0 and 1 - free / total > FULL
 
     def _new(self, path: str, size: int) -> list[str]:
-        """Return where a new log file may lie, the best place first."""
+        """Return paths for a new log file, the best one first."""
         names = [int(name) for name in self.list(DIRECTORY) if name.isdigit()]
         ahead = path == AHEAD_LOG
         start = (max(names) + size if names else 0) if ahead else int(path[len(_PREFIX) :])
@@ -131,10 +131,10 @@ class MultiFolderDisk:
     # -- the folders themselves
 
     def lock(self, op: str) -> None:
-        """See `Disk`; then the folders are looked at, and new ones made and noted.
+        """See `Disk`; then the folders are checked, and new ones are made and recorded.
 
         Raises:
-            LogFolder: A folder is missing, or not as the store knows it; nothing has changed.
+            LogFolder: A folder is missing, or is not as recorded; nothing has changed.
         """
         self._disk.lock(op)
         try:
@@ -174,7 +174,7 @@ class MultiFolderDisk:
 
     def _make_in(self, folder: str, op: str) -> None:
         self._disk.make_dir(self._ahead(folder).rpartition("/")[0], op)
-        # its name and those above it; an earlier start may have made them and died
+        # its name and those above it; an earlier start may have died after making them
         self._disk.fsync_dir(folder, op)
         above = folder
         while above not in ("/", "."):
@@ -184,7 +184,7 @@ class MultiFolderDisk:
             except DiskError as error:
                 if error.errno not in (errno.EACCES, errno.EPERM):
                     raise
-                break  # where we may not look, we have made no name
+                break  # not accessible, so we cannot have made a name there
 
     def _check(self, known: Sequence[str]) -> None:
         for folder in known:
@@ -192,7 +192,7 @@ class MultiFolderDisk:
                 if self._disk.exists(folder) and not self._files(folder):
                     continue  # retention has emptied it
                 raise LogFolder(
-                    f"log folder {folder} holds files of this store, and is not named any more",
+                    f"log folder {folder} holds files of this store, and is no longer named",
                     hint="name it under log_folders; to empty it, let retention take its files: "
                     "name it under log_folders_closed as well",
                 )
@@ -213,8 +213,8 @@ class MultiFolderDisk:
                 other = names.setdefault(name, folder)
                 if other != folder:
                     raise LogFolder(
-                        f"log file {name} lies in {other} and in {folder}",
-                        hint="keep the one with the later changes, move the other one away",
+                        f"log file {name} is in {other} and in {folder}",
+                        hint="keep the one that was changed last, move the other one away",
                     )
 
     def _files(self, folder: str) -> list[str]:
@@ -343,9 +343,9 @@ class MultiFolderDisk:
         self._disk.remove(place, op)
 
     def free_bytes(self, path: str = ".") -> tuple[int, int]:
-        """See `Disk`. Of the data directory: of it or of the log, whichever is fuller.
+        """See `Disk`. For the data directory: its own or the log's, whichever is fuller.
 
-        The log is as full as the emptiest of the folders that take new files.
+        The log counts as full as the emptiest folder that takes new files.
         """
         if path != ".":
             return self._disk.free_bytes(path)
@@ -381,7 +381,7 @@ def _share(space: tuple[int, int]) -> float:
 
 
 def noted(disk: Disk) -> tuple[str, ...]:
-    """Return the folders that a store has noted besides its own."""
+    """Return the additional folders that a store has recorded."""
     if not disk.exists(FOLDERS):
         return ()
     return tuple(disk.read(FOLDERS, "open.folders").decode().splitlines())

@@ -1,12 +1,12 @@
-"""The memory pool of ``async-buffered``: batches that exist in memory and not in the log yet. Pure.
+"""The memory pool of ``async-buffered``: batches in memory that are not in the log yet. Pure.
 
 They continue the log at its committed end, one after the other without a gap; position 0 of the
 buffer is that end. They are numbered, stamped and have their entries; `CommitLog.commit` copies
-whole batches into the file and writes the entries after them, which empties the pool. What a
-process holds here is lost with it.
+whole batches into the file, writes their entries, and empties the pool. The pool's content is lost
+when the process dies.
 
-Not here: when to commit (`storage.flush_policy`), locking the memory (`storage.disk.mapping`),
-masters only (`storage.store`).
+Not here: when to commit (`storage.flush_policy`), locking the memory (`storage.disk.mapping`), that
+only a master buffers (`storage.store`).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Pool:
         """Bytes of the batches in it."""
 
     def fits(self, length: int) -> bool:
-        """Whether ``length`` bytes from the committed end on have a place."""
+        """Whether ``length`` bytes from the committed end on fit."""
         return length <= len(self._buffer)
 
     def part(self, start: int, length: int) -> memoryview:
@@ -38,7 +38,7 @@ class Pool:
         return self._buffer[start : start + length]
 
     def enter(self, entries: Sequence[BatchEntry]) -> None:
-        """Take batches whose bytes are in place after those that are here."""
+        """Add batches whose bytes were placed after those in the pool."""
         self.entries.extend(entries)
         self.length += sum([entry.length for entry in entries])
 

@@ -1,19 +1,19 @@
-"""Which pages of the log are to be in memory: ahead of the writer, and no longer behind. Pure.
+"""Which pages of the log to populate ahead of the writer, and which to release. Pure.
 
 Ahead: a page fault in a new file costs the event loop some 20 us, so pages are made present and
 writable before the writer gets there. Touched pages are dirty, and a flush writes them as zeros
-first: little beside the data of an async flush, but a sync one is waited for, so the distance is
-shorter then. With ``warm`` a file made ahead is touched as a whole.
+first: little compared with the data of an async flush, but senders wait for a sync flush, so the
+distance is shorter then. With ``warm`` a file made ahead is touched as a whole.
 
-Behind: what is flushed and lies further behind the end than ``hot_bytes`` is let go, no faster than
-new pages are asked for: the pages that go are the pages that come. Reads from there are cold
-(`storage.read.reader`) and were never to count on memory.
+Behind: flushed bytes further from the end than ``hot_bytes`` are released, no faster than new pages
+are populated, so that the freed pages are the ones reused. Reads from there are cold
+(`storage.read.reader`) and never rely on memory.
 
-With ``lock_memory`` what is touched is locked, and unlocked when its file is full.
+With ``lock_memory`` populated pages are locked, and unlocked when their file is full.
 
-Ranges are log offsets in bytes, ends exclusive, each within one file. Each is named once.
+Ranges are log offsets in bytes, ends exclusive, each within one file. Each is returned once.
 
-Not here: calls to the kernel (`storage.disk.mapping`), when to ask
+Not here: calls to the kernel (`storage.disk.mapping`), when this is called
 (``replication.driver.background_jobs``).
 """
 
@@ -26,24 +26,24 @@ from storage.settings import StoreSettings
 TOUCH_ASYNC = 16 * 1024 * 1024
 TOUCH_SYNC = 2 * 1024 * 1024
 RELEASE_STEP = 4 * 1024 * 1024
-"""Pages go in pieces of at least this size, whole pages of 2 MiB."""
+"""Pages are released in pieces of at least this size, in whole pages of 2 MiB."""
 HOT_MIN = 32 * 1024 * 1024
-"""So much behind the end always stays: slaves and the dispatcher read there."""
+"""This much before the end always stays in memory: slaves and the dispatcher read there."""
 HUGE_PAGE = 2 * 1024 * 1024
 CALM = 2 * 1024 * 1024
-"""So far into a file no pages go: ``hot_bytes`` is often a number of files, and then they would
-always go while the appends around a file change have work enough."""
+"""No pages are released in the first bytes of a file: ``hot_bytes`` is often a multiple of the file
+size, so the release would always coincide with a file change, when appends have enough to do."""
 
 Range = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
 class Pages:
-    """What is due now; None for nothing.
+    """The advice that is due now; None: none.
 
     Attributes:
-        touch: To be made present, and locked if the settings say so.
-        release: To be let go.
+        touch: Pages to populate, and to lock if the settings say so.
+        release: Pages to release.
     """
 
     touch: Range | None
@@ -55,7 +55,7 @@ class Paging:
 
     Args:
         settings: Flush mode, ``hot_bytes``, ``warm``.
-        end: End of the log; what lies before it was not touched by this process.
+        end: End of the log; pages before it were not populated by this process.
     """
 
     def __init__(self, settings: StoreSettings, end: int) -> None:
@@ -65,14 +65,14 @@ class Paging:
         self._touched = end
         self._kept_from = end
         self.first = self._size if settings.warm else min(self._size, self._ahead)
-        """Bytes of a file made ahead that are touched when it is made."""
+        """Bytes at the beginning of a file made ahead that are populated when it is made."""
 
     def began(self, start: int, touched: int) -> None:
-        """A file begins at ``start``; its first ``touched`` bytes are present."""
+        """Note that a file begins at ``start``; its first ``touched`` bytes are populated."""
         self._touched = start + touched
 
     def due(self, end: int, flushed: int) -> Pages | None:
-        """Return what is due with the log ending at ``end``; it counts as done from now on."""
+        """Return what is due for a log that ends at ``end``; it counts as done from now on."""
         base = end - end % self._size
         touch = self._touch(end, base + self._size)
         calm = end - base < min(CALM, self._size // 8)
@@ -81,7 +81,7 @@ class Paging:
 
     def _touch(self, end: int, stop: int) -> Range | None:
         if self._size < self._ahead or end == stop - self._size:
-            return None  # a small file is touched as a whole, when it is made ahead
+            return None  # a small file is populated as a whole, when it is made ahead
         start, until = max(self._touched, end), min(end + self._ahead, stop)
         if start >= until or start - end > self._ahead // 2:
             return None
@@ -101,6 +101,6 @@ class Paging:
         return start, stop
 
     def cut(self, end: int) -> None:
-        """The log ends at ``end`` again."""
+        """Note that the log was cut to ``end``."""
         self._touched = end
         self._kept_from = min(self._kept_from, end)

@@ -1,14 +1,14 @@
-"""A little space held back for the day when the disk is full.
+"""Disk space reserved for a start, a cut and a stop on a full disk.
 
-Path ``twinlog/reserve``, `RESERVE_BYTES` of zeros, really allocated. A start needs room for a few
-small files, and so do a cut's intent and a clean stop. When the disk has less than that to give,
-the reserve is given up first, together with the log file made ahead, which is not needed yet; it is
-made again once there is room. Until then no new log file takes the room that it gave up: the next
-start, cut or stop needs it too.
+Path ``twinlog/reserve``, `RESERVE_BYTES` of zeros, allocated. A start needs space for a few small
+files, and so do a cut's intent and a clean stop. When the disk has less free space than that, the
+reserve is deleted first, together with the log file made ahead, which is not needed yet; it is made
+again once there is space. Until then no new log file may use that space: the next start, cut or
+stop needs it too.
 
-A file system that copies on write may need more room to remove a file than the file gives back.
+A copy-on-write file system may need more space to remove a file than the file frees.
 
-Not here: what makes room (`storage.retention.policy`), what a full disk refuses.
+Not here: freeing space (`storage.retention.policy`), what is refused on a full disk.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from storage.log.segment import remove_ahead
 PATH = "twinlog/reserve"
 RESERVE_BYTES = 1024 * 1024
 NEEDED_BYTES = 8 * RESERVE_BYTES
-"""Room that must be there before the reserve is made."""
+"""Free space that must be available before the reserve is made."""
 
 
 def give_up(disk: Disk, op: str) -> None:
-    """Remove the reserve and what was made ahead, when the disk has less than `RESERVE_BYTES`."""
+    """Remove the reserve and the file made ahead, if less than `RESERVE_BYTES` are free."""
     if disk.free_bytes()[0] >= RESERVE_BYTES:
         return
     remove_ahead(disk, op + ".ahead")
@@ -32,7 +32,7 @@ def give_up(disk: Disk, op: str) -> None:
 
 
 def leaves_room(disk: Disk, size: int) -> bool:
-    """Whether a new file of ``size`` bytes leaves what the reserve stands for."""
+    """Whether a new file of ``size`` bytes leaves the reserved space free."""
     if disk.exists(PATH):
         return True
     free, total = disk.free_bytes()
@@ -46,7 +46,7 @@ def release(disk: Disk, op: str) -> None:
 
 
 def hold(disk: Disk, op: str) -> None:
-    """Make the reserve where it is missing and there is ample room; a full disk changes nothing."""
+    """Make the reserve if it is missing and there is ample space; on a full disk do nothing."""
     if disk.exists(PATH) or disk.free_bytes()[0] < NEEDED_BYTES:
         return
     try:

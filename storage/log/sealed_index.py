@@ -1,31 +1,30 @@
-"""The batch index of a log file that is full, read in blocks where it is asked for.
+"""The batch index of a full log file, read in blocks on demand.
 
-The files a writer, a flush and most reads need keep their entries in memory
-(`storage.log.batch_index`). Those of older files would grow with the log, 48 bytes a batch for
-ever, so of each only the number of entries and the last one are kept; the rest is read in blocks of
-`storage.log.block_cache.BLOCK_ENTRIES`, through the file and not mapped: a sector that cannot be
-read is an error that names the file, not the end of the process. The blocks used last are kept, so
-many for all files of the store.
+The newest files, which the writer, flushes and most reads need, keep their entries in memory
+(`storage.log.batch_index`). For older files that memory would grow with the log, 48 bytes per batch
+for ever, so only the number of entries and the last one are kept; the rest is read in blocks of
+`storage.log.block_cache.BLOCK_ENTRIES`, with file reads and not mapped: an unreadable sector is an
+error that names the file and does not kill the process. One bounded cache holds the blocks used
+last, for all files of the store.
 
-A start needs one block of each file: the last entry lies in the last block but where the log was
-cut and filled again with larger batches; then it is looked for by halving, 48 bytes a look.
+A start reads one block of each file: the last entry is in the last block, unless the log was cut
+and filled again with larger batches; then a binary search finds it, 48 bytes per probe.
 
-Looks are few, wherever they run. `SealedIndex.find` guesses by where the offset lies between what
-it knows, in turn with halving: one to three blocks where batches are of one kind, never more than
-twice the logarithm of their number (28 for 16 million batches). That much the event loop bears, as
-it reads 80 KiB of a queue file for a read of old records; what walks over many entries runs in a
-thread, or is bounded by the caller: a frame to a slave by 1 MiB of the log, a piece of the log by
-its entries (`storage.read.raw`), a chain of a handshake by the log that both sides compare.
+Lookups read few blocks. `SealedIndex.find` alternates interpolation and binary search: one to three
+blocks if batches are of similar size, never more than twice the logarithm of their number (28 for
+16 million batches). That is acceptable on the event loop, which also reads 80 KiB of a queue file
+for a read of old records; walks over many entries run in a thread, or are bounded by the caller: a
+frame to a slave by 1 MiB of the log, a piece of the log by its entries (`storage.read.raw`), a
+chain of a handshake by the log that both sides compare.
 
-Invariants: the file is full, so ``end`` is the log file's end, and it is on the disk; nothing is
-added to it. An entry that is handed out, or that `SealedIndex.find` has led to, matches its own
-CRC; the rest of what a search looks at cannot lead it astray unseen, for the entry found must hold
-the offset.
+Invariants: the file is full, so ``end`` is the log file's end, and it is flushed; nothing is added
+to it. Every entry that is returned or found matches its own CRC. Other entries that a search reads
+are not checked, but damage there cannot give a wrong result: the entry found must hold the offset.
 
-Files leave while a thread looks, or are cut: it then meets a missing file, or zeros, and the
-store's owner, who judges what threads bring, says that it is to be asked again.
+Files may be deleted or cut while a thread searches: it then finds a missing file, or zeros. The
+store's owner judges results of threads, and tells the client to ask again.
 
-Not here: CRCs of log bytes, which index is kept whole (`storage.log.segments`).
+Not here: CRCs of log bytes, which indexes stay in memory (`storage.log.segments`).
 """
 
 from __future__ import annotations
@@ -66,6 +65,7 @@ def _last(disk: Disk, path: str) -> tuple[int, bytes]:
     first = max(size // ENTRY_SIZE - BLOCK_ENTRIES, 0)
     tail = disk.read_at(path, first * ENTRY_SIZE, size - first * ENTRY_SIZE, "open.index")
     used = -(-len(tail.rstrip(b"\0")) // ENTRY_SIZE)
+    # Zeros in the whole last block: the log was cut and filled again with fewer batches.
     if used or not first:
         return first + used, tail[max(used - 1, 0) * ENTRY_SIZE : used * ENTRY_SIZE]
     low, high, last = 0, first, b""
@@ -83,11 +83,11 @@ class SealedIndex:
     """Entries of one full log file; see the module's text.
 
     Args:
-        disk: Where it lies.
+        disk: The data directory.
         start: Log offset of the log file's first byte.
         count: Batches in the file.
-        newest: The last one.
-        blocks: What is kept of it and of others.
+        newest: The last entry.
+        blocks: The store's cache of blocks.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class SealedIndex:
         self.path = index_path(start)
 
     def whole(self, growth: int) -> BatchIndex:
-        """Return all of it in memory: the log is to be cut in it, and goes on there.
+        """Load all entries: a cut will end the log in this file, and appends continue there.
 
         Raises:
             CorruptionError: The file is missing or too short.
@@ -115,11 +115,11 @@ class SealedIndex:
         return BatchIndex(self._disk, self.start, raw, size=size, growth=growth)
 
     def flush_with(self, other: Callable[[], None], op: str) -> None:
-        """As `BatchIndex.flush_with`: of a flush that another one has overtaken."""
+        """As `BatchIndex.flush_with`, for a flush that began before the index was sealed."""
         self._disk.together(other, lambda: self._disk.fsync(self.path, op + ".index"))
 
     def entry(self, number: int) -> BatchEntry:
-        """Return entry ``number``; the last one is at hand.
+        """Return entry ``number``; the last one is in memory.
 
         Raises:
             CorruptionError: It does not match its own CRC, or its file is missing or too short.
@@ -144,7 +144,7 @@ class SealedIndex:
         """Return the number of the batch that holds ``offset``; `count` when none does.
 
         Raises:
-            CorruptionError: The entries there do not hold together; raises as `entry`, too.
+            CorruptionError: The entries there are inconsistent; raises as `entry`, too.
         """
         if offset >= self.end:
             return self.count
@@ -160,6 +160,7 @@ class SealedIndex:
                 high = middle
         found = number * self._blocks.entries + low
         entry = self._checked(block, low * ENTRY_SIZE, found)
+        # A damaged neighbour may have misled the search; the checked entry itself decides.
         if not entry.start <= offset < entry.end:
             raise damaged_entry(self.path, found)
         return found
@@ -200,12 +201,16 @@ class SealedIndex:
         number, block = 0, b""
         while low < high:
             wide = high - low
+            # Interpolation alone may need a step per block if batch sizes are skewed; halving every
+            # other step keeps the worst case logarithmic.
             number = low + (wide // 2 if halve else (offset - begin) * wide // (end - begin))
             halve = not halve
             block = self._block(number)
             first = _START.unpack_from(block)[0]
             start, length = _START.unpack_from(block, len(block) - ENTRY_SIZE)
             after = start + length
+            # A block outside the bounds known so far: some entry is damaged; which one is found
+            # below.
             if not begin <= first < after <= end:
                 break
             if offset < first:
@@ -220,7 +225,7 @@ class SealedIndex:
         raise damaged_entry(self.path, wrong)
 
     def _parts(self, first: int, last: int) -> Iterator[tuple[bytes, int, int]]:
-        """Yield blocks with where in them, in bytes, the entries ``first..last`` begin and end."""
+        """Yield blocks with the byte range of the entries ``first..last`` in each."""
         size = self._blocks.entries
         while first < last:
             number, at = divmod(first, size)

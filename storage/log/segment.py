@@ -19,8 +19,8 @@ from twinlog.format.log_file import file_name
 DIRECTORY = "commitlog"
 AHEAD_LOG = "twinlog/ahead.log"
 AHEAD_INDEX = "twinlog/ahead.index"
-"""Where the next file is made before it is needed: a worker thread and the log's owner never meet
-at one name."""
+"""Temporary names of the file made ahead: a worker thread and the log's owner never use the same
+name."""
 
 
 def log_path(start: int) -> str:
@@ -35,9 +35,9 @@ class Segment:
         start: Log offset of the first byte.
         size: Bytes of the file.
         mapping: Its bytes.
-        index: Its batches; of an older file read in parts. One is put in the other's place at once,
-            so a thread goes on with that which it has.
-        names_durable: The directories that name its two files were flushed since it was made.
+        index: Its batches; of an older file read in parts. The object is replaced, never changed
+        from one kind to the other, so a thread can continue with the one it has.
+        names_durable: Whether the directories of its two files were flushed since it was made.
     """
 
     def __init__(
@@ -61,15 +61,15 @@ class Segment:
 
     @property
     def growing(self) -> BatchIndex:
-        """The index of a file that is written, or was cut: all of it is in memory."""
+        """The index of a file that is written, or was cut: it is wholly in memory."""
         assert isinstance(self.index, BatchIndex)
         return self.index
 
     def seal(self, disk: Disk, blocks: Blocks) -> bool:
-        """Let the entries of a full file that is on the disk go; False when they had gone.
+        """Drop the entries of a full, flushed file from memory; False if that was done before.
 
         Raises:
-            CorruptionError: The last one was damaged in memory.
+            CorruptionError: The last entry was damaged in memory.
         """
         index = self.index
         if isinstance(index, SealedIndex):
@@ -80,7 +80,7 @@ class Segment:
         return True
 
     def hold(self) -> None:
-        """Have all entries in memory, for a cut; raises as `SealedIndex.whole`."""
+        """Load all entries, for a cut; raises as `SealedIndex.whole`."""
         if isinstance(self.index, SealedIndex):
             self.index = self.index.whole(growth_for(self.size))
 
@@ -88,17 +88,17 @@ class Segment:
         """Return the bytes between two log offsets.
 
         Raises:
-            IndexError: The file has left the log, which a thread may meet: no bytes are not damage.
+            IndexError: The file was removed from the log while a thread used it; not damage.
         """
-        buffer = self.mapping.buffer  # one look: the log's owner may let it go at any time
+        buffer = self.mapping.buffer  # read once: the owner may retire the mapping at any time
         if not buffer.nbytes:
-            raise IndexError(f"{self.path} has left the log")
+            raise IndexError(f"{self.path} was removed from the log")
         return buffer[start - self.start : end - self.start]
 
     def flush(self, start: int, end: int, op: str) -> None:
         """Return when the bytes between two log offsets and all entries are on the disk.
 
-        Log and index go to the disk at the same time: two calls, one round.
+        Log and index are flushed at the same time, in two threads.
         """
         start, end = start - self.start, end - self.start
         self.index.flush_with(lambda: self.mapping.flush_range(start, end, op + ".log"), op)
@@ -107,10 +107,10 @@ class Segment:
 def create_segment(disk: Disk, start: int, size: int, op: str, *, ahead: bool = False) -> Segment:
     """Make a segment of zeros; its names are not durable yet.
 
-    With ``ahead`` it lies under the names of a file ahead; `adopt` gives it its own.
+    With ``ahead`` it has temporary names; `adopt` gives it its own.
 
     Raises:
-        DiskFull: Nothing of it remains that a later attempt would trip over.
+        DiskFull: No file remains that a later attempt would fail on.
     """
     path = AHEAD_LOG if ahead else log_path(start)
     mapping = disk.map(path, size, op=op + ".create", create=True)
@@ -126,20 +126,22 @@ def create_segment(disk: Disk, start: int, size: int, op: str, *, ahead: bool = 
 
 def adopt(disk: Disk, made: Segment, op: str) -> None:
     """Give a segment that was made ahead its own names; not durable yet."""
+    # The index first: a log file without an index holds no batch, an index without its log file
+    # would be damage.
     disk.rename(AHEAD_INDEX, index_path(made.start), op + ".index")
     made.index.path = index_path(made.start)
     disk.rename(AHEAD_LOG, log_path(made.start), op + ".log")
 
 
 def remove_ahead(disk: Disk, op: str) -> None:
-    """Remove what was made ahead and not adopted."""
+    """Remove a file that was made ahead and not adopted."""
     for path in (AHEAD_INDEX, AHEAD_LOG):
         if disk.exists(path):
             disk.remove(path, op)
 
 
 def remove_segment(disk: Disk, start: int, op: str) -> None:
-    """Remove both files of a segment, as far as they exist; the index first.
+    """Remove both files of a segment, if they exist; the index first.
 
     A log file without an index holds no batch; an index without its log file would be damage.
     """

@@ -2,13 +2,14 @@
 
 Invariants: segments follow each other, all have the same size, every one but the last is full and
 ends with a filler, and the log's end lies in the last one or exactly at its end. There is no gap
-between them but in a quarantined store that has lost a file: what lies there is damage to whoever
-asks for it, and everything else is found.
+between them except in a quarantined store that has lost a file: reads of that file report damage,
+all other bytes are found.
 
-The newest files have their batch index in memory; of those before, a bounded number of blocks is
+The newest files have their batch index in memory; of older ones, a bounded number of blocks
 (`storage.log.sealed_index`), however long the log is.
 
-Not here: writing (`storage.log.commit_log`), which files belong (`storage.recovery.log_end`).
+Not here: writing (`storage.log.commit_log`), which files belong to the log
+(`storage.recovery.log_end`).
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ from twinlog.format.batch_index import KIND_EPOCH, KIND_FILLER, KIND_REBUILT, Ba
 from twinlog.kernels import crc32c
 
 WHOLE_FILES = 2
-"""Files whose batch index is in memory: the newest one, and the one before, which slaves and reads
-that are a little behind a file change still want. An index has up to 44 MiB in a file of 1 GiB of
-records of 1 KiB that were sent one by one."""
+"""Files whose batch index stays in memory: the newest one and the one before, which slaves and
+readers that lag a little still need after a file change. The index of a 1 GiB file of records of 1
+KiB that were sent one by one takes up to 44 MiB."""
 _PROVEN_MAX = 200_000
 _DIFFERS = "bytes do not match the batch's CRC"
 
@@ -70,7 +71,7 @@ class Segments:
         size: Bytes of each.
         found: Those that exist.
         proven_from: Batches from this log offset on were checked or written by this process.
-        blocks: What is kept of the batch indexes of older files.
+        blocks: The cache of blocks of older batch indexes.
     """
 
     def __init__(self, size: int, found: list[Segment], proven_from: int, blocks: Blocks) -> None:
@@ -81,9 +82,9 @@ class Segments:
         self._proven: set[int] = set()
         self._room = bytearray(0)
         self.newest: Sequence[BatchEntry] = ()
-        """Entries as they were written last, still as objects: each slave is sent them next."""
+        """The entries written last, as objects: they are sent to each slave next."""
         self.packed = b""
-        """Instead: the one entry that was written last, packed; empty when there were others."""
+        """Instead: the single entry written last, packed; empty if there were several."""
 
     @property
     def last(self) -> Segment | None:
@@ -91,11 +92,11 @@ class Segments:
         return self.all[-1] if self.all else None
 
     def seal(self, disk: Disk, flushed: int) -> None:
-        """Let the batch indexes of older files that are flushed go from memory."""
+        """Drop the batch indexes of older, flushed files from memory."""
         files = self.all
         for at in range(len(files) - WHOLE_FILES - 1, -1, -1):
             if files[at].end <= flushed and not files[at].seal(disk, self.blocks):
-                return  # those before have gone, too
+                return  # older ones were dropped before
 
     def at(self, offset: int) -> Segment:
         """Return the segment that holds the byte at ``offset``, which must exist.
@@ -103,7 +104,7 @@ class Segments:
         Raises:
             CorruptionError: Its file is lost.
         """
-        found = self.all  # a cold read looks from its thread while files leave
+        found = self.all  # read once: a cold read runs in a thread while files are removed
         number = (offset - found[0].start) // self.size if found else -1
         if 0 <= number < len(found):
             one = found[number]
@@ -120,9 +121,9 @@ class Segments:
         """Return the segments that hold a byte of ``start..end``.
 
         Raises:
-            CorruptionError: The file of one between them is lost, or that of ``start``.
+            CorruptionError: The file of ``start``, or one in the range, is lost.
         """
-        files = self.all  # a cold read looks from its thread while files leave
+        files = self.all  # read once: a cold read runs in a thread while files are removed
         first = bisect_right(files, start, key=_end)
         found = files[first : bisect_left(files, end, lo=first, key=_start)]
         if found and found[-1].end - found[0].start != len(found) * self.size:
@@ -135,7 +136,7 @@ class Segments:
     def older_than(self, ms: int) -> int:
         """Return the log offset below which every batch was stored before ``ms``.
 
-        Stamps never fall within a log, so the first batch that is not older ends the search.
+        Store timestamps never fall along a log, so a binary search finds the border.
 
         Raises:
             CorruptionError: An entry is damaged or lost.
@@ -153,7 +154,7 @@ class Segments:
         """Return the bytes of a range within one segment.
 
         Raises:
-            IndexError: The log does not hold them, or in a worker thread not any more.
+            IndexError: The log does not hold them, or in a worker thread no longer.
         """
         segment = self.at(start)
         if end > segment.end:
@@ -170,7 +171,7 @@ class Segments:
             yield from segment.index.iterate(max(start, segment.start), end)
 
     def whole_batches(self, start: int, end: int, max_bytes: int) -> list[BatchEntry]:
-        """Return the first entries of ``start..end`` whose bytes on the wire fit; at least one."""
+        """Return the first entries of ``start..end`` that fit ``max_bytes``; at least one."""
         newest = self.newest
         if newest and newest[0].start == start and newest[-1].end == end <= start + max_bytes:
             return list(newest)
@@ -194,14 +195,14 @@ class Segments:
     def chain_before(self, border: int) -> int | None:
         """Return `chain` over the whole file that ends at ``border``, as every node has it.
 
-        None where there is nothing to compare: the log begins there, or the file's index was made
-        again from its records, in batches that no other node has.
+        None if there is nothing to compare: the log begins there, or the file's index was rebuilt
+        from its records, with batches that no other node has.
         """
         number = bisect_left(self.all, border, key=_end)
         index = self.all[number].index if number < len(self.all) else None
         if index is None or not index.count or not self.all[number].end == border == index.end:
             return None
-        # A file opens with epoch records, which are recognised when an index is rebuilt.
+        # Epoch records at the head of a file keep their kind even in a rebuilt index.
         kinds = (index.entry(number).kind for number in range(index.count))
         rebuilt = next((kind for kind in kinds if kind != KIND_EPOCH), None) == KIND_REBUILT
         return None if rebuilt else index.chain_whole()
@@ -209,7 +210,7 @@ class Segments:
     def border_at_or_below(self, offset: int) -> int:
         """Return the last batch border that is not beyond ``offset`` (nor beyond the end).
 
-        Where a file is lost it is the end of the one before.
+        If its file is lost, it is the end of the file before.
         """
         if not self.all:
             return 0
@@ -226,14 +227,14 @@ class Segments:
         return None if crc32c(data) == entry.crc else _DIFFERS
 
     def prove(self, start: int, end: int, *, again: bool = False) -> None:
-        """Make sure that the batches that hold ``start..end`` are as they were written.
+        """Check that the batches that hold ``start..end`` are as they were written.
 
-        What this process wrote or has proven already is not looked at again, unless ``again``.
+        Batches that this process wrote or has proven are skipped, unless ``again``.
 
         Raises:
-            CorruptionError: Facts ``file``, ``offset`` (log offset of the batch), ``length``. So it
-                is, too, where a file or the entry of a batch is lost: nothing proves those bytes.
-            IndexError: In a worker thread: a file left meanwhile.
+            CorruptionError: Facts ``file``, ``offset`` (log offset of the batch), ``length``. Also
+            raised if a file or the entry of a batch is lost: nothing proves those bytes.
+            IndexError: In a worker thread: a file was removed meanwhile.
         """
         if start >= self.proven_from and not again:
             return
@@ -245,13 +246,13 @@ class Segments:
     def fetch(self, start: int, end: int) -> memoryview:
         """Return a copy of a range within one segment, proven.
 
-        It is read from the file: a page that has to come from the disk keeps nobody else waiting.
-        For a worker thread; files may leave meanwhile, and a cut may overtake it.
+        It is read with ``pread``, so that a page that must come from the disk stops only this
+        thread. For a worker thread; files may be removed and the log may be cut meanwhile.
 
         Raises:
             CorruptionError: As `prove`.
             DiskError: The bytes cannot be read.
-            IndexError: The log does not hold them any more.
+            IndexError: The log no longer holds them.
         """
         segment = self.at(start)
         if end > segment.end:
@@ -265,13 +266,13 @@ class Segments:
         for entry in todo:
             self._prove_one(segment, entry, data[entry.start - low : _stop(entry) - low])
         part = data[start - low : end - low]
-        # what a slow reader keeps must not be ten times what was counted
+        # a slow reader must not keep ten times the memory that was counted
         return part if 2 * len(part) >= len(data) else memoryview(bytes(part))
 
     def peek(self, start: int, end: int) -> memoryview | None:
         """Return a copy of a range within one segment, proven; None: the disk has to be read.
 
-        Never waits. The copy is good until the next call: there is one room for all of them.
+        Never waits. The copy is valid until the next call, which reuses the buffer.
 
         Raises:
             CorruptionError: As `prove`.
@@ -282,7 +283,7 @@ class Segments:
             raise IndexError(f"{start}..{end} crosses the border of a segment")
         data = self._copied_now(segment, start, end)
         if data is None:
-            return None  # before the index is asked: of an old file it is on the disk, too
+            return None  # before the index is read: that of an old file is on the disk, too
         todo = list(self._unproven(segment, start, end))
         if not todo:
             return data
@@ -301,7 +302,7 @@ class Segments:
         return data if segment.mapping.read_now(start - segment.start, data) else None
 
     def read_ahead(self, start: int, length: int) -> None:
-        """Ask the system to bring a range into memory meanwhile; advice, never waits."""
+        """Ask the system to read a range ahead; advice, never waits."""
         for segment in self.between(start, min(start + length, self.all[-1].end)):
             first = max(start, segment.start) - segment.start
             segment.mapping.expect_reads(first, min(start + length, segment.end) - segment.start)
@@ -323,7 +324,7 @@ class Segments:
     def fetch_batch(self, offset: int) -> tuple[int, memoryview]:
         """Return where the batch with the byte at ``offset`` begins and a copy, as `fetch` does.
 
-        What fills a file up is no batch of records: no bytes.
+        A filler is not a batch of records: no bytes.
         """
         entry = self.batch_at(offset)
         if entry.kind == KIND_FILLER:
@@ -333,7 +334,7 @@ class Segments:
     def _unproven(
         self, segment: Segment, start: int, end: int, *, again: bool = False
     ) -> Iterator[BatchEntry]:
-        """Yield the entries of batches that hold bytes of ``start..end`` and were never proven."""
+        """Yield the entries of batches that hold bytes of ``start..end`` and are not proven yet."""
         index, at = segment.index, start
         number = index.find(at)
         while at < end and (again or at < self.proven_from):

@@ -1,4 +1,4 @@
-"""Stretches of the log: whole batches of one file that are worked on at once.
+"""Stretches of the log: whole batches of one file that are processed at once.
 
 Not here: what is done with them (`storage.state.dispatcher`, `storage.key_index.index`).
 """
@@ -22,7 +22,7 @@ def stretch(segments: Segments, start: int, limit: int, max_bytes: int) -> tuple
         max_bytes: About how many bytes; at least one batch.
 
     Returns:
-        Where their records end, and where to go on: after a filler, if one follows.
+        Where their records end, and where to continue: after a filler, if one follows.
 
     Raises:
         CorruptionError: ``limit`` lies inside a batch.
@@ -35,7 +35,7 @@ def stretch(segments: Segments, start: int, limit: int, max_bytes: int) -> tuple
     if end <= start:
         end = index.span(number)[1]
     if end > limit:
-        raise CorruptionError(f"confirm offset {limit} is no batch border", offset=limit)
+        raise CorruptionError(f"confirm offset {limit} is not a batch border", offset=limit)
     if end == segment.end:
         filler = index.entry(index.count - 1)
         return (filler.start if filler.kind == KIND_FILLER else end), end

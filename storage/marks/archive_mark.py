@@ -1,12 +1,13 @@
-"""How far an archive has the log: the only thing that lets an archived log's files go.
+"""How far the log is archived: with retention by archive, only files below may be deleted.
 
-Path ``twinlog/archive`` (slots): one log offset, and the id of the archive that it speaks of: what
-one archive has says nothing of another one. The mark rises only when the archive names sealed parts
+Path ``twinlog/archive`` (slots): a log offset, and the id of the archive it refers to: the progress
+of one archive says nothing about another. The mark rises only when the archive names sealed parts
 of the log, without a gap from the mark on, each with the SHA-256 of its bytes, and our own bytes
-have the same: what the archive cannot prove is kept (`storage.retention.policy`, ``archive``). It
-falls only in a cut, to the border of the file that is cut: what is written there next has no
-archive. An order of another archive is refused, unless it says that it replaces the one before:
-then it must prove everything from the start of the log on, and the mark becomes what it proves.
+have the same hash: bytes that the archive cannot prove are kept (`storage.retention.policy`,
+``archive``). It falls only in a cut, to the border of the file that is cut, because bytes written
+there later are not archived. An order of another archive is refused, unless it says that it
+replaces the one before: then it must prove everything from the start of the log on, and the mark
+becomes the end of that.
 
 The hashing reads every byte once, in a worker thread, through the file and not through the mapping.
 
@@ -33,12 +34,12 @@ _PIECE = 4 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class ArchivedPart:
-    """A part of the log that the archive has.
+    """An archived part of the log.
 
     Attributes:
         start: Log offset of its first byte.
         end: Log offset after its last byte; in the same log file.
-        sha256: Of the bytes between, as 64 hexadecimal digits.
+        sha256: Hash of its bytes, 64 hexadecimal digits.
     """
 
     start: int
@@ -52,7 +53,7 @@ class Claim:
 
     Attributes:
         archive: Its id.
-        replace: It counts from now on, instead of the one that has counted so far.
+        replace: This archive counts from now on, instead of the present one.
     """
 
     archive: str = ""
@@ -60,11 +61,11 @@ class Claim:
 
 
 NOBODY = Claim()
-"""An archive without an id, which only a node without one believes."""
+"""An archive without an id; accepted only by a node that has recorded none."""
 
 
 def refusal(parts: Sequence[ArchivedPart], *, mark: int, start: int, limit: int, size: int) -> str:
-    """Return why ``parts`` cannot raise the mark, "" when their bytes may be compared.
+    """Return why ``parts`` cannot raise the mark; "" if their bytes may be compared.
 
     Args:
         parts: In order.
@@ -87,7 +88,7 @@ def refusal(parts: Sequence[ArchivedPart], *, mark: int, start: int, limit: int,
         if part.end > limit:
             return f"the archive names {part.end}, the log is confirmed and flushed up to {limit}"
         if not part.start < part.end <= part.start - part.start % size + size:
-            return f"{part.start}..{part.end} is no part of one log file"
+            return f"{part.start}..{part.end} is not within one log file"
         at = part.end
     return ""
 
@@ -96,7 +97,7 @@ class ArchiveMark:
     """The mark of one store.
 
     Attributes:
-        offset: Below it, the archive has everything.
+        offset: Everything below it is archived.
         archive: Id of the archive; empty before the first order.
     """
 
@@ -109,7 +110,7 @@ class ArchiveMark:
         self.archive = text(fields, "archive") if "archive" in fields else ""
 
     def proven_to(self, claim: Claim) -> int | None:
-        """Return the mark that counts for an archive; None: another one has the log."""
+        """Return the mark that counts for an archive; None: the log belongs to another archive."""
         if claim.archive == self.archive or not self.offset:
             return self.offset
         return 0 if claim.replace else None
@@ -117,12 +118,12 @@ class ArchiveMark:
     def compare(
         self, parts: Sequence[ArchivedPart], *, start: int, size: int, above: int | None = None
     ) -> str:
-        """Return which part is not what our files hold, "" when all are.
+        """Return which part differs from our files, "" if none does.
 
-        Parts below ``above`` (the mark), or that begin before ``start``, are passed over.
+        Parts below ``above`` (the mark), or that begin before ``start``, are skipped.
 
         Raises:
-            DiskError: Nothing is known.
+            DiskError: The parts could not be compared.
         """
         above = self.offset if above is None else above
         for part in parts:
@@ -132,6 +133,7 @@ class ArchiveMark:
             base = part.start - part.start % size
             for at in range(part.start, part.end, _PIECE):
                 length = min(_PIECE, part.end - at)
+                # Hashes the bytes themselves, not index CRCs: after this the files may be deleted.
                 digest.update(self._disk.read_at(log_path(base), at - base, length, "archive.read"))
             if digest.hexdigest() != part.sha256.lower():
                 return f"{part.start}..{part.end} differs: our SHA-256 is {digest.hexdigest()}"
@@ -141,7 +143,7 @@ class ArchiveMark:
         """Make a new mark durable; a lower one of the same archive changes nothing.
 
         Raises:
-            DiskError: The old one counts.
+            DiskError: The old mark still counts.
         """
         if offset > self.offset or archive != self.archive:
             if not self._disk.exists(PATH):
@@ -150,10 +152,10 @@ class ArchiveMark:
             self.offset, self.archive = offset, archive
 
     def lower_to(self, offset: int) -> None:
-        """Make durable that a cut takes the log from here on; a higher offset changes nothing.
+        """Lower the mark durably before a cut; a higher offset changes nothing.
 
         Raises:
-            DiskError: Which of the two counts is not known; call again before the log is used.
+            DiskError: It is unknown which mark counts; call again before the log is used.
         """
         if offset < self.offset:
             self._slots.store(pack({"end": offset, "archive": self.archive}), "archive.lower")

@@ -1,9 +1,9 @@
 """What a start may trust: our checkpoint and RocketMQ's.
 
 ``twinlog/checkpoint`` (slots): flushed offset, confirm offset, start of the log. Written each
-second and each 64 MiB, after the flush it names, so it never leads. Its start is durable before a
-file below it goes, and a start removes what still lies below. ``checkpoint`` is RocketMQ's file of
-times.
+second and each 64 MiB, after the flush it names, so it never leads. The log's start is made durable
+before a file below it is deleted (R51), and opening the store removes files that are still below.
+``checkpoint`` is RocketMQ's file of timestamps.
 
 Not here: when they are written (`storage.background`).
 """
@@ -34,10 +34,10 @@ class CheckpointFile:
 
     Attributes:
         start: First log offset that is kept, as every later `write` says too; never falls.
-        durable: The start as it is on the disk for sure.
-        lost: Nothing in the file could be read.
-        untidy: Queue files may hold entries of records that a cut or a recovery took from the log:
-            only a look at all of them tells. Every later `write` says it too.
+        durable: The start that is certainly on the disk.
+        lost: The file was missing or unreadable.
+        untidy: Queue files may hold entries of records that a cut or a recovery removed from the
+            log: all of them must be checked. Every later `write` records it too.
     """
 
     def __init__(self, disk: Disk) -> None:
@@ -52,13 +52,13 @@ class CheckpointFile:
         self._slots.create("open.checkpoint.create")
 
     def load(self) -> Trusted:
-        """Return what it says; zeros when nothing in it can be read."""
+        """Return the positions; zeros if the file cannot be read."""
         data = self._slots.load("open.checkpoint")
         self.lost = data is None
         if data is None:
             return Trusted()
         fields = unpack(data)
-        # A checkpoint from before retention has no start.
+        # A checkpoint of a version without retention has no start.
         self.start = self.durable = number(fields, "start") if "start" in fields else 0
         self.untidy = bool(number(fields, "untidy")) if "untidy" in fields else True
         self._last = Trusted(number(fields, "flushed"), number(fields, "confirm"))
@@ -76,10 +76,10 @@ class CheckpointFile:
         self.durable = max(self.durable, start)
 
     def advance(self, start: int, op: str) -> None:
-        """Make durable that the log starts at ``start``: files below it may go.
+        """Make durable that the log starts at ``start``; then files below may be deleted.
 
         Raises:
-            DiskError: Whether it is durable is not known; nothing may go yet.
+            DiskError: It is unknown whether it is durable; nothing may be deleted yet.
         """
         self.start = max(self.start, start)
         self.write(self._last, op)

@@ -1,10 +1,10 @@
-"""Whose data directory it is.
+"""Which node a data directory belongs to.
 
 ``twinlog/identity`` (a sealed map, written once): version, cluster, group, node, store id, address
-family, segment size, queue file size. All of them are facts: a store that is opened under another
-name or size is refused and stays as it is.
+family, segment size, queue file size. All of them are fixed: opening a store under another name or
+size is refused and changes nothing.
 
-Not here: which start of it this is (`storage.marks.run`).
+Not here: the starts of a store (`storage.marks.run`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class Who:
-    """Whose store it shall be.
+    """The owner of a store: cluster, group, node.
 
     Attributes:
         cluster: Cluster name.
@@ -66,10 +66,10 @@ def write_identity(disk: Disk, value: Identity, op: str) -> None:
 
 
 def read_identity(disk: Disk) -> Identity | None:
-    """Return the directory's identity; None when twinlog never made a store there.
+    """Return the directory's identity; None if it is not a twinlog store.
 
     Raises:
-        NewerVersion: A later twinlog made it.
+        NewerVersion: A newer twinlog made it.
         CorruptionError: The file is damaged.
     """
     if not disk.exists(IDENTITY):
@@ -79,7 +79,7 @@ def read_identity(disk: Disk) -> Identity | None:
         version = number(fields, "version")
         if version > VERSION:
             raise NewerVersion(
-                f"the data directory was made by format {version}, this twinlog knows {VERSION}",
+                f"the data directory has format {version}, this twinlog knows {VERSION}",
                 hint="use the newer twinlog",
                 found=version,
                 known=VERSION,
@@ -97,10 +97,10 @@ def read_identity(disk: Disk) -> Identity | None:
 
 
 def check_identity(found: Identity, who: Who, settings: StoreSettings) -> None:
-    """Refuse a store that is not the one that was asked for.
+    """Refuse a store other than the requested one.
 
     Raises:
-        IdentityMismatch: Names both sides.
+        IdentityMismatch: The text names both values.
     """
     pairs: tuple[tuple[str, object, object], ...] = (
         ("cluster", found.who.cluster, who.cluster),

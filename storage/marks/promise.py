@@ -1,7 +1,7 @@
-"""What a node has promised: the newest group state and epoch that it has bound itself to.
+"""The promise of a node: the newest group state and epoch that it is bound to (R13).
 
 ``twinlog/promise`` (`storage.marks.two_slots`), fsynced before the answer that promises it. It is
-the hard state of replication: a node that forgot it could take part in an epoch it had left.
+the hard state of replication: a node that forgot it could take part in an epoch that it had left.
 
 Not here: when a node promises (``replication.core``).
 """
@@ -19,18 +19,18 @@ from twinlog.errors import CorruptionError
 PROMISE = "twinlog/promise"
 _SLOT = 32 * 1024
 STATE_MAX = 1024 * 1024
-"""Largest slot, bytes. A state beyond it is not kept; what fences is kept always."""
+"""Largest slot, bytes. A larger state is not kept; epoch, session and revision always are."""
 
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """The newest group state a node has seen and bound itself to.
+    """The newest group state that a node has seen and is bound to.
 
     Attributes:
-        epoch: It takes no part in a smaller one.
+        epoch: The node takes no part in a smaller one.
         session: Its own session in that state.
-        register_id: Which register.
-        revision: Which change of it.
+        register_id: Id of the register.
+        revision: Number of the register's change.
         tag: That change's random tag.
         state: The whole group state, as JSON.
     """
@@ -56,8 +56,8 @@ class PromiseFile:
     def load(self) -> Promise:
         """Return the promise; an empty one on a new store.
 
-        What is read may have been written by a process that died before its fsync: it is made
-        durable before anybody acts on it, or a loss of power could take the promise back.
+        The file may have been written by a process that died before its fsync: it is fsynced before
+        anything depends on it, or a power failure could undo the promise (mutant volatile_promise).
 
         Raises:
             CorruptionError: Both slots are damaged though something was written: a node that
@@ -74,11 +74,11 @@ class PromiseFile:
     def write(self, value: Promise, op: str) -> None:
         """Write it durably.
 
-        A group state too large for any slot is left out: the epoch, session and revision that this
-        node is bound to must not wait for it, and the state can be asked for again.
+        A group state too large for a slot is left out: epoch, session and revision must be durable
+        without it, and the state can be read from the coordinator again.
 
         Raises:
-            DiskError: Which promise counts is not known until the next `write`.
+            DiskError: It is unknown which promise counts until the next `write`.
         """
         fields: dict[str, object] = {name: getattr(value, name) for name in Promise.__slots__}
         payload = pack(fields)

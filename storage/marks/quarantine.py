@@ -1,14 +1,14 @@
-"""Why a log must not be trusted, kept over restarts.
+"""Why a log is quarantined, kept over restarts.
 
-Path ``twinlog/quarantine`` (a sealed map): where the damage lies, what it is, who found it, and the
-store timestamp of the newest record at that moment. It is written before the node gives its role
-up. A start that finds it is quarantined and unclean, although its walk over the newest batches may
-find nothing: the damage may lie anywhere in the log.
+Path ``twinlog/quarantine`` (a sealed map): place and kind of the damage, who found it, and the
+store timestamp of the newest record at that moment. It is written before the node ends its role. A
+start that finds it is quarantined and unclean, even if its walk over the newest batches finds
+nothing: the damage may be anywhere in the log (R7).
 
-The first finding stays. Only a repair that has verified the whole store takes it away
-(`storage.tools.repair`), or an empty directory.
+The first finding stays. Only a repair that has verified the whole store removes it
+(`storage.tools.repair`), or starting with an empty directory.
 
-Not here: who looks for damage, the rest of a quarantine (`storage.recovery.opened`).
+Not here: finding damage, the effects of a quarantine (`storage.recovery.opened`).
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ QUARANTINE = "twinlog/quarantine"
 
 
 class FoundBy(StrEnum):
-    """Who found that a log must not be trusted."""
+    """Who found the damage."""
 
     STORE = "store"
-    """Bytes differ from their check sums: whether they are repaired can be verified here."""
+    """Bytes differ from their checksums: a repair can be verified here."""
     PEERS = "peers"
-    """Another node has something else: nothing in this directory tells who is right."""
+    """Another node has different bytes: nothing in this directory tells which are right."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Quarantine:
     """One finding.
 
     Attributes:
-        damage: Where and what.
+        damage: Its place and kind.
         by: Who found it.
         newest_ms: Store timestamp of the newest record when it was found.
     """
@@ -52,7 +52,7 @@ def write_quarantine(disk: Disk, value: Quarantine, op: str) -> None:
     """Write the finding durably; an earlier one stays.
 
     Raises:
-        DiskError: It is not known whether the next start sees it.
+        DiskError: It is unknown whether the next start will see it.
     """
     if disk.exists(QUARANTINE):
         return
@@ -65,9 +65,9 @@ def write_quarantine(disk: Disk, value: Quarantine, op: str) -> None:
 
 
 def read_quarantine(disk: Disk) -> Quarantine | None:
-    """Return the finding of an earlier run; None when there is none.
+    """Return the finding of an earlier run; None without one.
 
-    A file that cannot be read counts as a finding: somebody had one to write down.
+    An unreadable file counts as a finding: it is only written when there is one.
     """
     if not disk.exists(QUARANTINE):
         return None
@@ -79,12 +79,12 @@ def read_quarantine(disk: Disk) -> Quarantine | None:
         )  # fmt: skip
         return Quarantine(damage, FoundBy(text(fields, "by")), number(fields, "newest"))
     except (CorruptionError, ValueError):
-        what = "a finding of an earlier run, which cannot be read any more"
+        what = "a finding of an earlier run, which is unreadable now"
         return Quarantine(Damage(QUARANTINE, 0, 0, what), FoundBy.STORE, 0)
 
 
 def clear_quarantine(disk: Disk, op: str) -> None:
-    """Take the finding away, durably: what it named is verified again."""
+    """Remove the finding, durably: the store was verified again."""
     if disk.exists(QUARANTINE):
         disk.remove(QUARANTINE, op)
         disk.fsync_dir("twinlog", op + ".dir")

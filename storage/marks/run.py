@@ -1,12 +1,12 @@
-"""Which start of a store this is: the marks of a running store and of a clean stop.
+"""The starts of a store: the marks of a running store and of a clean stop.
 
-``twinlog/run`` (slots): what the current or last start wrote before it registered. It tells a later
-start whether the page cache of the last one can have been lost, and whether the directory is a
-copy. ``abort`` is RocketMQ's mark of a running store; while we run it holds one line of ours
-(store id, start id, start id before), so a RocketMQ that opened the store in between shows.
+``twinlog/run`` (slots): facts that the current or last start wrote before it registered. They tell
+a later start whether the page cache may have been lost, and whether the directory is a copy.
+``abort`` is RocketMQ's mark of a running store; while twinlog runs it holds one line (store id,
+start id, previous start id), so that a RocketMQ that opened the store in between is noticed.
 ``twinlog/clean`` is the mark of a clean stop.
 
-Not here: what a start concludes from them (`storage.marks.clean_start`), when they are written
+Not here: the conclusions of a start (`storage.marks.clean_start`), when they are written
 (`storage.recovery.open`, `storage.recovery.close`).
 """
 
@@ -31,24 +31,24 @@ CLEAN = "twinlog/clean"
 ABORT = "abort"
 
 STARTS_KEPT = 64
-"""Start ids that the coordinator has not seen: more restarts than that are another trouble."""
+"""Start ids kept that the coordinator has not seen."""
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What one start wrote down.
+    """The facts of one start.
 
     Attributes:
         boot_id: Boot of the kernel; None where it cannot be read.
         device: Number of the data directory's device.
         start_id: Random id of the start.
         unseen: Earlier start ids that the coordinator has not seen, oldest first.
-        inode: Of the run file itself; another one means a copied directory.
-        unclean_since: Wall time (ms) of the first start that was not clean and has not been
-            answered by the coordinator; None when there is none.
-        io_error: A flush came back with an error during this run.
+        inode: Inode of the run file itself; another one means a copied directory.
+        unclean_since: Wall time (ms) of the first unclean start whose registration the coordinator
+        has not answered; None without one.
+        io_error: A flush failed during this run.
         quality: The acknowledgement quality of this run.
-        log_start: Log offset where the newest log file begins; -1 when there was none.
+        log_start: Log offset where the newest log file begins; -1 without one.
         log_inode: That file's inode: another one means that log files were copied back.
     """
 
@@ -68,8 +68,8 @@ class RunFile:
     """``twinlog/run``.
 
     Attributes:
-        value: What it holds; None before the first start.
-        lost: It held something once, and nothing of it can be read.
+        value: The content; None before the first start.
+        lost: It had a content, which is unreadable now.
     """
 
     def __init__(self, disk: Disk) -> None:
@@ -79,7 +79,7 @@ class RunFile:
         self.lost = False
 
     def load(self) -> None:
-        """Read it; a file that is missing is made again, as one that cannot be read."""
+        """Read it; a missing file is made again in a state that counts as unreadable."""
         data = self._slots.load("open.run")
         self.value = _run(unpack(data)) if data is not None else None
         self.lost = self.value is None and self._slots.lost("open.run")
@@ -96,10 +96,10 @@ class RunFile:
         self.value = value
 
     def note_log(self, start: int) -> None:
-        """Write down which log file is the newest: a cut removes files, and others get their names.
+        """Record which log file is the newest: a cut removes files, and new ones reuse their names.
 
         Raises:
-            DiskError: What is written down may name a file that has left, which says nothing.
+            DiskError: The record may name a deleted file, which proves nothing.
         """
         if self.value is not None:
             inode = self._disk.inode(log_path(start)) if start >= 0 else 0
@@ -107,7 +107,7 @@ class RunFile:
 
     @property
     def copied(self) -> bool:
-        """Whether the directory, or the log in it, is a copy of the one that was written down."""
+        """Whether the directory, or the log in it, is a copy: the recorded inodes differ."""
         last = self.value
         if last is None:
             return False
@@ -118,7 +118,7 @@ class RunFile:
         return there and self._disk.inode(path) != last.log_inode
 
     def note_io_error(self) -> None:
-        """Write down that a flush met an error; a disk that cannot even do that is gone anyway."""
+        """Record that a flush failed; errors of this write itself are ignored."""
         if self.value is not None and not self.value.io_error:
             with suppress(DiskError):
                 self.write(replace(self.value, io_error=True), "io-error")
@@ -143,12 +143,12 @@ def _run(fields: Mapping[str, object]) -> Run:
 
 @dataclass(frozen=True, slots=True)
 class CleanMark:
-    """What a clean stop left.
+    """The mark of a clean stop.
 
     Attributes:
         end: End of the log.
         start_id: The start that stopped.
-        checkpoint: crc32c of RocketMQ's ``checkpoint`` as we left it.
+        checkpoint: crc32c of RocketMQ's ``checkpoint`` as the stop wrote it.
     """
 
     end: int
@@ -163,7 +163,7 @@ def write_clean_mark(disk: Disk, value: CleanMark) -> None:
 
 
 def read_clean_mark(disk: Disk) -> CleanMark | None:
-    """Return the mark of a clean stop; None when there is none that can be read."""
+    """Return the mark of a clean stop; None if it is missing or unreadable."""
     if not disk.exists(CLEAN):
         return None
     try:
@@ -175,15 +175,15 @@ def read_clean_mark(disk: Disk) -> CleanMark | None:
 
 
 def abort_line(store_id: str, start_id: str, before: str) -> bytes:
-    """Return the line that ``abort`` holds while we run."""
+    """Return the line that ``abort`` holds while this store runs."""
     return f"{store_id} {start_id} {before or '-'}\n".encode()
 
 
 def abort_is_ours(line: bytes, store_id: str, start_id: str) -> bool:
     """Whether ``abort`` was left by the start that ``twinlog/run`` names, or by one after it.
 
-    A start writes ``abort`` before ``run``; a crash between the two leaves the start id before in
-    the third place.
+    A start writes ``abort`` before ``run``; after a crash between the two, the start id of ``run``
+    is in the third place.
     """
     parts = line.split()
     ours = len(parts) == 3 and parts[0] == store_id.encode()

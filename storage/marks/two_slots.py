@@ -1,9 +1,9 @@
-"""A small file of two slots that are written in turn: a value survives a crash in its writing.
+"""A small file of two slots that are written in turn, so a crash keeps the older value.
 
 A slot is: magic ``TLSL`` (4), crc32c of the rest (4), sequence (8), length of the payload (4), the
-payload. The valid slot with the higher sequence counts. Slots lie in pages of their own, so that a
-torn write can only ever hurt the older value. One fsync for each write, no rename: this is for
-values that are written often (checkpoint, promise) or must keep their inode (run).
+payload. The valid slot with the higher sequence counts. Slots are in pages of their own, so a torn
+write can only damage the older value. One fsync for each write, no rename: this is for values that
+are written often (checkpoint, promise) or must keep their inode (run).
 
 Not here: what the payloads mean (`storage.marks.checkpoint`, `storage.marks.identity`).
 """
@@ -26,12 +26,11 @@ class Slots:
     """The file ``path`` of two slots.
 
     Args:
-        disk: Where it lies.
+        disk: The data directory.
         path: Its path; made by the first `store`.
         slot_size: Bytes of each slot; the payload has 20 less.
-        most: Bytes that a slot may grow to: a value that is larger than its slot has the file made
-            again with larger ones, by a rename. As ``slot_size`` by default: the file keeps its
-            inode.
+        most: Bytes that a slot may grow to: for a larger value the file is replaced, by a rename,
+            by one with larger slots. By default ``slot_size``: the file keeps its inode.
     """
 
     def __init__(
@@ -44,7 +43,7 @@ class Slots:
         self.path = path
 
     def load(self, op: str) -> bytes | None:
-        """Return the newest valid payload; None when there is none."""
+        """Return the newest valid payload; None without one."""
         if not self._disk.exists(self.path):
             return None
         data = self._disk.read(self.path, op)
@@ -62,7 +61,7 @@ class Slots:
         self._disk.fsync(self.path, op)
 
     def written(self, op: str) -> bool:
-        """Whether anything but zeros lies in the file."""
+        """Whether the file holds anything but zeros."""
         return self._disk.exists(self.path) and any(self._disk.read(self.path, op))
 
     @property
@@ -79,7 +78,7 @@ class Slots:
         return not self._disk.exists(self.path) or self.written(op)
 
     def create(self, op: str) -> None:
-        """Make the file, both slots empty; durable. An old one is replaced."""
+        """Make the file with two empty slots, durably; replaces an old one."""
         self._disk.write_file(self.path, bytes(2 * self._size), op)
 
     def store(self, payload: bytes, op: str) -> None:
@@ -87,7 +86,7 @@ class Slots:
 
         Raises:
             UsageError: The payload is larger than a slot.
-            DiskError: Which of the two values counts is not known until the next `store`.
+            DiskError: It is unknown which of the two values counts until the next `store`.
         """
         if not self.fits(payload):
             raise UsageError(f"{len(payload)} bytes do not fit a slot of {self.path}")
@@ -97,6 +96,7 @@ class Slots:
         if len(data) > self._size:
             self._grow(sequence, data, op)
             return
+        # The slot of the older value; the newer one stays intact until the fsync has returned.
         self._disk.write_at(self.path, sequence % 2 * self._size, data, op + ".write")
         self._disk.fsync(self.path, op + ".fsync")
         self._sequence = sequence

@@ -1,1 +1,1 @@
-"""Consume queues: what RocketMQ reads."""
+"""Consume queues, in RocketMQ's files."""

@@ -1,15 +1,15 @@
 """Batch queues: queue offset to record, where a record may hold several messages (BatchCQ).
 
-Path ``batchconsumequeue/{topic}/{queue}/{20 digits}``. A unit of 46 bytes for each record says
-where it lies, its store time, the queue offset of its first message and how many there are; unit n
-of the queue lies at byte 46 n. So a queue offset is searched for, by halving. Each record has at
-least one message, which bounds the search: where all have one it is no search at all.
+Path ``batchconsumequeue/{topic}/{queue}/{20 digits}``. A unit of 46 bytes for each record holds its
+log offset, its store time, the queue offset of its first message and the number of messages; unit n
+of the queue is at byte 46 n. So a queue offset is found by binary search. Each record has at least
+one message, which bounds the search: if all have exactly one, no search is needed.
 
 Rebuilt files are byte for byte what RocketMQ builds from the same log: units in log order, zeros
-behind the last one, the first record that is kept at byte 0 whatever its queue offset.
+after the last one, the first kept record at byte 0 whatever its queue offset.
 
-``start`` and ``end`` are queue offsets, as for every queue; how many units there are is found from
-the files at a start, since all units below a snapshot's end are durable.
+``start`` and ``end`` are queue offsets, as for every queue; the number of units is found from the
+files at a start, since all units below a snapshot's end are durable.
 
 Not here: reading records (`storage.read.reader`). Sources: RocketMQ 5.3 (``BatchConsumeQueue``).
 """
@@ -44,7 +44,7 @@ class Unit(NamedTuple):
     reserved: int
 
     @property
-    def behind(self) -> int:
+    def after(self) -> int:
         """Queue offset after its last message."""
         return self.base + self.messages
 
@@ -55,13 +55,13 @@ def units_of(raw: bytes) -> list[Unit]:
 
 
 LOOKED_AT = 64
-"""Files whose lengths are asked for, to tell that of all."""
+"""Files whose lengths are sampled to find the common one."""
 
 
 def found_file_size(disk: Disk, expected: int) -> int:
-    """Return the length of the store's batch queue files, bytes; ``expected`` without one.
+    """Return the length of the store's batch queue files, bytes; ``expected`` without files.
 
-    One of them may have been cut short: the length of most counts, of those that fit to the name of
+    A file may have been truncated: the most frequent length counts, of those that fit the name of
     their file, and ``expected`` before any other.
     """
     sizes: Counter[int] = Counter()
@@ -88,11 +88,11 @@ class BatchQueue(ConsumeQueue):
     SIZE = UNIT_SIZE
 
     _units = 0
-    """Units so far: the number of the next one."""
+    """Number of units, which is the number of the next one."""
     _first = 0
     """Number of the unit of `start`."""
     _floor = 0
-    """Number of the first unit that the files held when they were looked at."""
+    """Number of the first unit in the files when they were opened."""
 
     def write(self, first: int, entries: bytes) -> None:
         """Write units whose messages begin at queue offset ``first``, as `ConsumeQueue.write`."""
@@ -113,45 +113,46 @@ class BatchQueue(ConsumeQueue):
             part = view[: self._size - at % self._size]
             self._put(at, part)
             self._units += len(part) // UNIT_SIZE
-            self.end = units_of(bytes(part[-UNIT_SIZE:]))[0].behind
+            self.end = units_of(bytes(part[-UNIT_SIZE:]))[0].after
             view = view[len(part) :]
 
     def unit(self, number: int) -> Unit:
-        """Return one unit by its place in the queue."""
+        """Return one unit by its number."""
         return units_of(self._bytes(number, number + 1))[0]
 
-    def _search(self, low: int, high: int, behind: Callable[[Unit], bool]) -> int:
-        """Return the first number in ``low..high`` whose unit lies behind; ``high`` for none."""
+    def _search(self, low: int, high: int, after: Callable[[Unit], bool]) -> int:
+        """Return the first number in ``low..high`` whose unit is ``after``; else ``high``."""
         while low < high:
             middle = (low + high) // 2
-            if behind(self.unit(middle)):
+            if after(self.unit(middle)):
                 high = middle
             else:
                 low = middle + 1
         return low
 
     def _holder(self, offset: int) -> int:
-        """Return the number of the unit that holds queue offset ``offset``, which exists."""
+        """Return the number of the unit that holds ``offset``, an existing queue offset."""
         low = max(self._first, self._units - (self.end - offset))
+        # Both bounds follow from at least one message per unit, counted from either end.
         high = min(self._units, self._first + offset - self.start + 1)
         return self._search(low, high, lambda unit: unit.base > offset) - 1
 
     def units(self, offset: int, most: int) -> list[Unit]:
         """Return up to ``most`` units from the one that holds queue offset ``offset``, below end.
 
-        What they say of how many messages there are is compared with where the next one begins.
+        The message count of each is compared with the queue offset of the next one.
 
         Raises:
-            CorruptionError: They do not follow one another, or do not hold it.
+            CorruptionError: They are not consecutive, or do not hold the offset.
         """
         number = self._holder(offset)
         stop = min(number + most, self._units)
         found = units_of(self._bytes(number, stop)) if number < stop else []
         bases = [unit.base for unit in found]
         bases.append(self.unit(stop).base if stop < self._units else self.end)
-        follow = all(one.behind == base for one, base in zip(found, bases[1:], strict=True))
+        follow = all(one.after == base for one, base in zip(found, bases[1:], strict=True))
         if not found or not follow or not bases[0] <= offset < bases[1]:
-            text = f"batch queue {self.queue} of {self.topic} does not hold together at {offset}"
+            text = f"batch queue {self.queue} of {self.topic} is inconsistent at {offset}"
             raise CorruptionError(text, file=self.directory, offset=0, what="queue entry")
         return found
 
@@ -162,7 +163,7 @@ class BatchQueue(ConsumeQueue):
         """
         if upper:
             number = self._search(self._first, self._units, lambda unit: unit.store_timestamp > ms)
-            return self.unit(number - 1).behind - 1 if number > self._first else self.start
+            return self.unit(number - 1).after - 1 if number > self._first else self.start
         number = self._search(self._first, self._units, lambda unit: unit.store_timestamp >= ms)
         return self.unit(number).base if number < self._units else self.end
 
@@ -188,7 +189,7 @@ class BatchQueue(ConsumeQueue):
             before = max(first, number - LOOK_BACK)
             offsets = [self._place(unit) for unit in units_of(self._bytes(before, number))]
             if sorted([*offsets, log_start]) != [*offsets, log_start]:
-                raise self._damaged(before, "units before the start do not lead to before it")
+                raise self._damaged(before, "units before the start do not point below it")
         if number == units:
             return end, log_start
         found = self.unit(number)
@@ -196,13 +197,13 @@ class BatchQueue(ConsumeQueue):
         return found.base, found.log_offset
 
     def _place(self, unit: Unit) -> int:
-        """Return where the record of a unit lies.
+        """Return the log offset of a unit's record.
 
         Raises:
-            CorruptionError: There is no such unit.
+            CorruptionError: The unit is empty.
         """
         if unit.size <= 0 or unit.messages <= 0:
-            raise self._damaged(self._first, "a unit behind it is empty")
+            raise self._damaged(self._first, "a unit after it is empty")
         return unit.log_offset
 
     def removable(self) -> int:
@@ -218,7 +219,7 @@ class BatchQueue(ConsumeQueue):
         return self._search(low, self._units, lambda unit: unit.base >= offset)
 
     def whole(self, end: int, log_start: int = 0) -> bool:
-        """As `ConsumeQueue.whole`; learns how many units there are."""
+        """As `ConsumeQueue.whole`; also counts the units."""
         bases = [int(name) for name in self._names()]
         self._units = self._first = self._floor = bases[0] // UNIT_SIZE if bases else 0
         for number, base in enumerate(bases):
@@ -235,10 +236,10 @@ class BatchQueue(ConsumeQueue):
         self._first = self._number(self.start)
         if self._first == self._units or self.unit(self._first).base != self.start:
             return False
-        return self.unit(self._units - 1).behind == end and self._rises(log_start)
+        return self.unit(self._units - 1).after == end and self._rises(log_start)
 
     def _rises(self, log_start: int) -> bool:
-        """Whether the first and the last unit of each file lead further than the one before."""
+        """Whether log offsets rise over the first and last units of all files."""
         lowest, number, each = log_start, self._first, self._size // UNIT_SIZE
         while number < self._units:
             last = min(number - number % each + each, self._units) - 1
@@ -260,5 +261,5 @@ class BatchQueue(ConsumeQueue):
 
 
 def _beyond(unit: Unit, end: int) -> bool:
-    """Whether a place in a file holds no unit, or one that begins at queue offset ``end``."""
+    """Whether a position in a file holds no unit, or one at or beyond queue offset ``end``."""
     return unit.size <= 0 or unit.messages <= 0 or unit.base >= end

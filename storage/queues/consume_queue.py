@@ -1,7 +1,8 @@
 """Consume queues: queue offset to (log offset, size, tags code), in RocketMQ's files.
 
-Path ``consumequeue/{topic}/{queue}/{20 digits}``; a file has a fixed length, its name is its first
-byte's place in the queue (20 bytes for each entry). Files are sparse, made at full length and
+Path ``consumequeue/{topic}/{queue}/{20 digits}``; a file has a fixed length, and its name is the
+byte position of its first byte in the queue (20 bytes per entry). Files are sparse, made at full
+length and
 written with ``pwrite``: a sparse mapping would turn a full disk into SIGBUS.
 
 Rebuilt files are byte for byte what RocketMQ builds from the same log:
@@ -9,12 +10,12 @@ Rebuilt files are byte for byte what RocketMQ builds from the same log:
 * entries in queue offset order, zeros after the last one;
 * when a queue's first entry is not number 0, the first file starts at the entry's file border and
   is filled up to the entry with blanks (0, 0x7FFFFFFF, 0);
-* a file is never left without an entry: RocketMQ takes an all-zero file for one entry.
+* a file is never left without an entry: RocketMQ reads an all-zero file as one entry.
 
 Queue offsets count records. ``start`` is the first one that may be read, ``end`` the one after the
-last. Entries that point to before the start of the log are left out of the queue by `trim`; their
-files go once a snapshot has recorded the queue's new start, but for the last one, from which
-RocketMQ learns where the queue goes on.
+last. Entries that point below the start of the log are removed from the queue by `trim`; their
+files are deleted once a snapshot has recorded the queue's new start, except the last one, from
+which RocketMQ learns where the queue continues.
 
 Not here: which records get an entry (`storage.state.dispatcher`), reading records
 (`storage.read.reader`), all queues of a store (`storage.queues.queues`), queues of inner batches
@@ -41,15 +42,15 @@ _FILL_MAX = 64 * 1024
 _LOOK = 1024 * ENTRY_SIZE
 _ZEROS = bytes(_LOOK)
 LOOK_BACK = 8
-"""Entries before a start that are looked at: one that is damaged does not pass for the rest."""
+"""Entries before a new start that are checked: a single damaged entry must not decide it."""
 FLUSH_EACH_MAX = 256
 """Files that are flushed one by one; more are flushed with their file system."""
 
 
 class Unflushed:
-    """Names of queue files and directories that a flush still has to make durable.
+    """Names of queue files and directories that are not flushed yet.
 
-    Filled by the store's owner; a job flushes what `take` handed out.
+    Filled by the store's owner; a job flushes what `take` returned.
     """
 
     def __init__(self) -> None:
@@ -57,22 +58,22 @@ class Unflushed:
         self.directories: set[str] = set()
 
     def take(self) -> Unflushed:
-        """Return what has gathered and begin again."""
+        """Return all names and start an empty set."""
         taken = Unflushed()
         taken.files, self.files = self.files, set()
         taken.directories, self.directories = self.directories, set()
         return taken
 
     def give_back(self, taken: Unflushed) -> None:
-        """Take back what could not be flushed."""
+        """Add names again that could not be flushed."""
         self.files |= taken.files
         self.directories |= taken.directories
 
     def flush(self, disk: Disk, op: str) -> None:
-        """Make all of it durable; files that were removed meanwhile need nothing.
+        """Make all of them durable; removed files are skipped.
 
-        Many files are flushed with the whole file system: one fsync each costs a commit of its
-        journal each, ten thousand of them most of a minute.
+        Many files are flushed with the whole file system: each fsync costs a journal commit, ten
+        thousand of them most of a minute.
         """
         if len(self.files) + len(self.directories) > FLUSH_EACH_MAX and disk.sync_all(op + ".all"):
             return
@@ -88,7 +89,7 @@ def _fsync(disk: Disk, path: str, op: str) -> None:
         disk.fsync(path, op)
     except DiskError as error:
         if error.errno != errno.ENOENT:
-            raise  # else it was removed since it was looked for
+            raise  # else it was removed meanwhile
 
 
 Check = Callable[["ConsumeQueue", int, int, int], object]
@@ -98,22 +99,22 @@ Check = Callable[["ConsumeQueue", int, int, int], object]
 class ConsumeQueue:
     """One queue of one topic.
 
-    `storage.queues.batch_queue` has the other kind; what it does otherwise it overrides.
+    `storage.queues.batch_queue` is the other kind; it overrides the differences.
 
     Args:
-        disk: Where it lies.
+        disk: The data directory.
         topic: Topic name.
         queue: Queue number.
         file_size: Bytes of a file, a multiple of 20.
-        unflushed: Where it notes what it wrote.
+        unflushed: Collects the names of files it wrote.
         start: First queue offset.
         end: Next queue offset.
-        low: No entry points to before this log offset, as far as is known.
+        low: No entry is known to point below this log offset.
 
     Attributes:
         noted: The start that was last put into a snapshot.
-        recorded: The start that the newest durable snapshot says.
-        removed: Bytes of the queue below which its files are known to be gone.
+        recorded: The start in the newest durable snapshot.
+        removed: Byte of the queue below which its files are known to be deleted.
     """
 
     ROOT = DIRECTORY
@@ -152,8 +153,8 @@ class ConsumeQueue:
         """Write entries from queue offset ``first`` on; those below ``end`` are there already.
 
         Raises:
-            CorruptionError: They leave a gap.
-            DiskError: Some may be written; the same call may be made again.
+            CorruptionError: There is a gap between ``end`` and the entries.
+            DiskError: Some may be written; the call can be repeated.
         """
         skip = self.end - first
         if self.start == self.end:
@@ -175,7 +176,7 @@ class ConsumeQueue:
             view = view[len(part) :]
 
     def _put(self, at: int, part: memoryview) -> None:
-        """Write bytes of one file, which is made where they begin it."""
+        """Write bytes of one file; it is made if they are its first."""
         path = self._path(at)
         if at % self._size == 0:
             self._create(path)
@@ -185,8 +186,8 @@ class ConsumeQueue:
     def _is_absent(self, first: int) -> bool:
         """Whether the queue has no file yet into which entry ``first`` could be written.
 
-        So it is for a new queue, and for one whose files were rebuilt from a log that has none
-        of its records any more: it goes on where the log says.
+        True for a new queue, and for one whose files were rebuilt from a log that holds none of its
+        records any more: it continues where the log says.
         """
         if self.start != self.end:
             return False
@@ -195,12 +196,13 @@ class ConsumeQueue:
     def write_light(self, first: int, entries: bytes) -> None:
         """Write entries of a light queue; those up to the last entered record are there already.
 
-        The log offset decides what is new, as in RocketMQ, whose records may name an offset that
-        is not their entry's (golden case 08b). ``first`` counts only where the queue begins.
+        The log offset decides which entries are new, as in RocketMQ, whose records may name a queue
+        offset other than their entry's (golden case 08b). ``first`` is used only if the queue is
+        empty.
         """
         if self.start == self.end:
-            anew = self._is_absent(first)  # built from a log whose beginning is gone
-            self.write(first if anew else max(first, self.end), entries)
+            absent = self._is_absent(first)  # built from a log whose beginning is deleted
+            self.write(first if absent else max(first, self.end), entries)
             return
         last = self.entry(self.end - 1)[0]
         new = [entry for entry in QUEUE_ENTRY.iter_unpack(entries) if entry[0] > last]
@@ -238,17 +240,17 @@ class ConsumeQueue:
             self.start, self.low = self.kept_from(log_start, check)
 
     def kept_from(self, log_start: int, check: Check) -> tuple[int, int]:
-        """Return the first queue offset whose record is kept, and where that record lies.
+        """Return the first queue offset whose record is kept, and the record's log offset.
 
-        Changes nothing; entries below the start of the log never change, so a worker thread may ask
-        while the queue grows. Without such an entry it is the end, and ``log_start``.
+        Changes nothing; entries below the start of the log never change, so a worker thread may
+        call it while the queue grows. Without such an entry: the queue's end and ``log_start``.
 
         Args:
             log_start: Start of the log.
             check: Compares the entry that is found with its record.
 
         Raises:
-            CorruptionError: An entry is damaged; a queue never loses records for that.
+            CorruptionError: An entry is damaged; the queue keeps its start, so it loses no records.
         """
         low, end = self.start, self.end
         if low == end:
@@ -270,7 +272,7 @@ class ConsumeQueue:
         return low, offset
 
     def _look_back(self, number: int, log_start: int) -> None:
-        """Look at the entries before ``number``: each leads further, and below ``log_start``."""
+        """Check that the entries before ``number`` rise and point below ``log_start``."""
         first = max(self.start, number - LOOK_BACK)
         found = [entry[0] for entry in QUEUE_ENTRY.iter_unpack(self.read(first, number - first))]
         for at, (offset, after) in enumerate(pairwise([*found, log_start])):
@@ -280,18 +282,18 @@ class ConsumeQueue:
                 )
 
     def move_start(self, start: int, low: int) -> None:
-        """Take what `kept_from` found, unless the queue has moved on."""
+        """Apply the result of `kept_from`, unless the queue has changed meanwhile."""
         if self.start < start <= self.end:
             self.start, self.low = start, low
 
     def leads_below(self, log_start: int) -> bool:
-        """Whether entries may point to before ``log_start``."""
+        """Whether entries may point below ``log_start``."""
         return self.low < log_start and self.start < self.end
 
     def removable(self) -> int:
-        """Return the byte below which files may go, for the newest snapshot records the start.
+        """Return the byte below which files may be deleted: the newest snapshot records the start.
 
-        0 when there is nothing new to remove. The last file always stays.
+        0 if there is nothing new to delete. The last file always stays.
         """
         most = min(self.recorded, max(self.end - 1, 0)) * ENTRY_SIZE
         border = most - most % self._size
@@ -311,12 +313,12 @@ class ConsumeQueue:
 
         Raises:
             CorruptionError: A file is missing or too short.
-            DiskError: They cannot be read now.
+            DiskError: They cannot be read at present.
         """
         return self._bytes(first, min(first + count, self.end))
 
     def _bytes(self, first: int, end: int) -> bytes:
-        """Return the entries from number ``first`` to ``end``, as they lie."""
+        """Return the entries from number ``first`` to ``end`` as stored."""
         parts: list[bytes] = []
         at, end = first * self.SIZE, end * self.SIZE
         while at < end:
@@ -339,7 +341,7 @@ class ConsumeQueue:
         """Return (log offset, size, tags code) of one entry.
 
         Raises:
-            CorruptionError: There is none.
+            CorruptionError: The entry is empty.
         """
         log_offset, size, code = QUEUE_ENTRY.unpack(self.read(number, 1))
         if size <= 0:
@@ -352,11 +354,11 @@ class ConsumeQueue:
         return CorruptionError(text, file=self._path(at), offset=at, what="queue entry")
 
     def whole(self, end: int, log_start: int = 0) -> bool:
-        """Whether the files hold entries up to queue offset ``end``, as far as a look tells.
+        """Whether the files seem to hold entries up to queue offset ``end``.
 
-        The first entry and the last one of each file are looked at: they must be entries, and lead
-        to ``log_start`` or beyond it, each further than the one before. A queue whose first entry
-        points to deleted records would lose all of its own silently.
+        The first entry and the last one of each file are checked: they must not be empty, must
+        point to ``log_start`` or beyond, and rise. A queue whose first entry points to deleted
+        records would silently lose its other records.
         """
         if end <= self.start:
             return True
@@ -379,19 +381,19 @@ class ConsumeQueue:
     def cut(self, end: int, *, thorough: bool = True) -> None:
         """Set the end back to queue offset ``end`` and remove every later entry from the files.
 
-        Without ``thorough`` a file is looked at up to its first stretch of zeros: enough where
-        entries were written in order and nothing of the page cache was lost.
+        Without ``thorough`` a file is checked up to its first stretch of zeros: enough if entries
+        were written in order and no page cache was lost.
         """
         self.end = max(end, 0)
         self.start = min(self.start, self.end)
         self._cut(self.end * ENTRY_SIZE, thorough)
 
     def _names(self) -> list[str]:
-        """Names of its files; what somebody else put there is none of them."""
+        """Names of its files; other names in the directory are ignored."""
         return [name for name in self._disk.list(self.directory) if name.isdecimal()]
 
     def _cut(self, limit: int, thorough: bool) -> None:
-        """Remove what lies from byte ``limit`` of the queue on."""
+        """Remove everything from byte ``limit`` of the queue on."""
         for name in self._names():
             path, base = f"{self.directory}/{name}", int(name)
             if base >= limit:
@@ -402,13 +404,13 @@ class ConsumeQueue:
                 self._unflushed.files.add(path)
 
     def _zero(self, path: str, start: int, thorough: bool) -> bool:
-        """Zero a file from ``start`` on; returns whether there was anything."""
+        """Zero a file from ``start`` on; returns whether it held anything but zeros."""
         found = False
         for at in range(start, self._size, _LOOK):
             part = self._disk.read_at(path, at, min(_LOOK, self._size - at), "queue.cut.look")
             if part != (_ZEROS if len(part) == _LOOK else bytes(len(part))):
-                # Only what is not zero: that has its blocks, so a full disk takes the write. The
-                # zeros around it may be a hole, for which there may be no room.
+                # Only the bytes that are not zero: their blocks are allocated, so the write
+                # succeeds on a full disk. The zeros around them may be a hole.
                 end, length = at + len(part.rstrip(b"\0")), len(part.strip(b"\0"))
                 self._disk.write_at(path, end - length, bytes(length), "queue.cut.zero")
                 found = True

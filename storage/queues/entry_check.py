@@ -1,9 +1,9 @@
 """Comparing an entry of a consume queue with the record that it points to.
 
-A queue file has no CRC: that the log holds a record of that size and queue offset at that place is
-what proves an entry.
+A queue file has no CRC: an entry is proven by the log, which must hold a record of that size and
+queue offset at that log offset.
 
-The functions may be called from worker threads: files may leave the log meanwhile.
+The functions may be called from worker threads: files may be removed from the log meanwhile.
 
 Not here: the bytes of the record, which its batch's CRC proves (`storage.log.segments`).
 """
@@ -23,7 +23,7 @@ from twinlog.kernels import pick_properties
 
 _SIZE_MIN = 91
 _COPY = 80
-"""Bytes of a record up to and with its store timestamp, at most."""
+"""Bytes of a record that always include its store timestamp."""
 _HEAD = struct.Struct(">i16xq")
 
 
@@ -31,7 +31,7 @@ def check_entry(log: CommitLog, queue: ConsumeQueue, number: int, offset: int, s
     """Compare entry ``number`` with the record of ``size`` bytes at log offset ``offset``.
 
     Raises:
-        CorruptionError: It points to no such record, or the file of the record is lost.
+        CorruptionError: It does not point to such a record, or the record's file is lost.
     """
     segment = _segment(log, queue, number, offset, size)
     length = size if queue.light else _HEAD.size
@@ -43,8 +43,8 @@ def fetch_head(
 ) -> memoryview:
     """Do as `check_entry`, and return a copy of the record's head, read from the file.
 
-    For records that may have to come from the disk (`storage.disk.mapping.Mapping.read`): its first
-    `_COPY` bytes, those of a record of a light queue all.
+    For records that may have to come from the disk (`storage.disk.mapping.Mapping.read`): the first
+    `_COPY` bytes of the record, or all of it for a light queue.
     """
     segment = _segment(log, queue, number, offset, size)
     at, length = offset - segment.start, size if queue.light else _COPY
@@ -67,7 +67,7 @@ def check_record(
     """Compare entry ``number`` with bytes from the beginning of its record on.
 
     Raises:
-        CorruptionError: They are those of another one.
+        CorruptionError: They belong to another record.
     """
     if queue.light:
         found = _in_light(queue.topic, record, size)
@@ -85,7 +85,7 @@ def _in_light(name: str, record: memoryview, size: int) -> bool:
 
 
 def wrong_entry(queue: ConsumeQueue, number: int, offset: int, length: int) -> CorruptionError:
-    """Return the error for an entry that points to no record of its queue."""
+    """Return the error for an entry that does not point to a record of its queue."""
     return CorruptionError(
         f"entry {number} of queue {queue.queue} of {queue.topic} points to no such record",
         file=queue.directory,

@@ -1,16 +1,16 @@
-"""Light queues: one stored message in many further queues.
+"""Light queues: one stored message in many additional queues.
 
-A message whose property ``INNER_MULTI_DISPATCH`` names queues ``%LMQ%a,%LMQ%b`` is entered there
-besides its own queue: the same 20-byte entry in each, at that queue's next offset. A light queue is
-a topic with the one queue 0 that comes into being when a message names it; it is read like any
-other, and never written directly.
+A message whose property ``INNER_MULTI_DISPATCH`` names queues ``%LMQ%a,%LMQ%b`` is entered there in
+addition to its own queue: the same 20-byte entry in each, at that queue's next offset. A light
+queue is a topic with a single queue 0, created when a message names it; it is read like any other,
+and never written directly.
 
-``INNER_MULTI_QUEUE_OFFSET`` says the message's offset in each of them, in the same order. The
-producer leaves room, 19 zeros for each, and the master writes the offsets there when it numbers the
-record: Java reads a number with leading zeros as the number. So a record keeps its length.
+``INNER_MULTI_QUEUE_OFFSET`` holds the message's offset in each of them, in the same order. The
+producer reserves 19 zeros for each, and the master overwrites them when it numbers the record: Java
+parses numbers with leading zeros. So a record keeps its length.
 
-Only names with the prefix are taken. RocketMQ takes others and then writes a list with an empty
-item, which misaligns the named queues or stops its dispatch for good.
+Only names with the prefix are accepted. RocketMQ accepts others and then writes a list with an
+empty item, which misaligns the named queues or stops its dispatch for good.
 
 Pure: bytes in, bytes and entries out. Not here: numbering (`storage.append.appender`), writing the
 queues (`storage.state.dispatcher`).
@@ -41,11 +41,11 @@ NAMES_MAX = 64
 QUEUES_MAX = 100_000
 """Light queues of a store: each is a directory and some hundred bytes of memory."""
 _NO_TOPICS = ("%RETRY%", "rmq_sys_")
-"""Messages of topics that begin so, and of that of delayed messages, go to no light queue."""
+"""Messages of topics with these prefixes, and delayed messages, are entered in no light queue."""
 
 
 class LightRefused(Exception):
-    """A record that may not go to the light queues it names; the text says why."""
+    """A record may not be entered in the light queues it names; the text says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class Share:
 
     Attributes:
         names: Of the queues.
-        places: Where in the section the digits of each offset begin, bytes.
+        places: Byte positions in the section where the digits of each offset begin.
     """
 
     names: tuple[str, ...]
@@ -62,7 +62,7 @@ class Share:
 
 
 def _items(data: memoryview, at: int, end: int) -> tuple[str, list[tuple[int, bytes]]]:
-    """Return topic and properties, with the index of each, of a record that is checked already."""
+    """Return topic and properties, with their positions, of a record checked before."""
     parts = parts_of(data, at, end)
     assert not isinstance(parts, int), "checked"
     rest = rest_of(data, at, parts[0], parts[4])
@@ -77,7 +77,7 @@ def _items(data: memoryview, at: int, end: int) -> tuple[str, list[tuple[int, by
 
 
 def shares(data: memoryview, first: int) -> list[Share]:
-    """Return the light queues of the records of a section, which is checked already.
+    """Return the light queues of the records of a section that was checked before.
 
     Args:
         data: The section.
@@ -111,9 +111,9 @@ def _share(data: memoryview, at: int) -> Share | None:
     if not named:
         return None
     if len(named) > 1 or len(room) != 1:
-        raise LightRefused("it has the properties of light queues more than once, or not both")
+        raise LightRefused("it has a property of light queues twice, or only one of them")
     if _feeds_none(topic):
-        raise LightRefused(f"messages of topic {topic} go to no light queue")
+        raise LightRefused(f"messages of topic {topic} are entered in no light queue")
     names = tuple(named[0][len(LIGHT_PROPERTY) + 1 :].decode().split(","))
     if len(names) > NAMES_MAX or len(set(names)) != len(names):
         raise LightRefused(f"it names {len(names)} light queues; 1 to {NAMES_MAX} different ones")
@@ -124,15 +124,13 @@ def _share(data: memoryview, at: int) -> Share | None:
     place, item = room[0]
     place += len(LIGHT_OFFSETS_PROPERTY) + 1
     if item[len(LIGHT_OFFSETS_PROPERTY) + 1 :] != b",".join([b"0" * LIGHT_DIGITS] * len(names)):
-        raise LightRefused(
-            f"it leaves no room of {LIGHT_DIGITS} zeros for the offset in each queue"
-        )
+        raise LightRefused(f"it does not reserve {LIGHT_DIGITS} zeros for the offset in each queue")
     places = tuple(place + index * (LIGHT_DIGITS + 1) for index in range(len(names)))
     return Share(names, places)
 
 
 def write_offset(view: memoryview, place: int, offset: int) -> None:
-    """Write an offset where a section left room for it."""
+    """Write an offset over the zeros that a section reserved for it."""
     view[place : place + LIGHT_DIGITS] = b"%0*d" % (LIGHT_DIGITS, offset)
 
 
@@ -144,8 +142,8 @@ def light_runs(
 ) -> Iterator[tuple[str, int, bytes]]:
     """Yield (light queue, queue offset, entries) for the records of whole batches that name any.
 
-    Names without the prefix or given before, lists that do not fit together, and records that
-    RocketMQ enters in no light queue are passed over: a foreign log may hold them.
+    Names without the prefix, repeated names, lists of different lengths, and records that RocketMQ
+    enters in no light queue are skipped: a log written by RocketMQ may hold them.
 
     Args:
         data: Bytes of the batches.
@@ -189,5 +187,5 @@ def _java_split(text: str) -> list[str]:
 
 
 def named_in(names: str | None, queue: str) -> bool:
-    """Whether a record whose property names these light queues is in that one."""
+    """Whether ``names``, a record's property, contains the light queue ``queue``."""
     return names is not None and queue in names.split(",")

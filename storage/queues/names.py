@@ -1,6 +1,6 @@
-"""Names of topics and light queues: which are legal. Pure.
+"""Legal names of topics and light queues. Pure.
 
-RocketMQ's alphabet and lengths, without the names that RocketMQ or this store keeps for itself.
+RocketMQ's alphabet and lengths, without the names that RocketMQ or this store reserves.
 
 Not here: which topics exist (`storage.state.layers`).
 """
@@ -27,18 +27,18 @@ _RESERVED = frozenset({"SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_HALF_TOPIC", "TBW10
 def topic_refusal(name: str) -> str | None:
     """Return why a topic of this name cannot be created or written; None when it can."""
     if name.startswith(SYSTEM_TOPIC_PREFIX):
-        return f"topic {name} is the store's own"
+        return f"topic {name} is reserved for the store"
     if name in _RESERVED:
         return f"topic {name} is reserved"
     if name.startswith(LIGHT_PREFIX):
-        return f"{name} is a light queue: it comes into being when a message of a topic names it"
+        return f"{name} is a light queue: it is created when a message of a topic names it"
     return _form_refusal(name)
 
 
 def light_refusal(name: str) -> str | None:
     """Return why no message may name this light queue; None when it may."""
     if not name.startswith(LIGHT_PREFIX) or name == LIGHT_PREFIX:
-        return f"{name!r} is no light queue: their names begin with {LIGHT_PREFIX}"
+        return f"{name!r} is not a light queue: their names begin with {LIGHT_PREFIX}"
     return _form_refusal(name)
 
 

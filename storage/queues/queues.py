@@ -1,7 +1,7 @@
 """All queues of a store, of both kinds.
 
-Which kind a queue is follows from its topic: topics of batch queues are known before the first of
-their records, for nothing is appended to a topic before its creation is confirmed.
+The kind of a queue follows from its topic: topics with batch queues are known before the first of
+their records, because nothing is appended to a topic before its creation is confirmed.
 
 Not here: one queue (`storage.queues.consume_queue`, `storage.queues.batch_queue`), which records
 are entered (`storage.state.dispatcher`).
@@ -23,10 +23,10 @@ class ConsumeQueues:
     """All queues of a store.
 
     Args:
-        disk: Where they lie.
+        disk: The data directory.
         file_size: Bytes of a file of 20-byte entries. Files of batch queues hold as many units,
-            unless there are some already: all have one size, for RocketMQ.
-        batch_file_size: Bytes of a file of a batch queue; 0: as said.
+        unless there are files already: RocketMQ needs all of one size.
+        batch_file_size: Bytes of a file of a batch queue; 0: as above.
         batched: Names of the topics that have batch queues; may grow.
     """
 
@@ -46,7 +46,7 @@ class ConsumeQueues:
         self._encoded: frozenset[bytes] = frozenset()
         self._all: dict[tuple[str, int], ConsumeQueue] = {}
         self.light = 0
-        """How many light queues there are."""
+        """Number of light queues."""
         self.unflushed = Unflushed()
 
     def __iter__(self) -> Iterator[ConsumeQueue]:
@@ -54,17 +54,17 @@ class ConsumeQueues:
 
     @property
     def batched_names(self) -> frozenset[bytes]:
-        """Names of the topics that have batch queues, as they are stored."""
+        """Names of the topics that have batch queues, encoded."""
         if len(self._encoded) != len(self.batched):
             self._encoded = frozenset(name.encode() for name in self.batched)
         return self._encoded
 
     def get(self, topic: str, queue: int) -> ConsumeQueue | None:
-        """Return a queue that has ever had an entry; else None."""
+        """Return a queue; None if it never had an entry."""
         return self._all.get((topic, queue))
 
     def load(self, topic: str, queue: int, start: int, end: int, *, low: int = -1) -> ConsumeQueue:
-        """Take a queue as a snapshot names it."""
+        """Open a queue as a snapshot describes it."""
         made = self._made(topic, queue, start, end)
         made.low = low
         self._keep(made)
@@ -77,13 +77,13 @@ class ConsumeQueues:
         return kind(self._disk, topic, queue, size, self.unflushed, start=start, end=end)
 
     def write(self, topic: str, queue: int, first: int, entries: bytes) -> None:
-        """See `ConsumeQueue.write`; the queue is made when it is new."""
+        """See `ConsumeQueue.write`; a new queue is made."""
         found = self._found(topic, queue)
         found.write(first, entries)
         self._keep(found)
 
     def write_light(self, topic: str, first: int, entries: bytes) -> None:
-        """See `ConsumeQueue.write_light`; the queue is made when it is new."""
+        """See `ConsumeQueue.write_light`; a new queue is made."""
         found = self._found(topic, 0)
         found.write_light(first, entries)
         self._keep(found)
@@ -101,10 +101,10 @@ class ConsumeQueues:
         return found
 
     def held(self, topic: str, queue: int, first: int, entries: bytes) -> int:
-        """Return how many of a simple queue's entries, from offset ``first`` on, its files hold.
+        """Return how many of these entries the files of a consume queue hold from ``first`` on.
 
-        Nothing is known of the queue: it may be new since the newest snapshot. What is not a file
-        of its size, or cannot be read, holds none.
+        The queue may be newer than the newest snapshot, so the files are all that is known. A file
+        of another size, or an unreadable one, holds none.
         """
         found = ConsumeQueue(self._disk, topic, queue, self._size, self.unflushed)
         count = len(entries) // ENTRY_SIZE
@@ -122,7 +122,7 @@ class ConsumeQueues:
         return found.end if found is not None else 0
 
     def tidy(self, *, thorough: bool) -> None:
-        """Remove entries and files that lie beyond the ends, after a stop that was not clean."""
+        """Remove entries and files beyond the queues' ends, after a stop that was not clean."""
         known = {queue.directory: queue for queue in self._all.values()}
         for kind, size in ((ConsumeQueue, self._size), (BatchQueue, self._batch_size)):
             for topic in self._disk.list(kind.ROOT):
@@ -135,9 +135,9 @@ class ConsumeQueues:
                     queue.cut(queue.end, thorough=thorough)
 
     def tidy_some(self, touched: Iterable[tuple[str, int]]) -> None:
-        """Do as `tidy`, without thorough, with these queues only; new ones may be among them.
+        """As `tidy`, not thorough, for these queues only; some may be new.
 
-        Of a topic that is newer than the newest snapshot the kind is not known yet.
+        The kind of a topic's queues is unknown if it is newer than the newest snapshot.
         """
         for topic, queue in sorted(touched):
             found = self._all.get((topic, queue))
@@ -148,7 +148,7 @@ class ConsumeQueues:
                 kind(self._disk, topic, queue, size, self.unflushed).cut(0, thorough=False)
 
     def reset(self) -> None:
-        """Forget all queues and remove their files; they will be built from the log."""
+        """Forget all queues and remove their files; they will be rebuilt from the log."""
         self._all.clear()
         self.light = 0
         self.tidy(thorough=True)

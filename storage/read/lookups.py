@@ -27,7 +27,7 @@ from twinlog.format.consume_queue import QUEUE_ENTRY
 from twinlog.kernels import scan_queues
 
 TIMES_BYTES = 64
-"""Memory of what a search by time brings for one queue, about."""
+"""Approximate memory of the result of a search by time, per queue."""
 T = TypeVar("T")
 Stop = Callable[[], bool]
 """Whether the client has stopped waiting."""
@@ -59,7 +59,7 @@ class OffLoopLookup(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class QueueSpan:
-    """A queue as it was when a look began; ``queue`` is None for one without entries."""
+    """A queue as it was when a lookup began; ``queue`` is None for one without entries."""
 
     queue: ConsumeQueue | None
     start: int
@@ -107,10 +107,10 @@ class Lookups:
             raise
 
     def record_cold(self, log_offset: int, confirm: int) -> OffLoopLookup[memoryview | None] | None:
-        """Return the look for a record that is hardly in memory; None for `record_at`.
+        """Return the lookup of a record that is probably not in memory; None: use `record_at`.
 
-        What it may bring is known from the batch's entry, which takes a few reads of an old file's
-        index (`storage.log.sealed_index`).
+        The size of the result is known from the batch's entry, which takes a few reads of an old
+        file's index (`storage.log.sealed_index`).
 
         Raises:
             CorruptionError: Damage, which has been reported.
@@ -124,14 +124,14 @@ class Lookups:
             found = _record(data, start, log_offset)
             if found is None or 2 * len(found) >= len(data):
                 return found
-            return memoryview(bytes(found))  # who takes it slowly keeps no more than was counted
+            return memoryview(bytes(found))  # a slow client keeps no more than was counted
 
         return OffLoopLookup(work, self._batch(log_offset).length, log_offset)
 
     def times(
         self, spans: Sequence[QueueSpan], ms: int, *, upper: bool
     ) -> OffLoopLookup[list[tuple[int, int, int]]]:
-        """Return the look for start, end and queue offset of a time, for each queue.
+        """Return the lookup of start, end and queue offset of a time, for each queue.
 
         The offset is that of the first record stored at or after ``ms``, or the queue's end; with
         ``upper`` of the last one stored at or before it, or the queue's start.
@@ -151,7 +151,7 @@ class Lookups:
         queue, low, high = span.queue, span.start, span.end
         if queue is None or low == high:
             return low
-        if isinstance(queue, BatchQueue):  # which has grown, or lost files, since then
+        if isinstance(queue, BatchQueue):  # it may have grown, or lost files, meanwhile
             return max(low, min(queue.at_time(ms, upper=upper), high - upper))
         while low < high:
             middle = (low + high) // 2
@@ -172,14 +172,16 @@ class Lookups:
         """Return what a thread found, or raise the error that ended it.
 
         Raises:
-            Busy: Retention came first; to be asked again.
+            Busy: Retention deleted the records meanwhile; ask again.
             CorruptionError: Damage, which has been reported.
             Exception: Any other error as it is.
         """
         if not isinstance(outcome, Exception):
             return outcome
+        # Retention deleted files that the thread was reading: any error, even "damaged", is an
+        # artefact.
         if look.lowest < self._log.start:
-            raise Busy("retention took records while they were looked at; ask again")
+            raise Busy("retention deleted records during the lookup; ask again")
         if isinstance(outcome, CorruptionError):
             self._damaged(outcome)
         raise outcome

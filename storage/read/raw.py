@@ -41,7 +41,7 @@ class RawPiece:
     def copy(self) -> bytes:
         """Return the bytes; in a worker thread, for the pages may have to come from the disk.
 
-        The CRC is for what it does on the way: it touches every page without holding up others.
+        The CRC is computed only because it touches every page without the interpreter lock.
         """
         crc32c(self.view)
         return bytes(self.view)

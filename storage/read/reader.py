@@ -34,9 +34,9 @@ from twinlog.errors import Busy, CorruptionError, UnknownTopic
 from twinlog.format.consume_queue import QUEUE_ENTRY
 
 READ_ENTRIES = 4096
-"""Entries that one read looks at; with a tag filter it may answer with fewer, even none."""
+"""Entries that one read examines; with a tag filter it may return fewer records, even none."""
 UNITS_AT_FIRST = 64
-"""Units of a batch queue that one read looks at before it looks at more."""
+"""Units of a batch queue that one read examines at first."""
 T = TypeVar("T")
 
 
@@ -140,9 +140,11 @@ class Reader:
             return ReadResult(ReadStatus.UNKNOWN_QUEUE)
         found = self._kept(topic, queue)
         start, end = (found.start, found.end) if found is not None else (0, 0)
+        # R52: the answer names the start, but the reader decides whether to move there.
         if queue_offset < start:
             return ReadResult(ReadStatus.BEFORE_START, next=start, start=start, end=end)
         if queue_offset > end:
+            # R53: with records not dispatched yet, it is unknown whether the queue ends here.
             status = ReadStatus.ABOVE_CONFIRM if unconfirmed else ReadStatus.PAST_END
             return ReadResult(status, next=queue_offset, start=start, end=end)
         if queue_offset == end or found is None:
@@ -167,7 +169,7 @@ class Reader:
                 return self._guarded(lambda: self._stretch(queue, first, part, cold=cold))
         columns: tuple[tuple[int, ...], ...] = tuple(zip(*QUEUE_ENTRY.iter_unpack(raw)))
         offsets, sizes, codes = columns
-        if 0 in sizes:  # no filter may pass over it
+        if 0 in sizes:  # no filter may skip damage
             at = sizes.index(0)
             error = wrong_entry(queue, first + at, offsets[at], 0)
             self._damaged(error)
@@ -181,7 +183,7 @@ class Reader:
         )
 
     def _stretch(self, queue: ConsumeQueue, first: int, raw: bytes, *, cold: bool) -> ReadResult:
-        """Return the records of entries that lie near each other."""
+        """Return the records of entries that are near each other in the log."""
         if not cold:
             return self._stretches.hot(queue, first, raw)
         found = self._stretches.resident(queue, first, raw)
@@ -190,7 +192,7 @@ class Reader:
     def _found_units(self, queue: BatchQueue, first: int, wanted: Wanted) -> ReadResult:
         """Return the records of a batch queue from the one on that holds queue offset ``first``.
 
-        A filter over properties is the client's to lay over the messages inside.
+        A filter over properties must be applied by the client, to the messages inside.
         """
         units = self._guarded(lambda: _units_for(queue, first, wanted))
         unsifted, wanted = wanted.where is not None, replace(wanted, where=None)
@@ -201,7 +203,7 @@ class Reader:
         held = sum(1 for unit in units if unit.base < first + wanted.records)
         wanted = replace(wanted, records=held)
         entries = Entries(bases, tuple(unit.log_offset for unit in units), sizes)
-        numbers = (*bases, units[-1].behind)
+        numbers = (*bases, units[-1].after)
         entries, following = picked(entries, codes, numbers, wanted)
         return self._scattered.served(
             queue, entries, following, wanted, cold=cold, unsifted=unsifted
@@ -213,14 +215,16 @@ class Reader:
         Meanwhile retention may have deleted the records: then an error means nothing.
 
         Raises:
-            Busy: Retention came first; to be asked again.
+            Busy: Retention deleted the records meanwhile; read again.
             CorruptionError: Damage, which has been reported.
             Exception: Any other error as it is: a bug, not corruption.
         """
         if isinstance(outcome, ReadResult):
             return outcome
+        # Retention deleted files that the thread was reading: any error, even "damaged", is an
+        # artefact.
         if result.lowest < self._log.start:
-            raise Busy("retention took these records while they were read; read again")
+            raise Busy("retention deleted these records while they were read; read again")
         if isinstance(outcome, CorruptionError):
             self._damaged(outcome)
         raise outcome

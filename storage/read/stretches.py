@@ -6,8 +6,8 @@ read in one of three ways:
 
 * **hot**: within ``hot_bytes`` of the end, in place in the mapped file;
 * **resident**: older, but in the page cache. The system is asked to copy it without waiting for the
-  disk (``RWF_NOWAIT``); the copy is checked, and what is sent is lent from the file. So nothing on
-  the loop faults pages of old files in;
+  disk (``RWF_NOWAIT``); the copy is checked, and what is sent is lent from the file. So the event
+  loop never faults in pages of old files;
 * **cold**: some of it must come from the disk. A worker thread reads the whole range and then has
   the system read ahead, so that the next answers are resident.
 

@@ -1,1 +1,1 @@
-"""Start, stop and cut: from the files of a store to its positions, and back."""
+"""Starting, stopping and cutting a store."""

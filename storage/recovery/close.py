@@ -1,7 +1,8 @@
-"""The last steps of a clean stop: the marks that say so.
+"""The last steps of a clean stop: its marks.
 
-Everything is flushed when they are written. Order: RocketMQ's checkpoint, the clean mark that names
-it, and last ``abort`` goes: a crash between any two leaves marks that a start reads rightly.
+Everything is flushed when they are written. Order: RocketMQ's checkpoint, the clean mark with its
+CRC, and last ``abort`` is removed: a start reads the marks correctly after a crash between any two
+steps.
 
 Not here: flushing and the snapshot (`storage.store`), reading the marks (`storage.recovery.open`).
 """
@@ -21,10 +22,10 @@ def mark_clean(
 ) -> None:
     """Write the marks of a clean stop; everything below ``confirm`` is in its queue.
 
-    ``index_timestamp`` is what RocketMQ's checkpoint says of full files of the key index.
+    ``index_timestamp`` goes into RocketMQ's checkpoint: the end of its full key-index files.
 
-    Records beyond it have no queue entries yet. RocketMQ's normal recovery would pass over the
-    first of them, so ``abort`` stays then (with our line, which is ours to the next start): it
+    Records beyond confirm have no queue entries yet. RocketMQ's normal recovery would skip the
+    first of them, so ``abort`` stays then, with twinlog's line, which the next start recognizes: it
     makes RocketMQ enter the whole log again.
 
     Raises:

@@ -1,10 +1,11 @@
 """Exports for RocketMQ: ``config/topics.json`` and ``epochFileCheckpoint``.
 
-With them a RocketMQ broker opens our store. It enters the whole log in queues, what is not
-confirmed too, and must know the kind of each. Written and never read by us. The older generation
-stays as ``topics.json.bak``, as RocketMQ keeps it. Strict JSON, which RocketMQ's reader accepts.
+A RocketMQ broker needs them to open the store. It enters the whole log in queues, unconfirmed
+records too, and must know the kind of each queue. twinlog writes them and never reads them. The
+previous version stays as ``topics.json.bak``, as with RocketMQ. Strict JSON, which RocketMQ's
+reader accepts.
 
-Not here: consumer offsets and groups (they come with their control records).
+Not here: consumer offsets and groups.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _READ, _READ_WRITE = 4, 6
 
 
 def topics_json(topics: Iterable[Topic], *, changes: int, timestamp: int) -> bytes:
-    """Return the file for ``topics`` and the store's own, which are read only."""
+    """Return the file for ``topics`` and the store's own topics, which are read only."""
     table = {one.name: _row(one.name, one.queues, _READ_WRITE, one.batch) for one in topics}
     for name in (SYSTEM_TOPIC_EPOCH, SYSTEM_TOPIC_META):
         table[name] = _row(name, 1, _READ)
@@ -49,7 +50,7 @@ def _row(name: str, queues: int, permission: int, batch: bool = False) -> dict[s
 
 
 def write_topics(disk: Disk, data: bytes, op: str) -> None:
-    """Replace ``topics.json`` durably, keeping the generation before."""
+    """Replace ``topics.json`` durably, keeping the previous version."""
     if disk.exists(TOPICS):
         old = disk.read(TOPICS, op + ".read")
         if old == data:
@@ -59,11 +60,11 @@ def write_topics(disk: Disk, data: bytes, op: str) -> None:
 
 
 Prepared = tuple[tuple[int, tuple[Epoch, ...]], bytes, bytes]
-"""What the files depend on, and both files."""
+"""The state that the files depend on, and both files."""
 
 
 class Exports:
-    """Writes both files when what they depend on has changed."""
+    """Writes both files when the state that they depend on has changed."""
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
@@ -82,7 +83,7 @@ class Exports:
     def write(self, prepared: Prepared | None, op: str) -> None:
         """Write both files durably; may run in a worker thread.
 
-        Nobody but RocketMQ reads them: on a full disk they wait for a later call.
+        Only RocketMQ reads them: on a full disk they are left for a later call.
         """
         if prepared is None:
             return

@@ -1,7 +1,7 @@
 """State that is derived from the log: control layers, queues, key index, producers, epochs.
 
-It is made from the newest snapshot at S and from the log after S, the same way at a start and
-after a cut that went below the dispatcher. Nothing of it is trusted beyond S.
+It is made from the newest snapshot at S and from the log after S, in the same way at a start and
+after a cut below the dispatcher. Derived files are not trusted beyond S.
 
 Not here: the pending layer of a master (`storage.append.appender`).
 """
@@ -45,10 +45,10 @@ _META = SYSTEM_TOPIC_META.encode()
 
 
 class Doubt(Enum):
-    """What queue files may hold after the queues' ends at a start.
+    """What queue files may hold beyond the queues' ends at a start.
 
-    Entries are only made of confirmed records, so with an untouched log and page cache they are of
-    queues that have records after the snapshot: with many queues these are few.
+    Entries are only made of confirmed records, so with an intact log and page cache only queues
+    that have records after the snapshot hold any: with many queues these are few.
     """
 
     NOTHING = "stopped cleanly"
@@ -62,16 +62,16 @@ class Derived:
     """All derived state.
 
     Attributes:
-        layers: Topics, and control records that wait for their confirm.
+        layers: Topics, and control records that are not confirmed yet.
         queues: Consume queues up to the dispatcher.
         producers: Both layers; the confirmed one follows the dispatcher.
         dispatcher: Its position is the dispatched offset.
         keys: The key index; None while it is turned off.
         index_mark: How far the key index was built that the newest snapshot names.
-        snapshots: Where it is kept.
+        snapshots: The directory of snapshots.
         snapshot_at: S of the newest snapshot.
         rebuilt: Queue files were rebuilt from the start of the log.
-        damage: What did not hold together; None normally.
+        damage: Damage that was found; None normally.
     """
 
     layers: Layers
@@ -86,7 +86,7 @@ class Derived:
     damage: Damage | None
 
     def note_controls(self, log: CommitLog, entries: Sequence[BatchEntry], start: int) -> None:
-        """Take the control records among received batches, as far as they are in the log."""
+        """Note the control records among received batches that are in the log."""
         for entry in entries:
             if start <= entry.start and entry.end <= log.end and entry.count == 1:
                 change = find_control(log, entry)
@@ -94,7 +94,7 @@ class Derived:
                     self.layers.append(entry.end, change)
 
     def snapshot(self, log: CommitLog) -> Snapshot:
-        """Return the confirmed layer as it stands at the dispatcher, which is at confirm."""
+        """Return the confirmed layer as of the dispatcher, which must be at confirm."""
         at = self.dispatcher.position
         for queue in self.queues:
             queue.noted = queue.start
@@ -113,17 +113,17 @@ class Derived:
 
     @property
     def full_index_timestamp(self) -> int:
-        """End timestamp of the newest full index file that is on the disk; 0 without one."""
+        """End timestamp of the newest full, flushed index file; 0 without one."""
         return self.keys.full_timestamp if self.keys is not None else 0
 
     def cut_keys(self, end: int, segments: Segments) -> None:
-        """Take what a cut to ``end`` loses out of the key index."""
+        """Remove the entries of records that a cut to ``end`` loses from the key index."""
         if self.keys is not None:
             self.keys.cut(end, segments, lambda offset: stamp_at(segments, offset))
 
 
 def stamp_at(segments: Segments, offset: int) -> int:
-    """Return the store timestamp of the record that begins at ``offset``; 0 when it is dropped."""
+    """Return the store timestamp of the record that begins at ``offset``; 0 if it is deleted."""
     if not segments.all or offset < segments.all[0].start:
         return 0
     segment = segments.at(offset)
@@ -133,8 +133,8 @@ def stamp_at(segments: Segments, offset: int) -> int:
 
 
 def find_control(log: CommitLog, entry: BatchEntry) -> Control | None:
-    """Return what a batch says if it is a control record: one record in the META topic."""
-    rebuilt = entry.kind == KIND_REBUILT and entry.epoch > 0  # epoch 0 is not ours to obey
+    """Return the control record of a batch: a single record in the META topic; else None."""
+    rebuilt = entry.kind == KIND_REBUILT and entry.epoch > 0  # epoch 0: of RocketMQ
     if not (entry.kind == KIND_RECORDS or rebuilt) or entry.count != 1 or entry.length > 64 * 1024:
         return None
     data = bytes(log.segments.view(entry.start, entry.end))
@@ -157,19 +157,20 @@ def derive(
     """Make the derived state up to ``confirm`` (or S, if that is higher) and the log's history.
 
     Args:
-        disk: Where queues and snapshots lie.
+        disk: The data directory.
         settings: Sizes.
         log: The log; its history is made here.
         confirm: Confirm offset.
         rebuild: Build all queue files from the start of the log.
-        doubt: What may lie in queue files after the queues' ends; it is removed.
-        keys: The key index, if it is in use already and has been cut; else it is taken up here,
-            and the rest of it follows while the store is in use.
+        doubt: What queue files may hold beyond the queues' ends; it is removed.
+        keys: The key index, if it is in use and was cut; else it is opened here, and catches up
+            while the store is in use.
     """
     snapshots = Snapshots(disk)
     base = snapshots.newest(log.end)
     lost = _without_state(log) if base is None and log.start else None
     base = base or Snapshot(log.start)
+    # R50: a snapshot is never above confirm, so it proves that much, even if the checkpoint lags.
     confirm = max(confirm, base.offset)
     rebuild_keys = rebuild
     layers = Layers(State(base.topics, base.batched))
@@ -184,7 +185,7 @@ def derive(
     if rebuild:
         queues.reset()
         position = log.start
-        if log.start:  # a queue without a retained record goes on where it ended
+        if log.start:  # a queue without a retained record continues where it ended
             for topic, queue, _, end in base.queues:
                 queues.load(topic, queue, end, end)
     else:
@@ -208,7 +209,7 @@ def derive(
 def _take_up_keys(
     disk: Disk, settings: StoreSettings, log: CommitLog, mark: IndexMark | None, doubt: Doubt
 ) -> KeyIndex:
-    """Take up the key index as far as ``mark`` says; without one it begins with the log."""
+    """Open the key index as far as ``mark`` says; without a mark it begins with the log."""
     keys = KeyIndex(disk, settings)
     tidy = doubt is not Doubt.NOTHING or mark is None
     keys.load(mark, log.segments, tidy=tidy, thorough=doubt is Doubt.LOST)
@@ -217,40 +218,40 @@ def _take_up_keys(
 
 
 def _entered(log: CommitLog, queues: ConsumeQueues, confirm: int) -> int:
-    """Return the confirm offset that queue files prove, which a kill leaves beyond the checkpoint.
+    """Return the confirm offset that queue files prove; after a kill it is beyond the checkpoint.
 
-    Without it confirm would fall back by as much as was confirmed since the checkpoint, and what
-    guards a log against a cut below confirm would not see that part.
+    Otherwise confirm would fall back to the checkpoint, and the check against cuts below confirm
+    (R40) would not protect the records confirmed since.
     """
     try:
         return max(confirm, entered(log.segments, queues, max(confirm, log.start)))
-    except CorruptionError:  # reported by whoever needs the record
+    except CorruptionError:  # reported when the record is needed
         return confirm
 
 
 def _tidy(queues: ConsumeQueues, doubt: Doubt, log: CommitLog, base: Snapshot) -> None:
-    """Remove from queue files what lies after the queues' ends, where something may."""
+    """Remove entries beyond the queues' ends, if there may be any."""
     if doubt is Doubt.TOUCHED and not base.queues:
-        doubt = Doubt.ANYTHING  # without a snapshot, queues that nothing names may have files
+        doubt = Doubt.ANYTHING  # without a snapshot, unknown queues may have files
     if doubt is Doubt.TOUCHED:
         try:
             queues.tidy_some(touched(log.segments, max(base.offset, log.start), log.end))
-        except CorruptionError:  # told by whoever needs the record; here it only means: look
+        except CorruptionError:  # reported when the record is needed; here: check all queues
             doubt = Doubt.ANYTHING
     if doubt in (Doubt.ANYTHING, Doubt.LOST):
         queues.tidy(thorough=doubt is Doubt.LOST)
 
 
 def _without_state(log: CommitLog) -> Damage:
-    """Topics and queue ends of files that are gone stand nowhere but in a snapshot."""
-    what = "no state snapshot can be read, and the log that it was made from is not all kept"
+    """Return the damage of a log whose start is deleted and whose snapshots are unreadable."""
+    what = "no state snapshot can be read, and part of the log that it was made from is deleted"
     return Damage(DIRECTORY, log.start, 0, what)
 
 
 def _history_and_controls(
     log: CommitLog, history: EpochHistory, layers: Layers, start: int
 ) -> Damage | None:
-    """Add what the batches from ``start`` on say to the epochs and the control layers."""
+    """Add the epochs and control records of the batches from ``start`` on."""
     log.history = history
     try:
         for entry in log.segments.entries(start, log.end):

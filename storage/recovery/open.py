@@ -1,14 +1,15 @@
-"""Opening a store: from what lies in the data directory to a store that may be used.
+"""Opening a store: from the files of a data directory to a usable store.
 
-Order: identity (nothing is touched before it is known to be ours), lock, a new store's files, the
-traces of the last stop and of others, an interrupted cut, recovery of the log, derived state (from
-the newest snapshot, then from the log up to the confirm offset), whether the start is clean, and
-last the marks of a running store: ``abort``, then ``twinlog/run``, then the clean mark goes.
+Order: identity (nothing is changed before the store is known to be this node's), lock, a new
+store's files, traces of the last stop and of other programs, an interrupted cut, recovery of the
+log, derived state (from the newest snapshot, then from the log up to the confirm offset), whether
+the start is clean, and last the marks of a running store: ``abort`` and ``twinlog/run`` are
+written, then the clean mark is removed.
 
-With damage nothing is changed in log and batch index: the store opens quarantined, shows what is
-whole, and writes no batch.
+With damage, log and batch index are not changed: the store opens quarantined, serves the undamaged
+part, and writes no batch.
 
-Not here: the rules (`storage.recovery.log_end`, `storage.marks.identity`), each file's own affairs.
+Not here: the rules (`storage.recovery.log_end`, `storage.marks.identity`), formats of the files.
 """
 
 from __future__ import annotations
@@ -63,12 +64,12 @@ from twinlog.kernels import crc32c
 
 _EVERYTHING = 1 << 62
 PROVE_BACK = 1024 * 1024
-"""How far before the checkpointed flushed offset bytes are compared with their CRC at a start."""
+"""Bytes before the checkpointed flushed offset that a start compares with their CRCs."""
 
 
 @dataclass(slots=True)
 class _Start:
-    """What is known while opening."""
+    """Facts gathered while opening."""
 
     disk: Disk
     settings: StoreSettings
@@ -96,10 +97,10 @@ def open_store(
     """Open the store in ``disk`` for this process; ``guard`` excludes its jobs from each other.
 
     Raises:
-        IdentityMismatch, NewerVersion, ForeignStore: Not the store that was asked for; untouched.
+        IdentityMismatch, NewerVersion, ForeignStore: Not the requested store; nothing was changed.
         DirectoryInUse: Another process has it.
-        CorruptionError: A small file that only we write is damaged.
-        DiskError: An operation met an error.
+        CorruptionError: A small file that only twinlog writes is damaged.
+        DiskError: An operation of the system failed.
     """
     found = read_identity(disk)
     if found is not None:
@@ -117,7 +118,7 @@ def open_store(
     except BaseException as error:
         failed = isinstance(error, DiskError) and not isinstance(error, DiskFull)
         if failed and start is not None:
-            start.run.note_io_error()  # the kernel reports a lost write once: the next try has none
+            start.run.note_io_error()  # the kernel reports a lost write only once
         disk.unlock()
         raise
 
@@ -170,7 +171,7 @@ def _begin(
 
 
 def _traces_of_others(start: _Start) -> str:
-    """Return what shows that something else has opened the store since we did; else ""."""
+    """Return the evidence that another program opened the store since the last start, or ""."""
     disk, last, mark = start.disk, start.run.value, start.mark
     if last is None:
         return ""
@@ -179,13 +180,13 @@ def _traces_of_others(start: _Start) -> str:
     if mark is None:
         if ours:
             return ""
-        return f"neither {CLEAN} nor {ABORT} is there as we left it"
+        return f"neither {CLEAN} nor {ABORT} is as twinlog left it"
     if line is not None and not ours:
-        return f"{ABORT} says that another program was running after our clean stop"
+        return f"{ABORT} shows that another program ran after the clean stop"
     there = disk.exists(ROCKETMQ_CHECKPOINT)
     data = disk.read(ROCKETMQ_CHECKPOINT, "open.rocketmq-checkpoint") if there else b""
     if crc32c(data) != mark.checkpoint:
-        return f"the file {ROCKETMQ_CHECKPOINT} is not as we left it"
+        return f"the file {ROCKETMQ_CHECKPOINT} is not as twinlog left it"
     if _bytes_at(start, mark.end):
         base = mark.end - mark.end % start.settings.segment_size
         return f"there are bytes beyond the end of the clean stop in {log_path(base)}"
@@ -193,7 +194,7 @@ def _traces_of_others(start: _Start) -> str:
 
 
 def _bytes_at(start: _Start, end: int) -> bool:
-    """Whether something begins at log offset ``end``; a record or a blank begins with its size."""
+    """Whether a record or a blank begins at log offset ``end``: both begin with their size."""
     base = end - end % start.settings.segment_size
     path = log_path(base)
     return start.disk.exists(path) and any(start.disk.read_at(path, end - base, 4, "open.tail"))
@@ -204,7 +205,7 @@ def _open(start: _Start, guard: AbstractContextManager[object], wall_ms: int) ->
     promise = start.promises.load()
     intent = truncate.read_intent(disk)
     if intent is not None:
-        # Nobody would try again: without room for the side file there is no start.
+        # A start cannot be retried later: without space the side file is given up.
         truncate.carry_out(
             disk, intent, settings.segment_size, start.checkpoint,
             archive=ArchiveMark(disk), may_lose=True,
@@ -219,16 +220,17 @@ def _open(start: _Start, guard: AbstractContextManager[object], wall_ms: int) ->
         start.trusted = start.checkpoint.load()
         start.intent_replayed = True
     files, planned, old = _recover(start)
+    # Before anything is cut: the end found may be that of the other program's records.
     if start.changed_by_others:
         _refuse_changed_log(start, planned)
     found = read_quarantine(disk)
     if found is not None and planned.damage is None:
-        # The walk looks at the newest batches only; what was found may lie anywhere.
+        # The walk visits the newest batches only; the damage may be anywhere.
         planned = replace(planned, damage=found.damage)
     why = _clean(start, planned)
     last = start.run.value
     if planned.cut_batches and why and last is not None and last.unclean_since is None:
-        # after the cut nobody sees that batches were lost: a crash here must not hide it
+        # after the cut nothing shows that batches were lost: a crash here must not hide it
         start.run.write(replace(last, unclean_since=wall_ms), "open.unclean")
     if planned.cut_batches and planned.damage is None and not start.checkpoint.untidy:
         start.checkpoint.untidy = True  # a second start would not see that anything was cut
@@ -242,10 +244,12 @@ def _open(start: _Start, guard: AbstractContextManager[object], wall_ms: int) ->
     if derived.damage is not None and planned.damage is None:
         planned = replace(planned, damage=derived.damage)
     confirm = max(confirm, derived.dispatcher.position)
+    # Again: `derive` may have found damage.
     why = why or _clean(start, planned)
     run = _mark_running(start, log, why, wall_ms)
     if planned.damage is None:
         start.checkpoint.untidy = False
+        # Everything up to the end was flushed above, so the next start trusts it (R2).
         start.checkpoint.write(Trusted(log.end, confirm), "open.checkpoint")
     boot = BootSummary(
         start.identity.store_id, run.start_id, run.unseen, not why, why, start.new, len(files),
@@ -259,7 +263,7 @@ def _open(start: _Start, guard: AbstractContextManager[object], wall_ms: int) ->
 
 
 def _doubt(start: _Start, planned: Plan) -> Doubt:
-    """Return what queue files may hold that no record of the log made."""
+    """Return what queue files may hold that is not of this log."""
     last = start.run.value
     if start.mark is not None and start.mark.end == planned.end:
         return Doubt.NOTHING
@@ -275,15 +279,16 @@ def _doubt(start: _Start, planned: Plan) -> Doubt:
 
 
 def _recover(start: _Start) -> tuple[list[int], Plan, list[Found]]:
-    """Return the starts of the files, the plan, and the files the plan is about."""
+    """Return the starts of all files, the plan, and the files that were walked."""
     disk, size = start.disk, start.settings.segment_size
     names = {int(name) for name in disk.list(segment.DIRECTORY) if name.isdigit()}
     names |= {int(name) for name in disk.list(INDEX_DIRECTORY) if name.isdigit()}
-    # The log begins where the checkpoint says, whatever file is the first one there: when the
-    # first file's name is lost, a later one is no log that begins later.
+    # The log begins where the checkpoint says, not at the first file found: if the name of the
+    # first file is lost, that is damage, not a log that begins later.
     floor = start.floor = _floor(start)
     starts = sorted(name for name in names if name % size == 0 and name >= floor)
     prove_from = max(start.trusted.flushed - PROVE_BACK, floor)
+    # Whole files: the entries before the offset in this file decide whether it is continuous.
     first = prove_from - prove_from % size
     walked = [_found(disk, at) for at in starts if at >= min(first, starts[-1])]
     if walked and walked[0].start > first:
@@ -311,7 +316,7 @@ def _recover(start: _Start) -> tuple[list[int], Plan, list[Found]]:
 
 
 def _floor(start: _Start) -> int:
-    """Return where the log begins: the checkpoint says so; when it is lost, the snapshot."""
+    """Return where the log begins: from the checkpoint, or if that is lost, from the snapshot."""
     if start.checkpoint.lost:
         newest = snapshot.Snapshots(start.disk).newest(_EVERYTHING)
         start.checkpoint.start = newest.start if newest is not None else 0
@@ -319,7 +324,7 @@ def _floor(start: _Start) -> int:
 
 
 def _drop_below(start: _Start) -> None:
-    """Finish what a retention had begun: what lies below the log's start goes."""
+    """Finish an interrupted retention: remove files below the log's start."""
     disk = start.disk
     names = {int(name) for name in disk.list(segment.DIRECTORY) if name.isdigit()}
     names |= {int(name) for name in disk.list(INDEX_DIRECTORY) if name.isdigit()}
@@ -337,7 +342,7 @@ def _found(disk: Disk, start: int) -> Found:
 
 
 def _sealed_damage(disk: Disk, start: int, size: int) -> Damage | None:
-    """Return what is wrong with a file that was full and flushed long ago, at a glance."""
+    """Return what is wrong with an old, full file: checks its length and its last entry only."""
     log = log_path(start)
     held = disk.size(log) if disk.exists(log) else 0
     if held != size:
@@ -350,9 +355,10 @@ def _sealed_damage(disk: Disk, start: int, size: int) -> Damage | None:
 def _index(
     disk: Disk, start: int, size: int, walked: Found | None, count: int | None, blocks: Blocks
 ) -> BatchIndex | SealedIndex:
-    """Return the index of a file: with ``count`` entries where it was walked, else read in parts.
+    """Return the index of a file: with ``count`` entries if it was walked, else read in parts.
 
-    One that was not walked and is damaged is held whole: what is sound in it is found.
+    A damaged index of a file that was not walked is loaded whole, so that its valid entries are
+    found.
     """
     if walked is None:
         sealed = open_sealed(disk, start, start + size, blocks)
@@ -373,7 +379,7 @@ def _stripped(entries: bytes) -> bytes:
 def _log(
     start: _Start, starts: list[int], planned: Plan, walked: list[Found]
 ) -> tuple[CommitLog, int]:
-    """Make the log that the plan describes; without damage, what lies beyond its end goes."""
+    """Make the log that the plan describes; without damage, remove everything beyond its end."""
     disk, settings = start.disk, start.settings
     size, end = settings.segment_size, planned.end
     found, blocks = {file.start: file for file in walked}, Blocks()
@@ -396,7 +402,7 @@ def _log(
     if segments and segments[-1].index.count:
         newest = segments[-1].index
         if isinstance(newest, BatchIndex):
-            newest.chain_whole()  # not in the append that changes to the next file
+            newest.chain_whole()  # now, not during the append that changes files
         log.timestamp = newest.entry(newest.count - 1).store_timestamp
     return log, cut_bytes
 
@@ -404,7 +410,7 @@ def _log(
 def _drop_beyond(
     start: _Start, starts: list[int], segments: list[Segment], walked: list[Found], end: int
 ) -> int:
-    """Zero and remove what lies beyond the end, and flush what was not checkpointed."""
+    """Zero and remove everything beyond the end, and flush what is not checkpointed."""
     disk = start.disk
     torn = [
         entry.length
@@ -434,9 +440,9 @@ def _log_files(disk: Disk) -> list[str]:
 
 
 def _refuse_changed_log(start: _Start, planned: Plan) -> None:
-    """Refuse a store whose log others have changed; an untouched log stays ours.
+    """Refuse a store whose log another program has changed.
 
-    Untouched: it ends where the clean mark says, and only zeros follow.
+    An unchanged log is accepted: it ends where the clean mark says, and only zeros follow.
     """
     disk, size, mark = start.disk, start.settings.segment_size, start.mark
     untouched = mark is not None and mark.end == planned.end and planned.damage is None
@@ -479,8 +485,10 @@ def _mark_running(start: _Start, log: CommitLog, why: str, wall_ms: int) -> Run:
     if start.copied:
         start.identity = replace(start.identity, store_id=disk.random_bytes(8).hex())
         write_identity(disk, start.identity, "open.identity")
+        # R21: the copy must not continue the original's starts: the register would take it for that
+        # store.
         last = None
-    start_id = disk.random_bytes(8).hex()
+    start_id = disk.random_bytes(8).hex()  # R20: tells starts of one store apart
     before = last.start_id if last is not None else ""
     line = abort_line(start.identity.store_id, start_id, before)
     disk.write_file(ABORT, line, "open.abort")
@@ -494,6 +502,8 @@ def _mark_running(start: _Start, log: CommitLog, why: str, wall_ms: int) -> Run:
         unclean_since, False, start.settings.quality, newest,
         disk.inode(log_path(newest)) if newest >= 0 else 0,
     )  # fmt: skip
+    # `abort` before `run`: with `run` first, a crash between would leave an `abort` line of unknown
+    # origin, and the store would look changed by another program.
     start.run.write(run, "open.run")
     if disk.exists(CLEAN):
         disk.remove(CLEAN, "open.clean.remove")

@@ -1,10 +1,10 @@
-"""What an open store consists of at this moment: the one object that its parts share.
+"""The state of an open store, shared by its parts.
 
 `storage.store.Store`, its reads, its jobs and the removal at the log's head all hold the same
-`Opened`. A cut replaces ``derived`` in it, so nobody else may keep a derived part across a cut
-unless it is told (`storage.reads.StoreReads.rewire`).
+`Opened`. A cut replaces ``derived``, so no other object may keep a part of it across a cut unless
+it is rewired (`storage.reads.StoreReads.rewire`).
 
-Not here: how it is made (`storage.recovery.open`), who changes what (the parts).
+Not here: how it is made (`storage.recovery.open`), who changes it (the parts).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from storage.settings import StoreSettings
 from twinlog.errors import CorruptionError
 
 _DERIVED = ("consumequeue/", "batchconsumequeue/", "index/")
-"""Files that the log has everything of: their damage ends with a start that builds them again."""
+"""Files that are derived from the log: a start rebuilds them, which ends their damage."""
 
 
 REFUSED_KEPT = 64
@@ -37,21 +37,21 @@ REFUSED_KEPT = 64
 
 @dataclass(slots=True, eq=False)
 class Opened:
-    """See the module.
+    """See the module's text.
 
     Attributes:
-        derived: What is derived from the log; a cut below the dispatcher makes another one.
-        promise: The newest promise that is on the disk.
+        derived: State derived from the log; a cut below the dispatcher replaces it.
+        promise: The newest durable promise.
         confirm: Confirm offset; falls only in a cut below it.
         boot: What the start found.
         damage: Why the store is quarantined; None normally.
         guard: Held while a job writes files that other jobs or a cut write too.
-        generation: How many cuts there were: jobs and cold reads of an older one count for nothing.
-        cutting: A cut is under way.
-        losing: It takes confirmed records, which nobody may read meanwhile.
+        generation: Number of cuts so far: jobs and cold reads of an older generation are void.
+        cutting: A cut is running.
+        losing: It removes confirmed records, so reads are refused meanwhile.
         disk_full: The last write met a full disk.
-        only_copy: No other node is known to have what this log has: a batch that is damaged is
-            refused to whoever reads it, and everything else goes on.
+        only_copy: No other node is known to have this log's records: reads of a damaged batch are
+        refused, and everything else continues.
         refused: Findings of reads while ``only_copy``, not yet reported.
     """
 
@@ -77,18 +77,19 @@ class Opened:
 
     @property
     def shape(self) -> int | None:
-        """Changes with each cut; None while one is under way."""
+        """Changes with each cut; None while one is running."""
         return None if self.cutting else self.generation
 
     def quarantine(self, damage: Damage, by: FoundBy = FoundBy.STORE) -> None:
         """Stop writing: something that was flushed is not as it was written.
 
-        It is on the disk when this returns: whoever hears of it gives its role up afterwards, and
-        a restart must not forget why. A disk that takes not even that leaves an unclean start.
+        The finding is durable when this returns: the node gives up its role afterwards, and a
+        restart must not forget why. If it cannot be written, the next start is unclean.
         """
         if self.damage is not None:
             return
         self.damage = damage
+        # Not durable: the next start rebuilds these files, and nothing of the log is in doubt.
         if by is FoundBy.STORE and damage.file.startswith(_DERIVED):
             return
         value = Quarantine(damage, by, self.log.timestamp)
@@ -102,13 +103,14 @@ class Opened:
             self.run.note_io_error()
 
     def damaged(self, error: CorruptionError) -> None:
-        """Quarantine the store for what a job found."""
+        """Quarantine the store for damage that a job found."""
         self.quarantine(damage_of(error))
 
     def read_damaged(self, error: CorruptionError) -> None:
-        """Quarantine the store for what a read found, unless its log is the only copy there is.
+        """Quarantine the store for damage that a read found, unless its log is the only copy.
 
-        Then to stop would take away what is whole, and a restart could elect nobody.
+        Stopping the only copy would make its undamaged records unavailable, and no node could be
+        elected.
         """
         if not self.only_copy:
             self.damaged(error)

@@ -1,24 +1,24 @@
 """Beginning a store again at another log offset, from a master's *seed*.
 
 A replica that lacks bytes which its master no longer keeps cannot continue its log: no consistent
-point exists. Such a replica deletes what it has and starts at the master's first log file. What
-the deleted files said is in the seed: a state snapshot (`storage.recovery.snapshot`) as of that
-offset, with the topics, the epochs, the producers, and for each queue the queue offset at which it
-continues. The log from there on arrives as ordinary batches.
+point exists. Such a replica deletes its log and starts at the master's first log file. The seed
+replaces the deleted records: it is a state snapshot (`storage.recovery.snapshot`) as of that
+offset, with topics, epochs, producers, and the queue offset at which each queue continues. The log
+from there on arrives as ordinary batches.
 
 Steps, each of which may be repeated after a crash:
 
-1. the seed is written durably to ``twinlog/seed``; from here on the old content is gone;
+1. the seed is written durably to ``twinlog/seed``; from here on the old content is lost;
 2. log files and batch indexes are deleted, then snapshots and consume queues; the archive's mark
    falls, because this node can no longer prove bytes below the seed;
 3. the seed becomes the newest snapshot, and the checkpoint names its offset as start, flushed and
    confirmed;
 4. ``twinlog/seed`` is removed.
 
-A start that finds ``twinlog/seed`` repeats steps 2 to 4 before it looks at anything else.
+A start that finds ``twinlog/seed`` repeats steps 2 to 4 before anything else (R57).
 
 Not here: whether a replica may give up its log (`replication.core.following`): it must not be a
-member of the in-sync set, nor of those eligible last.
+member of the in-sync set or the ELR.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ SEED = "twinlog/seed"
 
 
 def seed_job(opened: Opened) -> Job:
-    """Return a job whose result is the seed at this store's log start, encoded; None: ask again.
+    """Return a job that makes the seed at this store's log start, encoded; None: ask again.
 
-    Topics and producers are those of now, which is right although the seed is older: applying the
-    records between the two again changes nothing, because both are folds that ignore what they
-    have already seen. Queues are not: a reader of the new replica must never be told that a queue
-    begins after a record that the log still has, so each queue's first kept entry is looked up.
+    Topics and producers are the present ones although the seed is older, which is correct: both
+    ignore records that they have already applied. Queue starts must be exact: a reader of the new
+    replica must never see a queue begin after a record that the log still has, so each queue's
+    first kept entry is looked up.
 
     The lookups read queue files, so they run in a worker thread. A cut or a file that is deleted
     meanwhile makes the seed stale; the job's result is None then.
@@ -90,7 +90,7 @@ def decode_seed(data: bytes, segment_size: int) -> Snapshot:
     """
     seed = decode_snapshot(data)
     if seed.offset % segment_size or seed.offset != seed.start:
-        raise CorruptionError(f"a seed at {seed.offset}, where no log file begins")
+        raise CorruptionError(f"the seed is at {seed.offset}, which is not the start of a log file")
     return seed
 
 
@@ -98,16 +98,16 @@ def write_seed(disk: Disk, seed: Snapshot) -> None:
     """Write the seed durably: step 1.
 
     Raises:
-        DiskError: Nothing was given up; the old content is as it was.
+        DiskError: Nothing was deleted; the old content is unchanged.
     """
     disk.write_file(SEED, encode_snapshot(seed), "reseed.seed")
 
 
 def read_seed(disk: Disk) -> Snapshot | None:
-    """Return the seed of a reseed that a crash interrupted; None when there is none.
+    """Return the seed of a reseed that a crash interrupted; None without one.
 
     Raises:
-        CorruptionError: The file is damaged; what the store held before is partly deleted.
+        CorruptionError: The file is damaged; the old content may be partly deleted.
     """
     if not disk.exists(SEED):
         return None
@@ -133,11 +133,11 @@ def carry_out(
     """Do steps 2 to 4; see the module's text.
 
     Args:
-        disk: Where the store lies.
-        seed: What ``twinlog/seed`` says.
+        disk: The data directory.
+        seed: The content of ``twinlog/seed``.
         queue_file_size: Bytes of a consume queue's file.
-        checkpoint: Says afterwards that the log starts, and ends, at the seed's offset.
-        archive: Falls to the seed's offset.
+        checkpoint: Says afterwards that the log starts and ends at the seed's offset.
+        archive: Lowered to the seed's offset.
 
     Raises:
         DiskError: The seed stays; the steps must be carried out again before the store is used.
@@ -151,6 +151,8 @@ def carry_out(
     snapshots = Snapshots(disk)
     snapshots.cut(-1)
     ConsumeQueues(disk, queue_file_size, frozenset()).reset()
+    # Snapshot before checkpoint: a checkpoint that starts the log here is only readable with the
+    # state that the deleted files held.
     snapshots.write(seed, "reseed.snapshot")
     checkpoint.start = seed.offset
     checkpoint.untidy = True

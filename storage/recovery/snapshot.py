@@ -2,12 +2,14 @@
 
 Path ``twinlog/state/{20 digits}``: the name is the log offset the snapshot covers, S. Content: a
 sealed map (`storage.disk.packing`) of topics, epochs, queues with start and next queue offset,
-producers, and how far the key index is built. Written aside, fsynced, renamed; the two newest are
-kept, or the newest twice (``.twin``) where retention must not wait for the next.
+producers, and how far the key index is built. It is written under another name, fsynced and
+renamed; the two newest are kept, or the newest twice (``.twin``) if retention must not wait for the
+next one.
 
-Rules: S <= min(confirm, flushed), and before the snapshot is written the queue files are durable up
-to S, those of the key index as far as the snapshot says. So a start needs no look at queue files
-below S, builds them from S on, and a queue without a retained record still knows its next offset.
+Rules (R50): S <= min(confirm, flushed), and before the snapshot is written the queue files are
+durable up to S, those of the key index up to the position in the snapshot. So a start need not read
+queue files below S, builds them from S on, and a queue without a kept record still knows its next
+offset.
 
 Not here: when one is taken (`storage.store`), the export for RocketMQ
 (`storage.recovery.config_export`).
@@ -51,9 +53,9 @@ class Snapshot:
         queues: (topic, queue, start, next queue offset).
         producers: Lines of idempotent producers.
         timestamp: Store timestamp of the newest record below it, ms.
-        index: How far the key index is durable; None where none was ever built.
+        index: How far the key index is durable; None if it was never built.
         start: First log offset that was kept.
-        lowest: No entry of ``queues`` points to before this log offset; before ``start`` while
+        lowest: No entry of ``queues`` points below this log offset; lower than ``start`` while
             queues have not been trimmed to it yet.
     """
 
@@ -110,7 +112,7 @@ def decode_snapshot(data: bytes) -> Snapshot:
     """Return the snapshot in a file.
 
     Raises:
-        CorruptionError: Its CRC or its shape is wrong, or its version is a later one.
+        CorruptionError: Its CRC or structure is wrong, or its version is newer.
     """
     fields = unseal(data)
     if number(fields, "version") != _VERSION:
@@ -132,7 +134,7 @@ def decode_snapshot(data: bytes) -> Snapshot:
             number(fields, "lowest") if "lowest" in fields else start,
         )
     except (TypeError, KeyError, ValueError) as error:
-        raise CorruptionError(f"a snapshot of another shape: {error}") from None
+        raise CorruptionError(f"a snapshot of another structure: {error}") from None
 
 
 def _index_mark(row: object) -> IndexMark | None:
@@ -140,7 +142,7 @@ def _index_mark(row: object) -> IndexMark | None:
         return None
     position, ahead, files = cast("tuple[int, int, Sequence[_IndexRow]]", row)
     marks = (
-        # A snapshot from before these check sums has none.
+        # A snapshot of an older version has no checksums.
         FileMark(name, slots, cells, IndexHeader.unpack(header), crc[0] if crc else -1)
         for name, slots, cells, header, *crc in files
     )
@@ -166,7 +168,7 @@ class Snapshots:
         self._older: int | None = None
 
     def offsets(self) -> list[int]:
-        """Return the offsets of the snapshots that lie there, oldest first."""
+        """Return the offsets of the snapshots on the disk, oldest first."""
         return [int(name) for name in self._disk.list(DIRECTORY) if name.isdigit()]
 
     def _twins(self) -> list[int]:
@@ -175,9 +177,9 @@ class Snapshots:
 
     @property
     def older(self) -> int:
-        """What the older of the two newest snapshots covers; 0 while there is only one.
+        """The offset of the older of the two newest snapshots; 0 while there is only one.
 
-        The log from there on is what a start needs when the newest snapshot cannot be read.
+        If the newest snapshot cannot be read, a start needs the log from there on (R51).
         """
         if self._older is None:
             offsets = self.offsets()
@@ -189,15 +191,15 @@ class Snapshots:
     def keep_twice(self, offset: int, op: str) -> None:
         """Keep a second copy of the newest snapshot, so that nothing older than it is needed.
 
-        A log that stands still after a burst makes no newer snapshot, and its files could not be
-        deleted: the older of two snapshots holds them.
+        A log without new records gets no newer snapshot, and the older of its two snapshots would
+        keep files from being deleted.
 
         Raises:
-            DiskError: There is one copy, as before.
+            DiskError: There is still only one copy.
         """
         if not self._disk.exists(_twin(offset)) and self._disk.exists(_path(offset)):
             data = self._disk.read(_path(offset), op + ".read")
-            decode_snapshot(data)  # not a copy of a damaged one
+            decode_snapshot(data)  # a damaged snapshot must not be copied
             self._disk.write_file(_twin(offset), data, op)
         self._older = None
 

@@ -1,6 +1,6 @@
-"""What a start found: reported to the coordinator, the log and people.
+"""The result of a start: reported to the coordinator, the logs and people.
 
-Not here: how it was found (`storage.recovery.open`).
+Not here: the start itself (`storage.recovery.open`).
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ class BootSummary:
         store_id: Made with the data directory; another disk or a copy has another one.
         start_id: Random id of this start.
         unseen: Earlier start ids that the coordinator has not seen, oldest first.
-        clean: Nothing that was acknowledged can have been lost with the page cache.
-        why_unclean: The reason when it is not, else "".
+        clean: No acknowledged record can have been lost with the page cache.
+        why_unclean: The reason if it is not clean, else "".
         new: The data directory was empty.
-        found_segments: Log files that were there.
-        cut_bytes: Bytes of a torn tail that were cut, as far as entries tell.
+        found_segments: Log files that were found.
+        cut_bytes: Bytes of a torn tail that were cut, according to its entries.
         cut_batches: Batches with a valid entry that were cut.
-        damage: What was found damaged; the store is then quarantined. None normally.
-        intent_replayed: A cut that a crash had interrupted was finished.
-        queues_rebuilt: Queue files were missing or changed and were built from the log.
+        damage: Damage that was found; the store is then quarantined. None normally.
+        intent_replayed: A cut or a reseed that a crash had interrupted was finished.
+        queues_rebuilt: Queue files were missing or changed and were rebuilt from the log.
         end: End of the log after recovery.
     """
 

@@ -3,23 +3,24 @@
 Steps, each of which may be repeated after a crash:
 
 1. the intent (where to, and where the log ended) is written durably to ``twinlog/intent``;
-2. the bytes that will be lost are copied to ``twinlog/divergent-{epoch}-{P}-{ms}`` and fsynced:
-   evidence for people, never read by us (``ms``: store timestamp of the newest record, its age).
-   They were never confirmed, and a member that cannot cut is no member: where the disk has no room
-   for them, they are given up after some attempts (`SIDE_ATTEMPTS`), and that is said;
-3. the archive's mark falls to the border of the file that holds P: what is written after P next
-   is not what the archive has (`storage.marks.archive_mark`); snapshots beyond P go;
+2. the bytes that will be cut are copied to ``twinlog/divergent-{epoch}-{P}-{ms}`` and fsynced:
+evidence for people, never read by twinlog (``ms``: store timestamp of the newest record). They were
+never confirmed, and a node that cannot cut cannot be a member: if the disk has no space for them,
+they are given up after some attempts (`SIDE_ATTEMPTS`), which is reported;
+3. the archive's mark falls to the border of the file that holds P: bytes written after P from now
+on are not archived (`storage.marks.archive_mark`); snapshots beyond P are removed;
 4. batch index and log: zeros from P to the end of the file that holds it (file lengths never
-   change), later files removed, the index file of each before its log file; entries in queues go
-   when the queues are taken up again (`storage.recovery.derived`);
-5. files and directories fsynced, then a checkpoint whose flushed offset is at most P, and which
-   says that queue files may hold entries beyond it;
+   change), later files removed, the index file of each before its log file; queue entries are
+   removed when the queues are opened again (`storage.recovery.derived`);
+5. files and directories fsynced, then a checkpoint with a flushed offset of at most P, and the note
+that queue files may hold entries beyond it;
 6. the intent is removed.
 
-At a start with an intent, steps 2 to 6 are done again before anything is recovered. The order
-matters: an older checkpoint would call the missing bytes damage, so it goes last before the intent.
+A start with an intent repeats steps 2 to 6 before it recovers anything (R41). The order matters:
+with the older checkpoint the missing bytes would look like damage, so the new one is written last
+before the intent is removed.
 
-Not here: who decides P (``replication``), cancelling writers (`storage.store`).
+Not here: the choice of P (``replication``), ending the writer (`storage.store`).
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ from twinlog.format.log_file import file_name
 
 INTENT = "twinlog/intent"
 SIDE_ATTEMPTS = 3
-"""Attempts to find room for the side file before the bytes are given up."""
+"""Attempts to write the side file before the bytes are given up."""
 _SIDE = "divergent"
 _PIECE = 1024 * 1024
 _ENTRY = 48
@@ -79,7 +80,7 @@ def write_intent(disk: Disk, value: Intent) -> None:
 
 
 def read_intent(disk: Disk) -> Intent | None:
-    """Return the cut that a crash has interrupted; None when there is none."""
+    """Return the cut that a crash interrupted; None without one."""
     if not disk.exists(INTENT):
         return None
     try:
@@ -94,7 +95,7 @@ def read_intent(disk: Disk) -> Intent | None:
 
 
 def side_files(disk: Disk) -> list[tuple[str, int]]:
-    """Return the side files and the ms of their newest record; 0 where the name has none."""
+    """Return the side files and the time (ms) of their newest record; 0 if the name has none."""
     found: list[tuple[str, int]] = []
     for name in disk.list("twinlog"):
         parts = name.split("-")
@@ -116,11 +117,11 @@ def carry_out(
     """Do steps 2 to 6; see the module's text.
 
     Args:
-        disk: Where the log lies.
-        intent: What is written in the intent.
+        disk: The data directory.
+        intent: The durable intent.
         segment_size: Bytes of a log file.
-        checkpoint: Says the new flushed offset.
-        archive: Falls with the log.
+        checkpoint: Gets the new flushed offset.
+        archive: Lowered with the log.
         may_lose: On a full disk, go on without the side file.
 
     Returns:
@@ -139,19 +140,25 @@ def carry_out(
         kept = False
         _remove_half(disk, intent)
     base = intent.to - intent.to % segment_size
+    # Before the log changes: after a crash in between, the mark must not cover bytes that a new
+    # master writes here.
     archive.lower_to(base)
+    # A snapshot beyond P describes records that no longer exist (R50).
     Snapshots(disk).cut(intent.to)
     if base < intent.to:
+        # Index first: log bytes without an entry are no batch, an entry without its bytes is
+        # damage.
         _zero_index(disk, base, intent.to)
         _zero_log(disk, base, intent.to, segment_size)
         base += segment_size
+    # Later files from the newest down, so that a crash leaves no gap in the middle.
     starts = {int(name) for name in disk.list(LOG_DIRECTORY) if name.isdigit()}
     starts |= {int(name) for name in disk.list(INDEX_DIRECTORY) if name.isdigit()}
     for start in sorted(starts, reverse=True):
         if start >= base:
             remove_segment(disk, start, "cut.remove")
     flush_names(disk, "cut")
-    checkpoint.untidy = True  # until whoever builds the queues again says otherwise
+    checkpoint.untidy = True  # until the queues are rebuilt
     checkpoint.write(Trusted(intent.flushed, intent.confirm), "cut.checkpoint")
     disk.remove(INTENT, "cut.clear")
     disk.fsync_dir("twinlog", "cut.clear.dir")

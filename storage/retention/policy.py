@@ -1,24 +1,25 @@
-"""Which log files may go, and when: facts and a clock in, commands out. Pure.
+"""Which log files to delete, and when: facts and a clock in, commands out. Pure.
 
-What may ever go is not decided here: `Facts.limit` (the least of confirm, dispatched,
-flushed and the older snapshot) comes from the store, and nothing below explains a deletion above
-it. Within it, the oldest file goes first, never the last one, one at a time:
+The store sets the limit: `Facts.limit` (the least of confirm, dispatched, flushed and the older
+snapshot, R51), and no rule here deletes a file above it. Below it, the oldest file is deleted
+first, one at a time, never the last one:
 
 * **age**: its newest record is older than ``keep_seconds``;
 * **size**: the log is longer than ``keep_bytes``;
 * both only in an hour that `RetentionSettings.hours` lists, unless the disk is fuller than
   ``disk_clean``;
-* **disk**: fuller than ``disk_force``, the oldest file goes whatever its age, and what a slave that
-  lags still lacks goes with it (that slave begins again; it is notified).
+* **disk**: if fuller than ``disk_force``, the oldest file is deleted whatever its age, even if a
+  slave still lacks bytes of it (that slave must begin again, R57; it is notified).
 
-Two things stop even that: a file above the archive's mark (with ``archive``), and the limit.
+Two things prevent even that: a file above the archive's mark (with ``archive``), and the limit.
 
-Deleting has two steps. A file *leaves*: the log starts after it, and readers are notified. It is
-*removed* once no reader holds its bytes, or after ``hold_seconds`` all the same: a reader that
-still holds it keeps its memory, the name is gone. Between two files there is a pause, and after
+Deleting has two steps. First a file *leaves*: the log starts after it, and readers are notified. It
+is *removed* once no reader holds its bytes, or after ``hold_seconds``: a reader that still holds it
+keeps its memory, only the name is deleted. Between two files there is a pause, and after
 ``FILES_MAX`` files in a row a longer one.
 
-Age is that of the newest record's store timestamp, not of the file: a copy of a store keeps it.
+Age is measured from the newest record's store timestamp, not from the file's: a copy of a store
+keeps it.
 
 Units: bytes, seconds of a monotonic clock (``now``), ms since 1970 (``wall_ms``), shares 0 to 1.
 Not here: removing files (`storage.retention.removal`), refusing writes on a full disk
@@ -34,11 +35,11 @@ from enum import Enum
 from storage.settings import RetentionSettings
 
 CLOCK_RATE_MAX = 10
-"""How much faster than a steady clock files grow older, where the wall clock has jumped ahead."""
+"""How much faster than a steady clock files may age after the wall clock jumped ahead."""
 JUMP_SECONDS_MAX = 6 * 3600
-"""How far the wall clock may be ahead of the newest record at a start and be believed at once."""
+"""How far ahead of the newest record a start trusts the wall clock at once."""
 FILES_MAX = 10
-"""Files that go one shortly after the other; then the disk gets a rest of ``look_seconds``."""
+"""Files deleted shortly after each other; then there is a pause of ``look_seconds``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,14 +59,14 @@ class File:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What a decision rests on.
+    """The input of a decision.
 
     Attributes:
         files: The log's files, oldest first; the last one is being written.
-        limit: Nothing above this log offset may go.
+        limit: Nothing above this log offset may be deleted.
         needed: Log offset from which on linked slaves lack bytes.
-        archived: Log offset below which the archive has everything.
-        used: Share of the disk that is in use; None: not known.
+        archived: Log offset below which everything is archived.
+        used: Share of the disk in use; None: unknown.
         wall_ms: Wall clock.
     """
 
@@ -78,7 +79,7 @@ class Facts:
 
 
 class Reason(Enum):
-    """Why a file goes."""
+    """Why a file is deleted."""
 
     AGE = "age"
     SIZE = "size"
@@ -122,14 +123,14 @@ class Held:
 
 
 class RetentionClock:
-    """The wall clock, as far as files are deleted by it.
+    """The wall clock by which files are deleted, protected against jumps.
 
     A wall clock that is set days ahead would make every file look expired at once. This one is at
     most `JUMP_SECONDS_MAX` ahead of the newest record at first, and then follows the wall clock at
     most `CLOCK_RATE_MAX` times as fast as a steady clock runs. After a jump of five days, or a stop
-    of five days, it needs half a day, in which somebody may notice and set the clock right. What
-    was written under a wrong clock before a restart carries that clock's stamps: those are
-    believed.
+    of five days, it needs half a day to follow, in which an operator may notice and correct the
+    clock. Records written under a wrong clock before a restart carry its timestamps, which are
+    trusted.
     """
 
     def __init__(self) -> None:
@@ -142,7 +143,7 @@ class RetentionClock:
         Args:
             now: Steady clock, seconds.
             wall_ms: Wall clock.
-            newest_ms: Store timestamp of the log's newest record; 0 when it has none.
+            newest_ms: Store timestamp of the log's newest record; 0 without one.
 
         >>> clock, hour = RetentionClock(), 3_600_000
         >>> clock.read(0.0, 200 * hour, 100 * hour) // hour
@@ -159,12 +160,12 @@ class RetentionClock:
 
 
 class Retention:
-    """Decides; see the module.
+    """Decides; see the module's text.
 
     Attributes:
         waits: Why the oldest file, though due, stays.
         deleted: Files that left, by reason.
-        forced: Files that were removed although a reader held them.
+        forced: Files that were removed while a reader held them.
     """
 
     def __init__(self, settings: RetentionSettings, now: float) -> None:
@@ -177,19 +178,19 @@ class Retention:
         self.forced = 0
 
     def due(self, now: float) -> bool:
-        """Whether it is time to look."""
+        """Whether it is time to call `decide`."""
         return now >= self._look_at
 
     def next_look(self) -> float:
-        """Return when it is time to look again."""
+        """Return when to call `decide` next."""
         return self._look_at
 
     def hurry(self, now: float) -> None:
-        """Look at once: the disk is full, or an archive has more."""
+        """Make `decide` due at once: the disk is full, or more is archived."""
         self._look_at = min(self._look_at, now)
 
     def decide(self, now: float, facts: Facts) -> Leave | None:
-        """Return that the oldest file leaves, or None; call it when `due`."""
+        """Return the command that the oldest file leaves, or None; call it when `due`."""
         newest = facts.files[-1].newest_ms if facts.files else 0
         found = self._choose(facts, self._clock.read(now, facts.wall_ms, newest))
         if found is not None and self._row < FILES_MAX:
@@ -228,12 +229,14 @@ class Retention:
 
     def _obstacle(self, oldest: File, facts: Facts, forced: bool) -> Wait:
         settings = self._settings
+        # The order is the rule: what protects data first, then what only delays.
         if len(facts.files) == 1:
             return Wait.LAST
         if oldest.end > facts.limit:
             return Wait.LIMIT
         if settings.archive and oldest.end > facts.archived:
             return Wait.ARCHIVE
+        # A full disk stops the master for all; a slave that lags can be reseeded (R57).
         if forced:
             return Wait.NOTHING
         if oldest.end > facts.needed:
@@ -245,7 +248,7 @@ class Retention:
         return Wait.NOTHING
 
     def removable(self, now: float, left: Sequence[Held]) -> list[int]:
-        """Return the starts of files whose names may go now; counts those that are forced."""
+        """Return the starts of files whose names may be removed now; counts forced removals."""
         found: list[int] = []
         for one in left:
             late = now - one.left_at >= self._settings.hold_seconds

@@ -1,29 +1,32 @@
-"""Removal of the log's oldest files: which may be deleted, which have left, how they are removed.
+"""Removal of the log's oldest files: which may be deleted, which left the log, and the steps.
 
 A file is deleted in two steps (`storage.retention.policy` decides when). `LogHead.leave` moves the
 start of the log, on the loop and in memory only. `LogHead.remove_job` does the rest in a worker
 thread:
 
-1. where each queue begins now is looked up and compared with the log: with damage nothing goes;
-   then the new start is written into the checkpoint, durably: from now on what lies below is
-   rubbish, and a start removes it;
-2. the file is overwritten, where that is wished and no reader holds it;
+1. the new start of each queue is looked up and compared with the log: with damage nothing is
+deleted; then the log's new start is written into the checkpoint, durably: files below are garbage
+from now on, and a start removes them;
+2. the file is overwritten, if that is configured and no reader holds it;
 3. batch index and log file are removed, and the directories fsynced;
-4. queue files whose entries all point to before the start that the newest snapshot *records* go,
-   and files of the key index that it names no more. A file that went before that was durable would
-   look like damage.
+4. queue files whose entries all point below the start that the newest snapshot *records* are
+   deleted, and files of the key index that it no longer names. Deleted before that snapshot is
+   durable, their absence would look like damage.
 
-A crash between any two leaves a store that starts where step 1 said, or where it was before.
+A crash between any two steps leaves a store that starts at the new start of step 1, or at the old
+one.
 
-A file that a reader holds for too long loses its names first. Then it is overwritten once the
-reader lets go: what was handed out never changes. A crash between leaves its bytes unnamed.
+If a reader holds a file for too long, its names are removed first, and it is overwritten once the
+reader releases it: bytes that were handed out never change. After a crash in between, its bytes
+stay on the disk without a name.
 
-A new start of the log makes a snapshot due (`LogHead.unrecorded`), so that step 4 follows.
+A new start of the log makes a snapshot due (`LogHead.unrecorded`), after which step 4 runs.
 
-Overwriting is a best effort: it puts zeros where the file system says the file is. A solid-state
-disk, a copy-on-write file system, a snapshot or a backup may keep the old bytes.
+Overwriting is best effort: it writes zeros to the file. A solid-state disk, a copy-on-write file
+system, a snapshot or a backup may keep the old bytes.
 
-Units: log offsets in bytes. Not here: the decision, holding back for slaves (``replication``).
+Units: log offsets in bytes. Not here: the decision (`storage.retention.policy`), what slaves still
+need (``replication``).
 """
 
 from __future__ import annotations
@@ -45,8 +48,8 @@ from storage.retention.policy import File, Held
 from twinlog.errors import CorruptionError
 
 SIDE_FILES_MAX = 16
-"""Cuts whose bytes are kept aside."""
-_CUT = "the log is being cut; compare again what is left of it"
+"""Side files of cuts that are kept at most."""
+_CUT = "the log is being cut; ask again when that is done"
 
 
 @dataclass(slots=True, eq=False)
@@ -55,7 +58,7 @@ class _Left:
     at: float
     removing: bool = False
     nameless: bool = False
-    """Its names have gone; it is to be overwritten once no reader holds it."""
+    """Its names are removed; it is overwritten once no reader holds it."""
 
 
 class LogHead:
@@ -65,7 +68,7 @@ class LogHead:
         opened: The store.
 
     Attributes:
-        archive: How far an archive has the log; changed under the store's guard only.
+        archive: How far the log is archived; changed under the store's guard only.
     """
 
     def __init__(self, opened: Opened) -> None:
@@ -79,18 +82,18 @@ class LogHead:
         self._taken_index: list[str] = []
         self._noted_index: list[str] = []
         self.unrecorded = False
-        """Queues start elsewhere than the newest snapshot says: another one is due."""
+        """Queues have other starts than in the newest snapshot: another snapshot is due."""
         self.wanted = False
-        """The oldest file may not be deleted before there are newer snapshots: one is asked for."""
+        """The oldest file waits for newer snapshots: one is requested."""
         self.untidy = False
-        """A snapshot has recorded new starts of queues: their files may go."""
+        """A snapshot has recorded new starts of queues: older queue files may be deleted."""
 
-    # -- what may go
+    # -- what may be deleted
 
     def limit(self, confirm: int) -> int:
-        """Return the log offset above which nothing may go, whatever the reason.
+        """Return the log offset above which nothing may be deleted, whatever the reason.
 
-        That is the least of confirm, dispatched, flushed and the older snapshot.
+        The least of confirm, dispatched, flushed and the older snapshot (R51).
         """
         derived = self._opened.derived
         older = derived.snapshots.older
@@ -105,7 +108,7 @@ class LogHead:
         return found
 
     def oldest(self) -> list[File]:
-        """Return the oldest file and the newest, which is all that a decision looks at."""
+        """Return the oldest file and the newest, which is all that a decision needs."""
         segments = self._log.segments.all
         if len(segments) < 2:
             return self.files()
@@ -117,22 +120,22 @@ class LogHead:
         ]
 
     def used(self) -> float | None:
-        """Return the share of the disk that is in use; None when it is not known."""
+        """Return the share of the disk in use; None if unknown."""
         free, total = self._disk.free_bytes()
         return 1 - free / total if total else None
 
     @property
     def archived(self) -> int:
-        """Log offset below which the archive has everything."""
+        """Log offset below which everything is archived."""
         return self.archive.offset
 
     def archive_job(
         self, parts: Sequence[ArchivedPart], confirm: int, claim: Claim = NOBODY
     ) -> Job:
-        """Return a job that compares what an archive says it has with our bytes.
+        """Return a job that compares the parts that an archive names with our bytes.
 
-        Its result is "" when the mark was raised, else why not. A cut meanwhile is such a reason:
-        it is not known which bytes were compared.
+        Its result is "" if the mark was raised, else why not. A cut meanwhile is such a reason,
+        because it is unknown which bytes were compared.
         """
         log, size, archive = self._log, self._log.segments.size, self.archive
         start, limit = log.start, min(confirm, log.flushed)
@@ -150,7 +153,7 @@ class LogHead:
                 found = wrong or archive.compare(parts, start=start, size=size, above=mark)
             except DiskError:
                 if shape != self._opened.shape:
-                    return _CUT  # a file that the cut took
+                    return _CUT  # a file that the cut removed
                 raise
             with self._opened.guard:
                 if shape != self._opened.shape:
@@ -161,17 +164,18 @@ class LogHead:
 
         return Job("archive", work, lambda job: None)
 
-    # -- what leaves
+    # -- leaving files
 
     def leave(self, to: int, confirm: int, now: float) -> None:
         """Move the start of the log to ``to``, the end of a file; readers see it at once."""
+        # R51 once more, where it would do the harm (mutant retention_below_snapshot).
         assert to <= self.limit(confirm), (to, self.limit(confirm))
         assert self._log.segments.all[-1].start >= to
         for one in self._log.leave(to):
             self._left.append(_Left(one, now))
 
     def left(self) -> list[Held]:
-        """Return the files that have left and are not being removed, if anything can be done."""
+        """Return the files that left the log and are still to be removed or overwritten."""
         found = [(one, one.segment.mapping.held()) for one in self._left if not one.removing]
         return [
             Held(one.segment.start, one.at, held)
@@ -181,13 +185,13 @@ class LogHead:
 
     @property
     def leaving(self) -> int:
-        """How many files have left and are still there."""
+        """How many files left the log and are not removed yet."""
         return len(self._left)
 
     def remove_job(self, starts: Iterable[int], *, erase: bool) -> Job:
         """Return a job that removes the files that left and begin at ``starts``.
 
-        With ``erase`` they are overwritten; those that are held stay among `left` until then.
+        With ``erase`` they are overwritten; those that a reader holds stay in `left` until then.
         """
         wanted = set(starts)
         going = [one for one in self._left if one.segment.start in wanted]
@@ -200,8 +204,12 @@ class LogHead:
         moved: list[tuple[ConsumeQueue, int, int]] = []
 
         def work() -> None:
+            # Before anything is deleted: the record of each queue's first kept entry must be
+            # readable.
             moved.extend(self._kept_from(queues, start, shape))
             with self._opened.guard:
+                # R51: the new start is durable before a file goes, or a start would miss the file
+                # and call it damage (mutant retention_without_mark).
                 self._opened.checkpoint.advance(start, "retention.mark")
             for one in going:
                 if erase and one not in later:
@@ -231,10 +239,10 @@ class LogHead:
     def _kept_from(
         self, queues: Iterable[ConsumeQueue], start: int, shape: int | None
     ) -> Iterable[tuple[ConsumeQueue, int, int]]:
-        """Yield queues and where they begin in a log that begins at ``start``.
+        """Yield queues and their starts in a log that begins at ``start``.
 
-        A cut, or a file that leaves meanwhile, changes what the entries are compared with: then
-        the rest stays as it is, and the next reader or retention finds out.
+        If the log is cut or another file leaves meanwhile, entries can no longer be compared: the
+        remaining queues keep their starts, and the next read or retention adjusts them.
         """
         check = partial(fetch_head, self._log)
         for one in queues:
@@ -247,10 +255,10 @@ class LogHead:
             yield one, *found
 
     def tidy_job(self) -> Job | None:
-        """Return a job that removes queue files below their queues' recorded starts, if any may go.
+        """Return a job that removes queue files below their queues' recorded starts; None: none.
 
-        And index files that the newest snapshot does not name any more. What a crash leaves of it
-        is removed by a later one, or by a start.
+        It also removes index files that the newest snapshot no longer names. After a crash, a later
+        job or a start removes the rest.
         """
         if not self.untidy or self._tidying:
             return None
@@ -282,9 +290,10 @@ class LogHead:
         return Job("tidy", work, apply)
 
     def side_job(self, wall_ms: int, keep_seconds: float) -> Job | None:
-        """Return a job that removes what cuts have kept aside and was not asked for since.
+        """Return a job that removes old side files of cuts.
 
-        Their age is that of the newest record at the cut; the newest `SIDE_FILES_MAX` stay so long.
+        Their age is that of the newest record at the cut; of younger ones the newest
+        `SIDE_FILES_MAX` stay.
         """
         found = sorted(truncate.side_files(self._disk), key=lambda one: one[1])
         old = [path for path, ms in found if wall_ms - ms >= keep_seconds * 1000]
@@ -299,13 +308,13 @@ class LogHead:
         return Job("side-files", work, lambda job: None)
 
     def reserve_job(self) -> Job | None:
-        """Return a job that makes the reserve again; None while there is one, or no room for it."""
+        """Return a job that makes the reserve again; None if it exists or space is short."""
         if self._disk.exists(reserve.PATH) or self._disk.free_bytes()[0] < reserve.NEEDED_BYTES:
             return None
         return Job("reserve", lambda: reserve.hold(self._disk, "retention"), lambda job: None)
 
     def recorded(self) -> None:
-        """Take note that the starts of queues, as they were noted last, are durable."""
+        """Record that the queue starts in the last snapshot are durable."""
         for queue in self._opened.derived.queues:
             queue.recorded = queue.noted
         self._noted_index += self._taken_index
@@ -313,6 +322,6 @@ class LogHead:
         self.untidy = True
 
     def noted(self) -> None:
-        """Take note that a snapshot is being made."""
+        """Record that a snapshot is being made."""
         self.unrecorded = self.wanted = False
         self._taken_index, self._old_index = [*self._taken_index, *self._old_index], []

@@ -1,2 +1,1 @@
-"""State derived from the log: topics, producers, sections, and the dispatcher that applies
-records."""
+"""State derived from the log: topics, producers, sections, and the dispatcher."""

@@ -1,17 +1,16 @@
-"""What control records say, and what each kind does. Pure.
+"""Control records: their fields, and what each kind does. Pure.
 
 Control records are in the log, in queue 0 of ``rmq_sys_TWINLOG_META``; each is a batch of its own
 with one record, whose body is a msgpack map with ``kind``. They are applied on every node when the
 confirm offset passes them, by a total, deterministic function: the same records in the same order
-give the same state everywhere. A record of a kind this version does not know changes nothing and is
-kept in the log for one that does.
+give the same state everywhere. A record of a kind that this version does not know changes nothing;
+it stays in the log for a version that knows it.
 
 A new kind is one class here, entered in `KINDS`: its methods say how it is written, when a master
-must not append it, and what it changes, on the master from its append on and everywhere from its
-confirm on. What it changes must also be in `storage.recovery.snapshot`.
+must not append it, and what it changes, on the master from its append on and on every node from its
+confirm on (R48). The state it changes must also be in `storage.recovery.snapshot`.
 
-Not here: which layer it waits in (`storage.state.layers`), what a producer is
-(`storage.state.producers`).
+Not here: waiting for confirm (`storage.state.layers`), producers (`storage.state.producers`).
 """
 
 from __future__ import annotations
@@ -29,10 +28,10 @@ from twinlog.errors import CorruptionError
 
 
 class Known(Protocol):
-    """What both layers know of a topic; see `storage.state.layers.Layers`."""
+    """The topics of both layers; see `storage.state.layers.Layers`."""
 
     def existing(self, name: str) -> tuple[Topic, int] | None:
-        """Return the topic and the log offset whose confirm makes it binding (0: it is)."""
+        """Return the topic and the log offset whose confirm makes it binding (0: it is binding)."""
         ...
 
 
@@ -40,7 +39,7 @@ class Control(ABC):
     """One control record.
 
     Attributes:
-        KIND: How the record names it.
+        KIND: Its name in the record.
     """
 
     __slots__ = ()
@@ -49,7 +48,7 @@ class Control(ABC):
     @classmethod
     @abstractmethod
     def read(cls, fields: Mapping[str, object]) -> Self | None:
-        """Return what the fields of a record say; None when they are not of this kind's shape."""
+        """Return the control of a record's fields; None if they do not fit this kind."""
 
     @abstractmethod
     def fields(self) -> Mapping[str, object]:
@@ -65,17 +64,17 @@ class Control(ABC):
 
     @abstractmethod
     def forget(self, producers: Producers, at: int, *, confirmed: bool) -> None:
-        """Change a layer of producers, where the record is at log offset ``at``."""
+        """Change a layer of producers; the record is at log offset ``at``."""
 
     @property
     def topic(self) -> Topic | None:
-        """The topic that comes into being with it, if any."""
+        """The topic that it creates, if any."""
         return None
 
 
 @dataclass(frozen=True, slots=True)
 class CreateTopic(Control):
-    """A topic with ``queues`` queues comes into being.
+    """Creates a topic with ``queues`` queues.
 
     Attributes:
         name: Topic name, in RocketMQ's alphabet.
@@ -100,7 +99,7 @@ class CreateTopic(Control):
                 return None
 
     def fields(self) -> Mapping[str, object]:
-        """See `Control`. Only a batch topic says of which sort it is: older records have none."""
+        """See `Control`. Only batch topics name their kind: older records have no such field."""
         found: dict[str, object] = {
             "name": self.name, "queues": self.queues, "at": self.created_ms,
         }  # fmt: skip
@@ -112,7 +111,7 @@ class CreateTopic(Control):
         return Topic(self.name, self.queues, self.created_ms, self.batch)
 
     def refusal(self, known: Known) -> tuple[str, str] | None:
-        """See `Control`. The same topic once more is no error: the store answers "duplicate"."""
+        """See `Control`. The same topic again is no error: the store answers "duplicate"."""
         reason = topic_refusal(self.name)
         if reason is not None:
             return "topic", reason
@@ -130,20 +129,22 @@ class CreateTopic(Control):
         return None
 
     def apply(self, state: State) -> bool:
-        """See `Control`. What a version that knew less let through changes nothing here."""
+        """See `Control`. An illegal topic that an older version accepted changes nothing."""
+        # Every node must decide alike, so the rules are checked on apply, too, not only by the
+        # master that appends.
         legal = topic_refusal(self.name) is None and 1 <= self.queues <= QUEUES_MAX
         return legal and state.add(Topic(self.name, self.queues, self.created_ms, self.batch))
 
     def forget(self, producers: Producers, at: int, *, confirmed: bool) -> None:
-        """See `Control`: nobody."""
+        """See `Control`: forgets no producer."""
 
 
 @dataclass(frozen=True, slots=True)
 class ForgetProducers(Control):
-    """Idempotent producers whose last section ends at or below a log offset are forgotten.
+    """Makes all nodes forget producers whose last section ends at or below a log offset.
 
     Attributes:
-        below: The log offset; not above that of the record that says so.
+        below: The log offset; not above that of the record itself.
     """
 
     KIND: ClassVar[str] = "forget-producers"
@@ -164,11 +165,13 @@ class ForgetProducers(Control):
         return None
 
     def apply(self, state: State) -> bool:
-        """See `Control`: producers are no part of that state."""
+        """See `Control`: producers are not part of that state."""
         return False
 
     def forget(self, producers: Producers, at: int, *, confirmed: bool) -> None:
-        """See `Control`. Nothing beyond the record itself: what comes later began again."""
+        """See `Control`. Lines beyond the record itself stay: they began again after it."""
+        # On the master this runs at the append, elsewhere when confirm passes; the bound makes both
+        # forget the same lines.
         producers.forget(min(self.below, at), confirmed=confirmed)
 
 
@@ -190,14 +193,14 @@ class UnknownControl(Control):
 
     def refusal(self, known: Known) -> tuple[str, str] | None:
         """See `Control`."""
-        return "control", "a change that this version does not know"
+        return "control", "this version does not know this kind of change"
 
     def apply(self, state: State) -> bool:
         """See `Control`."""
         return False
 
     def forget(self, producers: Producers, at: int, *, confirmed: bool) -> None:
-        """See `Control`: nobody."""
+        """See `Control`: forgets no producer."""
 
 
 KINDS: Mapping[str, type[Control]] = {kind.KIND: kind for kind in (CreateTopic, ForgetProducers)}
@@ -205,7 +208,7 @@ KINDS: Mapping[str, type[Control]] = {kind.KIND: kind for kind in (CreateTopic, 
 
 
 def encode_control(change: Control) -> bytes:
-    """Return the body of the control record that says ``change``.
+    """Return the body of the control record of ``change``.
 
     >>> decode_control(encode_control(CreateTopic("flights", 8, 1)))
     CreateTopic(name='flights', queues=8, created_ms=1, batch=False)
@@ -214,7 +217,7 @@ def encode_control(change: Control) -> bytes:
 
 
 def decode_control(body: bytes) -> Control:
-    """Return what a control record says; total: what it cannot read is an `UnknownControl`."""
+    """Decode a control record; never fails: an unreadable one is an `UnknownControl`."""
     try:
         fields = unpack(body)
     except CorruptionError:

@@ -1,14 +1,14 @@
 """The dispatcher: enters records below the confirm offset into their queues.
 
 It reads the log in stretches of whole batches with one kernel call each and writes each queue's new
-entries with one call, so nothing runs in Python per record. The same stretch gives the sections of
+entries with one call, so nothing runs in Python per record. The same stretch yields the sections of
 idempotent producers for the confirmed layer.
 
-``position`` is the dispatched offset: below it, every record has its entry. A stretch that met an
-error is done again from its beginning; queues skip what they have.
+``position`` is the dispatched offset: below it, every record has its entry. After an error a
+stretch is repeated from its beginning; queues skip entries that they have.
 
-Not here: how far it may go (the store passes the confirm offset), the key index
-(`storage.key_index.index`, which goes over the log by itself).
+Not here: how far it may go (the store passes the confirm offset, R3), the key index
+(`storage.key_index.index`, which scans the log by itself).
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def touched(segments: Segments, start: int, end: int) -> set[tuple[str, int]]:
     """Return the (topic, queue) that the records of ``start..end`` are entered in.
 
     Raises:
-        CorruptionError: The log does not hold together there.
+        CorruptionError: The log is inconsistent there.
     """
     found: set[tuple[str, int]] = set()
     while start < end:
@@ -68,13 +68,13 @@ def touched(segments: Segments, start: int, end: int) -> set[tuple[str, int]]:
 def entered(segments: Segments, queues: ConsumeQueues, start: int) -> int:
     """Return the log offset up to which queue files prove that batches were confirmed.
 
-    Only confirmed batches are entered in queues, in log order and whole stretches: where a queue
-    file holds the entry of a record, the batch of that record was below confirm, and so was all
-    before it. The walk goes from border ``start`` to the first stretch of which nothing is there.
-    Only for files whose later entries no cut has left behind.
+    Only confirmed batches are entered in queues, in log order and whole stretches: if a queue file
+    holds the entry of a record, the batch of that record was below confirm, and so was everything
+    before it. The walk goes from border ``start`` to the first stretch without any entry. Must not
+    be used if a cut may have left entries in the files.
 
     Raises:
-        CorruptionError: The log does not hold together there.
+        CorruptionError: The log is inconsistent there.
     """
     end = segments.last.index.end if segments.last is not None else start
     proven = start
@@ -100,8 +100,8 @@ class Dispatcher:
 
     Args:
         segments: The log.
-        queues: What is written.
-        producers: Whose confirmed layer follows.
+        queues: The queues to write.
+        producers: Its confirmed layer is updated.
         position: Where to begin; a batch border.
     """
 
@@ -113,23 +113,25 @@ class Dispatcher:
         self._producers = producers
         self.position = position
         self.control_bytes = 0
-        """Bytes of control records entered since it was set to 0: a snapshot is due by them."""
+        """Bytes of control records entered since it was reset; they make a snapshot due."""
 
     def step(self, confirm: int, max_bytes: int) -> bool:
         """Dispatch about ``max_bytes``, at least one batch; returns whether more is left.
 
         Raises:
-            DiskError: Nothing below ``position`` is in doubt; call again later.
-            CorruptionError: The log or a queue does not hold together.
+            DiskError: Everything below ``position`` is entered; call again later.
+            CorruptionError: The log or a queue is inconsistent.
         """
         if self.position >= confirm:
             return False
         start = self.position
         data_end, end = stretch(self._segments, start, confirm, max_bytes)
         if data_end > start:
+            # A queue must never be built from bytes that no longer match their CRC.
             self._segments.prove(start, data_end)
             batched = self._queues.batched_names
             self._enter(*scan(self._segments, start, data_end, batched), start)
+        # Last: after an error the whole stretch is entered again.
         self.position = end
         return end < confirm
 
@@ -155,16 +157,16 @@ def enter_sections(
     marks: Marks,
     confirmed: bool,
 ) -> None:
-    """Give whole batches to a layer of producers: their sections, and what forgets producers.
+    """Apply whole batches to a layer of producers: sections, and records that forget producers.
 
-    In log order, for a section after such a record belongs to a producer that begins again.
+    In log order, because a section after such a record belongs to a producer that begins again.
 
     Args:
-        producers: What is changed.
+        producers: The lines to change.
         view: Bytes of the batches.
         base: Log offset of its first byte.
         gathered: Queue entries of their records.
-        marks: Where TL_SEQ stands.
+        marks: Records with the property TL_SEQ.
         confirmed: Which layer.
     """
     changes = list(_controls(view, base, gathered))
@@ -178,7 +180,7 @@ def enter_sections(
 
 
 def _controls(view: memoryview, base: int, gathered: Gathered) -> Iterator[tuple[int, Control]]:
-    """Yield (log offset, what it says) of the control records."""
+    """Yield (log offset, control) of the control records."""
     for name, _, _, entries in gathered.entries:
         if name != _META:
             continue

@@ -1,4 +1,4 @@
-"""What a stretch of the log puts into queues, and the idempotent sections in it. Pure.
+"""The queue entries of a stretch of the log, and its idempotent sections. Pure.
 
 Not here: reading the stretch (`storage.state.dispatcher`), the queues.
 """
@@ -20,7 +20,7 @@ _PLACE = struct.Struct(">i4xq")
 
 
 def topic_of(data: memoryview, at: int) -> bytes:
-    """Return the topic of the record that begins at ``at``, whose sizes are checked already."""
+    """Return the topic of the record that begins at ``at``, whose sizes were checked before."""
     flag = int.from_bytes(data[at + 36 : at + 40], "big")
     start = at + 72 + (20 if flag & 0x10 else 8) + (20 if flag & 0x20 else 8)
     start += int.from_bytes(data[start - 4 : start], "big")
@@ -31,7 +31,7 @@ def topic_of(data: memoryview, at: int) -> bytes:
 
 
 class Gathered(NamedTuple):
-    """What a stretch of the log puts into queues.
+    """The queue entries of a stretch of the log.
 
     Attributes:
         entries: Of simple queues, as `kernels.gather_queues` returns them.
@@ -54,13 +54,15 @@ def idempotent_sections(
         marks: Where TL_SEQ stands.
 
     Yields:
-        (producer, topic, queue, producer epoch, section). A property inside another section, or
-        one that names more records than there are, is no section.
+        (producer, topic, queue, producer epoch, section). A property inside another section, or one
+        that names more records than follow, is ignored.
     """
-    behind = 0
+    after = 0
     for at, value in marks:
         found = parse_sequence(value)
-        if found is None or at < behind:
+        # A copied record may carry TL_SEQ inside another producer's section; only the first record
+        # of a section counts.
+        if found is None or at < after:
             continue
         producer, epoch, sequence, count = found
         topic, (queue, first) = topic_of(data, at), _PLACE.unpack(data[at + 12 : at + 28])
@@ -69,8 +71,8 @@ def idempotent_sections(
             last = _unit(gathered, topic, queue, base + at, count)
         if last is None:
             continue
-        behind = last - base
-        done = Done(sequence, count, first, base + at, last, digest_of(data, at, behind))
+        after = last - base
+        done = Done(sequence, count, first, base + at, last, digest_of(data, at, after))
         yield producer, topic.decode(), queue, epoch, done
 
 
@@ -86,7 +88,7 @@ def _entry(gathered: Gathered, topic: bytes, queue: int, number: int) -> int | N
 def _unit(gathered: Gathered, topic: bytes, queue: int, offset: int, count: int) -> int | None:
     """Return the log offset after the last of ``count`` records of a batch queue from ``offset``.
 
-    None where the record there is none of them, or fewer follow it.
+    None if no record begins there, or fewer follow.
     """
     each = BATCH_QUEUE_UNIT.size
     for name, its_queue, _, _, units in gathered.units:

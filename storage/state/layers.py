@@ -1,11 +1,10 @@
-"""Topics in two layers: confirmed, and what waits for its confirm. Pure.
+"""Topics in two layers: confirmed, and pending until confirm passes. Pure.
 
-*Confirmed* is what `storage.state.topics.State` holds; *pending* are control records between
-confirm and the end of the log, in log order. A cut drops what lay beyond it. A permission (a
-created topic) binds from its confirm; a restriction binds the master from its append.
+*Confirmed* is a `storage.state.topics.State`; *pending* are control records between confirm and the
+end of the log, in log order. A cut drops pending records beyond it. A permission (a created topic)
+binds from its confirm; a restriction binds the master from its append.
 
-Not here: what a control record says and does (`storage.state.controls`), producers
-(`storage.state.producers`).
+Not here: the control records (`storage.state.controls`), producers (`storage.state.producers`).
 """
 
 from __future__ import annotations
@@ -18,10 +17,10 @@ from twinlog.errors import NotYetConfirmed, TwinlogError, UnknownTopic
 
 
 class Layers:
-    """The confirmed state and the control records that wait for their confirm.
+    """The confirmed state, and the control records that are not confirmed yet.
 
     Attributes:
-        confirmed: What readers and writers go by.
+        confirmed: The state that readers and writers use.
     """
 
     def __init__(self, confirmed: State | None = None) -> None:
@@ -42,7 +41,7 @@ class Layers:
         return frozenset(name.encode() for name in names)
 
     def whole(self) -> State:
-        """Return what the whole log says: RocketMQ takes it so, and knows no confirm."""
+        """Return the state as of the end of the log: RocketMQ reads the whole log."""
         if not self.topics_waiting():
             return self.confirmed
         found = State(self.confirmed.topics.values(), self.confirmed.batched)
@@ -51,33 +50,33 @@ class Layers:
         return found
 
     def confirm(self, confirm: int) -> bool:
-        """Apply what lies below ``confirm``; returns whether anything changed."""
+        """Apply the control records below ``confirm``; returns whether anything changed."""
         changed = False
         while self._pending and self._pending[0][0] <= confirm:
             changed |= self._pending.popleft()[1].apply(self.confirmed)
         return changed
 
     def cut(self, end: int) -> None:
-        """Forget what lay beyond ``end``."""
+        """Forget the control records beyond ``end``."""
         while self._pending and self._pending[-1][0] > end:
             self._pending.pop()
 
     def topics_waiting(self) -> bool:
-        """Return whether a topic waits for its confirm that is not in the confirmed layer."""
+        """Return whether a new topic is pending."""
         return any(one.name not in self.confirmed.topics for one, _ in self._waiting())
 
     def missing(self, name: str) -> TwinlogError:
         """Return why a topic that is not in the confirmed layer cannot be used.
 
-        Retryable when the log holds it already: after a restart of all nodes confirm has to pass
-        its record once more.
+        Retryable if the log has its record: after a restart of all nodes confirm has to pass it
+        again.
         """
         if self.existing(name) is not None:
             return NotYetConfirmed(f"topic {name} is not confirmed yet", topic=name)
         return UnknownTopic(f"topic {name} does not exist", topic=name)
 
     def existing(self, name: str) -> tuple[Topic, int] | None:
-        """Return a topic, and the log offset whose confirm makes it binding: 0 when it is."""
+        """Return a topic, and the log offset whose confirm makes it binding (0: it is)."""
         topic = self.confirmed.topics.get(name)
         if topic is not None:
             return topic, 0

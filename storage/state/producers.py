@@ -1,32 +1,33 @@
-"""Which sections of idempotent producers are in the log already. Pure.
+"""The sections of idempotent producers that are already in the log. Pure.
 
 For each (producer, topic, queue) the last `KEPT` sections are known: first sequence, count, queue
 offset, where it ends in the log, and a digest of its bodies. The rule on append:
 
 * the sequence after the last one is *next* and accepted;
-* a lower one is a *duplicate*: answered with the original's place if it is among the last five,
-  else "stored, offset unknown"; with other bodies it is an error of its own;
+* a lower one is a *duplicate*: answered with the original's offsets if it is among the last five,
+else "stored, offset unknown"; with other bodies it is an error (*another*);
 * anything else (higher, overlapping) is *out of order*: nothing is stored, the producer resends in
   order from its first unanswered section;
-* a sequence above 0 of a producer without a line is of an *unknown producer*: its line was
-  forgotten. Nothing is stored, but whether an earlier attempt was is not known;
+* a sequence above 0 of a producer without a line belongs to an *unknown producer*: its line was
+forgotten. Nothing is stored, but it is unknown whether an earlier attempt was;
 * a higher producer epoch starts again at sequence 0, a lower one is out of date.
 
-Two layers. *Confirmed* holds what the dispatcher has passed, on every node; *pending* what lies
-between that and the end, on the master. A rebuild from the log takes a section only when it is that
-producer's next: a copy of a record with its old property changes nothing.
+Two layers. *Confirmed* covers the log up to the dispatcher, on every node; *pending* from there to
+the end, on the master. A rebuild from the log accepts a section only if it is that producer's next:
+a copied record with its old property changes nothing.
 
 Nothing expires by a node's own clock. The master writes a control record that names a log offset
 (`storage.state.controls.ForgetProducers`): lines whose last section ends at or below it are
 forgotten, on the master from the append on, on every node when the dispatcher passes the record.
-`Producers.stale_below` says when. The newest `LINES_KEPT` lines are never forgotten, others once
+`Producers.stale_below` decides when. The newest `LINES_KEPT` lines are never forgotten, others once
 they were not used for `IDLE_SECONDS`, and with more than `LINES_MANY` once they were not used for
-`RETRY_SECONDS_MAX`. No retry comes later than that, so what is forgotten cannot be stored twice.
-When `LINES_MAX` lines are younger, there is no room for a new one: its producer is told ``busy``.
+`RETRY_SECONDS_MAX`. No retry comes later than that, so no forgotten section can be stored twice. If
+`LINES_MAX` lines are younger, there is no room for a new one: its producer is refused with
+``busy``.
 
 Sequences count records, per producer and queue, from 0.
 
-Not here: where the sequence stands in a record (`storage.state.sections`).
+Not here: the sequence in a record (`storage.state.sequences`).
 
 Rules: docs/protocol.md R45 to R49. Source: Kafka's ProducerStateManager (five batches, next
 sequence, UNKNOWN_PRODUCER_ID).
@@ -42,28 +43,28 @@ KEPT = 5
 LINES_KEPT = 10_000
 """Lines that are never forgotten, however old."""
 LINES_MANY = 50_000
-"""Lines beyond which those that no retry can need any more are forgotten."""
+"""Number of lines beyond which those that no retry can need are forgotten."""
 LINES_MAX = 250_000
-"""Lines beyond which no new one begins; 0.5 to 2 KiB of memory each."""
+"""Number of lines at which no new one may begin; 0.5 to 2 KiB of memory each."""
 IDLE_SECONDS = 7 * 24 * 3600.0
-"""How long a producer may pause while there are few."""
+"""How long a producer may pause while there are few lines."""
 RETRY_SECONDS_MAX = 600.0
-"""Longest time, from the first attempt on, in which a client may send a section again."""
+"""Longest time after the first attempt in which a client may send a section again."""
 Key = tuple[int, str, int]
 """(producer, topic, queue)."""
 
 
 @dataclass(slots=True)
 class Done:
-    """One section that is in the log; a value that is not changed.
+    """One section in the log; treat as immutable.
 
     Attributes:
         sequence: Number of its first record.
         count: Records.
         queue_offset: Of the first record.
         log_offset: Of the first record.
-        end: Log offset after its batch; below confirm the section is.
-        digest: Of its bodies; 0 when it was not computed.
+        end: Log offset after it; the section is confirmed once confirm reaches this.
+        digest: Digest of its bodies; 0 if it was not computed.
     """
 
     sequence: int
@@ -76,7 +77,7 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """What is known of one producer in one queue; ``done`` is oldest first."""
+    """The known sections of one producer in one queue; ``done`` is oldest first."""
 
     epoch: int
     done: tuple[Done, ...]
@@ -98,7 +99,7 @@ class Line:
 
 
 class Verdict(Enum):
-    """What a section is to its producer's line."""
+    """How a section relates to its producer's line."""
 
     NEXT = "next"
     DUPLICATE = "duplicate"
@@ -111,7 +112,7 @@ class Verdict(Enum):
 def judge(
     line: Line | None, epoch: int, sequence: int, count: int, digest: int
 ) -> tuple[Verdict, Done | None]:
-    """Return what a section is, and the original of a duplicate when it is still known.
+    """Return the verdict on a section, and the original of a duplicate if it is still known.
 
     >>> judge(None, 0, 0, 10, 7)
     (<Verdict.NEXT: 'next'>, None)
@@ -124,7 +125,10 @@ def judge(
     <Verdict.UNKNOWN: 'unknown-producer'>
     """
     if line is None:
+        # R47: the line may have been forgotten, so whether an earlier attempt was stored is
+        # unknown.
         return (Verdict.UNKNOWN if sequence else Verdict.NEXT), None
+    # A producer that started again resends nothing of its former start.
     if epoch > line.epoch:
         return (Verdict.NEXT if sequence == 0 else Verdict.OUT_OF_ORDER), None
     if epoch < line.epoch:
@@ -133,9 +137,12 @@ def judge(
         return Verdict.NEXT, None
     for done in line.done:
         if done.sequence == sequence:
+            # Same sequence, other records: two producers share an id, or the client has a bug.
+            # Answering "duplicate" would lose these records silently.
             if done.count != count or (done.digest and digest and done.digest != digest):
                 return Verdict.ANOTHER, done
             return Verdict.DUPLICATE, done
+    # Older than the five known sections: it was stored, since sequences have no gaps.
     if line.done and sequence + count <= line.done[0].sequence:
         return Verdict.DUPLICATE, None
     return Verdict.OUT_OF_ORDER, None
@@ -154,21 +161,22 @@ class Producers:
         return len(self._confirmed)
 
     def line(self, key: Key) -> Line | None:
-        """Return what the master goes by: the pending line, else the confirmed one."""
+        """Return the line that the master uses: the pending one, else the confirmed one."""
         line = self._pending.get(key)
         if line is None:
             line = self._confirmed.get(key)
+            # The control record is appended but not confirmed: binding on the master already (R48).
             if line is not None and line.end <= self._forgotten:
                 return None
         return line
 
     @property
     def full(self) -> bool:
-        """Whether no producer may begin a line: each is young enough to be needed by a retry."""
+        """Whether no new line may begin: all lines may still be needed by retries."""
         return len(self._confirmed) + len(self._pending) >= LINES_MAX
 
     def follows(self, key: Key, epoch: int, sequence: int) -> bool:
-        """Whether a section is the next of its line, so that `judge` says NEXT for sure."""
+        """Whether a section is the next of its line; then `judge` certainly returns NEXT."""
         line = self.line(key)
         if line is None:
             return sequence == 0 and not self.full
@@ -177,7 +185,7 @@ class Producers:
     def forget(self, below: int, *, confirmed: bool) -> None:
         """Forget lines whose last section ends at or below a log offset.
 
-        In the pending layer it lasts until a cut or a new role; in the confirmed one for good.
+        In the pending layer until a cut or a new role; in the confirmed layer permanently.
         """
         if not confirmed:
             self._forgotten = max(self._forgotten, below)
@@ -186,7 +194,7 @@ class Producers:
             del layer[key]
 
     def stale_below(self, idle: int, late: int) -> int:
-        """Return the log offset that a `ForgetProducers` should name now; 0 for none.
+        """Return the log offset for a `ForgetProducers` that is due now; 0 if none is.
 
         Args:
             idle: Log offset below which everything is older than `IDLE_SECONDS`.
@@ -197,34 +205,35 @@ class Producers:
             return 0
         old = late if count > LINES_MANY else idle
         ends = sorted(line.end for line in self._confirmed.values())
+        # Never more than needed: the newest LINES_KEPT lines stay whatever their age.
         below = min(old, ends[count - LINES_KEPT - 1])
         return below if ends[0] <= below else 0
 
     def append(self, key: Key, epoch: int, done: Done) -> Line | None:
-        """Note a section in the pending layer; returns the line before, for `restore`."""
+        """Add a section to the pending layer; returns the previous line, for `restore`."""
         before = self._pending.get(key)
         line = before or self.line(key) or Line(epoch, ())
         self._pending[key] = line.with_done(epoch, done)
         return before
 
     def restore(self, key: Key, before: Line | None) -> None:
-        """Undo one `append`; the latest first."""
+        """Undo one `append`; call it in reverse order."""
         if before is None:
             self._pending.pop(key, None)
         else:
             self._pending[key] = before
 
     def rebuild(self, key: Key, epoch: int, done: Done, *, confirmed: bool) -> bool:
-        """Take a section found in the log, if it is that producer's next.
+        """Add a section found in the log, if it is that producer's next.
 
         Args:
-            key: Whose.
+            key: Producer, topic and queue.
             epoch: Producer epoch.
-            done: What was found.
+            done: The section.
             confirmed: Into the confirmed layer, else the pending one.
 
         Returns:
-            Whether it was taken.
+            Whether it was added.
         """
         line = self._confirmed.get(key) if confirmed else self.line(key)
         if judge(line, epoch, done.sequence, done.count, done.digest)[0] is not Verdict.NEXT:
@@ -233,13 +242,14 @@ class Producers:
             self.append(key, epoch, done)
             return True
         self._confirmed[key] = (line or Line(epoch, ())).with_done(epoch, done)
+        # The confirmed layer has caught up with the pending line; drop the copy.
         pending = self._pending.get(key)
         if pending is not None and pending.done[-1].end <= done.end:
             del self._pending[key]
         return True
 
     def forget_pending(self) -> None:
-        """Drop the pending layer: a cut, a new role."""
+        """Drop the pending layer, after a cut or a role change."""
         self._pending.clear()
         self._forgotten = 0
 

@@ -1,12 +1,12 @@
-"""A section: one producer batch of one topic and one queue, and what became of it.
+"""A section: one producer batch of one topic and queue, and its outcome.
 
 A section is stored whole or refused whole, and never divided. Its records arrive in the stored
 format with offsets zero (`twinlog.format.record`); the store numbers them in place.
 
-Outcomes: stored, duplicate (stored before; ``end`` is the original's), refused
-(nothing of it is in the log), unknown (made by the layers above, never here).
+Outcomes: stored, duplicate (stored before; ``end`` is the original's), refused (nothing of it is in
+the log), unknown (only produced by the layers above).
 
-Not here: acknowledging; waiting for an offset (``replication``).
+Not here: acknowledging, waiting for an offset (``replication``).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from twinlog import kernels
 
 
 class Outcome(IntEnum):
-    """What became of a section."""
+    """The outcome of a section."""
 
     STORED = 0
     DUPLICATE = 1
@@ -28,14 +28,14 @@ class Outcome(IntEnum):
 
 @dataclass(slots=True)
 class Section:
-    """Records to be appended; a value that is not changed.
+    """Records to append; treat as immutable.
 
     Attributes:
         topic: Name.
         queue: Queue number.
         count: Records in ``data``.
         data: Their bytes, one after the other.
-        producer: Producer id; 0 says that the section is not idempotent.
+        producer: Producer id; 0: the section is not idempotent.
         producer_epoch: Grows when a producer starts again under the same id.
         sequence: Number of the first record in its (producer, queue).
     """
@@ -51,17 +51,17 @@ class Section:
 
 @dataclass(slots=True)
 class SectionResult:
-    """What became of one section; a value that is not changed.
+    """The outcome of one section; treat as immutable.
 
     Attributes:
         outcome: See `Outcome`.
-        queue_offset: Of the first record; -1 when not known (an old duplicate) or refused.
+        queue_offset: Of the first record; -1 if unknown (an old duplicate) or refused.
         log_offset: Of the first record; -1 likewise.
-        end: Log offset that must be confirmed before the section is; for a duplicate that of the
-            original.
+        end: Log offset up to which the log must be confirmed for the section to be; for a duplicate
+        that of the original.
         code: Stable name of a refusal, else empty.
         text: The refusal in words, else empty.
-        record: Number of the record that is to blame, -1 for none.
+        record: Number of the refused record, -1 for none.
     """
 
     outcome: Outcome
@@ -79,5 +79,5 @@ def refused(code: str, text: str, record: int = -1) -> SectionResult:
 
 
 def digest_of(data: memoryview | bytes | bytearray, start: int, end: int) -> int:
-    """Return a digest of a section's bodies, the same before and after they are stamped."""
+    """Return a digest of a section's bodies, the same before and after stamping; never 0."""
     return kernels.bodies_digest(data, start, end) or 1

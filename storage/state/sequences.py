@@ -1,10 +1,10 @@
-"""Sequence marks: what the first record of an idempotent section carries as ``TL_SEQ``.
+"""Sequence marks: the property ``TL_SEQ`` of the first record of an idempotent section.
 
 The text is ``producer (16 hex).epoch.sequence.count``. The client writes it into the record and
-names the same in its request; the store compares both. A record that was copied with the property
-is recognized by its place, not by the text (`storage.state.gathered`).
+sends the same values in its request; the store compares both. A record that was copied with the
+property is recognized by its position, not by the text (`storage.state.gathered`).
 
-Not here: what a sequence means (`storage.state.producers`).
+Not here: judging sequences (`storage.state.producers`).
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ def parse_sequence(value: bytes) -> tuple[int, int, int, int] | None:
 
 
 def first_sequence(data: memoryview | bytes | bytearray, start: int = 0) -> bytes | None:
-    """Return TL_SEQ of the record that begins at ``start``, whose sizes are checked already.
+    """Return TL_SEQ of the record that begins at ``start``, whose sizes were checked before.
 
-    Only the properties are looked at: a body that looks like one is not.
+    Only the properties are searched, not the body.
     """
     size = int.from_bytes(data[start : start + 4], "big")
     found = kernels.find_property(data, start, start + size, SEQUENCE_PROPERTY)
@@ -65,7 +65,7 @@ Marks = Sequence[tuple[int, bytes]]
 
 
 def marks_of(data: memoryview) -> tuple[Marks, Marks]:
-    """Return where records carry TL_SEQ, and where they name light queues: one kernel call."""
+    """Return the records with TL_SEQ, and those that name light queues: one kernel call."""
     found = kernels.find_properties(data, 0, len(data), (SEQUENCE_PROPERTY, LIGHT_PROPERTY))
     sequences = [(at, value) for at, which, value in found if not which]
     return sequences, [(at, value) for at, which, value in found if which]

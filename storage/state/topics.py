@@ -1,6 +1,6 @@
 """The topics that exist: the confirmed state that control records change. Pure.
 
-Not here: the records (`storage.state.controls`), those that wait (`storage.state.layers`).
+Not here: the control records (`storage.state.controls`), pending ones (`storage.state.layers`).
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ class State:
 
     Attributes:
         topics: By name.
-        batched: Names of the topics with batch queues; of an adopted store, before they exist.
+        batched: Names of the topics with batch queues; in an adopted store also of topics that are
+            not created yet.
 
     >>> state = State()
     >>> state.add(Topic("t", 4, 1)), state.add(Topic("t", 9, 2))
@@ -43,7 +44,7 @@ class State:
         self.batched = set(batched) | {name for name, one in self.topics.items() if one.batch}
 
     def add(self, topic: Topic) -> bool:
-        """Add a topic; False when there is one of that name, which stays as it is."""
+        """Add a topic; False if the name exists, whose topic stays unchanged."""
         if topic.name in self.topics:
             return False
         self.topics[topic.name] = topic
@@ -52,7 +53,7 @@ class State:
         return True
 
     def queues(self, topic: str) -> int | None:
-        """Return how many queues a topic has; the store's own and light queues have one."""
+        """Return how many queues a topic has; system topics and light queues have one."""
         found = self.topics.get(topic)
         if found is not None:
             return found.queues

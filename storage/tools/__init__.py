@@ -1,2 +1,1 @@
-"""Repairs on a store that no node runs: adopt, recover, repair, rebuild an index. Used by `cli`
-only."""
+"""Repairs of a stopped store: adopt, recover, repair, rebuild an index. Only for `cli`."""

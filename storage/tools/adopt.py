@@ -1,26 +1,26 @@
-"""Foreign bytes become the beginning of a history of ours: ``twinlog store adopt``.
+"""Turns a foreign directory into the beginning of a twinlog history: ``twinlog store adopt``.
 
-A directory that RocketMQ wrote, or one of ours with which RocketMQ went on, is no member of a
-group: nobody vouches for its bytes. The operator may. Then everything that is in the log becomes
-epoch 0, closed by a filler, and our first epoch starts in a new file:
+A directory that RocketMQ wrote, or a twinlog store to which RocketMQ appended, cannot be a member
+of a group: its bytes were not replicated. An operator may accept them. Then the whole log becomes
+epoch 0, closed by a filler, and the first twinlog epoch starts in a new file:
 
-1. the log is read by RocketMQ's rules and must be sound to its end; a part that our batch index
-   proves must be as it says;
-2. what lies behind the end becomes zeros with a blank in front, files beyond it go aside;
-3. each file gets a batch index: entries that were ours keep borders and CRC, the rest is divided
-   into batches of whole records; all are of kind 2 (rebuilt) and epoch 0;
+1. the log is read by RocketMQ's rules and must be undamaged up to its end; the part that a twinlog
+batch index covers must match it;
+2. the rest of the last file becomes a blank and zeros, files beyond it are set aside;
+3. each file gets a batch index: existing twinlog entries keep borders and CRC, the rest is divided
+into batches of whole records; all are of kind 2 (rebuilt) and epoch 0;
 4. identity, checkpoint and a state snapshot at the border are written, the identity last;
 5. the store is opened, its first epoch begins, each topic is created by a control record, and the
    store is stopped cleanly.
 
-The same directory, adopted twice, gives the same bytes, whatever node it is for and whenever it is
-done: times and hosts come from its last record. So copies that are adopted on several nodes have
-equal logs. What was there of ``twinlog`` and of the files that are exported anew is kept in
-``cut/adopt-N``. A crash before step 4 leaves a foreign directory, a crash after it a store of ours
-without topics; adopting again does the rest, and knows the blank that closes epoch 0.
+Adopting the same directory again gives the same bytes, on any node and at any time: times and hosts
+come from its last record. So copies that are adopted on several nodes have equal logs. The former
+``twinlog`` folder and the exported files that are replaced are kept in ``cut/adopt-N``. A crash
+before step 4 leaves a foreign directory, a crash after it a twinlog store without topics; adopting
+again completes it, and recognizes the blank that closes epoch 0.
 
-Units: log offsets in bytes, times in ms. Not here: who is asked (``cli``), noticing that a store is
-foreign (`storage.recovery.open`), epoch 0 on a slave (`storage.append.receiver`).
+Units: log offsets in bytes, times in ms. Not here: the confirmation by the user (``cli``), noticing
+that a store is foreign (`storage.recovery.open`), epoch 0 on a slave (`storage.append.receiver`).
 """
 
 from __future__ import annotations
@@ -70,11 +70,11 @@ from twinlog.store.verify.check import verify
 
 ASIDE = "cut"
 REASON = "store adopt"
-"""Of the epoch that an adoption begins."""
+"""Reason in the record of the epoch that an adoption begins."""
 UNSOUND = "unsound-store"
 """Code of the refusal of a store that is damaged, or whose log has no certain end."""
 UNREADABLE = "unreadable-store"
-"""Code of the refusal of a store of which something could not be read: its content is not known."""
+"""Code of the refusal of a store that could not be read completely."""
 BATCH_MAX = 1024 * 1024
 """Records are joined up to this many bytes, as an append does."""
 _BLANK_MIN = BLANK.size
@@ -85,11 +85,11 @@ _BROKERS_OWN = frozenset(
         "TRANS_CHECK_MAX_TIME_TOPIC", "rmq_sys_wheel_timer",
     }
 )  # fmt: skip
-"""Topics that every broker makes for itself: without a record they are not taken over."""
+"""Topics that every broker creates for itself: not created if they have no record."""
 _TIMERS = ("timerlog/", "timerwheel", "config/timercheck")
 """Files of RocketMQ's timers, which a twinlog store does not use."""
 _ABORT_WORDS = 3
-"""What our line in ``abort`` consists of; RocketMQ's is one number, or nothing."""
+"""Words of twinlog's line in ``abort``; RocketMQ writes one number, or nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,9 +99,9 @@ class Adoption:
     Attributes:
         start: Log offset of the first byte.
         end: End of the log by RocketMQ's rules.
-        border: Where our first epoch will begin.
-        proven: Bytes below were written by us and are as our batch index says; ``start`` if none.
-        epoch: The epoch that will begin; above every epoch the directory has known.
+        border: Where the first twinlog epoch will begin.
+        proven: Bytes below were written by twinlog and match its batch index; ``start`` if none.
+        epoch: The epoch that will begin; above every epoch in the directory.
         records: Records of the log.
         segment_size: Bytes of a log file.
         queue_file_size: Bytes of a queue file.
@@ -112,8 +112,8 @@ class Adoption:
         queues: (topic, queue, start, end) of every queue.
         batched: Names of the topics that have batch queues.
         beyond: Starts of log files beyond the end.
-        waiting: Messages that RocketMQ's timer wheel was still to deliver; twinlog does not.
-        delayed: Those that wait for their delay level; twinlog does not deliver them either.
+        waiting: Undelivered messages in RocketMQ's timer wheel; twinlog does not deliver them.
+        delayed: Messages that wait for their delay level; twinlog does not deliver them either.
         before: Whose store it was; None for RocketMQ's.
     """
 
@@ -137,23 +137,23 @@ class Adoption:
 
     @property
     def foreign(self) -> int:
-        """Bytes that nothing of ours proves."""
+        """Bytes that no twinlog batch index covers."""
         return self.end - self.proven
 
 
 def plan_adoption(reader: StoreReader, ours: StoreReader) -> Adoption:
-    """Look at a directory and say what adopting it will do; nothing is written.
+    """Return what adopting a directory will do; nothing is written.
 
     Args:
         reader: The directory by RocketMQ's rules (``StoreReader(root, rocketmq=True)``).
-        ours: The same directory by the rules of its kind.
+        ours: The same directory by the rules of its own kind.
 
     Raises:
-        ForeignStore: It cannot be adopted as it stands; says why and what to do first. Code
-            `UNSOUND` where it is damaged or was not stopped cleanly, `UNREADABLE` where nothing is
-            known to be damaged and something could not be read, ``nothing-to-adopt`` without a log
-            file, ``queue-extension`` where its queues have one or are in a database,
-            ``segment-size`` where its log files have a length that ours cannot have.
+        ForeignStore: It cannot be adopted now; says why and what to do first. Code `UNSOUND` if it
+            is damaged or was not stopped cleanly, `UNREADABLE` if nothing is known to be damaged
+            but a part could not be read, ``nothing-to-adopt`` without a log file,
+            ``queue-extension`` if its queues have one or are in a database, ``segment-size`` if
+            twinlog does not support the length of its log files.
     """
     abort = reader.root / ABORT
     if not reader.clean and len(abort.read_bytes().split()) != _ABORT_WORDS:
@@ -166,7 +166,7 @@ def plan_adoption(reader: StoreReader, ours: StoreReader) -> Adoption:
         proven = reader.end
     if proven > reader.end:
         raise _refused(
-            f"RocketMQ has cut the log at {reader.end}; it was ours up to {proven}",
+            f"RocketMQ has cut the log at {reader.end}; twinlog had written up to {proven}",
             "take the store of another node, or a copy from before",
         )
     last = _last_record(reader)
@@ -194,7 +194,7 @@ def plan_adoption(reader: StoreReader, ours: StoreReader) -> Adoption:
 
 
 def _waiting(reader: StoreReader) -> int:
-    """Return how many messages wait in the timer wheel, as its slots count them."""
+    """Return how many messages wait in the timer wheel, by the counts of its slots."""
     timers = Timers(reader.root)
     passed = timers.check.last_read_time_ms if timers.check is not None else 0
     count = sum(max(slot.count, 0) for slot in timers.slots() if slot.time_ms > passed)
@@ -203,7 +203,7 @@ def _waiting(reader: StoreReader) -> int:
 
 
 def _closed(reader: StoreReader, size: int) -> int:
-    """Return the border to which an adoption that met its end here has closed the last file."""
+    """Return the border to which an interrupted adoption has already closed the last file."""
     border = -(-reader.end // size) * size
     blank = BLANK.pack(border - reader.end, MAGIC_BLANK)
     return border if bytes(reader.series.read(reader.end, len(blank))) == blank else reader.end
@@ -217,13 +217,13 @@ def _segment_size(reader: StoreReader) -> int:
     sizes = {file.size for file in reader.series.files}
     if not sizes:
         hint = "an empty store needs no adoption: a node makes it when it starts"
-        raise _refused("there is no log file in it", hint, "nothing-to-adopt")
+        raise _refused("it has no log file", hint, "nothing-to-adopt")
     if len(sizes) != 1:
         what = f"its log files have {len(sizes)} lengths, {min(sizes)} to {max(sizes)} bytes"
         raise _refused(what, f"twinlog log repair {reader.name}")
     [size] = sizes
     if size < SEGMENT_SIZE_MIN or size % 4096 or reader.start % size:
-        text = f"its log files have {size} bytes; ours have n x 4 KiB, 16 KiB at least"
+        text = f"its log files have {size} bytes; twinlog needs n x 4 KiB, at least 16 KiB"
         raise _refused(text, "read it with twinlog log", "segment-size")
     return size
 
@@ -273,10 +273,10 @@ def _must_be_sound(reader: StoreReader, ours: StoreReader) -> None:
 
 
 def _is_begun(ours: StoreReader) -> bool:
-    """Whether nobody but an adoption that died has written behind what it adopted.
+    """Whether the only data after the adopted log comes from an interrupted adoption.
 
-    The tail that recovery would cut is its own then, and is made anew. A node's may hold records
-    that it was sent: those are recovery's to cut, not ours.
+    Then the tail that recovery would cut was written by that adoption, and is written again. A tail
+    that a node wrote may hold records of its group: only recovery may cut those.
     """
     epoch, start = max(ours.epochs(), default=(0, 0))
     if epoch == 0:
@@ -286,7 +286,7 @@ def _is_begun(ours: StoreReader) -> bool:
         return False
     try:
         return decode_epoch(ours.series.read(start, record.size)).reason == REASON
-    except CorruptionError:  # whose word it was cannot be told
+    except CorruptionError:  # its writer is unknown
         return False
 
 
@@ -323,11 +323,11 @@ def _topics(
 def carry_out(
     disk: Disk, value: Adoption, who: Who, *, reader: StoreReader, ours: StoreReader
 ) -> int:
-    """Adopt the directory; returns the end of its log. The readers are those of the plan.
+    """Adopt the directory; return the end of its log. The readers are those of the plan.
 
     Raises:
         DirectoryInUse: Another process has it; nothing was changed.
-        DiskError: The directory is still foreign, or ours without topics; adopt again.
+        DiskError: The directory is still foreign, or a twinlog store without topics; adopt again.
     """
     disk.lock("adopt.lock")
     try:
@@ -359,7 +359,7 @@ def _aside(disk: Disk) -> str:
 
 
 def _set_aside(disk: Disk, value: Adoption) -> None:
-    """Make the folder of this adoption and keep in it what will be written over."""
+    """Make the folder of this adoption and copy the files into it that will be replaced."""
     number = int(_aside(disk).rsplit("-", 1)[1]) + 1
     folder = f"{ASIDE}/adopt-{number}"
     disk.make_dir(folder, "adopt.make-dir")
@@ -379,7 +379,7 @@ def _set_aside(disk: Disk, value: Adoption) -> None:
 def _entries(
     value: Adoption, file: LogFile, reader: StoreReader, ours: StoreReader
 ) -> list[BatchEntry]:
-    """Return the batch index of one file: our own batches as they were, then scanned ones."""
+    """Return the batch index of one file: twinlog's batches as they were, then scanned ones."""
     view, found, at = reader.series.view(file), list[BatchEntry](), file.start
     log = ours.log
     known = log.entries.get(file.start, ()) if isinstance(log, TwinLog) else ()
@@ -439,7 +439,7 @@ def _close_file(disk: Disk, value: Adoption, file: LogFile) -> None:
 
 
 def _write_marks(disk: Disk, value: Adoption, who: Who) -> None:
-    """Write what makes the directory a twinlog store, the identity last."""
+    """Write the small files of a twinlog store, the identity last."""
     RunFile(disk).create()
     checkpoint, promises = CheckpointFile(disk), PromiseFile(disk)
     checkpoint.create()
@@ -464,12 +464,13 @@ def _write_marks(disk: Disk, value: Adoption, who: Who) -> None:
     identity = Identity(
         who, disk.random_bytes(8).hex(), value.segment_size, value.queue_file_size, value.timestamp
     )
+    # The identity decides whether this is a twinlog store: everything before it is durable.
     disk.fsync_dir(".", "adopt.dir")
     write_identity(disk, identity, "adopt.identity")
 
 
 def _first_epoch(disk: Disk, value: Adoption, who: Who, capacity: tuple[int, int] | None) -> int:
-    """Begin the first epoch of ours, create the topics, stop cleanly."""
+    """Begin the first twinlog epoch, create the topics, stop cleanly."""
     settings = settings_of(identity_of(disk), capacity)
     store = Store.open(disk, settings, who, wall_ms=value.timestamp)
     token, clean = Token("master", value.epoch, 0), False

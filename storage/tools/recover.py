@@ -1,14 +1,13 @@
-"""Recovery without a node: what a start would do, followed by a clean stop.
+"""Recovery without a node: the recovery of a start, followed by a clean stop.
 
 After it the log ends at a batch border with only zeros after it, queues reach to the confirm
 offset, and RocketMQ may open the directory. It changes nothing that a node's own start would not
-have changed, and it is no registration: whatever hung over the store (an unclean start, a damage)
-hangs over it still.
+change, and does not register: any pending condition (an unclean start, damage) is left as it was.
 
 Records beyond the confirm offset stay in the log, because only their group may cut them. They have
-no queue entries yet; ``abort`` then stays, with our line, which makes RocketMQ enter them.
+no queue entries yet; ``abort`` then stays, with twinlog's line, so that RocketMQ enters them.
 
-Not here: repairing what recovery refuses (`storage.tools.repair`), who asks (``cli``).
+Not here: repairing what recovery refuses (`storage.tools.repair`), the command (``cli``).
 """
 
 from __future__ import annotations
@@ -41,13 +40,13 @@ _HOSTS = {4: ("127.0.0.1", 0), 6: ("::1", 0)}
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """What recovery found and left.
+    """The result of a recovery.
 
     Attributes:
-        boot: What the start found.
+        boot: The summary of the start.
         end: End of the log.
-        confirm: Confirm offset; what lies beyond it may still be cut by the group.
-        clean: The store was stopped cleanly; not with damage.
+        confirm: Confirm offset; the group may still cut records beyond it.
+        clean: The store was stopped cleanly; false with damage.
     """
 
     boot: BootSummary
@@ -57,10 +56,10 @@ class Recovered:
 
 
 def settings_of(identity: Identity, capacity: tuple[int, int] | None = None) -> StoreSettings:
-    """Return settings with which the store of ``identity`` opens; for tools, not for a node.
+    """Return settings that fit the store of ``identity``; for tools, not for a node.
 
     Args:
-        identity: Of the store.
+        identity: The store's identity.
         capacity: Slots and cells of a new key index file (`index_capacity`); None for RocketMQ's
             defaults.
     """
@@ -75,10 +74,11 @@ def settings_of(identity: Identity, capacity: tuple[int, int] | None = None) -> 
 
 
 def index_capacity(disk: Disk) -> tuple[int, int] | None:
-    """Return slots and cells of the newest key index file; None where nothing tells.
+    """Return slots and cells of the newest key index file; None if unknown.
 
-    The newest snapshot says so, else the file's length, if there are four cells for each slot.
-    What tools add must be as what is there: a broker that is set to it finds no key in other files.
+    They are in the newest snapshot, else follow from the file's length if there are four cells per
+    slot. Files that tools add must have the same: a broker configured for them finds no keys in
+    other files.
     """
     known = Snapshots(disk).newest(_OFFSET_MAX)
     if known is not None and known.index is not None and known.index.files:
@@ -96,7 +96,7 @@ def identity_of(disk: Disk) -> Identity:
     """Return the identity of a twinlog store.
 
     Raises:
-        ForeignStore: twinlog never made a store there.
+        ForeignStore: It is not a twinlog store.
         NewerVersion, CorruptionError: Its identity cannot be read.
     """
     found = read_identity(disk)
@@ -104,18 +104,18 @@ def identity_of(disk: Disk) -> Identity:
         if disk.exists(BATCHES):
             raise _missing("identity")
         raise ForeignStore(
-            "twinlog never made a store in this directory",
-            hint="a store of RocketMQ's is put right by twinlog log repair",
+            "this directory is not a twinlog store",
+            hint="repair a RocketMQ store with twinlog log repair",
             code="not-ours",
         )
     return found
 
 
 def require_marks(disk: Disk) -> Identity:
-    """Return the identity of a twinlog store that has the small files a start cannot do without.
+    """Return the identity of a twinlog store that has the small files which a start needs.
 
     Raises:
-        ForeignStore: twinlog never made a store there.
+        ForeignStore: It is not a twinlog store.
         NewerVersion, CorruptionError: One is missing, or the identity cannot be read.
     """
     found = identity_of(disk)
@@ -127,7 +127,7 @@ def require_marks(disk: Disk) -> Identity:
 
 def _missing(name: str) -> CorruptionError:
     return CorruptionError(
-        f"twinlog/{name} is missing: without it no node starts here; nothing was changed",
+        f"twinlog/{name} is missing, and a node cannot start without it; nothing was changed",
         hint="let the node begin again from its group in an empty directory, or go on outside the "
         "group with what the log holds: twinlog store adopt",
         file=f"twinlog/{name}",
@@ -135,11 +135,11 @@ def _missing(name: str) -> CorruptionError:
 
 
 def disk_at(path: Path) -> Disk:
-    """Return the disk of a store for tools: its log files are where it noted them, or where named.
+    """Return the disk of a store for tools: log files are in the recorded and in the named folders.
 
     Args:
-        path: The data directory; with folders behind commas as `twinlog.store.files.store_root`
-            takes them.
+        path: The data directory; more folders may follow after commas, see
+            `twinlog.store.files.store_root`.
 
     Raises:
         UsageError: A folder is missing.
@@ -156,10 +156,10 @@ def recover(disk: Disk, *, wall_ms: int) -> Recovered:
     """Recover the store in ``disk`` and stop it cleanly.
 
     Raises:
-        DirectoryInUse: A node has it; nothing was changed.
-        ForeignStore: It is not ours, or others have written to it; nothing was changed.
+        DirectoryInUse: A node uses it; nothing was changed.
+        ForeignStore: It is not a twinlog store, or another program changed it; nothing was changed.
         CorruptionError: A small file that a start needs is missing; nothing was changed.
-        DiskError: The stop is not clean; the same call may be made again.
+        DiskError: The stop is not clean; the call can be repeated.
     """
     identity = require_marks(disk)
     settings = settings_of(identity, index_capacity(disk))

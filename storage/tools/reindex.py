@@ -1,15 +1,15 @@
-"""The batch index of a sealed file, made again from its records.
+"""Rebuilds the batch index of a sealed file from its records.
 
-A file of ours ends with a filler and begins with an epoch record, so its records tell the epoch of
-every byte. What is left of the old index keeps its entries; what lies between two of them becomes
-one batch when exactly one entry is missing there, else batches of whole records. Epoch records and
-control records are batches of their own, as they were.
+A twinlog file begins with an epoch record and ends with a filler, so the epoch of every byte
+follows from its records. Valid entries of the old index are kept; the bytes between two of them
+become one batch if exactly one entry is missing there, else batches of whole records. Epoch records
+and control records are batches of their own, as they were.
 
-The epoch record at the head of the next file names the CRC of the old index's entries: when the new
+The epoch record at the head of the next file holds the CRC of the old index's entries: if the new
 entries match it, they are the old ones, byte for byte, and count as proven. Otherwise the new
-entries are of kind 2: their borders and CRCs prove nothing about who wrote the bytes.
+entries are of kind 2: their borders and CRCs do not prove who wrote the bytes.
 
-Not here: a file that is not full, whose end nothing tells (`storage.recovery.log_end`).
+Not here: a file that is not full, whose end is unknown (`storage.recovery.log_end`).
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ _OWN = (SYSTEM_TOPIC_EPOCH, SYSTEM_TOPIC_META)
 
 
 def rebuilt_index(reader: StoreReader, start: int) -> tuple[BatchEntry, ...] | None:
-    """Return the entries of the sealed file at ``start``; None when its records are not whole.
+    """Return the entries of the sealed file at ``start``; None if its records are damaged.
 
     Args:
-        reader: The directory, by our rules.
+        reader: The directory, by twinlog's rules.
         start: Log offset of the file's first byte.
     """
     log = reader.log
@@ -74,7 +74,7 @@ def _unproven(entry: BatchEntry) -> BatchEntry:
 
 
 def _spans(view: memoryview, file: LogFile, log: TwinLog, stop: int) -> Iterator[tuple[int, int]]:
-    """Yield (start, end) in the file of every batch, kept or made."""
+    """Yield (start, end) in the file of every batch, kept or new."""
     at, missing = 0, 0
     for _, entry in log.entries.get(file.start, ()):
         if entry is None:
@@ -114,7 +114,7 @@ _PIECE = 1024 * 1024
 def _with_epochs(
     view: memoryview, file: LogFile, spans: list[tuple[int, int]]
 ) -> list[BatchEntry] | None:
-    """Return the spans as entries; None when one is not whole records of a known epoch."""
+    """Return the spans as entries; None if one is not of whole records of a known epoch."""
     found: list[BatchEntry] = []
     epoch = 0
     for begin, end in spans:
@@ -135,7 +135,7 @@ def _with_epochs(
 
 
 def _proven(reader: StoreReader, log: TwinLog, file: LogFile, entries: list[BatchEntry]) -> bool:
-    """Whether the next file's head names these entries."""
+    """Whether the next file's head holds the CRC of these entries."""
     following = reader.series.at(file.end)
     mark = head_mark(reader.series, log, following) if following is not None else None
     chain = crc32c(b"".join(entry.pack()[:_CHAINED] for entry in entries))

@@ -1,19 +1,19 @@
-"""Putting a store directory right: first a plan that people read, then the plan carried out.
+"""Repairs a store directory: first a plan for people to read, then its execution.
 
-What can be repaired is what is redundant. The log is the truth: queues, key index and marks follow
-from it, and the batch index of a sealed file of ours can be made again from its records. Nothing of
-the log that was flushed is ever cut: such damage is *lost* here and comes back from a copy or from
-a peer.
+Only redundant data can be repaired. The log is the source: queues, key index and marks follow from
+it, and the batch index of a sealed twinlog file can be rebuilt from its records. Flushed bytes of
+the log are never cut: such damage is *lost* here and must be restored from a copy or a peer.
 
-For RocketMQ's directories the plan is what its own recovery would do, without its blind spots: it
-does not rebuild a lost queue after a clean stop, and leaves old bytes after a cut. Where a log
-file cannot be read the plan is empty: what is built from the rest would lack its records. For ours
-it is what recovery cannot do by itself, followed by recovery (`storage.tools.recover`).
+For a RocketMQ directory the plan is what RocketMQ's own recovery would do, and what it omits: it
+does not rebuild a lost queue after a clean stop, and leaves old bytes after a cut. If a log file
+cannot be read, the plan is empty: queues built from the rest would lack records. For a twinlog
+directory the plan is what recovery cannot do by itself, followed by recovery
+(`storage.tools.recover`).
 
-Nothing is thrown away: what is cut or replaced is kept in ``cut/repair-N``.
+Nothing is deleted: bytes and files that are cut or replaced are kept in ``cut/repair-N``.
 
-Units: log offsets in bytes. Not here: finding what is wrong (`twinlog.store.verify.check`), asking
-(``cli``).
+Units: log offsets in bytes. Not here: finding damage (`twinlog.store.verify.check`), the
+confirmation by the user (``cli``).
 
 Sources: RocketMQ 5.3 (``DefaultMessageStore.recover``).
 """
@@ -61,33 +61,33 @@ _BATCHES = "twinlog/batches/"
 Indexes = dict[int, tuple[BatchEntry, ...]]
 """Batch indexes that will be written, by the start of their log file."""
 _DIRECTORIES = ("consumequeue", "batchconsumequeue", "index")
-"""What is built again from the log."""
+"""Directories that are rebuilt from the log."""
 
 
 class Kind(StrEnum):
     """What one action does."""
 
     FILL = "fill"
-    """A log file that lacks nothing but zeros gets its length back."""
+    """A truncated log file that lacks only zeros is extended to its length."""
     CUT = "cut"
-    """Bytes beyond the end of the log are kept aside and become zeros."""
+    """Bytes beyond the end of the log are copied aside and overwritten with zeros."""
     ASIDE = "aside"
-    """A file or folder goes aside whole."""
+    """A file or folder is moved aside."""
     QUEUE = "queue"
-    """A queue is built again from the log."""
+    """A queue is rebuilt from the log."""
     KEYS = "keys"
-    """The key index is built again from the log."""
+    """The key index is rebuilt from the log."""
     BATCHES = "batches"
-    """The batch index of a sealed file is made again from its records."""
+    """The batch index of a sealed file is rebuilt from its records."""
     MARKS = "marks"
-    """The marks become those of a clean stop."""
+    """The marks of a clean stop are written."""
     QUARANTINE = "quarantine"
-    """What an earlier run found damaged is whole: the node may take part again."""
+    """The damage of an earlier run is repaired: the node may take part again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """One step of a repair: what happens to which path, and why."""
+    """One step of a repair: what is done to which path, and why."""
 
     kind: Kind
     path: str
@@ -103,9 +103,9 @@ class Repair:
     Attributes:
         ours: A twinlog store; recovery follows the actions.
         end: End of the log, before and after.
-        actions: In the order in which they are carried out; none: there is nothing to do.
-        lost: What nothing in this directory can bring back.
-        indexes: Batch indexes that are made again.
+        actions: In order of execution; empty: nothing to do.
+        lost: Damage that cannot be repaired from this directory.
+        indexes: Batch indexes that are rebuilt.
         index_slots: As given to the plan; 0 for none.
     """
 
@@ -118,22 +118,22 @@ class Repair:
 
 
 def plan_repair(reader: StoreReader, *, index_slots: int | None = None) -> Repair:
-    """Look at a directory and say what a repair will do; nothing is written.
+    """Return what a repair of a directory will do; nothing is written.
 
     Args:
-        reader: The directory, by the rules of its kind.
-        index_slots: Slots of a key index that is built again (RocketMQ's ``maxHashSlotNum``; it has
-            four cells for each, but where the reader was told its capacity); None: as those that
-            are there, else RocketMQ's default.
+        reader: The directory, by the rules of its own kind.
+        index_slots: Slots of a rebuilt key index (RocketMQ's ``maxHashSlotNum``; with four cells
+            each, unless the reader was given its capacity); None: as the existing files, else
+            RocketMQ's default.
 
     Raises:
         CorruptionError: Files that recovery itself needs cannot be read.
-        UsageError: The key index has another capacity than four cells a slot, and nobody said
-            which (code ``index-capacity``): no index that fits the broker could be built.
+        UsageError: The key index has a capacity other than four cells per slot, which was not given
+            (code ``index-capacity``): an index that fits the broker cannot be built.
     """
     untold = of_other_capacity(reader)
     if untold and not reader.ours and index_slots is None:
-        what = "the files of index have not four cells for each slot"
+        what = "the files of the key index do not have four cells per slot"
         raise UsageError(what, code="index-capacity", hint=SAY_IT)
     verdict = verify(reader)
     if not reader.ours and any(not piece.harm.readable for piece in reader.damage):
@@ -143,7 +143,7 @@ def plan_repair(reader: StoreReader, *, index_slots: int | None = None) -> Repai
     actions += _cuts(reader)
     indexes = dict(_lost_indexes(reader)) if reader.ours else {}
     for start, entries in indexes.items():
-        what = f"the batch index is made again: {len(entries)} batches"
+        what = f"the batch index is rebuilt: {len(entries)} batches"
         actions.append(Action(Kind.BATCHES, index_path(start), start, 48 * len(entries), what))
     queues, beyond = _queues(reader, verdict.findings)
     actions += queues
@@ -151,11 +151,11 @@ def plan_repair(reader: StoreReader, *, index_slots: int | None = None) -> Repai
         slots = index_slots or _stored_slots(reader) or INDEX_SLOTS_DEFAULT
         actions += _keys(reader, slots, verdict.findings)
         if not reader.clean or actions:
-            what = "the marks of a clean stop: checkpoint written, abort taken away"
+            what = "the marks of a clean stop: checkpoint written, abort removed"
             actions.append(Action(Kind.MARKS, ABORT, None, 0, what))
     else:
         broken = [f for f in verdict.findings if f.file.startswith("index/")][:1]
-        for one in broken if not untold else ():  # the node knows the capacity, and looks itself
+        for one in broken if not untold else ():  # the node knows the capacity, and checks itself
             actions.append(Action(Kind.KEYS, "index", None, 0, f"{one.file}: {one.what}"))
         if not reader.clean or actions:
             actions.append(Action(Kind.MARKS, ABORT, None, 0, "recovery, then a clean stop"))
@@ -181,8 +181,8 @@ def plan_repair(reader: StoreReader, *, index_slots: int | None = None) -> Repai
 def _quarantine(disk: Disk, damaged: bool) -> tuple[list[Action], list[Finding]]:
     """Return the end of a quarantine, or why it cannot end.
 
-    The whole store was verified for the plan: without a finding, what was damaged is repaired. What
-    peers found they alone can take back, and they do so by giving an empty node their log.
+    The whole store was verified for the plan: without a finding, the damage is repaired. Damage
+    that peers found can only be undone by them: an empty node gets their log.
     """
     found = read_quarantine(disk)
     if found is None:
@@ -214,7 +214,7 @@ def _strays(reader: StoreReader) -> list[Action]:
 
 
 def _fills(reader: StoreReader) -> list[Action]:
-    """Give short log files their length back, where what they lack lies beyond the log's end."""
+    """Extend truncated log files, if only bytes beyond the log's end are missing."""
     return [
         Action(
             Kind.FILL, f"commitlog/{file.path.name}", file.end, usual - file.size,
@@ -226,15 +226,15 @@ def _fills(reader: StoreReader) -> list[Action]:
 
 
 def _held(action: Action) -> int:
-    """Return how long the log file is that an action fills."""
+    """Return the present length of the log file that an action extends."""
     return (action.offset or 0) - int(action.path[-20:])
 
 
 def _cuts(reader: StoreReader) -> list[Action]:
-    """Zeros beyond the end of the log; files beyond it go aside, with all that follow them.
+    """Write zeros beyond the end of the log; move files beyond it aside, with all later ones.
 
-    A file that is cut stays, and so does an empty one, unless one before it goes: RocketMQ reads
-    over a gap between two files as if there were none.
+    A file that is cut stays, and so does an empty one, unless an earlier one is moved: RocketMQ
+    reads across a gap between two files as if there were none.
     """
     found: list[Action] = []
     cut: set[int] = set()
@@ -244,12 +244,12 @@ def _cuts(reader: StoreReader) -> list[Action]:
             cut.add(start)
             path = f"commitlog/{log_path(start)[-20:]}"
             found.append(Action(Kind.CUT, path, piece.offset, piece.length, piece.what))
-    goes = False
+    moved = False
     for file in reader.series.files:
         if file.start >= reader.end and file.start > reader.start and file.start not in cut:
             written = reader.series.last_written(file, file.start) - file.start
-            goes = goes or written > 0
-            if goes:
+            moved = moved or written > 0
+            if moved:
                 what = f"a file beyond the end of the log, which is at {reader.end}"
                 found.append(
                     Action(Kind.ASIDE, f"commitlog/{file.path.name}", file.start, written, what)
@@ -263,7 +263,7 @@ def _in_file(reader: StoreReader, piece: Damage) -> int:
 
 
 def _queues(reader: StoreReader, findings: list[Finding]) -> tuple[list[Action], list[Finding]]:
-    """Return the queues to build again, and findings about queues that cannot be."""
+    """Return the queues to rebuild, and findings about queues that cannot be rebuilt."""
     built, odd = _built(reader)
     wrong: dict[tuple[str, int], str] = {}
     lost: list[Finding] = []
@@ -278,12 +278,12 @@ def _queues(reader: StoreReader, findings: list[Finding]) -> tuple[list[Action],
             continue
         key = (parts[1], int(parts[2]))
         if key in odd:
-            what = f"{finding.what}; its records name places of it out of order: left as it is"
+            what = f"{finding.what}; its records have queue offsets out of order: left as it is"
             lost.append(replace(finding, what=what))
         elif parts[0] == _folder_of(reader, parts[1]) and key in built:
             wrong.setdefault(key, finding.what)
-            # After RocketMQ's clean stop they were whole; after a crash its own recovery would
-            # drop such entries, and ours does.
+            # After RocketMQ's clean stop such entries had records; after a crash RocketMQ's
+            # recovery drops them, and so does this repair.
             if finding.beyond and reader.clean and not reader.ours:
                 lost.append(finding)
         elif key not in void or parts[0] != _folder_of(reader, parts[1]) or reader.clean:
@@ -310,7 +310,7 @@ def _queues(reader: StoreReader, findings: list[Finding]) -> tuple[list[Action],
 
 
 def _all_behind(reader: StoreReader, queue: AnyQueue) -> bool:
-    """Whether a queue holds entries, and all point beyond the end of the log."""
+    """Whether a queue has entries, and all of them point beyond the end of the log."""
     if queue.max_log_offset < reader.end:
         return False
     offsets = [offset for offset, _ in queue.stored_entries()]
@@ -322,10 +322,10 @@ def _folder_of(reader: StoreReader, topic: str) -> str:
 
 
 def _built(reader: StoreReader) -> tuple[dict[tuple[str, int], int], set[tuple[str, int]]]:
-    """Return how many bytes each queue has that follows from the log alone, and which cannot be.
+    """Return the bytes of each queue that can be built from the log, and the queues that cannot.
 
-    Records whose places in a queue do not rise have a header that is not as it was, or a RocketMQ
-    that had lost the queue began it again: a queue built from them would lack records.
+    If the queue offsets of a queue's records do not rise, headers were changed, or RocketMQ had
+    lost the queue and begun it again: a queue built from them would lack records.
     """
     found: dict[tuple[str, int], int] = {}
     ends: dict[tuple[str, int], int] = {}
@@ -361,19 +361,19 @@ def _made(reader: StoreReader) -> Iterator[tuple[str, int, int, bytes]]:
             find_property(data, 0, len(data), LIGHT_PROPERTY),
             reader.batch_topics,
         ):
-            at = lights.get(light, first)  # RocketMQ's records may name another place
+            at = lights.get(light, first)  # RocketMQ's records may name another queue offset
             lights[light] = at + len(entries) // QUEUE_ENTRY.size
             yield light, 0, at, entries
 
 
 def _stored_slots(reader: StoreReader) -> int:
-    """Return the slots of the index files that are there; 0 when none tells."""
+    """Return the slots of the existing index files; 0 if unknown."""
     files = StoredKeys(reader.root / "index", None).files
     return next((file.slots for file in files if file.slots), 0)
 
 
 def _keys(reader: StoreReader, slots: int, findings: list[Finding]) -> list[Action]:
-    """RocketMQ's index is built again when part of it cannot be read, or after a crash."""
+    """Return the rebuild of RocketMQ's index if part of it is unreadable, or after a crash."""
     folder = reader.root / "index"
     stored = StoredKeys(folder, None)
     broken = next((f for f in findings if f.file.startswith("index/")), None)
@@ -401,7 +401,7 @@ def _has_keys(reader: StoreReader) -> bool:
 
 
 def _lost_indexes(reader: StoreReader) -> list[tuple[int, tuple[BatchEntry, ...]]]:
-    """Return the batch index of each sealed file whose own is damaged and can be made again."""
+    """Return new batch indexes of the sealed files whose own is damaged and can be rebuilt."""
     damaged = {
         file.start
         for piece in reader.damage
@@ -422,18 +422,18 @@ def _lost_indexes(reader: StoreReader) -> list[tuple[int, tuple[BatchEntry, ...]
 
 
 def carry_out(disk: Disk, repair: Repair, *, reader: StoreReader, wall_ms: int) -> str:
-    """Do what the plan says; returns the folder in which everything that was cut is kept.
+    """Execute the plan; return the folder that keeps everything that was cut or replaced.
 
     Args:
         disk: The directory.
         repair: Its plan.
-        reader: What the plan was made from.
+        reader: The reader that the plan was made from.
         wall_ms: Wall time, for recovery and for the names of new index files.
 
     Raises:
         DirectoryInUse: Another process has it; nothing was changed.
         CorruptionError: A small file that a start needs is missing; nothing was changed.
-        DiskError: Some of it is done; a new plan shows what is left.
+        DiskError: Some actions are done; a new plan shows the rest.
     """
     if repair.ours:
         require_marks(disk)
@@ -492,7 +492,7 @@ def _aside(disk: Disk, path: str, folder: str) -> None:
 
 
 def _cut(disk: Disk, action: Action, folder: str, *, zero: bool) -> None:
-    """Keep the bytes aside; RocketMQ's files get their zeros here, ours in recovery."""
+    """Copy the bytes aside; RocketMQ's files are zeroed here, twinlog's by recovery."""
     assert action.offset is not None
     kept, base = f"{folder}/log-{action.offset:020d}", int(action.path[-20:])
     disk.create_sparse(kept, action.length, "repair.keep.create")
@@ -510,7 +510,7 @@ def _cut(disk: Disk, action: Action, folder: str, *, zero: bool) -> None:
 
 
 def _rebuild_queues(disk: Disk, repair: Repair, reader: StoreReader, folder: str) -> None:
-    """Take bad queues aside; RocketMQ's are rewritten here, a twinlog store's in recovery."""
+    """Move bad queues aside; RocketMQ's are rewritten here, twinlog's by recovery."""
     wanted = {action.path for action in repair.actions if action.kind is Kind.QUEUE}
     for path in sorted(wanted):
         _aside(disk, path, folder)
@@ -529,7 +529,7 @@ def _rebuild_queues(disk: Disk, repair: Repair, reader: StoreReader, folder: str
 def _rebuild_keys(
     disk: Disk, repair: Repair, reader: StoreReader, folder: str, *, wall_ms: int
 ) -> None:
-    """Take a bad key index aside; RocketMQ's is rewritten here, twinlog's in recovery."""
+    """Move a bad key index aside; RocketMQ's is rewritten here, twinlog's by recovery."""
     if not any(action.kind is Kind.KEYS for action in repair.actions):
         return
     slots = repair.index_slots or _stored_slots(reader) or INDEX_SLOTS_DEFAULT
@@ -549,7 +549,7 @@ def _rebuild_keys(
 
 
 def _clean_marks(disk: Disk, reader: StoreReader, folder: str) -> None:
-    """Write the checkpoint of a clean stop and take ``abort`` away, in this order."""
+    """Write the checkpoint of a clean stop, then remove ``abort``."""
     runs = [piece for piece in reader.pieces() if isinstance(piece, Run)]
     stamp = reader.last_timestamp(runs[-1]) if runs else 0
     old = reader.checkpoint

@@ -165,7 +165,7 @@ def test_light_queues_on_a_node(processes: Processes, client: Client, topic: str
         client.send(topic, b"x", light=["orders"])
     with pytest.raises(UsageError, match="letters, digits"):
         client.send(topic, b"x", light=["%LMQ%a/b"])
-    with pytest.raises(UsageError, match="comes into being"):
+    with pytest.raises(UsageError, match="is created when"):
         client.create_topic(names[0], 1)
 
 

@@ -51,7 +51,7 @@ CLEAN = (
     "benchmarks",
     "cli",
     "node",
-    "storage/read",
+    "storage",
     "tests/fixtures",
     "tests/processes",
     "tests/readme",

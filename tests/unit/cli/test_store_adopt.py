@@ -148,7 +148,7 @@ def test_what_is_no_store(capsys: pytest.CaptureFixture[str], tmp_path: Path) ->
         assert not (root / "twinlog").exists()
     (tmp_path / "empty" / "commitlog").mkdir(parents=True)
     assert main(["store", "adopt", str(tmp_path / "empty"), *named], {}) == 66
-    assert "there is no log file in it" in capsys.readouterr().err
+    assert "it has no log file" in capsys.readouterr().err
 
 
 def test_an_adoption_that_ended_early_is_finished(

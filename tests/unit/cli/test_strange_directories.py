@@ -79,7 +79,7 @@ def test_a_small_file_is_missing(
     before = state(root)
     assert run(words, root) == 65
     err = capsys.readouterr().err
-    assert f"twinlog/{name} is missing: without it no node starts here; nothing was changed" in err
+    assert f"twinlog/{name} is missing, and a node cannot start without it" in err
     assert "twinlog store adopt" in err
     assert state(root) == before
     assert run(COMMANDS[3], root) == 0
@@ -142,7 +142,7 @@ def test_rocketmqs_store_and_a_changed_one(
     before = state(theirs)
     assert run(COMMANDS[2], theirs) == 64
     err = capsys.readouterr().err
-    assert f"{theirs}: twinlog never made a store in this directory" in err
+    assert f"{theirs}: this directory is not a twinlog store" in err
     assert state(theirs) == before
     assert run(COMMANDS[3], theirs) == 0
     with StoreReader(theirs) as reader:

@@ -195,7 +195,7 @@ def test_what_a_start_refuses() -> None:
     fake = FakeDisk()
     filled(fake).close(clean=True)
     before = files_of(fake)
-    with pytest.raises(LogFolder, match="not named any more"):
+    with pytest.raises(LogFolder, match="no longer named"):
         opened(multi_folder_disk(fake, Folders()))
     with pytest.raises(LogFolder, match="log folder third/logs holds files"):
         opened(MultiFolderDisk(fake, Folders(("second",))))
@@ -206,7 +206,7 @@ def test_what_a_start_refuses() -> None:
     with pytest.raises(LogFolder, match="fourth is new to this store"):
         opened(MultiFolderDisk(fake, Folders((*THREE.more, "fourth"))))
     fake.write_file(f"second/{file_name(0)}", b"x", "test")
-    with pytest.raises(LogFolder, match=f"{file_name(0)} lies in commitlog and in second"):
+    with pytest.raises(LogFolder, match=f"{file_name(0)} is in commitlog and in second"):
         opened(MultiFolderDisk(fake, THREE))
     for path in (f"second/{file_name(0)}", f"fourth/{file_name(0)}"):
         fake.remove(path, "test")

@@ -394,7 +394,7 @@ def test_a_damaged_unit_is_an_error_and_never_another_record() -> None:
         disk.write_at(path, 0, bytes(data), "test")
         with pytest.raises(CorruptionError):
             store.reads.read(NAME, 0, 3 if at > 45 else 0, max_bytes=1 << 20, max_records=9)
-    assert isinstance(units_of(good[:46])[0].behind, int)
+    assert isinstance(units_of(good[:46])[0].after, int)
 
 
 def test_topics_json_names_the_kind() -> None:

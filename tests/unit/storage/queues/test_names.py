@@ -33,7 +33,7 @@ def test_illegal_topic_names(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "told"),
-    [("%LMQ%a", None), ("orders", "is no light queue"), ("%LMQ%", "is no light queue"),
+    [("%LMQ%a", None), ("orders", "is not a light queue"), ("%LMQ%", "is not a light queue"),
      ("%LMQ%" + "x" * 128, "1 to 127 characters"), ("%LMQ%a b", "letters, digits")],
 )  # fmt: skip
 def test_names_of_light_queues(name: str, told: str | None) -> None:
