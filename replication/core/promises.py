@@ -31,6 +31,8 @@ class Promises:
 
     def refuses(self, state: GroupState) -> bool:
         """Whether ``state`` is of another register, or older than what this node has seen."""
+        if self.may_change_register(state):
+            self._forget_register()
         promise, newest = self._context.promise, self._context.newest
         if promise.register_id and state.register_id != promise.register_id:
             self._context.alarm(
@@ -50,6 +52,22 @@ class Promises:
             self._context.alarm("register-went-back", promised=promise.epoch, epoch=state.epoch)
             return True
         return False
+
+    def may_change_register(self, state: GroupState) -> bool:
+        """Whether this node is bound to another register and may follow this one instead.
+
+        It began with a coordinator that had lost its register, and took part in nothing since: no
+        epoch, no byte. Then what it promised there binds it to nothing.
+        """
+        context, promise = self._context, self._context.promise
+        other = promise.register_id and promise.register_id != state.register_id
+        unused = promise.epoch == 0 and context.log.committed == 0 and self._saving is None
+        return bool(other) and unused and state.epoch > 0
+
+    def _forget_register(self) -> None:
+        context = self._context
+        context.promise, context.newest, context.session = Promise(), None, 0
+        context.want_revision = (0, 0)
 
     def is_older(self, state: GroupState, floor: int) -> bool:
         """Whether a state is older than what this node has seen."""

@@ -8,8 +8,8 @@ under a state that its members had made durable first.
 The state of the largest epoch, and within it of the largest revision, is taken. Nodes whose promise
 does not lie on the way to it (they followed a copy of the register, or registered with a process
 that it does not know) are of another branch: they leave both sets, and so do nodes that are absent
-by the operator's word. The new epoch is above every promise, and the new revision so far above
-every known one that no change which only an absent node saw can have the same number.
+by the operator's word. The new epoch and revision are so far above every known one that no change
+which only an absent node saw, or none at all, can have the same number.
 
 If a node shows a revision whose state nobody has, the members of that revision are unknown: then
 both sets are emptied, and ``replication.register.vacancy`` decides.
@@ -30,7 +30,8 @@ REVISION_STEP = 1 << 20
 """Changes that nobody who is present saw; the register makes one for each change of roles."""
 
 EPOCH_STEP = 1 << 10
-"""Epochs that an absent node may have seen and nobody else."""
+"""Epochs that the register granted and that nobody who is present saw: a grant may be made durable
+and its answer lost, and an epoch must not be granted twice."""
 
 
 def newest_first(states: Iterable[GroupState], own: GroupState | None) -> list[GroupState]:
@@ -90,7 +91,7 @@ def recovered(own: GroupState, op: Recover, wall_ms: int) -> Outcome:
         out = list(state.replicas)
     revision = max(own.revision, state.revision, *(voice.revision for voice in op.voices))
     epoch = max(own.epoch, state.epoch, *(max(v.promised, v.last_epoch) for v in op.voices))
-    epoch += EPOCH_STEP if op.absent else 0
+    epoch += EPOCH_STEP
     after = _without_roles(state, out, op)
     if out:
         entry = Unclean(epoch + 1, shortened(op.who), shortened(_why(op, out)), wall_ms)

@@ -52,7 +52,7 @@ class ClientPort:
         self.incarnation = node.incarnation
         self._node = node
         self._view: RoleView | None = None
-        plan, world = node.world.plan, node.world
+        plan = node.world.plan
         entries = {name: _entry(name) for name in plan.nodes}
         presence = Presence(node.name, lambda: entries)
         presence.own = entries[node.name]
@@ -67,7 +67,10 @@ class ClientPort:
         )
         self._lookups = Lookups(node.store.reads, self._freshness)
         self._finds = Finds(
-            node.store.reads, self._freshness, staleness_max=_STALE_SECONDS, wall_ms=world.wall_ms
+            node.store.reads,
+            self._freshness,
+            staleness_max=_STALE_SECONDS,
+            wall_ms=node.clock.wall_ms,
         )
 
     def _seen(self) -> RoleView:
@@ -75,7 +78,7 @@ class ClientPort:
         if self._view is None:
             driver = self._node.driver
             assert driver is not None
-            self._view = driver.view(self._node.world.schedule.now)
+            self._view = driver.view(self._node.clock.now())
         return self._view
 
     def _freshness(self) -> Freshness:

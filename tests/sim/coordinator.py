@@ -20,7 +20,14 @@ from typing import TYPE_CHECKING
 
 from replication.register.group_state import GroupState
 from replication.register.leases import Leases
-from replication.register.operations import AlterInSync, Failover, Operation, Vouch, parse_op
+from replication.register.operations import (
+    AlterInSync,
+    Failover,
+    Operation,
+    Recover,
+    Vouch,
+    parse_op,
+)
 from replication.register.register import Register
 from tests.sim.ledger import Violation
 
@@ -64,11 +71,21 @@ class SimCoordinator:
         self._leases = Leases(0.0)
         self.deposed = 0
         """Leaderships that ended because their master was gone."""
+        self.masters = 0
+        """How often the register named a master."""
+        self.recovered = 0
+        """How often an operator had the register made again."""
+        self.always_durable = True
+        """The group has never acknowledged what a loss of power can take."""
+        self._gone = False
+        self._registers = 1
+        self._disks = 0
+        """How many disks were exchanged: what an earlier one said is not heard any more."""
 
     def start(self) -> None:
         """Start the process, unless it runs; a crash that was to come does not."""
         self._doomed = False
-        if self.alive or self._old:
+        if self.alive or (self._old and not self._gone):
             return
         self.alive = True
         self._process += 1
@@ -77,7 +94,11 @@ class SimCoordinator:
         if self._first:
             self._first = False
             return
-        self._load(self.state.revision, self._document, self._history)
+        if not self._gone:
+            self._load(self.state.revision, self._document, self._history)
+        elif self.own.seeded:
+            own = self._register
+            self._register = Register.load(own.dump(), own.pairs, own.history)
 
     def _load(self, revision: int, document: str, history: str) -> None:
         pairs = {number: tag for number, tag in self._pairs.items() if number <= revision}
@@ -104,16 +125,36 @@ class SimCoordinator:
             ]
         )
 
-    def old_copy(self) -> bool:
-        """Start on an old copy of the database, if most nodes have fsynced that there is more.
+    def old_copy(self, *, for_good: bool = False) -> bool:
+        """Start on an old copy of the database, if enough nodes have fsynced that there is more.
 
-        The protocol states, and does not solve, the cases in which only absent nodes know better,
-        and of a copy from before the first registration: it knows nobody to wait for.
+        Enough are those of whom every majority has one. The protocol states, and does not solve,
+        the cases in which only absent nodes know better, and of a copy from before the first
+        registration: it knows nobody to wait for. ``for_good``: the newest one is lost.
         """
         nodes = self.world.nodes.values()
         seen = sorted(node.store.promise.revision if node.store else 0 for node in nodes)
-        known = seen[(len(seen) - 1) // 2]  # more than half have seen this revision or a later one
-        return self._start_on_one_of([copy for copy in self._copies if 0 < copy[0] < known])
+        known = seen[len(seen) // 2]
+        older = [copy for copy in self._copies if 0 < copy[0] < known]
+        if not self._start_on_one_of(older):
+            return False
+        self._gone = for_good
+        self._disks += for_good
+        return True
+
+    def lose(self) -> bool:
+        """Exchange the disk for an empty one: the register begins again and knows nothing."""
+        if self._old or not self.state.epoch:
+            return False
+        self._end()
+        self._old = self._gone = self.alive = True
+        self._process += 1
+        self._registers += 1
+        self._disks += 1
+        self._watch()
+        self.world.trace(NAME, "lost", f"r{self.state.revision}")
+        self._register = Register(f"register-{self._registers}")
+        return True
 
     def _start_on_one_of(self, older: list[tuple[int, str, str]]) -> bool:
         if not older or self._old:
@@ -129,10 +170,27 @@ class SimCoordinator:
 
     def newest_back(self) -> None:
         """Put the newest database back, after an old copy."""
-        if self._old:
+        if self._old and not self._gone:
             self._end()
             self._old = False
             self.start()
+
+    @property
+    def gone(self) -> bool:
+        """Whether the newest database is lost, so that the register must be recovered."""
+        return self._gone
+
+    @property
+    def own(self) -> GroupState:
+        """The state that this coordinator has, which may be an old or an empty one."""
+        return self._register.state
+
+    def recover(self, op: Recover) -> bool:
+        """An operator has the register made again from what the nodes promised."""
+        if not self.alive:
+            return False
+        answer = self._apply(op, f"recover without {op.absent}")
+        return answer is None or bool(answer["ok"])
 
     def crash(self) -> None:
         """End the process, now or right after its next change."""
@@ -195,10 +253,10 @@ class SimCoordinator:
             return  # the connection on which it was said ended with the process
         answer = self._apply(parse_op(op), f"{call.node.name} {op['op']}")
         if answer is not None:
-            self.world.network.post(NAME, call.node.name, self._answer, call, answer)
+            self.world.network.post(NAME, call.node.name, self._answer, call, answer, self._disks)
 
-    def _answer(self, call: _Call, answer: dict[str, object]) -> None:
-        if not call.settled:
+    def _answer(self, call: _Call, answer: dict[str, object], disk: int) -> None:
+        if not call.settled and disk == self._disks:
             call.settled = True
             call.node.answered(call.incarnation, call.number, answer)
 
@@ -207,6 +265,11 @@ class SimCoordinator:
         rng = self.world.schedule.rng
         answer = self._register.apply(op, wall_ms=self.world.wall_ms(), tag=rng.getrandbits(64))
         self._leases.heard(self.world.schedule.now, self._register.state, op.report)
+        if answer.changed and self._old and isinstance(op, Recover):
+            self._old = self._gone = False
+            self.recovered += 1
+        if answer.changed and self._is_empty():
+            return answer.to_wire()  # a group that has not begun, on the wrong disk
         if answer.changed:
             self._commit()
             state = self.state
@@ -224,6 +287,14 @@ class SimCoordinator:
             return None
         return answer.to_wire()
 
+    def _is_empty(self) -> bool:
+        """Whether the register began on an empty disk and has not granted anything."""
+        return (
+            self._gone
+            and self._register.state.register_id != self.state.register_id
+            and (self._register.state.epoch == 0)
+        )
+
     def _commit(self) -> None:
         if self._old:
             raise Violation(
@@ -231,11 +302,14 @@ class SimCoordinator:
                 f"an old copy makes revision {self._register.state.revision}, which was another",
             )
         self.changes += 1
+        before, after = self.state, self._register.state
+        self.masters += after.leader is not None and after.epoch != before.epoch
         self._copies.append((self.state.revision, self._document, self._history))
         self.state = self._register.state
         self._document = json.dumps(self._register.dump())
         self._history = json.dumps(self._register.history)
         self._pairs[self.state.revision] = self.state.tag
+        self.always_durable = self.always_durable and self.state.ack == "durable"
 
     def poll(self, node: SimNode, incarnation: int) -> None:
         """A node looks at the state, as its watch does."""
@@ -244,14 +318,24 @@ class SimCoordinator:
     def _polled(self, node: SimNode, incarnation: int) -> None:
         state = self._register.state
         if self.alive and state.seeded:
-            self.world.network.post(NAME, node.name, node.group_state, incarnation, state.to_json())
-
-    def order_failover(self, to: str) -> None:
-        """An operator's order; refused or done, and nothing when nobody answers."""
-        if self.alive:
-            self._apply(
-                Failover(to, self.state.epoch, "operator", "simulated"), f"failover to {to}"
+            self.world.network.post(
+                NAME, node.name, self._read, node, incarnation, state.to_json(), self._disks
             )
+
+    def _read(self, node: SimNode, incarnation: int, state: dict[str, object], disk: int) -> None:
+        if disk == self._disks:
+            node.group_state(incarnation, state)
+
+    def order_failover(self, to: str | None) -> None:
+        """An operator's order; refused or done, and nothing when nobody answers."""
+        self.order(Failover(to, self.state.epoch, "operator", "simulated"))
+
+    def order(self, op: Operation) -> bool:
+        """Any order of an operator; returns whether it was done."""
+        if not self.alive:
+            return False
+        answer = self._apply(op, f"{type(op).__name__} of an operator")
+        return answer is not None and bool(answer["ok"])
 
     @property
     def missing(self) -> tuple[str, ...]:

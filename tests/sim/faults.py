@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from tests.sim.layout import LOG
 
 if TYPE_CHECKING:
+    from tests.sim.ledger import Batch
     from tests.sim.node import SimNode
     from tests.sim.world import World
 
@@ -90,7 +91,7 @@ class Faults:
 
     def may_lose_power(self, victim: SimNode) -> bool:
         """True when the protocol's promise survives a loss of this node's page cache."""
-        if self.world.plan.quality == "durable":
+        if self.world.is_durable(victim):
             return True
         return self.world.somebody_else_counts(victim.name)
 
@@ -154,6 +155,23 @@ class Faults:
         self.world.schedule.after(length, node.resume)
         return True
 
+    def _suspend(self) -> bool:
+        """The machine sleeps, and so does the clock that its processes go by."""
+        node = self._living()
+        if node is None or node.paused:
+            return False
+        node.pause()
+        node.clock.suspend()
+        length = self.rng.choice((0.5, 3.0, 15.0)) * (0.5 + self.rng.random())
+        self.world.schedule.after(length, node.resume)
+        return True
+
+    def _wall_jump(self) -> bool:
+        """A clock on the wall is set, hours back or forward, or right."""
+        node = self.rng.choice(list(self.world.nodes.values()))
+        node.clock.jump(self.rng.choice((0, -3_600_000, 50, -50, 86_400_000)))
+        return True
+
     # -- network
 
     def _block(self, ways: list[tuple[str, str]]) -> None:
@@ -195,6 +213,14 @@ class Faults:
             return False
         self.world.schedule.after(length, self.world.coordinator.newest_back)
         return True
+
+    def _register_rolled_back(self) -> bool:
+        """As restored, and the newest database is gone: an operator must recover the register."""
+        return self.world.coordinator.old_copy(for_good=True)
+
+    def _register_lost(self) -> bool:
+        """The coordinator's disk is exchanged for an empty one."""
+        return self.world.coordinator.lose()
 
     def _set_forgotten(self) -> bool:
         """An old copy of the register, while the master, which knows better, is away from it."""
@@ -243,12 +269,34 @@ class Faults:
         ]
         if not wanted or not world.somebody_else_counts(node.name):
             return False
-        batch = self.rng.choice(wanted)
+        world.rotting.add(node.name)
+        self._rot_batch(node, self.rng.choice(wanted))
+        return True
+
+    def _rot_asleep(self) -> bool:
+        """A bit of a confirmed batch flips while the machine is off, on any node."""
+        world, node = self.world, self._living()
+        if node is None or world.rotten or not world.somebody_else_counts(node.name):
+            return False
+        kept = node.store.start if node.store is not None else 0
+        wanted = [
+            batch
+            for batch in world.ledger.shadows[node.name].batches
+            if batch.start >= kept and batch.end <= world.ledger.canon_end and batch.kind != 1
+        ]
+        if not wanted or node.cutting:
+            return False
+        self._crash(node, power=False)
+        self._rot_batch(node, self.rng.choice(wanted))
+        return True
+
+    def _rot_batch(self, node: SimNode, batch: Batch) -> None:
+        world = self.world
         base = batch.start - batch.start % world.plan.segment_size
         node.disk.rot(LOG.format(base), self.rng.randrange(batch.start, batch.end) - base)
+        world.trace(node.name, "rot", str(batch))
         world.rotten.add(node.name)
-        shadows[node.name].intact = False
-        return True
+        world.ledger.shadows[node.name].intact = False
 
     def _io_error(self) -> bool:
         node = self._living()
@@ -306,6 +354,9 @@ class Faults:
     def _switchover(self) -> bool:
         self.world.operator.switchover(self.rng.choice(self.world.plan.nodes))
         return True
+
+    def _unkind(self) -> bool:
+        return self.world.operator.be_unkind()
 
     def _topic(self) -> bool:
         self.world.operator.create_topic()

@@ -408,8 +408,10 @@ class CleanMeansComplete(Invariant):
     def booted(self, node: SimNode, shadow: Shadow) -> None:
         assert node.store is not None
         boot = node.store.boot
-        whole = shadow.intact or (self.world.plan.quality == "durable" and node.lost_power)
-        if boot.clean and not whole and shadow.end and not boot.new:
+        durable = self.world.is_durable(node) and node.lost_power
+        whole = shadow.intact or durable
+        kept = whole or node.store.end >= shadow.acked
+        if boot.clean and not kept and shadow.end and not boot.new:
             self.fail(f"{node.name} lost bytes and starts clean")
         if not boot.clean and whole and not node.unclean_pending:
             self.fail(f"{node.name} lost nothing and starts unclean: {boot.why_unclean}")

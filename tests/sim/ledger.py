@@ -71,6 +71,7 @@ class Shadow:
         confirm: The store's confirm offset, as last seen.
         confirm_floor: The largest confirm offset ever seen on this store.
         flushed: The store's flushed offset, as last seen.
+        acked: The largest end that it acknowledged (by the quality in force) or confirmed.
         was_intact: `intact` before the last loss of power.
         intact: False from a loss of bytes that had been counted on until the next registration.
     """
@@ -82,6 +83,7 @@ class Shadow:
     confirm: int = 0
     confirm_floor: int = 0
     flushed: int = 0
+    acked: int = 0
     intact: bool = True
     was_intact: bool = True
 

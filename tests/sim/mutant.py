@@ -9,31 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from tests.sim.patches import Patches
 from tests.sim.swarm import Plan
 
 SEEDS = 300
-
-
-class Patches:
-    """Replaces attributes and puts them back."""
-
-    def __init__(self) -> None:
-        self._old: list[tuple[object, str, object]] = []
-
-    def set(self, owner: object, name: str, value: object) -> None:
-        """Replace ``owner.name``, which must exist there.
-
-        Raises:
-            KeyError: It does not: production was renamed, and the mutant must follow.
-        """
-        self._old.append((owner, name, owner.__dict__[name]))
-        setattr(owner, name, value)
-
-    def undo(self) -> None:
-        """Put everything back, newest first."""
-        while self._old:
-            owner, name, value = self._old.pop()
-            setattr(owner, name, value)
 
 
 @dataclass(frozen=True, slots=True)

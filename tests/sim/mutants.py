@@ -15,10 +15,11 @@ from __future__ import annotations
 import sys
 import time
 
-from tests.sim.mutant import SEEDS, Mutant, Patches
+from tests.sim.mutant import SEEDS, Mutant
 from tests.sim.mutants_reading import MUTANTS as OF_READING
 from tests.sim.mutants_replication import MUTANTS as OF_REPLICATION
 from tests.sim.mutants_storage import MUTANTS as OF_STORAGE
+from tests.sim.patches import Patches
 from tests.sim.run import Verdict, run_seed
 from tests.sim.swarm import draw
 

@@ -12,7 +12,8 @@ from node.clients.freshness import Freshness
 from node.clients.lookups import Lookups
 from node.clients.searches import Answer, Finds
 from storage.key_index.search import Lookup
-from tests.sim.mutant import Mutant, Patches, bend
+from tests.sim.mutant import Mutant, bend
+from tests.sim.patches import Patches
 from tests.sim.swarm import Plan
 from twinlog.errors import TwinlogError
 from twinlog.format.epoch_history import Epoch

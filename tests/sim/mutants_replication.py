@@ -29,7 +29,8 @@ from replication.register.group_state import GroupState
 from replication.register.operations import AlterInSync
 from replication.register.register import Register
 from storage.marks.promise import PromiseFile
-from tests.sim.mutant import Mutant, Patches, always, bend
+from tests.sim.mutant import Mutant, always, bend
+from tests.sim.patches import Patches
 from tests.sim.swarm import Plan
 
 _DEPOSED = bend(failover=0.3, partition=0.3, one_way=0.3, pause=0.2, coordinator_cut=0.3)

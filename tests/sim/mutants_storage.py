@@ -35,7 +35,8 @@ from storage.store import Store
 from storage.token import Token
 from tests.fakes.disk import FakeDisk
 from tests.fakes.files import FakeMapping
-from tests.sim.mutant import Mutant, Patches, always, bend
+from tests.sim.mutant import Mutant, always, bend
+from tests.sim.patches import Patches
 from tests.sim.swarm import Plan
 from twinlog.format.batch_index import KIND_EPOCH, KIND_REBUILT, KIND_RECORDS, BatchEntry
 from twinlog.kernels import crc32c, verify_records

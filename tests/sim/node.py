@@ -15,6 +15,8 @@ Not here: who decides on crashes (`tests.sim.faults`).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
+from random import Random
 from typing import TYPE_CHECKING
 
 from replication.driver.driver import Driver
@@ -25,6 +27,7 @@ from storage.settings import RetentionSettings
 from storage.state.controls import CreateTopic
 from tests.fakes.disk import FakeDisk
 from tests.fakes.faults import SimulatedCrash
+from tests.sim.clock import Clock
 from tests.sim.contents import BATCH_TOPIC
 from tests.sim.ledger import Violation
 from twinlog.format.batch_index import BatchEntry
@@ -45,8 +48,28 @@ def retention_of(plan: Plan) -> RetentionSettings | None:
     return RetentionSettings(
         keep_seconds=None, keep_bytes=plan.keep_files * plan.segment_size, hours=None,
         disk_clean=1.0, disk_force=1.0, disk_refuse=1.0, look_seconds=0.5, hold_seconds=5.0,
-        absent_seconds=float("inf"),
+        absent_seconds=plan.absent_seconds,
     )  # fmt: skip
+
+
+def replication_of(plan: Plan, quality: str) -> ReplicationSettings:
+    """Return how a node takes part; the group goes by the first that registers."""
+    settings = ReplicationSettings(
+        members=plan.nodes,
+        first=plan.first,
+        in_sync_min=plan.in_sync_min,
+        ack="durable" if quality == "durable" else "received",
+        failover="automatic" if plan.failover == "automatic" else "manual",
+        after_power_loss="best" if plan.after_power_loss == "best" else "wait",
+        dispatch_bytes=plan.slice_bytes,
+    )
+    limits = plan.limits
+    return replace(
+        settings,
+        in_flight_bytes_max=limits.get("window_bytes", settings.in_flight_bytes_max),
+        in_flight_frames_max=limits.get("window_frames", settings.in_flight_frames_max),
+        waiters_max=limits.get("waiters", settings.waiters_max),
+    )
 
 
 class ProcessEnded(BaseException):
@@ -79,6 +102,8 @@ class SimNode:
         self.name = name
         plan = world.plan
         self.disk = FakeDisk(page_size=plan.page_size, seed=f"{plan.seed} {name}")
+        self.clock = Clock(world.schedule, plan.drift, Random(f"clock {plan.seed} {name}"))
+        self.quality = plan.qualities.get(name, plan.quality)
         self.store: Store | None = None
         self.driver: Driver | None = None
         self.incarnation = 0
@@ -110,6 +135,7 @@ class SimNode:
         self.incarnation += 1
         self.queues_checked = {}
         self.alive = True
+        self.clock.resume()
         self.opened = False
         self.ended = self._token = None
         self.cause = ""
@@ -132,30 +158,23 @@ class SimNode:
             queue_segment_entries=200,
             index_slots=16,
             index_cells=120,
-            flush=plan.flush,
+            flush=plan.flushes.get(self.name, plan.flush),
             buffer_pool_bytes=16 * 1024,
-            quality=plan.quality,
+            quality=self.quality,
             retention=retention_of(plan),
         )
         who = Who("sim", "g1", self.name, 4)
-        self.store = Store.open(self.disk, settings, who, wall_ms=world.wall_ms())
+        self.store = Store.open(self.disk, settings, who, wall_ms=self.clock.wall_ms())
         world.booted(self)
         self.opened = True
         self.driver = Driver(
             self.store,
-            ReplicationSettings(
-                members=plan.nodes,
-                first=plan.first,
-                in_sync_min=plan.in_sync_min,
-                ack="durable" if plan.quality == "durable" else "received",
-                failover="automatic" if plan.failover == "automatic" else "manual",
-                dispatch_bytes=plan.slice_bytes,
-            ),
+            replication_of(plan, self.quality),
             self,
             node=self.name,
-            wall_ms=world.wall_ms,
+            wall_ms=self.clock.wall_ms,
             seed=plan.seed * 64 + self.incarnation,
-            now=world.schedule.now,
+            now=self.clock.now(),
         )
         self._tell(self.driver.start)
         self._poll_again(self.incarnation)
@@ -268,6 +287,7 @@ class SimNode:
             return
         self.world.trace(self.name, "resume")
         self.paused = False
+        self.clock.resume()
         backlog, self._backlog = self._backlog, []
         for call, args in backlog:
             self._tell(call, *args)
@@ -284,7 +304,7 @@ class SimNode:
         self.acted_before = self.acts_in_epoch()
         self.cut_before = self.cutting
         try:
-            call(self.world.schedule.now, *args)
+            call(self.clock.now(), *args)
         except SimulatedCrash as crash:
             self._observe_last()
             self._died(f"crash in {crash}")
@@ -317,8 +337,11 @@ class SimNode:
         if self.driver is None:
             return
         deadline = self.driver.next_deadline()
-        if deadline is not None and deadline < self._tick_at - 1e-9:
-            self._tick_at = max(deadline, self.world.schedule.now + 1e-6)
+        if deadline is None:
+            return
+        due = self.clock.true_time(deadline)
+        if due < self._tick_at - 1e-9:
+            self._tick_at = max(due, self.world.schedule.now + 1e-6)
             self.world.schedule.at(self._tick_at, self._tick, self.incarnation, self._tick_at)
 
     def _tick(self, incarnation: int, due: float) -> None:
@@ -328,7 +351,7 @@ class SimNode:
         self._count_tick()
         assert self.driver is not None
         deadline = self.driver.next_deadline()
-        if deadline is not None and deadline > self.world.schedule.now + 1e-9 and not self.paused:
+        if deadline is not None and deadline > self.clock.now() + 1e-9 and not self.paused:
             self._set_tick()
             return
         self._tell(self.driver.on_tick)
@@ -510,7 +533,7 @@ class SimNode:
 
     def _topic(self, now: float, name: str, queues: int, deadline: float) -> None:
         assert self.driver is not None
-        change = CreateTopic(name, queues, self.world.wall_ms(), batch=name == BATCH_TOPIC)
+        change = CreateTopic(name, queues, self.clock.wall_ms(), batch=name == BATCH_TOPIC)
 
         def reply(results: list[SectionResult], how: object) -> None:
             epoch = self.driver.core.context.promise.epoch if self.driver is not None else 0

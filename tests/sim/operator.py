@@ -7,13 +7,32 @@ itself, except in the healing phase, where it is the operator's job to get the c
 
 from __future__ import annotations
 
+import json
+from random import Random
 from typing import TYPE_CHECKING
+
+from replication.register.group_state import GroupState
+from replication.register.operations import (
+    AddReplica,
+    Change,
+    ClearAlarm,
+    Depose,
+    Failover,
+    Operation,
+    Recover,
+    RemoveReplica,
+    Voice,
+)
+from replication.register.outcome import Refused
+from replication.register.recovery import newest_first, recovered
+from tests.sim.swarm import QUALITIES
 
 if TYPE_CHECKING:
     from tests.sim.world import World
 
 TOPICS_MAX = 6
 _CARE = 2.0  # seconds between two looks at a cluster without a master
+_IMPATIENT = 0.3  # of the moments at which a register is lost and nodes are down
 _DEADLINE = 5.0  # seconds an order may take
 
 
@@ -27,7 +46,10 @@ class Operator:
     def __init__(self, world: World) -> None:
         self.world = world
         self.orders = 0
+        self.removed: set[str] = set()
         self._caring = False
+        self._restarted: set[tuple[str, int]] = set()
+        self._rng = Random(f"operator {world.plan.seed}")
 
     def failover(self, to: str) -> None:
         """Depose the master and elect ``to``; the coordinator may refuse.
@@ -72,11 +94,105 @@ class Operator:
             self.create(name, queues)
             self.world.schedule.after(0.5, self.create_until_known, name, queues)
 
+    # -- an operator who gives orders without a look
+
+    def be_unkind(self) -> bool:
+        """Give an order that a careful operator would not give; the register may refuse it."""
+        rng = self.world.schedule.rng
+        coordinator = self.world.coordinator
+        name, epoch = rng.choice(self.world.plan.nodes), coordinator.state.epoch
+        who = ("operator", "unkind")
+        count = str(rng.randint(1, min(3, len(self.world.plan.nodes))))
+        orders: list[Operation] = [
+            Failover(rng.choice((name, None)), epoch, *who),
+            Failover(name, max(0, epoch - 1), *who),
+            Depose(coordinator.state.leader or name, 0, *who),
+            ClearAlarm(*who),
+            Change("in_sync_min", count, who[0]),
+            Change("ack", rng.choice(QUALITIES), who[0]),
+            Change("failover", rng.choice(("manual", "automatic")), who[0]),
+            Change("after_power_loss", rng.choice(("wait", "best")), who[0]),
+            RemoveReplica(name, who[0]),
+        ]
+        order = rng.choice(orders)
+        self.orders += 1
+        self.world.trace("oper", "unkind", str(order))
+        if not coordinator.order(order):
+            return False
+        if isinstance(order, RemoveReplica):
+            self.removed.add(name)
+            self.world.schedule.after(3.0 * rng.random(), self._add_again, name)
+        return True
+
+    def _add_again(self, name: str) -> None:
+        """Add a removed node again, and start it again: it waits for a person."""
+        if name not in self.removed:
+            return
+        if not self.world.coordinator.order(AddReplica(name, 0, "operator")):
+            return
+        self.removed.discard(name)
+        node = self.world.nodes[name]
+        if node.alive:
+            node.kill(power=False)
+            node.boot()
+
+    # -- an operator who gets a cluster going
+
     def care(self) -> None:
         """Keep looking after the cluster until the run ends."""
         if not self._caring:
             self._caring = True
             self._look()
+
+    def watch_the_register(self) -> None:
+        """Look every few seconds whether the coordinator has lost its register."""
+        self.world.schedule.after(_CARE * (0.5 + self._rng.random()), self.watch_the_register)
+        if self.world.coordinator.gone:
+            self._recover()
+
+    def _recover(self) -> None:
+        """Ask every node what it has promised; a node that is down is left out if it may be."""
+        world, voices, states = self.world, [], []
+        absent: list[str] = []
+        for node in world.nodes.values():
+            if node.store is None or node.driver is None or node.paused:
+                absent.append(node.name)
+                continue
+            promise = node.store.promise
+            voices.append(
+                Voice(
+                    node.name, promise.register_id, promise.revision, promise.tag, promise.epoch,
+                    promise.session, node.store.last_epoch,
+                )
+            )  # fmt: skip
+            if promise.state:
+                states.append(GroupState.from_json(json.loads(promise.state)))
+        coordinator = world.coordinator
+        own = coordinator.own if coordinator.own.epoch else None
+        if not states or (absent and not self._may_leave_out(absent)):
+            return
+        state = newest_first([*states, *([own] if own is not None else [])], own)[0]
+        left = tuple(name for name in absent if name in state.replicas)
+        order = Recover(state, tuple(voices), left, "operator", "simulated")
+        if absent and not self._keeps_everything(order):
+            return
+        world.trace("oper", "recover", f"r{state.revision} e{state.epoch} without {left}")
+        coordinator.recover(order)
+
+    def _may_leave_out(self, absent: list[str]) -> bool:
+        """An operator gives up nodes that are down, not one that only does not answer now."""
+        down = all(not self.world.nodes[name].alive for name in absent)
+        return down and self._rng.random() < _IMPATIENT
+
+    def _keeps_everything(self, order: Recover) -> bool:
+        """An operator does not give up the only nodes that have everything."""
+        after = recovered(self.world.coordinator.own, order, 0)
+        if isinstance(after, Refused):
+            return False
+        shadows, ledger = self.world.ledger.shadows, self.world.ledger
+        members = {*after.isr, *after.elr}
+        whole = [n for n in members if shadows[n].intact and ledger.holds_canon(shadows[n])]
+        return bool(whole) and len(whole) == len([n for n in members if shadows[n].intact])
 
     def _vouch(self) -> None:
         """Speak for replicas that lost what they saw, once all run and none has seen more.
@@ -90,7 +206,7 @@ class Operator:
                 return
             stores.append(node.store)
         newest = max(store.promise.revision for store in stores)
-        if missing and newest <= coordinator.state.revision:
+        if missing and newest <= coordinator.own.revision:
             self.world.trace("oper", "vouch", ",".join(missing))
             coordinator.order_vouch(missing)
 
@@ -104,11 +220,18 @@ class Operator:
                 node.boot()
             if node.name in world.rotten and node.is_quarantined:
                 node.kill(power=False)
-                node.wipe()
+                if (node.name, node.copies) in self._restarted:
+                    node.wipe()
+                self._restarted.add((node.name, node.copies))  # it may help to start it again
                 node.boot()
+        for name in sorted(self.removed):
+            self._add_again(name)
         self._vouch()
         master = world.newest_master()
         state = world.coordinator.state
+        if state.vacant:
+            world.coordinator.order_failover(None)
+            return
         if master is not None and master.name == state.leader:
             return
         best = ""

@@ -42,7 +42,7 @@ class Readers:
         node = world.nodes[rng.choice(world.plan.nodes)]
         topic = rng.choice(world.topics)
         queue = rng.randrange(world.topic_queues[topic])
-        if not node.alive or node.paused or node.store is None or node.name in world.rotten:
+        if not node.alive or node.paused or node.store is None or node.name in world.rotting:
             return
         if topic not in node.store.reads.topics():
             return
@@ -72,6 +72,10 @@ class Readers:
             )
         except Busy:
             return at  # the log is being deleted to begin again; a reader asks again
+        except CorruptionError:
+            if node.name not in self.world.rotten:
+                raise
+            return at
         finally:
             node.disk.faults.asleep = False
         self.reads += 1

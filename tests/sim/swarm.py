@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from random import Random
 
+from tests.sim.limits import LIMITS
 from tests.sim.network import Weather
 
 FAULTS = {
@@ -35,10 +36,23 @@ FAULTS = {
     "topic": (0.02, 0.2),
     "all_killed": (0.01, 0.08),
     "blackout": (0.01, 0.08),
+    "suspend": (0.02, 0.2),
+    "wall_jump": (0.02, 0.2),
+    "rot": (0.05, 0.5),
+    "rot_asleep": (0.02, 0.15),
+    "register_lost": (0.01, 0.06),
+    "register_rolled_back": (0.01, 0.06),
+    "unkind": (0.05, 0.5),
 }
 """Fault and the range of its rate, events a second."""
 
 ACKS = ("written", "flushed", "replicated", "confirmed")
+FLUSHES = ("sync", "async", "async-buffered")
+QUALITIES = ("received", "durable")
+LATER = frozenset(
+    ("suspend", "wall_jump", "rot", "rot_asleep", "register_lost", "register_rolled_back", "unkind")
+)
+"""Faults that are drawn apart, so that a seed keeps the others when one is added here."""
 
 
 @dataclass(slots=True)
@@ -70,6 +84,13 @@ class Plan:
         append_deadline: How long an append waits before its outcome is unknown, seconds; a long
             one waits across changes of master.
         slice_bytes: So much is entered into the queues in one turn.
+        flushes: Nodes that flush in another mode.
+        qualities: Nodes that are configured with another quality; the group has the one that came
+            first.
+        limits: Limits of production that are smaller than usual, by name (`tests.sim.limits`).
+        drift: Each node's clock is fast or slow by up to this share.
+        absent_seconds: How long retention waits for a slave that is away.
+        after_power_loss: ``wait`` or ``best``.
     """
 
     seed: int
@@ -95,6 +116,12 @@ class Plan:
     lights: bool = False
     slice_bytes: int = 4 * 1024 * 1024
     append_deadline: float = 2.0
+    flushes: dict[str, str] = field(default_factory=dict)
+    qualities: dict[str, str] = field(default_factory=dict)
+    limits: dict[str, int] = field(default_factory=dict)
+    drift: float = 0.0
+    absent_seconds: float = float("inf")
+    after_power_loss: str = "wait"
 
 
 def draw(seed: int) -> Plan:
@@ -131,20 +158,15 @@ def draw(seed: int) -> Plan:
         plan.append_deadline = 30.0  # the default of production
     if Random(f"burst {seed}").random() < 0.15:
         plan.pause_between_sends /= 6  # windows are full when something fails
+    _settle(plan)
     if rng.random() < 0.25:
         return plan
     wanted = rng.choice((0.15, 0.3, 0.6))
+    later = Random(f"later {seed}")
     for name, (low, high) in FAULTS.items():
-        if rng.random() < wanted:
-            plan.rates[name] = low * (high / low) ** rng.random()
-    late = Random(f"late {seed}")  # drawn apart: other faults keep their rates
-    if late.random() < 0.3:
-        plan.rates["late_writer"] = 0.3
-    if late.random() < 0.25 and plan.in_sync_min > 1 and not plan.keep_files:
-        plan.rates["rot"] = 0.2  # what is damaged is made anew, which needs the log's beginning
-    if plan.keep_files:  # an empty node cannot catch up with a log that lacks its beginning
-        for name in ("wipe", "old_disk"):
-            plan.rates.pop(name, None)
+        chance = later if name in LATER else rng
+        if chance.random() < wanted:
+            plan.rates[name] = low * (high / low) ** chance.random()
     plan.weather = Weather(
         delay=rng.choice((0.0003, 0.002, 0.02)),
         slow_share=rng.choice((0.0, 0.0, 0.02, 0.1)),
@@ -156,3 +178,27 @@ def draw(seed: int) -> Plan:
     if rng.random() < 0.3:
         plan.disk_slow = rng.choice((0.02, 0.3, 2.0))
     return plan
+
+
+def _settle(plan: Plan) -> None:
+    """Draw what machines and operators of one group do not agree on, each apart from the others."""
+    seed = plan.seed
+    group = Random(f"group {seed}")
+    if group.random() < 0.2:
+        plan.nodes = tuple(f"n{i + 1}" for i in range(group.choice((2, 4))))
+        plan.in_sync_min = group.choice((1, 2, 2))
+    mixed = Random(f"mixed {seed}")
+    if mixed.random() < 0.2:
+        plan.flushes = {name: mixed.choice(FLUSHES) for name in plan.nodes}
+    if mixed.random() < 0.15:
+        plan.qualities = {name: mixed.choice(QUALITIES) for name in plan.nodes}
+    small = Random(f"limits {seed}")
+    if small.random() < 0.3:
+        some = small.sample(sorted(LIMITS), small.randint(1, len(LIMITS)))
+        plan.limits = {name: small.choice(LIMITS[name]) for name in some}
+    clocks = Random(f"clocks {seed}")
+    if clocks.random() < 0.3:
+        plan.drift = clocks.choice((0.0001, 0.01, 0.05))
+    if plan.keep_files and small.random() < 0.5:
+        plan.absent_seconds = small.choice((1.0, 4.0))
+    plan.after_power_loss = small.choice(("wait", "best"))

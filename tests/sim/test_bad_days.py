@@ -7,24 +7,12 @@ import pytest
 from storage.recovery import open as recovery_open
 from tests.sim.invariants import FlushedIsDurable
 from tests.sim.layout import LOG
+from tests.sim.stories import running
 from tests.sim.swarm import Plan
 from tests.sim.world import World
 from twinlog.errors import CorruptionError
 
 pytestmark = pytest.mark.sim
-
-
-def _running(plan: Plan, seconds: float) -> World:
-    world = World(plan)
-    world.coordinator.start()
-    for node in world.nodes.values():
-        node.boot()
-    world.operator.create_until_known("topic0", 2)
-    world.schedule.run_until(10)
-    for producer in world.producers:
-        producer.start()
-    world.schedule.run_until(10 + seconds)
-    return world
 
 
 def _rot_and_read(world: World, name: str) -> None:
@@ -50,7 +38,7 @@ def test_a_master_that_is_alone_refuses_a_rotten_batch_and_keeps_its_role(
     monkeypatch.setattr(recovery_open, "PROVE_BACK", 2048)
     # The judge compares pages with the disk, and the rotten one differs on purpose.
     monkeypatch.setattr(FlushedIsDurable, "flushed", lambda *_: None)
-    world = _running(Plan(7, nodes=("n1",), in_sync_min=1, pause_between_sends=0.1), 20)
+    world = running(Plan(7, nodes=("n1",), in_sync_min=1, pause_between_sends=0.1), 20)
     _rot_and_read(world, "n1")
     node = world.nodes["n1"]
     world.schedule.run_until(world.schedule.now + 5)
@@ -72,7 +60,7 @@ def test_a_quarantine_is_not_forgotten_by_a_restart(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(recovery_open, "PROVE_BACK", 2048)
     # The judge compares pages with the disk, and the rotten one differs on purpose.
     monkeypatch.setattr(FlushedIsDurable, "flushed", lambda *_: None)
-    world = _running(Plan(7, pause_between_sends=0.1, body_max=600), 30)
+    world = running(Plan(7, pause_between_sends=0.1, body_max=600), 30)
     _rot_and_read(world, "n2")
     node = world.nodes["n2"]
     world.schedule.run_until(world.schedule.now + 5)

@@ -8,24 +8,10 @@ import pytest
 
 from storage.settings import RetentionSettings
 from tests.sim import node as sim_node
+from tests.sim.stories import running
 from tests.sim.swarm import Plan
-from tests.sim.world import START_SECONDS, World
 
 pytestmark = pytest.mark.sim
-
-
-def running(plan: Plan) -> World:
-    """A world that has begun, without faults."""
-    world = World(plan)
-    world.coordinator.start()
-    for node in world.nodes.values():
-        node.boot()
-    world.operator.create_until_known("topic0", 2)
-    world.schedule.run_until(START_SECONDS)
-    for producer in world.producers:
-        producer.start()
-    world.readers.start()
-    return world
 
 
 def test_a_slave_that_was_overtaken_begins_again(

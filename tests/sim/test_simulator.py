@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.sim.mutant import Mutant, Patches
+from tests.sim.mutant import Mutant
 from tests.sim.mutants import MUTANTS, hunt
+from tests.sim.patches import Patches
 from tests.sim.run import Verdict, run_seed
 
 pytestmark = pytest.mark.sim
@@ -55,7 +56,7 @@ def test_every_invariant_holds(verdicts: list[Verdict]) -> None:
     """No seed of the short run breaks anything, and the run meets what it wants to test."""
     failed = [f"seed {one.seed}: {one.text}" for one in verdicts if one.failed]
     assert not failed
-    for fact in ("answers", "epochs", "cuts", "starts", "reads", "faults", "retained", "believed"):
+    for fact in ("answers", "masters", "cuts", "starts", "reads", "faults", "retained", "believed"):
         assert sum(one.facts[fact] for one in verdicts) > 0, f"no {fact} in twenty seeds"
 
 

@@ -24,9 +24,11 @@ from tests.sim.faults import Faults
 from tests.sim.invariants import Court
 from tests.sim.layout import Layout
 from tests.sim.ledger import Batch, Ledger, Shadow, Violation
+from tests.sim.limits import put_in_force
 from tests.sim.network import Network
 from tests.sim.node import SimNode
 from tests.sim.operator import Operator
+from tests.sim.patches import Patches
 from tests.sim.readers import Readers
 from tests.sim.schedule import Schedule
 from tests.sim.trace import Trace
@@ -70,6 +72,8 @@ class World:
         """Epoch of the newest confirmed batch's master, and the revision of the set it counted."""
         self.rotten: set[str] = set()
         """Nodes whose disk has changed a confirmed byte; they count for nothing."""
+        self.rotting: set[str] = set()
+        """Those of them whose process had proven the byte before: it may serve it as it is now."""
         self.starts: dict[str, int] = {}
         self.retained = 0
         self.begun_again = 0
@@ -89,6 +93,7 @@ class World:
         self.answers = 0
         self.cuts = 0
         self.events: Counter[str] = Counter()
+        self._limits = Patches()
 
     def trace(self, who: str, what: str, text: str = "") -> None:
         """Write one line of the run's story."""
@@ -97,6 +102,10 @@ class World:
     def wall_ms(self) -> int:
         """Simulated wall clock, ms."""
         return _WALL_START_MS + int(self.schedule.now * 1000)
+
+    def is_durable(self, node: SimNode) -> bool:
+        """True when this node never acknowledged what a loss of power can take."""
+        return node.quality == "durable" and self.coordinator.always_durable
 
     # -- who is who
 
@@ -154,7 +163,7 @@ class World:
             self._start_moved(node, store.start)
         flushed = store.flushed
         if flushed != shadow.flushed:
-            if flushed > shadow.flushed:
+            if flushed > shadow.flushed and node.name not in self.rotten:
                 for one in self.court.flushed:
                     one.flushed(node, shadow, flushed)
             shadow.flushed = flushed
@@ -165,10 +174,14 @@ class World:
                 self.askers.queues_behind(node)
 
     def _look_for_seed(self, node: SimNode, shadow: Shadow) -> None:
-        """A log that begins beyond its old end was deleted and begins again."""
+        """A log that was deleted and begins again: beyond its old end, or empty inside the old log.
+
+        The second is that of a slave of whose log only the part before the master's start agreed.
+        """
         assert node.store is not None
         start = node.store.start
-        if start <= shadow.end:
+        empty = start > self.starts.get(node.name, 0) and node.store.committed == start
+        if start <= shadow.end and not (empty and start < shadow.end):
             return
         node.cut_before = False
         self.begun_again += 1
@@ -209,6 +222,7 @@ class World:
             one.cut(node, shadow, end)
         self.ledger.cut(shadow, end)
         shadow.flushed = min(shadow.flushed, end)
+        shadow.acked = min(shadow.acked, end)
 
     def _end_moved(self, node: SimNode, shadow: Shadow, end: int) -> None:
         if end < shadow.end:
@@ -238,6 +252,8 @@ class World:
         for one in self.court.confirmed:
             one.confirmed(node, shadow, confirm)
         shadow.confirm = confirm
+        if acting is not None:
+            shadow.acked = max(shadow.acked, confirm)
         shadow.confirm_floor = max(shadow.confirm_floor, confirm)
         self.trace(node.name, "confirm", str(confirm))
 
@@ -274,15 +290,18 @@ class World:
         """A store is open again: what it holds must be what it held, or what a crash leaves."""
         store, shadow = node.store, self.ledger.shadows[node.name]
         assert store is not None
+        self.rotting.discard(node.name)
         self._look_for_seed(node, shadow)
         for one in self.court.booted if node.name not in self.rotten else ():
             one.booted(node, shadow)
-        if self.plan.quality == "durable" and node.lost_power:
+        kept = store.boot.clean and store.end >= shadow.acked
+        if node.lost_power and (self.is_durable(node) or kept) and node.name not in self.rotten:
             shadow.intact = shadow.was_intact
         if store.end < shadow.end:
             self.ledger.cut(shadow, store.end)
         self._compare_whole(node, shadow)
         shadow.flushed = min(shadow.flushed, store.end)
+        shadow.acked = min(shadow.acked, store.end)
         shadow.confirm = store.confirm
         self.observe(node)
         wrong = self.layout.first_wrong(node, shadow)
@@ -309,6 +328,7 @@ class World:
     def wiped(self, node: SimNode) -> None:
         """A disk was exchanged for an empty one, or for an old copy."""
         self.rotten.discard(node.name)
+        self.rotting.discard(node.name)
         floor = self.ledger.canon_end
         self.ledger.shadows[node.name] = Shadow(
             node.name, intact=False, was_intact=False, confirm_floor=floor
@@ -320,6 +340,10 @@ class World:
             end, flushed = frame.fields["end"], frame.fields["flushed"]
             assert isinstance(end, int)
             assert isinstance(flushed, int)
+            assert node.driver is not None
+            shadow = self.ledger.shadows[node.name]
+            durable = node.driver.core.context.quality == "durable"
+            shadow.acked = max(shadow.acked, flushed if durable else end)
             for one in self.court.acked:
                 one.acked(node, frame.epoch, end, flushed)
 
@@ -403,7 +427,8 @@ class World:
         return {
             "events": self.schedule.events,
             "frames": self.network.frames,
-            "epochs": self.coordinator.state.epoch,
+            "seconds": int(self.schedule.now),
+            "masters": self.coordinator.masters,
             "changes": self.coordinator.changes,
             "batches": len(self.ledger.canon),
             "answers": self.answers,
@@ -417,6 +442,7 @@ class World:
             "begun again": self.begun_again,
             **{name: self.events[name] for name in RARE},
             "gone": self.coordinator.deposed,
+            "recovered": self.coordinator.recovered,
             "faults": sum(self.faults.counts.values()) if self.faults else 0,
         }
 
@@ -428,6 +454,13 @@ class World:
         Raises:
             Violation: An invariant does not hold.
         """
+        self._limits = put_in_force(self.plan.limits)
+        try:
+            self._run(seconds)
+        finally:
+            self._limits.undo()
+
+    def _run(self, seconds: float) -> None:
         self.coordinator.start()
         for node in self.nodes.values():
             node.boot()
@@ -442,6 +475,7 @@ class World:
         self.schedule.after(_SAMPLE_EVERY, self._sample_again)
         self.network.weather = self.plan.weather
         self.faults = Faults(self)
+        self.operator.watch_the_register()
         self.schedule.run_until(self.schedule.now + seconds)
         self._heal()
 
@@ -452,6 +486,7 @@ class World:
         assert self.faults is not None
         self.trace("world", "heal")
         self.faults.heal()
+        self._limits.undo()
         self.operator.care()
         begin = self.schedule.now
         self._until(HEAL_SECONDS / 2, "MasterComesBack", self._has_master)

@@ -1,0 +1,44 @@
+"""Stories of a register that is lost or went back, and of the operator who has it made again."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.sim.stories import go_on, running
+from tests.sim.swarm import Plan
+
+pytestmark = pytest.mark.sim
+
+
+def test_a_node_that_began_with_an_empty_register_follows_the_recovered_one() -> None:
+    """Its disk is exchanged while the coordinator has lost its own: it is bound to nothing."""
+    world = running(Plan(7, pause_between_sends=0.1), 5)
+    node = world.nodes["n3"]
+    assert world.coordinator.lose()
+    node.kill(power=False)
+    node.wipe()
+    node.boot()
+    go_on(world, 3)
+    assert node.store is not None
+    assert node.store.promise.register_id == "register-2"
+    world.operator.watch_the_register()
+    go_on(world, 15)
+    assert world.coordinator.recovered == 1
+    assert node.store.promise.register_id == "register-1"
+    assert set(world.coordinator.state.isr) == {"n1", "n2", "n3"}
+
+
+def test_an_epoch_that_was_granted_and_seen_by_no_node_is_not_granted_again() -> None:
+    """The register dies between a grant and its answer, and comes back as an old copy."""
+    world = running(Plan(7, pause_between_sends=0.1), 5)
+    state = world.coordinator.state
+    target = next(name for name in state.isr if name != state.leader)
+    world.operator.failover(target)
+    granted = world.coordinator.state.epoch
+    assert granted == state.epoch + 1
+    assert world.coordinator.old_copy(for_good=True)
+    world.operator.watch_the_register()
+    go_on(world, 15)
+    assert world.coordinator.recovered == 1
+    assert world.coordinator.state.epoch > granted + 1
+    assert world.newest_master() is not None
