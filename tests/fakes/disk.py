@@ -117,6 +117,8 @@ class FakeDisk:
         self._turned = False
         self._bytes = Random(seed)
         self._total = total
+        self.crowded = False
+        """Other files take most of the disk: it says that 5 % are free."""
         self._now = _Names(directories={"": None})
         self._durable = _Names(directories={"": None})
         self._pending: list[_Change] = []
@@ -339,7 +341,8 @@ class FakeDisk:
 
     def free_bytes(self, path: str = ".") -> tuple[int, int]:
         """Free and total bytes."""
-        return self.room(), self._total if self.capacity is None else self.capacity
+        total = self._total if self.capacity is None else self.capacity
+        return (total // 20 if self.crowded else self.room()), total
 
     def lock(self, op: str) -> None:
         """Take the data directory for this process."""

@@ -100,6 +100,10 @@ class Askers:
 
     def acknowledged(self, epoch: int, end: int) -> None:
         """A master of ``epoch`` told a client that its record is confirmed, which ends there."""
+        if epoch > max(self.known.ends, default=epoch) and self.world.court.asked:
+            for node in self.world.nodes.values():  # who does not know that it is deposed
+                if (node.acts_in_epoch() or epoch) < epoch:
+                    self.world.schedule.after(0.0, self._fresh, node.name)
         self.known.ends[epoch] = max(self.known.ends.get(epoch, 0), end)
 
     def created(self, epoch: int, topic: str) -> None:
@@ -221,7 +225,7 @@ class Askers:
 
     def _offsets(self, session: Session, deadline: float) -> Steps[None]:
         """Where a topic's queues end, and the last record that must be there."""
-        known = self._now_known()
+        known, begin = self._now_known(), self.world.schedule.now
         lights = list(LIGHTS) if self.world.plan.lights else []
         topic = self._rng.choice(sorted(known.topics) + lights)
         settings = ReadSettings(topic, read_from=MASTER)
@@ -241,6 +245,8 @@ class Askers:
             place = f"{topic}/{cursor.queue}"
             if cursor.stop is None or cursor.stop < wanted:
                 self._fail(node, epoch, f"{place} ends at {cursor.stop}, {wanted} acknowledged")
+                continue
+            self.world.history.ends(node.name, topic, cursor.queue, begin, cursor.stop, epoch)
             if wanted > cursor.next:
                 at = rows[wanted - 1].queue_offset
                 if self.world.readers.read(node, topic, cursor.queue, at, 1) == at:

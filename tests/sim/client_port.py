@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 _LIMITS = Limits()
 _STALE_SECONDS = 10.0
+_SILENCE_SECONDS = 3.0  # `link_timeout`
 
 
 def address_of(name: str) -> Address:
@@ -82,7 +83,7 @@ class ClientPort:
         return self._view
 
     def _freshness(self) -> Freshness:
-        return Freshness.of(self._seen(), self._node.name)
+        return Freshness.of(self._seen(), self._node.name, silence_max=_SILENCE_SECONDS)
 
     def _leadership(self) -> Leadership:
         view = self._seen()

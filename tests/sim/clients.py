@@ -45,6 +45,9 @@ class Outgoing:
     Attributes:
         may_exist: Some attempt was sent and not definitely refused.
         promised: The client was told that it is stored, under its acknowledge mode.
+        messages: How many messages each record holds.
+        begun, ended: When it was first sent, and when its outcome was known, seconds.
+        offset, heard_epoch: What the answer said.
     """
 
     line: Line
@@ -55,6 +58,11 @@ class Outgoing:
     attempts: int = 0
     refused: int = 0
     promised: bool = False
+    messages: list[int] = field(default_factory=list)
+    begun: float = 0.0
+    ended: float | None = None
+    offset: int | None = None
+    heard_epoch: int = 0
 
     @property
     def may_exist(self) -> bool:
@@ -124,7 +132,8 @@ class Producer:
         encoder = RecordEncoder(line.topic, line.queue)
         born = self.world.wall_ms()
         if line.topic == BATCH_TOPIC:
-            self._keep(line, count, self._together(line, count, encoder, born))
+            data, messages = self._together(line, count, encoder, born)
+            self._keep(line, count, data, messages)
             return
         for index in range(count):
             name = b"%s|%d|%d|%d|" % (self.name, line.epoch, line.next_sequence, index)
@@ -137,15 +146,18 @@ class Producer:
                 properties += light_text(names)
             body = name + b"x" * rng.randrange(plan.body_max)
             encoder.add(body, properties=properties, born_timestamp=born)
-        self._keep(line, count, bytes(encoder.take()))
+        self._keep(line, count, bytes(encoder.take()), [1] * count)
 
-    def _together(self, line: Line, count: int, encoder: RecordEncoder, born: int) -> bytes:
+    def _together(
+        self, line: Line, count: int, encoder: RecordEncoder, born: int
+    ) -> tuple[bytes, list[int]]:
         """Return records of a batch topic: each has a tag of its own and so its own messages."""
         rng, plan = self.world.schedule.rng, self.world.plan
-        inner = InnerEncoder(encoder, 1 << 20)
+        inner, messages = InnerEncoder(encoder, 1 << 20), list[int]()
         for index in range(count):
             name = b"%s|%d|%d|%d|" % (self.name, line.epoch, line.next_sequence, index)
             number = rng.randint(1, INSIDE_MAX)
+            messages.append(number)
             for inside in range(number):
                 key, tag = None, f"t{index}"
                 if index == inside == 0:
@@ -156,10 +168,10 @@ class Producer:
         label = f"{self.id:016x}.{line.epoch}.{line.next_sequence}.{count}"
         data, records, *_ = inner.take(encode_properties({"TL_SEQ": label}))
         assert records == count
-        return bytes(data)
+        return bytes(data), messages
 
-    def _keep(self, line: Line, count: int, data: bytes) -> None:
-        outgoing = Outgoing(line, line.epoch, line.next_sequence, count, data)
+    def _keep(self, line: Line, count: int, data: bytes, messages: list[int]) -> None:
+        outgoing = Outgoing(line, line.epoch, line.next_sequence, count, data, messages=messages)
         self.sent[line.topic, line.queue, line.epoch, line.next_sequence] = outgoing
         line.next_sequence += count
         line.open.append(outgoing)
@@ -173,6 +185,7 @@ class Producer:
             return
         line.turn += 1
         for section in sections:
+            section.begun = section.begun if section.attempts else world.schedule.now
             section.attempts += 1
         target = self.leader or world.schedule.rng.choice(world.plan.nodes)
         request = Request(self, line, line.turn, sections, target)
@@ -202,6 +215,9 @@ class Producer:
         again, out_of_order = False, False
         for section, result in zip(request.sections, results, strict=True):
             if result.outcome in (0, 1):
+                if not section.promised:
+                    section.ended, section.heard_epoch = self.world.schedule.now, epoch
+                    section.offset = result.queue_offset if result.queue_offset >= 0 else None
                 section.promised = True
                 if section in line.open:
                     line.open.remove(section)

@@ -63,6 +63,7 @@ class Faults:
         for node in world.nodes.values():
             node.disk.faults.disarm()
             node.disk.faults.full = False
+            node.disk.crowded = False
             node.resume()
             if not node.alive:
                 node.boot()
@@ -189,6 +190,22 @@ class Faults:
         self._block([way for a in near for b in far for way in ((a, b), (b, a))])
         return True
 
+    def _isolate(self) -> bool:
+        """The master is cut off from all but its clients, and another one is elected meanwhile."""
+        world, master = self.world, self.world.newest_master()
+        state = world.coordinator.state
+        if master is None or master.name != state.leader:
+            return False
+        others = sorted({*state.isr, *state.elr} - {master.name})
+        if not others:
+            return False
+        places = [*(name for name in world.plan.nodes if name != master.name), _COORDINATOR]
+        self._block(
+            [way for other in places for way in ((master.name, other), (other, master.name))]
+        )
+        world.schedule.after(self.rng.random(), world.operator.failover, self.rng.choice(others))
+        return True
+
     def _one_way(self) -> bool:
         source, target = self.rng.sample(self.world.plan.nodes, 2)
         self._block([(source, target)])
@@ -251,6 +268,19 @@ class Faults:
 
     def _disk_free(self, node: SimNode) -> None:
         node.disk.faults.full = False
+
+    def _crowded(self) -> bool:
+        """Other files fill the disk: the oldest files of the log must go, whoever lacks them."""
+        node = self._living()
+        if node is None or node.disk.crowded:
+            return False
+        node.disk.crowded = True
+        length = self.rng.choice((1.0, 5.0)) * (0.5 + self.rng.random())
+        self.world.schedule.after(length, self._deserted, node)
+        return True
+
+    def _deserted(self, node: SimNode) -> None:
+        node.disk.crowded = False
 
     def _rot(self) -> bool:
         """A bit of a confirmed batch flips on the master, and a slave still lacks that batch.

@@ -17,6 +17,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING, ClassVar
 
+from cli.history.checker import check
 from storage.errors import StaleToken
 from storage.state.controls import ForgetProducers
 from tests.sim.clients import INSIDE_MAX
@@ -505,6 +506,17 @@ class ReaderFindsAcknowledged(Invariant):
             self.fail(f"nobody answers in a healed world: {lacking}")
 
 
+class OneLogExplainsAll(Invariant):
+    """One log explains what all clients saw, says a checker that knows nothing of logs."""
+
+    rules = "R46, R47, R52, R53"
+
+    def finished(self) -> None:
+        verdict = check(self.world.history.operations())
+        for one in verdict.findings:
+            self.fail(f"{one.kind}: {one.text} ({', '.join(one.operations)})")
+
+
 class KeepsWhatIsNeeded(Invariant):
     """Retention drops nothing above confirm, dispatched, flushed or the older snapshot.
 
@@ -550,6 +562,7 @@ ALL: tuple[type[Invariant], ...] = (
     KeysFindRecords,
     AckedIsFound,
     ReaderFindsAcknowledged,
+    OneLogExplainsAll,
     KeepsWhatIsNeeded,
 )
 

@@ -47,7 +47,7 @@ def retention_of(plan: Plan) -> RetentionSettings | None:
         return None
     return RetentionSettings(
         keep_seconds=None, keep_bytes=plan.keep_files * plan.segment_size, hours=None,
-        disk_clean=1.0, disk_force=1.0, disk_refuse=1.0, look_seconds=0.5, hold_seconds=5.0,
+        disk_clean=0.9, disk_force=0.9, disk_refuse=1.0, look_seconds=0.5, hold_seconds=5.0,
         absent_seconds=plan.absent_seconds,
     )  # fmt: skip
 

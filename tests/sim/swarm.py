@@ -43,6 +43,8 @@ FAULTS = {
     "register_lost": (0.01, 0.06),
     "register_rolled_back": (0.01, 0.06),
     "unkind": (0.05, 0.5),
+    "crowded": (0.05, 0.5),
+    "isolate": (0.02, 0.3),
 }
 """Fault and the range of its rate, events a second."""
 
@@ -50,7 +52,17 @@ ACKS = ("written", "flushed", "replicated", "confirmed")
 FLUSHES = ("sync", "async", "async-buffered")
 QUALITIES = ("received", "durable")
 LATER = frozenset(
-    ("suspend", "wall_jump", "rot", "rot_asleep", "register_lost", "register_rolled_back", "unkind")
+    (
+        "suspend",
+        "wall_jump",
+        "rot",
+        "rot_asleep",
+        "register_lost",
+        "register_rolled_back",
+        "unkind",
+        "crowded",
+        "isolate",
+    )
 )
 """Faults that are drawn apart, so that a seed keeps the others when one is added here."""
 

@@ -21,6 +21,7 @@ from tests.sim.clients import Producer
 from tests.sim.contents import BATCH_TOPIC, Contents
 from tests.sim.coordinator import SimCoordinator
 from tests.sim.faults import Faults
+from tests.sim.history import History
 from tests.sim.invariants import Court
 from tests.sim.layout import Layout
 from tests.sim.ledger import Batch, Ledger, Shadow, Violation
@@ -80,6 +81,7 @@ class World:
         self.topics: list[str] = []
         self.topic_queues: dict[str, int] = {}
         self.coordinator = SimCoordinator(self)
+        self.history = History(self)
         self.court = Court(self, alone)
         self.nodes = {name: SimNode(self, name) for name in plan.nodes}
         self.operator = Operator(self)
