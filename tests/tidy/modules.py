@@ -25,7 +25,7 @@ PURE = {
     "storage/retention": "policy",
     "storage/state": "controls gathered layers producers sections sequences topics",
     "twinlog": "errors ranges units",
-    "twinlog/client": "arguments search topics",
+    "twinlog/client": "arguments calls search",
     "twinlog/consumer": "core fetching start_offsets",
     "twinlog/filters": "*",
     "twinlog/format": "*",

@@ -28,15 +28,14 @@ from twinlog.client.arguments import (
     producer_settings,
     read_settings,
     seconds_of,
-    staleness_of,
 )
-from twinlog.client.search import FOUND_DEFAULT, Finding, Search, find, message_at
-from twinlog.client.topics import topic_created, topic_fields
+from twinlog.client.calls import Calls
+from twinlog.client.search import FOUND_DEFAULT, Finding, Search
 from twinlog.consumer.aio import AsyncMessages
 from twinlog.consumer.core import Cursor
-from twinlog.consumer.start_offsets import parse_offsets, survey
+from twinlog.consumer.start_offsets import survey
 from twinlog.errors import OffsetBeyond, Unavailable
-from twinlog.format.address import id_fields, parse_address
+from twinlog.format.address import parse_address
 from twinlog.format.compression import parse_compression
 from twinlog.format.messages import Message, Receipt
 from twinlog.producer.aio import AsyncProducer, packed_aside
@@ -46,7 +45,6 @@ from twinlog.producer.settings import ProducerSettings
 from twinlog.producer.single_sends import SENDERS_MAX, Senders
 from twinlog.ranges import parse_range
 from twinlog.session.aio_caller import AsyncCaller
-from twinlog.session.reading import ask_reader
 from twinlog.session.routing import Route, parse_endpoints
 from twinlog.session.session import ANY, MASTER, Steps
 from twinlog.units import KiB
@@ -72,6 +70,7 @@ class AsyncClient:
         self.name = name
         self.timeout = seconds_of(timeout)
         self._caller = AsyncCaller(parse_endpoints(endpoints), name=name)
+        self._calls = Calls(self._caller.session)
         self._senders: Senders[AsyncProducer] = Senders()
         self._crowded: anyio.Event | None = None
         self._group = anyio.create_task_group()
@@ -282,17 +281,13 @@ class AsyncClient:
                 async for message in found:
                     return message
             raise OffsetBeyond(f"nothing is stored at {address} yet", end=offset)
-        fields = {"log_offset": offset, **id_fields(address)}
-        seconds = self.timeout if timeout is None else seconds_of(timeout)
-        steps = ask_reader(
-            self._caller.session,
-            Type.GET,
-            fields,
+        steps = self._calls.message(
+            address,
             read_from=read_from,
-            deadline=anyio.current_time() + seconds,
-            staleness=staleness_of(max_staleness),
+            timeout=self._seconds(timeout),
+            max_staleness=max_staleness,
         )
-        return message_at(await self._caller.run(steps), offset)
+        return await self._caller.run(steps)
 
     async def find(
         self,
@@ -308,15 +303,12 @@ class AsyncClient:
         max_staleness: Duration | None = None,
     ) -> Finding:
         """Return the messages with a key, newest first; as `Client.find`."""
-        seconds = self.timeout if timeout is None else seconds_of(timeout)
         search = Search(topic, key, begin, end, most, unique)
-        deadline = anyio.current_time() + seconds
-        steps = find(
-            self._caller.session,
+        steps = self._calls.find(
             search,
             read_from=read_from,
-            deadline=deadline,
-            staleness=staleness_of(max_staleness),
+            timeout=self._seconds(timeout),
+            max_staleness=max_staleness,
         )
         return await self._caller.run(steps)
 
@@ -324,16 +316,11 @@ class AsyncClient:
 
     async def metadata(self, *, timeout: Duration | None = None) -> Route:
         """Return what a node says of the cluster now: nodes, master, topics."""
-        return await self._metadata(ANY, timeout)
+        return await self._caller.run(self._calls.metadata(self._seconds(timeout)))
 
     async def topics(self, *, timeout: Duration | None = None) -> dict[str, int]:
         """Return the number of queues by topic name, sorted."""
-        return dict(sorted((await self._metadata(MASTER, timeout)).topics.items()))
-
-    async def _metadata(self, to: str, timeout: Duration | None) -> Route:
-        seconds = self.timeout if timeout is None else seconds_of(timeout)
-        deadline = anyio.current_time() + seconds
-        return await self._caller.run(self._caller.session.metadata(deadline=deadline, to=to))
+        return await self._caller.run(self._calls.topics(self._seconds(timeout)))
 
     async def create_topic(
         self,
@@ -344,16 +331,14 @@ class AsyncClient:
         timeout: Duration | None = None,
     ) -> bool:
         """Create a topic; False when it exists already; as `Client.create_topic`."""
-        answer = await self._ask(Type.TOPIC, topic_fields(name, queues, batch), MASTER, timeout)
-        return topic_created(answer, name, queues, batch=batch)
+        steps = self._calls.create_topic(name, queues, batch, self._seconds(timeout))
+        return await self._caller.run(steps)
 
     async def offsets(
         self, topic: str, *, timeout: Duration | None = None
     ) -> dict[int, tuple[int, int]]:
         """Return (start, end) by queue, as the master knows them."""
-        fields: dict[str, object] = {"topic": topic, "queues": None, "at_ms": None}
-        found = parse_offsets((await self._ask(Type.OFFSETS, fields, MASTER, timeout)).fields)
-        return {queue: (start, end) for queue, (start, end, _) in found.items()}
+        return await self._caller.run(self._calls.offsets(topic, self._seconds(timeout)))
 
     async def call(
         self,
@@ -365,16 +350,8 @@ class AsyncClient:
         repeat: bool = True,
     ) -> Frame:
         """Ask one node (by name), ``master`` or ``any``; as `Client.call`."""
-        return await self._ask(kind, fields or {}, node, timeout, repeat=repeat)
+        steps = self._calls.ask(node, kind, fields or {}, self._seconds(timeout), repeat=repeat)
+        return await self._caller.run(steps)
 
-    async def _ask(
-        self,
-        kind: Type,
-        fields: Mapping[str, object],
-        to: str,
-        timeout: Duration | None,
-        *,
-        repeat: bool = True,
-    ) -> Frame:
-        seconds = self.timeout if timeout is None else seconds_of(timeout)
-        return await self._caller.ask(kind, fields, to, timeout=seconds, repeat=repeat)
+    def _seconds(self, timeout: Duration | None) -> float:
+        return self.timeout if timeout is None else seconds_of(timeout)

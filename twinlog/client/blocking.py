@@ -33,15 +33,14 @@ from twinlog.client.arguments import (
     producer_settings,
     read_settings,
     seconds_of,
-    staleness_of,
 )
-from twinlog.client.search import FOUND_DEFAULT, Finding, Search, find, message_at
-from twinlog.client.topics import topic_created, topic_fields
+from twinlog.client.calls import Calls
+from twinlog.client.search import FOUND_DEFAULT, Finding, Search
 from twinlog.consumer.blocking import Messages
 from twinlog.consumer.core import Cursor
-from twinlog.consumer.start_offsets import Offsets, parse_offsets, survey
+from twinlog.consumer.start_offsets import survey
 from twinlog.errors import OffsetBeyond
-from twinlog.format.address import id_fields, parse_address
+from twinlog.format.address import parse_address
 from twinlog.format.compression import parse_compression
 from twinlog.format.messages import Message, Receipt
 from twinlog.producer.blocking import Producer
@@ -51,7 +50,6 @@ from twinlog.producer.single_sends import Senders
 from twinlog.ranges import parse_range
 from twinlog.session.caller import Caller
 from twinlog.session.connection import Connection
-from twinlog.session.reading import ask_reader
 from twinlog.session.routing import Route, parse_endpoints
 from twinlog.session.session import ANY, MASTER, Steps
 from twinlog.units import KiB
@@ -81,6 +79,7 @@ class Client:
         self.timeout = seconds_of(timeout)
         self._endpoints = parse_endpoints(endpoints)
         self._caller = Caller(self._endpoints, name=name)
+        self._calls = Calls(self._caller.session)
         self._senders: Senders[Producer] = Senders()
         self._choosing = threading.Lock()
 
@@ -292,17 +291,13 @@ class Client:
             for message in found:
                 return message
             raise OffsetBeyond(f"nothing is stored at {address} yet", end=offset)
-        fields = {"log_offset": offset, **id_fields(address)}
-        seconds = self.timeout if timeout is None else seconds_of(timeout)
-        steps = ask_reader(
-            self._caller.session,
-            Type.GET,
-            fields,
+        steps = self._calls.message(
+            address,
             read_from=read_from,
-            deadline=time.monotonic() + seconds,
-            staleness=staleness_of(max_staleness),
+            timeout=self._seconds(timeout),
+            max_staleness=max_staleness,
         )
-        return message_at(self._caller.run(steps), offset)
+        return self._caller.run(steps)
 
     def find(
         self,
@@ -336,15 +331,12 @@ class Client:
             Unavailable: No node could answer; code ``index-off``: the node keeps no key index.
             UsageError: It is not a key, or a number is out of its limits.
         """
-        seconds = self.timeout if timeout is None else seconds_of(timeout)
         search = Search(topic, key, begin, end, most, unique)
-        deadline = time.monotonic() + seconds
-        steps = find(
-            self._caller.session,
+        steps = self._calls.find(
             search,
             read_from=read_from,
-            deadline=deadline,
-            staleness=staleness_of(max_staleness),
+            timeout=self._seconds(timeout),
+            max_staleness=max_staleness,
         )
         return self._caller.run(steps)
 
@@ -352,16 +344,11 @@ class Client:
 
     def metadata(self, *, timeout: Duration | None = None) -> Route:
         """Return what a node says of the cluster now: nodes, master, topics."""
-        return self._metadata(ANY, timeout)
+        return self._caller.run(self._calls.metadata(self._seconds(timeout)))
 
     def topics(self, *, timeout: Duration | None = None) -> dict[str, int]:
         """Return the number of queues by topic name, sorted."""
-        return dict(sorted(self._metadata(MASTER, timeout).topics.items()))
-
-    def _metadata(self, to: str, timeout: Duration | None) -> Route:
-        seconds = self.timeout if timeout is None else seconds_of(timeout)
-        deadline = time.monotonic() + seconds
-        return self._caller.run(self._caller.session.metadata(deadline=deadline, to=to))
+        return self._caller.run(self._calls.topics(self._seconds(timeout)))
 
     def create_topic(
         self,
@@ -380,8 +367,8 @@ class Client:
             OutcomeUnknown: It may or may not have been created.
             UsageError: It exists with another number or kind of queues, or its name is not allowed.
         """
-        answer = self._ask(Type.TOPIC, topic_fields(name, queues, batch), MASTER, timeout)
-        return topic_created(answer, name, queues, batch=batch)
+        steps = self._calls.create_topic(name, queues, batch, self._seconds(timeout))
+        return self._caller.run(steps)
 
     def offsets(self, topic: str, *, timeout: Duration | None = None) -> dict[int, tuple[int, int]]:
         """Return (start, end) by queue, as the master knows them.
@@ -389,9 +376,7 @@ class Client:
         Raises:
             UnknownTopic: It does not exist.
         """
-        fields: dict[str, object] = {"topic": topic, "queues": None, "at_ms": None}
-        found: Offsets = parse_offsets(self._ask(Type.OFFSETS, fields, MASTER, timeout).fields)
-        return {queue: (start, end) for queue, (start, end, _) in found.items()}
+        return self._caller.run(self._calls.offsets(topic, self._seconds(timeout)))
 
     def call(
         self,
@@ -415,19 +400,11 @@ class Client:
             OutcomeUnknown: It may have been carried out.
             TwinlogError: What the node refused it with, or Unavailable.
         """
-        return self._ask(kind, fields or {}, node, timeout, repeat=repeat)
+        steps = self._calls.ask(node, kind, fields or {}, self._seconds(timeout), repeat=repeat)
+        return self._caller.run(steps)
 
-    def _ask(
-        self,
-        kind: Type,
-        fields: Mapping[str, object],
-        to: str,
-        timeout: Duration | None,
-        *,
-        repeat: bool = True,
-    ) -> Frame:
-        seconds = self.timeout if timeout is None else seconds_of(timeout)
-        return self._caller.ask(kind, fields, to, timeout=seconds, repeat=repeat)
+    def _seconds(self, timeout: Duration | None) -> float:
+        return self.timeout if timeout is None else seconds_of(timeout)
 
     def _own_process(self) -> None:
         """Forget the parent's connections after a fork; they go on being the parent's."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from twinlog.client.topics import topic_created
+from twinlog.client.calls import topic_created
 from twinlog.errors import TwinlogError, Unavailable, UsageError
 from twinlog.wire.frames import ANSWER, Frame, Type
 

@@ -1,0 +1,132 @@
+"""The calls of a client, for both clients: what each asks, and what its answer means.
+
+Pure: each method returns the steps of one call, which a shell carries out (`Caller`,
+`AsyncCaller`). Its deadline counts from the first step.
+
+Not here: arguments as users write them (``twinlog.client.arguments``), sending (``producer``),
+reading (``consumer``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from twinlog.client.arguments import Duration, staleness_of
+from twinlog.client.search import Finding, Search, find, message_at
+from twinlog.consumer.start_offsets import parse_offsets
+from twinlog.errors import Unavailable, UsageError
+from twinlog.format.address import id_fields, parse_address
+from twinlog.format.messages import Message
+from twinlog.session.reading import ask_reader
+from twinlog.session.routing import Route
+from twinlog.session.session import ANY, MASTER, Session, Steps
+from twinlog.wire.frames import Frame, Type
+
+
+class Calls:
+    """See the module; times are seconds.
+
+    Args:
+        session: Of the client.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def metadata(self, timeout: float, to: str = ANY) -> Steps[Route]:
+        """See `Client.metadata`; ``to`` is who is asked."""
+        deadline = self._session.now + timeout
+        return (yield from self._session.metadata(deadline=deadline, to=to))
+
+    def topics(self, timeout: float) -> Steps[dict[str, int]]:
+        """See `Client.topics`."""
+        route = yield from self.metadata(timeout, MASTER)
+        return dict(sorted(route.topics.items()))
+
+    def create_topic(self, name: str, queues: int, batch: bool, timeout: float) -> Steps[bool]:
+        """See `Client.create_topic`."""
+        fields: dict[str, object] = {"op": "create", "name": name, "queues": queues}
+        fields |= {"batch": True} if batch else {}
+        answer = yield from self.ask(MASTER, Type.TOPIC, fields, timeout)
+        return topic_created(answer, name, queues, batch=batch)
+
+    def offsets(self, topic: str, timeout: float) -> Steps[dict[int, tuple[int, int]]]:
+        """See `Client.offsets`."""
+        fields: dict[str, object] = {"topic": topic, "queues": None, "at_ms": None}
+        found = parse_offsets((yield from self.ask(MASTER, Type.OFFSETS, fields, timeout)).fields)
+        return {queue: (start, end) for queue, (start, end, _) in found.items()}
+
+    def message(
+        self,
+        address: str,
+        *,
+        read_from: str,
+        timeout: float,
+        max_staleness: Duration | None,
+    ) -> Steps[Message]:
+        """See `Client.get`; an address of the log or a message id, not of a queue."""
+        _, _, offset = parse_address(address)
+        answer = yield from ask_reader(
+            self._session,
+            Type.GET,
+            {"log_offset": offset, **id_fields(address)},
+            read_from=read_from,
+            deadline=self._session.now + timeout,
+            staleness=staleness_of(max_staleness),
+        )
+        return message_at(answer, offset)
+
+    def find(
+        self,
+        search: Search,
+        *,
+        read_from: str,
+        timeout: float,
+        max_staleness: Duration | None,
+    ) -> Steps[Finding]:
+        """See `Client.find`."""
+        return (
+            yield from find(
+                self._session,
+                search,
+                read_from=read_from,
+                deadline=self._session.now + timeout,
+                staleness=staleness_of(max_staleness),
+            )
+        )
+
+    def ask(
+        self,
+        node: str,
+        kind: Type,
+        fields: Mapping[str, object],
+        timeout: float,
+        *,
+        repeat: bool = True,
+    ) -> Steps[Frame]:
+        """See `Client.call`."""
+        deadline = self._session.now + timeout
+        session = self._session
+        return (yield from session.call(kind, fields, deadline=deadline, to=node, repeat=repeat))
+
+
+def topic_created(answer: Frame, name: str, queues: int, *, batch: bool = False) -> bool:
+    """Return whether a topic was created now; False when it existed with such queues.
+
+    Raises:
+        UsageError: It exists with another number, or of the other kind.
+        Unavailable: The node is too old to know of batch queues: it has made simple ones.
+    """
+    existing = answer.fields.get("queues")
+    if isinstance(existing, int) and existing != queues:
+        text = f"topic {name} exists with {existing} queues, not {queues}"
+        raise UsageError(text, code="topic-exists", queues=existing)
+    kind = answer.fields.get("batch")
+    if kind is None and batch and answer.fields.get("created"):
+        text = f"the master does not know batch queues: topic {name} has simple ones now"
+        raise Unavailable(text, hint="bring all nodes up to date first")
+    if (kind is True) != batch:
+        found, wanted = ("batch", "simple") if kind else ("simple", "batch")
+        text = f"topic {name} exists with {found} queues, not {wanted} ones"
+        raise UsageError(text, code="topic-exists", queues=existing)
+    return answer.fields.get("created") is True
