@@ -6,6 +6,8 @@ A new property is added in `twinlog.producer.new_message`; the table below then 
 from __future__ import annotations
 
 import inspect
+import re
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -19,6 +21,13 @@ from twinlog.producer.blocking import Producer
 from twinlog.producer.new_message import NewMessage
 from twinlog.spark.plan.columns import TABLE
 from twinlog.spark.sink.settings import COLUMNS
+
+RECIPE = Path(__file__).parents[2] / "docs" / "contributing.md"
+FILES_MAX = 8
+"""Files of the source that a new property touches."""
+
+SENT = {column.field: (name,) for name, column in COLUMNS.items() if column.field}
+"""Columns of the sink by the field of `NewMessage` that they are."""
 
 NOWHERE = ""
 """Not offered there, on purpose: the reason stands beside it."""
@@ -44,7 +53,7 @@ PLACES = {
         NOWHERE,  # --queue chooses the queue of a message sent by hand
         "order_key",
         "properties",
-        "properties",
+        "order_key",
     ),
     "properties": Places("header", "properties", "properties", "properties"),
     "light": Places(
@@ -76,7 +85,7 @@ def test_every_place_knows_the_field(field: str) -> None:
     places = PLACES[field]
     known = {
         "cli/message/send.py, an option": (places.option, inspect.signature(send.send).parameters),
-        "twinlog/spark/sink/settings.py, COLUMNS": (places.sink, COLUMNS),
+        "twinlog/spark/sink/settings.py, COLUMNS": (places.sink, SENT.get(field, ())),
         "twinlog/format/messages.py, Message": (
             places.message,
             dir(Message),
@@ -94,3 +103,30 @@ def test_no_send_names_a_field_itself(send_: object) -> None:
     """They take `MessageFields`, so a new field is one of their arguments already."""
     assert callable(send_)
     assert not set(inspect.signature(send_).parameters) & set(NewMessage._fields)
+
+
+def test_the_recipe_is_short_and_names_every_place() -> None:
+    """The section in docs/contributing.md: at most eight files of the source, and these exist."""
+    text = RECIPE.read_text(encoding="utf-8")
+    section = text.partition("### A property of a record")[2].partition("\n### ")[0]
+    named = set(re.findall(r"`((?:twinlog|storage|replication|node|cli)/[\w/]+\.py)`", section))
+    assert named and all((RECIPE.parents[1] / name).exists() for name in named)
+    assert len(named) <= FILES_MAX, sorted(named)
+
+
+def test_nobody_else_spells_the_properties_of_a_message() -> None:
+    """One that is in `PLACES` by the names of this recipe is not written out anywhere else.
+
+    ``born_ms`` and ``order_key`` are words that mean nothing but these fields.
+    """
+    root = RECIPE.parents[1]
+    text = RECIPE.read_text(encoding="utf-8")
+    section = text.partition("### A property of a record")[2].partition("\n### ")[0]
+    spelled = {
+        path.relative_to(root).as_posix()
+        for folder in ("cli", "twinlog/client", "twinlog/producer", "twinlog/spark")
+        for path in (root / folder).rglob("*.py")
+        for word in re.findall(r"\b(?:born_ms|order_key)=", path.read_text(encoding="utf-8"))
+    }
+    others = sorted(path for path in spelled if f"`{path}`" not in section)
+    assert not others, f"take the fields from `NewMessage` or a table: {others}"

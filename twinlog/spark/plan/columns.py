@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from twinlog.format.record import SHARDING_KEY
 from twinlog.spark.errors import SourceError, nearest
 
 TIMESTAMP, MAP = "TIMESTAMP", "MAP<STRING,STRING>"
@@ -28,6 +29,7 @@ class Column:
         kernel: The columns of `twinlog.kernels.columns` it is made of.
         text: What it holds, one sentence for the reference page.
         default: Whether it is there when no columns are named.
+        of: The property that it shows, where the kernel has no column for it.
     """
 
     name: str
@@ -35,6 +37,7 @@ class Column:
     kernel: tuple[str, ...]
     text: str
     default: bool = False
+    of: str = ""
 
 
 TABLE: tuple[Column, ...] = (
@@ -65,6 +68,13 @@ TABLE: tuple[Column, ...] = (
     Column("born_host", "STRING", ("born_host",), "The producer, address:port."),
     Column("store_host", "STRING", ("store_host",), "The master that stored it, address:port."),
     Column("message_id", "STRING", ("unique_id",), "The producer's id of the message (UNIQ_KEY)."),
+    Column(
+        "order_key",
+        "STRING",
+        ("properties",),
+        "Records of the same order key are in the same queue, in order (__SHARDINGKEY).",
+        of=SHARDING_KEY,
+    ),
     Column("properties_raw", "BINARY", ("properties_raw",), "The properties as stored."),
     Column("tags_code", "BIGINT", (), "What the queue entry says: the tag's hash, or a time."),
     Column("tier", "STRING", (), "live, or archive."),

@@ -11,6 +11,7 @@ Units: log offsets in bytes, times in microseconds. Not here: reading bytes, cho
 
 from __future__ import annotations
 
+import importlib
 import struct
 import zlib
 from collections.abc import Callable, Iterator, Sequence
@@ -162,6 +163,8 @@ class Decoder:
         made = makers.get(column.name)
         if made is not None:
             return made()
+        if column.of:
+            return _property(rows, column.of)
         (name,) = column.kernel
         kind = arrow_type(column.sql)
         if name == "body":
@@ -230,6 +233,12 @@ def _map(rows: DecodedRows) -> Any:
         fields=[pa.field("key", pa.string(), nullable=False), pa.field("value", pa.string())],
     )
     return pa.Array.from_buffers(kind, count, [None, pa.py_buffer(entries)], children=[pairs])
+
+
+def _property(rows: DecodedRows, name: str) -> Any:
+    """Return one property of each row; null where a row has none of that name."""
+    compute = importlib.import_module("pyarrow.compute")
+    return compute.map_lookup(_map(rows), pa.scalar(name, pa.string()), "first")
 
 
 def _headers(rows: DecodedRows) -> Any:

@@ -11,9 +11,10 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, cast
+from typing import Final, NamedTuple, cast
 
 from twinlog.format.record import java_hash
+from twinlog.producer.new_message import MessageFields
 from twinlog.spark.errors import SourceError, listed, nearest
 from twinlog.units import parse_duration, parse_size
 
@@ -27,20 +28,47 @@ same sections as the batch it repeats."""
 SOURCE_PROPERTY: Final = "TL_SRC"
 """writeId/batch/task/number: names a row for readers that remove duplicates themselves."""
 
-COLUMNS: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
-    "body": (("binary", "string"), "The message; required."),
-    "topic": (("string",), "Topic, where the option topic does not say it for all."),
-    "key": (("string",), "Index keys, with spaces between; never chooses the queue."),
-    "tags": (("string",), "The tag readers filter by."),
-    "order_key": (("string",), "Rows of the same order key go to the same queue, in order."),
-    "properties": (("map<string,string>",), "Further properties."),
-    "queue_id": (("int", "bigint"), "The queue itself; wins over order_key."),
-    "born_timestamp": (
-        ("timestamp",),
-        "When the message was born; without it: now.",
+
+class Column(NamedTuple):
+    """A column of the sink."""
+
+    types: tuple[str, ...]
+    """Types that it may have, as Spark writes them."""
+    text: str
+    """What it means, one sentence."""
+    field: str = ""
+    """The field of `NewMessage` that it is; empty for what is no such field."""
+
+
+TIMESTAMP: Final = "timestamp"
+"""Columns of this type become ms since 1970."""
+
+COLUMNS: Final[Mapping[str, Column]] = {
+    "body": Column(("binary", "string"), "The message; required."),
+    "topic": Column(("string",), "Topic, where the option topic does not say it for all."),
+    "key": Column(("string",), "Index keys, with spaces between; never chooses the queue.", "key"),
+    "tags": Column(("string",), "The tag readers filter by.", "tag"),
+    "order_key": Column(
+        ("string",), "Rows of the same order key go to the same queue, in order.", "order_key"
+    ),
+    "properties": Column(("map<string,string>",), "Further properties.", "properties"),
+    "queue_id": Column(("int", "bigint"), "The queue itself; wins over order_key.", "queue"),
+    "born_timestamp": Column(
+        (TIMESTAMP,), "When the message was born; without it: now.", "born_ms"
     ),
 }
-"""Columns of the sink: accepted types, meaning."""
+"""Columns of the sink."""
+
+
+def message_of(row: Mapping[str, object]) -> MessageFields:
+    """Return what a row says of its message, besides the body.
+
+    >>> message_of({"body": b"x", "tags": "paid", "topic": "orders"})
+    {'tag': 'paid'}
+    """
+    found = {COLUMNS[name].field: value for name, value in row.items() if COLUMNS[name].field}
+    return cast("MessageFields", found)
+
 
 PACE_SECONDS: Final = 0.1
 """How much may be sent before it is paid for, in seconds of the rate."""
@@ -178,8 +206,8 @@ def check_columns(fields: Sequence[tuple[str, str]], settings: SinkSettings) -> 
         if name not in COLUMNS:
             hint = nearest(name, list(COLUMNS)) or f"the sink takes {listed(tuple(COLUMNS))}"
             raise SourceError(f"the sink takes no column {name!r}", code="column", hint=hint)
-        if kind not in COLUMNS[name][0]:
-            text = f"column {name} is {kind}, the sink takes {listed(COLUMNS[name][0])}"
+        if kind not in COLUMNS[name].types:
+            text = f"column {name} is {kind}, the sink takes {listed(COLUMNS[name].types)}"
             raise SourceError(text, code="column", hint="cast it before the write")
     if "body" not in names:
         hint = 'make one: .selectExpr("... AS body")'

@@ -30,12 +30,15 @@ from twinlog.producer.settings import ProducerSettings
 from twinlog.spark.arrow import pa
 from twinlog.spark.errors import SourceError
 from twinlog.spark.sink.settings import (
+    COLUMNS,
     SECTION_BYTES,
     SOURCE_PROPERTY,
+    TIMESTAMP,
     Identity,
     Pace,
     SinkSettings,
     check_columns,
+    message_of,
     parse,
     queue_for,
 )
@@ -256,17 +259,11 @@ class _Task:
         if body is None:
             raise SourceError(f"{self._called(number)} has no body", code="column")
         data = body.encode() if isinstance(body, str) else bytes(body)
-        order_key, queue = row.get("order_key"), row.get("queue_id")
+        said = message_of(row)
+        said["properties"] = {**dict(said.get("properties") or ()), **self._named(number)}
+        said["queue"] = queue_for(said.get("order_key"), said.get("queue"), number, queues)
         try:
-            section = producer.send(
-                data,
-                key=row.get("key"),
-                tag=row.get("tags"),
-                order_key=order_key,
-                properties={**dict(row.get("properties") or ()), **self._named(number)},
-                queue=queue_for(order_key, queue, number, queues),
-                born_ms=row.get("born_timestamp"),
-            )
+            section = producer.send(data, **said)
         except UsageError as error:
             if isinstance(error, RecordRefused) or error.code == "property":
                 error.args = (f"{self._called(number)}: {error.text}",)
@@ -309,10 +306,10 @@ class _Task:
 
 
 def rows_of(batch: Any) -> Iterator[dict[str, Any]]:
-    """Yield the rows of an Arrow batch as mappings; the time of birth is ms since 1970."""
+    """Yield the rows of an Arrow batch as mappings; times are ms since 1970."""
     names = batch.schema.names
     columns = [
-        _in_ms(column) if name == "born_timestamp" else column.to_pylist()
+        _in_ms(column) if TIMESTAMP in COLUMNS[name].types else column.to_pylist()
         for name, column in zip(names, batch.columns, strict=True)
     ]
     for values in zip(*columns, strict=True):

@@ -29,3 +29,18 @@ def test_properties_as_headers() -> None:
         [{"key": "a", "value": b"1"}, {"key": "b", "value": "é".encode()}],
         [],
     ]
+
+
+def test_an_order_key_is_a_column() -> None:
+    """Of the property that it is stored as; null where a record has none."""
+    wanted = [one for one in columns.TABLE if one.name == "order_key"]
+    decoder = Decoder(wanted, Context())
+    texts = ({"__SHARDINGKEY": "a", "b": "1"}, {}, {"TAGS": "x", "__SHARDINGKEY": "ü"})
+    data, starts = b"", list[int]()
+    for properties in texts:
+        starts.append(len(data))
+        data += record.encode("t", 0, b"x", properties=properties)
+    rows, code = decoder.rows(data, np.array(starts, np.int64))
+    assert code == 0
+    [column] = decoder.batch(rows, [0, 0, 0]).columns
+    assert column.to_pylist() == ["a", None, "ü"]

@@ -44,7 +44,7 @@ from twinlog.spark.source.batch import reading_of
 from twinlog.spark.source.cluster import ClusterView
 from twinlog.store.marks import Owner, owner_of
 
-COLUMNS = "body,key,tags,properties,queue_id,broker,physical_offset,born_timestamp"
+COLUMNS = "body,key,tags,order_key,properties,queue_id,broker,physical_offset,born_timestamp"
 """What is read of a record."""
 
 
@@ -233,14 +233,11 @@ def send_part(item: tuple[Identity, ArchiveTask], sink: SinkSettings, flow: Repl
 def sendable(batch: Any, flow: ReplaySettings) -> Any:
     """Return the sink's columns of a batch of records: what `jobs.replay.columns` says in SQL."""
     kept: list[list[tuple[str, str]]] = []
-    orders: list[str | None] = []
     names = ("properties", "broker", "physical_offset")
     for pairs, broker, place in zip(*(batch.column(n).to_pylist() for n in names), strict=True):
         own = [(name, text) for name, text in pairs if name not in LEFT_BEHIND]
         kept.append([*own, ("TL_ORIGIN", f"{broker or ''}/{place}")])
-        orders.append(dict(pairs).get("__SHARDINGKEY"))
-    made = {name: batch.column(name) for name in ("body", "key", "tags")}
-    made["order_key"] = pa.array(orders, pa.string())
+    made = {name: batch.column(name) for name in ("body", "key", "tags", "order_key")}
     made["properties"] = pa.array(kept, pa.map_(pa.string(), pa.string()))
     if flow.same_queues:
         made["queue_id"] = batch.column("queue_id")

@@ -10,6 +10,7 @@ from twinlog.spark.errors import SourceError
 from twinlog.spark.sink.settings import (
     Identity,
     check_columns,
+    message_of,
     parse,
     queue_for,
 )
@@ -35,6 +36,12 @@ def test_options_that_are_refused(given: Mapping[str, str], words: str) -> None:
     with pytest.raises(SourceError) as caught:
         parse(given)
     assert words in f"{caught.value} {caught.value.hint}"
+
+
+def test_a_row_says_what_the_table_of_columns_names() -> None:
+    """Under the names of a send; body and topic are not among them."""
+    row = {"body": b"x", "topic": "t", "tags": "a", "queue_id": 3, "born_timestamp": 5}
+    assert message_of(row) == {"tag": "a", "queue": 3, "born_ms": 5}
 
 
 def test_options_that_are_taken() -> None:
