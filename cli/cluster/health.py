@@ -117,6 +117,10 @@ SENTENCES: Mapping[str, Sentence] = {
     "coordinator-away": Sentence(
         "the coordinator does not answer: roles cannot change", f"START {COORDINATOR}"
     ),
+    "etcd-away": Sentence(
+        "etcd at {members} does not answer, so no coordinator serves: roles cannot change",
+        "twinlog cluster health --watch",
+    ),
     "other-coordinator": Sentence(
         "the coordinator at {address} belongs to cluster {stranger}, not to {cluster}",
         "twinlog config show",
@@ -293,7 +297,9 @@ def _node(view: ClusterView, node: NodeView) -> Problem | None:
 def _coordinator(view: ClusterView) -> Iterator[Problem]:
     register, master = view.coordinator, view.master
     if not register.answers:
-        if master is not None:  # else the sentence about the master says it
+        if view.etcd_away:
+            yield _problem(view, "etcd-away", members=view.etcd_away)
+        elif master is not None:  # else the sentence about the master says it
             yield _problem(view, "coordinator-away")
         return
     if register.cluster not in (None, view.name):

@@ -32,6 +32,9 @@ from twinlog.wire.frames import Type
 if TYPE_CHECKING:
     from node.config.config import ClusterConfig
 
+ETCD_SECONDS = 1.0
+"""How long each member of etcd may take to say whether it has a majority."""
+
 NODE_SECONDS = 2.0
 """How long one node is waited for: a stopped process must not hold up the picture of the rest."""
 
@@ -177,6 +180,7 @@ class ClusterView:
     """Everything that could be learned about the cluster now.
 
     ``dev`` is None unless ``dev up`` runs these nodes; then the option that names its folder.
+    ``etcd_away`` names the members of etcd when no coordinator answers because etcd does not.
     """
 
     name: str
@@ -184,6 +188,7 @@ class ClusterView:
     nodes: Sequence[NodeView]
     coordinator: CoordinatorView = field(default_factory=CoordinatorView)
     dev: str | None = None
+    etcd_away: str = ""
 
     @property
     def master(self) -> NodeView | None:
@@ -255,6 +260,7 @@ class _Members:
     coordinator: tuple[str, ...]
     data: Mapping[str, Path] = field(default_factory=dict[str, Path])
     dev: str | None = None
+    etcd: tuple[tuple[str, int], ...] = ()
 
 
 def look(context: Context) -> ClusterView:
@@ -291,7 +297,24 @@ def look(context: Context) -> ClusterView:
         nodes=_nodes(members, answers, register),
         coordinator=coordinator_view(address, register, why, own),
         dev=members.dev,
+        etcd_away="" if register else _silent_etcd(members.etcd),
     )
+
+
+def _silent_etcd(members: tuple[tuple[str, int], ...]) -> str:
+    """Return the addresses of etcd's members when none answers a read that a majority confirms."""
+    if not members:
+        return ""
+    from replication.coordinator.etcd_gateway import EtcdGateway
+
+    gateway = EtcdGateway(members, seconds=ETCD_SECONDS)
+    try:
+        gateway.ask("kv/range", {"key": "AA=="})
+    except TwinlogError:
+        return ", ".join(str(Address(*one)) for one in members)
+    finally:
+        gateway.close()
+    return ""
 
 
 def _checked(members: _Members, name: str, reply: _Reply) -> _Reply:
@@ -351,6 +374,7 @@ def _members_of(config: ClusterConfig) -> _Members:
         coordinator_endpoints(config),
         {node.name: node.data for node in config.nodes},
         _dev_option(folder) if is_supervised(folder) else None,
+        config.coordinator.etcd,
     )
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from cli.cluster.health import SENTENCES, Grade
 from cli.failures import Exit
-from tests.fakes.cli_cluster import FakeCluster, peer
+from tests.fakes.cli_cluster import CONFIG, FakeCluster, peer
 
 PAGE = Path(__file__).parents[3] / "docs" / "when-something-is-broken.md"
 
@@ -108,6 +108,13 @@ def _vacant(cluster: FakeCluster) -> None:
     cluster.state = {**(cluster.state or {}), "isr": {}, "elr": {}, "vacant": 12}
 
 
+def _etcd_away(cluster: FakeCluster) -> None:
+    """The register is in etcd, and nothing listens at its address."""
+    _away(cluster, "coordinator")
+    text = CONFIG + '[coordinator]\nkind = "etcd"\netcd = ["127.0.0.1:9"]\n'
+    (cluster.directory / "cluster.toml").write_text(text, encoding="utf-8")
+
+
 PLAYS: dict[str, Play] = {
     "vacant": _vacant,
     "master-gone": lambda cluster: _away(cluster, "n1"),
@@ -130,6 +137,7 @@ PLAYS: dict[str, Play] = {
     "cannot-join": _cannot_join,
     "not-in-sync": _lagging,
     "coordinator-away": lambda cluster: _away(cluster, "coordinator"),
+    "etcd-away": _etcd_away,
     "other-coordinator": lambda cluster: setattr(cluster, "owner", "shop"),
     "register-empty": lambda cluster: _state(cluster, revision=0, leader=None),
     "other-register": _other_register,
@@ -193,7 +201,7 @@ def test_nobody_answers(tmp_path: Path) -> None:
 VALUES = {
     "cluster": "prod", "leader": "n1", "master": "n1", "epoch": 7, "old": 6, "names": "n1, n2",
     "first": "n2", "node": "n2", "address": "10.0.0.2:7410", "stranger": "n3 of prod",
-    "why": "...", "count": 1, "least": 2, "data": "DIR",
+    "members": "10.0.0.1:2379", "why": "...", "count": 1, "least": 2, "data": "DIR",
 }  # fmt: skip
 """The page's examples."""
 EXCEPT = {"other-coordinator": {"stranger": "shop"}, "other-leader": {"leader": "n2"}}
