@@ -17,28 +17,25 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 
 from storage.append.appender import Appender
+from storage.append.own_records import OwnRecords
 from storage.append.receiver import Receiver
 from storage.background import StoreJobs
+from storage.clean_stop import stop_cleanly
 from storage.cuts import StoreCuts
 from storage.damage import Damage
 from storage.disk.disk import Disk
 from storage.errors import DiskError, DiskFull, StaleToken
 from storage.jobs import Job
-from storage.key_index.index import CLOSE_MAX, LAZY_BYTES
-from storage.log import reserve
+from storage.key_index.index import LAZY_BYTES
 from storage.log.epoch_history import EpochRecord
-from storage.log.segment import remove_ahead
-from storage.log.stretches import STRETCH_MAX
 from storage.marks.identity import Who
 from storage.marks.promise import Promise
 from storage.marks.quarantine import FoundBy
+from storage.progress import StoreMessaging
 from storage.reads import StoreReads
-from storage.recovery import close as closing
 from storage.recovery import reseed
 from storage.recovery.open import open_store
 from storage.recovery.opened import Opened
@@ -46,11 +43,12 @@ from storage.retention.removal import LogHead
 from storage.settings import StoreSettings
 from storage.state.controls import Control
 from storage.state.producers import IDLE_SECONDS, LINES_KEPT, RETRY_SECONDS_MAX
-from storage.state.sections import Section, SectionResult
+from storage.state.sections import Section, SectionResult, Together
 from storage.token import Token
 from twinlog.errors import CorruptionError
 from twinlog.format.batch_index import BatchEntry
 from twinlog.format.epoch_history import Epoch
+from twinlog.format.group_rows import Row
 
 
 class Store:
@@ -58,6 +56,7 @@ class Store:
 
     Attributes:
         reads: Records, topics, offsets below confirm.
+        messaging: What groups have consumed.
         jobs: The periodic jobs.
         head: Removes the log's oldest files.
         boot: What the start found.
@@ -70,10 +69,11 @@ class Store:
         self._disk = opened.disk
         self._log = opened.log
         self._receiver = Receiver(opened.log, opened.settings)
-        self._appender = self._make_appender()
+        self._wire()
         self._token: Token | None = None
         self._rebuilt = False
         self.reads = StoreReads(opened)
+        self.messaging = StoreMessaging(opened)
         self.head = LogHead(opened)
         self.jobs = StoreJobs(opened, self.head)
         self._cuts = StoreCuts(opened, self.head, self.jobs, self._rewire)
@@ -87,11 +87,16 @@ class Store:
         opened = open_store(disk, settings, who, guard=threading.Lock(), wall_ms=wall_ms)
         return cls(opened, who)
 
-    def _make_appender(self) -> Appender:
+    def _wire(self) -> None:
+        """Make what appends to the log with what is derived from it."""
         opened, derived = self._opened, self._opened.derived
-        return Appender(
+        self._appender = Appender(
             opened.log, opened.settings, derived.layers, derived.queues, derived.producers
         )
+        self._own = OwnRecords(
+            opened.log, opened.settings, appender=self._appender, layers=derived.layers,
+            producers=derived.producers, ahead=derived.ahead, dispatcher=derived.dispatcher,
+        )  # fmt: skip
 
     # -- state
 
@@ -203,6 +208,7 @@ class Store:
     def _discard(self) -> None:
         """Drop state that is only in memory: the pending layer and uncommitted batches."""
         self._appender.forget()
+        self._opened.derived.ahead.forget()
         self._log.buffer(False)
         self._opened.derived.layers.cut(self._log.end)  # controls of uncommitted batches
 
@@ -259,6 +265,7 @@ class Store:
             reason, by,
         )  # fmt: skip
         self._appender.open_epoch(value, wall_ms)
+        self._opened.derived.ahead.since = self.committed
         return self.committed
 
     def append(
@@ -288,7 +295,26 @@ class Store:
         An existing equal topic is a duplicate; ``end`` is the offset that must be confirmed first.
         """
         self._check(token)
-        result = self._appender.append_control(change, wall_ms)
+        result = self._own.append_control(change, wall_ms)
+        self._opened.disk_full = result.code == "disk-full"
+        return result
+
+    def append_rows(self, token: Token, rows: Sequence[Row], *, wall_ms: int) -> SectionResult:
+        """Append rows of what groups have consumed, in one record; they bind at once.
+
+        Refused as ``not-ready`` until `messaging` is.
+        """
+        self._check(token)
+        result = self._own.append_rows(rows, wall_ms)
+        self._opened.disk_full = result.code == "disk-full"
+        return result
+
+    def append_together(
+        self, token: Token, sections: Sequence[Section], rows: Sequence[Row], *, wall_ms: int
+    ) -> Together:
+        """Append sections and rows in one batch, or nothing of it; rows as `append_rows`."""
+        self._check(token)
+        result = self._own.append_together(sections, rows, wall_ms)
         self._opened.disk_full = result.code == "disk-full"
         return result
 
@@ -516,7 +542,7 @@ class Store:
         self._rebuilt = False
 
     def _rewire(self) -> None:
-        self._appender = self._make_appender()
+        self._wire()
         self.reads.rewire()
 
     # -- the end
@@ -534,7 +560,9 @@ class Store:
         """
         try:
             if clean and self.damage is None and not self._opened.cutting:
-                return self._close_clean()
+                self._log.commit("close.commit")
+                self.drop_token()
+                return stop_cleanly(self._opened, self.jobs, self.dispatch)
         except DiskFull:
             self._opened.disk_full = True
         except DiskError:
@@ -544,50 +572,3 @@ class Store:
             self._token = None
             self._disk.unlock()
         return False
-
-    def _finish_index(self) -> None:
-        """Complete the key index, unless that takes too long for a stop."""
-        keys = self._opened.derived.keys
-        if keys is None or self.damage is not None or self._index_lag > CLOSE_MAX:
-            return
-        try:
-            while keys.step(self._log.segments, self.confirm, STRETCH_MAX, 0):
-                pass
-        except DiskFull:
-            pass  # the next start continues
-        except CorruptionError as error:
-            self._opened.damaged(error)
-
-    def _run(self, job: Job) -> None:
-        try:
-            job.run()
-        finally:
-            self.jobs.finish(job)
-
-    def _close_clean(self) -> bool:
-        log = self._log
-        log.commit("close.commit")
-        self.drop_token()
-        while self.dispatched < self.confirm and self.dispatch(STRETCH_MAX):
-            pass
-        self._finish_index()
-        if self.damage is not None:
-            return False
-        log.drop_ahead("close.ahead")
-        remove_ahead(self._disk, "close.ahead")
-        reserve.give_up(self._disk, "close")
-        segments = log.segments.between(log.flushed, log.end)
-        log.flush_to(log.end, segments, "close.log")
-        log.flushed_to(log.end, segments)
-        for due in (
-            partial(self.jobs.snapshot_job, force=True),
-            partial(self.jobs.checkpoint_job, export=True),
-        ):
-            with suppress(DiskFull):  # a start rebuilds both from the log
-                if (job := due()) is not None:
-                    self._run(job)
-        closing.mark_clean(
-            self._disk, log, self._opened.run.value, confirm=self.dispatched,
-            index_timestamp=self._opened.derived.full_index_timestamp,
-        )  # fmt: skip
-        return True

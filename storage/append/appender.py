@@ -9,8 +9,9 @@ index entry is written, with a CRC over the bytes as stored. A section is never 
 The pending layer lives here: next queue offsets and producers' sections beyond the dispatcher. Only
 a master has one: `rebuild` makes it at promotion by scanning, `forget` drops it (R49).
 
-Not here: the change to the next file (`storage.append.file_heads`); who may append (`storage.store`
-checks the token), when it is confirmed.
+Not here: records of the store's own topics (`storage.append.own_records`), the change to the next
+file (`storage.append.file_heads`); who may append (`storage.store` checks the token), when it is
+confirmed.
 """
 
 from __future__ import annotations
@@ -34,17 +35,14 @@ from storage.queues.light_queues import (
 from storage.queues.names import topic_refusal
 from storage.queues.queues import ConsumeQueues
 from storage.settings import StoreSettings
-from storage.state.controls import Control, encode_control
 from storage.state.dispatcher import enter_sections, scan
 from storage.state.layers import Layers
 from storage.state.producers import LINES_MAX, Done, Key, Line, Producers, Verdict, judge
 from storage.state.sections import Outcome, Section, SectionResult, digest_of, refused
 from storage.state.sequences import first_sequence, marks_of, sequence_text
 from twinlog import kernels
-from twinlog.format import record
 from twinlog.format.batch_index import KIND_RECORDS, BatchEntry
 from twinlog.format.record import pack_host
-from twinlog.format.system_topics import SYSTEM_TOPIC_META
 from twinlog.kernels.codes import LIGHT
 from twinlog.kernels.single import Placing
 
@@ -59,7 +57,8 @@ class _Turn:
     """Sections copied into the log whose index entries are not written yet.
 
     The open batch begins at ``start``; ``crc`` covers its bytes below ``covered``. A section that
-    ends at or below ``limit`` fits into the open batch and file as they are.
+    ends at or below ``limit`` fits into the open batch and file as they are; with ``whole`` every
+    section does: room for all of them was made before the first.
     """
 
     results: list[SectionResult | None]
@@ -76,6 +75,7 @@ class _Turn:
     )
     members: list[int] = field(default_factory=list[int])
     failures: int = 0
+    whole: bool = False
 
     def begin(self, at: int) -> None:
         """Begin a batch at log offset ``at``."""
@@ -323,28 +323,40 @@ class Appender:
             keys.append(key)
         return rows, keys
 
-    def append_control(self, change: Control, wall_ms: int) -> SectionResult:
-        """Append a control record, as a batch of its own."""
-        refusal = change.refusal(self._layers)
-        if refusal is not None:
-            return refused(*refusal)
-        if change.topic is not None:
-            # A topic that is appended but not yet confirmed exists, too: creating it again answers
-            # the same offset, for which the caller waits.
-            existing = self._layers.existing(change.topic.name)
-            if existing is not None:
-                return SectionResult(Outcome.DUPLICATE, end=existing[1])
-        data = record.encode(
-            SYSTEM_TOPIC_META, 0, encode_control(change), born_timestamp=wall_ms,
-            born_host=self._settings.store_host, store_host=self._settings.store_host,
-        )  # fmt: skip
-        section = Section(SYSTEM_TOPIC_META, 0, 1, data)
-        result = self.append([section], wall_ms, system=True)[0]
-        if result.outcome is Outcome.STORED:
-            # R48: a restriction binds from its append; a permission waits for confirm.
-            self._layers.append(result.end, change)
-            change.forget(self._producers, result.log_offset, confirmed=False)
-        return result
+    def append_whole(
+        self, sections: Sequence[Section], own: Section | None, wall_ms: int
+    ) -> list[SectionResult]:
+        """Append all of the sections in one batch, with a record of the store's own, or nothing.
+
+        They fit into one batch. Returns one result each, ``own`` last: all stored, or all
+        duplicates (then without ``own``, which was stored with them). Anything else, up to the one
+        that is to blame, means that nothing was stored.
+        """
+        log = self._log
+        log.timestamp = max(log.timestamp, wall_ms)
+        every = [*sections, own] if own is not None else [*sections]
+        turn = _Turn([None] * len(every))
+        turn.begin(log.tail)
+        results: list[SectionResult] = []
+        try:
+            self._make_room(turn, sum(len(section.data) for section in every))
+            turn.whole = True
+            for number, section in enumerate(every):
+                if section is own and results and not turn.count:
+                    break
+                result = self._one(turn, number, section, section is own)
+                assert result is not None
+                results.append(result)
+                if result.outcome is Outcome.REFUSED:
+                    break
+            if turn.count == sum(section.count for section in every):
+                self._finish(turn)
+            elif turn.count:
+                self._abandon(turn)
+                return results
+        except DiskFull:
+            self._abandon(turn)
+        return [refused("disk-full", DISK_FULL)] if turn.failures else results
 
     def _one(
         self, turn: _Turn, number: int, section: Section, system: bool
@@ -493,6 +505,8 @@ class Appender:
 
     def _make_room(self, turn: _Turn, length: int) -> None:
         """Close the batch if the section would make it too large; begin a file if it is full."""
+        if turn.whole:
+            return
         log = self._log
         if turn.count and turn.cursor + length - turn.start > self._joined_max:
             self._close(turn)

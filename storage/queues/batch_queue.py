@@ -167,6 +167,11 @@ class BatchQueue(ConsumeQueue):
         number = self._search(self._first, self._units, lambda unit: unit.store_timestamp >= ms)
         return self.unit(number).base if number < self._units else self.end
 
+    def at_log(self, offset: int) -> int:
+        """As `ConsumeQueue.at_log`."""
+        number = self._search(self._first, self._units, lambda unit: unit.log_offset >= offset)
+        return self.unit(number).base if number < self._units else self.end
+
     def trim(self, log_start: int, check: Check) -> None:
         """As `ConsumeQueue.trim`."""
         super().trim(log_start, check)

@@ -348,6 +348,20 @@ class ConsumeQueue:
             raise self._damaged(number, "it is empty")
         return int(log_offset), int(size), int(code)
 
+    def at_log(self, offset: int) -> int:
+        """Return the queue offset of the first message at or after a log offset; `end` for none.
+
+        Raises as `entry`.
+        """
+        low, high = self.start, self.end
+        while low < high:
+            middle = (low + high) // 2
+            if self.entry(middle)[0] < offset:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
     def _damaged(self, number: int, what: str) -> CorruptionError:
         at = number * self.SIZE
         text = f"entry {number} of queue {self.queue} of {self.topic}: {what}"

@@ -8,19 +8,26 @@ Not here: the pending layer of a master (`storage.append.appender`).
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 
 from storage.damage import Damage, damage_of
 from storage.disk.disk import Disk
-from storage.errors import DiskFull
+from storage.errors import DiskError, DiskFull
 from storage.key_index.index import IndexMark, KeyIndex
 from storage.log.commit_log import CommitLog
 from storage.log.epoch_history import EpochHistory, decode_epoch, wrong_chain
 from storage.log.segment import log_path
 from storage.log.segments import Segments
 from storage.log.stretches import STRETCH_MAX
+from storage.messaging.ahead import Ahead
+from storage.messaging.fold import Messaging
+from storage.messaging.holds import Holds
+from storage.messaging.share import Share
+from storage.queues.batch_queue import BatchQueue
 from storage.queues.queues import ConsumeQueues
 from storage.recovery.snapshot import DIRECTORY, Snapshot, Snapshots
 from storage.settings import StoreSettings
@@ -65,10 +72,13 @@ class Derived:
         layers: Topics, and control records that are not confirmed yet.
         queues: Consume queues up to the dispatcher.
         producers: Both layers; the confirmed one follows the dispatcher.
+        messaging: What groups have consumed; follows the dispatcher.
+        ahead: The same with what the acting master has appended since.
         dispatcher: Its position is the dispatched offset.
         keys: The key index; None while it is turned off.
         index_mark: How far the key index was built that the newest snapshot names.
         snapshots: The directory of snapshots.
+        holds: Knows which part of the log groups need.
         snapshot_at: S of the newest snapshot.
         rebuilt: Queue files were rebuilt from the start of the log.
         damage: Damage that was found; None normally.
@@ -77,10 +87,13 @@ class Derived:
     layers: Layers
     queues: ConsumeQueues
     producers: Producers
+    messaging: Messaging
+    ahead: Ahead
     dispatcher: Dispatcher
     keys: KeyIndex | None
     index_mark: IndexMark | None
     snapshots: Snapshots
+    holds: Holds
     snapshot_at: int
     rebuilt: bool
     damage: Damage | None
@@ -109,7 +122,21 @@ class Derived:
             log.start,
             tuple(sorted(self.layers.confirmed.batched)),
             min((one.low for one in self.queues if one.start < one.end), default=log.start),
+            tuple(self.layers.confirmed.groups.values()),
+            self.messaging.values(),
         )
+
+    def held(self, most: int) -> int:
+        """Return the least log offset below ``most`` of a message that is leased or waiting.
+
+        Both folds count: what is leased must not lose its record, and what an unconfirmed row
+        settles may still come back. ``most`` without such a message.
+        """
+        return min((at for _, at in self.holding(most)), default=most)
+
+    def holding(self, below: int) -> list[tuple[Share, int]]:
+        """Return the shares that hold a message below a log offset, and where it lies."""
+        return list(self.holds.below([*self.messaging.shares(), *self.ahead.shares()], below))
 
     @property
     def full_index_timestamp(self) -> int:
@@ -120,6 +147,22 @@ class Derived:
         """Remove the entries of records that a cut to ``end`` loses from the key index."""
         if self.keys is not None:
             self.keys.cut(end, segments, lambda offset: stamp_at(segments, offset))
+
+
+def _kept_at(queues: ConsumeQueues, topic: str, queue: int, number: int) -> int:
+    """Return where the first message lies that a queue keeps from ``number`` on.
+
+    What cannot be read counts as the oldest of all: then nothing goes.
+    """
+    found = queues.get(topic, queue)
+    if found is None or max(number, found.start) >= found.end:
+        return sys.maxsize
+    try:
+        if isinstance(found, BatchQueue):
+            return found.units(max(number, found.start), 1)[0].log_offset
+        return found.entry(max(number, found.start))[0]
+    except (CorruptionError, DiskError):
+        return 0
 
 
 def stamp_at(segments: Segments, offset: int) -> int:
@@ -173,11 +216,9 @@ def derive(
     # R50: a snapshot is never above confirm, so it proves that much, even if the checkpoint lags.
     confirm = max(confirm, base.offset)
     rebuild_keys = rebuild
-    layers = Layers(State(base.topics, base.batched))
+    layers = Layers(State(base.topics, base.batched, base.groups))
     queues = ConsumeQueues(disk, settings.queue_file_size, layers.confirmed.batched)
-    for topic, queue, start, end in base.queues:
-        made = queues.load(topic, queue, start, end, low=base.lowest)
-        rebuild |= not made.whole(end, base.lowest)
+    rebuild |= not _load(queues, base)
     producers = Producers()
     for key, line in base.producers:
         producers.load(key, line)
@@ -194,16 +235,26 @@ def derive(
         _tidy(queues, doubt, log, base)
     if keys is None and settings.key_index:
         keys = _take_up_keys(disk, settings, log, None if rebuild_keys else base.index, doubt)
-    dispatcher = Dispatcher(log.segments, queues, producers, position)
+    messaging = Messaging.restore(base.messaging)
+    dispatcher = Dispatcher(log.segments, queues, producers, messaging, position)
     log.timestamp = max(log.timestamp, base.timestamp)
     history = EpochHistory(base.epochs)
     damage = lost or _history_and_controls(log, history, layers, max(base.offset, log.start))
     layers.confirm(confirm)
     damage = damage or _dispatch(dispatcher, min(confirm, log.end))
     return Derived(
-        layers, queues, producers, dispatcher, keys, base.index, snapshots, base.offset, rebuild,
-        damage,
+        layers, queues, producers, messaging, Ahead(messaging), dispatcher, keys, base.index,
+        snapshots, Holds(partial(_kept_at, queues)), base.offset, rebuild, damage,
     )  # fmt: skip
+
+
+def _load(queues: ConsumeQueues, base: Snapshot) -> bool:
+    """Take queues as a snapshot names them; return whether their files are whole."""
+    whole = True
+    for topic, queue, start, end in base.queues:
+        made = queues.load(topic, queue, start, end, low=base.lowest)
+        whole &= made.whole(end, base.lowest)
+    return whole
 
 
 def _take_up_keys(

@@ -45,10 +45,10 @@ SEED = "twinlog/seed"
 def seed_job(opened: Opened) -> Job:
     """Return a job that makes the seed at this store's log start, encoded; None: ask again.
 
-    Topics and producers are the present ones although the seed is older, which is correct: both
-    ignore records that they have already applied. Queue starts must be exact: a reader of the new
-    replica must never see a queue begin after a record that the log still has, so each queue's
-    first kept entry is looked up.
+    Topics, groups and producers are the present ones although the seed is older, which is correct:
+    all of them ignore records that they have already applied. Queue starts must be exact: a reader
+    of the new replica must never see a queue begin after a record that the log still has, so each
+    queue's first kept entry is looked up.
 
     The lookups read queue files, so they run in a worker thread. A cut or a file that is deleted
     meanwhile makes the seed stale; the job's result is None then.
@@ -59,6 +59,7 @@ def seed_job(opened: Opened) -> Job:
     layers = derived.layers.confirmed
     topics, batched = tuple(layers.topics.values()), tuple(sorted(layers.batched))
     producers = tuple(derived.producers.confirmed())
+    groups, messaging = tuple(layers.groups.values()), derived.messaging.values()
     epochs = tuple(epoch for epoch in log.history.epochs if epoch.start < start)
 
     def work() -> bytes | None:
@@ -75,7 +76,7 @@ def seed_job(opened: Opened) -> Job:
             return None
         seed = Snapshot(
             start, epochs, topics, tuple(rows), producers, start=start, batched=batched,
-            lowest=start,
+            lowest=start, groups=groups, messaging=messaging,
         )  # fmt: skip
         return encode_snapshot(seed)
 

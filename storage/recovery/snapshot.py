@@ -2,9 +2,9 @@
 
 Path ``twinlog/state/{20 digits}``: the name is the log offset the snapshot covers, S. Content: a
 sealed map (`storage.disk.packing`) of topics, epochs, queues with start and next queue offset,
-producers, and how far the key index is built. It is written under another name, fsynced and
-renamed; the two newest are kept, or the newest twice (``.twin``) if retention must not wait for the
-next one.
+producers, groups and what they have consumed, and how far the key index is built. It is written
+under another name, fsynced and renamed; the two newest are kept, or the newest twice (``.twin``) if
+retention must not wait for the next one.
 
 Rules (R50): S <= min(confirm, flushed), and before the snapshot is written the queue files are
 durable up to S, those of the key index up to the position in the snapshot. So a start need not read
@@ -18,13 +18,15 @@ Not here: when one is taken (`storage.store`), the export for RocketMQ
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import cast
+from dataclasses import dataclass, replace
+from typing import Any, cast
 
 from storage.disk.disk import Disk
 from storage.disk.packing import number, seal, unseal
 from storage.key_index.file import FileMark
 from storage.key_index.index import IndexMark
+from storage.messaging.fold import EMPTY, Values
+from storage.messaging.groups import Group, group_fields, group_from
 from storage.state.producers import Done, Key, Line
 from storage.state.topics import Topic
 from twinlog.errors import CorruptionError
@@ -57,6 +59,8 @@ class Snapshot:
         start: First log offset that was kept.
         lowest: No entry of ``queues`` points below this log offset; lower than ``start`` while
             queues have not been trimmed to it yet.
+        groups: All groups.
+        messaging: What they have consumed.
     """
 
     offset: int
@@ -69,6 +73,8 @@ class Snapshot:
     start: int = 0
     batched: tuple[str, ...] = ()
     lowest: int = 0
+    groups: tuple[Group, ...] = ()
+    messaging: Values = EMPTY
 
 
 def encode_snapshot(value: Snapshot) -> bytes:
@@ -90,6 +96,13 @@ def encode_snapshot(value: Snapshot) -> bytes:
     }
     if value.batched:
         fields["batched"] = list(value.batched)
+    if value.groups:
+        fields["groups"] = [group_fields(one) | {"end": one.created_at} for one in value.groups]
+    if value.messaging.position:
+        one = value.messaging
+        fields["messaging"] = [
+            one.position, one.next_share, one.shares, one.members,
+        ]  # fmt: skip
     return seal(fields)
 
 
@@ -132,9 +145,26 @@ def decode_snapshot(data: bytes) -> Snapshot:
             start,
             batched,
             number(fields, "lowest") if "lowest" in fields else start,
+            tuple(_group(row) for row in cast("Sequence[object]", fields.get("groups", ()))),
+            _messaging(fields.get("messaging")),
         )
     except (TypeError, KeyError, ValueError) as error:
         raise CorruptionError(f"a snapshot of another structure: {error}") from None
+
+
+def _group(row: object) -> Group:
+    fields = cast("Mapping[str, object]", row)
+    found = group_from(fields)
+    if found is None:
+        raise ValueError("a group")
+    return replace(found, created_at=number(fields, "end"))
+
+
+def _messaging(row: object) -> Values:
+    if row is None:
+        return EMPTY
+    position, share, shares, members = cast("Sequence[Any]", row)
+    return Values(position, share, tuple(map(tuple, shares)), tuple(map(tuple, members)))
 
 
 def _index_mark(row: object) -> IndexMark | None:

@@ -16,11 +16,12 @@ Not here: waiting for confirm (`storage.state.layers`), producers (`storage.stat
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import ClassVar, Protocol, Self
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar, Protocol, Self, cast
 
 from storage.disk.packing import pack, unpack
+from storage.messaging.groups import GROUPS_MAX, Group, group_fields, group_from
 from storage.queues.names import topic_refusal
 from storage.state.producers import Producers
 from storage.state.topics import QUEUES_MAX, State, Topic
@@ -32,6 +33,15 @@ class Known(Protocol):
 
     def existing(self, name: str) -> tuple[Topic, int] | None:
         """Return the topic and the log offset whose confirm makes it binding (0: it is binding)."""
+        ...
+
+    def group(self, name: str) -> tuple[Group, int] | None:
+        """Return the group and the log offset whose confirm makes it so (0: it is)."""
+        ...
+
+    @property
+    def groups(self) -> int:
+        """How many groups there are."""
         ...
 
 
@@ -59,17 +69,29 @@ class Control(ABC):
         """Return (code, text) when the master must not append it; None when it may."""
 
     @abstractmethod
-    def apply(self, state: State) -> bool:
-        """Change the confirmed state, or a copy; return whether anything changed. Never raises."""
+    def apply(self, state: State, end: int) -> bool:
+        """Change the confirmed state, or a copy; return whether anything changed. Never raises.
+
+        ``end`` is the log offset after the record's batch.
+        """
 
     @abstractmethod
     def forget(self, producers: Producers, at: int, *, confirmed: bool) -> None:
         """Change a layer of producers; the record is at log offset ``at``."""
 
+    def repeated(self, known: Known) -> int | None:
+        """Return the end of the record that has done all of it already; None when none has."""
+        return None
+
     @property
     def topic(self) -> Topic | None:
         """The topic that it creates, if any."""
         return None
+
+    @property
+    def dropped(self) -> Collection[str]:
+        """The groups that are deleted with it, with all that they have consumed."""
+        return ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +132,13 @@ class CreateTopic(Control):
         """See `Control`."""
         return Topic(self.name, self.queues, self.created_ms, self.batch)
 
+    def repeated(self, known: Known) -> int | None:
+        """See `Control`."""
+        # A topic that is appended but not yet confirmed exists, too: creating it again answers the
+        # same offset, for which the caller waits.
+        existing = known.existing(self.name)
+        return existing[1] if existing is not None else None
+
     def refusal(self, known: Known) -> tuple[str, str] | None:
         """See `Control`. The same topic again is no error: the store answers "duplicate"."""
         reason = topic_refusal(self.name)
@@ -128,7 +157,7 @@ class CreateTopic(Control):
             return "topic-exists", f"topic {self.name} exists with {kind} queues"
         return None
 
-    def apply(self, state: State) -> bool:
+    def apply(self, state: State, end: int) -> bool:
         """See `Control`. An illegal topic that an older version accepted changes nothing."""
         # Every node must decide alike, so the rules are checked on apply, too, not only by the
         # master that appends.
@@ -164,7 +193,7 @@ class ForgetProducers(Control):
         """See `Control`: never."""
         return None
 
-    def apply(self, state: State) -> bool:
+    def apply(self, state: State, end: int) -> bool:
         """See `Control`: producers are not part of that state."""
         return False
 
@@ -173,6 +202,184 @@ class ForgetProducers(Control):
         # On the master this runs at the append, elsewhere when confirm passes; the bound makes both
         # forget the same lines.
         producers.forget(min(self.below, at), confirmed=confirmed)
+
+
+@dataclass(frozen=True, slots=True)
+class CreateGroups(Control):
+    """Groups come into being; those that exist stay as they are.
+
+    Attributes:
+        groups: Their definitions.
+    """
+
+    KIND: ClassVar[str] = "create-groups"
+    groups: tuple[Group, ...]
+
+    @classmethod
+    def read(cls, fields: Mapping[str, object]) -> Self | None:
+        """See `Control`."""
+        groups = _definitions(fields)
+        return cls(groups) if groups is not None else None
+
+    def fields(self) -> Mapping[str, object]:
+        """See `Control`."""
+        return {"groups": [group_fields(group) for group in self.groups]}
+
+    def repeated(self, known: Known) -> int | None:
+        """See `Control`."""
+        found = [known.group(group.name) for group in self.groups]
+        same = [
+            one[1]
+            for one, group in zip(found, self.groups, strict=True)
+            if one is not None and one[0].same(group)
+        ]
+        return max(same) if same and len(same) == len(found) else None
+
+    def refusal(self, known: Known) -> tuple[str, str] | None:
+        """See `Control`. The same groups once more are no error: the answer is "duplicate"."""
+        wrong = _group_refusal(self.groups)
+        if wrong is not None:
+            return wrong
+        new = 0
+        for group in self.groups:
+            existing = known.group(group.name)
+            new += existing is None
+            if existing is not None and existing[0].mode != group.mode:
+                text = f"group {group.name} exists with mode {existing[0].mode} and keeps it"
+                return "group-mode", text
+            if existing is not None and not existing[0].same(group):
+                return "group-exists", f"group {group.name} exists and is defined otherwise"
+        if known.groups + new > GROUPS_MAX:
+            return "groups", f"there are at most {GROUPS_MAX} groups; delete some first"
+        return None
+
+    def apply(self, state: State, end: int) -> bool:
+        """See `Control`."""
+        new = [one for one in self.groups if one.name not in state.groups and one.refusal() is None]
+        for group in new:
+            state.groups.setdefault(group.name, replace(group, created_at=end))
+        return bool(new)
+
+    def forget(self, producers: Producers, at: int, *, confirmed: bool) -> None:
+        """See `Control`: forgets no producer."""
+
+
+@dataclass(frozen=True, slots=True)
+class AlterGroups(Control):
+    """Groups are defined otherwise; mode and place of birth stay.
+
+    Attributes:
+        groups: Their whole definitions.
+    """
+
+    KIND: ClassVar[str] = "alter-groups"
+    groups: tuple[Group, ...]
+
+    @classmethod
+    def read(cls, fields: Mapping[str, object]) -> Self | None:
+        """See `Control`."""
+        groups = _definitions(fields)
+        return cls(groups) if groups is not None else None
+
+    def fields(self) -> Mapping[str, object]:
+        """See `Control`."""
+        return {"groups": [group_fields(group) for group in self.groups]}
+
+    def refusal(self, known: Known) -> tuple[str, str] | None:
+        """See `Control`."""
+        wrong = _group_refusal(self.groups)
+        if wrong is not None:
+            return wrong
+        for group in self.groups:
+            existing = known.group(group.name)
+            if existing is None:
+                return "unknown-group", f"group {group.name} does not exist"
+            if existing[0].mode != group.mode:
+                text = f"group {group.name} has mode {existing[0].mode} and keeps it"
+                return "group-mode", text
+        return None
+
+    def apply(self, state: State, end: int) -> bool:
+        """See `Control`."""
+        changed = False
+        for group in self.groups:
+            old = state.groups.get(group.name)
+            if old is not None and old.mode == group.mode and group.refusal() is None:
+                kept = replace(group, created_at=old.created_at, created_ms=old.created_ms)
+                changed |= kept != old
+                state.groups[group.name] = kept
+        return changed
+
+    def forget(self, producers: Producers, at: int, *, confirmed: bool) -> None:
+        """See `Control`: forgets no producer."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteGroups(Control):
+    """Groups are deleted, with their shares, positions and members.
+
+    Attributes:
+        names: Which.
+    """
+
+    KIND: ClassVar[str] = "delete-groups"
+    names: tuple[str, ...]
+
+    @classmethod
+    def read(cls, fields: Mapping[str, object]) -> Self | None:
+        """See `Control`."""
+        names = fields.get("names")
+        if not isinstance(names, list):
+            return None
+        found = cast("list[object]", names)
+        return cls(tuple(str(name) for name in found)) if _texts(found) else None
+
+    def fields(self) -> Mapping[str, object]:
+        """See `Control`."""
+        return {"names": list(self.names)}
+
+    @property
+    def dropped(self) -> Collection[str]:
+        """See `Control`."""
+        return self.names
+
+    def refusal(self, known: Known) -> tuple[str, str] | None:
+        """See `Control`."""
+        for name in self.names:
+            if known.group(name) is None:
+                return "unknown-group", f"group {name} does not exist"
+        return None if self.names else ("group", "no group is named")
+
+    def apply(self, state: State, end: int) -> bool:
+        """See `Control`."""
+        found = [state.groups.pop(name, None) for name in self.names]
+        return any(group is not None for group in found)
+
+    def forget(self, producers: Producers, at: int, *, confirmed: bool) -> None:
+        """See `Control`: forgets no producer."""
+
+
+def _definitions(fields: Mapping[str, object]) -> tuple[Group, ...] | None:
+    rows = fields.get("groups")
+    if not isinstance(rows, list):
+        return None
+    found = [
+        group_from(cast("Mapping[str, object]", row)) if isinstance(row, dict) else None
+        for row in cast("list[object]", rows)
+    ]
+    groups = tuple(group for group in found if group is not None)
+    return groups if len(groups) == len(found) else None
+
+
+def _texts(values: Sequence[object]) -> bool:
+    return all(isinstance(value, str) for value in values)
+
+
+def _group_refusal(groups: Sequence[Group]) -> tuple[str, str] | None:
+    names = [group.name for group in groups]
+    if not names or len(set(names)) < len(names):
+        return "group", "one record defines at least one group, and each only once"
+    return next((wrong for group in groups if (wrong := group.refusal()) is not None), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +402,7 @@ class UnknownControl(Control):
         """See `Control`."""
         return "control", "this version does not know this kind of change"
 
-    def apply(self, state: State) -> bool:
+    def apply(self, state: State, end: int) -> bool:
         """See `Control`."""
         return False
 
@@ -203,7 +410,10 @@ class UnknownControl(Control):
         """See `Control`: forgets no producer."""
 
 
-KINDS: Mapping[str, type[Control]] = {kind.KIND: kind for kind in (CreateTopic, ForgetProducers)}
+KINDS: Mapping[str, type[Control]] = {
+    kind.KIND: kind
+    for kind in (CreateTopic, ForgetProducers, CreateGroups, AlterGroups, DeleteGroups)
+}
 """Every kind that this version knows, by the name in the record."""
 
 

@@ -2,7 +2,7 @@
 
 It reads the log in stretches of whole batches with one kernel call each and writes each queue's new
 entries with one call, so nothing runs in Python per record. The same stretch yields the sections of
-idempotent producers for the confirmed layer.
+idempotent producers for the confirmed layer, and the rows that say what groups have consumed.
 
 ``position`` is the dispatched offset: below it, every record has its entry. After an error a
 stretch is repeated from its beginning; queues skip entries that they have.
@@ -17,6 +17,7 @@ from collections.abc import Collection, Iterator
 
 from storage.log.segments import Segments
 from storage.log.stretches import STRETCH_MAX, stretch
+from storage.messaging.fold import Messaging
 from storage.queues.light_queues import light_runs
 from storage.queues.queues import ConsumeQueues
 from storage.state.controls import Control, decode_control
@@ -25,10 +26,12 @@ from storage.state.producers import Producers
 from storage.state.sequences import Marks, marks_of
 from twinlog.format import record
 from twinlog.format.consume_queue import QUEUE_ENTRY
-from twinlog.format.system_topics import SYSTEM_TOPIC_META
+from twinlog.format.group_rows import decode_rows
+from twinlog.format.system_topics import SYSTEM_TOPIC_GROUP, SYSTEM_TOPIC_META
 from twinlog.kernels import gather_queues, gather_units
 
 _META = SYSTEM_TOPIC_META.encode()
+_GROUP = SYSTEM_TOPIC_GROUP.encode()
 
 
 def scan(
@@ -96,24 +99,33 @@ def entered(segments: Segments, queues: ConsumeQueues, start: int) -> int:
 
 
 class Dispatcher:
-    """Builds queues and the confirmed layer of producers.
+    """Builds queues, the confirmed layer of producers and the confirmed fold of groups.
 
     Args:
         segments: The log.
         queues: The queues to write.
         producers: Its confirmed layer is updated.
+        messaging: The fold of groups; updated last, after the queues of a stretch are written.
         position: Where to begin; a batch border.
     """
 
     def __init__(
-        self, segments: Segments, queues: ConsumeQueues, producers: Producers, position: int
+        self,
+        segments: Segments,
+        queues: ConsumeQueues,
+        producers: Producers,
+        messaging: Messaging,
+        position: int,
     ) -> None:
         self._segments = segments
         self._queues = queues
         self._producers = producers
+        self._messaging = messaging
         self.position = position
         self.control_bytes = 0
         """Bytes of control records entered since it was reset; they make a snapshot due."""
+        self.group_bytes = 0
+        """The same for records of rows, which say what groups have consumed."""
 
     def step(self, confirm: int, max_bytes: int) -> bool:
         """Dispatch about ``max_bytes``, at least one batch; returns whether more is left.
@@ -142,10 +154,36 @@ class Dispatcher:
             self._queues.write(name.decode(), queue, first, entries)
             if name == _META:
                 self.control_bytes += sum(size for _, size, _ in QUEUE_ENTRY.iter_unpack(entries))
+            elif name == _GROUP:
+                self.group_bytes += sum(size for _, size, _ in QUEUE_ENTRY.iter_unpack(entries))
         sequences, lights = marks_of(view)
         for light, first, entries in light_runs(view, base, lights):
             self._queues.write_light(light, first, entries)
         enter_sections(self._producers, view, base, gathered, marks=sequences, confirmed=True)
+        apply_rows(self._messaging, view, base, gathered)
+
+
+def apply_rows(messaging: Messaging, view: memoryview, base: int, gathered: Gathered) -> None:
+    """Give the fold what whole batches say of groups: rows, and control records that delete some.
+
+    In log order. Arguments as of `enter_sections`.
+    """
+    places = [
+        (offset, size)
+        for name, _, _, entries in gathered.entries
+        if name == _GROUP
+        for offset, size, _ in QUEUE_ENTRY.iter_unpack(entries)
+    ]
+    dropped = [(at, size, one.dropped) for at, size, one in _controls(view, base, gathered)]
+    dropped = [one for one in dropped if one[2]]
+    for at, size in places:
+        while dropped and dropped[0][0] < at:
+            start, length, names = dropped.pop(0)
+            messaging.drop_all(names, start, start + length)
+        found = record.decode(view[at - base : at - base + size], check_crc=False)
+        messaging.apply_all(decode_rows(found.body), found.store_timestamp, at, at + size)
+    for start, length, names in dropped:
+        messaging.drop_all(names, start, start + length)
 
 
 def enter_sections(
@@ -169,7 +207,7 @@ def enter_sections(
         marks: Records with the property TL_SEQ.
         confirmed: Which layer.
     """
-    changes = list(_controls(view, base, gathered))
+    changes = [(at, change) for at, _, change in _controls(view, base, gathered)]
     for producer, topic, queue, epoch, done in idempotent_sections(view, base, gathered, marks):
         while changes and changes[0][0] < done.log_offset:
             at, change = changes.pop(0)
@@ -179,11 +217,13 @@ def enter_sections(
         change.forget(producers, at, confirmed=confirmed)
 
 
-def _controls(view: memoryview, base: int, gathered: Gathered) -> Iterator[tuple[int, Control]]:
-    """Yield (log offset, control) of the control records."""
+def _controls(
+    view: memoryview, base: int, gathered: Gathered
+) -> Iterator[tuple[int, int, Control]]:
+    """Yield (log offset, bytes, control) of the control records."""
     for name, _, _, entries in gathered.entries:
         if name != _META:
             continue
         for offset, size, _ in QUEUE_ENTRY.iter_unpack(entries):
             found = record.decode(bytes(view[offset - base : offset - base + size]))
-            yield offset, decode_control(found.body)
+            yield offset, size, decode_control(found.body)

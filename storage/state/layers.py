@@ -1,4 +1,4 @@
-"""Topics in two layers: confirmed, and pending until confirm passes. Pure.
+"""Topics and groups in two layers: confirmed, and pending until confirm passes. Pure.
 
 *Confirmed* is a `storage.state.topics.State`; *pending* are control records between confirm and the
 end of the log, in log order. A cut drops pending records beyond it. A permission (a created topic)
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 
+from storage.messaging.groups import Group
 from storage.state.controls import Control
 from storage.state.topics import State, Topic
 from twinlog.errors import NotYetConfirmed, TwinlogError, UnknownTopic
@@ -42,18 +43,20 @@ class Layers:
 
     def whole(self) -> State:
         """Return the state as of the end of the log: RocketMQ reads the whole log."""
-        if not self.topics_waiting():
+        if not self._pending:
             return self.confirmed
-        found = State(self.confirmed.topics.values(), self.confirmed.batched)
-        for _, change in self._pending:
-            change.apply(found)
+        known = self.confirmed
+        found = State(known.topics.values(), known.batched, known.groups.values())
+        for end, change in self._pending:
+            change.apply(found, end)
         return found
 
     def confirm(self, confirm: int) -> bool:
         """Apply the control records below ``confirm``; returns whether anything changed."""
         changed = False
         while self._pending and self._pending[0][0] <= confirm:
-            changed |= self._pending.popleft()[1].apply(self.confirmed)
+            end, change = self._pending.popleft()
+            changed |= change.apply(self.confirmed, end)
         return changed
 
     def cut(self, end: int) -> None:
@@ -81,3 +84,22 @@ class Layers:
         if topic is not None:
             return topic, 0
         return next((found for found in self._waiting() if found[0].name == name), None)
+
+    def group(self, name: str) -> tuple[Group, int] | None:
+        """Return a group as the whole log defines it, and the log offset that makes it so.
+
+        That is 0 when it is confirmed already. A deletion binds from its append: then None.
+        """
+        found, since = self.confirmed.groups.get(name), 0
+        if self._pending:
+            one = State(groups=() if found is None else (found,))
+            for end, change in self._pending:
+                change.apply(one, end)
+                if one.groups.get(name) != found:
+                    found, since = one.groups.get(name), end
+        return (found, since) if found is not None else None
+
+    @property
+    def groups(self) -> int:
+        """How many groups there are, with those that wait for their confirm."""
+        return len(self.whole().groups)

@@ -73,6 +73,25 @@ class SectionResult:
     record: int = -1
 
 
+@dataclass(slots=True)
+class Together:
+    """What became of sections and rows that go into the log in one batch, or not at all.
+
+    Attributes:
+        outcome: Stored or duplicate (all of it), or refused (nothing of it is in the log).
+        sections: One result for each section; of a refusal up to the one that is to blame.
+        end: Log offset that must be confirmed before any of it is.
+        code: Stable name of a refusal, else empty.
+        text: The refusal in words, else empty.
+    """
+
+    outcome: Outcome
+    sections: list[SectionResult]
+    end: int = 0
+    code: str = ""
+    text: str = ""
+
+
 def refused(code: str, text: str, record: int = -1) -> SectionResult:
     """Return a refusal."""
     return SectionResult(Outcome.REFUSED, code=code, text=text, record=record)

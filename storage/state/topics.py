@@ -1,4 +1,4 @@
-"""The topics that exist: the confirmed state that control records change. Pure.
+"""The topics and groups that exist: the confirmed state that control records change. Pure.
 
 Not here: the control records (`storage.state.controls`), pending ones (`storage.state.layers`).
 """
@@ -8,8 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from storage.messaging.groups import Group
 from storage.queues.names import light_refusal
-from twinlog.format.system_topics import SYSTEM_TOPIC_EPOCH, SYSTEM_TOPIC_META
+from twinlog.format.system_topics import (
+    SYSTEM_TOPIC_EPOCH,
+    SYSTEM_TOPIC_GROUP,
+    SYSTEM_TOPIC_META,
+)
 
 QUEUES_MAX = 65_536
 
@@ -25,10 +30,11 @@ class Topic:
 
 
 class State:
-    """The confirmed layer: all topics.
+    """The confirmed layer: all topics, and the definitions of all groups.
 
     Attributes:
         topics: By name.
+        groups: By name.
         batched: Names of the topics with batch queues; in an adopted store also of topics that are
             not created yet.
 
@@ -39,7 +45,13 @@ class State:
     4
     """
 
-    def __init__(self, topics: Iterable[Topic] = (), batched: Iterable[str] = ()) -> None:
+    def __init__(
+        self,
+        topics: Iterable[Topic] = (),
+        batched: Iterable[str] = (),
+        groups: Iterable[Group] = (),
+    ) -> None:
+        self.groups: dict[str, Group] = {group.name: group for group in groups}
         self.topics: dict[str, Topic] = {topic.name: topic for topic in topics}
         self.batched = set(batched) | {name for name, one in self.topics.items() if one.batch}
 
@@ -59,4 +71,4 @@ class State:
             return found.queues
         if light_refusal(topic) is None:
             return 1
-        return 1 if topic in (SYSTEM_TOPIC_EPOCH, SYSTEM_TOPIC_META) else None
+        return 1 if topic in (SYSTEM_TOPIC_EPOCH, SYSTEM_TOPIC_META, SYSTEM_TOPIC_GROUP) else None

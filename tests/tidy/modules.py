@@ -19,6 +19,7 @@ PURE = {
     "storage": "damage errors flush_policy jobs settings token",
     "storage/disk": "packing",
     "storage/log": "epoch_history memory_pool page_advice",
+    "storage/messaging": "*",
     "storage/queues": "light_queues names",
     "storage/read": "filters selection",
     "storage/recovery": "log_end summary",
@@ -76,7 +77,7 @@ SHELL = {
         "blocking_client client etcd_gateway etcd_store peer process seat service standby store"
     ),
     "replication/net": "*",
-    "storage": "background cuts reads store",
+    "storage": "background clean_stop cuts progress reads store",
     "storage/disk": "descriptors disk mapping",
     "storage/log": "block_cache",
     "storage/tools": "*",

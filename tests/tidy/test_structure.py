@@ -23,6 +23,7 @@ FRAGMENTS = {
     "replication.coordinator.history": "trims the history; pure, beside a service that is not",
     "storage.log.memory_pool": "the pool, pure, beside the log that is not",
     "storage.marks.clean_start": "a decision, pure, beside the files it is made from",
+    "storage.messaging.holds": "pure, beside the lookup in queues that is not",
     "storage.recovery.close": "the end of a store, beside its beginning",
     "twinlog.consumer.aio": "the awaiting shell of a reader; anyio is an extra",
     "twinlog.spark.engine.spark_errors": "errors of Spark by their names, without importing it",

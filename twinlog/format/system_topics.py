@@ -13,6 +13,8 @@ SYSTEM_TOPIC_EPOCH = "rmq_sys_TWINLOG_EPOCH"
 """Queue 0 holds the record that opens each epoch and each log file."""
 SYSTEM_TOPIC_META = "rmq_sys_TWINLOG_META"
 """Queue 0 holds control records: topics, groups, producers."""
+SYSTEM_TOPIC_GROUP = "rmq_sys_TWINLOG_GROUP"
+"""Queue 0 holds what groups have consumed (`twinlog.format.group_rows`)."""
 
 DELAY_TOPIC = "SCHEDULE_TOPIC_XXXX"
 """RocketMQ's topic of delayed records; their tags codes are delivery times."""

@@ -28,7 +28,7 @@ def test_illegal_topic_names(name: str) -> None:
     """RocketMQ's alphabet and lengths; the store's own and RocketMQ's own are taken."""
     assert topic_refusal(name) is not None
     assert CreateTopic(name, 1, 1).refusal(Layers()) is not None
-    assert not CreateTopic(name, 1, 1).apply(State()), "of a version that knew less"
+    assert not CreateTopic(name, 1, 1).apply(State(), 0), "of a version that knew less"
 
 
 @pytest.mark.parametrize(

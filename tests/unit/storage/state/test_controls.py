@@ -33,7 +33,7 @@ def test_a_control_record_of_another_kind_changes_nothing(body: bytes) -> None:
     state = State()
     change = decode_control(body)
     assert isinstance(change, UnknownControl)
-    assert not change.apply(state)
+    assert not change.apply(state, 0)
     assert decode_control(encode_control(change)) == change
 
 
@@ -47,7 +47,7 @@ def test_state_is_a_function_of_its_records() -> None:
         (CreateTopic("b", 0, 1), False),
         (CreateTopic("c/d", 1, 1), False),
     ]:
-        assert change.apply(state) is changed
+        assert change.apply(state, 0) is changed
     assert state.queues("a") == 2
     assert state.queues("rmq_sys_TWINLOG_META") == 1
     assert state.queues("b") is None

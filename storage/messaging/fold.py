@@ -1,0 +1,301 @@
+"""What all groups have consumed: the fold of the rows in ``rmq_sys_TWINLOG_GROUP``. Pure.
+
+`Messaging.apply` is total and deterministic: the same rows in the same order give the same state on
+every node, after any restart, and a row that does not fit changes nothing. Nothing expires by a
+clock: the master writes a row. Groups that are deleted take their shares and members with them
+(`Messaging.drop`, from a control record, in the order of the log).
+
+``position`` is the log offset after the last record that was applied. What lies below is not
+applied again: queues may be built from further back than the state is known.
+
+Not here: what a row says (`twinlog.format.group_rows`), what a group is
+(`storage.messaging.groups`), rows that are appended and not dispatched (`storage.messaging.ahead`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol, cast
+
+from storage.messaging.share import Run, Share
+from twinlog.format.group_rows import (
+    AckRow,
+    ExtendRow,
+    ForgottenRow,
+    LeaseRow,
+    MemberRow,
+    PositionRow,
+    ReleaseRow,
+    ResetRow,
+    Row,
+    ShareRow,
+    UnknownRow,
+)
+
+MEMBER_SIGN = "~"
+"""Between a broadcast group and the name of a member: no group name has it."""
+
+
+class Member(NamedTuple):
+    """A member of a group.
+
+    Attributes:
+        id: Its number.
+        name: What it calls itself.
+        since: Store timestamp of the row by which it joined, ms.
+    """
+
+    id: int
+    name: str
+    since: int
+
+
+class Shares(Protocol):
+    """What decisions about groups are made from; both folds are such."""
+
+    def share(self, number: int) -> Share | None:
+        """Return a share; None when no share has that number."""
+        ...
+
+    def find(self, group: str, topic: str, queue: int) -> Share | None:
+        """Return a group's share of a queue; None before its first lease or position."""
+        ...
+
+    def shares_of(self, group: str) -> Collection[Share]:
+        """Return a group's shares, in the order they began."""
+        ...
+
+    def members(self, group: str) -> Mapping[int, Member]:
+        """Return the members of a group by their numbers."""
+        ...
+
+    def next_share(self) -> int:
+        """Return the number of the next share that begins."""
+        ...
+
+    def names(self) -> Iterable[str]:
+        """Return the names that shares are kept under; of a broadcast group one a member."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Values:
+    """The state as of one log offset, for a snapshot; rows of plain values.
+
+    Attributes:
+        position: See `storage.messaging.fold`.
+        next_share: Number of the next share.
+        shares: (share, group, topic, incarnation, queue, low, next, n, runs).
+        members: (group, member, name, since).
+    """
+
+    position: int = 0
+    next_share: int = 1
+    shares: tuple[tuple[Any, ...], ...] = ()
+    members: tuple[tuple[str, int, str, int], ...] = ()
+
+
+EMPTY = Values()
+"""Before the first row."""
+
+
+class Messaging:
+    """Shares and members of all groups; see the module.
+
+    Attributes:
+        position: Log offset after the last record that was applied.
+    """
+
+    def __init__(self) -> None:
+        self.position = 0
+        self._next_share = 1
+        self._shares: dict[int, Share] = {}
+        self._places: dict[str, dict[tuple[str, int], Share]] = {}
+        self._people: dict[str, dict[int, Member]] = {}
+        self._changes: dict[type[Row] | type[UnknownRow], Callable[[Any, int], bool]] = {
+            ShareRow: self._begin,
+            LeaseRow: self._lease,
+            AckRow: self._settle,
+            ReleaseRow: self._release,
+            ExtendRow: self._extend,
+            PositionRow: self._move,
+            ResetRow: self._reset,
+            ForgottenRow: self._forget,
+            MemberRow: self._member,
+            UnknownRow: lambda row, at: False,
+        }
+
+    def __len__(self) -> int:
+        """How many shares there are."""
+        return len(self._shares)
+
+    # -- what is true now
+
+    def share(self, number: int) -> Share | None:
+        """See `Shares`."""
+        return self._shares.get(number)
+
+    def find(self, group: str, topic: str, queue: int) -> Share | None:
+        """See `Shares`."""
+        return self._places.get(group, {}).get((topic, queue))
+
+    def shares_of(self, group: str) -> Collection[Share]:
+        """See `Shares`."""
+        return self._places.get(group, {}).values()
+
+    def next_share(self) -> int:
+        """See `Shares`."""
+        return self._next_share
+
+    def members(self, group: str) -> Mapping[int, Member]:
+        """See `Shares`."""
+        return self._people.get(group, {})
+
+    def shares(self) -> Iterable[Share]:
+        """Return all shares, in the order they began."""
+        return self._shares.values()
+
+    def names(self) -> Iterable[str]:
+        """See `Shares`."""
+        return self._places
+
+    # -- what rows change
+
+    def apply(self, row: Row | UnknownRow, at: int) -> bool:
+        """Change what a row says; return whether anything changed. Never raises.
+
+        ``at`` is the store timestamp of its record, ms.
+        """
+        return self._changes[type(row)](row, at)
+
+    def apply_all(self, rows: Iterable[Row | UnknownRow], at: int, start: int, end: int) -> None:
+        """Apply the rows of the record at log offset ``start``, unless they were applied before."""
+        if start < self.position:
+            return
+        changes = self._changes
+        for row in rows:
+            changes[type(row)](row, at)
+        self.position = end
+
+    def drop(self, group: str) -> None:
+        """Forget everything of a group that was deleted."""
+        for name in dropped_names(self, group):
+            for share in self._places.pop(name).values():
+                del self._shares[share.id]
+        self._people.pop(group, None)
+
+    def drop_all(self, groups: Iterable[str], start: int, end: int) -> None:
+        """Forget the groups that the control record at ``start`` deletes, as `apply_all` does."""
+        if start < self.position:
+            return
+        for group in groups:
+            self.drop(group)
+        self.position = end
+
+    def number_from(self, share: int) -> None:
+        """Give shares numbers from there on."""
+        self._next_share = share
+
+    def adopt(self, share: Share) -> None:
+        """Take a share as it is."""
+        self._shares[share.id] = share
+        self._places.setdefault(share.group, {})[share.topic, share.queue] = share
+
+    def adopt_members(self, group: str, members: Mapping[int, Member]) -> None:
+        """Take a group's members as they are."""
+        if members:
+            self._people[group] = dict(members)
+
+    def _begin(self, row: ShareRow, at: int) -> bool:
+        place = row.topic, row.queue
+        if row.share < self._next_share or place in self._places.get(row.group, {}):
+            return False
+        self.adopt(Share(*row))
+        self._next_share = row.share + 1
+        return True
+
+    def _lease(self, row: LeaseRow, at: int) -> bool:
+        share = self._shares.get(row[0])
+        return share is not None and share.lease(*row[1:])
+
+    def _settle(self, row: AckRow, at: int) -> bool:
+        share = self._shares.get(row[0])
+        return share is not None and share.settle(row[1], row[2], row[3])
+
+    def _release(self, row: ReleaseRow, at: int) -> bool:
+        share = self._shares.get(row[0])
+        return share is not None and share.release(*row[1:])
+
+    def _extend(self, row: ExtendRow, at: int) -> bool:
+        share = self._shares.get(row[0])
+        return share is not None and share.extend(*row[1:])
+
+    def _move(self, row: PositionRow, at: int) -> bool:
+        share = self._shares.get(row.share)
+        return share is not None and share.move(row.next)
+
+    def _reset(self, row: ResetRow, at: int) -> bool:
+        share = self._shares.get(row.share)
+        return share is not None and share.reset(row.next)
+
+    def _forget(self, row: ForgottenRow, at: int) -> bool:
+        share = self._shares.pop(row.share, None)
+        if share is None:
+            return False
+        places = self._places[share.group]
+        del places[share.topic, share.queue]
+        if not places:
+            del self._places[share.group]
+        return True
+
+    def _member(self, row: MemberRow, at: int) -> bool:
+        members = self._people.get(row.group, {})
+        if not row.joined:
+            gone = members.pop(row.member, None) is not None
+            if gone and not members:
+                del self._people[row.group]
+            return gone
+        if row.member in members:
+            return False
+        self._people.setdefault(row.group, members)[row.member] = Member(row.member, row.name, at)
+        return True
+
+    # -- snapshots
+
+    def values(self) -> Values:
+        """Return the whole state, for `restore`."""
+        shares = tuple(
+            (
+                one.id, one.group, one.topic, one.incarnation, one.queue, one.low, one.next, one.n,
+                tuple(one.runs),
+            )
+            for one in self._shares.values()
+        )  # fmt: skip
+        members = tuple(
+            (group, member.id, member.name, member.since)
+            for group, members in self._people.items()
+            for member in members.values()
+        )
+        return Values(self.position, self._next_share, shares, members)
+
+    @classmethod
+    def restore(cls, values: Values) -> Messaging:
+        """Return the state that `values` gave."""
+        made = cls()
+        made.position = values.position
+        made._next_share = values.next_share
+        for number, group, topic, incarnation, queue, low, after, n, runs in values.shares:
+            share = Share(number, group, topic, incarnation, queue, low)
+            share.next, share.n = after, n
+            share.runs = [Run(*run) for run in cast("Sequence[Sequence[int]]", runs)]
+            made.adopt(share)
+        for group, number, name, since in values.members:
+            made._people.setdefault(group, {})[number] = Member(number, name, since)
+        return made
+
+
+def dropped_names(fold: Shares, group: str) -> list[str]:
+    """Return the names that shares of a group are kept under, those of its members included."""
+    begin = group + MEMBER_SIGN
+    return [name for name in fold.names() if name == group or name.startswith(begin)]
