@@ -192,8 +192,9 @@ class StoreJobs:
         """Return a job that writes a state snapshot; None when none is due.
 
         Due once the dispatcher has reached the confirm offset in a later log file than the newest
-        snapshot, when retention has moved the starts of queues, or after ``control_bytes`` of
-        control records; with ``force`` whenever there is anything new.
+        snapshot, when retention has moved the starts of queues, after ``control_bytes`` of control
+        records, or after ``group_bytes`` of what groups have consumed; with ``force`` whenever
+        there is anything new.
 
         Raises:
             DiskFull: Nothing has changed; call again later.
@@ -241,7 +242,7 @@ class StoreJobs:
             elif generation == opened.generation:
                 derived.snapshot_at = at
                 self._export_in = 0
-                derived.dispatcher.control_bytes = 0
+                derived.dispatcher.control_bytes = derived.dispatcher.group_bytes = 0
                 if index is not None:
                     derived.index_mark = index.mark
                 self._head.recorded()
@@ -252,6 +253,7 @@ class StoreJobs:
         size = self._settings.segment_size
         another_file = at // size > derived.snapshot_at // size
         controls = derived.dispatcher.control_bytes >= self._settings.control_bytes
+        controls = controls or derived.dispatcher.group_bytes >= self._settings.group_bytes
         return another_file or controls or self._head.unrecorded or self._head.wanted
 
     def _twin_job(self) -> Job | None:

@@ -119,6 +119,7 @@ class StoreSettings:
         checkpoint_bytes: Bytes between checkpoints: what a restart has to check again.
         control_bytes: Control records after the newest state snapshot, in bytes, about: what a
         start has to apply again.
+        group_bytes: The same for records of what groups have consumed.
         quality: What an acknowledgement rests on: ``received`` (page cache) or ``durable``.
         store_host: (IP address, port) stamped into records.
         hot_bytes: Reads further before the end than this count as cold, and flushed pages there are
@@ -147,6 +148,7 @@ class StoreSettings:
     checkpoint_interval_seconds: float = 1.0
     checkpoint_bytes: int = 64 * MiB
     control_bytes: int = 64 * MiB
+    group_bytes: int = 8 * MiB
     quality: str = "received"
     store_host: tuple[str, int] = ("127.0.0.1", 0)
     hot_bytes: int = 1024 * MiB

@@ -170,6 +170,7 @@ class RetentionDriver:
             archived=store.head.archived,
             used=self.used,
             wall_ms=self._wall_ms(),
+            held=store.head.held,
         )
         leave = self._retention.decide(now, facts)
         if leave is not None:

@@ -11,7 +11,8 @@ first, one at a time, never the last one:
 * **disk**: if fuller than ``disk_force``, the oldest file is deleted whatever its age, even if a
   slave still lacks bytes of it (that slave must begin again, R57; it is notified).
 
-Two things prevent even that: a file above the archive's mark (with ``archive``), and the limit.
+Three things prevent even that: a file above the archive's mark (with ``archive``), the limit, and a
+message that a group has handed out and not settled, or holds for another attempt (R60).
 
 Deleting has two steps. First a file *leaves*: the log starts after it, and readers are notified. It
 is *removed* once no reader holds its bytes, or after ``hold_seconds``: a reader that still holds it
@@ -28,7 +29,7 @@ Not here: removing files (`storage.retention.removal`), refusing writes on a ful
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -57,6 +58,10 @@ class File:
     newest_ms: int
 
 
+def _nothing(below: int) -> bool:
+    return False
+
+
 @dataclass(frozen=True, slots=True)
 class Facts:
     """The input of a decision.
@@ -68,6 +73,7 @@ class Facts:
         archived: Log offset below which everything is archived.
         used: Share of the disk in use; None: unknown.
         wall_ms: Wall clock.
+        held: Whether groups hold a message below a log offset; asked only when it matters.
     """
 
     files: Sequence[File]
@@ -76,6 +82,7 @@ class Facts:
     archived: int
     used: float | None
     wall_ms: int
+    held: Callable[[int], bool] = _nothing
 
 
 class Reason(Enum):
@@ -94,6 +101,7 @@ class Wait(Enum):
     ARCHIVE = "archive"
     SLAVE = "slave"
     HOUR = "hour"
+    GROUPS = "groups"
     LAST = "last-file"
 
 
@@ -238,14 +246,18 @@ class Retention:
             return Wait.ARCHIVE
         # A full disk stops the master for all; a slave that lags can be reseeded (R57).
         if forced:
-            return Wait.NOTHING
+            return self._groups(oldest, facts)
         if oldest.end > facts.needed:
             return Wait.SLAVE
         tight = facts.used is not None and facts.used >= settings.disk_clean
         anytime = tight or settings.hours is None
         if not anytime and settings.hour_of(facts.wall_ms) not in (settings.hours or ()):
             return Wait.HOUR
-        return Wait.NOTHING
+        return self._groups(oldest, facts)
+
+    @staticmethod
+    def _groups(oldest: File, facts: Facts) -> Wait:
+        return Wait.GROUPS if facts.held(oldest.end) else Wait.NOTHING
 
     def removable(self, now: float, left: Sequence[Held]) -> list[int]:
         """Return the starts of files whose names may be removed now; counts forced removals."""

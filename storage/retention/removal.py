@@ -99,6 +99,10 @@ class LogHead:
         older = derived.snapshots.older
         return min(confirm, derived.dispatcher.position, self._log.flushed, older)
 
+    def held(self, below: int) -> bool:
+        """Whether groups hold a message below a log offset; see `storage.messaging.holds`."""
+        return self._opened.derived.held(below) < below
+
     def files(self) -> list[File]:
         """Return the log's files, oldest first, the one that is written included."""
         found: list[File] = []
@@ -170,6 +174,7 @@ class LogHead:
         """Move the start of the log to ``to``, the end of a file; readers see it at once."""
         # R51 once more, where it would do the harm (mutant retention_below_snapshot).
         assert to <= self.limit(confirm), (to, self.limit(confirm))
+        assert not self.held(to), to
         assert self._log.segments.all[-1].start >= to
         for one in self._log.leave(to):
             self._left.append(_Left(one, now))

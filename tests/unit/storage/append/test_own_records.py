@@ -10,6 +10,8 @@ import pytest
 from storage import CreateTopic, Outcome, Section, Store, Token
 from storage.messaging.fold import Messaging
 from storage.messaging.groups import START_BEGIN, Group, Retry
+from storage.retention.policy import Facts, Retention, Wait
+from storage.settings import RetentionSettings
 from storage.state.controls import (
     AlterGroups,
     CreateGroups,
@@ -306,6 +308,53 @@ def test_what_is_leased_or_waits_holds_its_file() -> None:
     assert store.messaging.held() == store.confirm
 
 
+def test_retention_waits_for_groups_even_on_a_full_disk() -> None:
+    """Until what was handed out of the oldest file is settled."""
+    store = master(FakeDisk())
+    append(store, section(9))
+    fill(store, 60)
+    settle(store)
+    for number in range(2):
+        run(store, store.jobs.flush_job(thorough=True))
+        run(store, store.jobs.snapshot_job(force=True))
+        fill(store, 1 + number)
+        settle(store)
+    rows(store, *BEGIN)
+    settle(store)
+    retention = Retention(RetentionSettings(disk_clean=0.1, disk_force=0.1, disk_refuse=0.2), 0.0)
+
+    def decide() -> tuple[bool, Wait]:
+        facts = Facts(
+            store.head.oldest(), store.head.limit(store.confirm), 1 << 40, 0, 0.15, 3000,
+            store.head.held,
+        )  # fmt: skip
+        return retention.decide(0.0, facts) is not None, retention.waits
+
+    assert decide() == (False, Wait.GROUPS)
+    assert [share.id for share, _ in store.messaging.holding(SETTINGS.segment_size)] == [1, 1]
+    rows(store, AckRow(1, 1, 0, 2))
+    assert decide() == (False, Wait.GROUPS), "the row may be cut"
+    settle(store)
+    assert decide() == (True, Wait.NOTHING)
+
+
+def test_a_snapshot_is_due_by_rows() -> None:
+    """What a start has to apply again is bounded."""
+    store = master(FakeDisk(), settings=replace(SETTINGS, group_bytes=300))
+    run(store, store.jobs.snapshot_job(force=True))
+    assert store.jobs.snapshot_job() is None
+    while store._opened.derived.dispatcher.group_bytes < 300:
+        assert store.jobs.snapshot_job() is None
+        rows(store, *BEGIN)
+        settle(store)
+    run(store, store.jobs.flush_job(thorough=True))
+    due = store.jobs.snapshot_job()
+    assert due is not None
+    run(store, due)
+    assert store.snapshot_at == store.end
+    assert store.jobs.snapshot_job() is None
+
+
 def test_a_seed_brings_the_state_of_groups() -> None:
     """A replica that begins again at a later log offset knows what came before it."""
     source, disk = master(FakeDisk()), FakeDisk()
@@ -319,7 +368,9 @@ def test_a_seed_brings_the_state_of_groups() -> None:
         run(source, source.jobs.flush_job(thorough=True))
         run(source, source.jobs.snapshot_job(force=True))
         fill(source, 1)
-        rows(source, LeaseRow(1, source.messaging.ahead.share(1).n + 1, 3, 1, 1, 1, 1, 1))  # type: ignore[union-attr]
+        last = source.messaging.ahead.share(1)
+        assert last is not None
+        rows(source, LeaseRow(1, last.n + 1, 97, 1, 1, 1, 1, 1))
         settle(source)
     size = SETTINGS.segment_size
     source.head.leave(size, source.confirm, 0.0)
