@@ -18,11 +18,14 @@ Rules: docs/protocol.md R38, R42 to R44.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from replication.core import messages
-from replication.core.peer_checks import Master, part_around
+from replication.core.peer_checks import Master, newest_shared, part_around
 from replication.core.roles import MASTER_SESSION, Machine, SendingInput, SendingState
 from replication.pacing import Window
 from replication.settings import FEATURES, NACKS_MAX, VERSION, ReplicationSettings
+from twinlog.format.epoch_history import Epoch
 
 
 class MasterSession:
@@ -33,7 +36,7 @@ class MasterSession:
         node: Name of the slave, empty before HELLO.
         session: The slave's session.
         point: Where it continues after the handshake.
-        newest: The newest epoch of its log at the handshake.
+        epochs: What its HELLO said of its epochs: those around its newest one.
         pong: The largest nonce that it has answered. ``asked``: the newest at the handshake.
         next: Offset of the next batch to send.
         acked: Largest end acknowledged here.
@@ -47,11 +50,11 @@ class MasterSession:
         "acked",
         "asked",
         "conn",
+        "epochs",
         "heard_at",
         "linked_at",
         "machine",
         "nacks",
-        "newest",
         "next",
         "node",
         "point",
@@ -71,7 +74,7 @@ class MasterSession:
         self.node = ""
         self.session = 0
         self.point = 0
-        self.newest = 0
+        self.epochs: Sequence[Epoch] = ()
         self.asked = self.pong = 0
         self.next = 0
         self.acked = 0
@@ -109,7 +112,7 @@ class MasterSession:
         self.machine.move(SendingInput.HELLO)
         self.node = hello.node
         self.session = hello.session
-        self.newest = hello.epochs[-1].epoch if hello.epochs else 0
+        self.epochs = hello.epochs
         self.point = point
         self.window.clear()
 
@@ -125,7 +128,7 @@ class MasterSession:
             start=master.start,
             end=master.end,
             confirm=confirm,
-            epochs=part_around(master.epochs, self.newest),
+            epochs=part_around(master.epochs, newest_shared(master.epochs, self.epochs)),
             version=VERSION,
             features=FEATURES,
         )

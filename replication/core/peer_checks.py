@@ -90,6 +90,17 @@ def part_around(epochs: Sequence[Epoch], newest: int) -> tuple[Epoch, ...]:
     return tuple(epochs[first : first + EPOCHS_SENT_MAX])
 
 
+def newest_shared(master: Sequence[Epoch], slave: Sequence[Epoch]) -> int:
+    """Return the newest epoch of both histories, which decides; without one the slave's newest.
+
+    >>> newest_shared([Epoch(7, 0), Epoch(9, 40)], [Epoch(7, 0), Epoch(8, 40)])
+    7
+    """
+    ours = {epoch.epoch for epoch in master}
+    shared = (epoch.epoch for epoch in reversed(slave) if epoch.epoch in ours)
+    return next(shared, slave[-1].epoch if slave else 0)
+
+
 def is_part(epochs: Sequence[Epoch], log_start: int) -> bool:
     """Whether older entries of a history are missing: a whole one covers the log's start."""
     return bool(epochs) and epochs[0].start > log_start

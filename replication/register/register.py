@@ -102,7 +102,7 @@ class Register:
         self.pairs: dict[int, int] = {}
         self.alarm: str | None = None
         self._reported: set[str] = set()
-        self._vouched: list[Vouch] = []
+        self._unrecorded: list[Vouch | ClearAlarm] = []
         self._restarted = False
 
     # -- persistence
@@ -180,7 +180,7 @@ class Register:
         if isinstance(op, Read):
             return Answer(True, self.state) if refused is None else self._refuse(refused)
         if refused is None and isinstance(op, ClearAlarm):
-            return self._clear_alarm(op, wall_ms, tag)
+            return self._clear_alarm(op)
         refused = refused or self._read_only()
         if refused is None and isinstance(op, Vouch):
             return self._vouch(op, wall_ms, tag)
@@ -260,13 +260,17 @@ class Register:
             self.pairs = {self.state.revision: tag}
         return replace(answer, afresh=answer.changed)
 
-    def _clear_alarm(self, op: ClearAlarm, wall_ms: int, tag: int) -> Answer:
-        """Take the alarm back; then as after a start, so that a true one comes back at once."""
-        if self.alarm is None:
-            return Answer(True, self.state)
-        self.alarm = None
-        self._restarted, self._reported = True, set()
-        return self._change(op, self.state, wall_ms, tag)
+    def _clear_alarm(self, op: ClearAlarm) -> Answer:
+        """Take the alarm back; then as after a start, so that a true one comes back at once.
+
+        That includes this order: it changes nothing, and is recorded with the next change. If the
+        alarm was true, a revision of its own would be one that the nodes know as another.
+        """
+        if self.alarm is not None:
+            self.alarm = None
+            self._restarted, self._reported = True, set()
+            self._unrecorded.append(op)
+        return Answer(True, self.state)
 
     def _vouch(self, op: Vouch, wall_ms: int, tag: int) -> Answer:
         unknown = [name for name in op.nodes if name not in self.state.replicas]
@@ -276,7 +280,7 @@ class Register:
         if self.is_open():
             return Answer(True, self.state)
         self._reported.update(op.nodes)
-        self._vouched.append(op)
+        self._unrecorded.append(op)
         if not self.is_open():
             return Answer(True, self.state)
         return self._change(op, self.state, wall_ms, tag)
@@ -295,9 +299,9 @@ class Register:
             return self._refuse(Refused("too-large", text, hint))
         before, self.state = self.state, state
         self.pairs[revision] = tag
-        for vouched in self._vouched:
-            self.history.append(_entry(state, vouched, wall_ms))
-        self._vouched = []
+        for done in self._unrecorded:
+            self.history.append(_entry(state, done, wall_ms))
+        self._unrecorded = []
         if state.leader is not None and state.epoch > before.epoch:
             self.history.append(_epoch_entry(state, wall_ms))
         elif isinstance(op, RECORDED):
@@ -336,8 +340,8 @@ def _epoch_entry(state: GroupState, wall_ms: int) -> dict[str, object]:
 Recorded = Adopt | ClearAlarm | Recover | AddReplica | RemoveReplica | Change | Vouch
 """What operators change besides the master; each is an entry of the history."""
 
-RECORDED = (Adopt, ClearAlarm, Recover, AddReplica, RemoveReplica, Change)
-"""Those recorded with their own change; a `Vouch` waits until the register is open."""
+RECORDED = (Adopt, Recover, AddReplica, RemoveReplica, Change)
+"""Those recorded with their own change; the others wait until the register is open."""
 
 
 def _entry(state: GroupState, op: Recorded, wall_ms: int) -> dict[str, object]:

@@ -9,6 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from replication.core import peer_checks
+from replication.core.peer_checks import newest_shared, part_around
 from twinlog.format.epoch_history import Epoch, HistoriesDiffer, consistent_point
 
 History = list[Epoch]
@@ -115,3 +117,18 @@ def test_an_older_shared_epoch_does_not_hide_a_conflict() -> None:
     """Both have epoch 1 from 0, but epoch 2 from two places: nothing is known to be equal."""
     with pytest.raises(HistoriesDiffer, match="epoch 2 begins at 50 and at 60"):
         consistent_point([Epoch(1, 0), Epoch(2, 50)], 80, [Epoch(1, 0), Epoch(2, 60)], 90)
+
+
+@given(STEPS, st.integers(0, 2), st.integers(0, 2))
+def test_the_part_of_a_history_that_is_sent_decides_as_the_whole(
+    steps: list[tuple[int, int, list[tuple[int, int]]]], slave: int, master: int
+) -> None:
+    """With two entries a frame, and branches that are longer than that on either side."""
+    logs = played(steps)
+    one, two = logs[slave], logs[master]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(peer_checks, "EPOCHS_SENT_MAX", 2)
+        part = part_around(two.epochs, newest_shared(two.epochs, one.epochs))
+    ends = len(one.data), len(two.data)
+    whole = consistent_point(one.epochs, ends[0], two.epochs, ends[1])
+    assert consistent_point(one.epochs, ends[0], part, ends[1]) == whole

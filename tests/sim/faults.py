@@ -292,6 +292,7 @@ class Faults:
             return False
         shadows = world.ledger.shadows
         behind = min(one.end for name, one in shadows.items() if name != node.name)
+        behind = max(behind, node.store.start if node.store is not None else 0)
         wanted = [
             batch
             for batch in shadows[node.name].batches

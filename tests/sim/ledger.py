@@ -180,6 +180,8 @@ class Ledger:
         """
         count = next((n for n, one in enumerate(self.canon) if one.end > start), len(self.canon))
         shadow.batches = self.canon[:count]
+        for batch in shadow.batches:
+            batch.holders.add(shadow.name)  # as good as held: it was confirmed and is kept nowhere
         shadow.end = shadow.flushed = shadow.confirm = start
         shadow.confirm_floor = max(shadow.confirm_floor, start)
         shadow.matched = count

@@ -21,6 +21,7 @@ from replication.register.operations import (
     Operation,
     Recover,
     RemoveReplica,
+    UncleanElect,
     Voice,
 )
 from replication.register.outcome import Refused
@@ -194,6 +195,16 @@ class Operator:
         whole = [n for n in members if shadows[n].intact and ledger.holds_canon(shadows[n])]
         return bool(whole) and len(whole) == len([n for n in members if shadows[n].intact])
 
+    def _elect_whole(self) -> None:
+        """A disk was lost, or a log is damaged: only a person can say which node has everything."""
+        world = self.world
+        for name, shadow in world.ledger.shadows.items():
+            whole = world.ledger.holds_canon(shadow) and name not in world.rotten
+            if whole and world.nodes[name].is_registered():
+                epoch = world.coordinator.state.epoch
+                if world.coordinator.order(UncleanElect(name, epoch, "operator", "has it all")):
+                    return
+
     def _vouch(self) -> None:
         """Speak for replicas that lost what they saw, once all run and none has seen more.
 
@@ -230,7 +241,8 @@ class Operator:
         master = world.newest_master()
         state = world.coordinator.state
         if state.vacant:
-            world.coordinator.order_failover(None)
+            if not world.coordinator.order(Failover(None, state.epoch, "operator", "simulated")):
+                self._elect_whole()
             return
         if master is not None and master.name == state.leader:
             return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from replication.register.operations import ClearAlarm
 from tests.sim.stories import go_on, running
 from tests.sim.swarm import Plan
 
@@ -41,4 +42,19 @@ def test_an_epoch_that_was_granted_and_seen_by_no_node_is_not_granted_again() ->
     go_on(world, 15)
     assert world.coordinator.recovered == 1
     assert world.coordinator.state.epoch > granted + 1
+    assert world.newest_master() is not None
+
+
+def test_an_operator_who_clears_a_true_alarm_changes_nothing() -> None:
+    """A revision of the order's own would be one that the nodes know as another."""
+    world = running(Plan(7, pause_between_sends=0.1), 5)
+    world.operator.failover(next(n for n in world.nodes if n != world.coordinator.state.leader))
+    go_on(world, 5)
+    assert world.coordinator.old_copy()
+    go_on(world, 3)
+    assert world.coordinator.order(ClearAlarm("alice", "it looked false"))
+    assert world.coordinator.own.revision < world.coordinator.state.revision
+    go_on(world, 3)
+    world.coordinator.newest_back()
+    go_on(world, 10)
     assert world.newest_master() is not None

@@ -188,7 +188,7 @@ class World:
         node.cut_before = False
         self.begun_again += 1
         self.trace(node.name, "begins again", f"{shadow.end} -> {start}")
-        for one in self.court.began_again:
+        for one in self.court.began_again if shadow.end else ():  # else it is another disk
             one.began_again(node)
         self.ledger.begin_again(shadow, start)
         self.starts[node.name] = start
