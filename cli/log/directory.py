@@ -28,9 +28,9 @@ def open_store(
         Failure: There is no such directory, or it is not a store (exit 66).
     """
     require_store(directory)
-    store = StoreReader(directory, raw=raw, check_crc=check_crc, watch=watch)
-    store.index_capacity = index_capacity
-    return store
+    return StoreReader(
+        directory, raw=raw, check_crc=check_crc, watch=watch, index_capacity=index_capacity
+    )
 
 
 def require_store(directory: Path) -> None:

@@ -20,7 +20,7 @@ from tests.stores.sample import Ours
 from twinlog import Client
 from twinlog.spark.archive import notify_nodes
 from twinlog.spark.archive.archive_dir import ArchiveDir
-from twinlog.spark.archive.check import ArchiveCheck
+from twinlog.spark.archive.integrity import ArchiveIntegrity
 from twinlog.spark.archive.job import ArchiveSettings, archive
 from twinlog.spark.archive.restore import RestoreSettings, restore
 from twinlog.spark.engine.engine import PlainEngine
@@ -106,7 +106,7 @@ def test_retention_deletes_what_is_proven_and_nothing_else(
 
     cluster.until(two_snapshots, "snapshots that let four files go")
     assert starts(cluster) == [0, 0] and files(cluster, "n1")[0] == 0
-    whole = ArchiveCheck(PlainEngine(), to, ())
+    whole = ArchiveIntegrity(PlainEngine(), to, ())
     told = notify_nodes.notify(settings.servers, "g1", three, whole.namable, lambda: manifest)
     assert [(one.node, one.archived, one.state) for one in told] == [
         ("n1", 3 * MiB, "told"), ("n2", 3 * MiB, "told"),

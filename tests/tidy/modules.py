@@ -88,7 +88,7 @@ SHELL = {
     "twinlog/session": "aio_caller aio_connection caller connection",
     "twinlog/spark": "sessions",
     "twinlog/spark/archive": (
-        "archive_dir check job lease notify_nodes queue_offsets restore rows scan sources view "
+        "archive_dir integrity job lease notify_nodes queue_offsets restore rows scan sources view "
         "writing"
     ),
     "twinlog/spark/directory": "*",

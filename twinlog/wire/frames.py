@@ -456,7 +456,10 @@ class FrameReader:
             self._compact(at, need)
 
     def _simple(self, at: int) -> int:
-        """Take one whole frame that needs no further look; return the bytes used, 0 for another."""
+        """Take one whole frame that needs no further look; return the bytes used, 0 for another.
+
+        A third of the time of the general way (``benchmarks/fast_ways.py``).
+        """
         if self._place is not None:
             return 0
         found = take_frame(self._stage, at, self._end, self.fields_max, self.payload_max)

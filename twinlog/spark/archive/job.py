@@ -3,7 +3,7 @@
 Each sealed segment that the archive lacks is written by one task, which then reads its files back,
 rebuilds the bytes and compares them with the log file. Only when that is done for every segment of
 a portion is the manifest that names them created. Then the archive's files are checked once more
-(`twinlog.spark.archive.check`), and the nodes are notified of what is whole
+(`twinlog.spark.archive.integrity`), and the nodes are notified of what is whole
 (`twinlog.spark.archive.notify_nodes`). A run that ends early leaves the archive as its last commit
 made it, and no other file (`twinlog.spark.archive.lease`).
 
@@ -29,7 +29,7 @@ from twinlog.spark.archive.archive_dir import (
     ArchiveDir,
     require_directory,
 )
-from twinlog.spark.archive.check import ArchiveCheck, missing, not_there
+from twinlog.spark.archive.integrity import ArchiveIntegrity, missing, not_there
 from twinlog.spark.archive.lease import Lease, collect
 from twinlog.spark.archive.manifest import Manifest, Segment
 from twinlog.spark.archive.notify_nodes import Notified, notify
@@ -110,7 +110,7 @@ def archive(engine: Engine, settings: ArchiveSettings) -> Report:
                 proven = prove(engine, settings, lease.run, portion)
                 after = place.commit(proven, lease.folder, source.cluster) if proven else before
                 written += proven
-                whole = ArchiveCheck(engine, settings.to, written)
+                whole = ArchiveIntegrity(engine, settings.to, written)
                 names = () if settings.silent else nodes
                 told = notify(
                     names, done.group, after, whole.namable, place.newest, replace=settings.replace

@@ -8,7 +8,7 @@ node that is away, busy or behind is told by the next run.
 
 A node lets one archive count, by its id; it refuses another one's order, unless that one replaces
 it: then the new one is told from the start of the log on. Nothing is named before the archive's own
-files were looked at (`twinlog.spark.archive.check`): the marks of all nodes are asked first, so
+files were looked at (`twinlog.spark.archive.integrity`): the marks of all nodes are asked first, so
 that it is known what is new to one.
 
 Not here: what a node may delete then (``storage.retention.policy``, ``retention.archive``).

@@ -29,7 +29,7 @@ from twinlog.spark.archive.archive_dir import (
     sync_directory,
     sync_file,
 )
-from twinlog.spark.archive.check import not_there
+from twinlog.spark.archive.integrity import not_there
 from twinlog.spark.archive.manifest import ArchivedFile, Manifest, Segment
 from twinlog.spark.archive.writing import COPY, check_segment, segment_bytes
 from twinlog.spark.engine.atomic_output import building

@@ -6,7 +6,7 @@ fetched first, into a file without a name, which no death leaves behind: it need
 log file in the temporary directory of the executor.
 
 A segment of ours is compared with its batch index before a record of it counts. Bytes are read into
-memory that is used again (`twinlog.spark.directory.buffer`). Offsets are log offsets in bytes.
+memory that is used again (`twinlog.spark.directory.read_buffer`). Offsets are log offsets in bytes.
 
 Not here: what is written (`twinlog.spark.archive.writing`).
 """
@@ -24,7 +24,7 @@ from twinlog.errors import CorruptionError
 from twinlog.format.log_file import BLANK
 from twinlog.kernels import codes
 from twinlog.spark.archive.rows import numpy, starts_of
-from twinlog.spark.directory import buffer
+from twinlog.spark.directory import read_buffer
 from twinlog.spark.nodes.nodes import NodeAccess
 from twinlog.spark.nodes.remote_log import ENTRY_BYTES, LogPiece, ProofOfBytes, RemoteLog, proven
 from twinlog.store.files import log_file, store_root
@@ -148,7 +148,7 @@ class Scan:
         Raises:
             CorruptionError: The file has become shorter.
         """
-        data, done = buffer.lend(min(length, self._sealed.end - at)), 0
+        data, done = read_buffer.lend(min(length, self._sealed.end - at)), 0
         while done < len(data):
             count = os.preadv(self._file.fileno(), [data[done:]], at + done - self._sealed.base)
             if not count:

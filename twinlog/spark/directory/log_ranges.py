@@ -28,7 +28,7 @@ from twinlog.format.consume_queue import QUEUE_ENTRY
 from twinlog.format.log_file import BLANK
 from twinlog.format.record import MAGIC_V1, MAGIC_V2
 from twinlog.kernels import codes
-from twinlog.spark.directory import buffer
+from twinlog.spark.directory import read_buffer
 from twinlog.store.files import LogFile, log_file
 from twinlog.store.log import TwinLog, first_stamp
 from twinlog.store.queues import AnyQueue, Queue
@@ -72,14 +72,14 @@ class LogRange:
     def read(self) -> memoryview:
         """Return the bytes of the range; fewer when the file has become shorter.
 
-        They are lent (`twinlog.spark.directory.buffer`): valid until this thread reads another
+        They are lent (`twinlog.spark.directory.read_buffer`): valid until this thread reads another
         range.
 
         Raises:
             OSError: The file is gone or cannot be read.
         """
         path = log_file(self.root, self.file)
-        return buffer.read(path, self.start - self.base, self.end - self.start)
+        return read_buffer.read(path, self.start - self.base, self.end - self.start)
 
 
 def pread(path: Path, at: int, length: int) -> bytes:

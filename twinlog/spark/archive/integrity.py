@@ -36,7 +36,7 @@ def missing(segment: Segment, root: Path) -> str:
     return ""
 
 
-class ArchiveCheck:
+class ArchiveIntegrity:
     """What of an archive is whole.
 
     Args:

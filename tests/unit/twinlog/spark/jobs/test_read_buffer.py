@@ -5,20 +5,20 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
-from twinlog.spark.directory import buffer
+from twinlog.spark.directory import read_buffer
 from twinlog.store.files import FileSeries
 
 
 def test_what_is_lent_is_the_same_memory_again() -> None:
     """A piece that fits costs no fresh memory; a larger one gets it; another thread has its own."""
-    first = buffer.lend(1000)
+    first = read_buffer.lend(1000)
     first[:3] = b"abc"
-    assert bytes(buffer.lend(10)[:3]) == b"abc"
-    buffer.lend(3 << 20)[:3] = b"xyz"
+    assert bytes(read_buffer.lend(10)[:3]) == b"abc"
+    read_buffer.lend(3 << 20)[:3] = b"xyz"
     assert bytes(first[:3]) == b"abc"
-    assert bytes(buffer.lend(3)) == b"xyz"
+    assert bytes(read_buffer.lend(3)) == b"xyz"
     other: list[bytes] = []
-    thread = threading.Thread(target=lambda: other.append(bytes(buffer.lend(3))))
+    thread = threading.Thread(target=lambda: other.append(bytes(read_buffer.lend(3))))
     thread.start()
     thread.join()
     assert other == [b"\0\0\0"]
@@ -28,9 +28,9 @@ def test_a_piece_of_a_file(tmp_path: Path) -> None:
     """As many bytes as there are; none behind the end."""
     path = tmp_path / "00000000000000000000"
     path.write_bytes(b"0123456789")
-    assert bytes(buffer.read(path, 3, 4)) == b"3456"
-    assert bytes(buffer.read(path, 8, 4)) == b"89"
-    assert not bytes(buffer.read(path, 10, 4))
+    assert bytes(read_buffer.read(path, 3, 4)) == b"3456"
+    assert bytes(read_buffer.read(path, 8, 4)) == b"89"
+    assert not bytes(read_buffer.read(path, 10, 4))
 
 
 def test_the_last_byte_that_is_written(tmp_path: Path) -> None:
