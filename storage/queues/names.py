@@ -10,14 +10,12 @@ from __future__ import annotations
 import re
 
 from twinlog.format.light_queues import LIGHT_PREFIX
-from twinlog.format.system_topics import SYSTEM_TOPIC_PREFIX
+from twinlog.format.system_topics import RETRY_PREFIX, SYSTEM_TOPIC_PREFIX
 
 TOPIC_LENGTH_MAX = 127
 
 RETRY_LENGTH_MAX = 255
 """Bytes of the name of a retry topic, as RocketMQ limits it; its records are of version 2."""
-
-RETRY_PREFIX = "%RETRY%"
 
 _LEGAL = re.compile(r"[%|a-zA-Z0-9_-]+\Z")
 

@@ -46,6 +46,7 @@ __all__ = [
     "encode_properties",
     "java_hash",
     "pack_host",
+    "split_host",
     "unpack_host",
 ]
 
@@ -154,7 +155,8 @@ def unpack_host(data: Buffer) -> str:
     return f"[{':'.join([f'{group:x}' for group in struct.unpack('>8H', raw[:16])])}]:{port}"
 
 
-def _split_host(text: str) -> tuple[str, int]:
+def split_host(text: str) -> tuple[str, int]:
+    """Return the (address, port) of ``address:port``, as `unpack_host` writes it."""
     address, _, port = text.rpartition(":")
     return address.strip("[]"), int(port)
 
@@ -204,7 +206,7 @@ class Record:
     @property
     def message_id(self) -> str:
         """RocketMQ's offset id: store host and log offset, 32 or 56 hexadecimal digits."""
-        host = pack_host(_split_host(self.store_host))
+        host = pack_host(split_host(self.store_host))
         return (host + self.log_offset.to_bytes(8, "big", signed=True)).hex().upper()
 
     @property
