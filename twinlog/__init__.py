@@ -47,6 +47,7 @@ if TYPE_CHECKING:
         UsageError,
     )
     from twinlog.format.messages import Message, Receipt
+    from twinlog.groups.delivery import Delivery
     from twinlog.producer.blocking import Producer
 
 __all__ = [
@@ -55,6 +56,7 @@ __all__ = [
     "Client",
     "Corrupt",
     "CorruptionError",
+    "Delivery",
     "Denied",
     "Fenced",
     "Finding",
@@ -85,6 +87,7 @@ __all__ = [
 _ELSEWHERE = {
     "AsyncClient": "twinlog.client.aio",
     "Client": "twinlog.client.blocking",
+    "Delivery": "twinlog.groups.delivery",
     "Finding": "twinlog.client.search",
     "Message": "twinlog.format.messages",
     "Producer": "twinlog.producer.blocking",

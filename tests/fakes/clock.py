@@ -78,7 +78,7 @@ class Loop:
 
 def use(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     """Have every part of the clients go by ``clock``."""
-    for module in ("client", "consumer", "producer"):
+    for module in ("client", "consumer", "groups", "producer"):
         monkeypatch.setattr(f"twinlog.{module}.blocking.time", clock)
         monkeypatch.setattr(f"twinlog.{module}.aio.anyio", Loop(clock))
     monkeypatch.setattr("twinlog.session.caller.time", clock)

@@ -9,6 +9,11 @@ from twinlog.session.connection import Connection
 
 PATIENT = (
     "consumer.fetching.SILENCE_SECONDS",
+    "groups.core.CLOSE_SECONDS",
+    "groups.core.PATIENCE_SECONDS",
+    "groups.core.SESSION_SECONDS",
+    "groups.dialogue.ROUTE_SECONDS",
+    "groups.dialogue.SEND_SECONDS",
     "producer.aio.PATIENCE_SECONDS",
     "producer.blocking.PATIENCE_SECONDS",
     "producer.master_link.ROUTE_SECONDS",

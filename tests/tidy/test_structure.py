@@ -26,6 +26,7 @@ FRAGMENTS = {
     "storage.messaging.holds": "pure, beside the lookup in queues that is not",
     "storage.recovery.close": "the end of a store, beside its beginning",
     "twinlog.consumer.aio": "the awaiting shell of a reader; anyio is an extra",
+    "twinlog.groups.speed": "how much may be held, decided by numbers alone and tested so",
     "twinlog.spark.engine.spark_errors": "errors of Spark by their names, without importing it",
 }
 """Modules below 70 lines that one other module imports, and why they are not part of it."""

@@ -15,7 +15,7 @@ Times are seconds, or text with a unit (``"2 ms"``); sizes are bytes, or text (`
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator, Iterable, Mapping
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from types import TracebackType
 from typing import Self, Unpack
@@ -23,8 +23,10 @@ from typing import Self, Unpack
 import anyio
 
 from twinlog.client.arguments import (
+    ConsumeFields,
     Duration,
     Size,
+    group_settings,
     producer_settings,
     read_settings,
     seconds_of,
@@ -38,6 +40,7 @@ from twinlog.errors import OffsetBeyond, Unavailable
 from twinlog.format.address import parse_address
 from twinlog.format.compression import parse_compression
 from twinlog.format.messages import Message, Receipt
+from twinlog.groups.aio import AsyncConsumer, AsyncDeliveries
 from twinlog.producer.aio import AsyncProducer, packed_aside
 from twinlog.producer.blocking import LAST_SECONDS
 from twinlog.producer.new_message import PLAIN, MessageFields, NewMessage
@@ -311,6 +314,33 @@ class AsyncClient:
             max_staleness=max_staleness,
         )
         return await self._caller.run(steps)
+
+    # ── consuming ───────────────────────────────────────────────────────────────────────────────
+
+    def consume(
+        self,
+        topics: str | Sequence[str],
+        group: str,
+        **options: Unpack[ConsumeFields],
+    ) -> AsyncDeliveries:
+        """Return the messages that a group has to handle: ``async with``, then ``async for``.
+
+        As `Client.consume`. While a body runs, its lease is extended (``renew``).
+        """
+        return AsyncDeliveries(self.consumer(group, topics, **options))
+
+    def consumer(
+        self,
+        group: str,
+        topics: str | Sequence[str],
+        **options: Unpack[ConsumeFields],
+    ) -> AsyncConsumer:
+        """Return a member of a group, used by ``async with``; as `Client.consumer`.
+
+        While a body has a message, its lease is extended (``renew``).
+        """
+        settings = group_settings(group, topics, self.timeout, options, renews=True)
+        return AsyncConsumer(self._caller, settings)
 
     # ── asking ──────────────────────────────────────────────────────────────────────────────────
 

@@ -23,13 +23,15 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Self, Unpack
 
 from twinlog.client.arguments import (
+    ConsumeFields,
     Duration,
     Size,
+    group_settings,
     producer_settings,
     read_settings,
     seconds_of,
@@ -43,6 +45,7 @@ from twinlog.errors import OffsetBeyond
 from twinlog.format.address import parse_address
 from twinlog.format.compression import parse_compression
 from twinlog.format.messages import Message, Receipt
+from twinlog.groups.blocking import Consumer, Deliveries
 from twinlog.producer.blocking import Producer
 from twinlog.producer.new_message import PLAIN, MessageFields, NewMessage, packed
 from twinlog.producer.settings import ProducerSettings
@@ -339,6 +342,45 @@ class Client:
             max_staleness=max_staleness,
         )
         return self._caller.run(steps)
+
+    # ── consuming ───────────────────────────────────────────────────────────────────────────────
+
+    def consume(
+        self, topics: str | Sequence[str], group: str, **options: Unpack[ConsumeFields]
+    ) -> Deliveries:
+        """Yield the messages that a group has to handle, as one of its members.
+
+        Each is acknowledged when the next one is asked for. A loop that is left by an error or by
+        ``break`` counts its message as failed; it comes again after the group's back-off. Messages
+        that were fetched ahead are given back, and the member leaves the group.
+
+        Args:
+            topics: One topic or several.
+            group: Name; a group that does not exist is made, and begins at the end of its topics.
+            options: See `ConsumeFields`.
+
+        Raises:
+            LeaseLost: A body took longer than its lease, and the message was handed out again.
+            UnknownGroup, GroupDiffers: The group does not exist, or has another mode or filter.
+            Unavailable: No master answered for ``timeout``.
+        """
+        return Deliveries(self.consumer(group, topics, **options))
+
+    def consumer(
+        self, group: str, topics: str | Sequence[str], **options: Unpack[ConsumeFields]
+    ) -> Consumer:
+        """Return a member of a group that says itself what became of each message.
+
+        Args:
+            group: Name; as `consume`.
+            topics: One topic or several.
+            options: See `ConsumeFields`.
+
+        Raises:
+            FilterError, UsageError: An option is not valid.
+        """
+        self._own_process()
+        return Consumer(self._caller, group_settings(group, topics, self.timeout, options))
 
     # ── asking ──────────────────────────────────────────────────────────────────────────────────
 

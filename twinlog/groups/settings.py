@@ -1,0 +1,91 @@
+"""How a member of a group consumes.
+
+Times are seconds, sizes bytes. Pure. Not here: what the numbers do (``twinlog.groups``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from twinlog.errors import UsageError
+from twinlog.units import MiB
+
+SHARED: Final = "shared"
+BROADCAST: Final = "broadcast"
+
+BATCH_MAX: Final = 4096
+"""Messages of one pop; more would wait for the same body, not arrive sooner."""
+
+TOPICS_MAX: Final = 64
+"""Topics of one member."""
+
+INVISIBLE_MIN: Final = 1.0
+INVISIBLE_MAX: Final = 12 * 3600.0
+"""Lengths of a lease that a node takes, seconds."""
+
+SESSION_SECONDS: Final = 10.0
+"""A member that says nothing for this long is no longer one; it joins again by itself."""
+
+WAIT_SECONDS: Final = 4.0
+"""How long a node keeps a pop for messages that do not exist yet: each is a sign of life, so it is
+well below `SESSION_SECONDS`."""
+
+RENEW_SECONDS: Final = 3600.0
+"""How long the awaiting consumer extends the lease of one message, if nothing else is said."""
+
+ANSWER_BYTES: Final = 4 * MiB
+"""Records of one pop, bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSettings:
+    """Which group, and how.
+
+    Attributes:
+        group: Name.
+        topics: Whose messages; light queues are topics.
+        mode: ``shared`` or ``broadcast``.
+        member: Name of the member; in ``broadcast`` mode its positions are kept under it.
+        batch: At most this many messages are held at a time.
+        invisible: How long a lease is, seconds; None: the group's.
+        tags: The group's filter of these topics: messages with one of these tags.
+        where: Likewise: messages whose properties match. Neither of both: whatever the group has.
+        lease: ``confirmed``: a message is handed out when its lease cannot be lost any more;
+            ``fast``: at once, so a failover may hand it out twice.
+        renew: Leases of messages that a body has are extended for this long, seconds; 0: only when
+            asked.
+        timeout: How long no master may answer, seconds.
+    """
+
+    group: str
+    topics: tuple[str, ...]
+    mode: str = SHARED
+    member: str = ""
+    batch: int = 64
+    invisible: float | None = None
+    tags: tuple[str, ...] = ()
+    where: str | None = None
+    lease: str = "confirmed"
+    renew: float = 0.0
+    timeout: float = 30.0
+
+    def __post_init__(self) -> None:
+        """Check what can be checked without a node; raises UsageError."""
+        if not self.topics or len(self.topics) > TOPICS_MAX:
+            raise _wrong(f"a member consumes 1 to {TOPICS_MAX} topics, not {len(self.topics)}")
+        if not 1 <= self.batch <= BATCH_MAX:
+            raise _wrong(f"batch is {self.batch}; it must be 1 to {BATCH_MAX}")
+        if self.invisible is not None and not INVISIBLE_MIN <= self.invisible <= INVISIBLE_MAX:
+            raise _wrong(f"invisible is {self.invisible:g} s; 1 s to 12 h can be leased")
+        if self.lease not in ("confirmed", "fast"):
+            raise _wrong(f'lease is "{self.lease}"; there are confirmed and fast')
+        if self.mode == BROADCAST and not self.member:
+            hint = "name the member: member='n1'; its position is kept under that name"
+            raise _wrong("a member of a broadcast group needs a name", hint)
+        if self.timeout <= 0:
+            raise _wrong("timeout must be above 0 s")
+
+
+def _wrong(text: str, hint: str | None = None) -> UsageError:
+    return UsageError(text, code="fields", hint=hint)
