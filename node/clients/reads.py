@@ -134,8 +134,8 @@ def parse_read(
     topic, queue, offset = fields.get("topic"), fields.get("queue"), fields.get("offset")
     if not isinstance(topic, str) or not isinstance(queue, int) or not isinstance(offset, int):
         raise UsageError("a read names topic, queue and offset", code="fields")
-    wait = min(_whole(fields, "wait_ms", 0) / 1000, limits.long_poll_seconds_max)
-    size = min(_whole(fields, "max_bytes", MAX_BYTES_DEFAULT), limits.response_size_max)
+    wait = min(whole_number(fields, "wait_ms", 0) / 1000, limits.long_poll_seconds_max)
+    size = min(whole_number(fields, "max_bytes", MAX_BYTES_DEFAULT), limits.response_size_max)
     return ReadRequest(
         asker=asker,
         request=request,
@@ -143,7 +143,7 @@ def parse_read(
         queue=queue,
         offset=offset,
         max_bytes=max(size, 1),
-        max_records=max(_whole(fields, "max_records", MAX_RECORDS_DEFAULT), 1),
+        max_records=max(whole_number(fields, "max_records", MAX_RECORDS_DEFAULT), 1),
         tags=_tags(fields.get("tags")),
         where=_where(fields.get("where")),
         deadline=now + wait,
@@ -159,10 +159,15 @@ def age_max(fields: Mapping[str, object]) -> float | None:
     """
     if fields.get("max_age_ms") is None:
         return None
-    return _whole(fields, "max_age_ms", 0) / 1000
+    return whole_number(fields, "max_age_ms", 0) / 1000
 
 
-def _whole(fields: Mapping[str, object], name: str, default: int) -> int:
+def whole_number(fields: Mapping[str, object], name: str, default: int) -> int:
+    """Return a field of a request; ``default`` where it is left out.
+
+    Raises:
+        UsageError: It is not a whole number from 0 on.
+    """
     value = fields.get(name)
     if value is None:
         return default

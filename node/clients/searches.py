@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from node.clients.freshness import Freshness
 from node.clients.limits import Limits
+from node.clients.reads import whole_number
 from storage.errors import DiskError
 from storage.key_index.search import RESULTS_DEFAULT, RESULTS_MAX, TIME_MAX, KeyQuery, Lookup
 from twinlog.errors import (
@@ -49,24 +50,15 @@ def parse_find(fields: Mapping[str, object], limits: Limits) -> tuple[KeyQuery, 
     query = KeyQuery(
         topic,
         key,
-        most=min(max(_whole(fields, "max", RESULTS_DEFAULT), 1), RESULTS_MAX),
-        begin=_whole(fields, "begin", 0),
-        end=_whole(fields, "end", TIME_MAX),
-        before=_whole(fields, "before", TIME_MAX),
+        most=min(max(whole_number(fields, "max", RESULTS_DEFAULT), 1), RESULTS_MAX),
+        begin=whole_number(fields, "begin", 0),
+        end=whole_number(fields, "end", TIME_MAX),
+        before=whole_number(fields, "before", TIME_MAX),
         unique=fields.get("unique") is True,
         max_bytes=limits.response_size_max,
     )
     most = limits.find_seconds_max
-    return query, min(_whole(fields, "timeout_ms", round(most * 1000)) / 1000, most)
-
-
-def _whole(fields: Mapping[str, object], name: str, default: int) -> int:
-    value = fields.get(name)
-    if value is None:
-        return default
-    if not isinstance(value, int) or value < 0:
-        raise UsageError(f"{name} is a whole number", code="fields")
-    return value
+    return query, min(whole_number(fields, "timeout_ms", round(most * 1000)) / 1000, most)
 
 
 class Finds:

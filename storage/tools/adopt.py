@@ -231,10 +231,10 @@ def _segment_size(reader: StoreReader) -> int:
 def _queue_file_size(reader: StoreReader) -> int:
     stored = reader.stored_queues.values()
     repair = f"twinlog log repair {reader.name}"
-    batch = {size for q in stored if isinstance(q, BatchQueue) for size in q.file_sizes()}
+    batch = {size for q in stored if isinstance(q, BatchQueue) for size in q.lengths().values()}
     if len(batch) > 1 or any(size % BATCH_QUEUE_UNIT.size for size in batch):
         raise _refused("its batch queue files differ in size", repair)
-    sizes = {size for q in stored if isinstance(q, Queue) for size in q.file_sizes()}
+    sizes = {size for q in stored if isinstance(q, Queue) for size in q.lengths().values()}
     if not sizes:
         return QUEUE_FILE_SIZE_DEFAULT
     if len(sizes) != 1 or max(sizes) % 20:

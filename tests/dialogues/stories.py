@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from replication.core import messages
+from replication.register.operations import Failover
 from tests.dialogues.world import Node, World
 from twinlog.wire import frames
 
@@ -20,6 +21,24 @@ def steady(*names: str, **settings: Any) -> World:
     assert world.master() == "n1"
     assert set(world.register.state.isr) == set(world.names)
     return world
+
+
+def returning_master(world: World, cut_error: Exception) -> Node:
+    """Return n1 when it has just started again and must cut what only it has.
+
+    It was cut off with an unconfirmed record and died, n2 leads since; its first attempt to cut
+    ends with an error of the disk.
+    """
+    world.partition("n1", "n2")
+    world.partition("n1", "n3")
+    world.send("n1", 300)
+    world.run(0.05)
+    world.kill("n1")
+    world.heal()
+    world.apply(Failover("n2", world.register.state.epoch, "alice", ""))
+    world.run(1.0)
+    world.job_errors["n1", "cut"] = cut_error
+    return world.restart("n1")
 
 
 def logs_equal(world: World) -> bool:

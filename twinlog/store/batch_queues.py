@@ -151,10 +151,6 @@ class BatchQueue:
             if unit.queue_offset + unit.count > first and (end is None or unit.queue_offset < end):
                 yield unit
 
-    def file_sizes(self) -> set[int]:
-        """Return the lengths of its files, bytes."""
-        return {file.size for file in self._series.files}
-
     def lengths(self) -> dict[str, int]:
         """Return the length of each of its files, bytes, by name."""
         return {file.path.name: file.size for file in self._series.files}

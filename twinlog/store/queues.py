@@ -266,10 +266,6 @@ class Queue:
         """Return how many entries point to log offsets of ``start..end``."""
         return sum(start <= entry.log_offset < end for entry in self.entries(0))
 
-    def file_sizes(self) -> set[int]:
-        """Return the lengths of its files, bytes."""
-        return {file.size for file in self._series.files}
-
     def lengths(self) -> dict[str, int]:
         """Return the length of each of its files, bytes, by name."""
         return {file.path.name: file.size for file in self._series.files}

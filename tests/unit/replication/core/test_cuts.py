@@ -7,22 +7,13 @@ from replication.register.operations import (
     Failover,
 )
 from storage.errors import DiskError, DiskFull
-from tests.dialogues.stories import logs_equal
+from tests.dialogues.stories import logs_equal, returning_master
 from tests.dialogues.world import World
 
 
 def test_the_role_may_change_during_a_cut(world: World) -> None:
     """The cut is finished first; then the node follows whoever leads now."""
-    world.partition("n1", "n2")
-    world.partition("n1", "n3")
-    world.send("n1", 300)
-    world.run(0.05)
-    world.kill("n1")
-    world.heal()
-    world.apply(Failover("n2", world.register.state.epoch, "alice", ""))
-    world.run(1.0)
-    world.job_errors["n1", "cut"] = DiskFull("x", "y", 28)
-    node = world.restart("n1")
+    node = returning_master(world, DiskFull("x", "y", 28))
     world.run(0.05)
     assert node.driver.view().state == "cutting"
     world.apply(Failover("n3", world.register.state.epoch, "alice", ""))
@@ -35,16 +26,7 @@ def test_the_role_may_change_during_a_cut(world: World) -> None:
 
 def test_a_link_may_end_during_a_cut(world: World) -> None:
     """The cut goes on, then the slave dials again."""
-    world.partition("n1", "n2")
-    world.partition("n1", "n3")
-    world.send("n1", 300)
-    world.run(0.05)
-    world.kill("n1")
-    world.heal()
-    world.apply(Failover("n2", world.register.state.epoch, "alice", ""))
-    world.run(1.0)
-    world.job_errors["n1", "cut"] = DiskFull("x", "y", 28)
-    node = world.restart("n1")
+    node = returning_master(world, DiskFull("x", "y", 28))
     world.run(0.05)
     conn = next(iter(node.links))
     node.hear_close(conn, "reset")
@@ -65,33 +47,14 @@ def test_a_cut_that_nobody_waits_for_changes_nothing(world: World) -> None:
 
 def test_an_error_during_a_cut_ends_the_process(world: World) -> None:
     """Its intent finishes it at the next start."""
-    from replication.register.operations import Failover
-
-    world.partition("n1", "n2")
-    world.partition("n1", "n3")
-    world.send("n1", 300)
-    world.run(0.05)
-    world.kill("n1")
-    world.heal()
-    world.apply(Failover("n2", world.register.state.epoch, "alice", ""))
-    world.run(1.0)
-    world.job_errors["n1", "cut"] = DiskError("x", "y", 5)
-    node = world.restart("n1")
+    node = returning_master(world, DiskError("x", "y", 5))
     world.run(0.5)
     assert "cut" in (node.crashed or "")
 
 
 def test_a_full_disk_postpones_a_cut(world: World) -> None:
     """The side file needs space; nothing is received before the cut is done."""
-    world.partition("n1", "n2")
-    world.partition("n1", "n3")
-    world.send("n1", 200)
-    world.run(0.1)
-    world.kill("n1")
-    world.heal()
-    world.apply(Failover("n2", world.register.state.epoch, "alice", ""))
-    world.job_errors["n1", "cut"] = DiskFull("x", "y", 28)
-    world.restart("n1")
+    node = returning_master(world, DiskFull("x", "y", 28))
     world.run(9.0)
-    assert world.nodes["n1"].store.cuts
+    assert node.store.cuts
     assert logs_equal(world)

@@ -6,26 +6,15 @@ from typing import Any
 
 import pytest
 
-from replication.register.operations import (
-    Failover,
-)
 from storage import Outcome
 from storage.errors import DiskFull
+from tests.dialogues.stories import returning_master
 from tests.dialogues.world import World
 
 
 def test_a_stop_waits_for_a_cut(world: World) -> None:
     """Nobody closes a store in the middle of it."""
-    world.partition("n1", "n2")
-    world.partition("n1", "n3")
-    world.send("n1", 300)
-    world.run(0.05)
-    world.kill("n1")
-    world.heal()
-    world.apply(Failover("n2", world.register.state.epoch, "alice", ""))
-    world.run(1.0)
-    world.job_errors["n1", "cut"] = DiskFull("x", "y", 28)
-    node, answers = world.restart("n1"), list[Any]()
+    node, answers = returning_master(world, DiskFull("x", "y", 28)), list[Any]()
     world.run(0.05)
     node.tell(lambda now: node.driver.stop(now, lambda *got: answers.append(got)))
     world.run(0.5)

@@ -7,13 +7,27 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tests.fakes.node import Arrived, FakeCluster, Keep
+from tests.fakes.node import Arrived, FakeCluster, FakeNode, Keep
 from twinlog import Client
 from twinlog.errors import Unavailable, UsageError
 from twinlog.wire.frames import Type
 
 THREADS, EACH = 8, 15
 TOPICS = ["orders", "t1", "t2"]
+
+
+def first_append_held(cluster: FakeCluster) -> tuple[threading.Event, FakeNode]:
+    """Have the master keep the first append unanswered; the event says that it came."""
+    came, master = threading.Event(), cluster.nodes["n1"]
+
+    def hold(arrived: Arrived) -> bool:
+        if arrived.frame.type != Type.APPEND or came.is_set():
+            return False
+        came.set()
+        raise Keep
+
+    master.faults.append(hold)
+    return came, master
 
 
 @pytest.fixture(autouse=True)
@@ -51,15 +65,7 @@ def test_a_sender_in_use_is_not_closed_for_another_topic(
 ) -> None:
     """One is kept, two are used at once: neither message is lost."""
     monkeypatch.setattr("twinlog.producer.single_sends.SENDERS_MAX", 1)
-    came, master = threading.Event(), cluster.nodes["n1"]
-
-    def hold(arrived: Arrived) -> bool:
-        if arrived.frame.type != Type.APPEND or came.is_set():
-            return False
-        came.set()
-        raise Keep
-
-    master.faults.append(hold)
+    came, master = first_append_held(cluster)
     with ThreadPoolExecutor(1) as pool:
         first = pool.submit(client.send, "t1", b"held")
         assert came.wait(60)
@@ -73,15 +79,7 @@ def test_a_turn_that_does_not_come_in_time_is_not_sent(
     client: Client, cluster: FakeCluster
 ) -> None:
     """The caller is told that nothing was sent, which is a fact."""
-    came, master = threading.Event(), cluster.nodes["n1"]
-
-    def hold(arrived: Arrived) -> bool:
-        if arrived.frame.type != Type.APPEND or came.is_set():
-            return False
-        came.set()
-        raise Keep
-
-    master.faults.append(hold)
+    came, master = first_append_held(cluster)
     with ThreadPoolExecutor(1) as pool:
         first = pool.submit(client.send, "t1", b"held")
         assert came.wait(60)
@@ -95,15 +93,7 @@ def test_a_turn_that_does_not_come_in_time_is_not_sent(
 
 def test_a_producer_refuses_a_second_thread(client: Client, cluster: FakeCluster) -> None:
     """It says so, instead of mixing up two callers' records."""
-    came, master = threading.Event(), cluster.nodes["n1"]
-
-    def hold(arrived: Arrived) -> bool:
-        if arrived.frame.type != Type.APPEND or came.is_set():
-            return False
-        came.set()
-        raise Keep
-
-    master.faults.append(hold)
+    came, master = first_append_held(cluster)
     producer = client.producer("orders")
     producer.send(b"one")
 
