@@ -3,6 +3,10 @@
 Records are opaque bytes here; a batch is the bytes of one append. A file ends with a filler and
 begins with an epoch record, as in a real store. What a power loss takes is what was not flushed.
 
+It is held to the real store by `tests.conformance.test_store`. The dialogues do not run on that one
+because they make the disk full or a log damaged at a word, in the middle of a file, and because
+their offsets can be added up in the head: a real disk is full only where a file begins.
+
 Not here: queues, topics, producers, bytes on a disk (``storage``).
 """
 
