@@ -1,0 +1,1 @@
+"""What the hot paths cost, in figures that no other work on the machine changes."""
