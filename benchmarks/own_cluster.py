@@ -12,9 +12,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import random
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -24,6 +22,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from cli.dev.private_cluster import free_ports
 from node.config.config import ClusterConfig, load
 from node.config.pages import Local, write_local
 from twinlog.units import MiB
@@ -39,18 +38,6 @@ def environment() -> dict[str, str]:
         **os.environ,
         "PYTHONPATH": str(Path(__file__).parent.parent),
     }
-
-
-def free_ports(nodes: int) -> int:
-    """A base port from which the coordinator's and every node's ports are free now."""
-    for base in random.sample(range(10_000, 30_000, 100), 100):
-        wanted = [base] + [base + 10 * n + k for n in range(1, nodes + 1) for k in range(3)]
-        with contextlib.ExitStack() as stack, contextlib.suppress(OSError):
-            for port in wanted:
-                probe = stack.enter_context(socket.socket())
-                probe.bind(("127.0.0.1", port))
-            return base
-    raise SystemExit("no free ports")
 
 
 class Cluster:

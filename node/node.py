@@ -49,6 +49,7 @@ from node.services import Endpoints, NodeServices, wall_ms
 from replication.net.streams import listen
 from storage import Store, Who
 from storage.disk.disk import Disk, RealDisk
+from storage.disk.drill_faults import DrillFaults
 from storage.log.log_folders import multi_folder_disk
 from twinlog.run_file import RUN_FILE, running_port
 
@@ -79,8 +80,11 @@ class Node:
         self._config = config
         self._settings = config.node(name)
         self._coordinator = coordinator or endpoints_of(config)
+        data = self._settings.data
+        drill = DrillFaults(data) if self._settings.storage.drill_faults else None
+        self._wall_ms = wall_ms if drill is None else lambda: wall_ms() + drill.clock_ms
         self._disk = disk or multi_folder_disk(
-            RealDisk(self._settings.data, descriptors_max=queue_descriptors_that_fit()),
+            RealDisk(data, descriptors_max=queue_descriptors_that_fit(), drill=drill),
             layer_settings.log_folders(self._settings),
         )
         self._stopping = trio.Event()
@@ -167,7 +171,7 @@ class Node:
                 self._disk,
                 layer_settings.store_settings(settings, str(host), port),
                 who,
-                wall_ms=wall_ms(),
+                wall_ms=self._wall_ms(),
             )
         )
 
@@ -188,6 +192,7 @@ class Node:
             coordinator=self._coordinator,
             log=self.log,
             stop=lambda now: self.stop(now=now),
+            wall_ms=self._wall_ms,
         )
         async with trio.open_nursery() as nursery:
             await nursery.start(services.world.run, listeners["slaves"])

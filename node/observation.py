@@ -136,10 +136,11 @@ class Observation:
 
     def addresses(self) -> dict[str, object]:
         """Return where this node listens, as others reach it."""
+        listen = self._settings.listen
         return {
             "host": self._settings.address,
-            "client_port": self._ports["clients"],
-            "slave_port": self._ports["slaves"],
+            "client_port": listen.clients_advertised or self._ports["clients"],
+            "slave_port": listen.slaves_advertised or self._ports["slaves"],
             "http_port": self._ports["http"],
         }
 

@@ -58,6 +58,7 @@ class NodeServices:
         coordinator: Where the coordinator listens.
         log: Where events go.
         stop: Called by an order to stop; its argument: without waiting for what is owed.
+        wall_ms: The wall clock.
     """
 
     def __init__(
@@ -71,8 +72,10 @@ class NodeServices:
         coordinator: Endpoints,
         log: NodeLog,
         stop: Callable[[bool], None],
+        wall_ms: Callable[[], int],
     ) -> None:
         settings = config.node(name)
+        self._wall_ms = wall_ms
         self._config = config
         self._settings = settings
         self._unlocked = 0
@@ -135,7 +138,7 @@ class NodeServices:
         )
         counts = ClientCounts()
         reads = Reads(store, freshness, staleness_max=staleness_max)
-        finds = Finds(store, freshness, staleness_max=staleness_max, wall_ms=wall_ms)
+        finds = Finds(store, freshness, staleness_max=staleness_max, wall_ms=self._wall_ms)
         raw = RawLog(store, freshness, segment_size=self._settings.storage.segment_size)
         cold = ColdWork(self.world, limits, counts, reads=reads, finds=finds, raw=raw)
         appends = AppendPath(
@@ -154,7 +157,9 @@ class NodeServices:
             metadata=metadata,
             lookups=Lookups(store, freshness),
             refusals=refusals,
-            admin=Admin(self.driver, store, refusal=refusals.error, stop=stop, wall_ms=wall_ms),
+            admin=Admin(
+                self.driver, store, refusal=refusals.error, stop=stop, wall_ms=self._wall_ms
+            ),
             status=self.observation.status,
             counts=counts,
             tell=self.log,

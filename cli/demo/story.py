@@ -14,7 +14,7 @@ The story, on a cluster of one coordinator and three nodes in a temporary direct
 Exit 0: every promise was kept.  1: one was broken.  2: the demo could not tell.  130: Ctrl-C; then
 nothing is left running.
 
-Not here: processes (``cluster``), sending (``load``), bookkeeping (``ledger``).
+Not here: processes (``cli.dev.private_cluster``), sending (``load``), bookkeeping (``ledger``).
 """
 
 from __future__ import annotations
@@ -25,27 +25,40 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from cli.answer import Answer, Cell, Seconds, Size, Table, columns
 from cli.cluster.status import fetch_history
 from cli.context import Context
-from cli.demo.cluster import DemoCluster, first_difference
 from cli.demo.input import Flight, flights
 from cli.demo.ledger import Comparison, Ledger, compare
 from cli.demo.load import TOPIC, PacedLoad, send_all
+from cli.dev.private_cluster import PrivateCluster, first_difference
 from cli.failures import NOTHING_LEFT, Exit, Failure, Interrupted
 from cli.fields import whole
 from cli.parsing import PRIVATE
 from twinlog.store.reader import StoreReader
-from twinlog.units import format_duration
+from twinlog.units import MiB, format_duration
 
+if TYPE_CHECKING:
+    from node.config.pages import Local
+
+SEGMENT_SIZE = 16 * MiB
+"""One log file: small, so that the demo crosses files and stays light on a laptop's disk."""
 QUEUES = 8
 BEFORE_KILL_SECONDS = 2.0
 AFTER_FAILOVER_SECONDS = 3.0
 """How long the second load goes on after the new master's first acknowledgement."""
 FAILOVER_SECONDS = 25.0
 STEPS = 8
+
+
+def _local() -> Local:
+    """Three nodes at ports of the system's choice, so that no other cluster is disturbed."""
+    from node.config.pages import Local
+
+    # The demo shows the command that makes another node master.
+    return Local(base_port=0, segment_size=SEGMENT_SIZE, failover="manual")
 
 
 @dataclass
@@ -75,7 +88,7 @@ class Report:
 class Demo:
     """The running demo: a cluster, a report, and the steps in order."""
 
-    def __init__(self, cluster: DemoCluster, context: Context, rate: int) -> None:
+    def __init__(self, cluster: PrivateCluster, context: Context, rate: int) -> None:
         self.cluster = cluster
         self.context = context
         self.rate = rate
@@ -108,6 +121,7 @@ class Demo:
     def _start(self) -> None:
         self.say("a coordinator and three nodes start")
         began = time.monotonic()
+        self.cluster.write(_local())
         self.cluster.start()
         view = self.cluster.wait_in_sync()
         seconds = format_duration(time.monotonic() - began)
@@ -232,7 +246,7 @@ def demo(
     if rate < 100:
         raise Failure(Exit.USAGE, f"--rate is {rate}; below 100 a second nothing is seen")
     rows = flights(input_)
-    cluster = DemoCluster(context)
+    cluster = PrivateCluster(context, "demo")
     running = Demo(cluster, context, rate)
     began = time.monotonic()
     kept_running = False
@@ -262,7 +276,7 @@ def _undisturbed() -> Generator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-def answer_of(report: Report, cluster: DemoCluster, seconds: float, kept: bool) -> Answer:
+def answer_of(report: Report, cluster: PrivateCluster, seconds: float, kept: bool) -> Answer:
     """The table and the document at the end."""
     end = report.at_end or Comparison(0, (), (), (), 0)
     acknowledged = len(report.ledger.acknowledged)

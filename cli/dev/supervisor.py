@@ -5,6 +5,7 @@
     DIR/dev/lock              held as long as the supervisor lives
     DIR/dev/requests/ID.json  asked by ``supervisor_client``, with SIGUSR1
     DIR/dev/NAME.log          what a process said
+    DIR/NAME.toml             instead of cluster.toml for one process, where a drill wrote it
 
 Every process has a process group of its own, so Ctrl-C in the terminal reaches only the supervisor,
 and dies with it (on Linux by PR_SET_PDEATHSIG; elsewhere only when the supervisor ends in order).
@@ -154,7 +155,8 @@ class Supervisor:
         self._lock = open(self.own / "lock", "w")  # noqa: SIM115  held as long as we live
 
     def _child(self, name: str, data: Path, stage: int) -> Child:
-        words = self.words(name, self.directory / "cluster.toml")
+        own = self.directory / f"{name}.toml"
+        words = self.words(name, own if own.exists() else self.directory / "cluster.toml")
         return Child(name, words, data / RUN_FILE, self.own / f"{name}.log", stage)
 
     def words(self, name: str, config: Path) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -73,11 +73,12 @@ class SupervisorClient:
                 hints=("start one: twinlog dev up --background",),
             )
 
-    def launch(self, *, keep: bool) -> None:
+    def launch(self, *, keep: bool, environment: Mapping[str, str] | None = None) -> None:
         """Start a supervisor of its own for this directory and wait until every process is ready.
 
         Args:
             keep: It lives on when this process ends; otherwise it stops everything then.
+            environment: Variables for it and its processes, besides our own.
 
         Raises:
             Failure: A process ended before it was ready; nothing is left running.
@@ -93,6 +94,7 @@ class SupervisorClient:
                 stdout=out,
                 stderr=out,
                 start_new_session=True,
+                env={**os.environ, **(environment or {})},
                 preexec_fn=None if keep else die_with(os.getpid(), signal.SIGTERM),
             )
         try:

@@ -95,6 +95,14 @@ class ListenSection(Section):
     clients: Port = Field(7410, description="Clients: sends, reads, administration.")
     slaves: Port = Field(7411, description="Slaves connect here while this node is master.")
     http: Port = Field(7412, description="Health, status and metrics.")
+    clients_advertised: Port = Field(
+        0,
+        description="The port that clients see, if a proxy or a port mapping stands in front "
+        "of `clients`; 0: `clients` itself.",
+    )
+    slaves_advertised: Port = Field(
+        0, description="The same for `slaves`: where other nodes find this one."
+    )
     bind: Literal["address", "all"] = Field(
         "address", description="address: only the node's own address; all: every interface."
     )
@@ -210,6 +218,11 @@ class StorageSection(Section):
     )
     disk_refuse: Share = Field(
         0.90, ge=0.01, le=1, description="Disk usage above which writes are refused; reads go on."
+    )
+    drill_faults: bool = Field(
+        False,
+        description="For `twinlog drill` only: obey DATA/twinlog/drill-faults.json, which makes "
+        "the disk slow, full or faulty, or the clock wrong.",
     )
 
 

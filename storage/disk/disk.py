@@ -41,6 +41,7 @@ from pathlib import Path
 from typing import Protocol
 
 from storage.disk.descriptors import Descriptors
+from storage.disk.drill_faults import DrillFaults
 from storage.disk.mapping import PAGE, Mapping, Memory, RealMapping, RealMemory, sync_file_system
 from storage.errors import DirectoryInUse, disk_error
 
@@ -167,10 +168,18 @@ class RealDisk:
     Args:
         root: Made, with the directories above it, if missing.
         descriptors_max: Unmapped files that are open at the same time.
+        drill: What a drill wants to go wrong; None: nothing.
     """
 
-    def __init__(self, root: Path, *, descriptors_max: int = _DESCRIPTORS_MAX) -> None:
+    def __init__(
+        self,
+        root: Path,
+        *,
+        descriptors_max: int = _DESCRIPTORS_MAX,
+        drill: DrillFaults | None = None,
+    ) -> None:
         self.root = root
+        self._drill = drill
         self._prefix = os.path.join(root, "")
         self._open = Descriptors(descriptors_max, _open_file)
         self._guard = threading.Lock()
@@ -190,12 +199,14 @@ class RealDisk:
         made = create and not self.exists(path)
         descriptor = -1
         try:
+            if made and self._drill is not None:
+                self._drill.create()
             descriptor = os.open(self._path(path), flags, 0o644)
             if create:
                 _allocate(descriptor, size)
             elif os.fstat(descriptor).st_size < size:
                 raise OSError(errno.EINVAL, "shorter than its size")
-            return RealMapping(path, descriptor, size)
+            return RealMapping(path, descriptor, size, self._drill)
         except OSError as error:
             if descriptor >= 0:
                 os.close(descriptor)
@@ -223,6 +234,8 @@ class RealDisk:
     def create_sparse(self, path: str, size: int, op: str) -> None:
         """See `Disk`."""
         try:
+            if self._drill is not None:
+                self._drill.create()
             flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
             descriptor = os.open(self._path(path), flags, 0o644)
             try:
@@ -285,6 +298,8 @@ class RealDisk:
         """See `Disk`."""
         aside = self._path(path + ".new")
         try:
+            if self._drill is not None:
+                self._drill.flush()
             flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
             descriptor = os.open(aside, flags, 0o644)
             try:
@@ -310,6 +325,8 @@ class RealDisk:
 
     def _sync(self, path: str, flags: int, op: str) -> None:
         try:
+            if self._drill is not None:
+                self._drill.flush()
             descriptor = os.open(self._path(path), flags | os.O_CLOEXEC)
             try:
                 os.fsync(descriptor)
@@ -388,6 +405,8 @@ class RealDisk:
             raise disk_error("free-bytes", path, error) from None
         # As df and RocketMQ count: blocks reserved for root are neither free nor in use.
         free, used = found.f_bavail, found.f_blocks - found.f_bfree
+        if self._drill is not None and self._drill.full:
+            free, used = 0, free + used
         return free * found.f_frsize, (free + used) * found.f_frsize
 
     def lock(self, op: str) -> None:

@@ -29,6 +29,7 @@ import socket
 import threading
 from typing import Protocol
 
+from storage.disk.drill_faults import DrillFaults
 from storage.errors import DiskError, disk_error
 
 PAGE = 4096
@@ -257,8 +258,11 @@ class RealMemory:
 class RealMapping:
     """A mapped file and its descriptor, which outlives `close` until a running flush returns."""
 
-    def __init__(self, path: str, descriptor: int, size: int) -> None:
+    def __init__(
+        self, path: str, descriptor: int, size: int, drill: DrillFaults | None = None
+    ) -> None:
         self.path = path
+        self._drill = drill
         self.size = size
         self._descriptor = descriptor
         self._map = mmap.mmap(descriptor, size)
@@ -287,6 +291,8 @@ class RealMapping:
             return
         descriptor = self._enter()
         try:
+            if self._drill is not None:
+                self._drill.flush()
             os.fdatasync(descriptor) if hasattr(os, "fdatasync") else os.fsync(descriptor)
         except OSError as error:
             raise disk_error(op, self.path, error) from None

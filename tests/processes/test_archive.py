@@ -14,8 +14,9 @@ import pytest
 
 pytest.importorskip("pyarrow", reason="needs the extra spark")
 
+from cli.dev.private_cluster import free_ports
 from node.config.pages import Local, write_local
-from tests.fixtures.processes import ROOT, SECONDS, Processes, free_ports
+from tests.fixtures.processes import ROOT, SECONDS, Processes
 from tests.stores.sample import Ours
 from twinlog import Client
 from twinlog.spark.archive import notify_nodes

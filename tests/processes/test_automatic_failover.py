@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from cli.dev.private_cluster import free_ports
 from node.config.pages import Local, write_local
 from replication.register.leases import LEASE_SECONDS
-from tests.fixtures.processes import MiB, Processes, free_ports
+from tests.fixtures.processes import MiB, Processes
 from twinlog.client.blocking import Client
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow]

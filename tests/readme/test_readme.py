@@ -22,7 +22,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fixtures.processes import free_ports, is_free
+from cli.dev.private_cluster import free_ports, is_free
 from tests.stores.golden import unpack
 
 ROOT = Path(__file__).parents[2]

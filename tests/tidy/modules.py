@@ -79,7 +79,7 @@ SHELL = {
     ),
     "replication/net": "*",
     "storage": "background clean_stop cuts progress reads store",
-    "storage/disk": "descriptors disk mapping",
+    "storage/disk": "descriptors disk drill_faults mapping",
     "storage/log": "block_cache",
     "storage/tools": "*",
     "twinlog": "__main__ run_file",

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from cli.demo import story
-from cli.demo.cluster import first_difference
 from cli.demo.input import Flight, flights
 from cli.demo.ledger import Comparison, Ledger, compare
+from cli.dev.private_cluster import first_difference
 from cli.failures import Exit, Failure
 from tests.fakes.cli_cluster import FakeCluster
 
@@ -204,7 +204,7 @@ def test_a_broken_promise_is_exit_1(
         self.report.from_slave, self.report.at_end = GOOD, at_end
         self.report.difference = difference
 
-    monkeypatch.setattr(story, "DemoCluster", Nowhere)
+    monkeypatch.setattr(story, "PrivateCluster", Nowhere)
     monkeypatch.setattr(story.Demo, "run", pretend)
     got, out, _ = FakeCluster(tmp_path).run("demo", "--input", few(tmp_path), "-o", "json")
     document = json.loads(out)
@@ -226,7 +226,7 @@ def test_a_demo_that_ends_early_tidies_up(
     def end(self: story.Demo, rows: list[Flight]) -> None:
         raise error
 
-    monkeypatch.setattr(story, "DemoCluster", Nowhere)
+    monkeypatch.setattr(story, "PrivateCluster", Nowhere)
     monkeypatch.setattr(story.Demo, "run", end)
     got, out, _ = FakeCluster(tmp_path).run(
         "demo", "--input", few(tmp_path), "--keep", "-o", "json"

@@ -1,22 +1,25 @@
-"""The demo's cluster: a temporary directory, its processes, and questions to them.
+"""A cluster of one command: a temporary directory, its processes, and questions to them.
 
-Processes belong to a supervisor that dies with the demo (unless it is kept); every port is chosen
-by the system, so a demo disturbs no other cluster of this machine.
+The demo and the drills have one.  Processes belong to a supervisor that dies with the command
+(unless the cluster is kept), so nothing is left running however the command ends.
 
 Waiting has a limit with a name; what was waited for is in the error.  Times are seconds, offsets
 bytes.
 
-Not here: the story (``story``), loads (``load``).
+Not here: what the command does with it (``cli.demo``, ``cli.drill``).
 """
 
 from __future__ import annotations
 
+import random
 import shutil
+import socket
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from cli.cluster.change import order_failover, plan_failover
 from cli.cluster.view import ClusterView, NodeView, look
@@ -26,20 +29,25 @@ from cli.dev.supervisor_client import SupervisorClient
 from cli.failures import Exit, Failure
 from twinlog.client.blocking import Client
 from twinlog.errors import TwinlogError
-from twinlog.units import MiB
 
-SEGMENT_SIZE = 16 * MiB
-"""One log file: small, so that the demo crosses files and stays light on a laptop's disk."""
+if TYPE_CHECKING:
+    from node.config.pages import Local
+
 LOOK_SECONDS = 0.05
 CLIENT_SECONDS = 30.0
 
 
-class DemoCluster:
-    """One coordinator and three nodes in a directory of their own."""
+class PrivateCluster:
+    """One coordinator and its nodes in a directory of their own.
 
-    def __init__(self, context: Context, *, nodes: int = 3) -> None:
-        self.directory = Path(tempfile.mkdtemp(prefix="twinlog-demo-"))
-        self._nodes = nodes
+    Args:
+        context: Of the command.
+        command: Its name, for the directory and for errors.
+    """
+
+    def __init__(self, context: Context, command: str) -> None:
+        self.directory = Path(tempfile.mkdtemp(prefix=f"twinlog-{command}-"))
+        self._command = command
         options = replace(context.options, config=self.path, endpoints=(), timeout=None)
         self.context = replace(context, options=options)
         self.processes = SupervisorClient(self.directory)
@@ -49,23 +57,22 @@ class DemoCluster:
         """The cluster file."""
         return self.directory / "cluster.toml"
 
-    def start(self) -> None:
-        """Start everything and wait until every process is ready."""
-        from node.config.pages import Local, write_local
+    def write(self, local: Local) -> None:
+        """Write the cluster file; its data lies beside it."""
+        from node.config.pages import write_local
 
-        local = Local(
-            nodes=self._nodes,
-            cluster="demo",
-            data=".",
-            base_port=0,
-            segment_size=SEGMENT_SIZE,
-            failover="manual",  # the demo shows the command
-        )
-        write_local(self.path, local)
-        self.processes.launch(keep=False)
+        write_local(self.path, replace(local, cluster=self._command, data="."))
+
+    def start(self, environment: Mapping[str, str] | None = None) -> None:
+        """Start everything and wait until every process is ready.
+
+        Args:
+            environment: Variables for all processes besides our own.
+        """
+        self.processes.launch(keep=False, environment=environment)
 
     def keep(self) -> None:
-        """Let the processes live on after the demo."""
+        """Let the processes live on after the command."""
         self.processes.request("keep")
 
     def close(self, *, remove: bool = True) -> None:
@@ -93,7 +100,7 @@ class DemoCluster:
         """Look until ``done`` says yes.
 
         Raises:
-            Failure: It did not within ``seconds``; the demo cannot tell (exit 2).
+            Failure: It did not within ``seconds``; the command cannot tell (exit 2).
         """
         until = time.monotonic() + seconds
         while True:
@@ -103,7 +110,7 @@ class DemoCluster:
             if time.monotonic() > until:
                 raise Failure(
                     Exit.UNDECIDED,
-                    f"the demo waited {seconds:g} s for this: {what}",
+                    f"the {self._command} waited {seconds:g} s for this: {what}",
                     facts=[] if view is None else [_told(node) for node in view.nodes],
                     hints=(f"what the processes said: {self.processes.own}/*.log",),
                 )
@@ -208,3 +215,31 @@ def _difference_in(files: list[Path], length: int) -> int | None:
     finally:
         for file in opened:
             file.close()
+
+
+def free_ports(nodes: int) -> int:
+    """Return a base port such that the coordinator's and every node's ports are free now.
+
+    Below the range from which the system gives ports to others, which begins at 16,000 or 1,024
+    on some machines; there is nothing below the last one, so any port will have to do.
+    """
+    given = Path("/proc/sys/net/ipv4/ip_local_port_range")
+    first = int(given.read_text().split()[0]) if given.exists() else 32_768
+    most = first - 100 if first > 12_000 else 30_000
+    chance = random.SystemRandom()
+    for _ in range(200):
+        base = chance.randrange(10_000, min(most, 30_000), 100)
+        wanted = [base] + [base + 10 * n + k for n in range(1, nodes + 1) for k in range(3)]
+        if all(is_free(port) for port in wanted):
+            return base
+    raise Failure(Exit.UNAVAILABLE, "this machine has no free ports between 10000 and 30000")
+
+
+def is_free(port: int) -> bool:
+    """Whether nothing listens on a port of this machine now."""
+    with socket.socket() as sock:
+        try:
+            sock.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True

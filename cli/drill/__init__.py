@@ -1,0 +1,1 @@
+"""`twinlog drill`: rehearsed failures with a verdict."""
