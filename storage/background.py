@@ -128,7 +128,10 @@ class StoreJobs:
         cutting = opened.cutting
         exports, self._export_in = None, self._export_in - 1
         if export or self._export_in < 0:
-            exports = self._exports.prepare(opened.derived.layers.whole(), self._log)
+            derived = opened.derived
+            # At a stop the whole log counts, as for topics: RocketMQ knows no confirm offset.
+            messaging = derived.whole_messaging(self._log) if export else derived.messaging
+            exports = self._exports.prepare(derived.layers.whole(), messaging, self._log)
             self._export_in = EXPORT_CHECKPOINTS - 1
         # RocketMQ recovers from this timestamp: it must not name a record that is not flushed.
         physic = self._log.timestamp if self._log.flushed == self._log.end else 0

@@ -9,7 +9,6 @@ Not here: who may stop it, the lock (`storage.store`).
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
 
 from storage.background import StoreJobs
@@ -45,9 +44,14 @@ def stop_cleanly(opened: Opened, jobs: StoreJobs, dispatch: Callable[[int], bool
     log.flush_to(log.end, segments, "close.log")
     log.flushed_to(log.end, segments)
     for due in (partial(jobs.snapshot_job, force=True), partial(jobs.checkpoint_job, export=True)):
-        with suppress(DiskFull):  # a start makes both again, from the log
+        try:
             if (job := due()) is not None:
                 _run(job, jobs)
+        except DiskFull:
+            pass  # a start rebuilds both from the log
+        except CorruptionError as error:
+            opened.damaged(error)
+            return False
     closing.mark_clean(
         opened.disk, log, opened.run.value, confirm=derived.dispatcher.position,
         index_timestamp=derived.full_index_timestamp,

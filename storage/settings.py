@@ -148,7 +148,7 @@ class StoreSettings:
     checkpoint_interval_seconds: float = 1.0
     checkpoint_bytes: int = 64 * MiB
     control_bytes: int = 64 * MiB
-    group_bytes: int = 8 * MiB
+    group_bytes: int = 4 * MiB
     quality: str = "received"
     store_host: tuple[str, int] = ("127.0.0.1", 0)
     hot_bytes: int = 1024 * MiB

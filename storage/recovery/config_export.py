@@ -1,25 +1,29 @@
-"""Exports for RocketMQ: ``config/topics.json`` and ``epochFileCheckpoint``.
+"""Exports for RocketMQ: ``epochFileCheckpoint``, and in ``config`` topics, groups and positions.
 
 A RocketMQ broker needs them to open the store. It enters the whole log in queues, unconfirmed
 records too, and must know the kind of each queue. twinlog writes them and never reads them. The
-previous version stays as ``topics.json.bak``, as with RocketMQ. Strict JSON, which RocketMQ's
+previous version stays beside each as ``.bak``, as with RocketMQ. Strict JSON, which RocketMQ's
 reader accepts.
 
-Not here: consumer offsets and groups.
+Not here: what stands in the files of groups (`storage.recovery.group_export`).
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from storage.disk.disk import Disk
 from storage.errors import DiskFull
 from storage.log.commit_log import CommitLog
 from storage.log.epoch_history import EPOCH_FILE
+from storage.messaging.fold import Messaging
+from storage.messaging.groups import Group
+from storage.recovery.group_export import Position, group_files
 from storage.state.topics import State, Topic
 from twinlog.format.epoch_history import Epoch
-from twinlog.format.system_topics import SYSTEM_TOPIC_EPOCH, SYSTEM_TOPIC_META
+from twinlog.format.system_topics import SYSTEM_TOPIC_EPOCH, SYSTEM_TOPIC_GROUP, SYSTEM_TOPIC_META
 
 DIRECTORY = "config"
 TOPICS = "config/topics.json"
@@ -29,7 +33,7 @@ _READ, _READ_WRITE = 4, 6
 def topics_json(topics: Iterable[Topic], *, changes: int, timestamp: int) -> bytes:
     """Return the file for ``topics`` and the store's own topics, which are read only."""
     table = {one.name: _row(one.name, one.queues, _READ_WRITE, one.batch) for one in topics}
-    for name in (SYSTEM_TOPIC_EPOCH, SYSTEM_TOPIC_META):
+    for name in (SYSTEM_TOPIC_EPOCH, SYSTEM_TOPIC_META, SYSTEM_TOPIC_GROUP):
         table[name] = _row(name, 1, _READ)
     version = {"counter": changes, "stateVersion": 0, "timestamp": timestamp}
     whole = {"dataVersion": version, "topicConfigTable": table}
@@ -49,48 +53,83 @@ def _row(name: str, queues: int, permission: int, batch: bool = False) -> dict[s
     }
 
 
-def write_topics(disk: Disk, data: bytes, op: str) -> None:
-    """Replace ``topics.json`` durably, keeping the previous version."""
-    if disk.exists(TOPICS):
-        old = disk.read(TOPICS, op + ".read")
+def _replace(disk: Disk, path: str, data: bytes, op: str) -> None:
+    """Replace a file of ``config`` durably, keeping the previous version."""
+    if disk.exists(path):
+        old = disk.read(path, op + ".read")
         if old == data:
             return
-        disk.write_file(TOPICS + ".bak", old, op + ".bak")
-    disk.write_file(TOPICS, data, op)
+        disk.write_file(path + ".bak", old, op + ".bak")
+    disk.write_file(path, data, op)
 
 
-Prepared = tuple[tuple[int, tuple[Epoch, ...]], bytes, bytes]
-"""The state that the files depend on, and both files."""
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What the files say, as of one moment.
+
+    Attributes:
+        topics: All topics.
+        epochs: All epochs.
+        epoch_file: ``epochFileCheckpoint``.
+        groups: All groups.
+        positions: Those of their queues; None leaves out groups and positions.
+        changes: Log offset after the last record that changed them.
+        timestamp: Of the newest record, ms.
+    """
+
+    topics: tuple[Topic, ...]
+    epochs: tuple[Epoch, ...]
+    epoch_file: bytes
+    groups: tuple[Group, ...]
+    positions: tuple[Position, ...] | None
+    changes: int
+    timestamp: int
+
+    @property
+    def depends(self) -> object:
+        """Equal where the files would be."""
+        return len(self.topics), self.epochs, self.groups, self.changes
 
 
 class Exports:
-    """Writes both files when the state that they depend on has changed."""
+    """Writes the files when the state that they depend on has changed."""
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
-        self._written: tuple[int, tuple[Epoch, ...]] | None = None
+        self._written: object = None
 
-    def prepare(self, state: State, log: CommitLog) -> Prepared | None:
-        """Return what `write` needs; None when nothing has changed."""
-        depends = (len(state.topics), log.history.epochs)
-        if depends == self._written:
-            return None
-        topics = topics_json(
-            state.topics.values(), changes=len(state.topics), timestamp=log.timestamp
-        )
-        return depends, topics, log.history.file()
+    def prepare(self, state: State, messaging: Messaging, log: CommitLog) -> Prepared | None:
+        """Return what `write` needs; None when nothing has changed.
+
+        A store that never had a group leaves the files of groups alone: they may be RocketMQ's.
+        """
+        known = state.groups or messaging.position
+        positions = tuple((one.topic, one.group, one.queue, one.low) for one in messaging.shares())
+        found = Prepared(
+            tuple(state.topics.values()), log.history.epochs, log.history.file(),
+            tuple(state.groups.values()), positions if known else None, messaging.position,
+            log.timestamp,
+        )  # fmt: skip
+        return found if found.depends != self._written else None
 
     def write(self, prepared: Prepared | None, op: str) -> None:
-        """Write both files durably; may run in a worker thread.
+        """Write the files durably; may run in a worker thread.
 
         Only RocketMQ reads them: on a full disk they are left for a later call.
         """
         if prepared is None:
             return
-        depends, topics, epochs = prepared
+        one = prepared
+        topics = topics_json(one.topics, changes=len(one.topics), timestamp=one.timestamp)
         try:
-            write_topics(self._disk, topics, op + ".topics")
-            self._disk.write_file(EPOCH_FILE, epochs, op + ".epochs")
+            _replace(self._disk, TOPICS, topics, op + ".topics")
+            self._disk.write_file(EPOCH_FILE, one.epoch_file, op + ".epochs")
+            if one.positions is not None:
+                files = group_files(
+                    one.groups, one.positions, changes=one.changes, timestamp=one.timestamp
+                )
+                for path, data in files.items():
+                    _replace(self._disk, path, data, op + ".groups")
         except DiskFull:
             return
-        self._written = depends
+        self._written = one.depends

@@ -22,7 +22,7 @@ from storage.log.commit_log import CommitLog
 from storage.log.epoch_history import EpochHistory, decode_epoch, wrong_chain
 from storage.log.segment import log_path
 from storage.log.segments import Segments
-from storage.log.stretches import STRETCH_MAX
+from storage.log.stretches import STRETCH_MAX, stretch
 from storage.messaging.ahead import Ahead
 from storage.messaging.fold import Messaging
 from storage.messaging.holds import Holds
@@ -32,7 +32,7 @@ from storage.queues.queues import ConsumeQueues
 from storage.recovery.snapshot import DIRECTORY, Snapshot, Snapshots
 from storage.settings import StoreSettings
 from storage.state.controls import Control, decode_control
-from storage.state.dispatcher import Dispatcher, entered, touched
+from storage.state.dispatcher import Dispatcher, apply_rows, entered, scan, touched
 from storage.state.layers import Layers
 from storage.state.producers import Producers
 from storage.state.topics import State
@@ -125,6 +125,24 @@ class Derived:
             tuple(self.layers.confirmed.groups.values()),
             self.messaging.values(),
         )
+
+    def whole_messaging(self, log: CommitLog) -> Messaging:
+        """Return what groups have consumed as of the end of the log.
+
+        Raises:
+            CorruptionError: The log is damaged after the dispatcher.
+        """
+        at, messaging = self.dispatcher.position, self.messaging
+        if at < log.end:
+            messaging = Messaging.restore(messaging.values())
+        while at < log.end:
+            data_end, after = stretch(log.segments, at, log.end, STRETCH_MAX)
+            if data_end > at:
+                log.segments.prove(at, data_end)
+                gathered, view = scan(log.segments, at, data_end, self.queues.batched_names)
+                apply_rows(messaging, view, at, gathered)
+            at = after
+        return messaging
 
     def held(self, most: int) -> int:
         """Return the least log offset below ``most`` of a message that is leased or waiting.

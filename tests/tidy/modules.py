@@ -22,7 +22,7 @@ PURE = {
     "storage/messaging": "*",
     "storage/queues": "light_queues names",
     "storage/read": "filters selection",
-    "storage/recovery": "log_end summary",
+    "storage/recovery": "group_export log_end summary",
     "storage/retention": "policy",
     "storage/state": "controls gathered layers producers sections sequences topics",
     "twinlog": "errors ranges units",

@@ -12,7 +12,8 @@ Not here: what rows do to a share (`storage.messaging.share`), who writes them (
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple, cast, get_type_hints
+from functools import partial
+from typing import NamedTuple, cast, get_type_hints
 
 import msgpack
 
@@ -180,9 +181,9 @@ LETTERS: dict[type[Row], str] = {
 }
 """How the log names each kind of row."""
 
-_KINDS: dict[object, tuple[Any, int, list[type]]] = {
+_KINDS: dict[object, tuple[Callable[[list[object]], Row], int, list[type]]] = {
     letter: (
-        kind._make,
+        partial(tuple.__new__, kind),
         len(kind._fields) + 1,
         [str, *get_type_hints(kind).values()],
     )
@@ -217,21 +218,24 @@ def decode_rows(body: Buffer) -> list[Row | UnknownRow]:
     items = _items(found)
     if items[:1] != [ROWS_VERSION]:
         return [UnknownRow(found)]
-    return [_row(row, _KINDS) for row in items[1:]]
+    return list(map(_row, items[1:]))
 
 
 def _items(found: object) -> list[object]:
     return cast("list[object]", found) if isinstance(found, list) else []
 
 
-def _row(row: object, kinds: dict[object, tuple[Any, int, list[type]]]) -> Row | UnknownRow:
-    if type(row) is not list or not row or type(row[0]) is not str:
+def _row(row: object) -> Row | UnknownRow:
+    if type(row) is not list or not row:
         return UnknownRow(row)
-    kind = kinds.get(row[0])
+    items = cast("list[object]", row)
+    letter = items[0]
+    kind = _KINDS.get(letter) if type(letter) is str else None
     if kind is None:
         return UnknownRow(row)
     make, size, types = kind
-    items = cast("list[object]", row)[:size]
+    if len(items) > size:
+        items = items[:size]
     if list(map(type, items)) != types:
         return UnknownRow(row)
-    return cast("Row", make(items[1:]))
+    return make(items[1:])

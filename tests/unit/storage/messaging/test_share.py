@@ -96,8 +96,8 @@ def agree(share: Share, naive: Naive) -> None:
     assert at == share.next
     assert not share.runs or share.runs[0].state != SETTLED
     for offset in range(share.low - 1, share.next + 2):
-        run = share.run_at(offset)
-        assert (run[2:] if run is not None else None) == naive.each.get(offset)
+        one = share.run_at(offset)
+        assert (one[2:] if one is not None else None) == naive.each.get(offset)
 
 
 NEAR = st.integers(0, 24)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from storage import CreateTopic, Outcome, Section
+from storage.messaging.copies import Copy, dead_letters, retries
 from tests.fakes.disk import FakeDisk
 from tests.stores.workbench import lead, open_store, settle, token
-from twinlog.format.copies import Copy, dead_letters, retries
 from twinlog.format.inner_batches import InnerEncoder
 from twinlog.format.record import (
     PROPERTIES_SIZE_MAX,
