@@ -8,6 +8,7 @@ through what they are given here; what several of them ask about the node itself
 from __future__ import annotations
 
 import os
+import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -25,11 +26,13 @@ from node.clients.off_loop import ColdWork
 from node.clients.presence import Presence
 from node.clients.raw_log import RawLog
 from node.clients.reads import Reads
-from node.clients.refusals import Refusals
+from node.clients.refusals import Refusals, no_topic
 from node.clients.searches import Finds
 from node.clients.server import ClientServer
 from node.config import layer_settings
 from node.config.config import ClusterConfig
+from node.groups.context import Context
+from node.groups.service import WorkQueues
 from node.observation import Observation, Parts
 from node.observe.exposition import NodeMetrics
 from node.observe.logs import NodeLog
@@ -148,6 +151,7 @@ class NodeServices:
             clock=trio.lowlevel.current_clock().current_time,
             waited=self.metrics.observe_often("twinlog_confirm_wait_seconds"),
         )
+        groups = self._work_queues(refusals, cold)
         return RequestHandlers(
             self.world,
             limits=limits,
@@ -160,11 +164,34 @@ class NodeServices:
             admin=Admin(
                 self.driver, store, refusal=refusals.error, stop=stop, wall_ms=self._wall_ms
             ),
+            groups=groups,
             status=self.observation.status,
             counts=counts,
             tell=self.log,
             names_crc=frames.names_crc(identity.cluster, identity.group),
         )
+
+    def _work_queues(self, refusals: Refusals, cold: ColdWork) -> WorkQueues:
+        records = self.store.reads
+        context = Context(
+            self.driver,
+            records,
+            self.store.messaging,
+            layer_settings.group_limits(self._settings),
+            refusal=refusals.error,
+            missing=partial(no_topic, records),
+            wall_ms=self._wall_ms,
+            tell=self.log,
+            draw=lambda: secrets.randbits(53) or 1,
+            seconds=trio.lowlevel.current_clock().current_time,
+        )
+        enabled = self._settings.messaging.enabled
+        return WorkQueues(context, fetch=cold.look, observed=self._observed, enabled=enabled)
+
+    def _observed(self) -> dict[str, object]:
+        """Say who answers, and how old what it knows is."""
+        freshness = self.observation.freshness()
+        return {"node": freshness.node, "role": freshness.role, "age_ms": freshness.age_ms}
 
     def _timed(self, kind: str, seconds: float) -> None:
         """Take the duration of a job in a thread; flushes are measured."""

@@ -73,6 +73,11 @@ class StoreReads:
         return self._opened.derived.dispatcher.position
 
     @property
+    def timestamp(self) -> int:
+        """Store timestamp of the newest record, ms; it never falls along the log."""
+        return self._log.timestamp
+
+    @property
     def epochs(self) -> tuple[Epoch, ...]:
         """The epochs of the log, oldest first."""
         return self._log.history.epochs
@@ -83,6 +88,10 @@ class StoreReads:
         """Return confirmed topics and how many queues they have."""
         found = self._opened.derived.layers.confirmed.topics
         return {name: topic.queues for name, topic in found.items()}
+
+    def queues(self, topic: str) -> int | None:
+        """Return how many queues a confirmed topic has; None: there is no such topic."""
+        return self._opened.derived.layers.confirmed.queues(topic)
 
     def missing(self, topic: str) -> TwinlogError:
         """Return why a topic is not among `topics`; see `storage.state.layers.Layers.missing`."""
@@ -100,6 +109,15 @@ class StoreReads:
     def queue_range(self, topic: str, queue: int) -> tuple[int, int]:
         """Return (start, end) of a queue; raises `twinlog.errors.UnknownTopic`."""
         return self._reader.range(topic, queue)
+
+    def offset_at(self, topic: str, queue: int, ms: int) -> int:
+        """Return the first queue offset whose record was stored at ``ms`` or later.
+
+        Reads some records from the disk: for what happens once. Raises as `offsets_at_time`, and
+        `CorruptionError` for damage.
+        """
+        look = self.offsets_at_time(topic, [queue], ms)
+        return self.looked_at(look, look.run(lambda: False))[0][2]
 
     def _check_readable(self) -> None:
         if self._opened.losing:

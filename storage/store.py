@@ -318,6 +318,10 @@ class Store:
         self._opened.disk_full = result.code == "disk-full"
         return result
 
+    def stored_before(self, sections: Sequence[Section]) -> int | None:
+        """Return the log offset after the originals when all sections are duplicates; else None."""
+        return self._own.stored_before(sections)
+
     def stale_producers(self, wall_ms: int) -> int:
         """Return the log offset below which idempotent producers may be forgotten; 0 for none.
 

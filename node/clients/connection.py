@@ -20,7 +20,7 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from node.clients.append_path import AppendRequest, parse_sections, parse_terms
 from node.clients.lookups import Answer, Asked
@@ -30,7 +30,7 @@ from node.clients.searches import parse_find
 from replication.driver.outcomes import BUFFERED
 from storage.state.sections import SectionResult
 from twinlog.errors import Busy, ProtocolError, TwinlogError, UsageError
-from twinlog.wire import frames
+from twinlog.wire import frames, schema
 
 if TYPE_CHECKING:
     from node.clients.admin import Admin
@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _APPEND, _HELLO = int(frames.Type.APPEND), int(frames.Type.HELLO)
+_SETTLE = int(frames.Type.SETTLE)
 KINDS: Mapping[int, str] = {int(kind): kind.name.lower() for kind in frames.CLIENT_TYPES}
 """Request types by their name in metrics."""
 
@@ -59,6 +60,52 @@ TEXTS_MAX = 128 * 1024
 
 SECTION_TEXT_MIN = 48
 """With `TEXTS_MAX` so few that the answer to the largest append fits a frame in any script."""
+
+
+class GroupRequests(Protocol):
+    """Work queues as the client port knows them; see `node.groups.service.WorkQueues`."""
+
+    @property
+    def pending(self) -> bool:
+        """Whether `run` has something to do."""
+        ...
+
+    @property
+    def parked(self) -> int:
+        """Requests that wait for messages."""
+        ...
+
+    def handle(
+        self,
+        kind: int,
+        fields: Mapping[str, object],
+        payload: memoryview,
+        asker: ClientConnection,
+        address: str,
+        done: Later,
+    ) -> None:
+        """Take a request for the next `run`; raises why not."""
+        ...
+
+    def run(self, now: float) -> None:
+        """Decide what was asked."""
+        ...
+
+    def look(self, now: float) -> None:
+        """See what moved, at the end of a turn."""
+        ...
+
+    def tick(self, now: float) -> None:
+        """Do what is due."""
+        ...
+
+    def next_deadline(self, now: float) -> float:
+        """Return when `tick` has something to do."""
+        ...
+
+    def forget(self, asker: ClientConnection) -> None:
+        """Drop what waits for a connection that is gone."""
+        ...
 
 
 @dataclass(slots=True)
@@ -75,6 +122,7 @@ class RequestHandlers:
     lookups: Lookups
     refusals: Refusals
     admin: Admin
+    groups: GroupRequests
     status: Callable[[], Mapping[str, object]]
     """The status document of the node."""
     tell: Callable[..., None]
@@ -133,6 +181,9 @@ class ClientConnection:
         if frame.type == _APPEND:
             self._append(frame)
             return
+        if frame.type == _SETTLE:  # it looks at no record
+            self._work_queue(frame)
+            return
         self._handlers.enter()
         match frame.type:
             case frames.Type.READ:
@@ -169,14 +220,37 @@ class ClientConnection:
                 self.answer(frame.type, frame.request, self._handlers.admin.producer())
             case frames.Type.GROUP | frames.Type.JOIN | frames.Type.BEAT | frames.Type.POP:
                 self._work_queue(frame)
-            case frames.Type.SETTLE | frames.Type.COMMIT | frames.Type.TOGETHER:
+            case frames.Type.COMMIT | frames.Type.TOGETHER | frames.Type.SETTLE:
                 self._work_queue(frame)
             case _:
                 raise UsageError(f"{frames.type_name(frame.type)} has no handler", code="type")
 
     def _work_queue(self, frame: frames.Frame) -> None:
-        text = f"this node does not serve {frames.type_name(frame.type)}"
-        raise UsageError(text, code="unsupported", hint="use nodes of a newer version")
+        """Have a request of work queues decided with its neighbours."""
+        try:
+            schema.check(frame)
+        except frames.FrameError as error:
+            raise UsageError(error.text, code="fields") from None
+        done, size = self._later(frame), len(frame.payload)
+        if size:
+            if self.bytes_in_flight + size > self._handlers.limits.bytes_in_flight_max:
+                self._limit(frame, "bytes_in_flight_max")
+                return
+            done = self._counted(done, size)
+        groups, payload = self._handlers.groups, memoryview(frame.payload)
+        groups.handle(frame.type, frame.fields, payload, self, self.peer, done)
+
+    def _counted(self, done: Later, size: int) -> Later:
+        """Count bytes for as long as their request is not answered."""
+        self.bytes_in_flight += size
+
+        def counted(
+            outcome: Mapping[str, object] | TwinlogError, payload: Sequence[memoryview] = ()
+        ) -> None:
+            self.bytes_in_flight -= size
+            done(outcome, payload)
+
+        return counted
 
     def _hello(self, frame: frames.Frame) -> None:
         handlers = self._handlers
@@ -315,6 +389,11 @@ class ClientConnection:
     def gone(self) -> bool:
         """Whether the connection is closed: answers are dropped."""
         return self.stream.closed is not None
+
+    @property
+    def congested(self) -> bool:
+        """Whether the client leaves its answers: it is given no more messages now."""
+        return self.stream.unsent > self._handlers.limits.congested_bytes
 
     def close(self, kind: str) -> None:
         """Close the connection for what its client did, and count it."""

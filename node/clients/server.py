@@ -49,6 +49,7 @@ class ClientServer:
         self._connections: dict[ClientConnection, None] = {}
         self._connections_max = connections_that_fit(handlers.limits.connections_max)
         self._nursery: trio.Nursery | None = None
+        self._timer = trio.CancelScope()
 
     @property
     def connections(self) -> int:
@@ -78,6 +79,7 @@ class ClientServer:
             self._nursery = nursery
             self.handlers.cold.run_in(nursery)
             nursery.start_soon(self._sweep)
+            nursery.start_soon(self._keep_time)
             nursery.start_soon(accept, listener, self._accepted)
             task_status.started()
             try:
@@ -124,6 +126,7 @@ class ClientServer:
         del self._connections[connection]
         self.handlers.reads.forget(connection)
         self.handlers.cold.forget(connection)
+        self.handlers.groups.forget(connection)
 
     def _left_the_rules(self, connection: ClientConnection, error: frames.FrameError) -> None:
         """Close and count; only a peer of another version is answered first."""
@@ -143,6 +146,18 @@ class ClientServer:
             self._close_idle(now)
             self.handlers.reads.expire(now)
             self._world.turn()
+
+    async def _keep_time(self) -> None:
+        """Let work queues do what is due: leases that end, pops that have waited long enough."""
+        while True:
+            with trio.CancelScope() as self._timer:
+                self._timer.deadline = self.handlers.groups.next_deadline(self._world.now())
+                await trio.sleep_forever()
+            if self._world.crashed is None:
+                now = self._world.now()
+                with self._world.driving():
+                    self.handlers.groups.tick(now)
+                self._world.turn()
 
     def _close_idle(self, now: float) -> None:
         """Close clients that never send HELLO, stall inside a frame, or stop taking answers."""
@@ -175,20 +190,28 @@ class ClientServer:
         """End the turn of one connection: what it brought is appended with its neighbours'."""
         if self._world.crashed is not None:
             return
-        if self.handlers.appends.pending:
+        if self.handlers.appends.pending or self.handlers.groups.pending:
             self._world.outbox.readiness.soon(self._append)
         else:
             self._world.turn_soon()
 
     def _append(self) -> None:
         if self._world.crashed is None:
-            self.handlers.appends.run(self._world.outbox.now)
+            now = self._world.outbox.now
+            self.handlers.appends.run(now)
+            if self.handlers.groups.pending:
+                with self._world.driving():
+                    self.handlers.groups.run(now)
             self._world.turn_soon()
 
     def look(self, now: float) -> None:
         """Serve parked readers whose queue grew; called at the end of every turn."""
-        waiting = self.handlers.reads.waiting > 0
-        self._world.watched(by_readers=waiting)
+        waiting, groups = self.handlers.reads.waiting > 0, self.handlers.groups
+        self._world.watched(by_readers=waiting or groups.parked > 0)
         if waiting:
             for cold in self.handlers.reads.wake(now):
                 self.handlers.cold.read(cold)
+        if self._world.crashed is None:
+            with self._world.driving():
+                groups.look(now)
+            self._timer.deadline = groups.next_deadline(now)

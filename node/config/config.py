@@ -34,9 +34,11 @@ from node.config.sections import (
     ClusterSection,
     CoordinatorSection,
     FailoverSection,
+    GroupsSection,
     LimitsSection,
     ListenSection,
     LogSection,
+    MessagingSection,
     MetricsSection,
     NodeSection,
     ReadSection,
@@ -86,6 +88,8 @@ class NodeConfig:
     replication: ReplicationSection
     read: ReadSection
     limits: Limits
+    messaging: MessagingSection
+    groups: GroupsSection
     log: LogSection
     metrics: MetricsSection
 
@@ -320,16 +324,20 @@ class _Check:
             self._section("retention", RetentionSection, number),
             self._section("replication", ReplicationSection, number),
             self._section("read", ReadSection, number),
+            self._section("messaging", MessagingSection, number),
+            self._section("groups", GroupsSection, number),
             self._section("log", LogSection, number),
             self._section("metrics", MetricsSection, number),
         )
-        listen, storage, retention, replication, read, log, metrics = parts
+        listen, storage, retention, replication, read, messaging, groups, log, metrics = parts
         if node is None or limits is None or listen is None or storage is None:
             return None
         if (
             retention is None
             or replication is None
             or read is None
+            or messaging is None
+            or groups is None
             or log is None
             or metrics is None
         ):
@@ -351,6 +359,8 @@ class _Check:
             replication=replication,
             read=read,
             limits=_limits(limits, read),
+            messaging=messaging,
+            groups=groups,
             log=log,
             metrics=metrics,
         )

@@ -11,6 +11,7 @@ import time
 
 from node.clients.metadata import Identity
 from node.config.config import ClusterConfig, NodeConfig
+from node.leases.limits import GroupLimits
 from replication.settings import ReplicationSettings
 from storage.log.log_folders import Folders
 from storage.log.segment import DIRECTORY
@@ -107,6 +108,24 @@ def replication_settings(config: ClusterConfig, node: NodeConfig) -> Replication
         silence_seconds=replication.link_timeout,
         lag_seconds_max=replication.in_sync_lag_max,
         waiters_max=node.limits.producers_waiting_max,
+    )
+
+
+def group_limits(node: NodeConfig) -> GroupLimits:
+    """Return what a node lets the members of groups use."""
+    groups = node.groups
+    return GroupLimits(
+        auto_create=groups.auto_create,
+        session_seconds=groups.session,
+        invisible_ms=round(groups.invisible * 1000),
+        attempts=groups.attempts,
+        span_max=groups.span_max,
+        runs_max=groups.runs_max,
+        groups_max=groups.groups_max,
+        members_max=groups.members_max,
+        lease=groups.lease,
+        bytes_max=node.limits.response_size_max,
+        long_poll_seconds_max=node.limits.long_poll_seconds_max,
     )
 
 

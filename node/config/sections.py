@@ -421,6 +421,48 @@ class LimitsSection(Section):
     )
 
 
+class MessagingSection(Section):
+    """Work queues: groups of consumers that share the messages of topics."""
+
+    enabled: bool = Field(
+        True, description="false: groups are neither made nor served; what they have stays."
+    )
+
+
+class GroupsSection(Section):
+    """Groups and their members; a group keeps what it was made with."""
+
+    later = {"revoke_timeout": "how long a member of an ordered group may finish a queue"}
+    auto_create: bool = Field(
+        True, description="The first member that joins a group makes it, unless it exists."
+    )
+    session: Seconds = Field(
+        10.0, ge=1, le=3600, description="A member that says nothing for this long has left."
+    )
+    invisible: Seconds = Field(
+        60.0, ge=1, le=43_200, description="How long a message is one member's, in a new group."
+    )
+    attempts: int = Field(
+        16, ge=1, le=10_000, description="So often is it handed out before it is a dead letter."
+    )
+    span_max: int = Field(
+        65_536, ge=64, le=1_048_576,
+        description="Messages of a queue between the first that is not settled and the last that "
+        "was handed out; beyond it nothing new of the queue is.",
+    )  # fmt: skip
+    runs_max: int = Field(
+        2048, ge=16, le=65_536,
+        description="Stretches of one fate among them; beyond it nothing new of the queue is.",
+    )  # fmt: skip
+    groups_max: int = Field(10_000, ge=1, le=10_000, description="Groups of a store.")
+    members_max: int = Field(10_000, ge=1, le=100_000, description="Members of all groups.")
+    lease: Literal["confirmed", "fast"] = Field(
+        "confirmed",
+        description="When messages are handed out: once that is confirmed, or at once; then a "
+        "failover may hand out twice what was under way.",
+    )
+
+
 class LogSection(Section):
     """What a node logs to stderr."""
 
@@ -453,6 +495,8 @@ SECTIONS: Mapping[str, type[Section]] = {
     "failover": FailoverSection,
     "read": ReadSection,
     "limits": LimitsSection,
+    "messaging": MessagingSection,
+    "groups": GroupsSection,
     "log": LogSection,
     "metrics": MetricsSection,
 }

@@ -62,6 +62,16 @@ EVENTS: Mapping[str, str] = {
     "seat_lost": "this process keeps the register no longer; another may, or itself again later",
     "seat_taken": "this process holds the seat in etcd and keeps the register",
     "seat_taken_by_other": "another coordinator keeps the register; this one waits",
+    "dead_letter": "messages failed for good and were copied to `%DLQ%group`, or dropped where the "
+    "group keeps none; why says what happened",
+    "dead_letter_refused": "the copy of a dead letter was refused; the message keeps its lease and "
+    "is tried again when that ends",
+    "member_lost": "a member of a group said nothing for longer than its session; its leases end "
+    "by time",
+    "messaging_ready": "the new master has read all that it inherited and serves groups",
+    "positions_reset": "an order has set a group to other positions; leases of these queues ended",
+    "share_full": "a group has too many unsettled messages of a queue; nothing new of it is handed "
+    "out until some are settled",
     "crash": "the node cannot continue and stops; its store is left for recovery",
     "disk_full": "the disk is full; writes are refused until there is space",
     "dispatch_waits": "no space for queue entries on the disk; readers wait, nothing is lost",

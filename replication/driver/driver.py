@@ -29,8 +29,9 @@ from replication.core.context import Node
 from replication.core.replica import ReplicaCore
 from replication.core.view import PeerView, RoleView, is_only_copy, role_view
 from replication.core.waiters import CONFIRMED, FLUSHED, WRITTEN
+from replication.driver.appends import Appends, TogetherReply
 from replication.driver.background_jobs import FULL_SECONDS, BackgroundJobs
-from replication.driver.outcomes import or_unknown, refusal
+from replication.driver.outcomes import refusal
 from replication.driver.outgoing_batches import OutgoingBatches
 from replication.driver.outside import Done, Outside, Reply
 from replication.driver.replies import Replies
@@ -44,13 +45,14 @@ from storage import (
     Outcome,
     Promise,
     Section,
-    SectionResult,
     Store,
     Token,
 )
 from storage.errors import BadBatch, DiskError, DiskFull, StaleToken
 from storage.marks.archive_mark import ArchivedPart, Claim
+from storage.state.sections import Together
 from twinlog.errors import CorruptionError, ProtocolError
+from twinlog.format.group_rows import Row
 from twinlog.wire import frames
 
 ACCEPTED_FROM = 1 << 20
@@ -104,17 +106,16 @@ class Driver:
         self.retention = RetentionDriver(
             store, self.core, outside, wall_ms=wall_ms, control=self.control, now=now
         )
-        self._token: Token | None = None
         self._promising: tuple[Job, Promise] | None = None
         self._cutting: tuple[Job, commands.Cut | commands.BeginAgain] | None = None
         self._seeding: dict[Job, int] = {}
         self._again: dict[str, tuple[float, commands.Command]] = {}
         self._replies = Replies(store, self.core, node)
+        self._appends = Appends(store, self.core, self._replies, self.jobs, wall_ms=wall_ms)
         self._outgoing = OutgoingBatches(store)
         self._answers: deque[Callable[[], None]] = deque()
         self._running = False
         self._crashed = False
-        self._full = False
         self._do = self._handlers()
 
     def _handlers(self) -> Mapping[type, Callable[..., None]]:
@@ -320,7 +321,7 @@ class Driver:
         if refused is not None:
             reply([refusal(*refused) for _ in sections], None)
             return
-        self._turn(now, self._append, sections, ack, deadline, size, reply, brief=True)
+        self._turn(now, self._appends.sections, sections, ack, deadline, size, reply, brief=True)
 
     def _closed(self) -> tuple[str, str] | None:
         """Return the refusal of a node that ends or whose log must not be trusted."""
@@ -331,20 +332,6 @@ class Driver:
         if self.retention.refuses:
             return "disk-full", f"the disk of {self.node} is too full for writes; reads go on"
         return None
-
-    def _append(
-        self,
-        now: float,
-        sections: Sequence[Section],
-        ack: str,
-        deadline: float,
-        size: int,
-        reply: Reply,
-    ) -> None:
-        assert self._token is not None
-        append, wall_ms, count = self.store.append, self._wall_ms(), len(sections)
-        results = or_unknown(append, reply, count, self._token, sections, wall_ms=wall_ms)
-        self._written(now, results, ack, deadline, size, reply)
 
     def control(
         self,
@@ -359,41 +346,43 @@ class Driver:
         if refused is not None:
             reply([refusal(*refused)], None)
             return
-        self._turn(now, self._control, change, deadline, reply)
+        self._turn(now, self._appends.control, change, deadline, reply)
 
-    def _control(self, now: float, change: Control, deadline: float, reply: Reply) -> None:
-        assert self._token is not None
-        append, wall_ms = self.store.append_control, self._wall_ms()
-        result = or_unknown(append, reply, 1, self._token, change, wall_ms=wall_ms)
-        self.jobs.commit(now, at_once=True)  # somebody waits, and there are few of them
-        self._written(now, [result], CONFIRMED, deadline, 1024, reply)
+    def reign(self) -> tuple[int, tuple[str, str] | None]:
+        """Return the epoch that this node leads (0: none), and why groups are not served in it.
 
-    def _written(
+        They are served by an active master whose epoch record is confirmed, once all that it
+        inherited is dispatched (R62): (code, text) of a refusal until then, None from then on.
+        """
+        leading = self.core.leading
+        epoch = leading.epoch if leading is not None and not self._crashed else 0
+        refused = self._closed() or self.core.admission(CONFIRMED, 0)
+        if refused is None and not self.store.messaging.ready:
+            refused = "not-ready", f"{self.node} has not read all of its log yet"
+        return epoch, refused
+
+    def append_rows(
         self,
         now: float,
-        results: list[SectionResult],
-        ack: str,
+        rows: Sequence[Row],
+        *,
         deadline: float,
-        size: int,
-        reply: Reply,
+        reply: TogetherReply,
+        sections: Sequence[Section] = (),
+        size: int = 0,
     ) -> None:
-        end, stored = 0, False
-        for result in results:
-            if result.outcome is Outcome.STORED:
-                stored = True
-            if result.outcome in (Outcome.STORED, Outcome.DUPLICATE):
-                end = max(end, result.end)
-        self._full = not stored and any(result.code == "disk-full" for result in results)
-        if not end or self._replies.holds(ack, end):
-            if stored:
-                self.core.on_appended(now)
-            self._replies.say(results, ack, end, reply)
+        """Append rows of groups, and sections with them in one batch; answered at their confirm.
+
+        Without either it is answered when everything appended so far is confirmed. ``size`` is what
+        the answer holds in memory until then, bytes. A refusal means that nothing was written.
+        """
+        for section in sections:
+            size += len(section.data)
+        refused = self._closed() or self.core.admission(CONFIRMED, size)
+        if refused is not None:
+            reply(Together(Outcome.REFUSED, [], 0, *refused), None)
             return
-        if ack == FLUSHED:
-            deadline = min(deadline, now + self.store.settings.flush_timeout_seconds)
-            self.jobs.wanted = max(self.jobs.wanted, end)
-        self._replies.wait(results, ack, reply, end=end, size=size, deadline=deadline)
-        self.core.on_appended(now)
+        self._turn(now, self._appends.rows, sections, rows, deadline, size, reply, brief=True)
 
     def transfer(self, now: float, to: str, reply: Done, *, who: str = "") -> None:
         """Hand the mastership to ``to``; ``ok`` once the register has it."""
@@ -419,7 +408,7 @@ class Driver:
 
     def view(self, now: float | None = None) -> RoleView:
         """Return what this node is; ``now`` makes the ages exact."""
-        at, full = self._now if now is None else now, self._full or self.retention.refuses
+        at, full = self._now if now is None else now, self._appends.full or self.retention.refuses
         return role_view(self.core, at, full=full)
 
     # -- commands: links
@@ -486,11 +475,11 @@ class Driver:
         self.store.registered()
 
     def _do_take(self, now: float, command: commands.TakeToken) -> None:
-        self._token = command.token
+        self._appends.token = command.token
         self.store.take_token(command.token)
 
     def _do_drop(self, now: float, command: commands.DropToken) -> None:
-        self._token = None
+        self._appends.token = None
         self.store.drop_token()
 
     def _do_epoch(self, now: float, command: commands.AppendEpoch) -> None:
@@ -509,16 +498,16 @@ class Driver:
             self._outside.event("disk-full", "alarm", what=str(error))
         else:
             self.jobs.wanted = max(self.jobs.wanted, end)
-        self._full = end is None
+        self._appends.full = end is None
         self._answers.append(partial(self.core.on_epoch_appended, now, command.epoch, end))
 
     def _do_flush(self, now: float, command: commands.Flush) -> None:
         self.jobs.wanted = max(self.jobs.wanted, self.store.committed)
 
     def _do_cut(self, now: float, command: commands.Cut) -> None:
-        assert self._token is not None
+        assert self._appends.token is not None
         assert self._cutting is None
-        job = self.store.cut_job(self._token, command.to)
+        job = self.store.cut_job(self._appends.token, command.to)
         self._cutting = (job, command)
         self._outside.run_job(job)
 
@@ -528,10 +517,10 @@ class Driver:
         self._outside.run_job(job)
 
     def _do_begin_again(self, now: float, command: commands.BeginAgain) -> None:
-        assert self._token is not None
+        assert self._appends.token is not None
         assert self._cutting is None
         try:
-            job = self.store.reseed_job(self._token, command.seed)
+            job = self.store.reseed_job(self._appends.token, command.seed)
         except CorruptionError as error:
             self._outside.event("seed-damaged", "alarm", what=str(error))
             self._answers.append(partial(self.core.on_cut, now))

@@ -23,8 +23,8 @@ from storage.settings import StoreSettings
 from storage.state.controls import Control, encode_control
 from storage.state.dispatcher import Dispatcher
 from storage.state.layers import Layers
-from storage.state.producers import Producers, Verdict
-from storage.state.sections import Outcome, Section, SectionResult, Together, refused
+from storage.state.producers import Producers, Verdict, judge
+from storage.state.sections import Outcome, Section, SectionResult, Together, digest_of, refused
 from twinlog.format import record
 from twinlog.format.group_rows import Row, encode_rows
 from twinlog.format.system_topics import SYSTEM_TOPIC_GROUP, SYSTEM_TOPIC_META
@@ -123,6 +123,18 @@ class OwnRecords:
             return _nothing("too-large", text)
         results = self._appender.append_whole(sections, own, wall_ms)
         return self._judged(results, len(sections), rows)
+
+    def stored_before(self, sections: Sequence[Section]) -> int | None:
+        """Return the log offset after the originals when all sections are duplicates; else None."""
+        end = 0
+        for one in sections:
+            line = self._producers.line((one.producer, one.topic, one.queue))
+            digest = digest_of(one.data, 0, len(one.data))
+            verdict, done = judge(line, one.producer_epoch, one.sequence, one.count, digest)
+            if not one.producer or line is None or verdict is not Verdict.DUPLICATE:
+                return None
+            end = max(end, done.end if done is not None else line.done[0].log_offset)
+        return end
 
     def _judged(self, results: list[SectionResult], sections: int, rows: Sequence[Row]) -> Together:
         kinds = {result.outcome for result in results}

@@ -10,6 +10,8 @@ FOLDERS = ("twinlog", "storage", "replication", "node", "cli")
 PURE = {
     "node/clients": "counts freshness limits presence",
     "node/config": "sections toml_lines values",
+    "node/groups": "members",
+    "node/leases": "clock copies due filters limits scratch settles",
     "node/observe": "status",
     "replication": "pacing settings",
     "replication/coordinator": "history",
@@ -50,7 +52,14 @@ them."""
 
 SEAM = {
     "node/clients": "append_path connection lookups metadata raw_log reads refusals searches",
-    "replication/driver": "background_jobs driver outgoing_batches outside replies retention",
+    "node/groups": (
+        "context dead_letters documents joining orders parked pops positions requests service "
+        "together"
+    ),
+    "node/leases": "leasing",
+    "replication/driver": (
+        "appends background_jobs driver outgoing_batches outside replies retention"
+    ),
     "storage/append": "*",
     "storage/key_index": "*",
     "storage/log": (

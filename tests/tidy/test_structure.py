@@ -20,6 +20,7 @@ FRAGMENT_LINES = 70
 FRAGMENTS = {
     "cli.log.topics": "names of topics and the closest one: a noun of its own",
     "node.observe.task_tree": "the task tree of trio, for a signal",
+    "node.leases.clock": "pure, beside the turns that read the wall clock",
     "replication.coordinator.history": "trims the history; pure, beside a service that is not",
     "storage.log.memory_pool": "the pool, pure, beside the log that is not",
     "storage.marks.clean_start": "a decision, pure, beside the files it is made from",

@@ -11,11 +11,15 @@ POP is known by (member, pop), a row of SETTLE by (share, n, range), a position 
 * ``show``: one group with its queues and members;
 * ``create``, ``alter``: ``settings``, a map with any of ``mode`` (``shared``, ``broadcast``),
   ``start`` (``end``, ``start`` or a time in ms), ``attempts``, ``retry`` (a list of pauses in ms),
-  ``invisible_ms``, ``dead_letter``, ``filters`` (topic to filter); what is absent stays as it is;
+  ``growing`` (first pause, longest, factor) in its place, ``invisible_ms``, ``dead_letter``,
+  ``filters`` (topic to filter); what is absent stays as it is;
 * ``delete``;
 * ``reset``: ``positions``, rows [topic, queue, next]; leases of these queues end;
 * ``skip``: ``positions``, rows [topic, queue, count]: as many messages after the first unsettled
   one are left out. Both answer ``positions``: rows [topic, queue, from, to].
+
+A filter is a text: ``tags: paid || refunded``, or an expression as READ's ``where`` takes it. JOIN
+names those that the member counts on in ``filters``; absent: whatever the group has.
 
 **Documents.** A group of ``list`` is a map ``name``, ``mode``, ``topics``, ``members``, ``lag``,
 ``leased``, ``waiting``, ``oldest_ms`` (store time of the first unsettled message; nil: none).

@@ -1,0 +1,305 @@
+"""Messages that failed for good: a copy in ``%DLQ%group`` and the settling, in one batch.
+
+Until that batch is in the log they stay as they are, so nothing is lost on the way, and after a
+failover the next master finds them again. The topic is made with its first record. A group without
+dead letters settles them alone; they are counted and told.
+
+Limits: `GroupLimits.dead_max` messages wait at a time, `DEAD_BYTES_MAX` go into one batch.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from node.clients.lookups import Asked
+from node.clients.reads import ReadAnswer
+from node.groups.context import ANSWER_SECONDS, Context
+from node.groups.pops import Fetch
+from node.leases.copies import DEAD_LETTERS, dead_copies
+from node.leases.limits import DEAD_BYTES_MAX
+from node.leases.settles import Dying, Late, held
+from storage.read.lookups import OffLoopLookup
+from storage.read.result import ReadResult, ReadStatus
+from storage.state.controls import CreateTopic
+from storage.state.sections import Outcome, Section, SectionResult, Together
+from twinlog.errors import Busy, TwinlogError
+from twinlog.format.group_rows import AckRow
+from twinlog.wire.groups import DONE, RECEIPT_EXPIRED
+
+RETRY_SECONDS = 1.0
+"""Pause after a refusal."""
+PASSING = frozenset({"disk-full", "busy", "not-ready", "not-enough-in-sync", "not-master"})
+"""Refusals that pass; another one ends the attempt, and the lease's time brings the next."""
+LOOK_AGAIN_MS = 1_000
+"""Messages beyond the limit are looked at again after this."""
+
+
+@dataclass(slots=True, eq=False)
+class _Death:
+    """One stretch on its way.
+
+    Attributes:
+        late: Told when it is in the log.
+    """
+
+    dying: Dying
+    late: list[Late] = field(default_factory=list[Late])
+
+    def said(self, outcome: str | TwinlogError) -> None:
+        late, self.late = self.late, []
+        for one in late:
+            one(outcome)
+
+
+class _Nobody:
+    """Who records are fetched for: it never goes away and takes them at once."""
+
+    gone = False
+    congested = False
+
+    def broke(self, error: Exception) -> None:
+        """A defect is not lost."""
+        raise error
+
+    async def taken(self) -> None:
+        """They are taken already."""
+
+    def read_answered(self, request: int, answer: ReadAnswer) -> None:
+        """It reads nothing by itself."""
+
+    def read_failed(self, request: int, error: TwinlogError) -> None:
+        """It reads nothing by itself."""
+
+
+class DeadLetters:
+    """See the module.
+
+    Args:
+        context: The node.
+        fetch: Has cold records fetched in a thread.
+    """
+
+    def __init__(self, context: Context, fetch: Fetch) -> None:
+        self._context = context
+        self._fetch = fetch
+        self._line: deque[_Death] = deque()
+        self._known: dict[tuple[int, int, int], _Death] = {}
+        self._busy = False
+        self._not_before = 0.0
+        self._count = 0
+        self._reign = 0
+        self._fetched: tuple[_Death, ReadResult] | None = None
+
+    @property
+    def ready(self) -> bool:
+        """Whether `work` may have something to do."""
+        return bool(self._line) and not self._busy
+
+    def next_deadline(self) -> float:
+        """Return when `work` has something to do."""
+        return self._not_before if self.ready else float("inf")
+
+    def add(self, dying: Dying, late: Late | None) -> None:
+        """Take a stretch; ``late`` is called with its code, or with an error."""
+        key = dying.share, dying.n, dying.first
+        death = self._known.get(key)
+        if death is None:
+            count = dying.last - dying.first + 1
+            if self._count + count > self._context.limits.dead_max and self._count:
+                self._refuse(dying, late)
+                return
+            death = self._known[key] = _Death(dying)
+            self._line.append(death)
+            self._count += count
+        if late is not None:
+            death.late.append(late)
+
+    def _refuse(self, dying: Dying, late: Late | None) -> None:
+        if late is not None:
+            text = f"{self._count} messages wait to become dead letters already (dead_max)"
+            late(Busy(text, limit="dead_max"))
+            return
+        at = self._context.clock.ms + LOOK_AGAIN_MS
+        self._context.due.add(at, dying.share, dying.n, dying.first, dying.last)
+
+    def clear(self, error: TwinlogError) -> None:
+        """A reign has ended."""
+        deaths = list(self._known.values())
+        self._line.clear()
+        self._known.clear()
+        self._busy, self._count, self._not_before = False, 0, 0.0
+        self._reign += 1
+        for death in deaths:
+            death.said(error)
+
+    # ── one after the other ─────────────────────────────────────────────────────────────────────
+
+    def work(self, now: float) -> None:
+        """Bring what waits into the log, until something has to be waited for."""
+        while self.ready and now >= self._not_before:
+            death = self._line[0]
+            group = self._context.messaging.group(death.dying.group)
+            share = self._context.messaging.ahead.share(death.dying.share)
+            if group is None or share is None:
+                self._end(death, DONE)
+                continue
+            dying = death.dying
+            runs, lost = held(share, dying.n, dying.first, dying.last)
+            if not runs:
+                self._end(death, RECEIPT_EXPIRED if lost else DONE)
+                continue
+            if not group.dead_letter:
+                self._drop(now, death)
+                continue
+            topic = DEAD_LETTERS + group.name
+            if self._context.records.queues(topic) is None:
+                self._create(now, topic)
+                continue
+            fetched, self._fetched = self._fetched, None
+            if fetched is not None and fetched[0] is death:
+                self._bury(now, death, fetched[1])
+                continue
+            size = DEAD_BYTES_MAX
+            first, last = runs[0].first, runs[-1].last
+            found = self._context.records.read(
+                share.topic, share.queue, first, max_bytes=size, max_records=last - first + 1
+            )
+            if found.cold and found.count:
+                self._get(death, found)
+            else:
+                self._bury(now, death, found)
+
+    def _end(self, death: _Death, outcome: str | TwinlogError) -> None:
+        dying = death.dying
+        self._known.pop((dying.share, dying.n, dying.first), None)
+        if self._line and self._line[0] is death:
+            self._line.popleft()
+        self._count -= dying.last - dying.first + 1
+        death.said(outcome)
+
+    def _create(self, now: float, topic: str) -> None:
+        self._busy, reign = True, self._reign
+        context = self._context
+
+        def reply(results: list[SectionResult], by: str | None) -> None:
+            if reign == self._reign:
+                self._busy = False
+                if results[0].outcome not in (Outcome.STORED, Outcome.DUPLICATE):
+                    self._not_before = now + RETRY_SECONDS
+
+        change = CreateTopic(topic, 1, context.wall_ms())
+        context.driver.control(now, change, deadline=now + ANSWER_SECONDS, reply=reply)
+
+    def _get(self, death: _Death, found: ReadResult) -> None:
+        """Have the records of a stretch fetched."""
+        self._busy, reign = True, self._reign
+        context = self._context
+
+        def finish(
+            outcome: list[ReadResult | Exception] | Exception,
+        ) -> tuple[Mapping[str, object], Sequence[memoryview]]:
+            one = outcome[0] if isinstance(outcome, list) else outcome
+            fetched = context.records.fetched(found, one)
+            if reign == self._reign:
+                self._busy, self._fetched = False, (death, fetched)
+            return {}, ()
+
+        def done(
+            outcome: Mapping[str, object] | TwinlogError, payload: Sequence[memoryview] = ()
+        ) -> None:
+            if isinstance(outcome, TwinlogError) and reign == self._reign:
+                self._busy = False
+
+        size = sum(len(piece) for piece in found.slices)
+        look = OffLoopLookup(lambda stop: [found.outcome()], size, found.lowest, found.generation)
+        self._fetch(Asked(look, finish), _Nobody(), done)
+
+    # ── what is written ─────────────────────────────────────────────────────────────────────────
+
+    def _bury(self, now: float, death: _Death, found: ReadResult) -> None:
+        """Append copies and their settling."""
+        context, dying = self._context, death.dying
+        share = context.messaging.ahead.share(dying.share)
+        runs, _ = (
+            held(share, dying.n, dying.first, dying.last) if share is not None else ([], False)
+        )
+        if share is None or not runs:
+            self._end(death, RECEIPT_EXPIRED)
+            return
+        first, last = runs[0].first, runs[-1].last
+        if found.status is ReadStatus.BEFORE_START:
+            after = min(found.start, last + 1)  # retention has taken the records
+        elif found.status is ReadStatus.FOUND:
+            after = min(found.next, last + 1)
+        else:
+            self._end(death, DONE)
+            return
+        copies: list[bytes] = []
+        for run in runs:
+            if found.status is ReadStatus.FOUND and run.first < after:
+                for piece in found.slices:
+                    most = min(run.last, after - 1)
+                    copies.extend(dead_copies(piece, dying.group, dying.why, run.first, most))
+        row = AckRow(dying.share, dying.n, first, after - 1)
+        sections: list[Section] = []
+        if copies:
+            topic = DEAD_LETTERS + dying.group
+            sections.append(Section(topic, 0, len(copies), b"".join(copies)))
+        self._append(now, death, row, sections, whole=after > last)
+
+    def _drop(self, now: float, death: _Death) -> None:
+        dying = death.dying
+        row = AckRow(dying.share, dying.n, dying.first, dying.last)
+        self._append(now, death, row, [], whole=True)
+
+    def _append(
+        self, now: float, death: _Death, row: AckRow, sections: list[Section], *, whole: bool
+    ) -> None:
+        context, dying, reign = self._context, death.dying, self._reign
+        refused: list[Together] = []
+
+        def reply(done: Together, by: str | None) -> None:
+            if reign != self._reign:
+                return
+            if done.outcome is Outcome.REFUSED:
+                refused.append(done)
+                return
+            stored = done.outcome in (Outcome.STORED, Outcome.DUPLICATE)
+            if stored:
+                self._tell(dying, row, sections)
+            if whole:
+                self._end(death, DONE if stored else context.refusal("not-master", ""))
+
+        context.driver.append_rows(
+            now, [row], sections=sections, deadline=now + ANSWER_SECONDS, reply=reply
+        )
+        if refused:
+            self._refused(now, death, refused[0])
+        elif whole and self._line and self._line[0] is death:
+            self._line.popleft()  # it binds from its append; the answer waits
+
+    def _refused(self, now: float, death: _Death, done: Together) -> None:
+        context = self._context
+        self._not_before = now + RETRY_SECONDS
+        if done.code not in PASSING:
+            group, code, why = death.dying.group, done.code, done.text
+            context.tell("dead_letter_refused", "error", group=group, code=code, why=why)
+            self._end(death, context.refusal(code, why))
+
+    def _tell(self, dying: Dying, row: AckRow, sections: list[Section]) -> None:
+        counts, count = self._context.counts, row.last - row.first + 1
+        copies = sum(section.count for section in sections)
+        if copies:
+            counts.dead[dying.group] = counts.dead.get(dying.group, 0) + copies
+        else:
+            counts.dropped += count
+        counts.settled.add("dead", count)
+        share = self._context.messaging.ahead.share(dying.share)
+        self._context.tell(
+            "dead_letter", "warning", group=dying.group, why=dying.why, messages=count,
+            copies=copies, topic=share.topic if share is not None else "",
+            queue=share.queue if share is not None else 0, offset=row.first,
+            attempts=dying.attempt,
+        )  # fmt: skip

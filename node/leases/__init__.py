@@ -1,0 +1,1 @@
+"""Leases of messages, decided: who gets what, what becomes of it, when it is over."""

@@ -1,0 +1,252 @@
+"""Leases and settles of a group against a plain model: one fate a message, nothing forgotten."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from node.leases.due import Due, over
+from node.leases.leasing import Handed, Leasing, Wish, stretches
+from node.leases.limits import GroupLimits
+from node.leases.scratch import Scratch
+from node.leases.settles import Dying, Late, Settle, SettleCounts, Settling
+from storage.messaging.fold import Messaging
+from storage.messaging.groups import START_BEGIN, Group, Retry
+from storage.messaging.share import LEASED, SETTLED
+from tests.unit.node.leases.queues import Queues
+from twinlog.wire.groups import BACK_OFF, DONE, RECEIPT_EXPIRED, RECEIPT_UNKNOWN, What
+
+GROUP = Group("g", start=START_BEGIN, attempts=3, retry=Retry((50,)))
+
+
+@dataclass
+class World:
+    """One group on one topic, turn by turn; rows are applied as the store does."""
+
+    queues: Queues = field(default_factory=Queues)
+    group: Group = GROUP
+    limits: GroupLimits = field(default_factory=GroupLimits)
+    fold: Messaging = field(default_factory=Messaging)
+    due: Due = field(default_factory=Due)
+    now_ms: int = 1_000
+    pops: int = 0
+    dead: list[Dying] = field(default_factory=list[Dying])
+    turns: dict[str, int] = field(default_factory=dict[str, int])
+    scratch: Scratch = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Begin a turn."""
+        self.scratch = Scratch(self.fold)
+
+    def finish(self) -> None:
+        """Append the rows of the turn."""
+        for row in self.scratch.rows:
+            assert self.fold.apply(row, self.now_ms), row
+        self.scratch = Scratch(self.fold)
+
+    def leasing(self) -> Leasing:
+        """Decide leases in this turn."""
+        return Leasing(
+            self.scratch, self.due, self.queues, self.queues, self.now_ms, self.limits, self.turns
+        )
+
+    def settling(self) -> Settling:
+        """Decide settles in this turn."""
+
+        def dead(dying: Dying, late: Late | None) -> None:
+            self.dead.append(dying)
+
+        return Settling(self.scratch, self.due, self.now_ms, SettleCounts(), dead)
+
+    def pop(self, records: int, member: int = 1, invisible_ms: int = 100) -> Handed:
+        """Hand messages out."""
+        self.pops += 1
+        wish = Wish(member, self.pops, ("t",), records, 1 << 20, invisible_ms)
+        return self.leasing().hand_out(self.group, wish)
+
+    def pass_time(self, ms: int) -> None:
+        """Let leases end."""
+        self.now_ms += ms
+        for entry in self.due.passed(self.now_ms):
+            share = self.scratch.share(entry[1])
+            assert share is not None
+            for run in over(share, entry, self.now_ms):
+                if run.attempt < self.group.attempts:
+                    found = (run.until, share.id, run.n, run.first, run.last)
+                    self.due.ready(self.group.name, found)
+
+    def settle(self, share: int, n: int, what: What, first: int, last: int) -> str | None:
+        """Settle a range; None: later."""
+        row = Settle(share, n, what, first, last, BACK_OFF if what is What.RELEASE else 0)
+        found = self.settling().settle(self.group, row, lambda code: None)
+        return None if found is None else found[0]
+
+
+def offsets(handed: Handed) -> list[int]:
+    """The queue offsets of the records that a pop brought."""
+    found: list[int] = []
+    for part in handed.parts:
+        for first, count, _ in stretches(part.found.slices):
+            found.extend(range(first, first + count))
+    return found
+
+
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("send"), st.integers(1, 5)),
+        st.tuples(st.just("pop"), st.integers(1, 6)),
+        st.tuples(st.just("settle"), st.integers(0, 60), st.sampled_from(list(What))),
+        st.tuples(st.just("time"), st.integers(1, 120)),
+        st.tuples(st.just("turn"), st.just(0)),
+        st.tuples(st.just("refused"), st.just(0)),
+    ),
+    max_size=60,
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(STEPS)
+def test_each_message_has_one_fate(steps: list[tuple[object, ...]]) -> None:
+    """No message is leased to two at once, none settled comes again, none is forgotten."""
+    world = World()
+    held: dict[int, int] = {}  # offset: the end of its lease
+    leases: list[tuple[int, int, int, int]] = []
+    settled: set[int] = set()
+    before = (dict(held), list(leases), set(settled))
+    for step in steps:
+        match step:
+            case "send", int(count):
+                world.queues.send(count)
+            case "pop", int(records):
+                handed = world.pop(records)
+                assert handed.records <= records
+                for part in handed.parts:
+                    run = part.run
+                    leases.append((part.share.id, run.n, run.first, run.last))
+                    for offset in range(run.first, run.last + 1):
+                        assert held.get(offset, 0) <= world.now_ms, "two hold it"
+                        assert offset not in settled
+                        held[offset] = run.until
+            case "settle", int(number), What() as what if leases:
+                share, n, first, last = leases[number % len(leases)]
+                code = world.settle(share, n, what, first, last)
+                assert code in (None, DONE, RECEIPT_EXPIRED), code
+                if code == DONE and what is What.ACK:
+                    settled.update(range(first, last + 1))
+                if code in (DONE, RECEIPT_EXPIRED) and what in (What.RELEASE, What.UNUSED):
+                    for offset in range(first, last + 1):
+                        share_now = world.scratch.share(share)
+                        run_now = share_now.run_at(offset) if share_now is not None else None
+                        if run_now is not None and run_now.n == n:
+                            held[offset] = 0
+                if code == DONE and what is What.EXTEND:
+                    for offset in range(first, last + 1):
+                        held[offset] = world.now_ms
+            case "time", int(ms):
+                world.pass_time(ms)
+            case "turn", _:
+                world.finish()
+                before = (dict(held), list(leases), set(settled))
+            case "refused", _:
+                world.scratch = Scratch(world.fold)
+                world.due.begin(iter(list(world.fold.shares())))
+                held, leases, settled = dict(before[0]), list(before[1]), set(before[2])
+            case _:
+                pass
+    share_now = world.scratch.share(1)
+    if share_now is not None:
+        at = share_now.low
+        for run in share_now.runs:
+            assert run.first == at, "a gap between the runs"
+            assert run.attempt <= GROUP.attempts
+            at = run.last + 1
+        assert at == share_now.next
+        for offset in settled:
+            run_now = share_now.run_at(offset)
+            assert run_now is None or run_now.state == SETTLED
+    world.finish()
+
+
+def test_retries_come_first_but_leave_half_for_new_messages() -> None:
+    """A flood of failures does not keep new messages out."""
+    world = World()
+    world.queues.send(8)
+    world.pop(8)
+    world.finish()
+    world.queues.send(8)
+    world.pass_time(200)
+    assert offsets(world.pop(8)) == [0, 1, 2, 3, 8, 9, 10, 11]
+    assert offsets(world.pop(8)) == [4, 5, 6, 7, 12, 13, 14, 15]
+    world.finish()
+
+
+def test_a_filter_settles_what_it_leaves_out() -> None:
+    """Wanted messages come in their runs; unwanted ones are never leased, not even again."""
+    world = World(group=replace(GROUP, filters={"t": "tags: a"}))
+    for tag in "abbaab":
+        world.queues.send(1, tag=tag)
+    handed = world.pop(10)
+    assert offsets(handed) == [0, 3, 4]
+    assert [(part.run.first, part.run.last) for part in handed.parts] == [(0, 0), (3, 4)]
+    world.finish()
+    share = world.fold.share(1)
+    assert share is not None
+    assert share.next == 6
+    assert share.count(LEASED) == 3
+    world.pass_time(200)
+    assert offsets(world.pop(10)) == [0, 3, 4]
+
+
+def test_a_share_that_is_full_gives_nothing_new() -> None:
+    """Its limits have names, and a retry is still handed out."""
+    world = World(limits=GroupLimits(span_max=4))
+    world.queues.send(10)
+    assert offsets(world.pop(10)) == [0, 1, 2, 3]
+    leasing = world.leasing()
+    assert not leasing.hand_out(GROUP, Wish(1, 9, ("t",), 10, 1 << 20, 100)).parts
+    assert leasing.full is not None
+    world.pass_time(200)
+    assert offsets(world.pop(10)) == [0, 1, 2, 3]
+
+
+def test_what_retention_has_taken_is_passed_over() -> None:
+    """New messages begin where the queue does; a retry that is gone is settled."""
+    world = World()
+    world.queues.send(10)
+    assert offsets(world.pop(2)) == [0, 1]
+    world.queues.starts[0] = 5
+    assert offsets(world.pop(2)) == [5, 6]
+    world.pass_time(200)
+    assert offsets(world.pop(10)) == [5, 6, 7, 8, 9]
+    world.finish()
+    share = world.fold.share(1)
+    assert share is not None
+    assert share.low == 5
+
+
+def test_a_pop_is_found_again() -> None:
+    """By member and number, as long as the lease is its own."""
+    world = World()
+    world.queues.send(4)
+    wish = Wish(7, 3, ("t",), 2, 1 << 20, 100)
+    first = world.leasing().hand_out(GROUP, wish)
+    world.finish()
+    again = world.leasing().find(GROUP, wish)
+    assert [part.row()[:7] for part in again.parts] == [part.row()[:7] for part in first.parts]
+    assert not world.leasing().find(GROUP, Wish(7, 4, ("t",), 2, 1 << 20, 100)).parts
+    assert not world.leasing().find(GROUP, Wish(8, 3, ("t",), 2, 1 << 20, 100)).parts
+
+
+def test_what_fails_for_good_is_handed_over() -> None:
+    """At the last attempt a release is a death, and a rejection always is one."""
+    world = World(group=replace(GROUP, attempts=1))
+    world.queues.send(2)
+    world.pop(1)
+    world.pop(1)
+    assert world.settle(1, 1, What.RELEASE, 0, 0) == DONE
+    assert world.settle(1, 2, What.REJECT, 1, 1) is None
+    assert [(one.first, one.why) for one in world.dead] == [(0, "attempts"), (1, "rejected")]
+    assert world.settle(1, 3, What.ACK, 0, 0) == RECEIPT_UNKNOWN
+    assert world.settle(2, 1, What.ACK, 0, 0) == RECEIPT_UNKNOWN
