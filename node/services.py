@@ -183,6 +183,7 @@ class NodeServices:
             wall_ms=self._wall_ms,
             tell=self.log,
             draw=lambda: secrets.randbits(53) or 1,
+            family=self._config.family,
             seconds=trio.lowlevel.current_clock().current_time,
         )
         enabled = self._settings.messaging.enabled

@@ -424,18 +424,14 @@ class LimitsSection(Section):
 class MessagingSection(Section):
     """Work queues: groups of consumers that share the messages of topics."""
 
-    enabled: bool = Field(
-        True, description="false: groups are neither made nor served; what they have stays."
-    )
+    enabled: bool = Field(True, description="false: no group is made or served; what is stays.")
 
 
 class GroupsSection(Section):
     """Groups and their members; a group keeps what it was made with."""
 
     later = {"revoke_timeout": "how long a member of an ordered group may finish a queue"}
-    auto_create: bool = Field(
-        True, description="The first member that joins a group makes it, unless it exists."
-    )
+    auto_create: bool = Field(True, description="Who joins a group first makes it.")
     session: Seconds = Field(
         10.0, ge=1, le=3600, description="A member that says nothing for this long has left."
     )
@@ -447,13 +443,10 @@ class GroupsSection(Section):
     )
     span_max: int = Field(
         65_536, ge=64, le=1_048_576,
-        description="Messages of a queue between the first that is not settled and the last that "
-        "was handed out; beyond it nothing new of the queue is.",
+        description="Messages between a queue's first unsettled one and the last handed out; "
+        "beyond it and runs_max no new ones of the queue are.",
     )  # fmt: skip
-    runs_max: int = Field(
-        2048, ge=16, le=65_536,
-        description="Stretches of one fate among them; beyond it nothing new of the queue is.",
-    )  # fmt: skip
+    runs_max: int = Field(2048, ge=16, le=65_536, description="Stretches of one fate among them.")
     groups_max: int = Field(10_000, ge=1, le=10_000, description="Groups of a store.")
     members_max: int = Field(10_000, ge=1, le=100_000, description="Members of all groups.")
     lease: Literal["confirmed", "fast"] = Field(

@@ -72,6 +72,7 @@ class Context:
         wall_ms: The wall clock.
         tell: Reports an event.
         draw: Makes the number of a new member: random, 53 bits.
+        family: Address family of the cluster's store hosts, 4 or 6.
         seconds: The loop's clock.
     """
 
@@ -84,6 +85,7 @@ class Context:
     wall_ms: Callable[[], int]
     tell: Callable[..., None]
     draw: Callable[[], int]
+    family: int
     seconds: Callable[[], float]
     counts: GroupCounts = field(default_factory=GroupCounts)
     members: Members = field(default_factory=Members)

@@ -17,7 +17,6 @@ from node.clients.lookups import Asked
 from node.clients.reads import ReadAnswer
 from node.groups.context import ANSWER_SECONDS, Context
 from node.groups.pops import Fetch
-from node.leases.copies import DEAD_LETTERS, dead_copies
 from node.leases.limits import DEAD_BYTES_MAX
 from node.leases.settles import Dying, Late, held
 from storage.read.lookups import OffLoopLookup
@@ -25,6 +24,7 @@ from storage.read.result import ReadResult, ReadStatus
 from storage.state.controls import CreateTopic
 from storage.state.sections import Outcome, Section, SectionResult, Together
 from twinlog.errors import Busy, TwinlogError
+from twinlog.format.copies import dead_letters, dead_topic
 from twinlog.format.group_rows import AckRow
 from twinlog.wire.groups import DONE, RECEIPT_EXPIRED
 
@@ -153,7 +153,7 @@ class DeadLetters:
             if not group.dead_letter:
                 self._drop(now, death)
                 continue
-            topic = DEAD_LETTERS + group.name
+            topic = dead_topic(group.name)
             if self._context.records.queues(topic) is None:
                 self._create(now, topic)
                 continue
@@ -236,17 +236,15 @@ class DeadLetters:
         else:
             self._end(death, DONE)
             return
-        copies: list[bytes] = []
-        for run in runs:
-            if found.status is ReadStatus.FOUND and run.first < after:
-                for piece in found.slices:
-                    most = min(run.last, after - 1)
-                    copies.extend(dead_copies(piece, dying.group, dying.why, run.first, most))
         row = AckRow(dying.share, dying.n, first, after - 1)
         sections: list[Section] = []
-        if copies:
-            topic = DEAD_LETTERS + dying.group
-            sections.append(Section(topic, 0, len(copies), b"".join(copies)))
+        if found.status is ReadStatus.FOUND:
+            copy = dead_letters(
+                found.slices, dying.group, dying.why, family=context.family,
+                wanted=lambda offset: any(run.first <= offset <= run.last for run in runs),
+            )  # fmt: skip
+            if copy.records:
+                sections.append(Section(copy.topic, copy.queue, copy.records, copy.data))
         self._append(now, death, row, sections, whole=after > last)
 
     def _drop(self, now: float, death: _Death) -> None:

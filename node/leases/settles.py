@@ -25,6 +25,9 @@ from twinlog.errors import TwinlogError
 from twinlog.format.group_rows import AckRow, ExtendRow, ReleaseRow
 from twinlog.wire.groups import BACK_OFF, DONE, RECEIPT_EXPIRED, RECEIPT_UNKNOWN, What
 
+WHY_MAX = 200
+"""Characters of the words that a member says about a dead letter."""
+
 
 class Settle(NamedTuple):
     """One row of SETTLE; see `twinlog.wire.groups`."""
@@ -122,7 +125,7 @@ class Settling:
                 return self._extend(row, runs, lost)
             case _:
                 run = runs[0]
-                why = f"rejected: {row.why}" if row.why else "rejected"
+                why = reason("rejected", row.why)
                 dying = Dying(
                     group.name, row.share, row.n, run.first, runs[-1].last, why, run.attempt
                 )
@@ -135,7 +138,7 @@ class Settling:
             if run.state == WAITING:  # a repetition
                 continue
             if row.what == What.RELEASE and run.attempt >= group.attempts:
-                why = f"attempts: {row.why}" if row.why else "attempts"
+                why = reason("attempts", row.why)
                 self._dead(
                     Dying(group.name, row.share, row.n, run.first, run.last, why, run.attempt), None
                 )
@@ -160,6 +163,16 @@ class Settling:
         for run in leased:
             self._due.add(until, row.share, row.n, run.first, run.last)
         return (RECEIPT_EXPIRED if lost else DONE), until
+
+
+def reason(what: str, words: str) -> str:
+    """Return why messages are dead letters, as a property can hold it.
+
+    >>> reason("rejected", "cannot\\nparse")
+    'rejected: cannot parse'
+    """
+    said = "".join(each if each.isprintable() else " " for each in words[:WHY_MAX])
+    return f"{what}: {said}" if said.strip() else what
 
 
 def held(share: Share, n: int, first: int, last: int) -> tuple[list[Run], bool]:

@@ -19,7 +19,7 @@ Sources: RocketMQ 5.3 (``SendMessageProcessor``, ``PopReviveService``).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from twinlog.format import record
@@ -65,13 +65,21 @@ def dead_topic(group: str) -> str:
     return DEAD_PREFIX + group
 
 
-def dead_letters(pieces: Sequence[Buffer], group: str, why: str, *, family: int = 4) -> Copy:
+def dead_letters(
+    pieces: Sequence[Buffer],
+    group: str,
+    why: str,
+    *,
+    family: int = 4,
+    wanted: Callable[[int], bool] = lambda offset: True,
+) -> Copy:
     """Return dead letters of messages.
 
     Args:
         pieces: Whole records, as they lie in the log.
         group: Who gave them up.
-        why: One of `REASONS`.
+        why: One of `REASONS`, and more words after it if there are any.
+        wanted: Says of a queue offset whether its message is one of them.
         family: Address family of the cluster's store hosts, 4 or 6.
 
     Raises:
@@ -79,6 +87,8 @@ def dead_letters(pieces: Sequence[Buffer], group: str, why: str, *, family: int 
     """
     made: list[bytes] = []
     for one in _messages(pieces):
+        if not wanted(one.queue_offset):
+            continue
         origin = one.properties.get(ORIGIN_MESSAGE_ID, one.message_id)
         topic = one.properties.get(RETRY_TOPIC, one.topic)
         added = {

@@ -11,7 +11,7 @@ PURE = {
     "node/clients": "counts freshness limits presence",
     "node/config": "sections toml_lines values",
     "node/groups": "members",
-    "node/leases": "clock copies due filters limits scratch settles",
+    "node/leases": "clock due filters limits scratch settles",
     "node/observe": "status",
     "replication": "pacing settings",
     "replication/coordinator": "history",
