@@ -19,12 +19,12 @@ from node.groups.context import ANSWER_SECONDS, Context
 from node.groups.pops import Fetch
 from node.leases.limits import DEAD_BYTES_MAX
 from node.leases.settles import Dying, Late, held
+from storage.messaging.copies import dead_letters, dead_topic
 from storage.read.lookups import OffLoopLookup
 from storage.read.result import ReadResult, ReadStatus
 from storage.state.controls import CreateTopic
 from storage.state.sections import Outcome, Section, SectionResult, Together
 from twinlog.errors import Busy, TwinlogError
-from twinlog.format.copies import dead_letters, dead_topic
 from twinlog.format.group_rows import AckRow
 from twinlog.wire.groups import DONE, RECEIPT_EXPIRED
 
