@@ -113,6 +113,16 @@ SENTENCES: Mapping[str, Sentence] = {
         "{node} is quarantined, its log is damaged: {why}", "twinlog log verify {data}"
     ),
     "cannot-join": Sentence("{node} cannot join: {why}", "twinlog node show {node}"),
+    "other-directory": Sentence(
+        "{node} came back with another directory, or an older copy of its own: it does not count "
+        "until it has every confirmed record",
+        "twinlog cluster status --watch",
+    ),
+    "unclean": Sentence(
+        "{node} may have lost records that it acknowledged, as after a power failure: it does not "
+        "count until it has every confirmed record",
+        "twinlog cluster status --watch",
+    ),
     "not-in-sync": Sentence("{node} is not in sync: {why}", "twinlog cluster status --watch"),
     "coordinator-away": Sentence(
         "the coordinator does not answer: roles cannot change", f"START {COORDINATOR}"
@@ -284,13 +294,17 @@ def _node(view: ClusterView, node: NodeView) -> Problem | None:
         data = node.data or "DIR"
         return _problem(view, "quarantined", node=node.name, why=node.quarantined, data=data)
     master = view.master
+    refused = any(word in node.reason for word in REFUSALS)
+    if node.name in view.coordinator.suspect and not node.master and not refused:
+        other = node.name in view.coordinator.other_directory
+        return _problem(view, "other-directory" if other else "unclean", node=node.name)
     if master is None or node is master:
         return None
     if node.master:
         return _problem(view, "old-master", node=node.name, old=node.epoch)
     if node.in_sync:
         return None
-    code = "cannot-join" if any(word in node.reason for word in REFUSALS) else "not-in-sync"
+    code = "cannot-join" if refused else "not-in-sync"
     return _problem(view, code, node=node.name, why=node.reason or "it is catching up")
 
 

@@ -147,6 +147,16 @@ class CoordinatorView:
     waiting_for: tuple[str, ...] = ()
     state: Mapping[str, object] = field(default_factory=dict[str, object], repr=False)
 
+    @property
+    def suspect(self) -> frozenset[str]:
+        """Members that left the sets because they may lack what they acknowledged."""
+        return frozenset(table(self.state.get("suspect")))
+
+    @property
+    def other_directory(self) -> frozenset[str]:
+        """Those of `suspect` that came back with another directory or an old copy of their own."""
+        return frozenset(texts(self.state.get("wiped")))
+
 
 def coordinator_view(
     address: str, state: Mapping[str, object], why: str, own: Mapping[str, object]

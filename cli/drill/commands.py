@@ -39,6 +39,8 @@ FOLDER = Path("drills")
 """Where reports go unless told otherwise."""
 LOG_LINES = 4000
 """Lines of each process that a result keeps, the last ones."""
+ROUND_SECONDS = 30.0
+"""What each round of ``--times`` adds to a drill's limit."""
 ALL_SECONDS = 15 * 60.0
 """How long ``drill run all`` may take; drills that have no time left are undecided."""
 
@@ -169,7 +171,7 @@ def _repeated(scenario: Scenario, times: int | None) -> Scenario:
     if times is None:
         return scenario
     again = replace(scenario, rounds=times)
-    return replace(again, limit=max(scenario.limit, 3 * again.seconds))
+    return replace(again, limit=scenario.limit + times * ROUND_SECONDS)
 
 
 def _together(exits: list[Exit], missing: int) -> Exit:

@@ -115,6 +115,13 @@ def _etcd_away(cluster: FakeCluster) -> None:
     (cluster.directory / "cluster.toml").write_text(text, encoding="utf-8")
 
 
+def _suspect(*wiped: str) -> Play:
+    def play(cluster: FakeCluster) -> None:
+        _state(cluster, isr={"n1": 3, "n3": 5}, suspect={"n2": 4}, wiped=list(wiped))
+
+    return play
+
+
 PLAYS: dict[str, Play] = {
     "vacant": _vacant,
     "master-gone": lambda cluster: _away(cluster, "n1"),
@@ -135,6 +142,8 @@ PLAYS: dict[str, Play] = {
     "other-node": lambda cluster: cluster.nodes["n2"].update(node="n3"),
     "quarantined": lambda cluster: cluster.nodes["n2"].update(quarantined="bad CRC at 4096"),
     "cannot-join": _cannot_join,
+    "other-directory": _suspect("n2"),
+    "unclean": _suspect(),
     "not-in-sync": _lagging,
     "coordinator-away": lambda cluster: _away(cluster, "coordinator"),
     "etcd-away": _etcd_away,
