@@ -14,9 +14,9 @@ Not here: what a row says (`twinlog.format.group_rows`), what a group is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, NamedTuple, Protocol
 
 from storage.messaging.share import Run, Share
 from twinlog.format.group_rows import (
@@ -86,13 +86,13 @@ class Values:
     Attributes:
         position: See `storage.messaging.fold`.
         next_share: Number of the next share.
-        shares: (share, group, topic, incarnation, queue, low, next, n, runs).
+        shares: (share, group, topic, incarnation, queue, low, next, n, runs as `Run`).
         members: (group, member, name, since).
     """
 
     position: int = 0
     next_share: int = 1
-    shares: tuple[tuple[Any, ...], ...] = ()
+    shares: tuple[tuple[int, str, str, int, int, int, int, int, tuple[Run, ...]], ...] = ()
     members: tuple[tuple[str, int, str, int], ...] = ()
 
 
@@ -288,7 +288,7 @@ class Messaging:
         for number, group, topic, incarnation, queue, low, after, n, runs in values.shares:
             share = Share(number, group, topic, incarnation, queue, low)
             share.next, share.n = after, n
-            share.runs = [Run(*run) for run in cast("Sequence[Sequence[int]]", runs)]
+            share.runs = list(runs)
             made.adopt(share)
         for group, number, name, since in values.members:
             made._people.setdefault(group, {})[number] = Member(number, name, since)

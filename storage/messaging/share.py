@@ -20,12 +20,14 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from operator import itemgetter
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 LEASED, WAITING, SETTLED = 1, 2, 3
 
 SPAN_MAX = 65_536
 """Offsets between low and next, beyond which nothing new is handed out."""
+OFFSET_MAX = 1 << 63
+"""Queue offsets are below it."""
 RUNS_MAX = 2_048
 """Runs, beyond which nothing new is handed out."""
 
@@ -55,7 +57,7 @@ class Run(NamedTuple):
 
 
 _FIRST: Callable[[Run], int] = itemgetter(0)
-_run = partial(tuple.__new__, Run)
+_run = cast("Callable[[tuple[int, ...]], Run]", partial(tuple.__new__, Run))  # pyright: ignore
 """Makes a run of a tuple, in half the time: a start applies hundreds of thousands of rows."""
 
 
@@ -136,7 +138,7 @@ class Share:
         New ones may leave some out before ``first``: those are settled. A lease of none does only
         that.
         """
-        if n != self.n + 1 or count < 0 or first < self.low:
+        if n != self.n + 1 or count < 0 or first < self.low or first + count > OFFSET_MAX:
             return False
         run = _run((first, first + count - 1, LEASED, n, attempt, until, member, pop))
         if first >= self.next:

@@ -27,6 +27,7 @@ from storage.key_index.file import FileMark
 from storage.key_index.index import IndexMark
 from storage.messaging.fold import EMPTY, Values
 from storage.messaging.groups import Group, group_fields, group_from
+from storage.messaging.share import Run
 from storage.state.producers import Done, Key, Line
 from storage.state.topics import Topic
 from twinlog.errors import CorruptionError
@@ -164,7 +165,17 @@ def _messaging(row: object) -> Values:
     if row is None:
         return EMPTY
     position, share, shares, members = cast("Sequence[Any]", row)
-    return Values(position, share, tuple(map(tuple, shares)), tuple(map(tuple, members)))
+    return Values(
+        position, share, tuple(_share(one) for one in shares),
+        tuple((group, number, name, since) for group, number, name, since in members),
+    )  # fmt: skip
+
+
+def _share(row: Sequence[Any]) -> Any:
+    *rest, runs = row
+    number, group, topic, incarnation, queue, low, after, n = rest
+    made = tuple(Run(*run) for run in runs)
+    return number, group, topic, incarnation, queue, low, after, n, made
 
 
 def _index_mark(row: object) -> IndexMark | None:

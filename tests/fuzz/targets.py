@@ -22,8 +22,10 @@ from types import ModuleType
 from storage.disk import packing
 from storage.log.epoch_history import EpochRecord, decode_epoch, encode_epoch
 from storage.marks.two_slots import Slots
+from storage.messaging.fold import Messaging
+from storage.messaging.groups import Group
 from storage.recovery.snapshot import Snapshot, decode_snapshot, encode_snapshot
-from storage.state.controls import CreateTopic, decode_control, encode_control
+from storage.state.controls import CreateGroups, CreateTopic, decode_control, encode_control
 from tests.fakes.disk import FakeDisk
 from tests.stores.sample import Ours, sample
 from twinlog.errors import Corrupt, CorruptionError, UsageError
@@ -32,6 +34,21 @@ from twinlog.format import record
 from twinlog.format.batch_index import BatchEntry
 from twinlog.format.checkpoint import Checkpoint
 from twinlog.format.epoch_file import epoch_file_pack, epoch_file_unpack
+from twinlog.format.group_rows import (
+    AckRow,
+    ExtendRow,
+    ForgottenRow,
+    LeaseRow,
+    MemberRow,
+    PositionRow,
+    ReleaseRow,
+    ResetRow,
+    Row,
+    ShareRow,
+    UnknownRow,
+    decode_rows,
+    encode_rows,
+)
 from twinlog.format.inner_batches import InnerEncoder
 from twinlog.format.key_index import IndexHeader
 from twinlog.format.messages import messages_of
@@ -40,6 +57,20 @@ from twinlog.store.reader import StoreReader
 from twinlog.wire import frames
 
 BATCHES, LOG, QUEUE = "twinlog/batches", "commitlog", "consumequeue"
+
+
+_ROWS: list[Row] = [
+    ShareRow(1, "g", "t", 0, 0, 5),
+    MemberRow("g", 9, "w", 1),
+    LeaseRow(1, 1, 7, 9, 9, 1, 100, 1),
+    AckRow(1, 1, 8, 9),
+    ReleaseRow(1, 1, 10, 11, 200, 1),
+    ExtendRow(1, 1, 12, 13, 300),
+    ShareRow(2, "g~w", "t", 0, 0, 5),
+    PositionRow(2, 9, 0, 8),
+    ResetRow(2, 3, "x"),
+    ForgottenRow(2),
+]
 
 
 @dataclass(frozen=True)
@@ -221,6 +252,21 @@ def read_small_files(data: bytes) -> None:
                 continue
 
 
+def read_group_rows(data: bytes) -> None:
+    """Rows of groups: whatever they say, a fold of them can be kept and taken up again."""
+    rows = decode_rows(data)
+    known = [row for row in rows if not isinstance(row, UnknownRow)]
+    assert decode_rows(encode_rows(known)) == known
+    fold = Messaging()
+    fold.apply_all(rows, 1, 0, 10)
+    kept = decode_snapshot(encode_snapshot(Snapshot(0, messaging=fold.values())))
+    assert Messaging.restore(kept.messaging).values() == fold.values()
+    for share in fold.shares():
+        ends = [share.low, *(run.last + 1 for run in share.runs)]
+        assert [run.first for run in share.runs] == ends[:-1], share.runs
+        assert ends[-1] == share.next, (ends, share.next)
+
+
 class Directory:
     """A small store of ours on disk, one file of which is replaced at a time."""
 
@@ -310,11 +356,21 @@ def _small_files() -> Iterator[bytes]:
     yield packing.seal({"flushed": 1, "confirm": 1})
     yield encode_snapshot(Snapshot(0))
     yield encode_control(CreateTopic("t", 4, 5))
+    yield encode_control(CreateGroups((Group("g", filters={"t": "a = 1"}),)))
+    fold = Messaging()
+    fold.apply_all(_ROWS, 1, 0, 10)
+    yield encode_snapshot(Snapshot(0, groups=(Group("g"),), messaging=fold.values()))
     disk = FakeDisk()
     slots = Slots(disk, "slots", slot_size=256)
     slots.create("fuzz")
     slots.store(b"x" * 20, "fuzz")
     yield disk.read("slots", "fuzz")
+
+
+def _rows() -> Iterator[bytes]:
+    yield encode_rows(_ROWS)
+    for row in _ROWS:
+        yield encode_rows([row, row])
 
 
 def _patches() -> Iterator[bytes]:
@@ -341,5 +397,6 @@ TARGETS = (
     Target("key-index", read_key_index, lambda: iter([struct.pack(">iqii", 7, 100, 5, 0) * 3])),
     Target("epochs", read_epochs, _epochs),
     Target("small-files", read_small_files, _small_files),
+    Target("group-rows", read_group_rows, _rows),
     Target("directory", read_directory, _patches),
 )

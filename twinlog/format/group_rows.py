@@ -183,7 +183,7 @@ LETTERS: dict[type[Row], str] = {
 
 _KINDS: dict[object, tuple[Callable[[list[object]], Row], int, list[type]]] = {
     letter: (
-        partial(tuple.__new__, kind),
+        partial(tuple.__new__, kind),  # pyright: ignore
         len(kind._fields) + 1,
         [str, *get_type_hints(kind).values()],
     )

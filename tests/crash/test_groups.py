@@ -1,0 +1,60 @@
+"""A process dies in any disk call: what its groups have consumed is what the log says.
+
+`tests.stores.group_history.GroupHistory` leases, settles and gives back in each step, in records of
+their own and in one batch with sections; groups are deleted and made again.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+
+from tests.crash.rotation import PARTS, numbers
+from tests.fakes.disk import FakeDisk
+from tests.fakes.faults import SimulatedCrash
+from tests.stores.group_history import GroupHistory, examine_groups
+from tests.stores.histories import LOSSES, examine, lose
+
+STRIDE = 160
+
+
+@cache
+def calls() -> int:
+    """Disk calls of the whole history."""
+    disk = FakeDisk(page_size=512)
+    GroupHistory(disk).play()
+    return disk.faults.calls
+
+
+def test_groups_consume() -> None:
+    """Leases, cuts, restarts and snapshots with something in them."""
+    disk = FakeDisk(page_size=512)
+    history = GroupHistory(disk)
+    history.play()
+    store = history.store
+    assert store is not None
+    assert len(history.told) > 20
+    assert len(store.messaging.confirmed) > 1
+    assert any(share.runs for share in store.messaging.confirmed.shares())
+    assert disk.exists("config/consumerOffset.json")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", LOSSES)
+def test_a_part_of_the_calls(kind: str) -> None:
+    """See the module's text; each kind of loss has calls of its own, ``some`` others each day."""
+    step = STRIDE // PARTS if kind == "some" else STRIDE
+    for number in numbers(calls(), kind, first=LOSSES.index(kind), step=step):
+        die(number, kind)
+
+
+def die(number: int, kind: str) -> None:
+    """Die in one call, lose something, and look at what is left."""
+    disk = FakeDisk(page_size=512)
+    history = GroupHistory(disk)
+    disk.faults.crash(after=number)
+    with pytest.raises(SimulatedCrash):
+        history.play()
+    lose(disk, kind, number)
+    examine(disk, history, kind, also=lambda _, store: examine_groups(history, store))
