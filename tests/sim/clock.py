@@ -48,6 +48,11 @@ class Clock:
         """Set the clock on the wall wrong by so much."""
         self._wall_ms = ms
 
+    @property
+    def was_suspended(self) -> bool:
+        """Whether it has ever stood still."""
+        return self._lost > 0
+
     def suspend(self) -> None:
         """Stand still from now on."""
         if self._suspended_at is None:

@@ -125,18 +125,19 @@ class SimCoordinator:
             ]
         )
 
-    def old_copy(self, *, for_good: bool = False) -> bool:
+    def old_copy(self, *, for_good: bool = False, last: bool = False) -> bool:
         """Start on an old copy of the database, if enough nodes have fsynced that there is more.
 
         Enough are those of whom every majority has one. The protocol states, and does not solve,
         the cases in which only absent nodes know better, and of a copy from before the first
-        registration: it knows nobody to wait for. ``for_good``: the newest one is lost.
+        registration: it knows nobody to wait for. ``for_good``: the newest one is lost. ``last``:
+        the newest of those copies.
         """
         nodes = self.world.nodes.values()
         seen = sorted(node.store.promise.revision if node.store else 0 for node in nodes)
         known = seen[len(seen) // 2]
         older = [copy for copy in self._copies if 0 < copy[0] < known]
-        if not self._start_on_one_of(older):
+        if not self._start_on_one_of(older[-1:] if last else older):
             return False
         self._gone = for_good
         self._disks += for_good

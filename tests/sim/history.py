@@ -15,6 +15,7 @@ from tests.sim.contents import LIGHTS
 if TYPE_CHECKING:
     from tests.sim.clients import Outgoing, Producer
     from tests.sim.contents import Stored
+    from tests.sim.node import SimNode
     from tests.sim.world import World
 
 _EPOCH_STEP = 1_000_000  # a producer's later epoch begins at sequence 0 again
@@ -27,7 +28,7 @@ class History:
         self._world = world
         self._heard: list[Operation] = []
 
-    def read(self, node: str, topic: str, queue: int, at: int, rows: list[Stored]) -> None:
+    def read(self, node: SimNode, topic: str, queue: int, at: int, rows: list[Stored]) -> None:
         """Any node served these messages, from queue offset ``at`` on."""
         if topic in LIGHTS or not rows:
             return
@@ -36,7 +37,8 @@ class History:
             for number, row in enumerate(rows)
         )
         now = self._world.schedule.now
-        self._add("read", node, topic, queue, now, now, records=names, start=at)
+        epoch = node.driver.core.context.promise.epoch if node.driver is not None else 0
+        self._add("read", node.name, topic, queue, now, now, records=names, start=at, epoch=epoch)
 
     def ends(self, node: str, topic: str, queue: int, begin: float, value: int, epoch: int) -> None:
         """The master of ``epoch`` said where a queue ends."""

@@ -27,6 +27,7 @@ class Mutant:
         redundant: Why other rules make up for this one, when they do: the mutant may survive.
         alone: Only this invariant sits in court: several notice the same fault, and each of them
             must be able to. Others that the judge's own memory checks do not count as a kill.
+        tale: A story that shows it, where chance meets the rule too seldom (`tests.sim.tales`).
     """
 
     name: str
@@ -35,6 +36,7 @@ class Mutant:
     bend: Callable[[Plan], None] | None
     redundant: str = ""
     alone: str = ""
+    tale: Callable[[], None] | None = None
 
 
 def always(value: object) -> Callable[..., object]:

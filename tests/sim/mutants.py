@@ -14,16 +14,19 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable
 
+from tests.sim.ledger import Violation
 from tests.sim.mutant import SEEDS, Mutant
 from tests.sim.mutants_reading import MUTANTS as OF_READING
+from tests.sim.mutants_register import MUTANTS as OF_THE_REGISTER
 from tests.sim.mutants_replication import MUTANTS as OF_REPLICATION
 from tests.sim.mutants_storage import MUTANTS as OF_STORAGE
 from tests.sim.patches import Patches
 from tests.sim.run import Verdict, run_seed
 from tests.sim.swarm import draw
 
-MUTANTS = (*OF_STORAGE, *OF_REPLICATION, *OF_READING)
+MUTANTS = (*OF_STORAGE, *OF_REPLICATION, *OF_THE_REGISTER, *OF_READING)
 
 
 def hunt(mutant: Mutant, *, seeds: int = SEEDS, seconds: float = 60.0) -> Verdict | None:
@@ -31,6 +34,8 @@ def hunt(mutant: Mutant, *, seeds: int = SEEDS, seconds: float = 60.0) -> Verdic
     patches = Patches()
     try:
         mutant.apply(patches)
+        if mutant.tale is not None:
+            return told(mutant.tale)
         for seed in range(seeds):
             plan = draw(seed)
             if mutant.bend is not None:
@@ -40,6 +45,17 @@ def hunt(mutant: Mutant, *, seeds: int = SEEDS, seconds: float = 60.0) -> Verdic
                 return verdict
     finally:
         patches.undo()
+    return None
+
+
+def told(tale: Callable[[], None]) -> Verdict | None:
+    """Play a tale; returns what it breaks, None when it ends well."""
+    begin = time.process_time()
+    try:
+        tale()
+    except Violation as broken:
+        spent = time.process_time() - begin
+        return Verdict(-1, broken.name, str(broken), "", spent)
     return None
 
 
@@ -55,7 +71,7 @@ def main() -> int:
         verdict = hunt(mutant)
         spent = time.monotonic() - begin
         killer = verdict.invariant if verdict else "redundant" if mutant.redundant else "SURVIVES"
-        seed = str(verdict.seed) if verdict else "-"
+        seed = str(verdict.seed) if verdict and mutant.tale is None else "-"
         survivors += verdict is None and not mutant.redundant
         print(f"{mutant.name:24} {killer:24} {seed:>6} {spent:8.1f}", flush=True)
         if len(wanted) == 1 and verdict is not None:

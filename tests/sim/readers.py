@@ -107,7 +107,7 @@ class Readers:
                     "ReadsConfirmed", f"{node.name} serves {last.log_offset} above its confirm"
                 )
         self.records += result.count
-        self.world.history.read(node.name, topic, queue, at, rows[at:after])
+        self.world.history.read(node, topic, queue, at, rows[at:after])
         return after
 
     def compare_keys(self, node: SimNode) -> None:

@@ -29,22 +29,6 @@ def test_a_node_that_began_with_an_empty_register_follows_the_recovered_one() ->
     assert set(world.coordinator.state.isr) == {"n1", "n2", "n3"}
 
 
-def test_an_epoch_that_was_granted_and_seen_by_no_node_is_not_granted_again() -> None:
-    """The register dies between a grant and its answer, and comes back as an old copy."""
-    world = running(Plan(7, pause_between_sends=0.1), 5)
-    state = world.coordinator.state
-    target = next(name for name in state.isr if name != state.leader)
-    world.operator.failover(target)
-    granted = world.coordinator.state.epoch
-    assert granted == state.epoch + 1
-    assert world.coordinator.old_copy(for_good=True)
-    world.operator.watch_the_register()
-    go_on(world, 15)
-    assert world.coordinator.recovered == 1
-    assert world.coordinator.state.epoch > granted + 1
-    assert world.newest_master() is not None
-
-
 def test_an_operator_who_clears_a_true_alarm_changes_nothing() -> None:
     """A revision of the order's own would be one that the nodes know as another."""
     world = running(Plan(7, pause_between_sends=0.1), 5)

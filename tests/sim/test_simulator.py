@@ -43,6 +43,8 @@ QUICK = {
     "settled_without_confirm": "ReaderFindsAcknowledged",
     "settled_without_dispatch": "ReaderFindsAcknowledged",
     "unclean_master": "MasterComplete",
+    "active_before_flush": "EpochIsFlushedFirst",
+    "no_lease": "WeakAckNeedsLease",
 }
 
 

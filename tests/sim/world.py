@@ -75,6 +75,8 @@ class World:
         """Nodes whose disk has changed a confirmed byte; they count for nothing."""
         self.rotting: set[str] = set()
         """Those of them whose process had proven the byte before: it may serve it as it is now."""
+        self.damaged: set[str] = set()
+        """Nodes that have found out that their log is damaged."""
         self.starts: dict[str, int] = {}
         self.retained = 0
         self.begun_again = 0
@@ -155,6 +157,8 @@ class World:
             return
         shadow = self.ledger.shadows[node.name]
         self._look_for_seed(node, shadow)
+        if node.is_quarantined:
+            self.damaged.add(node.name)
         end = store.committed
         if node.cut_before and not node.cutting:
             node.cut_before = False
@@ -329,8 +333,8 @@ class World:
 
     def wiped(self, node: SimNode) -> None:
         """A disk was exchanged for an empty one, or for an old copy."""
-        self.rotten.discard(node.name)
-        self.rotting.discard(node.name)
+        for known in (self.rotten, self.rotting, self.damaged):
+            known.discard(node.name)
         floor = self.ledger.canon_end
         self.ledger.shadows[node.name] = Shadow(
             node.name, intact=False, was_intact=False, confirm_floor=floor
@@ -354,6 +358,10 @@ class World:
         self.events[name] += 1
         if name == "registered":
             node.unclean_pending = False
+        if name == "master":
+            self.observe(node)
+            for one in self.court.leads:
+                one.leads(node)
         if self.log.wanted:
             text = " ".join(f"{key}={value}" for key, value in facts.items())
             self.trace(node.name, name[:12], f"{level} {text}"[:200])
@@ -394,6 +402,9 @@ class World:
     def _promise_holds(self, node: SimNode, section: Outgoing, result: SectionResult) -> None:
         store, line = node.store, section.line
         assert store is not None
+        if line.producer.acknowledge != "confirmed" and node.driver is not None:
+            for one in self.court.weakly_acknowledged:
+                one.weakly_acknowledged(node, node.driver.core.context.promise.epoch)
         what = f"{node.name} answers {line.producer.name!r} {line.topic}/{line.queue}"
         match line.producer.acknowledge:
             case "confirmed":

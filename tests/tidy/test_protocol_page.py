@@ -11,7 +11,7 @@ from importlib import import_module
 from pathlib import Path
 
 import replication
-from tests.sim.invariants import Invariant
+from tests.sim.invariant import Invariant
 from tests.sim.mutants import MUTANTS
 
 ROOT = Path(__file__).parents[2]
@@ -70,7 +70,7 @@ def named_invariants() -> set[str]:
         if path.stem.startswith(("mutant", "test_")):
             continue
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.ClassDef) and path.stem == "invariants":
+            if isinstance(node, ast.ClassDef) and path.stem.startswith("invariants_"):
                 found.add(node.name)
             if isinstance(node, ast.Constant) and re.fullmatch(r"[A-Z]\w+", str(node.value)):
                 found.add(str(node.value))

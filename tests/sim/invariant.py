@@ -1,0 +1,76 @@
+"""What an invariant is: a class whose methods are the moments at which it is checked.
+
+Not here: the invariants (`tests.sim.invariants`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from tests.sim.ledger import Batch, Shadow, Violation
+
+if TYPE_CHECKING:
+    from tests.sim.node import SimNode
+    from tests.sim.world import World
+
+
+class Invariant:
+    """Base: every moment, doing nothing."""
+
+    rules: ClassVar[str] = ""
+    """Numbers of docs/protocol.md that it holds."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+
+    def fail(self, text: str) -> None:
+        """Raise the violation of this invariant."""
+        raise Violation(type(self).__name__, text)
+
+    def booted(self, node: SimNode, shadow: Shadow) -> None:
+        """A node's store is open again; the shadow still shows it as it was before."""
+
+    def grew(self, node: SimNode, shadow: Shadow, batches: list[Batch]) -> None:
+        """A store's log became longer."""
+
+    def cut(self, node: SimNode, shadow: Shadow, end: int) -> None:
+        """A store's log will be cut in the shadow; in the store it is."""
+
+    def flushed(self, node: SimNode, shadow: Shadow, flushed: int) -> None:
+        """A store says that more is flushed; the shadow has the old value."""
+
+    def confirmed(self, node: SimNode, shadow: Shadow, confirm: int) -> None:
+        """A store's confirm offset moved; the shadow has the old value."""
+
+    def started(self, node: SimNode, start: int) -> None:
+        """A store's log begins later than it did."""
+
+    def canon_grew(self) -> None:
+        """A master confirmed more than anybody before."""
+
+    def register_changed(self) -> None:
+        """The coordinator's state changed."""
+
+    def acked(self, node: SimNode, epoch: int, end: int, flushed: int) -> None:
+        """A slave puts an acknowledgement on the wire."""
+
+    def began_again(self, node: SimNode) -> None:
+        """A store has deleted its log and begins at its master's seed."""
+
+    def leads(self, node: SimNode) -> None:
+        """A new master takes writes from now on."""
+
+    def weakly_acknowledged(self, node: SimNode, epoch: int) -> None:
+        """A master of ``epoch`` gives an acknowledgement weaker than ``confirmed``."""
+
+    def late_write(self, node: SimNode) -> None:
+        """Somebody holds a token of this process that has ended, and writes."""
+
+    def asked(self, wrong: str) -> None:
+        """A reader believes an answer that lacks what was acknowledged before it asked."""
+
+    def sample(self, node: SimNode) -> None:
+        """A good moment for what costs the length of a log; the node is alive and idle."""
+
+    def finished(self) -> None:
+        """The run is over and healed."""

@@ -1,0 +1,200 @@
+"""Short stories in which one rule matters that chance meets too seldom: each ends in a check.
+
+A tale ends well with the production code, and in a `Violation` without its rule: a mutant names
+its tale. They are also the named tests of what the simulator once found.
+
+Not here: the mutants (`tests.sim.mutants_register`).
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from replication.register.operations import Failover
+from tests.sim.layout import LOG
+from tests.sim.ledger import Violation
+from tests.sim.limits import put_in_force
+from tests.sim.stories import go_on, running
+from tests.sim.swarm import Plan
+from tests.sim.world import World
+from twinlog.errors import CorruptionError
+
+_STEP = 0.00005
+_PATIENCE = 20.0
+_COORDINATOR = "coord"
+
+
+def _until(world: World, what: str, sure: object) -> None:
+    """Go on in small steps until ``sure()``."""
+    assert callable(sure)
+    end = world.schedule.now + _PATIENCE
+    while not sure():
+        if world.schedule.now > end:
+            raise AssertionError(f"never {what}")
+        go_on(world, _STEP)
+
+
+def a_grant_that_no_node_saw() -> None:
+    """The register dies between a grant and its answer, and comes back as an old copy (R58).
+
+    Raises:
+        Violation: The epoch is granted again.
+    """
+    world = running(Plan(7, pause_between_sends=0.1), 5)
+    state = world.coordinator.state
+    world.operator.failover(max(name for name in state.isr if name != state.leader))
+    assert world.coordinator.state.epoch == state.epoch + 1
+    assert world.coordinator.old_copy(for_good=True)
+    world.operator.watch_the_register()
+    go_on(world, 15)
+    assert world.coordinator.recovered == 1
+    assert world.newest_master() is not None
+
+
+def a_sleeping_master_confirms_late() -> None:
+    """A slave joins a new master while the old one sleeps on what it may still confirm (R32).
+
+    n3 is cut off; n1 has it removed from the set and sleeps before it hears that it is done. Then
+    n2 is elected, which has more than is confirmed, and n3 comes back to it, which has not. When n1
+    wakes, it confirms what n1 and n2 have.
+
+    Raises:
+        Violation: n3 counts and lacks it.
+    """
+    limits = put_in_force({"frame_bytes": 512})
+    try:
+        _a_sleeping_master()
+    finally:
+        limits.undo()
+
+
+def _a_sleeping_master() -> None:
+    plan = Plan(7, pause_between_sends=0.02, records_max=6, limits={"window_frames": 1})
+    world = running(plan, 5)
+    n1, n2, n3 = world.nodes.values()
+    network, coordinator = world.network, world.coordinator
+    assert n1.acts_in_epoch() is not None
+    network.block("n1", "n3")
+    network.block("n3", "n1")
+    _until(world, "out of the set", lambda: set(coordinator.state.isr) == {"n1", "n2"})
+    seen = coordinator.state.revision
+    _until(world, "heard of", lambda: n2.store is not None and n2.store.promise.revision >= seen)
+    n1.pause()
+    go_on(world, 0.002)  # what n2 has acknowledged waits for n1 to wake up
+    network.block("n2", "n1")
+    network.block(_COORDINATOR, "n1")
+    assert n1.store is not None
+    assert n1.store.confirm < n1.store.end
+    world.operator.failover("n2")
+    _until(world, "a member again", lambda: "n3" in coordinator.state.isr)
+    network.block("n2", "n3")  # what n3 lacks now, it goes on to lack
+    n1.resume()
+    go_on(world, 2)
+    network.unblock_all()
+    go_on(world, 5)
+    assert n3.store is not None
+
+
+def half_of_the_replicas_report() -> None:
+    """Two of four leave the set without hearing of it; the register forgets that, too (R19).
+
+    Raises:
+        Violation: Their reports are enough for a change.
+    """
+    world = running(Plan(7, nodes=("n1", "n2", "n3", "n4"), pause_between_sends=0.1), 5)
+    network, coordinator = world.network, world.coordinator
+    near, far = ("n1", "n2", _COORDINATOR), ("n3", "n4")
+    for one in near:
+        for other in far:
+            network.block(one, other)
+            network.block(other, one)
+    _until(world, "out of the set", lambda: set(coordinator.state.isr) == {"n1", "n2"})
+    go_on(world, 3)
+    for name in ("n1", "n2"):
+        network.block(name, _COORDINATOR)
+        network.block(_COORDINATOR, name)
+    go_on(world, 0.5)
+    assert coordinator.old_copy(last=True)
+    for name in far:
+        network.unblock(name, _COORDINATOR)
+        network.unblock(_COORDINATOR, name)
+    go_on(world, 5)
+    members = [name for name in far if name in coordinator.own.isr]
+    assert members
+    assert not coordinator.order(Failover(members[0], coordinator.own.epoch, "alice", "a tale"))
+    network.unblock_all()
+    coordinator.newest_back()
+    go_on(world, 10)
+    assert world.newest_master() is not None
+
+
+def a_reader_finds_rot() -> None:
+    """A slave that started well reads a bit that has flipped in an old file (R7).
+
+    Raises:
+        Violation: It leaves the set, starts again, and joins on the same disk.
+    """
+    limits = put_in_force({"prove_back": 1})  # a start proves the newest file only
+    try:
+        _a_reader_finds_rot()
+    finally:
+        limits.undo()
+
+
+def _a_reader_finds_rot() -> None:
+    size = 16 * 1024
+    world = running(Plan(7, segment_size=size, pause_between_sends=0.05, body_max=600), 20)
+    node, row = world.nodes["n2"], world.contents.queues["topic0", 0][3]
+    node.kill(power=False)
+    at = row.log_offset
+    node.disk.rot(LOG.format(at // size * size), at % size + 95)
+    world.rotten.add("n2")
+    node.boot()
+    go_on(world, 8)
+    assert "n2" in world.coordinator.state.isr
+    assert node.store is not None
+    with suppress(CorruptionError):
+        node.store.reads.read("topic0", 0, 3, max_bytes=4096, max_records=1)
+    go_on(world, 5)
+    assert "n2" not in world.coordinator.state.isr
+    node.kill(power=False)
+    node.boot()
+    go_on(world, 12)
+    assert node.is_quarantined
+    assert "n2" not in world.coordinator.state.isr
+
+
+def the_best_is_away() -> None:
+    """All lose power at once; the node with the longest log does not come back at first (R56).
+
+    Raises:
+        Violation: Another one is elected without its word.
+    """
+    world = running(Plan(7, pause_between_sends=0.1, after_power_loss="best"), 5)
+    for producer in world.producers:
+        producer.active = False
+    go_on(world, 15)
+    for name in ("n1", "n2", "n3"):
+        world.nodes[name].kill(power=True)
+    n1, coordinator = world.nodes["n1"], world.coordinator
+    n1.boot()
+    _until(world, "out of the set", lambda: "n1" not in coordinator.state.isr)
+    n1.kill(power=False)
+    for name in ("n2", "n3"):
+        world.nodes[name].boot()
+    go_on(world, 20)
+    if world.newest_master() is not None:
+        raise Violation("MasterComplete", "a master is elected while a replica is away")
+    assert coordinator.state.vacant
+    n1.boot()
+    go_on(world, 10)
+    assert world.newest_master() is not None
+
+
+TALES = (
+    half_of_the_replicas_report,
+    a_reader_finds_rot,
+    a_grant_that_no_node_saw,
+    a_sleeping_master_confirms_late,
+    the_best_is_away,
+)
