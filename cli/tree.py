@@ -175,6 +175,13 @@ COMMANDS = (
         "node show", "cli.cluster.node:show", "everything about one node", "twinlog node show n1"
     ),
     _command(
+        "node scrub",
+        "cli.cluster.node:scrub",
+        "how far a node has looked for damage in its log; begin a look",
+        "twinlog node scrub n2",
+        "twinlog node scrub n2 --start",
+    ),
+    _command(
         "node stop",
         "cli.cluster.node:stop",
         "stop a node cleanly, through the wire",

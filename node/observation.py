@@ -214,4 +214,5 @@ class Observation:
             unlocked_bytes=store.unlocked_bytes,
             staleness_max_seconds=self._settings.read.staleness_max,
             retention=parts.driver.retention.document(),
+            scrub=parts.driver.scrub.document(),
         )

@@ -36,6 +36,7 @@ from node.groups.service import WorkQueues
 from node.observation import Observation, Parts
 from node.observe.exposition import NodeMetrics
 from node.observe.logs import NodeLog
+from node.peer_copies import PeerCopies
 from replication.coordinator.client import CoordinatorClient
 from replication.driver.driver import Driver
 from replication.replica_service import ReplicaService
@@ -91,6 +92,7 @@ class NodeServices:
             peers=self.presence.slave_address,
             tell=log,
             moved=self.observation.moved,
+            copy=PeerCopies(self.presence).fetch,
             spin_seconds=settings.limits.spin_seconds,
         )
         self.register = CoordinatorClient(

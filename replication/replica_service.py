@@ -71,6 +71,7 @@ class ReplicaService:
         peers: Where other nodes take slaves, by name; None for one that is not known.
         tell: Logs and counts an event of the driver.
         moved: Called when the driver's view changed.
+        copy: Asks other nodes for a batch, in a thread: its bytes and who gave them, or why not.
         spin_seconds: See `readiness_service`.
     """
 
@@ -80,6 +81,7 @@ class ReplicaService:
         peers: Callable[[str], tuple[str, int] | None],
         tell: Callable[..., None],
         moved: Callable[[], None],
+        copy: Callable[[int, int], tuple[bytes | None, str]] | None = None,
         spin_seconds: float = 0.0,
     ) -> None:
         self._spin_seconds = spin_seconds
@@ -87,6 +89,7 @@ class ReplicaService:
         self._peers = peers
         self._tell = tell
         self._moved = moved
+        self._copy = copy
         self._links: dict[int, Stream] = {}
         self._next_conn = ACCEPTED_FROM
         self._limiter = trio.CapacityLimiter(JOB_THREADS)
@@ -250,6 +253,10 @@ class ReplicaService:
         self.jobs_running += 1
         self._task(self._job, job)
 
+    def fetch(self, start: int, length: int) -> None:
+        """Ask other nodes for a batch in a thread; answered by ``on_copy``."""
+        self._task(self._fetch, start, length)
+
     def event(self, name: str, level: str, **facts: object) -> None:
         """Log an event of the driver; an alarm is an error, another node is the peer."""
         if "node" in facts:
@@ -387,6 +394,17 @@ class ReplicaService:
             self.timed(job.kind, trio.current_time() - started)
         if self.crashed is None:
             self.driver.on_job(self.now(), job, error)
+            self.turn()
+
+    async def _fetch(self, start: int, length: int) -> None:
+        data: bytes | None = None
+        why = "no other node is known"
+        if self._copy is not None:
+            data, why = await trio.to_thread.run_sync(
+                self._copy, start, length, abandon_on_cancel=True
+            )
+        if self.crashed is None:
+            self.driver.on_copy(self.now(), start, data, why)
             self.turn()
 
     async def _keep_time(self) -> None:

@@ -107,6 +107,10 @@ class StoreCuts:
 
         return Job("reseed", work, apply)
 
+    def derive_again(self) -> None:
+        """Make the derived state again, from the snapshot on; what it meets quarantines."""
+        self._derive(keys=self._opened.derived.keys)
+
     def _begin(self, op: str, *, losing: bool) -> None:
         opened = self._opened
         opened.cutting, opened.losing = True, losing

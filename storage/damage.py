@@ -27,6 +27,11 @@ class Damage:
     length: int
     what: str
 
+    @property
+    def is_batch(self) -> bool:
+        """Whether exactly one batch of the log is meant, whose entry says what it should be."""
+        return self.length > 0 and self.file.startswith("commitlog/")
+
 
 def damage_of(error: CorruptionError) -> Damage:
     """Return an error as a finding."""

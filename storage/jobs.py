@@ -18,7 +18,8 @@ class Job:
     """One piece of work.
 
     Attributes:
-        kind: ``flush``, ``checkpoint``, ``promise``, ``prepare``, ``snapshot`` or ``cut``.
+        kind: ``flush``, ``checkpoint``, ``promise``, ``prepare``, ``snapshot``, ``cut``, ``scrub``,
+            ``repair`` ...
         work: What `run` does.
         apply: What ``Store.finish`` does; it looks at `error`.
         result: What the work returned.

@@ -130,6 +130,8 @@ class StoreSettings:
         index_slots: Slots of a new index file; 4 bytes of memory each for the newest file.
         index_cells: Cells of a new index file, one more than keys that fit; 20 bytes each.
         retention: What is kept and for how long; None keeps everything.
+        scrub_bytes_per_second: How fast sealed files are compared with their entries; None: not.
+        scrub_every_seconds: Between the begins of two passes over them.
     """
 
     segment_size: int = 1024 * MiB
@@ -158,6 +160,8 @@ class StoreSettings:
     index_slots: int = INDEX_SLOTS_DEFAULT
     index_cells: int = INDEX_CELLS_DEFAULT
     retention: RetentionSettings | None = None
+    scrub_bytes_per_second: int | None = 16 * MiB
+    scrub_every_seconds: float = 24 * 3600.0
 
     def __post_init__(self) -> None:
         if self.segment_size < SEGMENT_SIZE_MIN or self.segment_size % 4096:

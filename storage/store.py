@@ -40,6 +40,7 @@ from storage.recovery import reseed
 from storage.recovery.open import open_store
 from storage.recovery.opened import Opened
 from storage.retention.removal import LogHead
+from storage.scrub import StoreScrub
 from storage.settings import StoreSettings
 from storage.state.controls import Control
 from storage.state.producers import IDLE_SECONDS, LINES_KEPT, RETRY_SECONDS_MAX
@@ -58,7 +59,7 @@ class Store:
         reads: Records, topics, offsets below confirm.
         messaging: What groups have consumed.
         jobs: The periodic jobs.
-        head: Removes the log's oldest files.
+        head: Removes the log's oldest files. ``scrub``: compares the sealed ones.
         boot: What the start found.
         settings: As given.
         who: The owner: cluster, group, node.
@@ -77,6 +78,7 @@ class Store:
         self.head = LogHead(opened)
         self.jobs = StoreJobs(opened, self.head)
         self._cuts = StoreCuts(opened, self.head, self.jobs, self._rewire)
+        self.scrub = StoreScrub(opened, self._cuts.derive_again)
         self.settings = opened.settings
         self.boot = opened.boot
         self.who = who

@@ -112,6 +112,10 @@ SENTENCES: Mapping[str, Sentence] = {
     "quarantined": Sentence(
         "{node} is quarantined, its log is damaged: {why}", "twinlog log verify {data}"
     ),
+    "repairing": Sentence(
+        "{node} asks other nodes for {count} damaged batches of its log: {why}",
+        "twinlog node scrub {node}",
+    ),
     "cannot-join": Sentence("{node} cannot join: {why}", "twinlog node show {node}"),
     "other-directory": Sentence(
         "{node} came back with another directory, or an older copy of its own: it does not count "
@@ -290,6 +294,9 @@ def _node(view: ClusterView, node: NodeView) -> Problem | None:
     if not node.reachable:
         code = "node-down" if node.refused else "node-silent"
         return _problem(view, code, node=node.name, address=node.address, why=node.reason)
+    if node.repairing:
+        why = node.quarantined or "they are refused meanwhile"
+        return _problem(view, "repairing", node=node.name, count=str(node.repairing), why=why)
     if node.quarantined is not None:
         data = node.data or "DIR"
         return _problem(view, "quarantined", node=node.name, why=node.quarantined, data=data)

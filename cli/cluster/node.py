@@ -99,7 +99,72 @@ def _facts(node: NodeView) -> list[tuple[Cell, ...]]:
     if retention:
         rows.append(("archived offset", _cell(retention.get("archived"))))
         rows.append(("retention waits for", _cell(retention.get("waits") or None)))
+    scrub = table(node.document.get("scrub"))
+    if scrub:
+        rows += [(f"scrub {head}", _cell(value)) for head, value in _scrub_facts(scrub)]
     return rows
+
+
+def _scrub_facts(scrub: Fields) -> list[tuple[str, object]]:
+    """Return what a person wants to know of a scrub."""
+    last = table(scrub.get("last"))
+    end, at, start = (scrub.get(key) for key in ("end", "at", "start"))
+    progress = None
+    if isinstance(at, int) and isinstance(end, int) and isinstance(start, int):
+        progress = f"{max(at - start, 0)} of {end - start} bytes" if at < end else None
+    what = f"{last['what']}: {last['file']} at {last['offset']}" if last else None
+    repaired = " (repaired)" if last and last.get("repaired") else ""
+    return [
+        ("enabled", "yes" if scrub.get("enabled") else "no"),
+        ("progress", progress),
+        ("passes", scrub.get("passes")),
+        ("found", scrub.get("found")),
+        ("repaired", scrub.get("repaired")),
+        ("waits for copies", scrub.get("waiting")),
+        ("last finding", what and what + repaired),
+    ]
+
+
+def scrub(
+    name: str, /, *, start_: Annotated[bool, Parameter(name="--start")] = False,
+    context: Annotated[Context, PRIVATE],
+) -> int:  # fmt: skip
+    """Show how far a node has compared its sealed log files with their check sums.
+
+    A damaged batch is asked of the other nodes and replaced; nothing else has to be done. Exit 1:
+    damage waits for a whole copy, or the node is quarantined.
+
+    Args:
+        name: Its name.
+        start_: Begin now, without regard for the load, instead of when it is due.
+    """
+    view = look(context)
+    node = view.node(name)
+    if not node.reachable:
+        raise Failure(
+            Exit.UNDECIDED, f"{name} does not answer: {node.reason}",
+            hints=(f"twinlog node show {name}",),
+        )  # fmt: skip
+    found = table(node.document.get("scrub"))
+    if start_:
+        found = table(
+            context.ask(node.address, Type.ADMIN, {"op": "scrub"}, context.left()).get("scrub")
+        )
+    shown = Table(
+        columns("FACT VALUE"), [(key, _cell(value)) for key, value in _scrub_facts(found)]
+    )
+    next_ = f"twinlog node scrub {name}" if start_ else ""
+    context.printer.answer(
+        Answer(
+            kind="NodeScrub",
+            fields={"node": name, "scrub": found},
+            head=f"{name}: a scrub begins" if start_ else "",
+            tables=[shown],
+            names=[f"node/{name}"],
+            next=next_,
+        )
+    )
+    return Exit.NO if found.get("waiting") or node.quarantined is not None else Exit.OK
 
 
 def _cell(value: object) -> Cell:

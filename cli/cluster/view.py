@@ -73,6 +73,7 @@ class NodeView:
     writable: bool = False
     admission: str | None = None
     quarantined: str | None = None
+    repairing: int = 0
     register_id: str = ""
     revision: int | None = None
     in_sync_names: tuple[str, ...] = ()
@@ -519,6 +520,7 @@ def _node(
         writable=flag(found, "writable") is True,
         admission=text(found, "admission"),
         quarantined=None if not damage else str(damage),
+        repairing=whole(table(found.get("scrub")), "waiting") or 0,
         register_id=text(register, "register_id") or "",
         revision=whole(register, "revision"),
         in_sync_names=tuple(texts(found.get("in_sync"))),

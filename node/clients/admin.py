@@ -117,7 +117,7 @@ class Admin:
         self._driver.control(now, change, deadline=now + _seconds(fields), reply=reply)
 
     def order(self, fields: Mapping[str, object], now: float, done: Answered) -> None:
-        """Stop the node, hand its role over, or tell it what an archive has.
+        """Stop the node, hand its role over, tell it what an archive has, begin a scrub.
 
         Raises:
             UsageError: The order makes no sense; nothing was done.
@@ -142,8 +142,11 @@ class Admin:
                 self._archived(fields, now, done)
             case "promise":
                 done(self._promise())
+            case "scrub":
+                self._driver.order_scrub(now)
+                done({"scrub": self._driver.scrub.document()})
             case other:
-                text = f"a node knows stop, transfer, archived and promise, not {other!r}"
+                text = f"a node knows stop, transfer, archived, promise and scrub, not {other!r}"
                 raise UsageError(text, code="fields")
 
     def _promise(self) -> Mapping[str, object]:

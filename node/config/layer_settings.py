@@ -50,6 +50,8 @@ def store_settings(node: NodeConfig, host: str, port: int) -> StoreSettings:
         index_slots=storage.key_index_slots,
         index_cells=storage.key_index_cells,
         retention=retention_settings(node),
+        scrub_bytes_per_second=storage.scrub_rate,
+        scrub_every_seconds=storage.scrub_every,
     )
 
 

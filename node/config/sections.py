@@ -204,6 +204,19 @@ class StorageSection(Section):
         description="Keys that fit into a new index file, 20 bytes of disk each; four per slot, "
         "so that both numbers follow from the length of the file.",
     )
+    scrub_rate: SizeOrNone = Field(
+        16 * MiB,
+        ge=64 * KiB,
+        le=16 * GiB,
+        description="How much of the sealed log files is compared with its check sums in a second; "
+        "none: only what is read. It waits while the node is busy.",
+    )
+    scrub_every: Seconds = Field(
+        86400.0,
+        ge=1,
+        le=365 * 86400,
+        description="How often a comparison of all sealed files begins, at most.",
+    )
     disk_clean: Share = Field(
         0.75,
         ge=0.01,

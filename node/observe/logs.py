@@ -44,6 +44,14 @@ KIND_FACTS = ("peer", "node", "kind", "limit", "topic", "code")
 """Facts that make two warnings of one name different."""
 
 EVENTS: Mapping[str, str] = {
+    "batch_repaired": "a damaged batch was replaced by another node's copy and is served again",
+    "batch_not_found": "no other node gave a whole copy of a damaged batch; they are asked again",
+    "batch_not_repaired": "another node's copy of a damaged batch did not fit, or was not written",
+    "batch_rotten": "a batch on the disk is not what was written: it is refused, and other nodes "
+    "are asked for it",
+    "quarantine_ended": "everything that was damaged is whole again: the node follows a master",
+    "scrubbed": "all sealed log files were compared with their check sums; found counts the "
+    "damaged places since the start",
     "batch_damaged": "a batch with a wrong CRC arrived or was found; it was refused and is "
     "requested again",
     "batch_refused": "a slave refused a batch; the master checks its own copy before sending it "

@@ -101,6 +101,11 @@ def _retention(node: Observed, key: str) -> float | None:
     return float(value) if isinstance(value, (int, float)) else None
 
 
+def _scrub(node: Observed, key: str) -> float | None:
+    value = node.facts.scrub.get(key)
+    return float(value) if isinstance(value, (int, float)) else None
+
+
 def _deleted(node: Observed) -> Value:
     found = node.facts.retention.get("deleted")
     return None if found is None else _labelled(cast("Mapping[str, int]", found))
@@ -293,6 +298,25 @@ METRICS: tuple[Metric, ...] = (
     Metric(
         "twinlog_disk_refuses", "gauge", "1 while writes are refused because the disk is full.",
         lambda node: _retention(node, "refuses"),
+    ),
+    Metric(
+        "twinlog_scrub_compared_bytes", "counter",
+        "Bytes of sealed log files that were compared with their check sums.",
+        lambda node: _scrub(node, "compared_bytes"),
+    ),
+    Metric(
+        "twinlog_scrub_found", "counter", "Damaged places found in the log.",
+        lambda node: _scrub(node, "found"),
+    ),
+    Metric(
+        "twinlog_scrub_repaired", "counter",
+        "Damaged batches that were replaced by another node's copy.",
+        lambda node: _scrub(node, "repaired"),
+    ),
+    Metric(
+        "twinlog_scrub_waiting_batches", "gauge",
+        "Damaged batches that are refused until another node's copy has arrived.",
+        lambda node: _scrub(node, "waiting"),
     ),
     Metric(
         "twinlog_retention_files", "counter", "Log files deleted, by reason.", _deleted,

@@ -43,6 +43,7 @@ class Facts:
         unlocked_bytes: Memory that should be locked but may not be.
         staleness_max_seconds: Largest age of a slave's data with which it counts as ready.
         retention: See ``replication.driver.retention``; empty: retention is off.
+        scrub: See ``replication.driver.scrubbing``.
     """
 
     node: str
@@ -62,6 +63,7 @@ class Facts:
     staleness_max_seconds: float
     unlocked_bytes: int = 0
     retention: Mapping[str, object] = field(default_factory=dict[str, object])
+    scrub: Mapping[str, object] = field(default_factory=dict[str, object])
 
 
 def node_status(view: RoleView, facts: Facts, counters: Mapping[str, object]) -> Document:
@@ -97,10 +99,12 @@ def node_status(view: RoleView, facts: Facts, counters: Mapping[str, object]) ->
         "in_sync_effective": list(view.effective) if master else None,
         "in_sync_min": view.min_in_sync,
         "quarantined": view.quarantined or None,
+        "quality": view.quality,
         "offsets": dict(facts.offsets),
         "peers": [_peer(peer) for peer in view.peers],
         "topics": facts.topics,
         "retention": dict(facts.retention),
+        "scrub": dict(facts.scrub),
         "disk": {"free_bytes": facts.disk_free, "size_bytes": facts.disk_size},
         "coordinator": {
             "contact_seconds": _rounded(facts.coordinator_seconds),

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from replication.core.commands import Command, Tell
+from replication.core.commands import Changed, Command, Tell
 from replication.core.roles import ROLES, Machine, Role, RoleInput
 from replication.pacing import Jitter
 from replication.register.group_state import GroupState
@@ -184,6 +184,16 @@ class Context:
                 self._alarms.clear()
             self._alarms.add(key)
             self.tell(name, "alarm", **facts)
+
+    def repair(self) -> None:
+        """Take the damage back. Where this node still counts, the register hears of it first."""
+        state, name = self.newest, self.node.name
+        if state is not None and (name in state.isr or name in state.elr or state.leader == name):
+            self.lacking = f"was quarantined: {self.damage}"
+        self.damage = None
+        self.role.move(RoleInput.REPAIRED)
+        self.tell("quarantine-ended", "warning")
+        self.do(Changed())
 
     def next_conn(self) -> int:
         """Return the number of a link that we dial: 1, 2, ...; accepted ones come from outside."""

@@ -30,7 +30,7 @@ from replication.core.peer_checks import (
     epoch_before,
     find_point,
 )
-from replication.core.roles import Role, RoleInput
+from replication.core.roles import Role, RoleInput, SendingState
 from replication.core.seeding import Seeds
 from replication.core.switchover import Switchover
 from replication.core.waiters import CONFIRMED, FLUSHED, REPLICATED, Waiters
@@ -351,7 +351,13 @@ class Leading:
         self._context.tell("batch-refused", "warning", node=session.node, offset=nack.start)
         self._context.do(commands.Verify(session.conn, nack.start, nack.length))
 
-    def on_verified(self, now: float, conn: int, start: int, what: str | None) -> None:
+    def on_repaired(self, now: float) -> None:
+        """What could not be sent is whole again: its slaves shake hands anew."""
+        for conn, session in list(self.sessions.items()):
+            if session.state is SendingState.DAMAGED:
+                self._drop(conn, "the batch that was damaged here is whole again", now)
+
+    def on_verified(self, now: float, conn: int, start: int, what: str | None, soon: bool) -> None:
         """Our own copy of a batch that a slave refused is good (None), or ``what`` is wrong."""
         session = self.sessions.get(conn)
         if session is None or not session.streaming:
@@ -363,7 +369,7 @@ class Leading:
             return
         session.own_copy_bad()
         self._context.tell("own-copy-damaged", "alarm", offset=start, what=what)
-        if not self.is_only_copy:
+        if not (soon or self.is_only_copy):
             # Others hold everything that was confirmed; alone, this damaged log is still the best.
             self._context.damage = f"batch at {start}: {what}"
 
@@ -438,11 +444,6 @@ class Leading:
         )
 
     # -- retention
-
-    def needed(self, now: float, absent_seconds: float) -> int | None:
-        """See `view.needed`."""
-        linked = (session.kept for session in self.sessions.values())
-        return min((*linked, *self.insync.needed(now, absent_seconds)), default=None)
 
     def overtake(self, now: float, start: int) -> int:
         """See `replica.ReplicaCore.overtake`."""

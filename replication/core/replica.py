@@ -376,10 +376,8 @@ class ReplicaCore:
                 self.leading.on_newer_epoch(now, message.node, message.epoch)
             self.leading.on_hello(now, conn, message)
             return
-        state = self.context.newest
-        leader = state.leader if state is not None else None
-        text = f"{self.context.node.name} is not the master"
-        epoch = self.context.promise.epoch
+        leader = context.newest.leader if context.newest is not None else None
+        text, epoch = f"{context.node.name} is not the master", context.promise.epoch
         error = messages.HelloErr(epoch, message.session, "NOT_MASTER", text, leader)
         self.context.do(commands.Send(conn, error))
         self.context.do(commands.Close(conn, text))
@@ -397,6 +395,16 @@ class ReplicaCore:
     def on_damage(self, now: float, what: str) -> None:
         """The store found its log damaged."""
         self.context.damage = what
+        self._after(now)
+
+    def on_repaired(self, now: float) -> None:
+        """All damage is repaired; what the register hears of it first is that there was some."""
+        if self.leading is not None:
+            self.leading.on_repaired(now)
+        if self.role is Role.QUARANTINED:
+            self.context.repair()
+            self.trouble = "repaired"
+            self._act(now)
         self._after(now)
 
     def on_cut(self, now: float) -> None:
@@ -437,10 +445,10 @@ class ReplicaCore:
             self.leading.on_seed(now, conn, data)
             self._after(now)
 
-    def on_verified(self, now: float, conn: int, start: int, what: str | None) -> None:
-        """The batch of `commands.Verify` is good (None), or ``what`` is wrong with it."""
+    def on_verified(self, now: float, conn: int, start: int, what: str | None, soon: bool) -> None:
+        """The batch of `commands.Verify` is good (None), or not; ``soon``: it is being repaired."""
         if self.leading is not None:
-            self.leading.on_verified(now, conn, start, what)
+            self.leading.on_verified(now, conn, start, what, soon)
             self._after(now)
 
     # -- clients
@@ -505,8 +513,7 @@ class ReplicaCore:
 
         A master with a slave that can take over hands over first. It waits `STOP_CHECK_SECONDS`
         for the coordinator, then ``transfer_seconds`` for the slave and as long for the register,
-        and stops in any case. Answered by an ``Answer`` command whose text says what became of the
-        leadership.
+        and stops in any case. The text of its ``Answer`` says what became of the leadership.
         """
         if self.role is Role.STOPPED or self._stop is not None or self._stopping:
             self.context.do(commands.Answer(request, "busy", "stopping already"))
@@ -525,8 +532,7 @@ class ReplicaCore:
 
     def _begin_to_stop(self, now: float) -> None:
         """Take no new work, once no switchover is under way."""
-        leading = self.leading
-        if leading is not None and leading.switchover.under_way is not None:
+        if self.leading is not None and self.leading.switchover.under_way is not None:
             return
         self._stop = (self._stopping, now + self.context.settings.stop_seconds)
         self._stopping = 0
@@ -581,10 +587,9 @@ class ReplicaCore:
         if self.role is Role.STOPPED:
             return None
         due: list[float] = []
-        if self.leading is not None:
-            due.append(self.leading.next_deadline())
-        if self.following is not None:
-            due.append(self.following.next_deadline())
+        for part in (self.leading, self.following, self.questions):
+            if part is not None:
+                due.append(part.next_deadline())
         if (waiting := self.waiters.next_deadline()) is not None:
             due.append(waiting)
         if self._strangers:
@@ -592,5 +597,4 @@ class ReplicaCore:
             due.append(first + self.context.settings.silence_seconds)
         if self._stop is not None and not self.context.cutting:  # the cut's end goes on with it
             due.append(self._stop[1])
-        due.append(self.questions.next_deadline())
         return min(due)

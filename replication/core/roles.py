@@ -49,6 +49,7 @@ class RoleInput(Enum):
     TRANSFER_OVER = "switchover given up"
     FENCE = "newer state, other leader or no right to stand"
     DAMAGE = "log damaged or divergent"
+    REPAIRED = "damage repaired"
     STOP = "stop"
 
 
@@ -158,6 +159,7 @@ ROLES: Table[Role, RoleInput] = Table(
             (role, _RI.DAMAGE): _R.QUARANTINED
             for role in (_R.FENCED, _R.CANDIDATE, _R.SLAVE, *_MASTERS)
         },
+        (_R.QUARANTINED, _RI.REPAIRED): _R.FENCED,
         **{(role, _RI.STOP): _R.STOPPED for role in _R if role is not _R.STOPPED},
     },
 )

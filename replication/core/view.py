@@ -96,7 +96,11 @@ def needed(core: ReplicaCore, now: float, absent_seconds: float) -> int | None:
 
     A slave counts while it is linked, or was heard of within ``absent_seconds``.
     """
-    return core.leading.needed(now, absent_seconds) if core.leading is not None else None
+    leading = core.leading
+    if leading is None:
+        return None
+    linked = (session.kept for session in leading.sessions.values())
+    return min((*linked, *leading.insync.needed(now, absent_seconds)), default=None)
 
 
 def is_only_copy(core: ReplicaCore) -> bool:

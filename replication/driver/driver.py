@@ -31,11 +31,13 @@ from replication.core.view import PeerView, RoleView, is_only_copy, role_view
 from replication.core.waiters import CONFIRMED, FLUSHED, WRITTEN
 from replication.driver.appends import Appends, TogetherReply
 from replication.driver.background_jobs import FULL_SECONDS, BackgroundJobs
+from replication.driver.incoming_batches import received
 from replication.driver.outcomes import refusal
 from replication.driver.outgoing_batches import OutgoingBatches
 from replication.driver.outside import Done, Outside, Reply
 from replication.driver.replies import Replies
 from replication.driver.retention import RetentionDriver
+from replication.driver.scrubbing import ScrubDriver
 from replication.register.operations import to_wire
 from replication.settings import ReplicationSettings
 from storage import (
@@ -46,9 +48,8 @@ from storage import (
     Promise,
     Section,
     Store,
-    Token,
 )
-from storage.errors import BadBatch, DiskError, DiskFull, StaleToken
+from storage.errors import DiskError, DiskFull
 from storage.marks.archive_mark import ArchivedPart, Claim
 from storage.state.sections import Together
 from twinlog.errors import CorruptionError, ProtocolError
@@ -106,6 +107,7 @@ class Driver:
         self.retention = RetentionDriver(
             store, self.core, outside, wall_ms=wall_ms, control=self.control, now=now
         )
+        self.scrub = ScrubDriver(store, self.core, outside, wall_ms=wall_ms, now=now)
         self._promising: tuple[Job, Promise] | None = None
         self._cutting: tuple[Job, commands.Cut | commands.BeginAgain] | None = None
         self._seeding: dict[Job, int] = {}
@@ -130,7 +132,7 @@ class Driver:
             commands.TakeToken: self._do_take,
             commands.DropToken: self._do_drop,
             commands.AppendEpoch: self._do_epoch,
-            commands.RebuildPending: self._do_rebuild,
+            commands.RebuildPending: lambda *_: self.store.rebuild_pending(),
             commands.Flush: self._do_flush,
             commands.Cut: self._do_cut,
             commands.MakeSeed: self._do_seed,
@@ -139,7 +141,7 @@ class Driver:
             commands.Release: self._replies.release,
             commands.GiveUp: self._replies.give_up,
             commands.Verify: self._do_verify,
-            commands.Registered: self._do_registered,
+            commands.Registered: lambda *_: self.store.registered(),
             commands.SetQuality: self._do_quality,
             commands.Quarantine: self._do_quarantine,
             commands.Answer: self._replies.answer,
@@ -203,6 +205,14 @@ class Driver:
         """A job left its thread."""
         self._turn(now, self._finish, job, error)
 
+    def on_copy(self, now: float, start: int, data: bytes | None, text: str) -> None:
+        """See `ScrubDriver.on_copy`."""
+        self._turn(now, self.scrub.on_copy, start, data, text)
+
+    def order_scrub(self, now: float) -> None:
+        """See `ScrubDriver.order`."""
+        self._turn(now, self.scrub.order)
+
     def enter(self, now: float) -> None:
         """Somebody looks into the queues: what is confirmed is entered now, not a little later."""
         if self.store.dispatched < self.store.confirm:
@@ -213,7 +223,11 @@ class Driver:
         """Return when `on_tick` is due; None for never."""
         if self._crashed:
             return None
-        due = min(self.jobs.next_deadline(self._now), self.retention.next_deadline())
+        due = min(
+            self.jobs.next_deadline(self._now),
+            self.retention.next_deadline(),
+            self.scrub.next_deadline(),
+        )
         core = self.core.next_deadline()
         if core is not None and core < due:
             due = core
@@ -279,6 +293,7 @@ class Driver:
     def _look_after(self, now: float) -> None:
         self.jobs.work(now)
         self.retention.work(now)
+        self.scrub.work(now)
         if (full := self.jobs.dispatch(now, self._wall_ms())) is not None:
             self._outside.event("dispatch-waits", "alarm", what=full)
         for damage in self.store.reads.refused_batches():
@@ -441,38 +456,21 @@ class Driver:
         self._answers.append(partial(self.core.on_shipped, now, command.conn, append, end))
 
     def _do_receive(self, now: float, command: commands.Receive) -> None:
-        outcome = self._receive(command.token, command.append)
+        outcome = received(self.store, command.token, command.append)
         self._answers.append(
             partial(self.core.on_received, now, command.conn, command.append, outcome)
         )
 
-    def _receive(self, token: Token, append: messages.Append) -> commands.Received:
-        packed, payload = append.entries, memoryview(append.payload)
-        try:
-            if not self.store.receive_alone(token, packed, payload):
-                self.store.receive(token, messages.unpack_entries(packed), payload)
-        except BadBatch as error:
-            return commands.BatchDamaged(error.start, error.length, error.reason)
-        except DiskFull as error:
-            return commands.NoSpace(str(error))
-        except (ProtocolError, CorruptionError, StaleToken) as error:
-            return commands.NotTaken(str(error))
-        return commands.STORED
-
     def _do_verify(self, now: float, command: commands.Verify) -> None:
         what = self._outgoing.damage_at(command.start)
-        self._answers.append(partial(self.core.on_verified, now, command.conn, command.start, what))
+        repairs = what is not None and self.scrub.wounded(command.start)
+        args = now, command.conn, command.start, what, repairs
+        self._answers.append(partial(self.core.on_verified, *args))
 
     # -- commands: the log
 
     def _do_confirm(self, now: float, command: commands.Confirm) -> None:
         self.store.set_confirm(command.offset)
-
-    def _do_rebuild(self, now: float, command: commands.RebuildPending) -> None:
-        self.store.rebuild_pending()
-
-    def _do_registered(self, now: float, command: commands.Registered) -> None:
-        self.store.registered()
 
     def _do_take(self, now: float, command: commands.TakeToken) -> None:
         self._appends.token = command.token
@@ -551,7 +549,8 @@ class Driver:
             self._finish_seed(now, job, error)
         else:
             flushed = self.store.flushed
-            if not self.retention.on_job(now, job, error):
+            others = self.retention, self.scrub
+            if not any(one.on_job(now, job, error) for one in others):
                 self.jobs.on_job(now, job, error)
             if self.store.flushed > flushed:
                 self.core.on_flushed(now)

@@ -39,6 +39,9 @@ class Outside(Protocol):
     def run_job(self, job: Job) -> None:
         """Run a job off the loop; answered by ``on_job``."""
 
+    def fetch(self, start: int, length: int) -> None:
+        """Ask other nodes for the batch at ``start``; answered by ``on_copy``."""
+
     def event(self, name: str, level: str, **facts: object) -> None:
         """Log an event; level ``alarm`` is for a person."""
 

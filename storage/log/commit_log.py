@@ -310,6 +310,7 @@ class CommitLog:
         if self.segments.last is not None:
             self._full.append(self.segments.last.mapping)
         self.segments.all.append(ahead)
+        self.segments.doubt(self.end)
         self._placed = self.end
 
     # -- the file ahead

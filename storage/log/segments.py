@@ -19,6 +19,7 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from storage.disk.disk import Disk
+from storage.errors import DiskError
 from storage.log.block_cache import Blocks
 from storage.log.segment import Segment, log_path
 from twinlog.errors import CorruptionError
@@ -30,7 +31,7 @@ WHOLE_FILES = 2
 readers that lag a little still need after a file change. The index of a 1 GiB file of records of 1
 KiB that were sent one by one takes up to 44 MiB."""
 _PROVEN_MAX = 200_000
-_DIFFERS = "bytes do not match the batch's CRC"
+DIFFERS = "bytes do not match the batch's CRC"
 
 
 def covered(entry: BatchEntry) -> int:
@@ -64,6 +65,13 @@ def _lost_entry(path: str, offset: int) -> CorruptionError:
     )  # fmt: skip
 
 
+def _wrong(segment: Segment, entry: BatchEntry, what: str) -> CorruptionError:
+    return CorruptionError(
+        f"{segment.path}: batch at {entry.start} of {entry.length} bytes: {what}",
+        file=segment.path, offset=entry.start, length=entry.length, what=what,
+    )  # fmt: skip
+
+
 class Segments:
     """Segments from the oldest to the newest.
 
@@ -90,6 +98,14 @@ class Segments:
     def last(self) -> Segment | None:
         """The newest segment; None for an empty log."""
         return self.all[-1] if self.all else None
+
+    def doubt(self, start: int | None = None) -> None:
+        """Have the next read compare batches again that were proven; with ``start`` also those that
+        this process wrote before it: their pages may come from the disk by now."""
+        if start is None:
+            self._proven.clear()
+        else:
+            self.proven_from = max(self.proven_from, start)
 
     def seal(self, disk: Disk, flushed: int) -> None:
         """Drop the batch indexes of older, flushed files from memory."""
@@ -224,7 +240,7 @@ class Segments:
     def check(self, entry: BatchEntry) -> str | None:
         """Return what is wrong with the bytes of a batch; None when they match its CRC."""
         data = self.view(entry.start, _stop(entry))
-        return None if crc32c(data) == entry.crc else _DIFFERS
+        return None if crc32c(data) == entry.crc else DIFFERS
 
     def prove(self, start: int, end: int, *, again: bool = False) -> None:
         """Check that the batches that hold ``start..end`` are as they were written.
@@ -301,6 +317,55 @@ class Segments:
         data = memoryview(self._room)[: end - start]
         return data if segment.mapping.read_now(start - segment.start, data) else None
 
+    def scan(self, start: int, max_bytes: int) -> tuple[int, list[CorruptionError]]:
+        """Compare batches of one file with their entries; return where it ended, and what differs.
+
+        For a worker thread. Pages that were not in memory before do not stay there.
+
+        Args:
+            start: A batch border.
+            max_bytes: About how much; at least one batch.
+
+        Raises:
+            CorruptionError: The entry of a batch, or the file, is lost or damaged.
+            IndexError: The file has left.
+        """
+        segment = self.at(start)
+        stop = min(start + max_bytes, segment.end)
+        todo = list(self._unproven(segment, start, stop, again=True))
+        try:
+            data = self._passing(segment, start, _stop(todo[-1]))
+        except DiskError:  # one sector may be bad: which batch is it in?
+            found = (self._unreadable(segment, one) for one in todo)
+            return todo[-1].end, [one for one in found if one is not None]
+        bad: list[CorruptionError] = []
+        for entry in todo:
+            try:
+                self._prove_one(segment, entry, data[entry.start - start : _stop(entry) - start])
+            except CorruptionError as error:
+                self._proven.discard(entry.start)
+                bad.append(error)
+        return todo[-1].end, bad
+
+    def _passing(self, segment: Segment, start: int, end: int) -> memoryview:
+        """Return a copy of a range, without keeping in memory what was not there."""
+        room = memoryview(bytearray(end - start))
+        if segment.mapping.read_now(start - segment.start, room):
+            return room
+        data = segment.mapping.read(start - segment.start, end - segment.start, "scrub.read")
+        segment.mapping.release(start - segment.start, end - segment.start)
+        return memoryview(data)
+
+    def _unreadable(self, segment: Segment, entry: BatchEntry) -> CorruptionError | None:
+        try:
+            self._prove_one(segment, entry, self._passing(segment, entry.start, _stop(entry)))
+        except DiskError as error:
+            self._proven.discard(entry.start)
+            return _wrong(segment, entry, f"cannot be read: {error}")
+        except CorruptionError as error:
+            return error
+        return None
+
     def read_ahead(self, start: int, length: int) -> None:
         """Ask the system to read a range ahead; advice, never waits."""
         for segment in self.between(start, min(start + length, self.all[-1].end)):
@@ -347,14 +412,7 @@ class Segments:
 
     def _prove_one(self, segment: Segment, entry: BatchEntry, data: memoryview) -> None:
         if crc32c(data) != entry.crc:
-            wrong = _DIFFERS
-            raise CorruptionError(
-                f"{segment.path}: batch at {entry.start} of {entry.length} bytes: {wrong}",
-                file=segment.path,
-                offset=entry.start,
-                length=entry.length,
-                what=wrong,
-            )
+            raise _wrong(segment, entry, DIFFERS)
         if len(self._proven) >= _PROVEN_MAX:
             self._proven.clear()
         self._proven.add(entry.start)

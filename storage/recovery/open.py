@@ -28,7 +28,7 @@ from storage.log.commit_log import CommitLog
 from storage.log.epoch_history import EpochHistory
 from storage.log.sealed_index import SealedIndex, open_sealed
 from storage.log.segment import Segment, log_path, remove_segment
-from storage.log.segments import Segments, covered
+from storage.log.segments import DIFFERS, Segments, covered
 from storage.marks.archive_mark import ArchiveMark
 from storage.marks.checkpoint import (
     ROCKETMQ_CHECKPOINT,
@@ -39,7 +39,13 @@ from storage.marks.checkpoint import (
 from storage.marks.clean_start import decide_clean
 from storage.marks.identity import Identity, Who, check_identity, read_identity, write_identity
 from storage.marks.promise import Promise, PromiseFile
-from storage.marks.quarantine import read_quarantine
+from storage.marks.quarantine import (
+    FINDINGS_MAX,
+    FoundBy,
+    Quarantine,
+    read_quarantine,
+    write_quarantine,
+)
 from storage.marks.run import (
     ABORT,
     CLEAN,
@@ -83,6 +89,8 @@ class _Start:
     new: bool = False
     copied: bool = False
     intent_replayed: bool = False
+    quarantine: Quarantine | None = None
+    wounds: dict[int, Damage] = field(default_factory=lambda: dict[int, Damage]())
     floor: int = 0
 
 
@@ -203,6 +211,56 @@ def _bytes_at(start: _Start, end: int) -> bool:
 def _open(start: _Start, guard: AbstractContextManager[object], wall_ms: int) -> Opened:
     disk, settings = start.disk, start.settings
     promise = start.promises.load()
+    _finish_interrupted(start)
+    found = start.quarantine = read_quarantine(disk)
+    if found is not None and found.repairable:
+        # Batches of a log that is otherwise in order can be repaired while the store is open.
+        start.wounds = {one.offset: one for one in found.findings}
+    files, planned, old = _recover(start)
+    # Before anything is cut: the end found may be that of the other program's records.
+    if start.changed_by_others:
+        _refuse_changed_log(start, planned)
+    if found is not None and not found.repairable and planned.damage is None:
+        planned = replace(planned, damage=found.damage)  # the walk looks at the newest batches only
+    why = _clean(start, planned)
+    last = start.run.value
+    if planned.cut_batches and why and last is not None and last.unclean_since is None:
+        # after the cut nothing shows that batches were lost: a crash here must not hide it
+        start.run.write(replace(last, unclean_since=wall_ms), "open.unclean")
+    if planned.cut_batches and planned.damage is None and not start.checkpoint.untidy:
+        start.checkpoint.untidy = True  # a second start would not see that anything was cut
+        start.checkpoint.write(start.trusted, "open.untidy")
+    log, cut_bytes = _log(start, files, planned, old)
+    confirm = min(start.trusted.confirm, log.end)
+    derived = derive(
+        disk, settings, log, confirm,
+        rebuild=bool(start.changed_by_others), doubt=_doubt(start, planned),
+    )  # fmt: skip
+    if derived.damage is not None and planned.damage is None and not start.wounds:
+        planned = replace(planned, damage=derived.damage)
+    confirm = max(confirm, derived.dispatcher.position)
+    why = why or _clean(start, planned)  # `derive` may have found damage
+    run = _mark_running(start, log, why, wall_ms)
+    if planned.damage is None:
+        start.checkpoint.untidy = False
+        # Everything up to the end was flushed above, so the next start trusts it (R2).
+        start.checkpoint.write(Trusted(log.end, confirm), "open.checkpoint")
+    damage = planned.damage or _wounded(start, wall_ms)
+    boot = BootSummary(
+        start.identity.store_id, run.start_id, run.unseen, not why, why, start.new, len(files),
+        cut_bytes, planned.cut_batches, damage, start.intent_replayed, derived.rebuilt,
+        log.end,
+    )  # fmt: skip
+    return Opened(
+        disk, settings, start.identity, start.run, start.checkpoint, start.promises, promise, log,
+        derived, confirm, boot, guard, damage, wounds=start.wounds,
+        condemned=planned.damage is not None, underived=bool(start.wounds),
+    )  # fmt: skip
+
+
+def _finish_interrupted(start: _Start) -> None:
+    """Finish a cut, or a log that begins again, which the last process began."""
+    disk, settings = start.disk, start.settings
     intent = truncate.read_intent(disk)
     if intent is not None:
         # A start cannot be retried later: without space the side file is given up.
@@ -219,47 +277,13 @@ def _open(start: _Start, guard: AbstractContextManager[object], wall_ms: int) ->
         )  # fmt: skip
         start.trusted = start.checkpoint.load()
         start.intent_replayed = True
-    files, planned, old = _recover(start)
-    # Before anything is cut: the end found may be that of the other program's records.
-    if start.changed_by_others:
-        _refuse_changed_log(start, planned)
-    found = read_quarantine(disk)
-    if found is not None and planned.damage is None:
-        # The walk visits the newest batches only; the damage may be anywhere.
-        planned = replace(planned, damage=found.damage)
-    why = _clean(start, planned)
-    last = start.run.value
-    if planned.cut_batches and why and last is not None and last.unclean_since is None:
-        # after the cut nothing shows that batches were lost: a crash here must not hide it
-        start.run.write(replace(last, unclean_since=wall_ms), "open.unclean")
-    if planned.cut_batches and planned.damage is None and not start.checkpoint.untidy:
-        start.checkpoint.untidy = True  # a second start would not see that anything was cut
-        start.checkpoint.write(start.trusted, "open.untidy")
-    log, cut_bytes = _log(start, files, planned, old)
-    confirm = min(start.trusted.confirm, log.end)
-    derived = derive(
-        disk, settings, log, confirm,
-        rebuild=bool(start.changed_by_others), doubt=_doubt(start, planned),
-    )  # fmt: skip
-    if derived.damage is not None and planned.damage is None:
-        planned = replace(planned, damage=derived.damage)
-    confirm = max(confirm, derived.dispatcher.position)
-    # Again: `derive` may have found damage.
-    why = why or _clean(start, planned)
-    run = _mark_running(start, log, why, wall_ms)
-    if planned.damage is None:
-        start.checkpoint.untidy = False
-        # Everything up to the end was flushed above, so the next start trusts it (R2).
-        start.checkpoint.write(Trusted(log.end, confirm), "open.checkpoint")
-    boot = BootSummary(
-        start.identity.store_id, run.start_id, run.unseen, not why, why, start.new, len(files),
-        cut_bytes, planned.cut_batches, planned.damage, start.intent_replayed, derived.rebuilt,
-        log.end,
-    )  # fmt: skip
-    return Opened(
-        disk, settings, start.identity, start.run, start.checkpoint, start.promises, promise, log,
-        derived, confirm, boot, guard, planned.damage,
-    )  # fmt: skip
+
+
+def _wounded(start: _Start, wall_ms: int) -> Damage | None:
+    """Write down what the walk found, as every finding is, and return the first one."""
+    for wound in start.wounds.values():
+        write_quarantine(start.disk, Quarantine(wound, FoundBy.STORE, wall_ms), "open.quarantine")
+    return next(iter(start.wounds.values()), None)
 
 
 def _doubt(start: _Start, planned: Plan) -> Doubt:
@@ -301,7 +325,8 @@ def _recover(start: _Start) -> tuple[list[int], Plan, list[Found]]:
             mappings[base] = disk.map(log_path(base), size, op="open.map")
         at = entry.start - base
         data = mappings[base].buffer[at : at + covered(entry)]
-        return None if crc32c(data) == entry.crc else "bytes do not match the batch's CRC"
+        whole = crc32c(data) == entry.crc
+        return None if whole or _is_wound(start, entry) else DIFFERS
 
     planned = plan(
         walked, segment_size=size, prove_from=prove_from, flushed=start.trusted.flushed,
@@ -313,6 +338,16 @@ def _recover(start: _Start) -> tuple[list[int], Plan, list[Found]]:
         if planned.damage is None:
             planned = replace(planned, damage=_sealed_damage(disk, at, size))
     return starts, planned, walked
+
+
+def _is_wound(start: _Start, entry: BatchEntry) -> bool:
+    """Whether a batch that was on the disk, and has its entry, waits to be repaired."""
+    if entry.start not in start.wounds:
+        if entry.end > start.trusted.flushed or len(start.wounds) >= FINDINGS_MAX:
+            return False
+        path = log_path(entry.start - entry.start % start.settings.segment_size)
+        start.wounds[entry.start] = Damage(path, entry.start, entry.length, DIFFERS)
+    return True
 
 
 def _floor(start: _Start) -> int:
@@ -470,7 +505,7 @@ def _refuse_changed_log(start: _Start, planned: Plan) -> None:
 def _clean(start: _Start, planned: Plan) -> str:
     if start.copied:
         return "the data directory is a copy"
-    if planned.damage is not None:
+    if planned.damage is not None or start.quarantine is not None or start.wounds:
         return "the log is damaged"
     disk = start.disk
     return decide_clean(

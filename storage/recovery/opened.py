@@ -20,7 +20,12 @@ from storage.log.commit_log import CommitLog
 from storage.marks.checkpoint import CheckpointFile
 from storage.marks.identity import Identity
 from storage.marks.promise import Promise, PromiseFile
-from storage.marks.quarantine import FoundBy, Quarantine, write_quarantine
+from storage.marks.quarantine import (
+    FINDINGS_MAX,
+    FoundBy,
+    Quarantine,
+    write_quarantine,
+)
 from storage.marks.run import RunFile
 from storage.recovery.derived import Derived
 from storage.recovery.summary import BootSummary
@@ -53,6 +58,11 @@ class Opened:
         only_copy: No other node is known to have this log's records: reads of a damaged batch are
         refused, and everything else continues.
         refused: Findings of reads while ``only_copy``, not yet reported.
+        repairs: Whole copies of damaged batches are looked for (`storage.scrub`).
+        wounds: Batches that are refused until they are repaired, by log offset. A store that has
+            some is not quarantined yet, or was quarantined for them.
+        condemned: The store is quarantined for more than its wounds: repairing does not end it.
+        underived: The start had wounds: what it derived may lack what they hold, or say otherwise.
     """
 
     disk: Disk
@@ -74,6 +84,10 @@ class Opened:
     disk_full: bool = False
     only_copy: bool = False
     refused: list[Damage] = field(default_factory=lambda: list[Damage]())
+    repairs: bool = False
+    wounds: dict[int, Damage] = field(default_factory=lambda: dict[int, Damage]())
+    condemned: bool = False
+    underived: bool = False
 
     @property
     def shape(self) -> int | None:
@@ -86,12 +100,17 @@ class Opened:
         The finding is durable when this returns: the node gives up its role afterwards, and a
         restart must not forget why. If it cannot be written, the next start is unclean.
         """
+        wound = damage.is_batch and by is FoundBy.STORE and self.repairs
         if self.damage is not None:
             return
         self.damage = damage
-        # Not durable: the next start rebuilds these files, and nothing of the log is in doubt.
-        if by is FoundBy.STORE and damage.file.startswith(_DERIVED):
-            return
+        self.condemned = not wound
+        if wound:
+            self.wounds[damage.offset] = damage
+        if by is FoundBy.PEERS or not damage.file.startswith(_DERIVED):
+            self._write_down(damage, by)
+
+    def _write_down(self, damage: Damage, by: FoundBy) -> None:
         value = Quarantine(damage, by, self.log.timestamp)
         try:
             try:
@@ -107,12 +126,28 @@ class Opened:
         self.quarantine(damage_of(error))
 
     def read_damaged(self, error: CorruptionError) -> None:
-        """Quarantine the store for damage that a read found, unless its log is the only copy.
+        """Take what a read found: see `wound`; what cannot be repaired quarantines the store.
 
-        Stopping the only copy would make its undamaged records unavailable, and no node could be
-        elected.
+        Unless its log is the only copy: stopping it would make its undamaged records unavailable,
+        and no node could be elected.
         """
+        damage = damage_of(error)
+        if self.only_copy and len(self.refused) < REFUSED_KEPT:
+            self.refused.append(damage)
+        if not self.wound(damage) and not self.only_copy:
+            self.quarantine(damage)
+
+    def wound(self, damage: Damage) -> bool:
+        """Refuse a damaged batch until it is repaired; False for what cannot be.
+
+        The finding is on the disk when this returns, as that of a quarantine is: a restart before
+        it is repaired is one of a quarantined store. Not so for the only copy.
+        """
+        if damage.offset in self.wounds:
+            return True
+        if not (self.repairs and damage.is_batch) or len(self.wounds) >= FINDINGS_MAX:
+            return False
         if not self.only_copy:
-            self.damaged(error)
-        elif len(self.refused) < REFUSED_KEPT:
-            self.refused.append(damage_of(error))
+            self._write_down(damage, FoundBy.STORE)
+        self.wounds[damage.offset] = damage
+        return True

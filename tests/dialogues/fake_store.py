@@ -37,6 +37,21 @@ class Boot:
     damage: Damage | None = None
 
 
+class FakeScrub:
+    """Files that never rot: nothing to look at, nothing to repair."""
+
+    sealed, wounds = (0, 0), ()
+
+    def begin(self) -> None:
+        """Nothing to do."""
+
+    doubt = begin
+
+    def note(self, start: int) -> bool:
+        """No batch can be repaired here."""
+        return False
+
+
 class FakeStore:
     """See the module."""
 
@@ -45,6 +60,7 @@ class FakeStore:
         self.settings = settings
         self.who = who
         self.reads = self.jobs = self  # one class for all three
+        self.scrub = FakeScrub()
         self.log = bytearray()
         self.batches: list[BatchEntry] = []
         self.history: list[Epoch] = []

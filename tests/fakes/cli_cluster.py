@@ -60,6 +60,15 @@ def status(name: str, *, role: str, end: int, epoch: int = 7, leader: str = "n1"
         "start": 0, "checkpointed": end, "flushed": end, "dispatched": end,
         "confirm": min(end, 10485760), "committed": end, "end": end,
     }  # fmt: skip
+    last = {
+        "file": "commitlog/00000000000000000000", "offset": 4096, "length": 1480,
+        "what": "bytes do not match the batch's CRC", "at_ms": 1_790_000_000_000, "repaired": True,
+    }  # fmt: skip
+    scrub: dict[str, object] = {
+        "enabled": True, "running": True, "at": 500, "start": 0, "end": 1000, "passes": 3,
+        "compared_bytes": 3500, "ended_ms": None, "found": 1, "repaired": 1, "waiting": 0,
+        "last": last,
+    }  # fmt: skip
     return {
         "kind": "NodeStatus", "version": 1, "node": name, "cluster": "demo", "group": "g1",
         "twinlog": "0.1.0", "uptime_seconds": 75.0, "role": role,
@@ -67,7 +76,7 @@ def status(name: str, *, role: str, end: int, epoch: int = 7, leader: str = "n1"
         "epoch": epoch, "leader": leader, "session": 3, "ready": True, "reasons": [],
         "writable": role == "master", "admission": None, "why": None, "in_sync": None,
         "in_sync_min": 2,
-        "quarantined": None, "offsets": offsets, "peers": [],
+        "quarantined": None, "offsets": offsets, "peers": [], "scrub": scrub,
     }  # fmt: skip
 
 

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from node.config.config import load
-from tests.fixtures.cluster import Cluster
+from tests.fixtures.cluster import Cluster, running_cluster
 from tests.fixtures.wire_client import bodies, outcomes, records
+from twinlog.wire.frames import Type
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
@@ -54,10 +55,10 @@ def flip(path: Path, at: int) -> None:
 
 
 @pytest.mark.parametrize("where", [0.5, 0.98])
-async def test_a_flipped_bit_in_flushed_bytes_is_never_served_and_never_cut(
+async def test_a_flipped_bit_in_flushed_bytes_is_never_served_and_is_repaired(
     cluster: Cluster, where: float
 ) -> None:
-    """In the middle or in the last batches: the node says so, is out of sync, keeps every byte."""
+    """In the middle or in the last batches: the node says so, and another one gives the bytes."""
     await fill(cluster, 50)
     victim = cluster.slaves[0]
     offsets = cluster.view(victim)["offsets"]
@@ -65,20 +66,51 @@ async def test_a_flipped_bit_in_flushed_bytes_is_never_served_and_never_cut(
     end = int(offsets["end"])  # pyright: ignore[reportUnknownArgumentType]
     await cluster.stop(victim)
     path = log_file(cluster, victim)
-    flip(path, int(end * where))
     before = path.read_bytes()
+    flip(path, int(end * where))
     await cluster.start(victim)
-    if where < 0.9 and not cluster.view(victim)["quarantined"]:
-        # A clean start trusts what was flushed; a read of the bytes finds the damage.
-        async with cluster.client(victim) as client:
-            answers = [await client.read("t", number, max_records=1) for number in range(50)]
-        assert any(answer.is_error for answer in answers)
-        assert all(a.fields["code"] == "corrupt" for a in answers if a.is_error)
-    else:
-        await cluster.until(lambda: bool(cluster.view(victim)["quarantined"]), "the quarantine")
-        await cluster.until(lambda: victim not in members(cluster), "the shrunk set")
-    assert path.read_bytes()[: end // 2] == before[: end // 2]
-    assert len(await shown(cluster, str(cluster.master))) == 50
+    async with cluster.client(victim) as client:
+        answers = [await client.read("t", number, max_records=1) for number in range(50)]
+    assert all(a.fields["code"] in ("corrupt", "unavailable") for a in answers if a.is_error)
+    for number, answer in enumerate(answers):
+        assert all(int(body[:4]) == number for body in bodies(answer))
+    await cluster.until(lambda: repaired(cluster, victim) == 1, "the repair")
+    await cluster.until(lambda: victim in members(cluster), "the set that is whole again")
+    assert not cluster.view(victim)["quarantined"]
+    assert path.read_bytes()[:end] == before[:end]
+    assert await shown(cluster, victim) == list(range(50))
+
+
+async def test_a_bit_that_flips_under_a_running_master_is_found_and_repaired(
+    tmp_path: Path,
+) -> None:
+    """In a file that is full: no restart and no change of roles, and no reader sees it."""
+    async with running_cluster(tmp_path, segment_size=64 * 1024) as cluster:
+        await fill(cluster, 60)
+        master = str(cluster.master)
+        path = log_file(cluster, master)
+        before, epoch = path.read_bytes(), cluster.view(master)["epoch"]
+        flip(path, 32 * 1024)
+        await cluster.until(lambda: sealed(cluster, master), "a flushed first file")
+        async with cluster.client(master) as client:
+            answer = await client.ask(Type.ADMIN, {"op": "scrub"})
+            assert not answer.is_error, answer.fields
+        await cluster.until(lambda: repaired(cluster, master) == 1, "the repair")
+        assert path.read_bytes() == before
+        assert (cluster.master, cluster.view(master)["epoch"]) == (master, epoch)
+        assert await shown(cluster, master) == list(range(60))
+
+
+def sealed(cluster: Cluster, name: str) -> bool:
+    """Whether the node has a file that it may compare."""
+    scrub = cluster.view(name)["scrub"]
+    return isinstance(scrub, dict) and scrub["end"] > scrub["start"]  # pyright: ignore
+
+
+def repaired(cluster: Cluster, name: str) -> int:
+    """How many batches a node has got from others, by its status."""
+    scrub = cluster.view(name)["scrub"]
+    return int(scrub["repaired"]) if isinstance(scrub, dict) else 0  # pyright: ignore
 
 
 def members(cluster: Cluster) -> list[str]:

@@ -283,20 +283,29 @@ class Faults:
         node.disk.crowded = False
 
     def _rot(self) -> bool:
-        """A bit of a confirmed batch flips on the master, and a slave still lacks that batch.
+        """A bit of a confirmed batch flips: on the master, where a slave still lacks that batch, or
+        on any node in a file that is full.
 
         Only where confirmed means two copies: with one, the damaged log may be all there is.
         """
         world, node = self.world, self.world.newest_master()
-        if node is None or node.paused or world.rotten or world.plan.in_sync_min < 2:
+        old = self.rng.random() < 0.5
+        node = self._living() if old else node
+        if node is None or node.store is None or node.paused or node.cutting:
+            return False
+        if world.rotten or world.plan.in_sync_min < 2:
             return False
         shadows = world.ledger.shadows
-        behind = min(one.end for name, one in shadows.items() if name != node.name)
-        behind = max(behind, node.store.start if node.store is not None else 0)
+        low = min(one.end for name, one in shadows.items() if name != node.name)
+        low, high = max(low, node.store.start), 1 << 62
+        if old:
+            low, high = node.store.start, node.store.scrub.sealed[1]
         wanted = [
             batch
             for batch in shadows[node.name].batches
-            if batch.start >= behind and batch.end <= world.ledger.canon_end and batch.kind != 1
+            if low <= batch.start
+            and batch.end <= min(high, world.ledger.canon_end)
+            and batch.kind != 1
         ]
         if not wanted or not world.somebody_else_counts(node.name):
             return False

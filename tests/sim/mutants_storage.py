@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from storage import scrub
 from storage.append import appender
 from storage.append.appender import Appender
 from storage.append.receiver import Receiver
@@ -28,6 +29,7 @@ from storage.recovery import truncate
 from storage.recovery.log_end import Found
 from storage.recovery.log_end import Plan as RecoveryPlan
 from storage.retention.removal import LogHead
+from storage.scrub import StoreScrub
 from storage.state.layers import Layers
 from storage.state.producers import Producers
 from storage.state.sections import Outcome, Section, SectionResult
@@ -363,6 +365,11 @@ def _lights_not_rebuilt(patches: Patches) -> None:
     patches.set(appender, "light_runs", always(()))
 
 
+def _repair_unproven(patches: Patches) -> None:
+    patches.set(scrub, "is_copy", always(True))
+    patches.set(StoreScrub, "is_repaired", always(True))
+
+
 def _with_lights(change: Callable[[Plan], None]) -> Callable[[Plan], None]:
     def bent(plan: Plan) -> None:
         change(plan)
@@ -375,6 +382,16 @@ def _with_batches(change: Callable[[Plan], None]) -> Callable[[Plan], None]:
     def bent(plan: Plan) -> None:
         change(plan)
         plan.batches = True
+
+    return bent
+
+
+def _of_two(change: Callable[[Plan], None]) -> Callable[[Plan], None]:
+    """Rot needs a second copy of what is confirmed."""
+
+    def bent(plan: Plan) -> None:
+        change(plan)
+        plan.in_sync_min = min(2, len(plan.nodes))
 
     return bent
 
@@ -439,6 +456,8 @@ MUTANTS = (
            redundant="nothing above confirm is entered, and a cut below it is a damaged store's"),
     Mutant("keys_not_flushed", "the index of a snapshot is durable", _keys_not_flushed,
            bend(power=0.3, restart=0.3, kill=0.1)),
+    Mutant("repair_unproven", "a batch is repaired with what its own entry says", _repair_unproven,
+           _of_two(bend(rot=1.0, damage=0.4))),
     Mutant("dispatch_beyond_confirm", "queues end at the confirm offset",
            _dispatch_beyond_confirm, bend(failover=0.3, partition=0.3)),
 )  # fmt: skip

@@ -29,6 +29,7 @@ from tests.fakes.disk import FakeDisk
 from tests.fakes.faults import SimulatedCrash
 from tests.sim.clock import Clock
 from tests.sim.contents import BATCH_TOPIC
+from tests.sim.copies import ask_others
 from tests.sim.ledger import Violation
 from twinlog.format.batch_index import BatchEntry
 from twinlog.wire import frames
@@ -161,8 +162,7 @@ class SimNode:
             flush=plan.flushes.get(self.name, plan.flush),
             buffer_pool_bytes=16 * 1024,
             quality=self.quality,
-            retention=retention_of(plan),
-        )
+            retention=retention_of(plan), scrub_every_seconds=5.0)  # fmt: skip
         who = Who("sim", "g1", self.name, 4)
         self.store = Store.open(self.disk, settings, who, wall_ms=self.clock.wall_ms())
         world.booted(self)
@@ -433,7 +433,7 @@ class SimNode:
             self._tell(self.driver.on_group_state, state)
 
     def push(self) -> None:
-        """Nothing waits in a queue here: frames leave when they are sent."""
+        """Frames leave at once."""
 
     def run_job(self, job: Job) -> None:
         """Run a job as a thread would: later, at one instant, and tell later still."""
@@ -463,6 +463,10 @@ class SimNode:
         if incarnation == self.incarnation and self.driver is not None:
             self._jobs -= 1
             self._tell(self.driver.on_job, job, error)
+
+    def fetch(self, start: int, length: int) -> None:
+        """Ask the other machines for a batch."""
+        ask_others(self, start, length, self._disk_delay(), self._tell)
 
     def event(self, name: str, level: str, **facts: object) -> None:
         """Write the driver's event into the trace."""

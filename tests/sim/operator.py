@@ -229,7 +229,8 @@ class Operator:
                 # A registration of a former disk came late: the node alarms and waits for a person.
                 node.kill(power=False)
                 node.boot()
-            if node.name in world.rotten and node.is_quarantined:
+            gone = node.store is not None and node.store.scrub.condemned
+            if node.name in world.rotten and node.is_quarantined and gone:
                 node.kill(power=False)
                 if (node.name, node.copies) in self._restarted:
                     node.wipe()

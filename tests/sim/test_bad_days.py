@@ -7,6 +7,7 @@ import pytest
 from storage.recovery import open as recovery_open
 from tests.sim.invariants import FlushedIsDurable
 from tests.sim.layout import LOG
+from tests.sim.node import SimNode
 from tests.sim.stories import running
 from tests.sim.swarm import Plan
 from tests.sim.world import World
@@ -27,6 +28,7 @@ def _rot_and_read(world: World, name: str) -> None:
     node.disk.rot(LOG.format(at // size * size), at % size + 95)
     world.rotten.add(name)
     assert node.store is not None
+    node.store.scrub.doubt()  # a pass may have proven it a moment ago
     with pytest.raises(CorruptionError):
         node.store.reads.read("topic0", 0, 3, max_bytes=4096, max_records=1)
 
@@ -56,14 +58,19 @@ def test_a_master_that_is_alone_refuses_a_rotten_batch_and_keeps_its_role(
 
 
 def test_a_quarantine_is_not_forgotten_by_a_restart(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A slave that read a rotten batch stays out of the set, whatever its next start proves."""
+    """A slave that read a rotten batch stays out of the set, whatever its next start proves, until
+    another node gives it the batch."""
+    asked: list[tuple[str, int]] = []
+    real = SimNode.fetch
+    monkeypatch.setattr(SimNode, "fetch", lambda self, start, _: asked.append((self.name, start)))
     monkeypatch.setattr(recovery_open, "PROVE_BACK", 2048)
     # The judge compares pages with the disk, and the rotten one differs on purpose.
     monkeypatch.setattr(FlushedIsDurable, "flushed", lambda *_: None)
     world = running(Plan(7, pause_between_sends=0.1, body_max=600), 30)
     _rot_and_read(world, "n2")
     node = world.nodes["n2"]
-    world.schedule.run_until(world.schedule.now + 5)
+    world.schedule.run_until(world.schedule.now + 15)
+    assert asked
     assert "n2" not in world.coordinator.state.isr
     node.kill(power=False)
     node.boot()
@@ -71,3 +78,26 @@ def test_a_quarantine_is_not_forgotten_by_a_restart(monkeypatch: pytest.MonkeyPa
     assert node.store.damage is not None
     world.schedule.run_until(world.schedule.now + 15)
     assert "n2" not in world.coordinator.state.isr
+    monkeypatch.setattr(SimNode, "fetch", real)
+    world.schedule.run_until(world.schedule.now + 90)  # a question without an answer has its end
+    assert world.events["batch-repaired"] == world.events["quarantine-ended"] == 1
+    assert node.store.damage is None
+    assert "n2" in world.coordinator.state.isr
+
+
+def test_a_rotten_batch_of_a_slave_is_repaired_and_its_role_stays(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One reader is refused, once."""
+    monkeypatch.setattr(recovery_open, "PROVE_BACK", 2048)
+    monkeypatch.setattr(FlushedIsDurable, "flushed", lambda *_: None)
+    world = running(Plan(7, pause_between_sends=0.1, body_max=600), 30)
+    _rot_and_read(world, "n2")
+    node = world.nodes["n2"]
+    world.schedule.run_until(world.schedule.now + 1)
+    assert world.events["batch-repaired"] == 1
+    assert not world.events["quarantined"]
+    assert "n2" in world.coordinator.state.isr
+    assert node.store is not None
+    node.store.scrub.doubt()
+    assert node.store.reads.read("topic0", 0, 3, max_bytes=4096, max_records=1).slices

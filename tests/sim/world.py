@@ -300,6 +300,8 @@ class World:
         self._look_for_seed(node, shadow)
         for one in self.court.booted if node.name not in self.rotten else ():
             one.booted(node, shadow)
+        if node.name in self.rotten and not store.boot.clean:
+            node.unclean_pending = True
         kept = store.boot.clean and store.end >= shadow.acked
         if node.lost_power and (self.is_durable(node) or kept) and node.name not in self.rotten:
             shadow.intact = shadow.was_intact
@@ -362,6 +364,10 @@ class World:
             self.observe(node)
             for one in self.court.leads:
                 one.leads(node)
+        if name == "batch-repaired" and node.store is not None and not node.store.scrub.wounds:
+            self.rotten.discard(node.name)
+            self.rotting.discard(node.name)
+            self._find_whole()
         if self.log.wanted:
             text = " ".join(f"{key}={value}" for key, value in facts.items())
             self.trace(node.name, name[:12], f"{level} {text}"[:200])
@@ -375,14 +381,18 @@ class World:
 
     def register_changed(self) -> None:
         """The coordinator's state changed."""
+        self._find_whole()
+        for one in self.court.register_changed:
+            one.register_changed()
+
+    def _find_whole(self) -> None:
+        """Stores that are registered, and have no damage, count as whole again."""
         state = self.coordinator.state
         for name, node in self.nodes.items():
             shadow, known = self.ledger.shadows[name], state.reg.get(name)
             sound = name not in self.rotten
             if sound and not shadow.intact and known is not None and node.store is not None:
                 shadow.intact = known.start == node.store.boot.start_id
-        for one in self.court.register_changed:
-            one.register_changed()
 
     def replied(self, node: SimNode, request: Request, results: list[SectionResult]) -> None:
         """A node answers an append: the promise must hold now."""

@@ -58,7 +58,8 @@ SEAM = {
     ),
     "node/leases": "leasing",
     "replication/driver": (
-        "appends background_jobs driver outgoing_batches outside replies retention"
+        "appends background_jobs driver incoming_batches outgoing_batches outside replies "
+        "retention scrubbing"
     ),
     "storage/append": "*",
     "storage/key_index": "*",
@@ -87,7 +88,7 @@ SHELL = {
         "blocking_client client etcd_gateway etcd_store peer process seat service standby store"
     ),
     "replication/net": "*",
-    "storage": "background clean_stop cuts progress reads store",
+    "storage": "background clean_stop cuts progress reads scrub store",
     "storage/disk": "descriptors disk drill_faults mapping",
     "storage/log": "block_cache",
     "storage/tools": "*",

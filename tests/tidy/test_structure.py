@@ -23,6 +23,7 @@ FRAGMENTS = {
     "node.leases.clock": "pure, beside the turns that read the wall clock",
     "replication.coordinator.history": "trims the history; pure, beside a service that is not",
     "storage.log.memory_pool": "the pool, pure, beside the log that is not",
+    "replication.driver.incoming_batches": "the way in, beside the way out",
     "storage.marks.clean_start": "a decision, pure, beside the files it is made from",
     "storage.messaging.holds": "pure, beside the lookup in queues that is not",
     "storage.recovery.close": "the end of a store, beside its beginning",

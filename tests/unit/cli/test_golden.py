@@ -42,6 +42,7 @@ CASES = {
     "coordinator-clear-alarm-dry-run": ["coordinator", "clear-alarm", "--dry-run"],
     "node-list": ["node", "list"],
     "node-show": ["node", "show", "n2"],
+    "node-scrub": ["node", "scrub", "n2"],
     "node-stop": ["node", "stop", "n3"],
     "config-check": ["config", "check"],
     "config-show": ["config", "show", "--changed"],

@@ -140,6 +140,7 @@ PLAYS: dict[str, Play] = {
     "node-down": lambda cluster: _away(cluster, "n2"),
     "node-silent": lambda cluster: cluster.silent.add("n2"),
     "other-node": lambda cluster: cluster.nodes["n2"].update(node="n3"),
+    "repairing": lambda cluster: cluster.nodes["n2"].update(scrub={"waiting": 1}),
     "quarantined": lambda cluster: cluster.nodes["n2"].update(quarantined="bad CRC at 4096"),
     "cannot-join": _cannot_join,
     "other-directory": _suspect("n2"),

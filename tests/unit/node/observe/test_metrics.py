@@ -73,6 +73,7 @@ FACTS = Facts(
              "committed": 80, "end": 80},
     coordinator_seconds=0.5, topics=2, disk_free=100, disk_size=200, boot={},
     staleness_max_seconds=5.0,
+    scrub={"compared_bytes": 1 << 20, "found": 1, "repaired": 1, "waiting": 0},
     retention={"deleted": {"age": 3}, "leaving": 1, "forced": 2, "overtaken": 0,
                "disk_used": 0.5, "refuses": False},
 )  # fmt: skip

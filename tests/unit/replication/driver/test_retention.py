@@ -107,14 +107,13 @@ def leading(*, acked: int, heard: float | None = 0.0, streaming: bool = True) ->
     insync = SimpleNamespace(members={"n2": member}, began=0.0)
     insync.needed = lambda now, absent: InSyncSet.needed(cast(InSyncSet, insync), now, absent)
     closed, told = list[int](), list[tuple[str, dict[str, object]]]()
-    made = SimpleNamespace(
+    return SimpleNamespace(
         sessions={7: session} if streaming else {},
-        insync=insync, needed=lambda now, absent: Leading.needed(cast(Any, made), now, absent),
+        insync=insync,
         closed=closed, _drop=lambda conn, why, now: closed.append(conn),
         told=told,
         _context=SimpleNamespace(tell=lambda name, level, **facts: told.append((name, facts))),
     )  # fmt: skip
-    return made
 
 
 def test_a_log_is_kept_at_its_length() -> None:
