@@ -229,6 +229,9 @@ def derive(
     """
     snapshots = Snapshots(disk)
     base = snapshots.newest(log.end)
+    if base is not None and base.offset < log.start:
+        # Newer ones are above the damage that ends this log; the records after this one are gone.
+        base = None
     lost = _without_state(log) if base is None and log.start else None
     base = base or Snapshot(log.start)
     # R50: a snapshot is never above confirm, so it proves that much, even if the checkpoint lags.

@@ -8,7 +8,7 @@ from storage.recovery import open as recovery_open
 from tests.sim.invariants import FlushedIsDurable
 from tests.sim.layout import LOG
 from tests.sim.node import SimNode
-from tests.sim.stories import running
+from tests.sim.stories import go_on, running
 from tests.sim.swarm import Plan
 from tests.sim.world import World
 from twinlog.errors import CorruptionError
@@ -101,3 +101,28 @@ def test_a_rotten_batch_of_a_slave_is_repaired_and_its_role_stays(
     assert node.store is not None
     node.store.scrub.doubt()
     assert node.store.reads.read("topic0", 0, 3, max_bytes=4096, max_records=1).slices
+
+
+def test_an_old_snapshot_below_the_logs_start_is_of_no_use() -> None:
+    """Damage right after the start of the log hides newer ones: quarantined, and no crash."""
+    plan = Plan(7, segment_size=16 * 1024, keep_files=1, pause_between_sends=0.05, body_max=600)
+    world = running(plan, 5)
+    node = world.nodes["n2"]
+    old = {}
+    for name in node.disk.list("twinlog/state"):
+        old[name] = node.disk.read(f"twinlog/state/{name}", "test")
+    go_on(world, 15)
+    assert node.store is not None
+    start = node.store.start
+    assert max(int(name[:20]) for name in old) < start
+    node.kill(power=False)
+    for name in node.disk.list("twinlog/state"):
+        node.disk.remove(f"twinlog/state/{name}", "test")
+    for name, data in old.items():
+        node.disk.write_file(f"twinlog/state/{name}", data, "test")
+    world.rotten.add("n2")
+    node.boot()
+    assert node.store is not None
+    assert node.store.damage is not None
+    go_on(world, 5)
+    assert "n2" not in world.coordinator.state.isr
