@@ -158,7 +158,7 @@ class EpochIsFlushedFirst(Invariant):
 
 
 class QuarantineStays(Invariant):
-    """Who was found damaged and left the sets joins none before its disk is exchanged."""
+    """Who was found damaged and left the sets joins none before that has its end."""
 
     rules = "R7"
 
@@ -167,9 +167,10 @@ class QuarantineStays(Invariant):
         self._out: set[tuple[str, int]] = set()
 
     def register_changed(self) -> None:
-        state = self.world.coordinator.state
+        state, nodes = self.world.coordinator.state, self.world.nodes
+        self._out &= {(name, nodes[name].copies) for name in self.world.damaged}
         for name in self.world.damaged:
-            disk = (name, self.world.nodes[name].copies)
+            disk = (name, nodes[name].copies)
             if not state.counts(name):
                 self._out.add(disk)
             elif disk in self._out:

@@ -360,6 +360,8 @@ class World:
         self.events[name] += 1
         if name == "registered":
             node.unclean_pending = False
+        if name == "quarantine-ended":
+            self.damaged.discard(node.name)
         if name == "master":
             self.observe(node)
             for one in self.court.leads:
