@@ -30,6 +30,7 @@ from storage.disk.disk import Disk
 if TYPE_CHECKING:
     from node.clients.presence import Presence
     from node.clients.server import ClientServer
+    from node.groups.figures import Figures
     from node.observe.logs import NodeLog
     from replication.coordinator.client import CoordinatorClient
     from replication.driver.driver import Driver
@@ -51,6 +52,7 @@ class Parts:
     clients: ClientServer
     presence: Presence
     log: NodeLog
+    groups: Figures
 
 
 class Observation:
@@ -175,7 +177,9 @@ class Observation:
     def _observed(self) -> Observed:
         parts = self._parts
         view, clients = parts.driver.view(trio.current_time()), parts.clients
-        return Observed(view, self._facts(), clients, clients.handlers, parts.world, parts.log)
+        return Observed(
+            view, self._facts(), clients, clients.handlers, parts.world, parts.log, parts.groups
+        )
 
     def _facts(self) -> Facts:
         parts, store = self._parts, self._parts.store

@@ -32,6 +32,7 @@ from node.clients.server import ClientServer
 from node.config import layer_settings
 from node.config.config import ClusterConfig
 from node.groups.context import Context
+from node.groups.figures import Figures
 from node.groups.service import WorkQueues
 from node.observation import Observation, Parts
 from node.observe.exposition import NodeMetrics
@@ -129,6 +130,7 @@ class NodeServices:
             clients=self.clients,
             presence=self.presence,
             log=self.log,
+            groups=Figures(self.groups),
         )
 
     def _request_handlers(self, stop: Callable[[bool], None]) -> RequestHandlers:
@@ -153,7 +155,7 @@ class NodeServices:
             clock=trio.lowlevel.current_clock().current_time,
             waited=self.metrics.observe_often("twinlog_confirm_wait_seconds"),
         )
-        groups = self._work_queues(refusals, cold)
+        self.groups = self._work_queues(refusals, cold)
         return RequestHandlers(
             self.world,
             limits=limits,
@@ -166,7 +168,7 @@ class NodeServices:
             admin=Admin(
                 self.driver, store, refusal=refusals.error, stop=stop, wall_ms=self._wall_ms
             ),
-            groups=groups,
+            groups=self.groups,
             status=self.observation.status,
             counts=counts,
             tell=self.log,
@@ -226,6 +228,8 @@ class NodeServices:
             metrics=self.metrics.render if enabled else None,
             delayed=partial(self.metrics.observe, "twinlog_loop_delay_seconds"),
             limited=self.clients.handlers.counts.limit_reached,
+            groups=lambda after: {**self._observed(), **self.groups.orders.page(after)},
+            group=self.groups.orders.document,
         )
 
 

@@ -67,11 +67,22 @@ class StoreMessaging:
         """
         if group.start not in (START_END, START_BEGIN):
             return None
-        found = self._opened.derived.queues.get(topic, queue)
-        if found is None or group.start == START_BEGIN:
+        if group.start == START_BEGIN:
+            found = self._opened.derived.queues.get(topic, queue)
             return found.start if found is not None else 0
+        return self.offset_at_log(topic, queue, group.created_at)
+
+    def offset_at_log(self, topic: str, queue: int, log_offset: int) -> int:
+        """Return the first queue offset whose record is at ``log_offset`` or after it.
+
+        Raises:
+            CorruptionError: The queue is damaged; the store is quarantined.
+        """
+        found = self._opened.derived.queues.get(topic, queue)
+        if found is None:
+            return 0
         try:
-            return found.at_log(group.created_at)
+            return found.at_log(log_offset)
         except CorruptionError as error:
             self._opened.damaged(error)
             raise

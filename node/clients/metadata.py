@@ -40,6 +40,8 @@ class Identity:
     message_size_max: int
     acknowledge: str
     """What an append that asks for nothing waits for."""
+    features: int = 0
+    """Bits of what this node serves beyond topics; see `frames.MESSAGING`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +76,7 @@ class Metadata:
         identity = self.identity
         return {
             "version": frames.VERSION,
-            "features": 0,
+            "features": identity.features,
             "node": identity.name,
             "cluster": identity.cluster,
             "group": identity.group,

@@ -16,6 +16,7 @@ from replication.settings import ReplicationSettings
 from storage.log.log_folders import Folders
 from storage.log.segment import DIRECTORY
 from storage.settings import RetentionSettings, StoreSettings
+from twinlog.wire.frames import MESSAGING
 
 HOT_SHARE = 0.4
 """Share of the machine's memory that the end of the log is expected to take (as in RocketMQ)."""
@@ -141,4 +142,5 @@ def identity(config: ClusterConfig, node: NodeConfig) -> Identity:
         segment_size=node.storage.segment_size,
         message_size_max=node.storage.message_size_max,
         acknowledge=node.replication.acknowledge,
+        features=MESSAGING if node.messaging.enabled else 0,
     )

@@ -36,6 +36,17 @@ class Orders:
         self._context = context
         self._observed = observed
 
+    def page(self, after: str) -> Mapping[str, object]:
+        """Return the groups after a name, in pages."""
+        return page_of_groups(self._context, after)
+
+    def document(self, name: str) -> Mapping[str, object] | None:
+        """Return one group with who answers; None: there is no such group."""
+        found = self._context.messaging.group(name)
+        if found is None:
+            return None
+        return {**self._observed(), "group": group_document(self._context, found)}
+
     def order(
         self, fields: Mapping[str, object], ask: Callable[[Request], None], done: Done
     ) -> None:
@@ -47,15 +58,15 @@ class Orders:
         context, op = self._context, fields["op"]
         if op == "list":
             after = fields.get("after")
-            page = page_of_groups(context, after if isinstance(after, str) else "")
+            page = self.page(after if isinstance(after, str) else "")
             done({**self._observed(), **page})
             return
         name = group_name(fields, "name")
         if op == "show":
-            found = context.messaging.group(name)
+            found = self.document(name)
             if found is None:
                 raise context.unknown(name)
-            done({**self._observed(), "group": group_document(context, found)})
+            done(found)
         elif op in ("create", "alter", "delete"):
             given = fields.get("settings")
             settings = cast("Mapping[str, object]", given) if isinstance(given, dict) else {}

@@ -32,12 +32,14 @@ from node.leases.due import over
 from node.leases.leasing import Leasing
 from node.leases.scratch import Scratch
 from node.leases.settles import Dying, Settle, Settling
-from storage.messaging.share import LEASED
+from storage.messaging.share import LEASED, WAITING
 from storage.state.sections import Outcome
 from storage.state.sections import Together as Appended
 from twinlog.errors import Busy, TwinlogError, Unavailable, UsageError
 from twinlog.wire.types import Type
 
+LEAVING_SECONDS = 1.0
+"""Between two looks at what waits in a log file that is to leave."""
 RETRY_SECONDS = 0.1
 """A turn that time brought and the log refused is tried again after this."""
 
@@ -70,6 +72,7 @@ class WorkQueues:
         self._decisions: list[Callable[[Turn], None]] = []
         self._grace_until = 0.0
         self._not_before = 0.0
+        self._leaving_at = 0.0
         self._full: set[str] = set()
         self._seen = 0
         self._running = False
@@ -222,11 +225,29 @@ class WorkQueues:
                     context.due.ready(group.name, (run.until, share.id, run.n, run.first, run.last))
                     turn.stirred.add(group.name)
         self.joining.forget_silent(turn)
+        below = context.driver.retention.held_for_groups
+        if below and turn.now >= self._leaving_at:
+            self._leaving_at = turn.now + LEAVING_SECONDS
+            self._let_go(below, turn)
         for pop in context.parked.over(turn.now):
             pop.answer(None, round((turn.now - pop.arrived) * 1000))
         if context.parked.count and (context.records.dispatched != self._seen or self._seen == 0):
             self._seen = context.records.dispatched
             turn.stirred |= self.pops.stirred()
+
+    def _let_go(self, below: int, turn: Turn) -> None:
+        """Make dead letters of what waits in a log file that is to leave; leases hold it."""
+        messaging = self.context.messaging
+        for number in {share.id for share, _ in messaging.holding(below)}:
+            share = turn.scratch.share(number)
+            if share is None:
+                continue
+            border = messaging.offset_at_log(share.topic, share.queue, below)
+            for run in share.runs:
+                if run.state == WAITING and run.first < border:
+                    last, why = min(run.last, border - 1), "retention"
+                    dying = Dying(share.group, number, run.n, run.first, last, why, run.attempt)
+                    self.dead.add(dying, None)
 
     def _finish(self, turn: Turn) -> None:
         """Append what was decided and let the answers wait."""
@@ -376,7 +397,8 @@ class WorkQueues:
         if not self.epoch:
             return
         moved = self.context.parked.count and self.context.records.dispatched != self._seen
-        if moved or self.pending or self.dead.ready:
+        leaving = now >= self._leaving_at and self.context.driver.retention.held_for_groups
+        if moved or self.pending or self.dead.ready or leaving:
             self.run(now)
 
     def tick(self, now: float) -> None:

@@ -36,6 +36,12 @@ OFTEN_MAX = 1024
 TOPICS_MAX = 200
 """Series with a topic label; all further topics are summed under ``other``."""
 
+GROUPS_MAX = 1000
+"""Series with a group label, likewise."""
+
+MOST: Mapping[str, int] = {"topic": TOPICS_MAX, "group": GROUPS_MAX}
+"""How many series a first label may have that users choose."""
+
 Values = Mapping[str, "float | Mapping[Labels, float]"]
 """Present values by metric name; those with labels as a map from label values to number."""
 
@@ -163,9 +169,10 @@ def _family(metric: Metric, value: float | Mapping[Labels, float]) -> Family:
 
 
 def _bounded(metric: Metric, rows: Mapping[Labels, float]) -> Mapping[Labels, float]:
-    """Sum the topics after the first `TOPICS_MAX`; the first stay, so that no counter falls."""
-    if metric.labels != ("topic",) or len(rows) <= TOPICS_MAX:
+    """Sum what users name beyond a limit; the first ones stay, so that no counter falls."""
+    most = MOST.get(metric.labels[0]) if metric.labels else None
+    if most is None or len(rows) <= most:
         return rows
-    kept = dict(list(rows.items())[:TOPICS_MAX])
-    kept[("other",)] = sum(rows.values()) - sum(kept.values())
+    kept = dict(list(rows.items())[:most])
+    kept[("other",) * len(metric.labels)] = sum(rows.values()) - sum(kept.values())
     return kept

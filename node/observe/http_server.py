@@ -71,12 +71,16 @@ class Pages:
         metrics: Given the Accept header, returns the body and its content type; None: off.
         delayed: Told by how many seconds the loop was late, twice a second.
         limited: Told the name of a limit that a client ran into.
+        groups: A page of groups after a name.
+        group: The document of one group; None: there is no such group.
     """
 
     document: Callable[[], Mapping[str, object]]
     metrics: Callable[[str], tuple[bytes, str]] | None
     delayed: Callable[[float], None]
     limited: Callable[[str], None]
+    groups: Callable[[str], Mapping[str, object]] = lambda after: {"groups": []}
+    group: Callable[[str], Mapping[str, object] | None] = lambda name: None
 
 
 class _Beat:
@@ -135,6 +139,16 @@ def application(pages: Pages, silent: Callable[[], float]) -> Starlette:
         body, kind = pages.metrics(request.headers.get("accept", ""))
         return Response(body, headers={"content-type": kind})
 
+    async def groups(request: Request) -> Response:
+        return JSONResponse(pages.groups(request.query_params.get("after", "")))
+
+    async def group(request: Request) -> Response:
+        name = request.path_params["name"]
+        found = pages.group(name)
+        if found is None:
+            return PlainTextResponse(f"there is no group {name}\n", 404)
+        return JSONResponse(found)
+
     return Starlette(
         routes=[
             Route("/livez", livez),
@@ -142,6 +156,8 @@ def application(pages: Pages, silent: Callable[[], float]) -> Starlette:
             Route("/role/{role:str}", role),
             Route("/status", status),
             Route("/metrics", metrics),
+            Route("/groups", groups),
+            Route("/groups/{name:str}", group),
         ]
     )
 

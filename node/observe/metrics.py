@@ -23,10 +23,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 from node.observe.status import Facts, not_ready
+from storage.messaging.share import LEASED, WAITING
 
 if TYPE_CHECKING:
     from node.clients.connection import RequestHandlers
     from node.clients.server import ClientServer
+    from node.groups.figures import Figures
     from node.observe.logs import NodeLog
     from replication.core.view import PeerView, RoleView
     from replication.replica_service import ReplicaService
@@ -49,6 +51,7 @@ class Observed:
     requests: RequestHandlers
     world: ReplicaService
     log: NodeLog
+    groups: Figures
 
 
 @dataclass(frozen=True, slots=True)
@@ -335,6 +338,56 @@ METRICS: tuple[Metric, ...] = (
         "twinlog_retention_overtaken", "counter",
         "Slaves whose missing bytes were deleted because the disk was full.",
         lambda node: _retention(node, "overtaken"),
+    ),
+    Metric(
+        "twinlog_messaging_ready", "gauge", "1 while this node serves groups of consumers.",
+        lambda node: node.groups.ready,
+    ),
+    Metric(
+        "twinlog_group_lag_messages", "gauge",
+        "Messages of a topic that a group has not settled; of broadcast members together.",
+        lambda node: node.groups.lags(), ("group", "topic"),
+        alike="records-lag (Kafka), consumer lag of POP groups (RocketMQ)",
+    ),
+    Metric(
+        "twinlog_group_leased_messages", "gauge", "Messages that members hold at this moment.",
+        lambda node: node.groups.count(LEASED), ("group",),
+    ),
+    Metric(
+        "twinlog_group_waiting_messages", "gauge",
+        "Messages that were given back and wait to be handed out again.",
+        lambda node: node.groups.count(WAITING), ("group",),
+    ),
+    Metric(
+        "twinlog_group_members", "gauge", "Members of a group.",
+        lambda node: node.groups.members(), ("group",),
+    ),
+    Metric(
+        "twinlog_messages_leased", "counter", "Messages handed out by this node as master.",
+        lambda node: node.groups.leased(), ("group",),
+    ),
+    Metric(
+        "twinlog_messages_settled", "counter",
+        "Messages by what became of them on this node as master: ack, release, unused, dead.",
+        lambda node: node.groups.settled(), ("how",),
+    ),
+    Metric(
+        "twinlog_messages_redelivered", "counter",
+        "Messages handed out again by this node as master.",
+        lambda node: node.groups.redelivered,
+    ),
+    Metric(
+        "twinlog_dead_letters", "counter", "Dead letters made by this node as master.",
+        lambda node: node.groups.dead(), ("group",),
+    ),
+    Metric(
+        "twinlog_group_rows", "counter",
+        "Rows of what groups have consumed that this node appended as master, by kind.",
+        lambda node: node.groups.rows(), ("row",),
+    ),
+    Metric(
+        "twinlog_pops_parked", "gauge", "Requests of members that wait for messages.",
+        lambda node: node.groups.parked,
     ),
     Metric(
         "twinlog_loop_delay_seconds", "histogram",

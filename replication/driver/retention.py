@@ -139,6 +139,14 @@ class RetentionDriver:
                 self._retention.hurry(now)
             reply("archive" if wrong else "ok", wrong)
 
+    @property
+    def held_for_groups(self) -> int:
+        """End of the oldest file when only messages of groups keep it from leaving; else 0."""
+        if self._retention.waits is not Wait.GROUPS:
+            return 0
+        files = self._store.head.files()
+        return files[0].end if files else 0
+
     def document(self) -> dict[str, object]:
         """Return the ``retention`` part of a status document."""
         retention = self._retention

@@ -16,7 +16,8 @@ import pytest
 import trio
 
 from tests.fixtures.cluster import Cluster, running_cluster
-from tests.fixtures.wire_client import WireClient, bodies, outcomes, records
+from tests.fixtures.processes import MiB, Processes
+from tests.fixtures.wire_client import WireClient, bodies, connected, outcomes, records
 from twinlog.wire.frames import Frame, Type
 from twinlog.wire.groups import BACK_OFF, What
 
@@ -125,6 +126,12 @@ async def test_a_message_is_popped_and_acknowledged(one: Cluster) -> None:
         assert await here.ack(got) == [""], "a repetition is no error"
         shown = await show(first, "g")
         assert (shown["lag"], shown["leased"], shown["members"]) == (1, 1, 2)
+        running = one.nodes["n1"].services
+        assert running is not None
+        found = running.observation.metrics()
+        assert found["twinlog_group_lag_messages"] == {("g", "t"): 1.0}
+        assert found["twinlog_messages_settled"] == {("ack",): 2.0}
+        assert found["twinlog_messages_leased"] == {("g",): 3.0}
 
 
 async def test_a_parked_pop_wakes_for_a_new_message(one: Cluster) -> None:
@@ -394,3 +401,29 @@ async def test_slaves_know_what_the_master_knows(cluster: Cluster) -> None:
         assert answer.fields["role"] == "slave"
         fields: dict[str, object] = {"op": "delete", "name": "g"}
         assert code(await client.ask(Type.GROUP, fields)) == "not-master"
+
+
+@pytest.mark.slow
+async def test_what_waits_in_a_file_that_leaves_becomes_a_dead_letter(tmp_path: Path) -> None:
+    """Retention takes its file once the copy is in the log; nothing goes silently."""
+    node = Processes(tmp_path, nodes=1, segment_size=2 * MiB)
+    kept = '[retention]\nkeep_bytes = "6 MiB"\ndelete_at = "any time"\nlook = "100 ms"\n'
+    node.path.write_text(f'{node.path.read_text()}\n{kept}pause = "0 s"\nhold = "100 ms"\n')
+    node = Processes(tmp_path, nodes=1)
+    try:
+        await trio.to_thread.run_sync(node.start_all)
+        async with connected(node.address("n1")) as client:
+            await client.create("t", 1)
+            await client.create("%DLQ%g", 1)
+            await client.append(records("t", b"old"))
+            worker = Worker(client, "g")
+            await worker.join()
+            got = await worker.pop()
+            assert await worker.settle(*settles(got, What.RELEASE, 3_600_000)) == [""]
+            for _ in range(12):
+                await client.append(records("t", *[bytes(1024)] * 900))
+            dead = await client.read("%DLQ%g", wait_ms=30_000)
+            assert bodies(dead) == [b"old"]
+            assert b"TL_WHY\x01retention\x02" in bytes(dead.payload)
+    finally:
+        node.close()

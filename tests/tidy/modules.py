@@ -53,8 +53,8 @@ them."""
 SEAM = {
     "node/clients": "append_path connection lookups metadata raw_log reads refusals searches",
     "node/groups": (
-        "context dead_letters documents joining orders parked pops positions requests service "
-        "together"
+        "context dead_letters documents figures joining orders parked pops positions requests "
+        "service together"
     ),
     "node/leases": "leasing",
     "replication/driver": (

@@ -46,7 +46,14 @@ class Fake:
     def pages(self, *, metrics: bool = True) -> Pages:
         """As a node gives them."""
         shown = self.metrics if metrics else None
-        return Pages(lambda: self.document, shown, self.delays.append, self.limits.append)
+        return Pages(
+            lambda: self.document,
+            shown,
+            self.delays.append,
+            self.limits.append,
+            groups=lambda after: {"groups": [{"name": "billing"}] if after < "billing" else []},
+            group=lambda name: {"group": {"name": name}} if name == "billing" else None,
+        )
 
     def metrics(self, accept: str) -> tuple[bytes, str]:
         """Echo what the client wants."""
@@ -120,6 +127,18 @@ async def test_roles_for_load_balancers(path: str, status: int) -> None:
         assert answer.status_code == status
         if status == 503:
             assert cast("dict[str, object]", answer.json())["why"]
+
+    await asked(Fake().pages(), body)
+
+
+async def test_groups_are_listed_and_shown() -> None:
+    """Pages go on after a name; an unknown group is missing."""
+
+    async def body(client: httpx.AsyncClient) -> None:
+        assert (await client.get("/groups")).json() == {"groups": [{"name": "billing"}]}
+        assert (await client.get("/groups?after=billing")).json() == {"groups": []}
+        assert (await client.get("/groups/billing")).json() == {"group": {"name": "billing"}}
+        assert (await client.get("/groups/other")).status_code == 404
 
     await asked(Fake().pages(), body)
 

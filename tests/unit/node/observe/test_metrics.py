@@ -31,6 +31,7 @@ from replication.core.view import PeerView, RoleView
 if TYPE_CHECKING:
     from node.clients.connection import RequestHandlers
     from node.clients.server import ClientServer
+    from node.groups.figures import Figures
     from node.observe.logs import NodeLog
     from replication.replica_service import ReplicaService
 
@@ -51,6 +52,19 @@ REQUESTS = SimpleNamespace(
     reads=SimpleNamespace(counts=READS, waiting=1),
     appends=SimpleNamespace(waiting=6),
     cold=SimpleNamespace(held=4096, waiting=0),
+)
+
+GROUPS = SimpleNamespace(
+    ready=1.0,
+    parked=2.0,
+    redelivered=3.0,
+    lags=lambda: {("billing", "orders"): 5.0},
+    count=lambda state: {("billing",): float(state)},
+    members=lambda: {("billing",): 2.0},
+    leased=lambda: {("billing",): 9.0},
+    dead=lambda: {("billing",): 1.0},
+    settled=lambda: {("ack",): 8.0},
+    rows=lambda: {("LeaseRow",): 4.0},
 )
 
 CLIENTS = SimpleNamespace(connections=4, in_flight=2, partial_bytes=512)
@@ -85,6 +99,7 @@ NODE_1 = Observed(
     cast("RequestHandlers", REQUESTS),
     cast("ReplicaService", SimpleNamespace(links_closed={"crc": 1})),
     cast("NodeLog", SimpleNamespace(counts={("coordinator_lost", "warning"): 1})),
+    cast("Figures", GROUPS),
 )
 """A master with one slave that streams and one that is away."""
 
