@@ -25,12 +25,12 @@ from typing import Literal, TypeVar
 from pydantic import ValidationError
 
 from node.clients.limits import Limits
+from node.config.section import Section
 from node.config.sections import (
     GROUP_FACTS,
     LATER_SECTIONS,
     NODE_SECTIONS,
     SECTIONS,
-    ArchiveSection,
     ClusterSection,
     CoordinatorSection,
     FailoverSection,
@@ -43,9 +43,6 @@ from node.config.sections import (
     NodeSection,
     ReadSection,
     ReplicationSection,
-    RetentionSection,
-    Section,
-    StorageSection,
     explain,
     keys_of,
     later_sentence,
@@ -61,6 +58,7 @@ from node.config.sources import (
     nearest,
     read_document,
 )
+from node.config.storage_sections import ArchiveSection, RetentionSection, StorageSection
 from twinlog.run_file import running_port
 from twinlog.session.session import ANY, MASTER, SLAVE
 from twinlog.units import parse_whole

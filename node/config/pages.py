@@ -16,12 +16,12 @@ from pathlib import Path
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
+from node.config.section import Section
 from node.config.sections import (
     LATER_SECTIONS,
     NODE_SECTIONS,
     SECTIONS,
     NodeSection,
-    Section,
     choices_of,
 )
 from twinlog.units import MiB, format_duration, format_size

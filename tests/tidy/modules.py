@@ -9,7 +9,7 @@ FOLDERS = ("twinlog", "storage", "replication", "node", "cli")
 
 PURE = {
     "node/clients": "counts freshness limits presence",
-    "node/config": "sections toml_lines values",
+    "node/config": "section sections storage_sections toml_lines values",
     "node/groups": "members",
     "node/leases": "clock due filters limits scratch settles",
     "node/observe": "status",

@@ -11,7 +11,8 @@ import pytest
 from cli.failures import EXITS, Exit
 from cli.help.pages import arguments, visible
 from cli.tree import COMMANDS
-from node.config.sections import NODE_SECTIONS, SECTIONS, NodeSection, Section
+from node.config.section import Section
+from node.config.sections import NODE_SECTIONS, SECTIONS, NodeSection
 from node.observe.logs import EVENTS
 from node.observe.metrics import METRICS
 from replication.core.roles import MASTER_SESSION, ROLES, SLAVE_SESSION

@@ -298,7 +298,8 @@ def test_a_coordinator_on_port_0_is_found_by_its_run_file(tmp_path: Path) -> Non
 
 def test_the_reference_names_every_key_with_a_reason() -> None:
     """A key without a reason has no place in the file."""
-    from node.config.sections import SECTIONS, NodeSection, Section, keys_of
+    from node.config.section import Section
+    from node.config.sections import SECTIONS, NodeSection, keys_of
 
     page = reference()
     sections: list[type[Section]] = [NodeSection, *SECTIONS.values()]
