@@ -245,11 +245,8 @@ def derive(
         producers.load(key, line)
     position = base.offset
     if rebuild:
-        queues.reset()
         position = log.start
-        if log.start:  # a queue without a retained record continues where it ended
-            for topic, queue, _, end in base.queues:
-                queues.load(topic, queue, end, end)
+        _empty(queues, base if log.start else Snapshot(0))
     else:
         if doubt is Doubt.TOUCHED:
             confirm = _entered(log, queues, confirm)
@@ -267,6 +264,13 @@ def derive(
         layers, queues, producers, messaging, Ahead(messaging), dispatcher, keys, base.index,
         snapshots, Holds(partial(_kept_at, queues)), base.offset, rebuild, damage,
     )  # fmt: skip
+
+
+def _empty(queues: ConsumeQueues, base: Snapshot) -> None:
+    """Begin all queues again; one without a retained record continues where it ended."""
+    queues.reset()
+    for topic, queue, _, end in base.queues:
+        queues.load(topic, queue, end, end)
 
 
 def _load(queues: ConsumeQueues, base: Snapshot) -> bool:
