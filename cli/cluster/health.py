@@ -123,8 +123,8 @@ SENTENCES: Mapping[str, Sentence] = {
         "twinlog cluster status --watch",
     ),
     "unclean": Sentence(
-        "{node} may have lost records that it acknowledged, as after a power failure: it does not "
-        "count until it has every confirmed record",
+        "{node} may lack records that it acknowledged, as after a power failure or with an old "
+        "copy of its directory: it does not count until it has every confirmed record",
         "twinlog cluster status --watch",
     ),
     "not-in-sync": Sentence("{node} is not in sync: {why}", "twinlog cluster status --watch"),

@@ -526,7 +526,7 @@ class ReplicaCore:
                 why = "not handed over: no slave can take over"
             else:
                 until = now + STOP_CHECK_SECONDS
-                leading.switchover.begin(Handover(0, to, "stop", until))
+                leading.switchover.begin(Handover(0, to, "stop", until, leaving=True))
         self._why_stopped = why
         self._after(now)
 

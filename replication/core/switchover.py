@@ -45,6 +45,7 @@ class Handover:
         who: Who asked, for the history.
         until: When its present phase is given up.
         phase: How far it has come.
+        leaving: The node stops afterwards.
     """
 
     request: int
@@ -52,6 +53,7 @@ class Handover:
     who: str
     until: float
     phase: Phase = Phase.CHECKING
+    leaving: bool = False
 
     @property
     def asked(self) -> bool:
@@ -157,7 +159,14 @@ class Switchover:
         handover, insync = self.under_way, self._insync
         if handover is None or not handover.asked:
             return None
-        return Transfer(insync.node, insync.session, insync.epoch, handover.to, handover.who)
+        return Transfer(
+            insync.node,
+            insync.session,
+            insync.epoch,
+            handover.to,
+            handover.who,
+            leaving=handover.leaving,
+        )
 
     def give_up(self, code: str, text: str) -> None:
         """Go on as master; harmless when no switchover is under way."""

@@ -148,13 +148,17 @@ class AlterInSync:
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """The master hands over to ``to``, which has everything."""
+    """The master hands over to ``to``, which has everything.
+
+    ``leaving``: it stops, and is no member of the in-sync set from then on.
+    """
 
     leader: str
     session: int
     epoch: int
     to: str
     who: Remark = ""
+    leaving: bool = False
     report: Report = NOTHING
 
 

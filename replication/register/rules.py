@@ -363,7 +363,9 @@ def _transfer(state: GroupState, op: Transfer, wall_ms: int) -> Outcome:
     if op.to == op.leader or op.to not in state.isr:
         return Refused("not-in-sync", f"{op.to} is not a slave of the in-sync set")
     after = leaderless(state, reason="switchover", by=op.who or op.leader)
-    return replace(after, transfer_to=op.to)
+    # Who stops acknowledges nothing more: its successor would wait for it until it noticed that.
+    isr = without(after.isr, op.leader) if op.leaving else after.isr
+    return replace(after, isr=isr, transfer_to=op.to)
 
 
 def _annotate(state: GroupState, op: Annotate, wall_ms: int) -> Outcome:

@@ -31,9 +31,15 @@ WAIT_MAX = 600.0
 
 
 class DrillFaults:
-    """What is wrong with one data directory now; may be asked from any thread."""
+    """What is wrong with one data directory now; may be asked from any thread.
 
-    def __init__(self, root: Path) -> None:
+    Args:
+        root: The data directory.
+        look_seconds: The file is not read again before that.
+    """
+
+    def __init__(self, root: Path, *, look_seconds: float = LOOK_SECONDS) -> None:
+        self._look_seconds = look_seconds
         self._path = root / PATH
         self._guard = threading.Lock()
         self._looked = 0.0
@@ -43,7 +49,7 @@ class DrillFaults:
     def _faults(self) -> dict[str, object]:
         with self._guard:
             now = time.monotonic()
-            if now - self._looked >= LOOK_SECONDS:
+            if now - self._looked >= self._look_seconds:
                 self._looked = now
                 self._look()
             return self._now

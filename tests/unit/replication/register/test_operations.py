@@ -30,6 +30,7 @@ EVERY: list[ops.Operation] = [
     ops.Elect("n1", 4, 3, True),
     ops.AlterInSync("n1", 1, 2, 3, {"n2": 4}, ("n3",)),
     ops.Transfer("n1", 1, 2, "n2", "bob"),
+    ops.Transfer("n1", 1, 2, "n2", "stop", leaving=True),
     ops.Annotate("n1", 2, 100, None),
     ops.ReportEnd("n1", 2, 3, 4, 5),
     ops.Depose("n1", 0, "bob", "why"),

@@ -304,6 +304,15 @@ def test_a_change_of_the_set_is_refused(desk: Desk, changes: dict[str, Any], cod
     assert desk.state is state
 
 
+def test_a_master_that_stops_leaves_the_set_as_it_hands_over(desk: Desk) -> None:
+    """Its successor waits for no acknowledgement of a node that gives none."""
+    assert desk.do(ops.Transfer("n1", 1, 1, "n3", "stop", leaving=True)).ok
+    assert set(desk.state.isr) == {"n2", "n3"}
+    assert desk.elect("n3").ok
+    assert (set(desk.state.isr), set(desk.state.elr)) == ({"n2", "n3"}, set())
+    check_rules(desk.state)
+
+
 def test_a_transfer_deletes_the_leader_and_names_who_may_stand(desk: Desk) -> None:
     """The old master stays in the set: it is alive and equal."""
     assert desk.do(ops.Transfer("n1", 1, 1, "n3", "alice")).ok
