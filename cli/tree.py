@@ -42,6 +42,8 @@ NOUNS = {
     "node": "start, stop and inspect single nodes",
     "topic": "topics and their queues",
     "message": "send and read messages",
+    "group": "work queues: who handles messages, and what is left",
+    "dlq": "dead letters: messages that a group gave up",
     "log": "inspect the files of a store; needs no node",
     "store": "turn a RocketMQ store into a twinlog store",
     "spark": "jobs over whole stores: archive, verify, compare, report, replay",
@@ -237,6 +239,99 @@ COMMANDS = (
         "messages by key or id, newest first",
         "twinlog message find orders --key 42",
         "twinlog message find orders --key 42 --since=-1h --max 5",
+    ),
+    _command(
+        "message consume",
+        "cli.message.consume:consume",
+        "handle the messages of a group, one command for each",
+        "twinlog message consume orders --group billing -n 10",
+        "twinlog message consume orders --group billing --peek",
+        "twinlog message consume orders --group billing --exec ./handle.sh --follow",
+    ),
+    _command(
+        "group list",
+        "cli.group.views:list_groups",
+        "one row per group: members, and what is left to handle",
+        "twinlog group list",
+        "twinlog group list --watch",
+    ),
+    _command(
+        "group show",
+        "cli.group.views:show",
+        "one group, queue by queue",
+        "twinlog group show billing",
+    ),
+    _command(
+        "group create",
+        "cli.group.changes:create",
+        "create a group; without it the first member does",
+        "twinlog group create billing --start start",
+        "twinlog group create billing --attempts 5 --retry 1s,10s,1m --invisible 30s",
+        "twinlog group create eu --topic orders --where \"region = 'EU'\"",
+    ),
+    _command(
+        "group alter",
+        "cli.group.changes:alter",
+        "change a group's settings",
+        "twinlog group alter billing --attempts 3 --dry-run",
+    ),
+    _command(
+        "group delete",
+        "cli.group.changes:delete",
+        "delete a group and its positions",
+        "twinlog group delete billing --dry-run",
+        "twinlog group delete billing --yes",
+    ),
+    _command(
+        "group reset",
+        "cli.group.positions:reset",
+        "have a group handle messages again, or leave them out",
+        "twinlog group reset billing --topic orders --to @-1h --dry-run",
+        "twinlog group reset billing --topic orders --to start --yes",
+    ),
+    _command(
+        "group skip",
+        "cli.group.positions:skip",
+        "leave out the next messages of one queue",
+        "twinlog group skip billing --topic orders --queue 0 --dry-run",
+        "twinlog group skip billing --topic orders --queue 0 --count 2 --yes",
+    ),
+    _command(
+        "group members",
+        "cli.group.views:members",
+        "who handles a group's messages now",
+        "twinlog group members billing",
+    ),
+    _command(
+        "group wait",
+        "cli.group.views:wait",
+        "wait until a group has handled its messages",
+        "twinlog group wait billing --lag 0 --timeout 60s",
+    ),
+    _command(
+        "dlq list",
+        "cli.group.dead_letters:list_letters",
+        "the groups with dead letters",
+        "twinlog dlq list",
+    ),
+    _command(
+        "dlq show",
+        "cli.group.dead_letters:show",
+        "the dead letters of a group",
+        "twinlog dlq show billing",
+    ),
+    _command(
+        "dlq replay",
+        "cli.group.dead_letters:replay",
+        "send dead letters again, each once",
+        "twinlog dlq replay billing --dry-run",
+        "twinlog dlq replay billing --yes",
+    ),
+    _command(
+        "dlq drop",
+        "cli.group.dead_letters:drop",
+        "leave dead letters to retention",
+        "twinlog dlq drop billing --count 1 --yes",
     ),
     _command(
         "log info", "cli.log.info:info", "the segments of a store", "twinlog log info data/n1"
@@ -518,7 +613,8 @@ _BY_PATH = {command.path: command for command in COMMANDS}
 
 NEVER_SUGGESTED = {
     "cluster failover", "cluster remove", "coordinator clear-alarm", "dev down", "dev kill",
-    "log repair", "node stop", "store adopt",
+    "dlq drop", "group delete", "group reset", "group skip", "log repair", "node stop",
+    "store adopt",
 }  # fmt: skip
 """Commands that stop, delete or depose: a mistyped word is never completed to one of them."""
 

@@ -10,6 +10,7 @@ import io
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import cast
 
 from cli.app import report, run
 from cli.context import Context
@@ -18,7 +19,7 @@ from cli.options import split
 from cli.render import Printer
 from twinlog.client.search import Finding
 from twinlog.consumer.core import Source
-from twinlog.errors import TwinlogError, Unavailable
+from twinlog.errors import TwinlogError, Unavailable, UnknownGroup, UnknownTopic
 from twinlog.format.messages import Message, Receipt
 from twinlog.format.record import encode_properties, pack_host
 from twinlog.producer.section import Section, State
@@ -175,6 +176,40 @@ class FakeMessages:
         return self._messages
 
 
+GROUP: dict[str, object] = {
+    "name": "billing",
+    "mode": "shared",
+    "members": 1,
+    "topics": ["orders"],
+    "lag": 5,
+    "leased": 2,
+    "waiting": 1,
+    "settings": {
+        "mode": "shared",
+        "start": "end",
+        "attempts": 16,
+        "retry": [10_000, 60_000],
+        "invisible_ms": 60_000,
+        "dead_letter": True,
+        "filters": {"orders": "tags: paid"},
+    },
+    "queues": [
+        {
+            "topic": "orders", "queue": queue, "name": "", "share": queue + 1, "low": 2, "next": 4,
+            "start": 0, "end": 3 * queue + 3, "lag": 2, "leased": 1, "waiting": 0, "runs": 1,
+        }
+        for queue in range(2)
+    ],
+    "people": [
+        {
+            "member": 7_205_759_403_792, "name": "worker-1", "address": "10.0.0.9:50112",
+            "since_ms": NOW_MS, "heard_ms": 1200, "leased": 2,
+        }
+    ],
+}  # fmt: skip
+"""One group, as a node tells of it."""
+
+
 class FakeClient:
     """The part of a client that commands use, over two topics and three messages."""
 
@@ -198,6 +233,11 @@ class FakeClient:
         assert node == "master"
         if kind is Type.METADATA:
             return Frame(kind, fields={"topics": dict(self.known), "nodes": []})
+        if kind is Type.OFFSETS:
+            places = self.offsets(str(fields["topic"])).items()
+            return Frame(kind, fields={"queues": {q: [a, b, None] for q, (a, b) in places}})
+        if kind is Type.GROUP:
+            return Frame(kind, fields=self._group(fields))
         assert (kind, fields["op"]) == (Type.TOPIC, "list")
         names = [name for name in sorted(self.known) if name > str(fields["after"])]
         answer: dict[str, object] = {
@@ -211,6 +251,17 @@ class FakeClient:
             answer["more"] = names[0]
         return Frame(kind, fields=answer)
 
+    def _group(self, fields: Mapping[str, object]) -> dict[str, object]:
+        """What a node says of one group, ``billing``, or of its change."""
+        if fields["op"] == "list":
+            return {"groups": [GROUP]}
+        if fields["op"] == "show":
+            if fields["name"] != "billing":
+                raise UnknownGroup(f"there is no group {fields['name']}")
+            return {"group": GROUP}
+        given = cast("list[list[object]]", fields.get("positions") or [])
+        return {"changed": True, "positions": [[row[0], row[1], 2, row[2]] for row in given]}
+
     def create_topic(self, name: str, queues: int, *, batch: bool = False) -> bool:
         """Make a topic."""
         assert not batch or name not in self.known
@@ -220,6 +271,8 @@ class FakeClient:
 
     def offsets(self, name: str) -> dict[int, tuple[int, int]]:
         """Start and end of each queue."""
+        if name not in self.known:
+            raise UnknownTopic.named(name)
         return {queue: (queue, 3 * queue + 3) for queue in range(self.known[name])}
 
     def send(self, topic: str, body: bytes, **_: object) -> Receipt:

@@ -339,7 +339,7 @@ class AsyncClient:
 
         While a body has a message, its lease is extended (``renew``).
         """
-        settings = group_settings(group, topics, self.timeout, options, renews=True)
+        settings = group_settings(group, topics, options, self.name, self.timeout, renews=True)
         return AsyncConsumer(self._caller, settings)
 
     # ── asking ──────────────────────────────────────────────────────────────────────────────────

@@ -12,7 +12,7 @@ from typing import TypedDict
 from twinlog.consumer.core import ReadSettings, parse_tags, parse_where
 from twinlog.errors import UsageError
 from twinlog.format.compression import parse_compression
-from twinlog.groups.settings import RENEW_SECONDS, GroupSettings
+from twinlog.groups.settings import RENEW_SECONDS, GroupSettings, filter_text
 from twinlog.producer.settings import ProducerSettings
 from twinlog.session.reading import Staleness
 from twinlog.units import parse_duration, parse_size
@@ -25,9 +25,9 @@ class ConsumeFields(TypedDict, total=False):
     """The keyword arguments of a consumer: how a member of a group consumes.
 
     ``batch``: at most this many messages are held at a time (64). ``invisible``: how long a lease
-    is, seconds or text with a unit; None: the group's. ``tag`` (several as ``"a || b"``) and
+    is, seconds or text with a unit; None: the group's. ``tag`` (several as ``"a || b"``) or
     ``where`` (``twinlog.filters.sql92``): the group's filter of these topics; a group that has
-    another one refuses. ``member``: a name for people, shown by ``twinlog group members``.
+    another one refuses. ``member``: a name for ``twinlog group members`` (the client's).
     ``lease``: ``confirmed``, or ``fast``: a message is handed out before its lease is confirmed, so
     a failover may hand it out twice. ``renew``, of `AsyncClient` only: for how long the lease of a
     message is extended while a body has it (1 h); 0: never. ``timeout``: how long no master may
@@ -106,7 +106,7 @@ def read_settings(
 
 
 def group_settings(
-    group: str, topics: str | Sequence[str], seconds: float, fields: ConsumeFields,
+    group: str, topics: str | Sequence[str], fields: ConsumeFields, name: str, seconds: float,
     *, renews: bool = False,
 ) -> GroupSettings:  # fmt: skip
     """Return how a member of a group consumes.
@@ -114,26 +114,25 @@ def group_settings(
     Args:
         group: Name.
         topics: One or several.
-        seconds: The client's own limit of a call.
         fields: What the caller says.
+        name: Of the client.
+        seconds: The client's own limit of a call.
         renews: The client keeps time while a body runs.
 
     Raises:
         FilterError, UsageError: One of them is not valid.
     """
     invisible, timeout = fields.get("invisible"), fields.get("timeout")
-    where = parse_where(fields.get("where"))
     if "renew" in fields and not renews:
         text = "the blocking client does nothing while a body runs: it cannot renew leases"
         raise UsageError(text, hint="call message.extend() in the body, or use AsyncClient")
     return GroupSettings(
         group=group,
         topics=(topics,) if isinstance(topics, str) else tuple(topics),
-        member=fields.get("member", ""),
+        member=fields.get("member", name),
         batch=fields.get("batch", 64),
         invisible=None if invisible is None else seconds_of(invisible),
-        tags=tuple(sorted(parse_tags(fields.get("tag")))),
-        where=where.text if where is not None else None,
+        wanted=filter_text(fields.get("tag"), fields.get("where")),
         lease=fields.get("lease", "confirmed"),
         renew=seconds_of(fields.get("renew", RENEW_SECONDS)) if renews else 0.0,
         timeout=seconds if timeout is None else seconds_of(timeout),

@@ -380,7 +380,8 @@ class Client:
             FilterError, UsageError: An option is not valid.
         """
         self._own_process()
-        return Consumer(self._caller, group_settings(group, topics, self.timeout, options))
+        settings = group_settings(group, topics, options, self.name, self.timeout)
+        return Consumer(self._caller, settings)
 
     # ── asking ──────────────────────────────────────────────────────────────────────────────────
 

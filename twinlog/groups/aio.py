@@ -8,7 +8,9 @@ Not here: what is asked and what answers mean (``twinlog.groups.core``).
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Self, TypeVarTuple
 
@@ -22,6 +24,7 @@ from twinlog.groups.dialogue import SEND_SECONDS, Dialogue
 from twinlog.groups.leases import Held
 from twinlog.groups.outcomes import Told
 from twinlog.groups.settings import GroupSettings
+from twinlog.groups.together import Step
 from twinlog.session.aio_caller import AsyncCaller
 from twinlog.session.aio_connection import AsyncConnection
 from twinlog.session.session import LinkDown
@@ -54,6 +57,7 @@ class AsyncConsumer:
         self._moved = anyio.Event()
         self._group: TaskGroup | None = None
         self._services: list[anyio.CancelScope] = []
+        self._stepping = anyio.Lock()
         self._error: TwinlogError | None = None
 
     async def __aenter__(self) -> Self:
@@ -156,6 +160,31 @@ class AsyncConsumer:
         if lost:
             raise lost[0]
 
+    @asynccontextmanager
+    async def together(self, *, timeout: float | None = None) -> AsyncGenerator[Step]:
+        """Send and acknowledge in one batch, all of it or nothing; as `Consumer.together`.
+
+        Cancelled at the end of its block, it may or may not be done.
+        """
+        core = self._started
+        step = Step(core)
+        yield step
+        if step.empty:
+            return
+        seconds = self._settings.timeout if timeout is None else timeout
+        deadline = anyio.current_time() + seconds
+        now_ms = time.time_ns() // 1_000_000
+        async with self._stepping:
+            prepare = step.prepare(self._caller.session, deadline, now_ms)
+            request = await self._caller.run(prepare)
+            core.begin(request)
+            self._wake.set()
+            while (answer := core.answered(deadline, anyio.current_time())) is None:
+                self._raise()
+                with anyio.move_on_after(max(0.0, deadline - anyio.current_time())):
+                    await self._moved.wait()
+        step.finish(request, answer)
+
     def statistics(self) -> Counts:
         """Return what was done so far; the object keeps counting."""
         return self._core.counts if self._core is not None else Counts()
@@ -237,7 +266,9 @@ class AsyncConsumer:
             # The answer may come before `send` returns.
             core.on_sent(connection.next_number, request, anyio.current_time())
             try:
-                await connection.send(Frame(request.type, fields=request.fields), SEND_SECONDS)
+                frame = Frame(request.type, fields=request.fields)
+                pieces = [request.payload] if request.payload else ()
+                await connection.send(frame, SEND_SECONDS, pieces)
             except LinkDown as down:
                 await self._drop(dialogue, connection, down.why)
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Self
 
@@ -21,6 +22,7 @@ from twinlog.groups.dialogue import Dialogue
 from twinlog.groups.leases import Held
 from twinlog.groups.outcomes import Told
 from twinlog.groups.settings import GroupSettings
+from twinlog.groups.together import Step
 from twinlog.session.caller import Caller
 from twinlog.wire.groups import What
 
@@ -143,6 +145,27 @@ class Consumer:
         lost = self._caller.run(self._dialogue.settle(deadline), self._own)
         if lost:
             raise lost[0]
+
+    @contextmanager
+    def together(self, *, timeout: float | None = None) -> Generator[Step]:
+        """Send and acknowledge in one batch, all of it or nothing, at the end of the block.
+
+        Args:
+            timeout: Seconds; None: the consumer's.
+
+        Raises:
+            LeaseLost: Nothing was done: a message was handed out again meanwhile.
+            OutcomeUnknown: It may or may not be done; what was not done comes again.
+            TwinlogError: Nothing was done.
+        """
+        step = Step(self._core)
+        yield step
+        if step.empty:
+            return
+        self._check_process()
+        seconds = self._settings.timeout if timeout is None else timeout
+        now_ms, deadline = time.time_ns() // 1_000_000, time.monotonic() + seconds
+        self._caller.run(self._dialogue.together(step, deadline, now_ms), self._own)
 
     def statistics(self) -> Counts:
         """Return what was done so far; the object keeps counting."""

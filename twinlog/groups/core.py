@@ -24,7 +24,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Final, cast
 
-from twinlog.errors import LeaseLost, NotMember, TwinlogError, Unavailable
+from twinlog.errors import LeaseLost, NotMember, OutcomeUnknown, TwinlogError, Unavailable
 from twinlog.groups.leases import HANDED, READY, SETTLED, Held, leased
 from twinlog.groups.outcomes import Outcomes, Row, Told
 from twinlog.groups.settings import (
@@ -87,6 +87,7 @@ class Request:
     fields: dict[str, object]
     wait: float = 0.0
     rows: list[Row] = field(default_factory=list[Row])
+    payload: bytes = b""
     sent: float = 0.0
     overdue: float = 0.0
     """From when on the node's silence means something, seconds."""
@@ -109,6 +110,10 @@ class GroupCore:
         renew_at: When the first lease of a body is to be extended.
         waiting: The body waits for a message.
         closing: The member is leaving.
+        producer: Id of the producer of what is sent together; 0: none was asked yet.
+        producer_epoch: Of the last step.
+        local: The member's own (IP address, port).
+        segment_size: Bytes of one log file.
         lost: Outcomes without success that were not collected.
         counts: What was done.
     """
@@ -125,6 +130,10 @@ class GroupCore:
         self.waiting = False
         self.closing = False
         self.left = False
+        self.producer = 0
+        self.producer_epoch = 0
+        self.local: tuple[str, int] = ("127.0.0.1", 0)
+        self.segment_size = 1 << 30
         self.lost: list[LeaseLost] = []
         self.counts = Counts()
         self.speed = Speed(settings.batch)
@@ -134,6 +143,8 @@ class GroupCore:
         self._outcomes = Outcomes()
         self._under_way: dict[int, Request] = {}
         self._pop: Request | None = None
+        self._step: Request | None = None
+        self._step_answer: Frame | TwinlogError | None = None
         self._pop_number = 0
         self._pop_at = 0.0
         self._most = 0
@@ -230,6 +241,37 @@ class GroupCore:
         self._outcomes.note(held.share, held.n, held.offset, told, now)
         return True
 
+    def settled_elsewhere(self, held: Held) -> None:
+        """Take note that a message was settled with a step."""
+        held.state = SETTLED
+        self._handed.pop((held.share, held.n, held.offset), None)
+        self.counts.settled += 1
+
+    def begin(self, request: Request) -> None:
+        """Have a step sent, and repeated until it is answered."""
+        self._step, self._step_answer = request, None
+
+    def answered(self, deadline: float, now: float) -> Frame | None:
+        """Return the answer to the step; None: there is none yet.
+
+        Raises:
+            TwinlogError: What it was refused with.
+            OutcomeUnknown: The deadline has passed.
+        """
+        answer, request = self._step_answer, self._step
+        if isinstance(answer, TwinlogError):
+            self._step = self._step_answer = None
+            raise answer
+        if answer is None and now >= deadline and request is not None:
+            self._step = None
+            if not request.sent:
+                raise Unavailable("no master took the step in time; nothing of it was done")
+            text = "the step may or may not have been carried out: no node answered in time"
+            raise OutcomeUnknown(text, hint="its messages come again unless it was")
+        if answer is not None:
+            self._step = self._step_answer = None
+        return answer
+
     @property
     def settled(self) -> bool:
         """Whether every outcome so far is answered."""
@@ -297,6 +339,9 @@ class GroupCore:
             if self.settled and not found and not self._asked(Type.BEAT):
                 found.append(self._beat(leave=True))
             return found
+        if self._step is not None and not self._asked(Type.TOGETHER):
+            self._step.fields |= self._own({"generation": self.generation})
+            found.append(self._step)
         pop = self._next_pop(now)
         if pop is not None:
             found.append(pop)
@@ -337,11 +382,8 @@ class GroupCore:
             "mode": settings.mode,
             "session_ms": round(SESSION_SECONDS * 1000),
         }
-        wanted: dict[str, object] = {"tags": list(settings.tags)} if settings.tags else {}
-        if settings.where is not None:
-            wanted["where"] = settings.where
-        if wanted:
-            fields["filters"] = dict.fromkeys(settings.topics, wanted)
+        if settings.wanted is not None:
+            fields["filters"] = dict.fromkeys(settings.topics, settings.wanted)
         return Request(Type.JOIN, self._own(fields))
 
     def _beat(self, *, leave: bool = False) -> Request:
@@ -480,6 +522,8 @@ class GroupCore:
                 self._on_pop(request, frame, now)
             case Type.SETTLE:
                 self._on_settled(request, frame)
+            case Type.TOGETHER:
+                self._step_answer = frame
             case _:
                 if self.closing and self.settled:
                     self.left, self._left_at = True, now
@@ -530,7 +574,10 @@ class GroupCore:
                 self.member = 0
             self._joined = False
             return
-        if not error.retryable:
+        if not error.retryable and not isinstance(error, OutcomeUnknown):
+            if request.type == Type.TOGETHER:  # the step was refused, the member goes on
+                self._step_answer = error
+                return
             if self.closing:  # nothing more can be said to the group
                 self.left, self._outcomes = True, Outcomes()
                 return
@@ -540,6 +587,8 @@ class GroupCore:
         if error.code == "not-master":
             self._forget()
             self.unrouted, self.refusal, self.retry_at = True, error, now
+        elif isinstance(error, OutcomeUnknown):
+            self.retry_at = again
         elif request.type == Type.POP and error.code not in ("not-ready", "not-enough-in-sync"):
             self._pop_at = again
         else:

@@ -41,13 +41,14 @@ class Delivery:
 
     Attributes:
         message: As `Client.read` returns it; its attributes are this object's, too.
+        held: Its lease.
     """
 
-    __slots__ = ("_held", "_teller", "message")
+    __slots__ = ("_teller", "held", "message")
 
     def __init__(self, held: Held, teller: Teller) -> None:
         self.message: Message = held.message
-        self._held = held
+        self.held = held
         self._teller = teller
 
     def __repr__(self) -> str:
@@ -106,21 +107,21 @@ class Delivery:
         self._tell(Told(What.EXTEND, _ms(time, 1000)))
 
     def _tell(self, told: Told) -> None:
-        if not self._teller.tell(self._held, told):
+        if not self._teller.tell(self.held, told):
             text = f"{self.message.address} was settled before, or its consumer is closed"
             raise UsageError(text, code="settled")
 
     @property
     def settled(self) -> bool:
         """Whether one of them was said, or the consumer was closed."""
-        return self._held.state != HANDED
+        return self.held.state != HANDED
 
     # ── what it is ──────────────────────────────────────────────────────────────────────────────
 
     @property
     def attempt(self) -> int:
         """How often it has been handed out, this time included: 1 at first."""
-        return self._held.attempt
+        return self.held.attempt
 
     @property
     def topic(self) -> str:

@@ -12,6 +12,7 @@ from typing import Final
 
 from twinlog.errors import LeaseLost, TwinlogError, Unavailable
 from twinlog.groups.core import GroupCore
+from twinlog.groups.together import Step
 from twinlog.session.routing import Address
 from twinlog.session.session import LinkDown, Open, Opened, Pause, Send, Session, Steps, Take
 from twinlog.wire.frames import Frame, FrameError
@@ -70,7 +71,7 @@ class Dialogue:
             if core.unrouted:
                 core.unsent(request)
                 continue
-            frame = Frame(request.type, fields=request.fields)
+            frame = Frame(request.type, fields=request.fields, payload=request.payload)
             try:
                 number = yield Send(frame, SEND_SECONDS)
             except LinkDown as down:
@@ -132,6 +133,7 @@ class Dialogue:
         if opened.fresh:
             session.table.trust(address)
         self.at = address
+        core.local, core.segment_size = opened.local, opened.peer.segment_size
         core.routed(fresh=opened.fresh)
 
     def doubt(self) -> Steps[None]:
@@ -178,6 +180,21 @@ class Dialogue:
             core.urge()
             yield from self.turn(deadline)
         return core.collect()
+
+    def together(self, step: Step, deadline: float, now_ms: int) -> Steps[None]:
+        """Carry out a step.
+
+        Raises:
+            LeaseLost: Nothing was done: a message was no longer this member's.
+            OutcomeUnknown: It may or may not have been carried out.
+            TwinlogError: Nothing was done.
+        """
+        core, session = self._core, self._session
+        request = yield from step.prepare(session, deadline, now_ms)
+        core.begin(request)
+        while (answer := core.answered(deadline, session.now)) is None:
+            yield from self.turn(deadline)
+        step.finish(request, answer)
 
     def leave(self) -> Steps[None]:
         """Say what is left to say and leave the group; `GroupCore.close` was called before."""

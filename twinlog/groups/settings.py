@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from twinlog.consumer.core import parse_tags, parse_where
 from twinlog.errors import UsageError
 from twinlog.units import MiB
 
@@ -46,11 +47,11 @@ class GroupSettings:
         group: Name.
         topics: Whose messages; light queues are topics.
         mode: ``shared`` or ``broadcast``.
-        member: Name of the member; in ``broadcast`` mode its positions are kept under it.
+        member: Name of the member, for people; of a ``broadcast`` member the one under which its
+            positions are kept.
         batch: At most this many messages are held at a time.
         invisible: How long a lease is, seconds; None: the group's.
-        tags: The group's filter of these topics: messages with one of these tags.
-        where: Likewise: messages whose properties match. Neither of both: whatever the group has.
+        wanted: The group's filter of these topics (`filter_text`); None: whatever it has.
         lease: ``confirmed``: a message is handed out when its lease cannot be lost any more;
             ``fast``: at once, so a failover may hand it out twice.
         renew: Leases of messages that a body has are extended for this long, seconds; 0: only when
@@ -64,8 +65,7 @@ class GroupSettings:
     member: str = ""
     batch: int = 64
     invisible: float | None = None
-    tags: tuple[str, ...] = ()
-    where: str | None = None
+    wanted: str | None = None
     lease: str = "confirmed"
     renew: float = 0.0
     timeout: float = 30.0
@@ -83,9 +83,27 @@ class GroupSettings:
         if self.mode == BROADCAST and not self.member:
             hint = "name the member: member='n1'; its position is kept under that name"
             raise _wrong("a member of a broadcast group needs a name", hint)
-        if self.timeout <= 0:
+        if not self.timeout > 0:
             raise _wrong("timeout must be above 0 s")
 
 
 def _wrong(text: str, hint: str | None = None) -> UsageError:
     return UsageError(text, code="fields", hint=hint)
+
+
+def filter_text(tag: str | None, where: str | None) -> str | None:
+    """Return a filter as groups keep it: of tags, or over properties; None: neither was named.
+
+    Raises:
+        FilterError, UsageError: It is not a filter, or both were named.
+
+    >>> filter_text("sent || paid", None)
+    'tags: paid || sent'
+    """
+    tags, parsed = sorted(parse_tags(tag)), parse_where(where)
+    if tags and parsed is not None:
+        hint = "name the tag in the filter: TAGS = 'paid' AND price > 9"
+        raise _wrong("a group filters by tag or by where, not by both", hint)
+    if parsed is not None:
+        return parsed.text
+    return f"tags: {' || '.join(tags)}" if tags else None

@@ -68,7 +68,9 @@ class AsyncOwnConnection:
             if connection is None:
                 raise LinkDown("was closed", sent=False)
             if isinstance(step, Send):
-                return await connection.send(step.frame, step.seconds)
+                payload = step.frame.payload
+                pieces = [payload] if payload else ()
+                return await connection.send(step.frame, step.seconds, pieces)
             return await connection.take(step.seconds)
         except LinkDown:
             await self.close()

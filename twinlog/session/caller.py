@@ -86,7 +86,8 @@ class OwnConnection:
             if connection is None:
                 raise LinkDown("was closed", sent=False)
             if isinstance(step, Send):
-                return connection.send(step.frame, step.seconds)
+                payload = step.frame.payload
+                return connection.send(step.frame, step.seconds, [payload] if payload else ())
             return connection.take(step.seconds)
         except LinkDown:
             self.close()

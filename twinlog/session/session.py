@@ -90,7 +90,7 @@ class Open:
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Send ``frame`` over the own connection; its request number is sent back in.
+    """Send ``frame``, payload included, over the own connection; its number is sent back in.
 
     When the connection has ended, it is closed and `LinkDown` is thrown in.
     """

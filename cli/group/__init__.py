@@ -1,0 +1,1 @@
+"""``twinlog group`` and ``dlq``: work queues, who handles them, and what was given up."""

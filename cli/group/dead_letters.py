@@ -1,0 +1,268 @@
+"""``twinlog dlq``: what groups gave up, and what becomes of it.
+
+The dead letters of a group are the messages of its topic ``%DLQ%GROUP``. Which of them were
+replayed or dropped is the progress of one more group, `HANDLER`: so a replay that was killed goes
+on where it was, and sends nothing twice, for a copy and its mark are one batch.
+
+Not here: why a message was given up (``node.groups``).
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from cli.answer import Answer, Table
+from cli.cluster.patience import waiting_client
+from cli.context import Context
+from cli.failures import Exit, Failure
+from cli.fields import Fields, tables, whole
+from cli.group.views import document
+from cli.parsing import PRIVATE, Yes
+from twinlog.client.blocking import Client
+from twinlog.errors import UnknownTopic
+from twinlog.format.messages import Message
+from twinlog.format.record import KEYS, SEQUENCE, SHARDING_KEY, TAGS
+from twinlog.groups.blocking import Consumer
+from twinlog.groups.delivery import Delivery
+from twinlog.wire.frames import Type
+
+PREFIX = "%DLQ%"
+
+HANDLER = "TWINLOG_DLQ_REPLAY"
+"""The group whose progress says which dead letters were replayed or dropped."""
+
+STEP = 64
+"""Messages replayed in one batch."""
+
+LEASE_SECONDS = 60.0
+
+WHY, ORIGIN_TOPIC, ORIGIN_ID = "TL_WHY", "DLQ_ORIGIN_TOPIC", "DLQ_ORIGIN_MESSAGE_ID"
+
+ADDED = frozenset(
+    {KEYS, TAGS, SHARDING_KEY, SEQUENCE, WHY, ORIGIN_TOPIC, ORIGIN_ID}
+    | {"RETRY_TOPIC", "ORIGIN_MESSAGE_ID", "REAL_TOPIC", "REAL_QID", "DELAY", "RECONSUME_TIME"}
+)
+"""Properties that a replayed message does not keep: giving up added them, or sending adds them."""
+
+
+def list_letters(*, context: Annotated[Context, PRIVATE]) -> int:
+    """List the groups with dead letters: how many there are, and how many were not dealt with."""
+    with waiting_client(context) as client:
+        items = [
+            _counted(client, name.removeprefix(PREFIX))
+            for name in client.topics()
+            if name.startswith(PREFIX)
+        ]
+    context.printer.answer(
+        Answer(
+            kind="DeadLetterList",
+            fields={"groups": items},
+            tables=[Table.of("GROUP MESSAGES> OPEN> TOPIC", items)],
+            items=items,
+            names=[f"dlq/{item['group']}" for item in items],
+        )
+    )
+    return Exit.OK
+
+
+def _counted(client: Client, group: str) -> Fields:
+    ranges = _ranges(client, group)
+    messages = sum(end - start for start, end in ranges.values())
+    low = _low(client, group)
+    opened = sum(max(0, end - max(start, low)) for start, end in ranges.values())
+    return {"group": group, "messages": messages, "open": opened, "topic": PREFIX + group}
+
+
+def _ranges(client: Client, group: str) -> dict[int, tuple[int, int]]:
+    try:
+        return client.offsets(PREFIX + group)
+    except UnknownTopic:
+        text_ = f"group {group} has no dead letters"
+        raise Failure(Exit.MISSING, text_, hints=("see who has: twinlog dlq list",)) from None
+
+
+def _low(client: Client, group: str) -> int:
+    """Return the offset of the first letter that was not dealt with."""
+    try:
+        queues = tables(document(client, HANDLER).get("queues"))
+    except Failure:
+        return 0
+    topic = PREFIX + group
+    return max([whole(one, "low") or 0 for one in queues if one.get("topic") == topic], default=0)
+
+
+def show(
+    group: str,
+    /,
+    *,
+    count: Annotated[int, Parameter(name=["--count", "-n"])] = 100,
+    all_: bool = False,
+    context: Annotated[Context, PRIVATE],
+) -> int:
+    """Show the dead letters of a group that were not dealt with, oldest first.
+
+    Args:
+        group: Whose.
+        count: At most this many.
+        all_: Those that were replayed or dropped, too.
+    """
+    with waiting_client(context) as client:
+        ranges = _ranges(client, group)
+        start = min((one for one, _ in ranges.values()), default=0)
+        begin = start if all_ else max(start, _low(client, group))
+        items = [
+            _letter(message)
+            for message in client.read(PREFIX + group, f"{begin}:", limit=max(0, count))
+        ]
+    context.printer.answer(
+        Answer(
+            kind="DeadLetters",
+            fields={"group": group, "messages": items},
+            tables=[Table.of("OFFSET> WHY ATTEMPTS> ORIGIN KEY STORED>=stored:time BODY", items)],
+            items=items,
+            names=[f"{PREFIX}{group}/0@{item['offset']}" for item in items],
+            next=f"twinlog dlq replay {group} --dry-run",
+        )
+    )
+    return Exit.OK
+
+
+def _letter(message: Message) -> Fields:
+    properties = message.properties
+    body = message.body.decode("utf-8", "replace")
+    return {
+        "offset": message.queue_offset,
+        "why": properties.get(WHY),
+        "attempts": message.record.reconsume_times,
+        "origin": _origin(message),
+        "key": message.key,
+        "stored": message.store_timestamp,
+        "body": "".join(c if c.isprintable() else "\ufffd" for c in body[:60]),
+    }
+
+
+def _origin(message: Message) -> str | None:
+    properties = message.properties
+    return properties.get(ORIGIN_TOPIC) or properties.get("RETRY_TOPIC")
+
+
+def replay(
+    group: str,
+    /,
+    *,
+    count: Annotated[int | None, Parameter(name=["--count", "-n"])] = None,
+    to: str | None = None,
+    dry_run: bool = False,
+    yes: Yes = False,
+    context: Annotated[Context, PRIVATE],
+) -> int:
+    """Send dead letters to their topics again, oldest first; killed in the middle, run it again.
+
+    A copy and the mark that it was replayed are stored in one batch: none is sent twice.
+
+    Args:
+        group: Whose.
+        count: At most this many.
+        to: Send them to this topic instead.
+        dry_run: Only say how many.
+        yes: Do not ask.
+    """
+    return _deal(group, count, "replay", to, context, dry_run=dry_run, yes=yes)
+
+
+def drop(
+    group: str,
+    /,
+    *,
+    count: Annotated[int | None, Parameter(name=["--count", "-n"])] = None,
+    dry_run: bool = False,
+    yes: Yes = False,
+    context: Annotated[Context, PRIVATE],
+) -> int:
+    """Deal with dead letters by leaving them: they are shown no more, and retention deletes them.
+
+    Args:
+        group: Whose.
+        count: At most this many, oldest first.
+        dry_run: Only say how many.
+        yes: Do not ask.
+    """
+    return _deal(group, count, "drop", None, context, dry_run=dry_run, yes=yes)
+
+
+def _deal(
+    group: str, count: int | None, what: str, to: str | None, context: Context,
+    *, dry_run: bool, yes: bool,
+) -> int:  # fmt: skip
+    if count is not None and count < 1:
+        raise Failure(Exit.USAGE, f"--count is {count}; it must be at least 1")
+    with waiting_client(context) as client:
+        opened = whole(_counted(client, group), "open") or 0
+        many = opened if count is None else min(count, opened)
+        where = f" to {to}" if to else ""
+        done, head = 0, f"{many} dead letters of {group} would be {_DONE[what]}{where}"
+        if not dry_run and many:
+            question = f"{what.capitalize()} {many} dead letters of {group}{where}?"
+            if not context.confirm(question, yes=yes):
+                return Exit.NO
+            done = _dealt(client, group, many, what, to)
+        if not dry_run:
+            head = f"{done} dead letters of {group} {_DONE[what]}{where}"
+    context.printer.answer(
+        Answer(
+            kind="DeadLettersDone",
+            fields={"group": group, "what": what, "messages": many if dry_run else done,
+                    "done": not dry_run},
+            head=head,
+            names=[f"dlq/{group}"],
+        )
+    )  # fmt: skip
+    return Exit.OK
+
+
+_DONE = {"replay": "replayed", "drop": "dropped"}
+
+
+def _dealt(client: Client, group: str, many: int, what: str, to: str | None) -> int:
+    """Replay or drop so many; return how many were."""
+    settings = {"start": "start", "dead_letter": False, "attempts": 1000}
+    client.call("master", Type.GROUP, {"op": "create", "name": HANDLER, "settings": settings})
+    done = 0
+    with client.consumer(
+        HANDLER, PREFIX + group, batch=STEP, invisible=LEASE_SECONDS, member=f"dlq {what}"
+    ) as consumer:
+        while done < many:
+            letters = consumer.pop(max=min(STEP, many - done), wait=1.0)
+            if not letters:
+                break
+            if what == "replay":
+                _replayed(consumer, letters, to)
+            else:
+                for letter in letters:
+                    letter.ack()
+            done += len(letters)
+        consumer.settle()
+    return done
+
+
+def _replayed(consumer: Consumer, letters: list[Delivery], to: str | None) -> None:
+    with consumer.together() as step:
+        for letter in letters:
+            topic = to or _origin(letter.message)
+            if topic is None:
+                text_ = f"{letter.address} does not say where it came from"
+                raise Failure(Exit.DATA, text_, hints=("say where: --to TOPIC",))
+            properties = {
+                name: value for name, value in letter.properties.items() if name not in ADDED
+            }
+            step.send(
+                topic, letter.body, key=letter.key, tag=letter.tag,
+                order_key=letter.properties.get(SHARDING_KEY),
+                properties={**properties, WHY: "replay"}, born_ms=letter.born_timestamp,
+            )  # fmt: skip
+            step.ack(letter)
+
+
+__all__ = ["drop", "list_letters", "replay", "show"]

@@ -1,0 +1,158 @@
+"""``twinlog message consume``: handle messages of a group, one command for each, or look at them.
+
+Not here: groups (`cli.group`), reading without a group (`cli.message.read`).
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from cli.cluster.patience import waiting_client
+from cli.cluster.topic import require
+from cli.context import Context
+from cli.failures import Exit, Failure
+from cli.message.format import parse_format
+from cli.message.read import FOLLOW_SECONDS, show_one
+from cli.parsing import PRIVATE
+from twinlog.client.arguments import ConsumeFields
+from twinlog.groups.blocking import Consumer
+from twinlog.groups.delivery import Delivery
+from twinlog.units import UnitError, parse_duration
+
+WAIT_SECONDS = 1.0
+"""How long nothing may come before the end is taken to be reached."""
+
+PEEK_COUNT = 10
+"""Messages that ``--peek`` shows where nothing else is said; it holds all of them meanwhile."""
+
+PEEK_MAX = 1000
+
+EXTEND_PART = 3
+"""A lease is extended each time a third of it has passed, while the command runs."""
+
+
+def consume(
+    topic: str,
+    /,
+    *,
+    group: str,
+    count: Annotated[int | None, Parameter(name=["--count", "-n"])] = None,
+    follow: bool = False,
+    peek: bool = False,
+    exec_: str | None = None,
+    invisible: str = "60s",
+    format_: str | None = None,
+    context: Annotated[Context, PRIVATE],
+) -> int:
+    """Handle the messages of a group: print and acknowledge each, or run a command for it.
+
+    With ``--exec`` the body is the command's stdin; ``TWINLOG_ADDRESS``, ``TWINLOG_TOPIC``,
+    ``TWINLOG_KEY``, ``TWINLOG_TAG`` and ``TWINLOG_ATTEMPT`` are set. A message is acknowledged
+    when its command ends with 0; otherwise the attempt failed, and it comes again after the
+    group's pause. Leases are extended while the command runs. Exit 1: a command failed.
+
+    Args:
+        topic: Which topic.
+        group: Which group; one that does not exist is made, and begins at the end.
+        count: At most this many.
+        follow: Go on with messages that come.
+        peek: Show the next messages and give them back; nothing is counted.
+        exec_: Run this for each message, by the shell.
+        invisible: How long a lease is.
+        format_: How each one is printed; see message read.
+    """
+    formatted = parse_format(format_) if format_ is not None else None
+    if count is not None and count < 1:
+        raise Failure(Exit.USAGE, f"--count is {count}; it must be at least 1")
+    if peek and (exec_ is not None or follow):
+        raise Failure(
+            Exit.USAGE, "--peek changes nothing: it goes with neither --exec nor --follow"
+        )
+    if peek and count is not None and count > PEEK_MAX:
+        raise Failure(Exit.USAGE, f"--peek shows at most {PEEK_MAX} messages, not {count}")
+    seconds = _lease(invisible)
+    options: ConsumeFields = {"invisible": seconds, "batch": PEEK_MAX if peek else 64}
+    if follow:
+        options["timeout"] = FOLLOW_SECONDS
+    shown = failed = 0
+    most = count if count is not None or not peek else PEEK_COUNT
+    held: list[Delivery] = []
+    with waiting_client(context) as client:
+        require(client, topic)
+        with client.consumer(group, topic, **options) as consumer:
+            while most is None or shown < most:
+                found = _next(consumer, most, shown, exec_, follow=follow)
+                if not found:
+                    break
+                for message in found:
+                    if exec_ is None:
+                        show_one(message.message, formatted, context, first=not shown)
+                    else:
+                        failed += not _ran(exec_, message, seconds)
+                    shown += 1
+                    if peek:
+                        held.append(message)
+                    elif not message.settled:
+                        message.ack()
+            for message in held:
+                message.release()
+            consumer.settle()
+    if exec_ is not None:
+        context.printer.note(f"{shown - failed} handled, {failed} failed")
+    return Exit.NO if failed else Exit.OK
+
+
+def _next(
+    consumer: Consumer, most: int | None, shown: int, exec_: str | None, *, follow: bool
+) -> list[Delivery]:
+    """The next messages; with a command one at a time, so that none waits for another's."""
+    room = 1 if exec_ is not None else min(64, 64 if most is None else most - shown)
+    while True:
+        found = consumer.pop(max=room, wait=WAIT_SECONDS)
+        if found or not follow:
+            return found
+
+
+def _lease(word: str) -> float:
+    try:
+        return parse_duration(word)
+    except UnitError as error:
+        text = f'--invisible is "{word}", which is not a duration'
+        raise Failure(Exit.USAGE, text, hints=(error.hint,)) from None
+
+
+def _ran(command: str, message: Delivery, seconds: float) -> bool:
+    """Run the command, extending the lease meanwhile; a failed attempt is said to the group."""
+    environment = {
+        **os.environ,
+        "TWINLOG_ADDRESS": message.address,
+        "TWINLOG_TOPIC": message.topic,
+        "TWINLOG_KEY": message.key or "",
+        "TWINLOG_TAG": message.tag or "",
+        "TWINLOG_ATTEMPT": str(message.attempt),
+    }
+    process = subprocess.Popen(command, shell=True, stdin=subprocess.PIPE, env=environment)
+    given: bytes | None = message.body
+    try:
+        while True:
+            try:
+                process.communicate(given, timeout=seconds / EXTEND_PART)
+                break
+            except subprocess.TimeoutExpired:
+                given = None
+                message.extend(seconds)
+    except BaseException:
+        process.kill()
+        process.wait()
+        raise
+    if process.returncode == 0:
+        return True
+    message.retry()
+    return False
+
+
+__all__ = ["consume"]
