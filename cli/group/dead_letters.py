@@ -226,7 +226,7 @@ _DONE = {"replay": "replayed", "drop": "dropped"}
 
 
 def _dealt(client: Client, group: str, many: int, what: str, to: str | None) -> int:
-    """Replay or drop so many; return how many were."""
+    """Replay or drop that number of letters; return how many were."""
     settings = {"start": "start", "dead_letter": False, "attempts": 1000}
     client.call("master", Type.GROUP, {"op": "create", "name": HANDLER, "settings": settings})
     done = 0

@@ -217,7 +217,7 @@ def _members(name: str, context: Context) -> int:
 
 
 def wait(name: str, /, *, lag: int = 0, context: Annotated[Context, PRIVATE]) -> int:
-    """Wait until a group has at most so many messages left to handle; exit 1 at the time limit.
+    """Wait until a group has little left to handle; exit 1 at the time limit.
 
     Args:
         name: Its name.

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+from collections.abc import Iterator
 from typing import Annotated
 
 from cyclopts import Parameter
@@ -50,10 +51,9 @@ def consume(
 ) -> int:
     """Handle the messages of a group: print and acknowledge each, or run a command for it.
 
-    With ``--exec`` the body is the command's stdin; ``TWINLOG_ADDRESS``, ``TWINLOG_TOPIC``,
-    ``TWINLOG_KEY``, ``TWINLOG_TAG`` and ``TWINLOG_ATTEMPT`` are set. A message is acknowledged
-    when its command ends with 0; otherwise the attempt failed, and it comes again after the
-    group's pause. Leases are extended while the command runs. Exit 1: a command failed.
+    With ``--exec`` the body is the command's stdin; ``TWINLOG_ADDRESS``, ``_TOPIC``, ``_KEY``,
+    ``_TAG`` and ``_ATTEMPT`` are set. A command that ends with 0 acknowledges; another one comes
+    again after the group's pause. Exit 1: a command failed.
 
     Args:
         topic: Which topic.
@@ -69,35 +69,27 @@ def consume(
     if count is not None and count < 1:
         raise Failure(Exit.USAGE, f"--count is {count}; it must be at least 1")
     if peek and (exec_ is not None or follow):
-        raise Failure(
-            Exit.USAGE, "--peek changes nothing: it goes with neither --exec nor --follow"
-        )
+        raise Failure(Exit.USAGE, "--peek goes with neither --exec nor --follow")
     if peek and count is not None and count > PEEK_MAX:
         raise Failure(Exit.USAGE, f"--peek shows at most {PEEK_MAX} messages, not {count}")
     seconds = _lease(invisible)
     options: ConsumeFields = {"invisible": seconds, "batch": PEEK_MAX if peek else 64}
     if follow:
         options["timeout"] = FOLLOW_SECONDS
-    shown = failed = 0
-    most = count if count is not None or not peek else PEEK_COUNT
-    held: list[Delivery] = []
+    shown, failed, most = 0, 0, PEEK_COUNT if peek and count is None else count
     with waiting_client(context) as client:
         require(client, topic)
         with client.consumer(group, topic, **options) as consumer:
-            while most is None or shown < most:
-                found = _next(consumer, most, shown, exec_, follow=follow)
-                if not found:
-                    break
-                for message in found:
-                    if exec_ is None:
-                        show_one(message.message, formatted, context, first=not shown)
-                    else:
-                        failed += not _ran(exec_, message, seconds)
-                    shown += 1
-                    if peek:
-                        held.append(message)
-                    elif not message.settled:
-                        message.ack()
+            held: list[Delivery] = []
+            for message in _messages(consumer, most, exec_, follow=follow):
+                if exec_ is None:
+                    show_one(message.message, formatted, context, first=not shown)
+                else:
+                    failed += not _ran(exec_, message, seconds)
+                shown += 1
+                held += [message] if peek else []
+                if not peek and not message.settled:
+                    message.ack()
             for message in held:
                 message.release()
             consumer.settle()
@@ -106,15 +98,28 @@ def consume(
     return Exit.NO if failed else Exit.OK
 
 
-def _next(
-    consumer: Consumer, most: int | None, shown: int, exec_: str | None, *, follow: bool
-) -> list[Delivery]:
-    """The next messages; with a command one at a time, so that none waits for another's."""
-    room = 1 if exec_ is not None else min(64, 64 if most is None else most - shown)
-    while True:
+def _messages(
+    consumer: Consumer, most: int | None, exec_: str | None, *, follow: bool
+) -> Iterator[Delivery]:
+    """Yield at most ``most`` messages; with a command one at a time: none waits for another."""
+    count = 0
+    while most is None or count < most:
+        room = 1 if exec_ is not None else min(64, 64 if most is None else most - count)
         found = consumer.pop(max=room, wait=WAIT_SECONDS)
-        if found or not follow:
-            return found
+        if not found and not follow:
+            return
+        count += len(found)
+        yield from found
+
+
+def _check(count: int | None, exec_: str | None, *, peek: bool, follow: bool) -> None:
+    """Refuse options that make no sense together (exit 64)."""
+    if count is not None and count < 1:
+        raise Failure(Exit.USAGE, f"--count is {count}; it must be at least 1")
+    if peek and (exec_ is not None or follow):
+        raise Failure(Exit.USAGE, "--peek goes with neither --exec nor --follow")
+    if peek and count is not None and count > PEEK_MAX:
+        raise Failure(Exit.USAGE, f"--peek shows at most {PEEK_MAX} messages, not {count}")
 
 
 def _lease(word: str) -> float:

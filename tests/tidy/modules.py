@@ -30,7 +30,7 @@ PURE = {
     "twinlog": "errors ranges units",
     "twinlog/client": "arguments calls search",
     "twinlog/consumer": "core fetching start_offsets",
-    "twinlog/groups": "core delivery dialogue leases outcomes settings speed",
+    "twinlog/groups": ("core delivery dialogue leases outcomes requests settings speed together"),
     "twinlog/filters": "*",
     "twinlog/format": "*",
     "twinlog/kernels": "*",

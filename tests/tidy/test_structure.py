@@ -28,6 +28,7 @@ FRAGMENTS = {
     "storage.messaging.holds": "pure, beside the lookup in queues that is not",
     "storage.recovery.close": "the end of a store, beside its beginning",
     "twinlog.consumer.aio": "the awaiting shell of a reader; anyio is an extra",
+    "twinlog.groups.requests": "what a member asks and counts, beside its decisions",
     "twinlog.groups.speed": "how much may be held, decided by numbers alone and tested so",
     "twinlog.spark.engine.spark_errors": "errors of Spark by their names, without importing it",
 }

@@ -21,12 +21,12 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from dataclasses import dataclass, field
 from typing import Final, cast
 
 from twinlog.errors import LeaseLost, NotMember, OutcomeUnknown, TwinlogError, Unavailable
 from twinlog.groups.leases import HANDED, READY, SETTLED, Held, leased
-from twinlog.groups.outcomes import Outcomes, Row, Told
+from twinlog.groups.outcomes import Outcomes, Told
+from twinlog.groups.requests import Counts, Request, lost
 from twinlog.groups.settings import (
     ANSWER_BYTES,
     SESSION_SECONDS,
@@ -58,39 +58,6 @@ LOST_MAX: Final = 1000
 PATIENCE_SECONDS: Final = 2.0
 """How long a master may take for an answer, beyond what it was allowed to wait; then the other
 nodes are asked who is master."""
-
-
-@dataclass(slots=True)
-class Counts:
-    """What a member has done so far; numbers only grow.
-
-    Attributes:
-        handed: Messages that the body was given.
-        unused: Messages that were fetched ahead and given back.
-        settled: Messages whose outcome is confirmed.
-        lost: Messages whose lease was over when their outcome came.
-        joined: How often it joined under a new number.
-    """
-
-    handed: int = 0
-    unused: int = 0
-    settled: int = 0
-    lost: int = 0
-    joined: int = 0
-
-
-@dataclass(slots=True)
-class Request:
-    """One request: its type, its fields, and what the core must know when it is answered."""
-
-    type: Type
-    fields: dict[str, object]
-    wait: float = 0.0
-    rows: list[Row] = field(default_factory=list[Row])
-    payload: bytes = b""
-    sent: float = 0.0
-    overdue: float = 0.0
-    """From when on the node's silence means something, seconds."""
 
 
 class GroupCore:
@@ -594,20 +561,6 @@ class GroupCore:
         else:
             self.retry_at = again
         self.expire(now, error)
-
-
-def lost(row: Row, code: str) -> LeaseLost:
-    """Return the error of an outcome that a node did not take."""
-    many = f" to {row.last}" if row.last > row.first else ""
-    what, late = row.told.what.name.lower(), row.told.late
-    hint: str | None
-    text = f"{what} of offset {row.first}{many} changed nothing: the lease was over"
-    hint = "look whether the group was reset: twinlog group history"
-    if late:
-        hint = "ask for longer leases (invisible=), or extend them while the body runs"
-    if code not in ("receipt-expired", "receipt-unknown"):
-        text, hint = f"{what} of offset {row.first}{many} was refused: {code}", None
-    return LeaseLost(text, code=code, hint=hint, first=row.first, last=row.last, late=late)
 
 
 __all__ = ["CLOSE_SECONDS", "READY", "Counts", "GroupCore", "Request"]
