@@ -60,13 +60,19 @@ class StoreMessaging:
         return self._opened.derived.layers.group(name)
 
     def first_offset(self, group: Group, topic: str, queue: int) -> int | None:
-        """Return where a group begins in a queue; None: by time (`StoreReads.offsets_at_time`).
+        """Return where a group, or a member, begins in a queue; None: by the group's time.
+
+        Then `storage.reads.StoreReads.offsets_at_time` knows.
 
         Raises:
             CorruptionError: The queue is damaged; the store is quarantined.
         """
         if group.start not in (START_END, START_BEGIN):
             return None
+        if group.mode == "broadcast":  # an adopted group says where its members begin
+            known = self.confirmed.find(group.name, topic, queue)
+            if known is not None:
+                return known.low
         if group.start == START_BEGIN:
             found = self._opened.derived.queues.get(topic, queue)
             return found.start if found is not None else 0

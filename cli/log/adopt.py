@@ -108,6 +108,12 @@ def _plan(value: Adoption, who: Who) -> list[str]:
         f"all of it becomes epoch 0; epoch {value.epoch} begins at {value.border}",
         f"store of {who.node}, group {who.group} of {who.cluster}, {len(value.topics)} topics",
     ]
+    consumed = value.consumed
+    if consumed.groups:
+        lines.append(
+            f"{len(consumed.groups)} consumer groups, {len(consumed.positions)} positions, "
+            f"{consumed.in_flight} messages popped and not settled: handed out again when due"
+        )
     if value.waiting:
         lines.append(
             f"{value.waiting} timer messages wait in RocketMQ's wheel and will not be delivered"
@@ -117,6 +123,7 @@ def _plan(value: Adoption, who: Who) -> list[str]:
             f"{value.delayed} delayed messages wait for their level and will not be delivered"
         )
     lines += [f"no topic for {name}: {why}" for name, why in value.left_out]
+    lines += [f"no group {name}: {why}" for name, why in consumed.left_out]
     return lines
 
 
@@ -137,6 +144,9 @@ def _answer(directory: Path, value: Adoption, who: Who, end: int | None) -> Answ
         "topics": topics,
         "timers_waiting": value.waiting,
         "delays_waiting": value.delayed,
+        "groups": [group.name for group in value.consumed.groups],
+        "positions": len(value.consumed.positions),
+        "in_flight": value.consumed.in_flight,
         "left_out": [{"topic": name, "why": why} for name, why in value.left_out],
         "done": end is not None,
         "log_end": end,

@@ -140,7 +140,7 @@ class Derived:
             if data_end > at:
                 log.segments.prove(at, data_end)
                 gathered, view = scan(log.segments, at, data_end, self.queues.batched_names)
-                apply_rows(messaging, view, at, gathered)
+                apply_rows(messaging, log.segments, view, at, gathered)
             at = after
         return messaging
 

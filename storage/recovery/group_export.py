@@ -3,8 +3,9 @@
 ``subscriptionGroup.json`` has the groups; ``consumerOffset.json`` and ``lmqConsumerOffset.json``
 have, for each queue, the offset of the first message that is not settled: a broker loses nothing,
 and gives out again what was settled after it. Members of broadcast groups keep their positions
-themselves in RocketMQ, so theirs are not there. ``consumerOrderInfo.json`` is empty. A broker with
-``enableLmq`` reads the second file of positions and ignores the first; so both are whole.
+themselves in RocketMQ, so theirs are not there; where they begin is. A broker with ``enableLmq``
+reads the second file of positions and ignores the first; so both are whole.
+``consumerOrderInfo.json`` is empty.
 
 twinlog writes them and never reads them, but at an adoption (`storage.tools.adopt_groups`). Pure.
 
@@ -30,6 +31,9 @@ ORDERS = "config/consumerOrderInfo.json"
 SKIPPED_DELAYS_MS = (1_000, 5_000)
 """Delays of RocketMQ's table that no retry uses: it begins with the third."""
 
+BROADCAST = "@broadcast"
+"""After a group's name: where members of a broadcast group begin that know no better."""
+
 Position = tuple[str, str, int, int]
 """(topic, group, queue, queue offset)."""
 
@@ -45,6 +49,8 @@ def group_files(
         changes: Grows with each change.
         timestamp: Of the newest record, ms.
     """
+    groups = tuple(groups)
+    broadcast = {one.name for one in groups if one.mode == "broadcast"}
     version = {"counter": changes, "stateVersion": 0, "timestamp": timestamp}
     offsets: dict[str, dict[str, int]] = {}
     plain: dict[str, dict[str, int]] = {}
@@ -52,7 +58,7 @@ def group_files(
     for topic, group, queue, offset in positions:
         if MEMBER_SIGN in group:
             continue
-        key = f"{topic}@{group}"
+        key = f"{topic}@{group}{BROADCAST if group in broadcast else ''}"
         offsets.setdefault(key, {})[str(queue)] = offset
         if not group.startswith(LIGHT_PREFIX):
             plain.setdefault(key, {})[str(queue)] = offset

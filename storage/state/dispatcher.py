@@ -160,14 +160,21 @@ class Dispatcher:
         for light, first, entries in light_runs(view, base, lights):
             self._queues.write_light(light, first, entries)
         enter_sections(self._producers, view, base, gathered, marks=sequences, confirmed=True)
-        apply_rows(self._messaging, view, base, gathered)
+        apply_rows(self._messaging, self._segments, view, base, gathered)
 
 
-def apply_rows(messaging: Messaging, view: memoryview, base: int, gathered: Gathered) -> None:
+def apply_rows(
+    messaging: Messaging, segments: Segments, view: memoryview, base: int, gathered: Gathered
+) -> None:
     """Give the fold what whole batches say of groups: rows, and control records that delete some.
 
-    In log order. Arguments as of `enter_sections`.
+    In log order. Epoch 0 says nothing: it is what an adoption found, and took over in its own way.
+    Arguments as of `enter_sections`; the batches lie in one file, and with it in one such history.
     """
+    if not any(name in (_GROUP, _META) for name, *_ in gathered.entries):
+        return
+    if not segments.batch_at(base).epoch:
+        return
     places = [
         (offset, size)
         for name, _, _, entries in gathered.entries

@@ -10,8 +10,8 @@ batch index covers must match it;
 3. each file gets a batch index: existing twinlog entries keep borders and CRC, the rest is divided
 into batches of whole records; all are of kind 2 (rebuilt) and epoch 0;
 4. identity, checkpoint and a state snapshot at the border are written, the identity last;
-5. the store is opened, its first epoch begins, each topic is created by a control record, and the
-   store is stopped cleanly.
+5. the store is opened, its first epoch begins, topics and groups are created by control records,
+   rows say what the groups have consumed, and the store is stopped cleanly.
 
 Adopting the same directory again gives the same bytes, on any node and at any time: times and hosts
 come from its last record. So copies that are adopted on several nodes have equal logs. The former
@@ -36,6 +36,7 @@ from storage.log.batch_index import growth_for, index_path
 from storage.log.epoch_history import EPOCH_FILE, decode_epoch
 from storage.log.segment import DIRECTORY as LOG_DIRECTORY
 from storage.log.segment import log_path
+from storage.log.stretches import STRETCH_MAX
 from storage.marks.checkpoint import CheckpointFile, Trusted
 from storage.marks.identity import Identity, Who, write_identity
 from storage.marks.promise import Promise, PromiseFile
@@ -45,9 +46,11 @@ from storage.recovery.config_export import TOPICS
 from storage.recovery.snapshot import DIRECTORY as STATE_DIRECTORY
 from storage.recovery.snapshot import Snapshot, Snapshots
 from storage.settings import SEGMENT_SIZE_MIN
-from storage.state.controls import CreateTopic
+from storage.state.controls import CreateGroups, CreateTopic
+from storage.state.sections import Outcome
 from storage.store import Store
 from storage.token import Token
+from storage.tools.adopt_groups import NOTHING, Consumed, read_consumed
 from storage.tools.recover import identity_of, index_capacity, settings_of
 from twinlog.errors import CorruptionError
 from twinlog.format.batch_index import KIND_FILLER, KIND_REBUILT, BatchEntry
@@ -77,6 +80,10 @@ UNREADABLE = "unreadable-store"
 """Code of the refusal of a store that could not be read completely."""
 BATCH_MAX = 1024 * 1024
 """Records are joined up to this many bytes, as an append does."""
+GROUPS_TOGETHER = 20
+"""Groups that one control record creates: it fits into the smallest log file."""
+ROWS_TOGETHER = 40
+"""Rows of one record; likewise."""
 _BLANK_MIN = BLANK.size
 _BROKERS_OWN = frozenset(
     {
@@ -114,6 +121,7 @@ class Adoption:
         beyond: Starts of log files beyond the end.
         waiting: Undelivered messages in RocketMQ's timer wheel; twinlog does not deliver them.
         delayed: Messages that wait for their delay level; twinlog does not deliver them either.
+        consumed: Groups, their positions, and what they had popped.
         before: Whose store it was; None for RocketMQ's.
     """
 
@@ -134,6 +142,7 @@ class Adoption:
     batched: tuple[str, ...] = ()
     waiting: int = 0
     delayed: int = 0
+    consumed: Consumed = NOTHING
 
     @property
     def foreign(self) -> int:
@@ -152,8 +161,9 @@ def plan_adoption(reader: StoreReader, ours: StoreReader) -> Adoption:
         ForeignStore: It cannot be adopted now; says why and what to do first. Code `UNSOUND` if it
             is damaged or was not stopped cleanly, `UNREADABLE` if nothing is known to be damaged
             but a part could not be read, ``nothing-to-adopt`` without a log file,
-            ``queue-extension`` if its queues have one or are in a database, ``segment-size`` if
-            twinlog does not support the length of its log files.
+            ``queue-extension`` if its queues have one or are in a database, ``pop-database`` if
+            what POP has handed out is in one, ``segment-size`` if twinlog does not support the
+            length of its log files.
     """
     abort = reader.root / ABORT
     if not reader.clean and len(abort.read_bytes().split()) != _ABORT_WORDS:
@@ -190,6 +200,7 @@ def plan_adoption(reader: StoreReader, ours: StoreReader) -> Adoption:
         batched=tuple(sorted(reader.batch_topics)),
         waiting=_waiting(reader),
         delayed=waiting_by_level(reader),
+        consumed=read_consumed(reader),
     )
 
 
@@ -485,7 +496,24 @@ def _first_epoch(disk: Disk, value: Adoption, who: Who, capacity: tuple[int, int
             change = CreateTopic(name, queues, value.timestamp, name in value.batched)
             store.append_control(token, change, wall_ms=value.timestamp)
             store.set_confirm(store.end)
+        _take_over_groups(store, token, value)
         end, clean = store.end, True
     finally:
         store.close(clean=clean)
     return end
+
+
+def _take_over_groups(store: Store, token: Token, value: Adoption) -> None:
+    """Create the groups, and append what they have consumed."""
+    groups, rows = value.consumed.groups, list(value.consumed.rows())
+    for at in range(0, len(groups), GROUPS_TOGETHER):
+        change = CreateGroups(groups[at : at + GROUPS_TOGETHER])
+        made = store.append_control(token, change, wall_ms=value.timestamp)
+        assert made.outcome is Outcome.STORED, made
+        store.set_confirm(store.end)
+    while store.dispatch(STRETCH_MAX):
+        pass
+    for at in range(0, len(rows), ROWS_TOGETHER):
+        made = store.append_rows(token, rows[at : at + ROWS_TOGETHER], wall_ms=value.timestamp)
+        assert made.outcome is Outcome.STORED, made
+        store.set_confirm(store.end)

@@ -15,6 +15,8 @@ import tarfile
 from pathlib import Path
 from typing import Any
 
+CONSUMERS = Path(__file__).parents[1] / "golden" / "consumers"
+"""Stores of groups, positions and POP; ``truths.json`` says what each holds."""
 HERE = Path(__file__).parents[1] / "golden" / "stores"
 
 
@@ -30,11 +32,11 @@ def manifest(case: str) -> dict[str, Any]:
     return loaded
 
 
-def unpack(case: str, into: Path) -> Path:
+def unpack(case: str, into: Path, folder: Path = HERE) -> Path:
     """Unpack the store of ``case`` below ``into`` and return its directory."""
     name, _, node = case.partition("-controller-")
     archive = f"{name}-controller" if node else case
-    with tarfile.open(HERE / f"{archive}.tar.gz") as opened:
+    with tarfile.open(folder / f"{archive}.tar.gz") as opened:
         if hasattr(tarfile, "data_filter"):  # from 3.11.4 on; 3.11.2 is what Debian 12 has
             opened.extraction_filter = tarfile.data_filter
         opened.extractall(into)

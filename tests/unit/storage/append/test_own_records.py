@@ -288,6 +288,32 @@ def test_what_no_group_can_be(change: CreateGroups | AlterGroups | DeleteGroups,
     assert groups == before
 
 
+def test_where_a_group_begins() -> None:
+    """After its create record, at the oldest message, or where an adoption left its members."""
+    store = master(FakeDisk())
+    append(store, section(9))
+    settle(store)
+    groups = (
+        Group("end"),
+        Group("start", start=START_BEGIN),
+        Group("time", start=7),
+        Group("all", "broadcast", START_BEGIN),
+    )
+    store.append_control(token(1), CreateGroups(groups), wall_ms=1000)
+    append(store, section(3), section(2, queue=1))
+    settle(store)
+    assert rows(store, ShareRow(1, "all", TOPIC, 0, 0, 4)) is Outcome.STORED
+    settle(store)
+
+    def begins(name: str, queue: int = 0) -> int | None:
+        group = store.messaging.group(name)
+        assert group is not None
+        return store.messaging.first_offset(group, TOPIC, queue)
+
+    assert (begins("end"), begins("end", 1), begins("end", 2)) == (9, 0, 0)
+    assert (begins("start"), begins("time"), begins("all"), begins("all", 1)) == (0, None, 4, 0)
+
+
 def test_what_is_leased_or_waits_holds_its_file() -> None:
     """In either fold; a backlog that nobody was given holds nothing."""
     store = master(FakeDisk())
