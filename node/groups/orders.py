@@ -69,7 +69,9 @@ class Orders:
             done(found)
         elif op in ("create", "alter", "delete"):
             given = fields.get("settings")
-            settings = cast("Mapping[str, object]", given) if isinstance(given, dict) else {}
+            settings: Mapping[str, object] = {}
+            if isinstance(given, dict):
+                settings = cast("Mapping[str, object]", given)
             ask((lambda turn: self._change(str(op), name, settings, done, turn), done))
         elif op in ("reset", "skip"):
             rows = cast("list[list[object]]", fields.get("positions") or [])

@@ -27,6 +27,10 @@ class Asker(ReadAsker, Protocol):
         ...
 
 
+def _unheard(*outcome: object) -> None:
+    """Take an answer before it is known how it is given."""
+
+
 @dataclass(slots=True, eq=False)
 class Pop:
     """One POP of a member.
@@ -51,7 +55,7 @@ class Pop:
     deadline: float
     fast: bool
     places: bool
-    answer: Callable[..., None]
+    answer: Callable[..., None] = _unheard
     parked: bool = False
 
 

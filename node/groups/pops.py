@@ -64,9 +64,8 @@ class Pops:
         session.heard_at = turn.now
         wish, known = asked.wish, session.pop
         pop = Pop(
-            asker, session, group, wish, turn.now, turn.now + asked.wait, asked.fast,
-            asked.places, lambda outcome: None,
-        )  # fmt: skip
+            asker, session, group, wish, turn.now, turn.now + asked.wait, asked.fast, asked.places
+        )
         pop.answer = partial(self._answer, pop, done)
         session.pop = max(known, wish.pop)
         if wish.pop <= known or not known:

@@ -7,7 +7,7 @@ settled, and its answer says so.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -24,6 +24,9 @@ from storage.state.sections import Outcome, Section, SectionResult
 from storage.state.sections import Together as Appended
 from twinlog.errors import OutcomeUnknown, UsageError
 from twinlog.wire.groups import DONE, RECEIPT_EXPIRED, What
+
+Codes = tuple[Sequence[Sequence[object]], Sequence[Sequence[object]]]
+"""Of the rows of settles, and of commits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +103,10 @@ class Together:
                 for code, row in zip(settles, asked.settles, strict=True)
             ]
         commits = [commit(context, session, mine, *one) for one in asked.commits]
-        codes = [list(code or (DONE, 0)) for code in settles], [list(code) for code in commits]
+        codes: Codes = (
+            [list(code or (DONE, 0)) for code in settles],
+            [list(code) for code in commits],
+        )
         if any(row[0] != DONE for rows in codes for row in rows):
             done(self._fields(False, [], codes))
             return
@@ -126,7 +132,7 @@ class Together:
         self,
         stored: bool,
         sections: list[SectionResult],
-        codes: tuple[list[list[object]], list[list[object]]],
+        codes: Codes,
         by: str = "",
     ) -> dict[str, object]:
         context = self._context

@@ -149,10 +149,9 @@ class Settling:
             at = self._now_ms + min(max(pause, 0), DELAY_MS_MAX)
             unused = int(row.what == What.UNUSED)
             released = ReleaseRow(row.share, row.n, run.first, run.last, at, unused)
-            if self._scratch.write(released):
-                self._due.add(at, row.share, row.n, run.first, run.last)
-                how = "unused" if unused else "release"
-                self._counts.add(how, run.last - run.first + 1)
+            self._scratch.write(released)
+            self._due.add(at, row.share, row.n, run.first, run.last)
+            self._counts.add("unused" if unused else "release", run.last - run.first + 1)
 
     def _extend(self, row: Settle, runs: list[Run], lost: bool) -> tuple[str, int]:
         leased = [run for run in runs if run.state == LEASED]

@@ -59,7 +59,9 @@ class Worker:
 
     async def settle(self, *rows: Sequence[object]) -> list[str]:
         """Settle leases; the code of each row."""
-        fields = {"group": self.group, "member": self.member, "rows": [list(row) for row in rows]}
+        fields: dict[str, object] = {
+            "group": self.group, "member": self.member, "rows": [list(row) for row in rows],
+        }  # fmt: skip
         answer = await self.client.ask(Type.SETTLE, fields)
         assert not answer.is_error, answer.fields
         return [cast("str", row[0]) for row in rows_of(answer)]
@@ -205,8 +207,9 @@ async def test_a_lease_that_ends_counts_as_an_attempt(one: Cluster) -> None:
         fields: dict[str, object] = {"op": "create", "name": "g", "settings": made}
         assert not (await client.ask(Type.GROUP, fields)).is_error
         await client.create("%DLQ%g", 1)
-        groups = one.nodes["n1"].services.clients.handlers.groups  # type: ignore[union-attr]
-        groups._grace_until = 0.0  # pyright: ignore[reportPrivateUsage]
+        running = one.nodes["n1"].services
+        assert running is not None
+        running.groups._grace_until = 0.0  # pyright: ignore[reportPrivateUsage]
         worker = Worker(client, "g")
         await worker.join()
         assert bodies(await worker.pop(invisible_ms=1_000)) == [b"a"]

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from node.leases.due import Due, over
+from node.leases.filters import wanted
 from node.leases.leasing import Handed, Leasing, Wish, stretches
 from node.leases.limits import GroupLimits
 from node.leases.scratch import Scratch
-from node.leases.settles import Dying, Late, Settle, SettleCounts, Settling
+from node.leases.settles import Dying, Late, Settle, SettleCounts, Settling, reason
 from storage.messaging.fold import Messaging
 from storage.messaging.groups import START_BEGIN, Group, Retry
 from storage.messaging.share import LEASED, SETTLED
 from tests.unit.node.leases.queues import Queues
+from twinlog.errors import UsageError
+from twinlog.format.group_rows import ResetRow
 from twinlog.wire.groups import BACK_OFF, DONE, RECEIPT_EXPIRED, RECEIPT_UNKNOWN, What
 
 GROUP = Group("g", start=START_BEGIN, attempts=3, retry=Retry((50,)))
@@ -250,3 +254,90 @@ def test_what_fails_for_good_is_handed_over() -> None:
     assert [(one.first, one.why) for one in world.dead] == [(0, "attempts"), (1, "rejected")]
     assert world.settle(1, 3, What.ACK, 0, 0) == RECEIPT_UNKNOWN
     assert world.settle(2, 1, What.ACK, 0, 0) == RECEIPT_UNKNOWN
+
+
+def test_a_release_waits_for_its_pause() -> None:
+    """The group's own, or what the member asks for; one unused does not count."""
+    world = World()
+    world.queues.send(1)
+    world.pop(1)
+    assert world.settle(1, 1, What.RELEASE, 0, 0) == DONE
+    assert world.settle(1, 1, What.RELEASE, 0, 0) == DONE, "a repetition"
+    world.pass_time(49)
+    assert not world.pop(1).parts
+    world.pass_time(1)
+    again = world.pop(1)
+    assert again.parts[0].run.attempt == 2
+    assert world.settle(1, 2, What.UNUSED, 0, 0) == DONE
+    world.pass_time(0)
+    assert world.pop(1).parts[0].run.attempt == 2
+
+
+def test_a_lease_is_extended_while_it_is_one() -> None:
+    """A message that was given back, or is another's, is not."""
+    world = World()
+    world.queues.send(2)
+    world.pop(1)
+    row = Settle(1, 1, What.EXTEND, 0, 0, 500)
+    assert world.settling().settle(GROUP, row, lambda code: None) == (DONE, 1_500)
+    world.pass_time(200)
+    assert offsets(world.pop(1)) == [1]
+    world.settle(1, 1, What.UNUSED, 0, 0)
+    assert world.settling().settle(GROUP, row, lambda code: None) == (RECEIPT_EXPIRED, 0)
+
+
+def test_a_word_about_another_lease_changes_nothing() -> None:
+    """What is partly another's by now counts for the rest, and the answer says so."""
+    world = World()
+    world.queues.send(3)
+    world.pop(3)
+    world.pass_time(200)
+    assert offsets(world.pop(1)) == [0]
+    row = Settle(1, 1, What.EXTEND, 0, 2, 500)
+    assert world.settling().settle(GROUP, row, lambda code: None) == (RECEIPT_EXPIRED, 1_700)
+    assert world.settle(1, 1, What.ACK, 0, 0) == RECEIPT_EXPIRED
+    assert world.settle(1, 1, What.ACK, 0, 2) == RECEIPT_EXPIRED
+    share = world.scratch.share(1)
+    assert share is not None
+    assert [(run.first, run.last, run.n) for run in share.runs] == [(0, 0, 2), (1, 2, 0)]
+
+
+def test_receipts_of_before_a_reset_are_over() -> None:
+    """One that can never have been is unknown, which is another answer."""
+    world = World()
+    world.queues.send(3)
+    world.pop(3)
+    assert world.settle(1, 1, What.ACK, 2, 1) == RECEIPT_UNKNOWN
+    assert world.settle(1, 1, What.ACK, 0, 5) == RECEIPT_UNKNOWN
+    world.scratch.write(ResetRow(1, 0, "test"))
+    assert world.settle(1, 1, What.ACK, 0, 2) == RECEIPT_EXPIRED
+
+
+def test_filters_are_tags_or_expressions() -> None:
+    """A text that is neither is refused with what to write."""
+    assert wanted("") == (None, None)
+    tags, where = wanted("tags: a || b")
+    assert tags is not None
+    assert len(tags) == 2
+    assert where is None
+    assert wanted("region = 'eu'")[1] is not None
+    with pytest.raises(UsageError, match="names no tags"):
+        wanted("tags: a ||")
+
+
+def test_the_words_of_a_rejection_fit_a_property() -> None:
+    """Control characters separate properties, so none gets into one."""
+    assert reason("rejected", "a\x01b\x02\n") == "rejected: a b  "
+    assert reason("rejected", "\n") == "rejected"
+
+
+def test_a_range_may_hold_what_is_settled() -> None:
+    """The rest of it is settled with it; nothing is counted twice."""
+    world = World()
+    world.queues.send(4)
+    world.pop(4)
+    assert world.settle(1, 1, What.ACK, 1, 2) == DONE
+    assert world.settle(1, 1, What.ACK, 0, 3) == DONE
+    share = world.scratch.share(1)
+    assert share is not None
+    assert (share.low, share.runs) == (4, [])
