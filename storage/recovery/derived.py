@@ -228,10 +228,7 @@ def derive(
             while the store is in use.
     """
     snapshots = Snapshots(disk)
-    base = snapshots.newest(log.end)
-    if base is not None and base.offset < log.start:
-        # Newer ones are above the damage that ends this log; the records after this one are gone.
-        base = None
+    base = _newest(snapshots, log)
     lost = _without_state(log) if base is None and log.start else None
     base = base or Snapshot(log.start)
     # R50: a snapshot is never above confirm, so it proves that much, even if the checkpoint lags.
@@ -264,6 +261,13 @@ def derive(
         layers, queues, producers, messaging, Ahead(messaging), dispatcher, keys, base.index,
         snapshots, Holds(partial(_kept_at, queues)), base.offset, rebuild, damage,
     )  # fmt: skip
+
+
+def _newest(snapshots: Snapshots, log: CommitLog) -> Snapshot | None:
+    """Return the newest snapshot that a start of ``log`` can use."""
+    base = snapshots.newest(log.end)
+    # Newer ones are above the damage that ends this log; the records after this one are deleted.
+    return base if base is not None and base.offset >= log.start else None
 
 
 def _empty(queues: ConsumeQueues, base: Snapshot) -> None:
