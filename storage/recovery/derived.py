@@ -237,10 +237,9 @@ def derive(
     layers = Layers(State(base.topics, base.batched, base.groups))
     queues = ConsumeQueues(disk, settings.queue_file_size, layers.confirmed.batched)
     rebuild |= not _load(queues, base)
-    producers = Producers()
+    producers, position = Producers(), base.offset
     for key, line in base.producers:
         producers.load(key, line)
-    position = base.offset
     if rebuild:
         position = log.start
         _empty(queues, base if log.start else Snapshot(0))
@@ -250,10 +249,9 @@ def derive(
         _tidy(queues, doubt, log, base)
     if keys is None and settings.key_index:
         keys = _take_up_keys(disk, settings, log, None if rebuild_keys else base.index, doubt)
-    messaging = Messaging.restore(base.messaging)
+    messaging, history = Messaging.restore(base.messaging), EpochHistory(base.epochs)
     dispatcher = Dispatcher(log.segments, queues, producers, messaging, position)
     log.timestamp = max(log.timestamp, base.timestamp)
-    history = EpochHistory(base.epochs)
     damage = lost or _history_and_controls(log, history, layers, max(base.offset, log.start))
     layers.confirm(confirm)
     damage = damage or _dispatch(dispatcher, min(confirm, log.end))
