@@ -1,24 +1,23 @@
-"""One running node: settings, ports, clients, HTTP, logs, figures, and the order of its life.
+"""One running node: settings, ports, clients, HTTP, logs, metrics, and its start and stop.
 
 From start to stop (`node.node` is that list as code):
 
-    ports taken -> store recovered -> driver tied to its world -> coordinator asked
-    -> slaves, clients and HTTP served -> role decided by what arrives -> run.json says ready
-    ... -> TERM: writes refused, what is owed answered -> ports closed -> store closed cleanly
+    ports taken -> store recovered -> driver wired -> coordinator called
+    -> slaves, clients and HTTP served -> role decided by events -> run.json says ready
+    ... -> TERM: writes refused, pending requests answered -> ports closed -> store closed cleanly
 
-Who does what for a client's request:
+Modules for a client's request, in ``clients``:
 
-    connection         one client: types 32-42, limits, answers
-    client_server      sockets, turns of the loop, who is closed
-    append_path        many requests become one append
-    reads              slices of the log, parked readers, cold data
-    cold_work, budget  what threads do for clients, and the memory of it
-    answers, admin     questions and orders
-    presence           where the other nodes are
+    server                   sockets, turns of the loop, closing clients
+    connection               one client: request types, limits, answers
+    append_path              many requests become one append
+    reads                    slices of the log, parked readers, cold data
+    off_loop, memory_budget  work in threads for clients, and its memory
+    lookups, metadata, admin lookups and commands
+    presence                 addresses of the other nodes
 
-    running            ties the parts together and keeps what several of them look at
-    config*, parts     cluster.toml, and what each layer takes from it
-    status, metrics, figures, http_server, logs, counts   what a node says about itself
+``services`` wires the parts together; ``config`` has cluster.toml and the settings of each layer;
+``observe`` has status, metrics, logs and HTTP.
 
 Imports go down only: ``replication``, ``storage``, ``twinlog``. Nothing here is global.
 """

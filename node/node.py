@@ -2,23 +2,23 @@
 
 Start (`Node.run`):
 
-1. **listeners**: the three ports are taken first, so that a port in use costs nothing, and what
-   port 0 got is known before it is published;
+1. **listeners**: the three ports are taken first, so that a port in use is noticed early, and the
+number behind port 0 is known before it is published;
 2. **store**: the directory is locked, its identity checked, the log recovered, in a thread;
-3. **driver and its world**: core, store and `ReplicaService` are tied together;
-4. **role**: the driver starts, before anything can reach it: it registers and learns whom to
-   follow. Then the coordinator's client watches and polls, and slaves may connect. From here on
-   everything is driven by what arrives;
+3. **driver**: core, store and `ReplicaService` are wired together;
+4. **role**: the driver starts, before anything can reach it: it registers and learns which node to
+follow. Then the coordinator's client watches and polls, and slaves may connect. From here on events
+drive everything;
 5. **servers**: clients, then HTTP, whose library is loaded meanwhile;
 6. **ready**: ``DATA/twinlog/run.json`` is written, `Node.ready` set.
 
-Stop (`Node.stop`; TERM and INT call it): new appends are refused and what is owed is answered
-(`Driver.stop`); answers leave; servers and links close; jobs in threads are waited for; the store
-is closed cleanly; ``run.json`` goes. A second signal skips the waiting: the store is closed all the
-same.
+Stop (`Node.stop`; TERM and INT call it): new appends are refused and pending requests are answered
+(`Driver.stop`); answers are sent; servers and links close; jobs in threads are waited for; the
+store is closed cleanly; ``run.json`` is removed. A second signal skips the waiting; the store is
+still closed cleanly.
 
-A task that ends with an exception ends the node (`NodeCrashed` and everything else): the store is
-left as it is, as after kill -9, ``run.json`` too, and the exception leaves `run`.
+A task that ends with an exception ends the node (`NodeCrashed` and everything else): store and
+``run.json`` are left as they are, as after kill -9, and the exception propagates from `run`.
 
 Nothing here is global: several nodes run inside one loop. `run` is the form for a process: signals,
 collector settings, one node.
@@ -54,7 +54,7 @@ from storage.log.log_folders import multi_folder_disk
 from twinlog.run_file import RUN_FILE, running_port
 
 DRAIN_SECONDS = 12.0
-"""A clean stop waits this long for what is owed, then closes all the same."""
+"""A clean stop waits this long for pending requests, then closes in any case."""
 
 
 class Node:
@@ -63,9 +63,9 @@ class Node:
     Args:
         config: The whole file.
         name: Which node of it.
-        log: Where events go; None makes one from the file's settings.
-        disk: The data directory; None takes the real one the file names.
-        coordinator: Where the coordinator listens; None takes the file's endpoints.
+        log: Receives events; None makes one from the file's settings.
+        disk: The data directory; None: the one in the file.
+        coordinator: Addresses of the coordinator; None: those in the file.
     """
 
     def __init__(
@@ -95,15 +95,15 @@ class Node:
             level=self._settings.log.level, style=self._settings.log.format, node=name
         )
         self.ended = trio.Event()
-        """Set when `run` has ended, for whatever reason."""
+        """Set when `run` has ended, for any reason."""
         self.stopped_by: int | None = None
-        """The signal that ended the process, first of several."""
+        """The first signal that ended the process."""
         self.ready = trio.Event()
         """Set when the ports answer and ``run.json`` is written."""
         self.services: NodeServices | None = None
-        """The parts, from the recovered store on; for those who look from inside (tests)."""
+        """The parts, once the store is recovered; for tests."""
         self.run_document: dict[str, object] = {}
-        """What ``run.json`` says: pid, ports, version, and how the store was found."""
+        """The content of ``run.json``: pid, ports, version, and the state of the store."""
 
     # ── life ────────────────────────────────────────────────────────────────────────────────────
 
@@ -112,12 +112,13 @@ class Node:
     ) -> None:
         """Start, serve until `stop`, stop in order; started with ``run.json``'s document.
 
-        Cancelled: the node ends as if its process had been killed, and lets go of its directory.
+        Cancelled: the node ends as if its process had been killed, and releases its directory.
 
         Raises:
             OSError: A port is in use.
             TwinlogError: The directory is in use, of another node, newer or damaged.
-            NodeCrashed: The driver or a disk ended the node; and whatever else a task raised.
+            NodeCrashed: The driver or a disk error ended the node; other exceptions of tasks
+                propagate.
         """
         self._started_at = trio.current_time()
         listeners = self._listen()
@@ -140,7 +141,7 @@ class Node:
             self.ended.set()
 
     def stop(self, *, now: bool = False) -> None:
-        """Stop in order; ``now`` (or a second call) does not wait for what is owed."""
+        """Stop in order; ``now`` (or a second call) does not wait for pending requests."""
         if now or self._stopping.is_set():
             self._drain.cancel()
         self._stopping.set()
@@ -160,7 +161,8 @@ class Node:
         return taken
 
     async def _open(self, listeners: Mapping[str, socket.socket]) -> Store:
-        """Recover the store in a thread: a long log takes seconds, and other nodes may share us."""
+        """Recover the store in a thread: it may take seconds, and other nodes may share the
+        loop."""
         settings, config = self._settings, self._config
         host = (await trio.socket.getaddrinfo(settings.address, None))[0][4][0]
         port = listeners["clients"].getsockname()[1]
@@ -181,7 +183,7 @@ class Node:
         listeners: Mapping[str, socket.socket],
         task_status: trio.TaskStatus[Mapping[str, object]],
     ) -> None:
-        """Run the parts until `stop`; the store is the caller's to close."""
+        """Run the parts until `stop`; the caller closes the store."""
         ports = {name: sock.getsockname()[1] for name, sock in listeners.items()}
         services = self.services = NodeServices(
             self._config,
@@ -231,7 +233,7 @@ class Node:
         }
 
     async def _drained(self, services: NodeServices) -> None:
-        """Answer what is owed, within `DRAIN_SECONDS` or until `stop` is called again."""
+        """Answer pending requests, for `DRAIN_SECONDS` or until `stop` is called again."""
         done = trio.Event()
 
         def stopped(code: str, text: str) -> None:
@@ -249,10 +251,10 @@ class Node:
 
 
 async def _serve_http(listener: socket.socket, services: NodeServices) -> None:
-    """Serve HTTP, its library loaded while the node already works.
+    """Serve HTTP; its library is loaded while the node already serves.
 
-    Loading takes a third of a node's start, and a returning master's clients wait for none of it.
-    Who connects before finds the port open and is answered a moment later.
+    Loading takes a third of a node's start, which a returning master's clients need not wait for.
+    Connections made earlier find the port open and are answered a moment later.
     """
     http_server = await trio.to_thread.run_sync(import_module, "node.observe.http_server")
     await http_server.serve(listener, services.pages())
@@ -260,7 +262,7 @@ async def _serve_http(listener: socket.socket, services: NodeServices) -> None:
 
 @asynccontextmanager
 async def running_node(node: Node) -> AsyncGenerator[Node]:
-    """Have a node serve for as long as the block runs, then stop it in order.
+    """Serve while the block runs, then stop the node in order.
 
     Raises:
         Whatever ends the node; the block is cancelled then.
@@ -277,7 +279,7 @@ async def run(
     *,
     ready: Callable[[Mapping[str, object]], None] | None = None,
 ) -> int | None:
-    """Run one node as this process; return the signal that stopped it, None for an order.
+    """Run one node as this process; return the signal that stopped it, None for a command.
 
     ``ready`` is given ``run.json``'s document once the node serves. Raises as `Node.run` does.
     """
@@ -288,7 +290,7 @@ async def run(
             document = await nursery.start(node.run)
             if ready is not None:
                 ready(document)
-            # What exists now lives as long as the process: the collector need not look at it.
+            # Objects that exist now live as long as the process: the collector can skip them.
             gc.collect()
             gc.freeze()
             gc.set_threshold(50_000, 20, 50)
@@ -314,7 +316,7 @@ async def _signals(
 
 
 def endpoints_of(config: ClusterConfig) -> Endpoints:
-    """Return where the coordinator listens; port 0 is looked up in its run file each time."""
+    """Return the coordinator's addresses; port 0 is looked up in its run file each time."""
     fixed, folder = config.coordinator.endpoints, config.coordinator.data
     if all(port for _, port in fixed):
         return fixed
@@ -327,7 +329,7 @@ def endpoints_of(config: ClusterConfig) -> Endpoints:
 
 
 def only(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """Return the exception that a group is about: the first that is no cancellation."""
+    """Return the cause in a group of exceptions: the first that is not a cancellation."""
     for error in group.exceptions:
         found = error
         if isinstance(error, BaseExceptionGroup):

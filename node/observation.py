@@ -1,8 +1,7 @@
-"""What a node knows and says about itself: its role, the freshness of its data, its status.
+"""A node's view of itself: its role, the freshness of its data, its status.
 
-A view of the role costs as much as an append, so it is not made for every question: it is made
-again when role, promise or group state have changed, and otherwise after `VIEW_SECONDS`, because
-ages grow by themselves.
+A view of the role costs as much as an append, so it is cached: it is made again when role, promise
+or group state have changed, and otherwise after `VIEW_SECONDS`, because ages grow.
 
 Not here: the parts themselves (``node.services``), the form of the documents
 (``node.observe.status``) and of the metrics (``node.observe.metrics``).
@@ -56,7 +55,7 @@ class Parts:
 
 
 class Observation:
-    """Watches the parts of one node; `attach` names them before anything is asked.
+    """Observes the parts of one node; `attach` must be called first.
 
     Args:
         config: The whole file.
@@ -87,7 +86,7 @@ class Observation:
         self._started_at = trio.current_time()
 
     def attach(self, parts: Parts) -> None:
-        """Name the parts; once, when all of them exist."""
+        """Set the parts; once, when all of them exist."""
         self._attached = parts
 
     @property
@@ -119,7 +118,7 @@ class Observation:
         return view
 
     def freshness(self) -> Freshness:
-        """Return what an answer to a reader says about this node."""
+        """Return the node's freshness, for answers to readers."""
         view = self.view()
         if self._fresh is not None and self._fresh[0] is view:
             return self._fresh[1]
@@ -129,15 +128,15 @@ class Observation:
         return freshness
 
     def leadership(self) -> Leadership:
-        """Return who is master as far as this node knows."""
+        """Return the master that this node knows of."""
         view = self.view()
         writable = view.role == "master" and view.admission is None
         return Leadership(view.leader, view.epoch, writable)
 
-    # ── what others see ─────────────────────────────────────────────────────────────────────────
+    # ── published ─────────────────────────────────────────────────────────────────────────────
 
     def addresses(self) -> dict[str, object]:
-        """Return where this node listens, as others reach it."""
+        """Return this node's addresses, as others reach it."""
         listen = self._settings.listen
         return {
             "host": self._settings.address,

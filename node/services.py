@@ -1,7 +1,7 @@
 """The parts of a node while it serves, and how they are wired.
 
-One `NodeServices` lives from the recovered store to the end of service. Parts know each other only
-through what they are given here; what several of them ask about the node itself is answered by
+One `NodeServices` lives from the recovered store to the end of service. Parts get references to
+each other only here; facts about the node itself that several of them need come from
 ``node.observation``.
 """
 
@@ -61,8 +61,8 @@ class NodeServices:
         disk: Its directory.
         ports: The ports the listeners got: clients, slaves, http.
         coordinator: Where the coordinator listens.
-        log: Where events go.
-        stop: Called by an order to stop; its argument: without waiting for what is owed.
+        log: Receives events.
+        stop: Called by a stop command; its argument: do not wait for pending requests.
         wall_ms: The wall clock.
     """
 
@@ -199,7 +199,7 @@ class NodeServices:
         return {"node": freshness.node, "role": freshness.role, "age_ms": freshness.age_ms}
 
     def _timed(self, kind: str, seconds: float) -> None:
-        """Take the duration of a job in a thread; flushes are measured."""
+        """Record the duration of a job; flushes have a histogram."""
         if self.store.unlocked_bytes > self._unlocked:
             self._unlocked = self.store.unlocked_bytes
             self.log("memory_not_locked", "warning", bytes=self._unlocked)
@@ -212,14 +212,14 @@ class NodeServices:
         self.observation.look()
 
     def _report(self) -> tuple[str, int, int, int] | None:
-        """The newest register this node has seen, as its disk remembers it; then our session."""
+        """The newest register state that is durable here, and this node's session."""
         promise, session = self.store.promise, self.driver.core.context.session
         if not promise.register_id:
             return None
         return promise.register_id, promise.revision, promise.tag, session
 
     def pages(self) -> Pages:
-        """What the HTTP port serves; its module is loaded late, see `node.node`."""
+        """The content of the HTTP port; its module is loaded late, see `node.node`."""
         from node.observe.http_server import Pages
 
         enabled = self._settings.metrics.enabled

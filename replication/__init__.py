@@ -1,27 +1,27 @@
-"""One master, many slaves, one history.
+"""Replication: one master, many slaves, one history.
 
 How a node gets a role: every process begins *fenced* and registers at the coordinator. The group
-state (``register.group_state``) that comes back is first fsynced as a promise, then acted upon:
-whoever it names leads, the others dial the leader, and when there is no leader those that hold
-everything stand in turn. The diagram of roles is drawn from ``core.roles.ROLES``.
+state (``register.group_state``) in the answer is first fsynced as a promise, then acted upon: the
+node it names leads, the others dial the leader, and without a leader the nodes that have everything
+stand for election in turn. The diagram of roles is drawn from ``core.roles.ROLES``.
 
-How a slave joins: it says HELLO with its epoch history; the master answers with the *consistent
+How a slave joins: it sends HELLO with its epoch history; the master answers with the *consistent
 point*, where both histories part, and a chain of CRCs below it; the slave computes the point
-itself, compares, cuts what the master never had, and says READY. From then on whole batches flow,
-and each is acknowledged once it is stored with its entry. One second later the master proposes the
-slave for the in-sync set; the confirm offset waits for it from that moment.
+itself, compares, cuts the bytes that the master never had, and sends READY. Then whole batches are
+streamed, and each is acknowledged once it is stored with its entry. One second later the master
+proposes the slave for the in-sync set; the confirm offset waits for it from that moment on.
 
 What runs where:
 
 * ``core``: a replica's decisions, pure: ``replica`` (roles), ``leading`` with ``in_sync``,
-  ``waiters``, ``switchover`` and ``master_session``; ``following``; ``peer_checks`` (what a message
-  of a peer must show); ``promises``; ``register_questions`` (what is asked of the register);
+  ``waiters``, ``switchover`` and ``master_session``; ``following``; ``peer_checks`` (checks of
+  peers' messages); ``promises``; ``register_questions`` (calls to the register);
 * ``register``: the register itself, pure: ``group_state``, ``operations``, ``rules``;
-* ``driver``: carries the core's commands out on a store; no clock, no socket;
+* ``driver``: executes the core's commands on a store; no clock, no socket;
 * ``coordinator``, ``net``, ``replica_service``: processes, sockets, threads.
 
 Each check that the safety of the protocol depends on is a small function of its own, so that the
-simulator can take it away by name and show that something breaks:
+simulator can remove it by name and show that something breaks:
 
     rule  what must be true                            function
     R27   confirm needs min_isr recorded members       core.in_sync.InSyncSet.may_confirm

@@ -1,8 +1,8 @@
-"""How much is under way, and how long to wait: windows and back-off, as values.
+"""Windows and back-off, as values.
 
-A `Window` bounds what a master sends ahead of a slave's acknowledgements, in bytes and in frames; a
-frame is always allowed when none is under way, so that one large batch never blocks. A `Backoff`
-doubles a pause up to a limit.
+A `Window` bounds what a master sends ahead of a slave's acknowledgements, in bytes and in frames;
+one frame is always allowed, so that a single large batch never blocks (R44). A `Backoff` doubles a
+pause up to a limit.
 
 Units: bytes, seconds. Not here: clocks; ``now`` arrives as an argument.
 """
@@ -28,7 +28,7 @@ class Window:
 
     @property
     def frames(self) -> int:
-        """Frames under way."""
+        """Unacknowledged frames."""
         return len(self._frames)
 
     @property
@@ -38,25 +38,26 @@ class Window:
         return not frames or (self.bytes < self.bytes_max and frames < self.frames_max)
 
     def sent(self, end: int, length: int) -> None:
-        """A frame of ``length`` bytes that ends at log offset ``end`` was sent."""
+        """Add a sent frame of ``length`` bytes that ends at log offset ``end``."""
         self._frames.append((end, length))
         self.bytes += length
 
     def acked(self, end: int) -> None:
-        """Everything below ``end`` arrived."""
+        """Remove the frames that end at or below ``end``: they were acknowledged."""
         frames = self._frames
         while frames and frames[0][0] <= end:
             self.bytes -= frames.popleft()[1]
 
     def clear(self) -> None:
-        """Nothing is under way any more."""
+        """Remove all frames."""
         self._frames.clear()
         self.bytes = 0
 
 
 class Jitter:
-    """A row of factors between 0.8 and 1.2 that a seed decides (xorshift), so that nodes that lost
-    the same peer do not come back in step."""
+    """Pseudo-random factors between 0.8 and 1.2 from a seed (xorshift).
+
+    So nodes that lost the same peer do not retry in step."""
 
     __slots__ = ("_state",)
 
@@ -74,7 +75,7 @@ class Jitter:
 
 
 class Backoff:
-    """A pause that doubles: about ``first``, twice that, ... up to ``most`` seconds."""
+    """A doubling pause: about ``first``, twice that, ... up to ``most`` seconds."""
 
     __slots__ = ("_first", "_jitter", "_most", "_next")
 
@@ -85,11 +86,11 @@ class Backoff:
         self._jitter = jitter
 
     def pause(self) -> float:
-        """Return the pause to make now; the next one is longer."""
+        """Return the next pause; the one after it is longer."""
         pause = self._next
         self._next = min(self._next * 2, self._most)
         return pause * self._jitter.factor()
 
     def reset(self) -> None:
-        """It went well: begin again with the shortest pause."""
+        """Begin again with the shortest pause, after a success."""
         self._next = self._first

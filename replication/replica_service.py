@@ -1,16 +1,16 @@
-"""The world around the driver of one node: links to other nodes, threads, the timer, the register.
+"""The driver's world in a node: links to other nodes, threads, the timer, the coordinator.
 
-`ReplicaService` is the driver's `Outside` made of trio. It turns sockets, finished jobs, answers of
-the coordinator and the passing of time into calls of the driver, and carries out what the driver
-asks for. It decides nothing about the protocol.
+`ReplicaService` implements the driver's `Outside` with trio. It turns frames, finished jobs,
+answers of the coordinator and deadlines into calls of the driver, and executes the driver's
+requests. It decides nothing about the protocol.
 
-A *turn* is what happens between two waits of the loop: some events go into the driver, then `turn`
-writes everything that was queued, lets the node look at what moved (`after_turn`) and sets the
-timer. Nothing waits inside a turn.
+A *turn* is the work between two waits of the loop: events are given to the driver, then `turn`
+writes everything that was queued, lets the node react to changes (`after_turn`) and sets the timer.
+Nothing waits inside a turn.
 
-What ends the node: an exception in any task here or in the driver (`driving`), `crash` called by
-the driver, a job whose error the driver does not survive. All of them leave through the nursery of
-`run` as one exception. A defect of one socket costs that link only.
+These end the node: an exception in any task here or in the driver (`driving`), a `crash` of the
+driver, a fatal error of a job. All of them propagate through the nursery of `run` as one exception.
+A defect of one socket costs only that link.
 
 Limits: a link may have `LINK_UNSENT_MAX` unsent bytes (the driver's own window is smaller); jobs
 run on `JOB_THREADS` threads of their own, so that cold reads never delay a flush.
@@ -39,28 +39,29 @@ LINK_UNSENT_MAX = 64 << 20
 """Unsent bytes on a link beyond which it is closed: four times the default window of a slave."""
 
 LINKS_MAX = 256
-"""Links at a time, far more than a group has nodes: strangers cannot take every descriptor."""
+"""Links at a time, far more than a group has nodes, so that strangers cannot use up the
+descriptors."""
 
 GUEST_FIELDS_MAX = 64 * 1024
-"""Bytes of fields that who connects to us may send in a frame, and no payload: slaves greet and
-acknowledge. Batches come over links that this node made. `LINKS_MAX` strangers hold 16 MiB."""
+"""Bytes of fields in a frame on an accepted link, without payload: slaves only send HELLO and
+acknowledgements. Batches arrive on dialed links. `LINKS_MAX` strangers hold at most 16 MiB."""
 
 JOB_THREADS = 4
 """Flush, cut or promise, checkpoint, prepare: one of each may run at a time."""
 
 DIAL_SECONDS = 2.0
-"""How long a slave tries to reach its master's port before it says that nobody answers."""
+"""How long a slave tries to connect to its master before the dial fails."""
 
 TIMER_SLACK = 0.0005
-"""A deadline this near is due: the timer never wakes for less."""
+"""A deadline this near counts as due: the timer never wakes for less."""
 
 TIMER_SECONDS = 0.005
-"""Between two looks at the driver's deadlines: turns come faster than anything it waits for, and
-asking all of its parts costs as much as an acknowledgement. So late may a new deadline be found."""
+"""Time between two reads of the driver's deadline, and how late a new deadline may be noticed:
+turns are frequent, and computing the deadline costs as much as an acknowledgement."""
 
 
 class NodeCrashed(RuntimeError):
-    """The node cannot go on; the text says why. Its store is left as it is, for recovery."""
+    """The node cannot continue; the text says why. Its store is left as it is, for recovery."""
 
 
 class ReplicaService:
@@ -68,7 +69,7 @@ class ReplicaService:
     ``replication.driver.driver.Outside``.
 
     Args:
-        peers: Where other nodes take slaves, by name; None for one that is not known.
+        peers: Addresses of other nodes' slave ports, by name; None for an unknown node.
         tell: Logs and counts an event of the driver.
         moved: Called when the driver's view changed.
         copy: Asks other nodes for a batch, in a thread: its bytes and who gave them, or why not.
@@ -99,36 +100,36 @@ class ReplicaService:
         self._timer = trio.CancelScope()
         self._looked_until = 0.0
         self.after_turn: list[Callable[[float], None]] = []
-        """What the node looks at when a turn's bytes are written."""
+        """Called when a turn's bytes are written."""
         self.crashed: str | None = None
-        """Why the node ends; nothing may be given to the driver any more."""
+        """Why the node ends; the driver must not be called any more."""
         self.timed: Callable[[str, float], None] | None = None
-        """Told the kind of each job that left its thread and how long it ran, seconds."""
+        """Called with the kind of each finished job and its running time, seconds."""
         self.jobs_running = 0
         self.links_closed: dict[str, int] = {}
-        """Links that left the rules of the wire or met a defect, by kind, since the start."""
+        """Links closed for a protocol violation or a defect, by kind, since the start."""
 
     # ── life ────────────────────────────────────────────────────────────────────────────────────
 
     def attach(self, driver: Driver, register: CoordinatorClient) -> None:
-        """Name the driver whose world this is, and the group's coordinator; before `run`."""
+        """Set the driver and the coordinator's client; before `run`."""
         self._driver, self._register = driver, register
 
     @property
     def driver(self) -> Driver:
-        """The driver whose world this is."""
+        """The node's driver."""
         assert self._driver is not None, "attach comes first"
         return self._driver
 
     @property
     def register(self) -> CoordinatorClient:
-        """The coordinator of the group."""
+        """The client of the group's coordinator."""
         assert self._register is not None, "attach comes first"
         return self._register
 
     @property
     def outbox(self) -> Outbox:
-        """Where every stream of the node is written at the end of a turn; while `run` runs."""
+        """Writes every stream of the node at the end of a turn; only while `run` runs."""
         assert self._outbox is not None, "the service does not run"
         return self._outbox
 
@@ -138,10 +139,10 @@ class ReplicaService:
         *,
         task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
     ) -> None:
-        """Start the driver and serve until cancelled; ready when the tasks stand.
+        """Start the driver and serve until cancelled; ready when the tasks have started.
 
-        Cancelled: links are closed without a word, jobs in their threads are waited for (a flush
-        cannot be recalled), their results are not given to the driver.
+        Cancelled: links are closed without notice, running jobs are waited for (a flush cannot be
+        interrupted), and their results are not given to the driver.
         """
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
@@ -165,7 +166,7 @@ class ReplicaService:
         return self.outbox.begin()
 
     def turn(self) -> None:
-        """End a turn: write what was queued, let the node look at what moved, set the timer."""
+        """End a turn: write what was queued, let the node react to changes, set the timer."""
         outbox, driver = self.outbox, self.driver
         outbox.flush()
         now = outbox.now
@@ -178,7 +179,7 @@ class ReplicaService:
             self._timer.deadline = self._looked_until
 
     def enter(self) -> None:
-        """Have what is confirmed in its queues: somebody looks."""
+        """Dispatch everything confirmed: a reader needs the queues."""
         try:
             self.driver.enter(self.outbox.now)
         except Exception as error:
@@ -186,15 +187,15 @@ class ReplicaService:
             raise
 
     def watched(self, *, by_readers: bool) -> None:
-        """Say whether readers wait for records: then none waits for its entry in a queue."""
+        """Set whether readers wait for records; then dispatching is not delayed."""
         assert self._driver is not None, "attach comes first"
         self._driver.jobs.patient = not by_readers
 
     @contextlib.contextmanager
     def driving(self) -> Generator[None]:
-        """Call the driver in the body, for a client: what raises there ends the node.
+        """Call the driver in the body, for a client: an exception ends the node.
 
-        Not a `TwinlogError`: that refuses an order before anything of it was done.
+        Except a `TwinlogError`, which refuses a request before anything was done.
         """
         try:
             yield
@@ -205,24 +206,24 @@ class ReplicaService:
             raise
 
     def _half_done(self, error: Exception) -> None:
-        """The driver stopped in the middle of an event: nobody knows what it holds."""
+        """Note that the driver failed in the middle of an event: its state is unknown."""
         if self.crashed is None:
             self.crashed = f"{type(error).__name__}: {error}"
 
     def turn_soon(self) -> None:
-        """End the turn with the round: once, however many sockets were served in it."""
+        """End the turn at the end of the round: once, however many sockets were served in it."""
         self.outbox.readiness.soon(self.turn)
 
-    # ── Outside: what the driver asks for ───────────────────────────────────────────────────────
+    # ── Outside: requests of the driver ────────────────────────────────────────────────────────
 
     def send(self, conn: int, frame: frames.Frame) -> None:
-        """Queue a frame; a link that is gone or takes nothing swallows it."""
+        """Queue a frame; on a closed link it is dropped."""
         stream = self._links.get(conn)
         if stream is None:
             return
         try:
             head, payload = frames.encode(frame)
-        except frames.FrameError as error:  # an answer that grew too large: this peer goes without
+        except frames.FrameError as error:  # an answer that is too large: close this link only
             stream.close(f"{error.kind}: {error.text}")
             return
         stream.send(head, (payload,) if payload else ())
@@ -234,18 +235,18 @@ class ReplicaService:
         self._task(self._dial, conn, peer)
 
     def close(self, conn: int, why: str) -> None:
-        """Close a link after what was queued; the driver hears nothing more of it."""
+        """Close a link after sending what was queued; no more events of it follow."""
         stream = self._links.pop(conn, None)
         if stream is not None:
             stream.push()
             stream.close(why)
 
     def coordinate(self, call_id: int, op: dict[str, object]) -> None:
-        """Ask the coordinator; answered by ``on_answer``, unknown after its deadline."""
+        """Call the coordinator; answered by ``on_answer``, as unknown after its deadline."""
         self._task(self._coordinate, call_id, op)
 
     def push(self) -> None:
-        """Write what was queued before work begins that nobody waits for."""
+        """Write what was queued, before background work begins."""
         self.outbox.flush()
 
     def run_job(self, job: Job) -> None:
@@ -258,20 +259,20 @@ class ReplicaService:
         self._task(self._fetch, start, length)
 
     def event(self, name: str, level: str, **facts: object) -> None:
-        """Log an event of the driver; an alarm is an error, another node is the peer."""
+        """Log an event of the driver; an alarm becomes an error, the fact ``node`` a ``peer``."""
         if "node" in facts:
             facts["peer"] = facts.pop("node")
         self._tell(name, "error" if level == "alarm" else level, **facts)
 
     def changed(self) -> None:
-        """The driver's view moved."""
+        """The driver's view changed."""
         self._moved()
 
     def crash(self, why: str) -> None:
         """End the node at once, without a clean stop.
 
         Raises:
-            NodeCrashed: Always; it leaves through the task that called the driver.
+            NodeCrashed: Always; it propagates through the task that called the driver.
         """
         self.crashed = why
         for stream in list(self._links.values()):
@@ -297,15 +298,15 @@ class ReplicaService:
         self._task(self._serve, conn, stream)
 
     def _make_room(self) -> bool:
-        """Close the link that has waited longest without a HELLO; False when all have greeted.
+        """Close the oldest link without a HELLO; False if all have sent one.
 
-        Members greet within milliseconds, so strangers cannot keep them out.
+        Members send theirs within milliseconds, so strangers cannot keep them out.
         """
         conn = self.driver.oldest_stranger
         if conn is None:
             return False
         self._count_link("stranger")
-        why = "no HELLO, and the place is needed"
+        why = "no HELLO, and a new link needs the place"
         self.close(conn, why)
         self.driver.on_closed(self.now(), conn, why)
         return True
@@ -422,9 +423,9 @@ class ReplicaService:
         return math.inf if deadline is None else deadline
 
     def _set_timer(self, now: float) -> None:
-        """Wake earlier when a new deadline is earlier; a later one is found when it wakes.
+        """Wake earlier if a new deadline is earlier; a later one is noticed when it wakes.
 
-        What turns within `TIMER_SECONDS` from now bring is looked at when they are over.
+        Deadlines set by turns within the next `TIMER_SECONDS` are checked after that time.
         """
         if self.crashed is not None:
             return

@@ -1,7 +1,7 @@
-"""Settings of replication: numbers with their unit, limit and reason.
+"""Settings of replication: values with their unit, limit and reason.
 
 ``node/config/config.py`` fills them from ``cluster.toml``; tests make them by hand. Units are in
-the names: bytes, seconds. Not here: where a value came from, and settings of the store.
+the names: bytes, seconds. Not here: the origin of a value, settings of the store.
 """
 
 from __future__ import annotations
@@ -16,25 +16,27 @@ KiB = 1 << 10
 MiB = 1 << 20
 
 VERSION = 1
-"""Of the frames between nodes."""
+"""Version of the frames between nodes."""
 
 FEATURES = 0
 """Feature bits of this version; a field that a check depends on needs one."""
 
 FRAME_BYTES_MAX = MiB
-"""Whole batches in one APPEND: as much, or one larger batch."""
+"""Bytes of whole batches in one APPEND, or one larger batch."""
 
 CHAIN_CHECK_BYTES = 64 * MiB
-"""How much of the log before its end a slave proves to be equal in the handshake, at least."""
+"""How much of the log before its end a slave proves to be equal in the handshake, at least
+(R40)."""
 
 SEED_BYTES_MAX = 256 * MiB
-"""The state that a replica begins again with: topics, queues and producers, about 40 bytes each."""
+"""Largest seed (R57): topics, queues and producers, about 40 bytes each."""
 
 SEED_SECONDS = 60.0
-"""How long a slave waits for the first piece: a master looks up where each queue begins."""
+"""How long a slave waits for the first piece of a seed: the master looks up where each queue
+begins."""
 
 SEED_PIECE_BYTES = MiB
-"""Of it in one frame."""
+"""Bytes of a seed in one frame."""
 
 EPOCHS_SENT_MAX = 1000
 """Newest entries of the epoch history in a handshake."""
@@ -45,40 +47,41 @@ NACKS_MAX = 3
 
 @dataclass(frozen=True, slots=True)
 class ReplicationSettings:
-    """See the module; every default is what an unset key means.
+    """See the module's text; the defaults are those of unset keys.
 
     Attributes:
         members: Full members of the group at its first registration; ``first`` is the one with
-            ``role = "master"``, ``priorities`` say who stands first (larger), ``in_sync_min`` is
-            the least in-sync set that takes writes. The group state is the truth afterwards.
-        ack: What an acknowledgement of a member says: ``received`` (in the page cache of its
-            file) or ``durable`` (flushed). Holds for the master's own part, too.
+            ``role = "master"``, ``priorities`` order candidates (larger first), ``in_sync_min`` is
+            the smallest in-sync set that accepts writes. Afterwards the group state decides.
+        ack: Meaning of a member's acknowledgement: ``received`` (in the page cache of its file) or
+        ``durable`` (flushed). Also for the master's own part (R27).
         flush_first: Nothing of this node counts before it is flushed, neither its own part as a
-            master nor towards its master: ``flush = "sync"``. The driver takes it from the store.
-        after_power_loss: Whether the group elects the node that has most of all by itself when no
-            node is known to have everything.
-        failover: Whether the coordinator ends the leadership of a master that is gone.
+        master nor what it acknowledges as a slave: ``flush = "sync"``. The driver takes it from the
+        store.
+        after_power_loss: Whether the group by itself elects the node with the greatest log when no
+        node is known to have everything (R56).
+        failover: Whether the coordinator ends the leadership of a master that is gone (R59).
         in_flight_bytes_max: Un-acknowledged bytes per slave: 100 ms of round trip at 1 Gbit/s.
         in_flight_frames_max: Un-acknowledged frames per slave: bounds small frames.
-        heartbeat_seconds: A silent link says something this often.
-        silence_seconds: A link that said nothing for this long is closed.
+        heartbeat_seconds: How often a heartbeat is sent on a quiet link.
+        silence_seconds: A link on which nothing arrived for this long is closed.
         lag_seconds_max: A member that was not level with the master for this long leaves the
-            in-sync set; below the producers' time-out, so that they live through it.
+            in-sync set; below the producers' time-out, so that they survive it.
         disconnect_seconds: A member without a link for this long leaves; longer than a reconnect.
         join_seconds: A slave joins after this long of a healthy link.
         rejoin_seconds, rejoin_seconds_max: A member that left joins again after this pause, doubled
             each time up to the limit, so that a flapping one does not slow every write.
         stand_seconds: Candidates wait this long, times their rank: the best stands alone.
-        transfer_stand_seconds: So long only the target of a switchover may stand.
+        transfer_stand_seconds: For this long only the target of a switchover may stand.
         transfer_seconds: A switchover that is not level by then is given up.
-        transfer_lag_bytes_max: A switchover to a slave further behind is refused.
+        transfer_lag_bytes_max: A switchover to a slave that lags more bytes is refused.
         coordinator_poll_seconds: The group state is read when nothing was heard for this long.
         coordinator_retry_seconds: Pause before a call without an answer is repeated.
         redial_seconds, redial_seconds_max: Pause before dialing again, doubled up to the limit.
-        confirm_notice_seconds: A confirm offset that no data carries is told after this long.
+        confirm_notice_seconds: A confirm offset that no batch carries is sent after this long.
         waiters_max, waiters_bytes_max: Appends that wait for an acknowledgement; beyond: busy.
-        stop_seconds: A stopping master waits this long for what it owes.
-        dispatch_bytes: Log dispatched in one slice, so that the loop stays responsive.
+        stop_seconds: How long a stopping master waits for pending acknowledgements.
+        dispatch_bytes: Bytes of log dispatched in one slice, so that the loop stays responsive.
     """
 
     members: tuple[str, ...] = ()
@@ -114,7 +117,7 @@ class ReplicationSettings:
 
     @property
     def seed(self) -> Seed | None:
-        """What the first registration brings; None when no members are named."""
+        """The content of the first registration; None if no members are named."""
         if not self.members:
             return None
         return Seed(

@@ -1,1 +1,1 @@
-"""The client port: connections, appends, reads, questions and orders."""
+"""The client port: connections, appends, reads, lookups and commands."""

@@ -1,9 +1,10 @@
-"""Orders to a node over its client port: topics, producer ids, stop, transfer.
+"""Commands to a node over its client port: topics, producer ids, stop, transfer.
 
-Each order is answered exactly once, immediately or when the log has confirmed it. An order that may
-have been written but is not confirmed in time is answered as `OutcomeUnknown`, never as refused.
+Each command is answered exactly once, immediately or when the log has confirmed it. A command that
+may have been written but is not confirmed in time is answered as `OutcomeUnknown`, never as
+refused.
 
-Not here: who may give orders (there is no authentication yet; until then a node that listens beyond
+Not here: access rules (there is no authentication yet; until then a node that listens beyond
 loopback must set ``insecure``).
 """
 
@@ -40,11 +41,11 @@ QUEUES_MAX = 1024
 ARCHIVE_ID_MAX = 64
 """Characters of an archive's id; twinlog makes ids of 32."""
 CONTROL_SECONDS = 10.0
-"""How long an order waits for its confirmation by default."""
+"""How long a command waits for its confirmation by default."""
 
 
 class Admin:
-    """Carries out the orders of clients on one node."""
+    """Executes the commands of clients on one node."""
 
     def __init__(
         self,
@@ -69,7 +70,7 @@ class Admin:
         """Show or create a topic; lists are in ``node.clients.lookups``.
 
         Raises:
-            UsageError: The order makes no sense; nothing was done.
+            UsageError: The command is invalid; nothing was done.
         """
         match fields.get("op"):
             case "show":
@@ -117,10 +118,10 @@ class Admin:
         self._driver.control(now, change, deadline=now + _seconds(fields), reply=reply)
 
     def order(self, fields: Mapping[str, object], now: float, done: Answered) -> None:
-        """Stop the node, hand its role over, tell it what an archive has, begin a scrub.
+        """Stop the node, hand over its role, report archived parts to it, or begin a scrub.
 
         Raises:
-            UsageError: The order makes no sense; nothing was done.
+            UsageError: The command is invalid; nothing was done.
         """
         match fields.get("op"):
             case "stop":
@@ -150,7 +151,7 @@ class Admin:
                 raise UsageError(text, code="fields")
 
     def _promise(self) -> Mapping[str, object]:
-        """Return what this node has made durable about the register: `coordinator recover` asks."""
+        """Return this node's durable promise, for `coordinator recover`."""
         context = self._driver.core.context
         promise, log = context.promise, context.log
         return {
@@ -165,7 +166,7 @@ class Admin:
         }
 
     def _archived(self, fields: Mapping[str, object], now: float, done: Answered) -> None:
-        """Raise the mark below which an archive has the log (`storage.marks.archive_mark`)."""
+        """Raise the mark below which the log is archived (`storage.marks.archive_mark`)."""
         rows = fields.get("parts")
         listed = cast("list[object]", rows) if isinstance(rows, list) else []
         if not 0 < len(listed) <= PARTS_MAX:

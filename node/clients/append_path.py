@@ -1,7 +1,7 @@
-"""The way of an append through the node: many requests in, one append to the log, answers out.
+"""The path of an append through the node: many requests in, one append to the log, answers out.
 
 All requests that arrived in one turn of the loop are handed to the driver together, in the order in
-which they arrived: neighbours that want the same acknowledgement become one append, and so one
+which they arrived: neighbours with the same acknowledgement become one append, and so one
 batch in the log and one frame to each slave. No task runs per request; an answer is a callback that
 queues bytes on its connection.
 
@@ -15,7 +15,7 @@ Rules:
   too few in sync, full disk, busy) is answered once, as an error of the request.
 
 Units: bytes, seconds of the loop's clock (``now``), milliseconds where a name says ``_ms``.
-Not here: sockets (`client_server`), checks of records (the kernels), the decision who may write
+Not here: sockets (`client_server`), checks of records (the kernels), whether this node may write
 (`replication.core.replica`).
 """
 
@@ -51,10 +51,10 @@ Reply = Callable[[list[SectionResult], str | None], None]
 
 
 class Asker(Protocol):
-    """Who waits for an answer: a client connection, or a test."""
+    """Receives the answer to an append: a client connection, or a test."""
 
     def appended(self, request: int, size: int, results: Sequence[SectionResult], by: str) -> None:
-        """Every section has its result; ``by`` says which nodes or which memory hold them."""
+        """Every section has its result; ``by`` names the nodes, or the memory, that have them."""
         ...
 
     def refused(self, request: int, size: int, code: str, text: str) -> None:
@@ -106,7 +106,7 @@ def parse_sections(fields: Mapping[str, object], payload: memoryview) -> list[Se
 
 
 def _alone(item: object, payload: memoryview) -> Section | None:
-    """Return the one section of an append that has no other; None to have it looked at closely."""
+    """Return the only section of an append; None if it needs the full checks."""
     row = cast("list[object]", item) if type(item) is list else []
     if len(row) != 7:
         return None
@@ -154,7 +154,7 @@ def _section(item: object, payload: memoryview, at: int) -> Section:
 
 
 def parse_terms(fields: Mapping[str, object], default: str) -> tuple[str, int]:
-    """Return the acknowledgement asked for and how long the client waits, in ms.
+    """Return the requested acknowledgement and how long the client waits, in ms.
 
     Raises:
         UsageError: No such acknowledgement, or not a time.
@@ -170,7 +170,7 @@ def parse_terms(fields: Mapping[str, object], default: str) -> tuple[str, int]:
 
 
 class AppendPath:
-    """Gathers the appends of a turn and hands them to the driver.
+    """Collects the appends of a turn and hands them to the driver.
 
     Invariant: every request that was added is answered exactly once, by `run` or by the driver's
     reply, in the order of the log for one acknowledgement.
@@ -201,7 +201,7 @@ class AppendPath:
         return bool(self._pending)
 
     def add(self, request: AppendRequest) -> None:
-        """Take a request for the next run; see the module for whose bytes it may hold."""
+        """Add a request to the next run; its payload must stay valid until then."""
         self._pending.append(request)
 
     def run(self, now: float) -> None:
@@ -280,7 +280,7 @@ class AppendPath:
 
 
 def _joins(first: AppendRequest, request: AppendRequest, size: int) -> bool:
-    """Whether a request may ride with the ones before it: same terms, and the batch has room."""
+    """Whether a request may join the ones before it: same terms, and it fits into the batch."""
     return (
         first.ack == request.ack
         and first.timeout_ms == request.timeout_ms

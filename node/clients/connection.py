@@ -1,14 +1,14 @@
 """One client's connection: what each request type does, without its socket's waits.
 
 A connection is fed whole frames by the client server and queues its answers on its stream; it never
-waits. What carries requests out is shared by all connections of a node (`RequestHandlers`).
+waits. The handlers of requests are shared by all connections of a node (`RequestHandlers`).
 
 The first frame must be HELLO with a version this node speaks and, where the client knows them, the
-names of this cluster. Whatever else is wrong with a frame's *fields* is answered with an error;
-whatever is wrong with a *frame* ends the connection.
+names of this cluster. Invalid *fields* are answered with an error; an invalid *frame* ends the
+connection.
 
-Answers may leave in another order than the requests came: an append waits for its acknowledgement,
-a read may be parked, a topic is created when the log has confirmed it.
+Answers may be sent in another order than the requests arrived: an append waits for its
+acknowledgement, a read may be parked, a topic is created when the log has confirmed it.
 
 Limits per connection: `Limits.requests_in_flight_max`, `Limits.bytes_in_flight_max`; beyond them
 the answer is ``busy``. Rule: docs/protocol.md R54.
@@ -59,7 +59,8 @@ TEXTS_MAX = 128 * 1024
 """Characters of the texts of all sections of an append; each section has `SECTION_TEXT_MIN`."""
 
 SECTION_TEXT_MIN = 48
-"""With `TEXTS_MAX` so few that the answer to the largest append fits a frame in any script."""
+"""With `TEXTS_MAX`, small enough that the answer to the largest append fits a frame in any
+script."""
 
 
 class GroupRequests(Protocol):
@@ -110,7 +111,7 @@ class GroupRequests(Protocol):
 
 @dataclass(slots=True)
 class RequestHandlers:
-    """What carries out the requests of all connections of a node."""
+    """The request handlers of all connections of a node."""
 
     world: ReplicaService
     limits: Limits
@@ -128,7 +129,7 @@ class RequestHandlers:
     tell: Callable[..., None]
     """Reports an event: its name, its level, its facts."""
     names_crc: int
-    """Of the cluster's and the group's names: sent and expected in every header."""
+    """CRC of the names of cluster and group: sent and expected in every header."""
     epoch: int = 0
     """Sent in every header; the node keeps it."""
 
@@ -137,13 +138,13 @@ class RequestHandlers:
         return self.world.driving()
 
     def enter(self) -> None:
-        """Let what is about to be answered show every record that is confirmed."""
+        """Dispatch, so that the next answer shows every confirmed record."""
         if self.world.crashed is None:
             self.world.enter()
 
 
 class ClientConnection:
-    """What the node knows of one client; implements the askers of appends and reads."""
+    """The node's side of one client; receives the answers to its appends and reads."""
 
     def __init__(
         self, handlers: RequestHandlers, stream: Stream, peer: str, *, crowded: bool = False
@@ -161,7 +162,7 @@ class ClientConnection:
     # ── requests ────────────────────────────────────────────────────────────────────────────────
 
     def on_frame(self, frame: frames.Frame) -> None:
-        """Carry out one request, or close the connection where the frame has no place."""
+        """Execute one request, or close the connection if the frame is not allowed."""
         if frame.type not in KINDS or frame.flags:
             self.close("type")
             return
@@ -270,7 +271,7 @@ class ClientConnection:
         self.answer(frame.type, frame.request, handlers.metadata.hello())
 
     def wrong_version(self, error: frames.FrameError) -> None:
-        """Tell a peer of another wire version what is spoken here, then close."""
+        """Send a peer of another wire version the supported one, then close."""
         version = error.facts.get("version")
         number = version if isinstance(version, int) else 0
         self.in_flight += 1
@@ -318,7 +319,7 @@ class ClientConnection:
         self._give(frame, self._handlers.lookups.get(frame.fields))
 
     def _give(self, frame: frames.Frame, found: Answer | Asked[T]) -> None:
-        """Answer at once, or when a thread has looked."""
+        """Answer at once, or after a lookup in a thread."""
         if isinstance(found, Asked):
             self._handlers.cold.look(found, self, self._later(frame))
         else:
@@ -396,14 +397,14 @@ class ClientConnection:
         return self.stream.unsent > self._handlers.limits.congested_bytes
 
     def close(self, kind: str) -> None:
-        """Close the connection for what its client did, and count it."""
+        """Close the connection, and count it under ``kind``."""
         handlers = self._handlers
         handlers.counts.closed(kind)
         handlers.tell("connection_refused", "debug", peer=self.peer, kind=kind)
         self.stream.close(kind)
 
     def broke(self, error: Exception) -> None:
-        """Close the connection after a defect; one of the driver's goes on to end the node."""
+        """Close the connection after a defect; a defect of the driver ends the node."""
         handlers = self._handlers
         if handlers.world.crashed is not None:
             raise error
@@ -413,10 +414,10 @@ class ClientConnection:
         self.stream.close("defect")
 
     async def taken(self) -> None:
-        """Wait until the client has taken every answer so far, or is gone.
+        """Wait until the client has received every answer so far, or is gone.
 
-        One that takes less than ``cold_drain_bytes_min`` a second is closed: it holds memory that
-        others wait for.
+        A client that receives less than ``cold_drain_bytes_min`` a second is closed: it holds
+        memory that others wait for.
         """
         limits = self._handlers.limits
         seconds = limits.cold_drain_seconds + self.stream.unsent / limits.cold_drain_bytes_min
@@ -425,7 +426,7 @@ class ClientConnection:
             self.close("slow")
 
     def read_failed(self, request: int, error: TwinlogError) -> None:
-        """Say why nothing is served."""
+        """Answer a read with an error."""
         self.error(frames.Type.READ, request, error)
 
     def answer(
@@ -438,10 +439,10 @@ class ClientConnection:
         crc: int | None = None,
         lent: Sequence[memoryview | Loan] = (),
     ) -> None:
-        """Queue an answer; a connection that is gone swallows it.
+        """Queue an answer; on a closed connection it is dropped.
 
-        One that no frame can carry becomes an error, so every request is answered exactly once.
-        ``crc`` is the payload's, where it is known; ``lent`` is what is sent in its place.
+        An answer too large for a frame becomes an error, so every request is answered exactly once.
+        ``crc`` is the payload's, if known; ``lent`` is sent in place of the payload.
         """
         try:
             head = self._encoded(kind, frames.ANSWER, request, dict(fields), payload, crc=crc)

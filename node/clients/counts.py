@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class ClientCounts:
-    """What happened at the client port since the node started."""
+    """Counters of the client port since the node started."""
 
     accepted: int = 0
     """Connections accepted."""

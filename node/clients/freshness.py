@@ -1,7 +1,7 @@
-"""How far a node's answers can be trusted at this moment: its role, the age of its data.
+"""How current a node's answers are at this moment: its role, the age of its data.
 
-Every answer to a reader carries the age, and says `settled = false` where records may exist that
-the node does not know to be confirmed. Pure.
+Every answer to a reader carries the age, and `settled = false` if there may be confirmed records
+that this node does not know (R53). Pure.
 
 Units: seconds inside, milliseconds on the wire.
 """
@@ -19,7 +19,7 @@ from twinlog.wire.schema import AGE_UNKNOWN_MS
 
 @dataclass(frozen=True, slots=True)
 class Freshness:
-    """What a node is at the moment of an answer."""
+    """The state of a node at the moment of an answer."""
 
     node: str
     role: str
@@ -37,7 +37,7 @@ class Freshness:
 
     @classmethod
     def of(cls, view: RoleView, node: str, *, silence_max: float = float("inf")) -> Freshness:
-        """Return what the view of node ``node`` says.
+        """Return the freshness of node ``node`` from its view.
 
         Only a member of the recorded in-sync set can be elected in place of this master, and it
         leaves the set with the coordinator's consent alone. So a master whose in-sync members have
@@ -59,7 +59,7 @@ class Freshness:
 
     @property
     def leads(self) -> bool:
-        """Whether this node is master and has no reason to think that it has been deposed."""
+        """Whether this node is master, without a sign that it may have been deposed."""
         return self.role == "master" and not self.silent
 
     def knows(self, epochs: Sequence[Epoch], confirm: int) -> bool:
@@ -70,8 +70,8 @@ class Freshness:
         acknowledged. A deposed master knows nothing of what its successor acknowledges.
 
         Args:
-            epochs: Of the node's log, oldest first.
-            confirm: Its confirm offset, now or at the beginning of what is answered.
+            epochs: Epochs of the node's log, oldest first.
+            confirm: Its confirm offset, now or when the answer was begun.
         """
         if not self.leads or not epochs:
             return False
@@ -81,7 +81,7 @@ class Freshness:
     def doubted(self, error: TwinlogError) -> TwinlogError:
         """Return the error for something missing, marked if it may exist on another node.
 
-        A client that wanted the master's word then asks again.
+        A client that needs a definite answer then asks again.
         """
         facts: dict[str, object] = {"age_ms": self.age_ms}
         if not self.leads:

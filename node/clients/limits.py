@@ -1,4 +1,4 @@
-"""What one node lets its clients use: every queue has a limit with a name.
+"""Limits of a node for its clients: every queue has a limit with a name.
 
 Beyond a limit the client is answered ``busy`` or not read from; nothing grows with the number of
 clients except what is listed here. An idle connection takes 4 KiB; one that stopped reading holds
@@ -37,8 +37,8 @@ class Limits:
     """Records in one answer, bytes; the wire's own limit for a payload."""
 
     queue_wait_seconds: float = 0.2
-    """An append that waited longer for the append path is refused ``busy``: the client learns
-    early, and what it sends elsewhere is not written here as well (RocketMQ's fast failure)."""
+    """An append that waited longer for the append path is refused ``busy``: the client can react
+    early, and a copy that it sends elsewhere is not written here, too (RocketMQ's fast failure)."""
 
     page_cache_busy_seconds: float = 1.0
     """After an append that took longer than this because of the page cache, appends are refused
@@ -78,7 +78,7 @@ class Limits:
 
     cold_drain_seconds: float = 20.0
     """How long a client may leave an answer that holds this memory, plus the time its unsent bytes
-    take at ``cold_drain_bytes_min``; then its connection is closed (``slow``)."""
+    need at ``cold_drain_bytes_min``; then its connection is closed (``slow``)."""
 
     cold_drain_bytes_min: int = 256 * KiB
     """Bytes a second, see ``cold_drain_seconds``."""
@@ -91,10 +91,10 @@ class Limits:
 
 
 def connections_that_fit(most: int) -> int:
-    """Let the process open as many files as the system grants; return how many may be clients.
+    """Raise the limit of open files as far as the system grants; return how many may be clients.
 
-    Three eighths of them at most, queue files have nine sixteenths, and the rest is for the log: a
-    store that gets no descriptor for a flush ends the node.
+    At most three eighths of them; queue files get nine sixteenths, and the rest is for the log: a
+    store without a descriptor for a flush ends the node.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:

@@ -1,8 +1,8 @@
 """OFFSETS, GET and lists of topics: offsets of queues and times, single records by log offset.
 
-Each method takes a request's fields and returns the answer, or what a thread has to look up for it
-(`Asked`, run by ``node.clients.off_loop``). Offsets are queue offsets in records unless a name says
-log offset (bytes); ages on the wire are milliseconds.
+Each method takes a request's fields and returns the answer, or the lookup that a thread must run
+for it (`Asked`, run by ``node.clients.off_loop``). Offsets are queue offsets in records unless a
+name says log offset (bytes); ages on the wire are milliseconds.
 
 Not here: reads of ranges (``node.clients.reads``), searches by key (``node.clients.searches``).
 """
@@ -53,7 +53,7 @@ class Lookups:
         self._freshness = freshness
 
     def _settled(self, freshness: Freshness) -> bool:
-        """Whether the queues have everything that was acknowledged before this moment.
+        """Whether the queues have everything that was acknowledged before this moment (R53).
 
         The queues of a master that has just started end where its snapshot was taken, until they
         are built up to the confirm offset.
@@ -130,7 +130,7 @@ class Lookups:
         """Return one record by its log offset; with ``host``, only if that host has stored it.
 
         A record that may need the disk is looked up in a thread. For one above confirm the answer
-        says whether it may have been acknowledged all the same: see `Freshness.knows`.
+        says whether it may have been acknowledged nevertheless: see `Freshness.knows`.
 
         Raises:
             UsageError: No log offset is named.

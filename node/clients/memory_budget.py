@@ -1,12 +1,12 @@
-"""Memory that answers take until their clients have it: a total, a share for each, a line.
+"""Memory of answers until clients have received them: a total, a share per client, a queue.
 
 Rules:
 
 * all clients together hold at most the total, and one client at most its share. A larger request is
-  granted when nothing else is held (in all, or by that client);
-* requests are granted in order, but one that waits only for its client's share is passed over: a
-  client that does not take its answers does not delay others, as long as there is memory;
-* the line has a length, and one client may fill a quarter of it.
+granted if nothing else is held (in all, or by that client);
+* requests are granted in order, but one that waits only for its client's share is skipped: a client
+that does not receive its answers does not delay others, as long as there is memory;
+* the queue is bounded, and one client may fill a quarter of it.
 
 Units: bytes. Not here: how long a client may take for its answers (`node.clients.connection`).
 
@@ -49,7 +49,7 @@ class Budget:
         self._line: dict[_Waiter, None] = {}
         self._waiting_by: dict[object, int] = {}
         self.held = 0
-        """Bytes taken and not given back."""
+        """Bytes taken and not released."""
 
     @property
     def waiting(self) -> int:
@@ -57,13 +57,13 @@ class Budget:
         return len(self._line)
 
     def has_place(self, client: object) -> bool:
-        """Whether one more of this client's may wait."""
+        """Whether one more request of this client may wait."""
         if len(self._line) >= self._line_max:
             return False
         return self._waiting_by.get(client, 0) < max(self._line_max // 4, 1)
 
     async def take(self, client: object, size: int) -> bool:
-        """Wait for memory; False when the client left meanwhile (`leave`): then it holds none."""
+        """Wait for memory; False if the client left meanwhile (`leave`): then nothing is held."""
         waiter = _Waiter(client, size)
         self._line[waiter] = None
         self._waiting_by[client] = self._waiting_by.get(client, 0) + 1
@@ -80,7 +80,7 @@ class Budget:
         return waiter.granted
 
     def give(self, client: object, size: int) -> None:
-        """Give back some of what `take` took."""
+        """Release some of what `take` took."""
         if not size:
             return
         self.held -= size
@@ -92,12 +92,12 @@ class Budget:
         self._grant()
 
     def add(self, client: object, size: int) -> None:
-        """Hold more than was asked for: it is there already."""
+        """Hold more than was requested: the memory is in use already."""
         self.held += size
         self._held_by[client] = self._held_by.get(client, 0) + size
 
     def leave(self, client: object) -> None:
-        """Send a client's own out of the line; what it holds is given back by who took it."""
+        """Remove a client's waiting requests; the tasks that took memory release it."""
         if client not in self._waiting_by:
             return
         for waiter in [each for each in self._line if each.client is client]:

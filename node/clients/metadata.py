@@ -1,4 +1,4 @@
-"""HELLO and METADATA: who answers, where the other nodes are, which topics exist.
+"""HELLO and METADATA: this node, addresses of the other nodes, topics.
 
 METADATA lists topics in pages, sorted by name, because their names together may not fit a frame:
 an answer holds at most `PAGE_BYTES` of names and says with ``more`` where the next page begins.
@@ -22,14 +22,13 @@ EPOCHS_MAX = 1024
 """Epochs in one METADATA answer."""
 
 PAGE_BYTES = 256 * 1024
-"""Names of topics in one METADATA answer, bytes of UTF-8; at least one topic is listed. Each name
-is there once more if its queues are batch queues, so that half of the fields are left for the
-rest."""
+"""Names of topics in one METADATA answer, bytes of UTF-8; at least one topic is listed. A name
+appears twice if its queues are batch queues, so half of a frame's fields are left for the rest."""
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Whose node this is, and what all nodes of the group agree on."""
+    """The node's names, and the facts that all nodes of the group share."""
 
     cluster: str
     group: str
@@ -39,14 +38,14 @@ class Identity:
     segment_size: int
     message_size_max: int
     acknowledge: str
-    """What an append that asks for nothing waits for."""
+    """The acknowledgement of an append that requests none."""
     features: int = 0
-    """Bits of what this node serves beyond topics; see `frames.MESSAGING`."""
+    """Feature bits of this node beyond topics; see `frames.MESSAGING`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Leadership:
-    """Who is master as far as this node knows."""
+    """The master that this node knows of."""
 
     leader: str | None
     epoch: int
@@ -54,7 +53,7 @@ class Leadership:
 
 
 class Metadata:
-    """Answers what does not depend on records; keeps no state."""
+    """Answers requests that do not depend on records; keeps no state."""
 
     def __init__(
         self,
@@ -72,7 +71,7 @@ class Metadata:
         self._freshness = freshness
 
     def hello(self) -> dict[str, object]:
-        """Return who answers, and what a producer must know to encode records."""
+        """Return this node's identity, and what a producer needs to encode records."""
         identity = self.identity
         return {
             "version": frames.VERSION,
@@ -87,15 +86,15 @@ class Metadata:
     def metadata(self, topics: Collection[str] | None, after: str = "") -> dict[str, object]:
         """Return the nodes with their addresses, the master, the topics.
 
-        It says whether no other topic was acknowledged: that is for a master to say, and one that
-        is in its log and not confirmed may have been, by the last one.
+        It says whether no other topic was acknowledged: only a master can say so, and a topic in
+        its log that is not confirmed may have been acknowledged by the last master (R53).
 
         Args:
             topics: Names of the topics to list; None: all, a page at a time.
             after: The page begins with the first name that sorts after this one.
 
         Raises:
-            NotYetConfirmed: One that is asked for is in the log and not confirmed yet.
+            NotYetConfirmed: A requested topic is in the log and not confirmed yet.
         """
         identity, leadership = self.identity, self._leadership()
         known = self._store.topics()

@@ -1,20 +1,20 @@
-"""Work for threads: cold reads and looks, searches for a key, pieces of the log as they lie.
+"""Work in threads: cold reads and lookups, searches by key, raw pieces of the log.
 
-What they bring is memory of our own, unlike hot answers, so it is bounded
-(`node.clients.memory_budget`): taken before a thread copies, corrected to what was found, held
-until the client has taken its answer.
+Their results are copies, unlike hot answers, so their memory is bounded
+(`node.clients.memory_budget`): taken before a thread copies, corrected to the actual size, held
+until the client has received its answer.
 
-* Who is gone when its turn comes costs nothing: no thread runs for it, a search that runs stops.
-* A search takes no memory before it has found what to copy, and stops when its client no longer
-  waits. One connection has one search under way, others of it wait.
+* A client that has disconnected costs nothing: no thread runs for it, a running search stops.
+* A search takes no memory before it has found records to copy, and stops when its client no longer
+waits. One connection has one search at a time, others of it wait.
 * An exception while an answer is made concerns that client alone.
 
 Limits: ``cold_reads_max``, ``cold_bytes_max``, ``cold_share_max``, ``cold_waiting_max``,
 ``finds_max``, ``find_seconds_max`` (`node.clients.limits`). Not here: what is read and answered
 (`node.clients.reads`, `node.clients.searches`, `node.clients.raw_log`,
-`node.clients.lookups`), and closing who is slow (`node.clients.connection`).
+`node.clients.lookups`), and closing slow clients (`node.clients.connection`).
 
-Cancellation: a cancelled task gives back what it holds; its client hears nothing.
+Cancellation: a cancelled task releases its memory; its client gets no answer.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 
 class Later(Protocol):
-    """Answers a request when its outcome is known; a connection that is gone swallows it."""
+    """Answers a request when its outcome is known; dropped if the connection is closed."""
 
     def __call__(
         self, outcome: Mapping[str, object] | TwinlogError, payload: Sequence[memoryview] = ()
@@ -59,11 +59,11 @@ class _Work(Generic[T]):
     """One piece of work.
 
     Attributes:
-        asker: Who waits.
+        asker: The connection that waits.
         size: Bytes that its answer may take.
         run: Reads what is needed, in a thread.
         answer: Answers with the result; returns its bytes, raises the error for the client.
-        refuse: Says why there is no answer.
+        refuse: Answers with an error.
         until: Deadline of the client.
     """
 
@@ -94,7 +94,7 @@ class ColdWork:
         self._reads = reads
         self._finds = finds
         self._raw = raw
-        # A search may take long and has threads of its own: with one for each there is no line.
+        # A search may take long and has threads of its own, one each, so none waits for a thread.
         self._threads = trio.CapacityLimiter(limits.cold_reads_max + limits.finds_max)
         self._searches = Budget(limits.finds_max, share=1, line_max=limits.cold_waiting_max)
         self._budget = Budget(
@@ -103,12 +103,12 @@ class ColdWork:
         self._nursery: trio.Nursery | None = None
 
     def run_in(self, nursery: trio.Nursery) -> None:
-        """Have the tasks run there from now on."""
+        """Set the nursery for the tasks."""
         self._nursery = nursery
 
     @property
     def held(self) -> int:
-        """Bytes of answers under way or not yet taken."""
+        """Bytes of answers being made or not yet received."""
         return self._budget.held
 
     @property
@@ -117,11 +117,11 @@ class ColdWork:
         return self._budget.waiting
 
     def forget(self, asker: ReadAsker) -> None:
-        """Drop what waits for a connection that is gone."""
+        """Drop the waiting work of a closed connection."""
         self._searches.leave(asker)
         self._budget.leave(asker)
 
-    # ── what is asked ───────────────────────────────────────────────────────────────────────────
+    # ── requests ─────────────────────────────────────────────────────────────────────────────
 
     def read(self, cold: Cold) -> None:
         """Fetch cold data; touching it on the loop would stall every connection."""
@@ -189,7 +189,7 @@ class ColdWork:
         run = partial(asked.look.run, lambda: asker.gone)
         self._begin(_Work(asker, asked.look.size, run, answer, done))
 
-    # ── how it is done ──────────────────────────────────────────────────────────────────────────
+    # ── execution ─────────────────────────────────────────────────────────────────────────────
 
     def _begin(self, work: _Work[T]) -> None:
         try:
@@ -212,12 +212,12 @@ class ColdWork:
         with trio.move_on_at(work.until) as patience:
             granted = await budget.take(work.asker, work.size)
         if patience.cancelled_caught:
-            work.refuse(Busy("its turn did not come in time", limit="cold_bytes_max"))
+            work.refuse(Busy("no memory or thread was free in time", limit="cold_bytes_max"))
             self._world.turn()
         return granted
 
     async def _find(self, lookup: Lookup, until: float, asker: ReadAsker, done: Later) -> None:
-        """Search, holding nothing; have what was found copied like a cold read."""
+        """Search without holding memory; copy the records found like a cold read."""
 
         def answer(error: TwinlogError | None) -> int:
             fields, slices = self._finds.finish(lookup, error)
@@ -261,7 +261,7 @@ class ColdWork:
             self._budget.give(asker, held)
 
     async def _answered(self, work: _Work[T]) -> int:
-        """Run the work and answer; return what is held for it from now on."""
+        """Run the work and answer; return the bytes held for it from now on."""
         size = 0
         try:
             size = self._answer(work, await self._threaded(work))

@@ -1,7 +1,7 @@
-"""Who else is there: the live entries that nodes publish at the coordinator and read from it.
+"""The other nodes: the live entries that nodes publish at the coordinator and read from it.
 
-Every node publishes its own addresses and role (`entry`) and gets everybody's back about once a
-second. While the coordinator is away the last answer is kept: traffic goes on, addresses rarely
+Every node publishes its own addresses and role (`entry`) and receives all entries about once a
+second. While the coordinator is away the last answer is kept: traffic continues, addresses rarely
 change.
 
 An entry is a map of name, group, host, client_port, slave_port, http_port, role, state, epoch, and
@@ -19,7 +19,7 @@ KINDS: Mapping[str, tuple[type, ...]] = {
     "group": (str,), "host": (str,), "role": (str,), "state": (str,), "epoch": (int,),
     "client_port": (int,), "slave_port": (int,), "http_port": (int,), "age": (int, float),
 }  # fmt: skip
-"""What clients rely on: one odd value of one entry would keep them from the whole answer."""
+"""Values that clients depend on: one invalid value would make them reject the whole answer."""
 
 
 class Presence:
@@ -48,7 +48,7 @@ class Presence:
         return host, number
 
     def slave_address(self, name: str) -> tuple[str, int] | None:
-        """Return where a node takes its slaves."""
+        """Return the address of a node's slave port."""
         return self.address(name, "slave_port")
 
 

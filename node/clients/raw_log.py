@@ -1,8 +1,8 @@
-"""Reading the log as it lies: what a LOG asks for, who copies it, what is answered.
+"""Raw reads of the log: the request LOG, its checks and its answer.
 
 For archives and for jobs that prove or compare nodes. A piece of the log below confirm is chosen on
-the loop and copied in a thread, because it is rarely in memory. A slave answers however old its
-news are: what is below confirm does not change.
+the loop and copied in a thread, because it is rarely in memory. A slave answers however stale it
+is: bytes below confirm never change.
 
 Answers: ``status`` (``found``; ``before-start`` and ``above-confirm`` without bytes), the bytes as
 payload, where they end (``next``), packed batch index entries (`storage.read.raw`), the log's
@@ -37,7 +37,7 @@ class RawQuery:
 
 
 def parse_log(fields: Mapping[str, object], limits: Limits) -> RawQuery:
-    """Return what a client asks for, its wishes cut to the node's limits.
+    """Parse a client's request, limited to the node's limits.
 
     Raises:
         UsageError: A field is missing or not of its kind.
@@ -53,7 +53,7 @@ class RawLog:
 
     Args:
         store: Where to read.
-        freshness: What the node is now.
+        freshness: Returns the node's present freshness.
         segment_size: Bytes of a log file.
     """
 
@@ -65,10 +65,10 @@ class RawLog:
         self._segment_size = segment_size
 
     def begin(self, query: RawQuery) -> RawPiece | None:
-        """Return the piece to copy; None when there is nothing of it here.
+        """Return the piece to copy; None if the log does not hold it here.
 
         Raises:
-            Busy: The file left between two looks; to be asked again.
+            Busy: The file was deleted meanwhile; ask again.
         """
         if not self._store.start <= query.offset < self._store.confirm:
             return None

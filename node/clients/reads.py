@@ -1,4 +1,4 @@
-"""Reads of one node: bounded by confirm, slices of the log, parked while nothing is new.
+"""Reads of one node: bounded by confirm, served as slices of the log, parked without new records.
 
 A read ends in one of three ways: an answer at once, a place among the parked readers (long poll),
 or work for a thread because some of the data must come from the disk (`Cold`). That is decided
@@ -10,8 +10,8 @@ Rules:
   moves a reader's progress by itself: ``next`` is only what the reader may ask for next;
 * a slave answers ``stale`` when it has not heard from its master for longer than ``staleness_max``,
   or than the reader itself said it accepts (``max_age_ms``);
-* a parked reader is looked at again only when dispatch moved and its queue grew, and is answered
-  ``none`` at its deadline at the latest.
+* a parked reader is checked again only when its queue grew, and is answered ``none`` at its
+  deadline at the latest.
 
 Units: queue offsets are counts of records; ages and waits are seconds inside, ms on the wire.
 Rules: docs/protocol.md R52, R53.
@@ -36,7 +36,7 @@ MAX_BYTES_DEFAULT = MiB
 MAX_RECORDS_DEFAULT = 65_536
 REDIRECT_SECONDS = 30
 SKIPS_MAX = 64
-"""Answers without a matching tag that one turn walks over before it lets others run."""
+"""Results without a matching tag that one turn skips before it lets others run."""
 SIFTS_MAX = 2
 """The same for a filter over properties, which costs some microseconds for each record: together
 about ten milliseconds. Then the reader is answered without records: ``next`` and ``skipped`` say
@@ -44,14 +44,14 @@ how far it came."""
 
 
 class ReadAsker(Protocol):
-    """Who waits for records: a client connection, or a test."""
+    """Receives the answer to a read: a client connection, or a test."""
 
     def read_answered(self, request: int, answer: ReadAnswer) -> None:
         """The answer of a parked read, or of one that was answered at once."""
         ...
 
     def read_failed(self, request: int, error: TwinlogError) -> None:
-        """Nothing is served: the bytes are damaged, or the queue is no more."""
+        """The read failed: the bytes are damaged, or the queue no longer exists."""
         ...
 
     @property
@@ -60,11 +60,11 @@ class ReadAsker(Protocol):
         ...
 
     def broke(self, error: Exception) -> None:
-        """A defect kept it from its answer; raises where that concerns the node."""
+        """A defect prevented the answer; raises if it concerns the whole node."""
         ...
 
     async def taken(self) -> None:
-        """Wait until every answer so far has left, or the asker is gone."""
+        """Wait until every answer so far was sent, or the asker is gone."""
         ...
 
 
@@ -86,7 +86,7 @@ class ReadRequest:
     age_max: float | None = None
     """How old the data may be, seconds, as the reader says; None: as the node is configured."""
     skipped: int = 0
-    """Records that were looked at and left out so far."""
+    """Records that were examined and left out so far."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,12 +96,12 @@ class ReadAnswer:
     fields: Mapping[str, object]
     slices: Sequence[memoryview]
     found: ReadResult | None = None
-    """Where the slices came from, with what else it says of them: their CRC, what may be lent."""
+    """The read result with the slices, their CRC and what may be lent."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cold:
-    """The data lies outside the hot window: fetch it in a thread, then answer."""
+    """The data is outside the hot window: fetch it in a thread, then answer."""
 
     request: ReadRequest
     result: ReadResult
@@ -126,10 +126,10 @@ def parse_read(
     *,
     now: float,
 ) -> ReadRequest:
-    """Return the read a client asks for, its wishes cut to the node's limits.
+    """Parse a client's read, limited to the node's limits.
 
     Raises:
-        UsageError: A field is missing or not of its kind, or ``where`` is no filter.
+        UsageError: A field is missing or not of its kind, or ``where`` is not a filter.
     """
     topic, queue, offset = fields.get("topic"), fields.get("queue"), fields.get("offset")
     if not isinstance(topic, str) or not isinstance(queue, int) or not isinstance(offset, int):
@@ -152,7 +152,7 @@ def parse_read(
 
 
 def age_max(fields: Mapping[str, object]) -> float | None:
-    """Return how old a reader says the data may be, seconds; None: it does not say.
+    """Return the largest age that a reader accepts, seconds; None: not given.
 
     Raises:
         UsageError: It is not a whole number of milliseconds.
@@ -224,7 +224,7 @@ class Reads:
         self.counts = ReadCounts()
 
     def serve(self, request: ReadRequest, now: float) -> Cold | None:
-        """Answer or park the read; a `Cold` is the caller's to finish with `finish`."""
+        """Answer or park the read; for a `Cold` the caller must call `finish` later."""
         try:
             return self._serve(request, now)
         except TwinlogError as error:
@@ -256,7 +256,7 @@ class Reads:
         return None
 
     def _skip(self, request: ReadRequest, result: ReadResult) -> None:
-        """Go on behind records that were all left out."""
+        """Continue after records that were all left out."""
         request.skipped += result.next - request.offset
         request.offset = result.next
 
@@ -272,7 +272,7 @@ class Reads:
         )
 
     def finish(self, cold: Cold, fetched: ReadResult | Exception) -> int:
-        """Answer a cold read with what the thread brought; return its bytes.
+        """Answer a cold read with the thread's result; return its bytes.
 
         Raises:
             TwinlogError: Nothing of it may be served.
@@ -302,7 +302,7 @@ class Reads:
         return cold
 
     def _grew(self, key: tuple[str, int], waiting: Sequence[ReadRequest]) -> bool:
-        """Whether one of the readers has something to hear, be it that its topic is gone."""
+        """Whether there is an answer for one of the readers, even that its topic is gone."""
         try:
             end = self._store.queue_range(*key)[1]
         except UnknownTopic:
@@ -366,13 +366,13 @@ class Reads:
         }
         if freshness.silent:
             fields["settled"] = False
-        if result is None or not result.unsifted:  # without it the reader filters by itself
+        if result is None or not result.unsifted:  # without the count the reader filters by itself
             fields["skipped"] = request.skipped + _left_out(request, result)
         request.asker.read_answered(request.request, ReadAnswer(fields, slices, result))
 
 
 def _left_out(request: ReadRequest, result: ReadResult | None) -> int:
-    """Return how many records of the last look were left out."""
+    """Return how many records of the last result were left out."""
     if result is None or result.status is not ReadStatus.FOUND:
         return 0
     return result.next - request.offset - result.count

@@ -1,4 +1,4 @@
-"""Refusals with what helps the client on: who is master, which command to run."""
+"""Refusals with what the client needs next: the master, the command to run."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Refusals:
         self._leadership = leadership
 
     def error(self, code: str, text: str) -> TwinlogError:
-        """The error for a refusal that concerns the whole node, with what helps the client on."""
+        """The error for a refusal that concerns the whole node, with what the client needs next."""
         name = self._name
         match code:
             case "not-master":

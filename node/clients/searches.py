@@ -1,13 +1,13 @@
-"""Finding messages by key: what a FIND asks for, who searches, what is answered.
+"""Finding messages by key: the request FIND, its checks and its answer.
 
-A search is chosen on the loop and carried out in a thread, because index and records may have to
-come from the disk. Like a read it is bound by confirm, and a slave that has not heard from its
-master for too long refuses it.
+A search is prepared on the loop and run in a thread, because index and records may have to come
+from the disk. Like a read it is bounded by confirm, and a slave that has not heard from its master
+for too long refuses it.
 
 Answers: records newest first as payload; ``more`` (ask again below the last one), ``complete``
-(False: the index had too many entries to look at all, or in time), ``confirm`` (below which was
-searched), ``settled`` (that is everything that was acknowledged before; of a master), and as for a
-read age, node, role.
+(False: the index had too many entries to search all of them, or to do so in time), ``confirm`` (the
+offset below which was searched), ``settled`` (a master: everything acknowledged before is below
+that), and as for a read age, node, role.
 
 Not here: searching (`storage.key_index.search`), threads and sockets (`node.clients.server`).
 """
@@ -39,7 +39,7 @@ Answer = tuple[Mapping[str, object], Sequence[memoryview]]
 
 
 def parse_find(fields: Mapping[str, object], limits: Limits) -> tuple[KeyQuery, float]:
-    """Return what a client asks for and how long it waits, s, its wishes cut to the node's limits.
+    """Parse a client's search; return it and how long the client waits, s, within limits.
 
     Raises:
         UsageError: A field is missing or not of its kind.
@@ -66,7 +66,7 @@ class Finds:
 
     Args:
         store: Where to look.
-        freshness: What the node is now.
+        freshness: Returns the node's present freshness.
         staleness_max: Seconds without a word from the master after which a slave refuses.
         wall_ms: Names a new file of the index.
     """
@@ -85,12 +85,12 @@ class Finds:
         self._wall_ms = wall_ms
 
     def begin(self, query: KeyQuery, limit: float | None = None) -> Lookup:
-        """Return the search; `search` carries it out, then `finish` takes it.
+        """Return the search; `search` runs it, then `finish` must be called.
 
         ``limit`` is how old the data may be, seconds, as the client says; None: as configured.
 
         Raises:
-            Unavailable: This node is too far behind, has no index, or is building it.
+            Unavailable: This node is too stale, has no index, or is building it.
             UnknownTopic: There is no such topic.
         """
         freshness = self._freshness()
@@ -109,7 +109,7 @@ class Finds:
             raise freshness.doubted(error) from None
 
     def finish(self, lookup: Lookup, error: TwinlogError | None) -> Answer:
-        """Return the answer to a search that ran, or raise what came of it.
+        """Return the answer to a search that ran, or raise its error.
 
         Raises:
             TwinlogError: Nothing is served; a retryable one may be tried again at once.
@@ -133,14 +133,14 @@ class Finds:
 
 
 def search(lookup: Lookup) -> TwinlogError | None:
-    """Carry out a search; returns what ended it early.
+    """Run a search; return the error that ended it early.
 
-    Runs in a thread: neither the index nor the records are likely to be in memory. Files and log
-    may change under it (a cut); then it says so, and the client asks again.
+    Runs in a thread: neither the index nor the records are likely to be in memory. If files or the
+    log change meanwhile (a cut), the error says so, and the client asks again.
     """
     try:
         lookup.run()
-    except (DiskError, IndexError, ValueError, struct.error):  # a file left, be it half read
+    except (DiskError, IndexError, ValueError, struct.error):  # a file was deleted meanwhile
         return Busy("index or log changed during the search", hint="ask again")
     except TwinlogError as error:
         return error
@@ -148,7 +148,7 @@ def search(lookup: Lookup) -> TwinlogError | None:
 
 
 def copy(lookup: Lookup) -> TwinlogError | None:
-    """Copy what a search found, in a thread too; whether it is whole is for `Finds.finish`."""
+    """Copy the records that a search found, in a thread too; `Finds.finish` checks the result."""
     found = lookup.found
     found.slices = [memoryview(bytes(piece)) for piece in found.slices]
     return None

@@ -1,8 +1,7 @@
 """The client port of a node: accepts connections and ends their turns.
 
 What a request does is in ``node.clients.connection``; appends, reads and orders have modules of
-their own. This module owns the sockets: who may connect, when a turn ends, who is closed for
-standing still.
+their own. This module owns the sockets: accepting clients, ending turns, closing stalled clients.
 
 * A connection that violates the protocol is closed at once, at the first wrong byte, counted by
   kind (HTTP, TLS, other) and logged at debug level. Only a peer of another wire version is first
@@ -39,7 +38,7 @@ EMPTY_SECONDS = 2.0
 
 
 class ClientServer:
-    """Accepts clients and ends their turns; ``handlers`` carry out what they ask for."""
+    """Accepts clients and ends their turns; ``handlers`` execute their requests."""
 
     def __init__(self, handlers: RequestHandlers) -> None:
         self.handlers = handlers
@@ -62,7 +61,7 @@ class ClientServer:
         return sum(connection.in_flight for connection in self._connections)
 
     async def emptied(self) -> None:
-        """Wait until every client has taken its answers, `EMPTY_SECONDS` at most."""
+        """Wait until every client has received its answers, `EMPTY_SECONDS` at most."""
         end = trio.current_time() + EMPTY_SECONDS
         for connection in list(self._connections):
             with trio.move_on_at(end):
@@ -187,7 +186,7 @@ class ClientServer:
     # ── turns ───────────────────────────────────────────────────────────────────────────────────
 
     def _end(self) -> None:
-        """End the turn of one connection: what it brought is appended with its neighbours'."""
+        """End the turn of one connection: its appends join those of the other connections."""
         if self._world.crashed is not None:
             return
         if self.handlers.appends.pending or self.handlers.groups.pending:

@@ -3,8 +3,8 @@
 `load` merges four sources (default < file < environment < flag), checks every value, and either
 returns a `ClusterConfig` or raises one `ConfigError` that lists **all** mistakes, each with file
 and line and, where one is near, the known key or value that was meant. Unknown keys are refused; a
-key of a later version is refused with a sentence of its own, because a setting that is accepted
-and does nothing is a lie (docs/decisions/0016).
+key of a later version is refused with a sentence of its own, because a setting must not be accepted
+and then do nothing (docs/decisions/0016).
 
 Sizes are bytes, durations are seconds (float), written in the file as strings with units. Relative
 paths are relative to the folder of the file. Not here: the keys with units, limits and reasons
@@ -64,7 +64,7 @@ from twinlog.session.session import ANY, MASTER, SLAVE
 from twinlog.units import parse_whole
 
 ROLE_WORDS = frozenset({MASTER, SLAVE, ANY})
-"""What commands take where they also take a node's name: such a node could never be asked."""
+"""Words that commands accept where they also accept a node's name, so no node may have one."""
 
 __all__ = ["ClusterConfig", "ConfigError", "CoordinatorConfig", "Mistake", "NodeConfig", "load"]
 
@@ -142,9 +142,9 @@ class ClusterConfig:
     nodes: tuple[NodeConfig, ...]
     coordinator: CoordinatorConfig
     log: LogSection
-    """For processes that are no node, the coordinator first of all."""
+    """For processes other than nodes, mainly the coordinator."""
     archive: ArchiveSection
-    """For the archiver; no node reads it."""
+    """For the archiver; nodes do not read it."""
     in_sync_min: int
     after_power_loss: Literal["wait", "best"]
     failover: Literal["manual", "automatic"]
@@ -193,7 +193,7 @@ _Layers = list[dict[str, Given]]
 
 
 class _Check:
-    """One pass over a document: checks each section in each scope, then what they say together."""
+    """One pass over a document: checks each section in each scope, then their combinations."""
 
     def __init__(self, document: Document, path: Path) -> None:
         self.document = document
@@ -390,7 +390,7 @@ class _Check:
         return tuple(found)
 
     def _etcd(self, coordinator: CoordinatorSection) -> tuple[tuple[str, int], ...]:
-        """Return etcd's members; there are some if and only if the register is kept there."""
+        """Return etcd's members; there are any if and only if the register is kept there."""
         found = self._endpoints("etcd", coordinator.etcd)
         if (coordinator.kind == "etcd") is bool(coordinator.etcd):
             return found
@@ -421,13 +421,13 @@ class _Check:
     def _coordinators(
         self, coordinator: CoordinatorSection, endpoints: tuple[tuple[str, int], ...]
     ) -> dict[object, str]:
-        """Return what the coordinator takes: its folder and its ports."""
+        """Return what the coordinator uses: its folder and its ports."""
         taken: dict[object, str] = dict.fromkeys(endpoints, "coordinator.endpoints")
         taken["data", _same(self.path.parent / coordinator.data)] = "coordinator.data"
         return taken
 
     def _together(self, nodes: list[NodeConfig], taken: dict[object, str]) -> None:
-        """Check what only several settings say together; ``taken`` is what is not the nodes'."""
+        """Check combinations of settings; ``taken``: folders and ports of other processes."""
         names = [node.name for node in nodes]
         for node in nodes:
             if names.count(node.name) > 1:
@@ -455,13 +455,13 @@ class _Check:
             self.document.add(self._origin(nodes[-1], "address"), text, "use one family")
 
     def _folders(self, taken: dict[object, str], node: NodeConfig) -> None:
-        """Check the folders of the log: each of one store, and one of them takes new files."""
+        """Check the log folders: each belongs to one store, and one of them takes new files."""
         for number, folder in enumerate(node.log_folders):
             what = f"log folder {folder}"
             self._once(taken, node, f"log_folders[{number}]", ("data", _same(folder)), what)
         every = {node.data / "commitlog", *node.log_folders}
         for folder in sorted(node.log_folders_closed - every):
-            text = f"{folder} is closed, but it is no log folder of {node.name}"
+            text = f"{folder} is closed, but it is not a log folder of {node.name}"
             hint = f"name it under log_folders as well, or name {node.data / 'commitlog'}"
             self.document.add(self._origin(node, "log_folders_closed"), text, hint)
         if every <= node.log_folders_closed:
@@ -479,7 +479,7 @@ class _Check:
         self.document.add(self._origin(node, key), text, hint)
 
     def _reach(self, node: NodeConfig) -> None:
-        """Refuse to listen where strangers are without saying so (docs/decisions/0017)."""
+        """Refuse to listen beyond loopback unless that is set explicitly (docs/decisions/0017)."""
         if node.listen.insecure or (node.listen.bind == "address" and _loopback(node.address)):
             return
         where = "every interface" if node.listen.bind == "all" else node.address
@@ -491,7 +491,7 @@ class _Check:
     def _coordinator_reach(
         self, endpoints: tuple[tuple[str, int], ...], etcd: tuple[tuple[str, int], ...]
     ) -> None:
-        """Hold the coordinator to the rule of the nodes: its port can do more than theirs."""
+        """Apply the same rule to the coordinator: its port can do more than the nodes'."""
         if self.values.get("listen.insecure") is True:
             return
         away = [host for host, _ in etcd if not _loopback(host)]
@@ -508,7 +508,7 @@ class _Check:
         self.document.add(origin, text + "without encryption", hint)
 
     def _levels(self, node: NodeConfig) -> None:
-        """The three levels of a full disk rise."""
+        """Check that the three levels of a full disk rise."""
         storage = node.storage
         if storage.disk_clean <= storage.disk_force <= storage.disk_refuse:
             return
@@ -518,7 +518,7 @@ class _Check:
         self.document.add(self._origin(node, f"storage.{key}"), text, hint)
 
     def _origin(self, node: NodeConfig, key: str) -> Origin:
-        """Return where a node's value was given: its own table, its section, or the cluster's."""
+        """Return the origin of a node's value: its own table, its section, or the cluster's."""
         key = key.partition("[")[0]
         for name in (f"{node.name}.{key}", key):
             origin = self.origins.get(name)

@@ -1,7 +1,7 @@
 """From ``cluster.toml`` to the settings of each layer of one node.
 
-The file speaks of the cluster, the layers of themselves; this is the only place that knows both.
-Units are the layers' own: bytes and seconds.
+The file describes the cluster, each layer has settings of its own; only this module knows both.
+Units are those of the layers: bytes and seconds.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def store_settings(node: NodeConfig, host: str, port: int) -> StoreSettings:
     Args:
         node: The node's part of the file.
         host: Its IP address, as it is stamped into records.
-        port: What its client listener got.
+        port: The port of its client listener.
     """
     storage = node.storage
     return StoreSettings(
@@ -57,7 +57,7 @@ def store_settings(node: NodeConfig, host: str, port: int) -> StoreSettings:
 
 
 def log_folders(node: NodeConfig) -> Folders:
-    """Return where a node's log files lie."""
+    """Return the folders of a node's log files."""
     closed = {str(folder) for folder in node.log_folders_closed}
     if node.data / DIRECTORY in node.log_folders_closed:
         closed.add(DIRECTORY)
@@ -65,7 +65,7 @@ def log_folders(node: NodeConfig) -> Folders:
 
 
 def retention_settings(node: NodeConfig) -> RetentionSettings:
-    """Return what a node keeps; hours of day are those of its own clock."""
+    """Return a node's retention settings; hours of day are those of its own clock."""
     given, storage = node.retention, node.storage
     hours: tuple[int, ...] | None = None
     if given.delete_at != "any time":
@@ -133,7 +133,7 @@ def group_limits(node: NodeConfig) -> GroupLimits:
 
 
 def identity(config: ClusterConfig, node: NodeConfig) -> Identity:
-    """Return what clients have to know of a node's group."""
+    """Return what clients must know about a node's group."""
     return Identity(
         cluster=config.name,
         group=config.group,

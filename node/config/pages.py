@@ -37,7 +37,7 @@ SHARED = (
     ("disk_refuse", '"99 %"              # writes are refused, reads go on (default 90)'),
 )
 """Keys of ``[storage]``, with their comments, for nodes that share a machine: each keeps this much
-of its log in memory, and a disk that is full of other things is no reason to refuse a write."""
+of its log in memory, and a disk that is full of other files must not make it refuse writes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,7 @@ def local_text(local: Local) -> str:
 
 
 def _coordinator(local: Local) -> str:
-    """Return what the file says of the kind of coordinator and its addresses."""
+    """Return the file's lines about the kind of coordinator and its addresses."""
     ports = [local.base_port + n if local.base_port else 0 for n in range(local.coordinators)]
     endpoints = ", ".join(f'"127.0.0.1:{port}"' for port in ports)
     if not local.etcd:

@@ -1,14 +1,14 @@
 """The sections of ``cluster.toml`` as frozen models: every key, its unit, limits and reason.
 
 They are the single source of ``docs/settings.md`` (`node.config.pages`) and of what ``config show``
-lists. A key stands here only once it does something; a key of a later version stands in ``later``
-with the sentence that refuses it.
+lists. A key is added here only once it has an effect; a key of a later version is in ``later`` with
+the sentence that refuses it.
 
 Sizes are bytes and durations seconds (float); people write both as text with a unit. `explain`
-puts what pydantic finds in terms of the file.
+translates pydantic's findings into terms of the file.
 
 Not here: the sections about the log and its files (``node.config.storage_sections``), where values
-come from (``node.config.sources``), what several keys say together (``node.config.config``).
+come from (``node.config.sources``), combinations of keys (``node.config.config``).
 """
 
 from __future__ import annotations
@@ -317,7 +317,7 @@ NODE_SECTIONS = (
 """Sections a ``[[node]]`` may repeat."""
 
 GROUP_FACTS = frozenset({"storage.segment_size", "replication.ack", "replication.in_sync_min"})
-"""Keys that are the same for every node: they decide what stored bytes and answers mean."""
+"""Keys that are the same for every node: stored bytes and answers depend on them."""
 
 
 def keys_of(section: type[Section]) -> tuple[str, ...]:

@@ -1,12 +1,12 @@
-"""On which line does a key of a TOML text stand?
+"""Finds the line of each key of a TOML text.
 
-``tomllib`` reads values and forgets where they stood; a mistake is only half reported without its
-line. This scanner walks the text once and remembers, for each table and each key, the line of its
-first character. It is given text that ``tomllib`` already accepted, so it judges nothing.
+``tomllib`` does not report positions, but an error message needs the line. This scanner walks the
+text once and records, for each table and each key, the line of its first character. Its input was
+accepted by ``tomllib`` before, so it checks nothing.
 
 A path is a tuple of names; an element of an array of tables has its number in it:
-``("node", 0, "name")``. Keys inside inline tables and arrays share the line of the key they
-belong to: look for the longest known beginning of a path, as `Lines.line` does.
+``("node", 0, "name")``. Keys inside inline tables and arrays share the line of the key they belong
+to: `Lines.line` uses the longest known prefix of a path.
 
 Not here: values (``tomllib``), what the keys mean (``node.config.config``).
 """
@@ -41,7 +41,7 @@ class Lines:
 
 
 def positions(text: str) -> Lines:
-    """Return where each table and key of ``text`` stands.
+    """Return the line of each table and key of ``text``.
 
     >>> positions('[a]\\nb = 1\\n[[n]]\\nc = 2\\n').line(("n", 0, "c"))
     4
@@ -83,7 +83,7 @@ def _parts(dotted: str) -> tuple[str, ...]:
 
 
 def _statements(text: str) -> list[tuple[int, str]]:
-    """Return (line, first line of the statement); what continues over lines is swallowed."""
+    """Return (line, first line of the statement); continuation lines are skipped."""
     found: list[tuple[int, str]] = []
     depth, quote = 0, ""
     for number, line in enumerate(text.splitlines(), start=1):

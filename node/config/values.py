@@ -51,7 +51,7 @@ def _seconds_or_none(value: object) -> object:
 
 
 def _share(value: object) -> object:
-    """Read ``75 %``; only so written, because 0.75 and 75 would both look right."""
+    """Read ``75 %``; other forms are refused, because 0.75 and 75 would both look right."""
     text, _, rest = str(value).partition("%")
     number = parse_whole(text.strip())
     if isinstance(value, str) and "%" in value and not rest and number is not None:
@@ -84,5 +84,5 @@ Hours = Annotated[str, BeforeValidator(_hours), "full hours, or any time"]
 Seconds = Annotated[float, BeforeValidator(_seconds), "duration"]
 Port = Annotated[int, Field(ge=0, le=65535), "port, 0: the system chooses"]
 NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$"
-"""What a cluster, a group and a node may be called."""
+"""Pattern of the names of clusters, groups and nodes."""
 Name = Annotated[str, Field(pattern=NAME)]

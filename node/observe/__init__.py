@@ -1,1 +1,1 @@
-"""What a node says about itself: status, metrics, logs, HTTP."""
+"""Observability of a node: status, metrics, logs, HTTP."""

@@ -1,7 +1,7 @@
 """Metrics for Prometheus: one registry for each node, nothing global.
 
-Values of ``node.observe.metrics.METRICS`` are read when a scrape comes. Only durations are reported
-when they happen (`NodeMetrics.observe`), because a histogram cannot be read afterwards.
+Values of ``node.observe.metrics.METRICS`` are read at a scrape. Only durations are reported when
+they occur (`NodeMetrics.observe`), because a histogram cannot be computed afterwards.
 
 Not here: which metrics there are (``node.observe.metrics``), the HTTP path
 (``node.observe.http_server``).

@@ -1,4 +1,4 @@
-"""The HTTP port of a node: for load balancers, probes, Prometheus and curious people.
+"""The HTTP port of a node: for load balancers, probes, Prometheus and people.
 
     path                  200 when
     /livez                the event loop turned within 2 s; touches no disk and no lock
@@ -9,16 +9,16 @@
     /status               always: the JSON document of ``node show``
     /metrics              always: Prometheus text or OpenMetrics, as the client asks
 
-A failed check is 503, never 200. HEAD works on all of them. Nothing here changes anything: paths
-that act come with access rules.
+A failed check is 503, never 200. HEAD works on all of them. All paths are read-only: paths that
+change state need access rules first.
 
 starlette on hypercorn, inside the node's own nursery: no thread, no second loop, no signal handler.
 Connections are accepted here and handed to hypercorn one by one, because it bounds neither their
 number nor their time: it shields what it sends, so a client that reads nothing would keep a node
-from stopping, and each costs a descriptor that the log may need. What is asked is never waited
-for; a client that stays too long is closed.
+from stopping, and each costs a descriptor that the log may need. A stop does not wait for requests;
+a client that stays too long is closed.
 
-`serve` ends by cancellation only; requests under way are dropped then. Not here: what the documents
+`serve` ends by cancellation only; running requests are dropped then. Not here: what the documents
 contain (``node.observe.status``), the figures (``node.observe.metrics``).
 """
 
@@ -48,13 +48,13 @@ LOOP_SECONDS_MAX = 2.0
 """A loop that has not turned for this long is stuck; orchestrators restart the node."""
 
 BEAT_SECONDS = 0.5
-"""How often the loop's punctuality is measured."""
+"""How often the delay of the loop is measured."""
 
 CONNECTIONS_MAX = 64
 """At a time; one more is accepted and closed, and counted as ``http_connections_max``."""
 
 CONNECTION_SECONDS_MAX = 60.0
-"""A connection is closed after it, whatever it does: a page takes milliseconds."""
+"""A connection is closed after this time in any case: a page takes milliseconds."""
 
 ROLES = ("master", "slave", "readable")
 BACKLOG = 128
@@ -64,13 +64,13 @@ KEEP_ALIVE_SECONDS = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Pages:
-    """What the server serves.
+    """The content of the pages.
 
     Attributes:
         document: Builds the node's status document; called for each request that needs it.
         metrics: Given the Accept header, returns the body and its content type; None: off.
-        delayed: Told by how many seconds the loop was late, twice a second.
-        limited: Told the name of a limit that a client ran into.
+        delayed: Called with the delay of the loop, seconds, twice a second.
+        limited: Called with the name of a limit that a client reached.
         groups: A page of groups after a name.
         group: The document of one group; None: there is no such group.
     """
@@ -84,7 +84,7 @@ class Pages:
 
 
 class _Beat:
-    """Notices a loop that does not turn."""
+    """Detects a stuck event loop."""
 
     def __init__(self, delayed: Callable[[float], None]) -> None:
         self._delayed = delayed
@@ -187,7 +187,7 @@ async def serve(
 ) -> None:
     """Serve until cancelled; `task_status` is given the port once it answers.
 
-    ``listener`` is bound and stays the caller's to close; we work on a duplicate of it.
+    ``listener`` is bound; the caller closes it, a duplicate is used here.
     """
     beat = _Beat(pages.delayed)
     config = Config()
@@ -221,7 +221,7 @@ class _Server:
             return
         self._open += 1
         state: Any = ConnectionState({})
-        plain: Any = stream  # hypercorn's types name TLS streams only
+        plain: Any = stream  # hypercorn's types allow TLS streams only
         server = TCPServer(self._app, self._config, self._context, state, plain)
         try:
             async with trio.open_nursery() as nursery:
@@ -233,7 +233,7 @@ class _Server:
 
 
 async def _close_in_time(stream: trio.SocketStream) -> None:
-    """Close the socket when its time is over or the node stops: that ends a shielded send."""
+    """Close the socket after its time or when the node stops: that ends a shielded send."""
     try:
         await trio.sleep(CONNECTION_SECONDS_MAX)
     finally:

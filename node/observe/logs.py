@@ -1,6 +1,6 @@
-"""Structured logs: one event per line, facts as fields, no prose to take apart.
+"""Structured logs: one event per line, facts as fields, no prose to parse.
 
-A `NodeLog` belongs to one node; there is nothing global, so several nodes of one test write to
+A `NodeLog` belongs to one node; nothing is global, so several nodes of one test can write to
 several streams. Text on a terminal, JSON lines elsewhere, always to stderr. Always bound: node,
 role, epoch (`NodeLog.bind`).
 
@@ -11,10 +11,10 @@ person now; ``warning`` will need one; ``info`` is a change of state, a handful 
 
 A repeated warning is counted, not repeated: the first goes out, those of the same kind (same name,
 same peer, limit, kind; errors: all facts the same) within a minute are counted, the next one
-carries ``repeats``. A stream that
-takes nothing more (closed pipe, full disk) loses lines, never the node.
+carries ``repeats``. A stream that cannot be written (closed pipe, full disk) loses lines, but never
+stops the node.
 
-Not here: figures (``node.observe.metrics``).
+Not here: metrics (``node.observe.metrics``).
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ EVENTS: Mapping[str, str] = {
     "crash": "the node cannot continue and stops; its store is left for recovery",
     "disk_full": "the disk is full; writes are refused until there is space",
     "dispatch_waits": "no space for queue entries on the disk; readers wait, nothing is lost",
-    "index_mended": "a file of the key index was damaged; it was repaired, or set aside and is "
+    "index_repaired": "a file of the key index was damaged; it was repaired, or set aside and is "
     "being rebuilt",
     "cut_without_copy": "unconfirmed bytes were cut without keeping a copy: there was no space for "
     "one",
@@ -145,21 +145,21 @@ EVENTS: Mapping[str, str] = {
 
 
 class Sink(Protocol):
-    """What writes one line."""
+    """Writes one line."""
 
     def msg(self, message: str) -> None:
         """Write the line."""
 
 
 class _Lines:
-    """Writes lines to a stream and survives its end."""
+    """Writes lines to a stream and survives its errors."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
         self.lost = 0
 
     def msg(self, message: str) -> None:
-        """Write one line; a stream that refuses it loses it."""
+        """Write one line; it is lost if the stream fails."""
         try:
             self._stream.write(message + "\n")
             self._stream.flush()

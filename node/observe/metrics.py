@@ -1,10 +1,10 @@
-"""The metrics of a node: one table that says of each metric what it is called and how it is read.
+"""The metrics of a node: one table with the name of each metric and how it is read.
 
 `METRICS` is the only place where a metric is declared. Prometheus, ``docs/metrics.md`` and the
 ``counters`` of the status document are made from it, so a new metric is one row here and one line
-where the thing happens. A row reads the live parts of the node (`Observed`) at a scrape; the
+in the code that counts it. A row reads the live parts of the node (`Observed`) at a scrape; the
 code that does the work keeps plain integers. Durations are the exception: a histogram cannot be
-read afterwards, so it is fed when the duration is known (``node.observe.exposition``).
+computed afterwards, so it is updated when the duration is known (``node.observe.exposition``).
 
 Names: prefix, subject, thing, base unit; the exposition adds ``_total`` to counters. Label values
 come from code and settings. Topics are the one label that users choose; their number is bounded by
@@ -43,7 +43,7 @@ Value = float | Mapping[Labels, float] | None
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """What rows read: one view of the role, one set of facts, and the parts that count."""
+    """The input of rows: one view of the role, one set of facts, and the parts with counters."""
 
     view: RoleView
     facts: Facts

@@ -26,7 +26,7 @@ Document = dict[str, object]
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What the status document needs besides the view of the role.
+    """Facts for the status document, in addition to the view of the role.
 
     Attributes:
         node, cluster, group: Names.
@@ -117,7 +117,7 @@ def node_status(view: RoleView, facts: Facts, counters: Mapping[str, object]) ->
 
 
 def not_ready(view: RoleView, staleness_max: float) -> list[str]:
-    """Return why the node may not take traffic; empty when it may.
+    """Return why the node may not take traffic; empty if it may.
 
     A master that refuses writes for lack of slaves is ready: it serves reads, and taking it out
     of a load balancer would not bring a slave back. ``/status`` says ``writable``.
@@ -145,7 +145,7 @@ def role_matches(
     max_lag: int | None = None,
     max_age: float | None = None,
 ) -> str | None:
-    """Return None when the node has ``role`` and is close enough, else why not.
+    """Return None if the node has ``role`` and is current enough, else why not.
 
     Args:
         document: A NodeStatus document.

@@ -1,4 +1,4 @@
-"""The tree of running tasks as text, for SIGUSR1: where does every task of the node stand?
+"""The tree of running tasks as text, for SIGUSR1: where every task of the node waits.
 
 Reads trio's own structures from inside the loop; changes nothing.
 """

@@ -1,1 +1,1 @@
-"""The process that keeps the register, and its clients."""
+"""The coordinator, the process that keeps the register, and its clients."""

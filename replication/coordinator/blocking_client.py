@@ -1,4 +1,4 @@
-"""Asking the coordinator from a plain program: one socket, one question at a time, no event loop.
+"""A blocking client of the coordinator: one socket, one call at a time, no event loop.
 
 Used by the command line (``cluster status``, ``failover``, ``history`` ...). The frame types of the
 coordinator and their fields, for both clients and the service:
@@ -18,8 +18,8 @@ GroupState as JSON (revision 0 before the first registration).
 A change has three outcomes. Answered: ``ok`` true or false, definite. `Unavailable`: it was never
 sent. `OutcomeUnknown`: it was sent and no answer came; read the state to see.
 
-Not here: what operations there are (``replication.register.register``), the client of a node
-(``coordinator_client``).
+Not here: the operations (``replication.register.register``), the client of a node
+(``replication.coordinator.client``).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def hello_fields(client: str) -> Fields:
 
 
 def error_of(answer: frames.Frame) -> TwinlogError:
-    """Return the error that an error answer reports."""
+    """Return the error in an error answer."""
     fields = answer.fields
     text, code, hint = fields.get("text"), fields.get("code"), fields.get("hint")
     return from_code(
@@ -58,10 +58,10 @@ def error_of(answer: frames.Frame) -> TwinlogError:
 
 
 def map_of(fields: Mapping[str, object], key: str) -> Fields | None:
-    """Return the map in ``fields[key]``; None when it is nil or missing.
+    """Return the map in ``fields[key]``; None if it is nil or missing.
 
     Raises:
-        ProtocolError: It is something else.
+        ProtocolError: It is not a map.
     """
     value = fields.get(key)
     if value is not None and not isinstance(value, dict):
@@ -70,14 +70,14 @@ def map_of(fields: Mapping[str, object], key: str) -> Fields | None:
 
 
 class CoordinatorCalls:
-    """A blocking connection to the coordinator, made at the first question.
+    """A blocking connection to the coordinator, made at the first call.
 
     Args:
         endpoints: Tried in turn.
-        names_crc: See ``wire.names_crc``; a coordinator of another cluster refuses. 0: whichever
-            cluster answers; its names are learned from HELLO and said from then on.
-        timeout: Seconds for one question, connecting included.
-        client: Who asks, for the coordinator's log.
+        names_crc: See ``wire.names_crc``; a coordinator of another cluster refuses. 0: any cluster;
+        its names are learned from HELLO and sent from then on.
+        timeout: Seconds for one call, connecting included.
+        client: Name of the caller, for the coordinator's log.
     """
 
     def __init__(
@@ -105,19 +105,19 @@ class CoordinatorCalls:
         self.close()
 
     def read(self) -> Fields:
-        """Return the group state; revision 0 while nobody has registered.
+        """Return the group state; revision 0 before the first registration.
 
         Raises:
-            Unavailable: Nobody answered.
+            Unavailable: No coordinator answered.
         """
         return map_of(self._question(frames.Type.CO_READ, {"report": None}), "state") or {}
 
     def call(self, op: Mapping[str, object]) -> Fields:
-        """Carry out one operation; return ``ok``, ``state``, ``code``, ``text``, ``hint``.
+        """Call one operation; return ``ok``, ``state``, ``code``, ``text``, ``hint``.
 
         Raises:
             Unavailable: It was not sent; nothing happened.
-            OutcomeUnknown: It was sent and nothing came back in time.
+            OutcomeUnknown: It was sent and no answer came in time.
         """
         return self._ask(frames.Type.CO_CALL, {"op": dict(op)})
 
@@ -125,16 +125,16 @@ class CoordinatorCalls:
         """Return the leaderships, oldest first.
 
         Raises:
-            Unavailable: Nobody answered.
+            Unavailable: No coordinator answered.
         """
         found = self._question(frames.Type.CO_HISTORY, {}).get("history")
         return cast("list[Fields]", found) if isinstance(found, list) else []
 
     def live(self) -> dict[str, Fields]:
-        """Return what each node last said about itself, with ``age`` in seconds.
+        """Return each node's newest live entry, with its ``age`` in seconds.
 
         Raises:
-            Unavailable: Nobody answered.
+            Unavailable: No coordinator answered.
         """
         found = map_of(self._question(frames.Type.CO_LIVE, {}), "live")
         return cast("dict[str, Fields]", found or {})
@@ -143,18 +143,18 @@ class CoordinatorCalls:
         """Return the coordinator's own figures.
 
         Raises:
-            Unavailable: Nobody answered.
+            Unavailable: No coordinator answered.
         """
         return self._question(frames.Type.CO_STATUS, {})
 
     def close(self) -> None:
-        """Close the connection; the next question makes another."""
+        """Close the connection; the next call makes a new one."""
         if self._sock is not None:
             self._sock.close()
             self._sock = None
 
     def _question(self, kind: frames.Type, fields: Fields) -> Fields:
-        """Ask something that changes nothing: no answer is simply nobody."""
+        """Make a call that changes nothing: without an answer it is `Unavailable`."""
         try:
             return self._ask(kind, fields)
         except OutcomeUnknown as error:

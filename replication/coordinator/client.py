@@ -1,23 +1,23 @@
-"""A node's end of the coordinator: calls with three outcomes, the newest state, who is alive.
+"""A node's client of the coordinator: calls with three outcomes, the newest state, live entries.
 
-`CoordinatorClient` keeps three connections, each with one question under way, so that a parked
-watch never delays a call and a call never delays the poll:
+`CoordinatorClient` keeps three connections, each with one request at a time, so that a parked watch
+never delays a call and a call never delays the poll:
 
-* **calls**: `call` carries out one operation; at most one change is outstanding, others wait their
-  turn. Answered is answered; a refused connection, a time-out, a reset or an answer that cannot be
-  read is `Unknown`. Nothing is ever sent twice.
-* **watch**: parked at the coordinator until its revision is newer than what was seen.
+* **calls**: `call` executes one operation; at most one change is outstanding, others wait. A
+refused connection, a time-out, a reset or an unreadable answer is `Unknown`. Nothing is ever sent
+twice.
+* **watch**: parked at the coordinator until its revision is newer than the last one seen.
 * **poll**: once a second, the state and the live entries, so that a lost watch costs a second.
 
-States go to ``on_state`` in the order in which they arrive, the same one not twice in a row; the
-receiver compares epochs and revisions, an answer of the watch may be older than that of the poll.
+States are given to ``on_state`` in the order of arrival, the same one not twice in a row; the
+receiver compares epochs and revisions: an answer of the watch may be older than that of the poll.
 
-The coordinator being away is ordinary: connections come back with back-off from 50 ms to 1 s, and
-`CoordinatorClient.contact_at` says since when. `run` ends only by cancellation; a cancelled `call`
-leaves its operation's outcome unknown and its connection closed.
+An absent coordinator is a normal condition: connections are retried with back-off from 50 ms to 1
+s, and `CoordinatorClient.contact_at` is the time of the last answer. `run` ends only by
+cancellation; a cancelled `call` leaves its operation's outcome unknown and its connection closed.
 
 Not here: deciding what to call (``replication.core.replica``); frames and fields
-(``coordinator_calls``).
+(``replication.coordinator.blocking_client``).
 """
 
 from __future__ import annotations
@@ -42,16 +42,15 @@ from twinlog.errors import ProtocolError, TwinlogError
 from twinlog.wire import frames
 
 WATCH_SECONDS = 20.0
-"""How long a watch stays parked; then it is asked again, so a dead connection is noticed."""
+"""How long a watch stays parked; then it is repeated, so that a dead connection is noticed."""
 
 POLL_SECONDS = 1.0
 POLL_FRESH_SECONDS = 0.05
 """The shortest time between two polls, however often the node publishes."""
 
 STRAY_MAX = 16
-"""Frames that may come before the answer and answer nothing that is asked: one question is under
-way on a connection, so that even one is strange, and whoever sends them without end is not waited
-for until the deadline."""
+"""Unrelated frames accepted before the answer. With one request at a time even one is unexpected; a
+peer that keeps sending them is dropped before the deadline."""
 
 BACKOFF_FIRST = 0.05
 BACKOFF_MAX = 1.0
@@ -59,9 +58,9 @@ BACKOFF_MAX = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """The outcome of a call that nobody answered: it may have happened.
+    """The outcome of a call without an answer: it may have been executed.
 
-    ``sent`` is False when not one byte left this node, so it has certainly not happened.
+    ``sent`` is False if no byte left this node, so it was certainly not executed.
     """
 
     why: str
@@ -69,7 +68,7 @@ class Unknown:
 
 
 class Event(Protocol):
-    """Where structured events go: `name`, level, facts."""
+    """Receives structured events: name, level, facts."""
 
     def __call__(self, name: str, level: str, /, **facts: object) -> None:
         """Take one event."""
@@ -80,7 +79,7 @@ def no_event(name: str, level: str, /, **facts: object) -> None:
 
 
 class _Lost(Exception):
-    """A question got no answer; ``sent``: some of it may have left."""
+    """A request got no answer; ``sent``: part of it may have been sent."""
 
     def __init__(self, why: str, *, sent: bool) -> None:
         super().__init__(why)
@@ -89,7 +88,7 @@ class _Lost(Exception):
 
 
 class _Link:
-    """One connection with one question under way; opened when needed, closed by any trouble."""
+    """One connection with one request at a time; opened when needed, closed on any error."""
 
     def __init__(self, endpoints: Callable[[], Sequence[Endpoint]], names: int, who: str) -> None:
         self._endpoints = endpoints
@@ -104,7 +103,7 @@ class _Link:
         """Return the answer's fields.
 
         Raises:
-            _Lost: Nobody answered within ``seconds``; the connection is closed.
+            _Lost: No answer within ``seconds``; the connection is closed.
             TwinlogError: The coordinator answered with an error.
         """
         sent = False
@@ -161,23 +160,23 @@ class _Link:
                     return answer
                 strays += 1
                 if strays > STRAY_MAX:
-                    raise ProtocolError(f"{strays} frames answered nothing that was asked")
+                    raise ProtocolError(f"{strays} frames belong to no request")
             data = await stream.receive_some(65536)
             if not data:
                 raise ConnectionResetError("the coordinator closed the connection")
             self._reader.feed(data)
 
     def close(self) -> None:
-        """Close at once, without waiting; harmless when it is closed."""
+        """Close at once, without waiting; may be called twice."""
         if self._stream is not None:
             self._stream.socket.close()
             self._stream = None
 
 
 def _said_something(stream: trio.SocketStream) -> bool:
-    """Whether a peer that was asked nothing has sent bytes or closed: a restarted coordinator.
+    """Whether an idle peer has sent bytes or closed: a restarted coordinator.
 
-    Without this look the next call would be sent into the closed connection and be unknown.
+    Without this check the next call would be sent into the closed connection, and be unknown.
     """
     poll = select.poll()
     poll.register(stream.socket.fileno(), select.POLLIN)
@@ -188,8 +187,8 @@ class CoordinatorClient:
     """See the module.
 
     Args:
-        endpoints: Of the coordinator, tried in turn; a function is asked before each connection
-            (a coordinator on port 0 writes what it got into its run file).
+        endpoints: Addresses of the coordinator, tried in turn; called before each connection (a
+        coordinator on port 0 writes its port into its run file).
         names_crc: See ``wire.names_crc``.
         name: This node; names its live entry and its connections.
         on_state: Given each new group state, on the loop; must not wait.
@@ -227,24 +226,24 @@ class CoordinatorClient:
         self.contact_at = -math.inf
         """Loop time of the last answer, seconds; minus infinity before the first."""
         self.live: Mapping[str, Fields] = {}
-        """What each node last said about itself (addresses, role, ends), and ``age``, s."""
+        """Each node's newest live entry (addresses, role, ends), and its ``age``, s."""
 
     @property
     def connected(self) -> bool:
-        """Whether the last question was answered."""
+        """Whether the last request was answered."""
         return not self._lost and self.contact_at > -math.inf
 
     def publish(self, info: Mapping[str, object]) -> None:
-        """Say what this node's live entry is from now on; sent with the next poll."""
+        """Set this node's live entry; sent with the next poll."""
         self._info = dict(info)
         self._fresh.set()
 
     async def call(self, op: Mapping[str, object]) -> Fields | Unknown:
-        """Carry out ``op``; return the answer (``ok``, ``state``, ``code``, ``text``, ``hint``).
+        """Call ``op``; return the answer (``ok``, ``state``, ``code``, ``text``, ``hint``).
 
-        Waits for its turn, then at most `CALL_SECONDS`. The state in an answer is the caller's
-        alone; ``on_state`` hears of it from the watch. A cancelled call may or may not have been
-        carried out.
+        Waits for its turn, then at most `CALL_SECONDS`. The state in an answer is returned only to
+        the caller; ``on_state`` gets it from the watch. A cancelled call may or may not have been
+        executed.
         """
         async with self._turn:
             fields: Fields = {"op": dict(op)}
@@ -260,7 +259,7 @@ class CoordinatorClient:
         self._contact()
         if not isinstance(answer.get("ok"), bool):
             self._event("coordinator_refused", "error", what="call", why="no ok in the answer")
-            return Unknown("the answer says neither yes nor no")
+            return Unknown("the answer is neither an acceptance nor a refusal")
         return answer
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -279,7 +278,7 @@ class CoordinatorClient:
             link.close()
 
     async def _repeat(self, once: Callable[[], Awaitable[None]], pause: float) -> None:
-        """Do ``once`` for ever: after success at the given pace, after trouble with back-off."""
+        """Repeat ``once`` for ever: ``pause`` after a success, back-off after an error."""
         backoff = BACKOFF_FIRST
         while True:
             try:
@@ -298,7 +297,7 @@ class CoordinatorClient:
             backoff = min(BACKOFF_MAX, 2 * backoff)
 
     async def _pause(self, seconds: float) -> None:
-        """Wait for the next poll; a new live entry goes out after `POLL_FRESH_SECONDS`."""
+        """Wait for the next poll; a new live entry is sent after `POLL_FRESH_SECONDS`."""
         await trio.sleep(POLL_FRESH_SECONDS)
         with trio.move_on_after(seconds - POLL_FRESH_SECONDS):
             await self._fresh.wait()
@@ -332,7 +331,7 @@ class CoordinatorClient:
         return [self._name, "", 0, 0, 0] if report is None else [self._name, *report]
 
     def _take(self, state: Fields) -> None:
-        """Hand on a state that differs from the last one; remember the newest revision."""
+        """Pass on a state that differs from the last one; remember the newest revision."""
         if state == self._last:
             return
         revision = state.get("revision")

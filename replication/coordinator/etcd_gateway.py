@@ -1,7 +1,7 @@
-"""etcd over its HTTP/JSON gateway: one question at a time, blocking, with three outcomes.
+"""etcd over its HTTP/JSON gateway: one request at a time, blocking, with three outcomes.
 
 All calls are POST with a JSON body under ``/v3/``; keys and values are base64, 64-bit numbers are
-text, and fields that equal zero are left out of answers. Works with etcd 3.4 and later.
+text, and fields that equal zero are omitted from answers. Works with etcd 3.4 and later.
 
 * **Answered**: the answer's fields.
 * `GatewayRefused`: etcd refused it (status 4xx): nothing was changed.
@@ -10,7 +10,8 @@ text, and fields that equal zero are left out of answers. Works with etcd 3.4 an
   every read in between showed the old value.
 * `GatewayAway`: no member took the connection: nothing was sent.
 
-A question (it changes nothing) is put to the next member when one does not answer; a change never.
+A query (which changes nothing) is sent to the next member if one does not answer; a change never
+is.
 
 Not here: what is stored (``replication.coordinator.etcd_store``).
 Sources: etcd, "Why gRPC gateway"; the quirks are in docs/decisions/0021.
@@ -32,10 +33,10 @@ from twinlog.errors import TwinlogError
 Fields = dict[str, object]
 
 CALL_SECONDS = 2.0
-"""Deadline of one call to one member. A member that was paused answers nobody."""
+"""Deadline of one call to one member. A paused member does not answer."""
 
 ANSWER_BYTES_MAX = 16 << 20
-"""Of one answer; a page of the register is far below."""
+"""Bytes of one answer; a page of the register is far smaller."""
 
 
 class GatewayRefused(TwinlogError):
@@ -63,7 +64,7 @@ class GatewayAway(TwinlogError):
 
 
 class EtcdGateway:
-    """One connection to one of the members, made when it is needed. Not thread-safe.
+    """One connection to one of the members, made when needed. Not thread-safe.
 
     Args:
         members: Client addresses of etcd, tried in turn.
@@ -77,11 +78,11 @@ class EtcdGateway:
         self._connection: http.client.HTTPConnection | None = None
 
     def ask(self, path: str, body: Mapping[str, object]) -> Fields:
-        """Return the answer to a question, from whichever member answers first.
+        """Return the answer to a query, from the first member that answers.
 
         Raises:
             GatewayRefused: etcd refused it.
-            GatewayUnknown: Every member was asked and none answered.
+            GatewayUnknown: Every member was tried, and no answer was usable.
             GatewayAway: No member took a connection.
         """
         last: GatewayUnknown | None = None
@@ -122,7 +123,7 @@ class EtcdGateway:
         return self._failed(path, status, fields)
 
     def _failed(self, path: str, status: int, fields: object) -> Fields:
-        """Raise what an answer other than 200 means; a member in trouble is left."""
+        """Raise the error of an answer other than 200; a failing member's connection is closed."""
         said = cast("Fields", fields) if isinstance(fields, dict) else {}
         inner = said.get("error")
         # Most errors are {"error": text, "code": n}; those of streams {"error": {"grpc_code": n}}.
@@ -163,9 +164,9 @@ class EtcdGateway:
 
 
 def _said_something(sock: socket.socket | None) -> bool:
-    """Whether a member that was asked nothing sent bytes or closed: it restarted, or timed out.
+    """Whether an idle member sent bytes or closed: it restarted, or timed out.
 
-    Without this look a change would be sent into a closed connection, and be unknown for nothing.
+    Without this check a change would be sent into a closed connection, and be unknown needlessly.
     """
     if sock is None:
         return True
@@ -175,7 +176,7 @@ def _said_something(sock: socket.socket | None) -> bool:
 
 
 def text_of(data: str | bytes) -> str:
-    """Return a key or value as the gateway carries it.
+    """Return a key or value as the gateway encodes it.
 
     >>> text_of("demo")
     'ZGVtbw=='
@@ -187,7 +188,7 @@ def bytes_of(value: object) -> bytes:
     """Return the bytes of a key or value in an answer; a missing one is empty.
 
     Raises:
-        GatewayUnknown: It is no base64.
+        GatewayUnknown: It is not base64.
     """
     if value is None:
         return b""
@@ -204,7 +205,7 @@ def number_of(value: object) -> int:
     (17, 0)
 
     Raises:
-        GatewayUnknown: It is no number.
+        GatewayUnknown: It is not a number.
     """
     try:
         return int(str(value)) if value is not None else 0
@@ -213,7 +214,7 @@ def number_of(value: object) -> int:
 
 
 def map_of(answer: Mapping[str, object], name: str) -> Fields:
-    """Return a map in an answer; a missing one is empty."""
+    """Return a map in an answer; an absent one is empty."""
     found = answer.get(name)
     return cast("Fields", found) if isinstance(found, dict) else {}
 

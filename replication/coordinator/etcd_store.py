@@ -1,4 +1,4 @@
-"""The coordinator's memory in etcd: what ``coordinator.sqlite`` holds, under one prefix.
+"""The register's store in etcd: the content of ``coordinator.sqlite``, under one prefix.
 
     /twinlog/CLUSTER/GROUP/seat              who keeps the register (``coordinator.seat``)
     /twinlog/CLUSTER/GROUP/facts             JSON: schema, register_id
@@ -6,12 +6,13 @@
     /twinlog/CLUSTER/GROUP/pairs/REVISION    the random tag of a change, 20 digits
     /twinlog/CLUSTER/GROUP/history/NUMBER    JSON: one entry
 
-One change is one transaction that compares the seat; it has happened when etcd says so. Anything
-else than yes or no ends the seat (`SeatLost`): the next seat, mostly the same process's, loads what
-is true. So nothing is ever shown whose outcome is unknown, and nothing is sent twice.
+One change is one transaction that compares the seat; it has happened when etcd confirms it. Any
+outcome other than success or refusal ends the seat (`SeatLost`): the next holder, mostly the same
+process, loads the actual state. So no change of unknown outcome is ever shown, and nothing is sent
+twice.
 
-The register that etcd held when it was restored from a backup is an older one: the nodes' reports
-say so, as with a file that was restored (docs/protocol.md R18).
+If etcd is restored from a backup, the register is an older one: the nodes' reports show it, as with
+a restored file (docs/protocol.md R18).
 
 Not here: SQLite (``replication.coordinator.store``), HTTP
 (``replication.coordinator.etcd_gateway``).
@@ -39,23 +40,23 @@ from replication.coordinator.store import SCHEMA, Recorded
 from twinlog.errors import CorruptionError, UsageError
 
 PAGE = 1000
-"""Keys of one question while the register is loaded."""
+"""Keys of one query while the register is loaded."""
 
 OPERATIONS_MAX = 100
 """Entries of history that one transaction writes at most; etcd takes 128 operations."""
 
 
 def prefix_of(cluster: str, group: str) -> str:
-    """Return what the keys of a group begin with."""
+    """Return the prefix of a group's keys."""
     return f"/twinlog/{cluster}/{group}/"
 
 
 class EtcdStore:
-    """The register of one group in etcd, for as long as a seat is held. One call at a time.
+    """The register of one group in etcd, while a seat is held. One call at a time.
 
     Args:
         gateway: To etcd.
-        seat: That this process holds.
+        seat: The seat that this process holds.
         prefix: See `prefix_of`.
 
     Attributes:
@@ -63,10 +64,10 @@ class EtcdStore:
 
     Raises:
         UsageError: ``newer-version``; nothing was changed.
-        CorruptionError: The keys do not hold what this module writes.
+        CorruptionError: The keys do not have the format of this module.
         SeatLost: etcd did not answer, or the seat is lost.
 
-    Where it raises, the seat has been given up.
+    After an exception the seat has been given up.
     """
 
     def __init__(self, gateway: EtcdGateway, seat: Seat, prefix: str) -> None:
@@ -136,8 +137,8 @@ class EtcdStore:
             As `replication.coordinator.store.CoordinatorStore.record`.
 
         Raises:
-            SeatLost: It did not happen, or that is unknown. The store is dead; whoever takes the
-                seat next finds out.
+            SeatLost: It did not happen, or that is unknown. The store is dead; the next holder of
+                the seat finds out.
         """
         texts = [_json(entry) for entry in history]
         news = [
@@ -145,8 +146,8 @@ class EtcdStore:
             for number, text in enumerate(texts)
             if number >= len(self._written) or self._written[number] != text
         ]
-        # Only a recovered or imported history is that long; its oldest entries go first, and say
-        # nothing without the register's own key, which is written with the last.
+        # Only a recovered or imported history is that long; its oldest entries are written first,
+        # and do not count without the register's own key, which is written with the last ones.
         while len(news) > OPERATIONS_MAX:
             self._write(news[:OPERATIONS_MAX], "record history")
             del news[:OPERATIONS_MAX]
@@ -185,7 +186,7 @@ class EtcdStore:
         self._seat.prove()
 
     def close(self) -> None:
-        """Give the seat up and close the connection; harmless when called again."""
+        """Give up the seat and close the connection; may be called twice."""
         self._seat.leave(self._gateway)
         self._gateway.close()
 
@@ -216,7 +217,7 @@ class EtcdStore:
         return bytes_of(rows[0].get("value")) if rows else None
 
     def _under(self, name: str) -> list[tuple[str, bytes]]:
-        """Return what follows ``name`` in each key under it, with the values, in order."""
+        """Return the rest of each key under ``name``, with its value, in order."""
         base = self._prefix + name
         start, found = base, list[tuple[str, bytes]]()
         while True:

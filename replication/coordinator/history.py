@@ -1,4 +1,4 @@
-"""How much of the history of masters fits into one answer: the newest entries.
+"""Limits the history of masters to the newest entries that fit into one answer.
 
 Pure. Not here: the entries (``replication.register.register``).
 """
@@ -18,7 +18,7 @@ Fields = dict[str, object]
 
 
 def newest(history: Sequence[Fields]) -> list[Fields]:
-    """Return the newest entries, oldest first, as many as an answer carries."""
+    """Return the newest entries, oldest first, as many as fit into an answer."""
     found: list[Fields] = []
     size = 0
     for entry in reversed(history[-HISTORY_SENT_MAX:]):

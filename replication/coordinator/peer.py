@@ -1,7 +1,7 @@
-"""Connections of the coordinator: who gets a place, how long silence is borne, frames in and out.
+"""Connections of the coordinator: limits, idle time-outs, frames in and out.
 
-A connection asks one question at a time; a parked watch ends early when the peer says something or
-goes away. A frame that breaks the rules of the wire closes its connection and is counted by kind;
+A connection has one request at a time; a parked watch ends early when the peer sends something or
+disconnects. A frame that violates the wire protocol closes its connection and is counted by kind;
 it changes nothing.
 
 Not here: the answers (``replication.coordinator.service``).
@@ -20,11 +20,11 @@ from replication.register.leases import Incarnation
 from twinlog.wire import frames
 
 CONNECTIONS_MAX = 256
-"""A node has three, a command one. When all places are taken, the stranger that has been silent
-longest makes room; if members have them all, the new connection is closed at once."""
+"""A node has three, a command one. At the limit, the non-member connection that has been silent
+longest is closed; if members have all of them, the new connection is closed at once."""
 
 MEMBER_PLACES = 8
-"""Connections of one member that are never closed to make room."""
+"""Connections of one member that are never closed for new ones."""
 
 FIELDS_MAX = 256 << 10
 """The largest frame is a group state with its registrations, some KiB."""
@@ -44,7 +44,7 @@ class Connections:
         self._members: Counter[Incarnation] = Counter()
 
     async def serve(self, stream: trio.SocketStream) -> None:
-        """Serve one peer until it goes, breaks a rule, or stays silent; closes the stream."""
+        """Serve one peer until it disconnects, violates the protocol or stays silent."""
         counts = self._counts
         counts.accepted += 1
         if len(self._peers) >= CONNECTIONS_MAX and not self._make_room():
@@ -66,7 +66,7 @@ class Connections:
             self._left(peer)
 
     def _make_room(self) -> bool:
-        """Close the stranger that has been silent longest; False when there are only members."""
+        """Close the non-member that has been silent longest; False if there are only members."""
         members: Counter[str] = Counter()
         strangers: list[_Peer] = []
         for peer in self._peers:
@@ -114,7 +114,7 @@ class Connections:
             greeted = True
 
     def _note(self, peer: _Peer, frame: frames.Frame) -> None:
-        """Remember whose connection this is: a member names itself in every call."""
+        """Remember which member this connection belongs to: a member names itself in every call."""
         who = caller(frame)
         if who is not None and who != peer.who:
             if peer.who is not None:
@@ -123,7 +123,7 @@ class Connections:
             self._members[who] += 1
 
     def _left(self, peer: _Peer) -> None:
-        """Report a member whose last connection has ended: its process may have died."""
+        """Report a member whose last connection has ended: its process may have died (R59)."""
         if peer.who is None:
             return
         self._members[peer.who] -= 1
@@ -132,7 +132,7 @@ class Connections:
             self.service.leases.ended(trio.current_time(), peer.who)
 
     async def _answer(self, peer: _Peer, frame: frames.Frame) -> frames.Frame:
-        """Answer ``frame``; a watch also ends when the peer says something or is gone."""
+        """Answer ``frame``; a watch also ends when the peer sends something or disconnects."""
         if frame.type != frames.Type.CO_WATCH:
             return await self.service.answer(frame)
         async with trio.open_nursery() as nursery:
@@ -143,7 +143,7 @@ class Connections:
         return self.service.unchanged(frame)
 
     async def _broken(self, peer: _Peer, error: frames.FrameError) -> None:
-        """Count a stream that left the rules; a wrong version is told which one is spoken."""
+        """Count a protocol violation; a peer of another version gets the supported one."""
         self._counts.close(error.kind)
         if error.kind == "version":
             fields: Fields = {"code": "version", "text": error.text, "hint": None}
@@ -158,9 +158,9 @@ class Connections:
 
 
 def caller(frame: frames.Frame) -> Incarnation | None:
-    """Return who a call says it comes from: the node and its session; None: nobody in particular.
+    """Return the node and session that a call names; None if it names no node.
 
-    What is odd about the report is judged where the call is carried out.
+    Whether the report is valid is judged when the call is executed.
     """
     fields = frame.fields.get("op") if frame.type == frames.Type.CO_CALL else frame.fields
     if not isinstance(fields, Mapping):
@@ -181,11 +181,11 @@ class _Peer:
         self.who: Incarnation | None = None
         self._ended = False
         self.client = ""
-        """What the peer called itself in HELLO: a node's name, or ``cli``."""
+        """Name of the peer from its HELLO: a node's name, or ``cli``."""
         self.heard_at = trio.current_time()
 
     def close(self) -> None:
-        """Close at once; who waits for the peer wakes up."""
+        """Close at once; wakes tasks that wait for the peer."""
         self._stream.socket.close()
 
     async def frame(self) -> frames.Frame | None:
@@ -198,14 +198,14 @@ class _Peer:
         return frame
 
     async def receive(self) -> None:
-        """Take what the peer says next; its end is remembered."""
+        """Receive the peer's next bytes, or note its end."""
         data = await self._stream.receive_some(16384)
         self._ended = not data
         self.heard_at = trio.current_time()
         self._reader.feed(data)
 
     async def hear(self, scope: trio.CancelScope) -> None:
-        """Cancel ``scope`` once the peer has said something or gone away."""
+        """Cancel ``scope`` once the peer has sent something or disconnected."""
         try:
             await self.receive()
         except (trio.BrokenResourceError, trio.ClosedResourceError):
@@ -215,7 +215,8 @@ class _Peer:
     async def send(self, frame: frames.Frame, asked: frames.Frame | None = None) -> None:
         """Send one frame; a peer that takes nothing for `SEND_SECONDS` is broken.
 
-        An answer that no frame can carry is refused to who ``asked``: it must end nobody.
+        An answer too large for a frame becomes an error answer to ``asked``: it must not end the
+        service.
         """
         try:
             data = frames.encode_whole(frame)

@@ -1,10 +1,10 @@
-"""The coordinator's process: store opened, port taken, ``run.json`` written, served until a signal.
+"""The coordinator's process: opens the store, listens, writes ``run.json``, serves until a signal.
 
 With its register in etcd there may be several such processes. One has the seat and serves; the
-others wait for it and listen nowhere, so that who asks for the coordinator tries the next address.
-A process that loses its seat drops what it knows and waits again.
+others wait for it and do not listen, so that clients try the next address. A process that loses its
+seat drops its state and waits again.
 
-Not here: what it answers (``replication.coordinator.service``), connections
+Not here: answers (``replication.coordinator.service``), connections
 (``replication.coordinator.peer``).
 """
 
@@ -36,18 +36,18 @@ async def serve(
     ready: Callable[[int], None] | None = None,
     task_status: trio.TaskStatus[int] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Keep the register until cancelled; ``ready`` and `task_status` are given the port.
+    """Keep the register until cancelled; ``ready`` and ``task_status`` are given the port.
 
-    With etcd, `task_status` waits for the first seat, and ``ready`` is called for each.
+    With etcd, ``task_status`` waits for the first seat, and ``ready`` is called for each seat.
 
-    Cancelled: an operation under way is finished first, connections are closed without a word,
-    ``run.json`` is removed, the store is closed. What was answered stays.
+    Cancelled: a running operation is completed first, connections are closed without notice,
+    ``run.json`` is removed, the store is closed. Answered changes are durable.
 
     Raises:
         UsageError: The data folder is in use or belongs to another cluster.
         CorruptionError: The store is damaged.
         OSError: The port is taken.
-        StoreStopped: The disk refused; nothing after the last answer is promised.
+        StoreStopped: The disk failed; only answered changes are durable.
     """
     process = _Process(settings, event, ready, task_status)
     if settings.etcd:
@@ -61,7 +61,7 @@ async def serve(
 
 
 class _Process:
-    """One process and who waits for it to be ready, which is told at the first time only."""
+    """One process and the task that waits for it to be ready, notified the first time only."""
 
     def __init__(
         self,
@@ -100,7 +100,7 @@ class _Process:
     async def keep(
         self, store: RegisterStore, beside: Callable[[], Awaitable[None]] | None = None
     ) -> None:
-        """Serve from ``store`` until cancelled; ``beside`` runs as long."""
+        """Serve from ``store`` until cancelled; ``beside`` runs for the same time."""
         settings, event = self._settings, self._event
         service = CoordinatorService(settings, store, event=event)
         listener = trio.SocketListener(
@@ -142,7 +142,7 @@ class _Process:
             lost = _first(stopped)
             if isinstance(lost, SeatLost):
                 raise SeatLost(str(lost)) from group
-            raise StoreStopped("the coordinator's disk refused; it stops") from group
+            raise StoreStopped("the coordinator's disk failed; it stops") from group
 
     def _tell_ready(self, port: int) -> None:
         if self._status is not None:
@@ -167,7 +167,7 @@ class _Coordinator(Protocol):
 
 
 class Config(Protocol):
-    """What `run` needs of ``cluster.toml``; ``node.config.config.ClusterConfig`` is one."""
+    """The part of ``cluster.toml`` that `run` needs; see ``node.config.config.ClusterConfig``."""
 
     @property
     def name(self) -> str: ...
@@ -193,16 +193,16 @@ async def run(
     version: str = "0",
     number: int = 1,
 ) -> int | None:
-    """Be the coordinator's process: `serve` until SIGTERM or SIGINT, then stop cleanly.
+    """Run the coordinator's process: `serve` until SIGTERM or SIGINT, then stop cleanly.
 
     Must be called in the main thread. A second signal changes nothing: stopping takes no longer
-    than the operation under way.
+    than the running operation.
 
     Args:
         config: Of the cluster.
         ready: Given the port.
         event: Given events.
-        version: Of this program, for the run file.
+        version: Version of this program, for the run file.
         number: Which of the coordinator's addresses is this process's, from 1.
 
     Returns:

@@ -1,14 +1,14 @@
-"""The seat: which of several coordinator processes keeps the register, decided by etcd.
+"""The seat: the right of one of several coordinator processes to keep the register, by etcd.
 
-The holder has put its name under the key ``seat``, attached to a lease of `SEAT_SECONDS` that it
-renews each `RENEW_SECONDS`. Every write of the register compares the seat's creation revision in
-the same transaction. So a process that lost its seat, or was paused and does not know it yet, can
-change nothing; and **a new seat settles every write of the seats before it**: what had an unknown
+The holder has written its name under the key ``seat``, attached to a lease of `SEAT_SECONDS` that
+it renews each `RENEW_SECONDS`. Every write of the register compares the seat's creation revision in
+the same transaction. So a process that lost its seat, or was paused and does not know it yet,
+cannot change anything; and **a new seat settles every write of earlier seats**: a write of unknown
 outcome either happened before, and is found by the load that follows, or its comparison fails.
 
-The lease bounds what a former holder may still *say*: it answers nothing once the lease may have
-ended (`Seat.prove`), counted from when the last renewal was sent, by a clock that runs while the
-machine sleeps. etcd never ends a lease early, and up to 0.5 s late.
+The lease bounds how long a former holder may still *answer*: it stops answering once the lease may
+have ended (`Seat.prove`), counted from when the last renewal was sent, by a clock that also runs
+while the machine is suspended. etcd never ends a lease early, and ends it up to 0.5 s late.
 
 Not here: the register's keys (``replication.coordinator.etcd_store``).
 Sources: etcd, "Lease"; Jepsen, "etcd 3.4.3" (a lease is no lock without a fencing token).
@@ -35,15 +35,15 @@ from replication.coordinator.store import StoreStopped
 from twinlog.errors import TwinlogError
 
 SEAT_SECONDS = 5
-"""Time to live of the lease: how long the register stands still after its keeper was killed."""
+"""Time to live of the lease: how long the register is unavailable after its holder was killed."""
 
 RENEW_SECONDS = 1.0
 MARGIN_SECONDS = 1.0
-"""The holder stops answering so long before its lease can end."""
+"""The holder stops answering this long before its lease can end."""
 
 
 class SeatLost(StoreStopped):
-    """This process keeps the register no longer; another may. What it had answered stays."""
+    """This process no longer keeps the register; another may. Its answers stay valid."""
 
     default_code = "seat-lost"
 
@@ -79,7 +79,7 @@ class Seat:
         }
 
     def prove(self) -> None:
-        """Prove that nobody else can have the seat yet.
+        """Prove that no other process can have the seat yet.
 
         Raises:
             SeatLost: The lease may have ended.
@@ -88,7 +88,7 @@ class Seat:
             raise SeatLost("the lease of the seat may have ended: it was not renewed in time")
 
     def renew(self, gateway: EtcdGateway) -> None:
-        """Renew the lease. An answer that does not come is asked for again by the next call.
+        """Renew the lease. Without an answer the next call renews it again.
 
         Raises:
             SeatLost: The lease has ended.
@@ -107,14 +107,14 @@ class Seat:
         self._until = sent + SEAT_SECONDS - MARGIN_SECONDS
 
     def leave(self, gateway: EtcdGateway) -> None:
-        """Give the seat up, so that another takes it at once; without etcd it ends by itself."""
+        """Give up the seat, so that another process can take it; without etcd it expires."""
         self._until = 0.0
         with suppress(TwinlogError):
             gateway.ask("lease/revoke", {"ID": self.lease})
 
 
 def holder(gateway: EtcdGateway, key: str) -> str | None:
-    """Return what the holder of a seat calls itself; None when the seat is free.
+    """Return the name of the seat's holder; None if the seat is free.
 
     Raises:
         GatewayUnknown, GatewayAway: etcd does not answer.
@@ -124,15 +124,15 @@ def holder(gateway: EtcdGateway, key: str) -> str | None:
 
 
 def take(gateway: EtcdGateway, key: str, name: str) -> Seat | None:
-    """Take a seat that is free; return None when somebody else has it, or when that is unknown.
+    """Take a free seat; return None if another process has it, or if that is unknown.
 
-    With an unknown outcome the lease is given up, so that the seat is free again for whoever asks
-    next: this process, mostly.
+    With an unknown outcome the lease is revoked, so that the seat is free again for the next
+    request, mostly of this process.
 
     Args:
         gateway: To etcd.
         key: Of the seat.
-        name: What the holder calls itself, for people: the address that it will listen on.
+        name: Name of the holder, for people: the address that it will listen on.
 
     Raises:
         GatewayUnknown, GatewayAway: etcd does not answer; the seat was not taken.

@@ -1,17 +1,17 @@
-"""The embedded coordinator: one small process that keeps the register and answers for it.
+"""The embedded coordinator: one small process that keeps and serves the register.
 
 It answers frames of types 64-79 (fields: ``replication.coordinator.blocking_client``). The rules
-are those of ``replication.register.register``; this module adds one: operations are carried out one
-at a time, and **no change is visible, by answer, read or watch, before the disk has it**. When the
-disk refuses, the process stops.
+are those of ``replication.register.register``; this module adds one: operations are executed one at
+a time, and **no change is visible, by answer, read or watch, before it is durable** (R17). If the
+disk fails, the process stops.
 
-Live entries (where a node listens, what it is) are kept in memory only: every node sends its own
-again each second.
+Live entries (addresses and role of a node) are kept in memory only: every node sends its own each
+second.
 
 Limits: `LIVE_MAX` live entries of `LIVE_BYTES_MAX`, answers of one frame.
 
-While the coordinator is away roles cannot change and traffic goes on. After its own start it
-changes nothing until more than half of the replicas have reported.
+While the coordinator is away, roles cannot change and traffic continues. After its own start it
+changes nothing until more than half of the replicas have reported (R19).
 
 Not here: connections (``replication.coordinator.peer``), the process
 (``replication.coordinator.process``). Rules: docs/protocol.md R17 to R19.
@@ -45,7 +45,7 @@ LIVE_MAX = 64
 LIVE_BYTES_MAX = 4096
 WATCH_SECONDS_MAX = 30.0
 LOOK_SECONDS = 0.05
-"""How often it is looked whether the master is gone."""
+"""How often the leases are checked for a master that is gone."""
 
 REFUSED_SECONDS = 1.0
 """Pause after the register refused to end a leadership: it waits for reports, or is read-only."""
@@ -55,7 +55,7 @@ Fields = dict[str, object]
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorSettings:
-    """What the coordinator needs to start. ``port`` 0 takes a free one."""
+    """Settings of the coordinator. ``port`` 0 takes a free port."""
 
     cluster: str
     group: str
@@ -64,15 +64,15 @@ class CoordinatorSettings:
     data: Path
     version: str = "0"
     etcd: tuple[Endpoint, ...] = ()
-    """Where etcd's members serve clients; empty: the register is a file in ``data``."""
+    """Client addresses of etcd's members; empty: the register is a file in ``data``."""
 
 
 @dataclass(slots=True)
 class CoordinatorCounts:
-    """Plain numbers; all but ``open`` only rise."""
+    """Counters; all except ``open`` only rise."""
 
     open: int = 0
-    """Connections now."""
+    """Present connections."""
     accepted: int = 0
     refused: int = 0
     """Connections closed because there were too many."""
@@ -92,7 +92,7 @@ class _Live:
 
 
 class CoordinatorService:
-    """The register with its store, and what may be asked of both.
+    """The register with its store, and the requests on both.
 
     Attributes:
         names: Checksum of the cluster's and the group's name; every frame carries it.
@@ -132,9 +132,9 @@ class CoordinatorService:
     # ── the register ────────────────────────────────────────────────────────────────────────────
 
     async def _apply(self, op: Operation) -> Fields:
-        """Carry out one operation; return its answer once the disk has what it changed.
+        """Execute one operation; return its answer once the change is durable.
 
-        A cancelled call is carried to its end first: half a change would be shown by nobody.
+        A cancelled call is completed first, so that no change stays half recorded.
         """
         async with self._turn:
             self._store.prove()
@@ -174,13 +174,13 @@ class CoordinatorService:
 
     @property
     def members(self) -> tuple[str, ...]:
-        """Names of the group's members; their connections are not closed to make room."""
+        """Names of the group's members; their connections are not closed for new ones."""
         return self._register.state.replicas
 
     async def watch_master(self) -> None:
-        """End the leadership of a master that is gone, for as long as the task runs.
+        """End the leadership of a master that is gone (R59); runs until cancelled.
 
-        Cancellation: a change under way is carried to its end.
+        Cancellation: a running change is completed.
         """
         while True:
             await trio.sleep(LOOK_SECONDS)
@@ -193,20 +193,20 @@ class CoordinatorService:
                 continue
             self._event("master_gone", "warning", node=due.leader, why=due.why)
 
-    # ── questions ───────────────────────────────────────────────────────────────────────────────
+    # ── requests ────────────────────────────────────────────────────────────────────────────────
 
     async def answer(self, frame: frames.Frame) -> frames.Frame:
         """Return the answer to one frame; errors become error answers.
 
         Raises:
-            StoreStopped: The disk refused, or the seat is lost: nothing more may be said.
+            StoreStopped: The disk failed, or the seat is lost: no more answers may be sent.
         """
         try:
             asked = frame.names_crc
             if asked != self.names and (asked or frame.type != frames.Type.CO_HELLO):
                 raise self._other_cluster()
             answer = frames.answer(frame, await self._fields(frame), names=self.names)
-            self._store.prove()  # last: the process may have stood still while it made the answer
+            self._store.prove()  # last: the process may have been suspended before
             return answer
         except StoreStopped:
             raise
@@ -228,8 +228,8 @@ class CoordinatorService:
         self._store.prove()
         return frames.answer(frame, {"state": self._published}, names=self.names)
 
-    # Only HELLO may leave the names out: a command that knows an address and no name learns them
-    # there, and from then on says them, so that an order never reaches another cluster's register.
+    # Only HELLO may omit the names: a command that only has an address learns them there, and sends
+    # them from then on, so that no request reaches another cluster's register.
     def _other_cluster(self) -> UsageError:
         ours = self._settings
         text = f"this is the coordinator of cluster {ours.cluster}, group {ours.group}"
@@ -280,16 +280,16 @@ class CoordinatorService:
         }
 
     async def _watch(self, revision: int, wait_ms: int) -> None:
-        """Wait until the published revision is above ``revision``, or for so long.
+        """Wait until the published revision is above ``revision``, at most ``wait_ms``.
 
-        A caller that knows a larger revision than ours waits, too: its report raises the alarm.
+        A caller that knows a larger revision waits, too: its report raises the alarm.
         """
         with trio.move_on_after(min(wait_ms / 1000, WATCH_SECONDS_MAX)):
             while self._revision <= revision:
                 await self._newer.wait()
 
     def _lives(self, fields: Mapping[str, object]) -> Fields:
-        """Take the caller's live entry, when it gives one; return everybody's."""
+        """Store the caller's live entry, if it sends one; return all entries."""
         node, info = fields.get("node"), fields.get("info")
         now = trio.current_time()
         if isinstance(node, str) and isinstance(info, dict):

@@ -1,7 +1,7 @@
-"""Waiting for the seat: what a coordinator process with etcd does while another keeps the register.
+"""Waits for the seat: a coordinator process with etcd while another keeps the register.
 
-It asks each `LOOK_SECONDS` whether the seat is free, and takes it. Nothing is listened to
-meanwhile; the run file says that the process runs, and names no port.
+Each `LOOK_SECONDS` it checks whether the seat is free, and takes it. It does not listen meanwhile;
+the run file says that the process runs, and names no port.
 
 Not here: serving (``replication.coordinator.process``), the seat's rules
 (``replication.coordinator.seat``).
@@ -26,7 +26,7 @@ LOOK_SECONDS = 0.5
 
 
 class Standby:
-    """Takes the seat for one process, again and again."""
+    """Takes the seat for one process, each time it is free."""
 
     def __init__(self, settings: CoordinatorSettings, event: Event) -> None:
         self._settings = settings
@@ -35,9 +35,9 @@ class Standby:
         self._told = ""
 
     async def seated(self) -> tuple[EtcdStore, Callable[[], Awaitable[None]]]:
-        """Wait for the seat; return the register, and what renews the seat for as long as it runs.
+        """Wait for the seat; return the register and a function that keeps renewing the seat.
 
-        Cancellation: a seat that was just taken ends by itself, after its lease.
+        Cancellation: a seat that was just taken expires with its lease.
 
         Raises:
             SeatLost: It was taken and lost again before the register was read.
@@ -70,7 +70,7 @@ class Standby:
         store = await trio.to_thread.run_sync(EtcdStore, gateway, seat, self._prefix)
 
         async def renew() -> None:
-            own = EtcdGateway(self._settings.etcd)  # a record under way has the other one
+            own = EtcdGateway(self._settings.etcd)  # a running `record` uses the other one
             while True:
                 await trio.sleep(RENEW_SECONDS)
                 await trio.to_thread.run_sync(seat.renew, own, abandon_on_cancel=True)
@@ -86,7 +86,7 @@ class Standby:
         return seat
 
     def _tell(self, name: str, level: str, **facts: object) -> None:
-        """Tell an event, the same one not twice in a row."""
+        """Report an event, the same one not twice in a row."""
         said = f"{name} {facts}"
         if said != self._told:
             self._told = said

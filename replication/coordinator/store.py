@@ -1,24 +1,23 @@
-"""The coordinator's memory: one SQLite file that never loses what was answered.
+"""The register's store: one SQLite file that never loses an answered change.
 
 ``coordinator.sqlite`` holds the register (one JSON document, as ``replication.register.register``
-dumps it) and its random id, every pair (revision, tag) that ever was, and the history of
-masters. `CoordinatorStore.record` writes them in one transaction; it has returned only when
-the disk has them (``journal_mode=WAL``, ``synchronous=FULL``), and only then may the coordinator
-answer.
+dumps it) and its random id, every pair (revision, tag) ever made, and the history of masters.
+`CoordinatorStore.record` writes them in one transaction and returns once they are durable
+(``journal_mode=WAL``, ``synchronous=FULL``); only then may the coordinator answer.
 
 Invariants:
 
-* revisions in ``pairs`` rise by what the register says and are never rewritten;
+* revisions in ``pairs`` rise and are never rewritten;
 * the register's own revision is the largest of ``pairs``;
 * after any I/O error the store is dead: it refuses every further call, and the process must stop.
-  What the failed transaction left is decided by SQLite at the next open.
+  SQLite decides at the next open whether the failed transaction happened.
 
-One process per folder: the database is locked exclusively for as long as it is open. Calls block
+One process per folder: the database is locked exclusively while it is open. Calls block
 on the disk (about a millisecond); the service calls `record` from a thread, one at a time.
 
 Not here: which changes are allowed (``replication.register.register``), sockets
 (``replication.coordinator.service``). This is the only module of the server that opens files
-without ``storage.disk.disk``: SQLite brings its own. Rule: docs/protocol.md R17.
+without ``storage.disk.disk``: SQLite opens its own. Rule: docs/protocol.md R17.
 Sources: SQLite, "PRAGMA synchronous".
 """
 
@@ -38,7 +37,7 @@ from twinlog.errors import CorruptionError, TwinlogError, UsageError
 FILE = "coordinator.sqlite"
 
 SCHEMA = 1
-"""Of the tables below; a file with a larger number was written by a newer version."""
+"""Version of the tables below; a larger number was written by a newer twinlog."""
 
 _TABLES = """
 CREATE TABLE IF NOT EXISTS facts (name TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT;
@@ -49,18 +48,18 @@ CREATE TABLE IF NOT EXISTS history (number INTEGER PRIMARY KEY, entry TEXT NOT N
 """
 
 _SIGNED = 1 << 63
-"""SQLite's integers are signed, tags are unsigned: they are stored moved down by this."""
+"""SQLite's integers are signed, tags are unsigned: they are stored minus this."""
 
 
 class StoreStopped(TwinlogError):
-    """The disk refused a read or a write; nothing more is promised and the process must stop."""
+    """A read or write failed; no more change is durable and the process must stop."""
 
     default_code = "coordinator-store"
 
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """What the file holds: the register's document, all pairs, the history."""
+    """The stored content: the register's document, all pairs, the history."""
 
     document: Mapping[str, object] | None
     pairs: Mapping[int, int]
@@ -68,11 +67,11 @@ class Recorded:
 
 
 class RegisterStore(Protocol):
-    """Where a register is kept: one SQLite file, or etcd (``replication.coordinator.etcd_store``).
+    """The store of a register: one SQLite file, or etcd (``replication.coordinator.etcd_store``).
 
-    Both keep this contract, and one suite of tests holds them to it: what `record` returned from is
-    there for every later `load`; what it raised from may be there or not, and the store says
-    nothing more. Calls block; one at a time, from any thread.
+    Both keep this contract, and one test suite checks it: after `record` returned, every later
+    `load` returns the change; after it raised, the change may or may not be stored, and the store
+    refuses all further calls. Calls block; one at a time, from any thread.
     """
 
     register_id: str
@@ -98,11 +97,11 @@ class RegisterStore(Protocol):
         ...
 
     def prove(self) -> None:
-        """Raise `StoreStopped` when another process may have changed what is kept."""
+        """Raise `StoreStopped` if another process may have changed the store."""
         ...
 
     def close(self) -> None:
-        """Let others have it; harmless when called again."""
+        """Release the store; may be called twice."""
         ...
 
 
@@ -110,7 +109,7 @@ class CoordinatorStore:
     """The open file. Not thread-safe: one call at a time, from any thread.
 
     Args:
-        folder: Made when it is missing.
+        folder: Made if it is missing.
         cluster: Name of the cluster; another cluster's file is refused.
         group: Name of the group, likewise.
 
@@ -120,7 +119,7 @@ class CoordinatorStore:
     Raises:
         UsageError: ``directory-in-use``, ``identity`` or ``newer-version``; nothing was changed.
         CorruptionError: SQLite finds the file damaged.
-        StoreStopped: The disk refused.
+        StoreStopped: The disk failed.
     """
 
     def __init__(self, folder: Path, cluster: str, group: str) -> None:
@@ -187,7 +186,7 @@ class CoordinatorStore:
 
         Raises:
             CorruptionError: The documents do not fit together; nothing can be trusted.
-            StoreStopped: The disk refused.
+            StoreStopped: The disk failed.
         """
         try:
             row = self._db.execute("SELECT revision, document FROM register").fetchone()
@@ -255,7 +254,7 @@ class CoordinatorStore:
         """Make the register's document durable although its revision is the old one: an alarm.
 
         Raises:
-            StoreStopped: The disk refused. The store is dead.
+            StoreStopped: The disk failed. The store is dead.
         """
         if self._dead is not None:
             raise StoreStopped(f"the coordinator's store stopped: {self._dead}")
@@ -265,19 +264,19 @@ class CoordinatorStore:
             raise self._stop("keep the register's alarm", error) from error
 
     def prove(self) -> None:
-        """Prove nothing: nobody else can have the file while it is open."""
+        """Do nothing: no other process can have the file while it is open."""
 
     def _stop(self, what: str, error: Exception) -> StoreStopped:
         self._dead = f"cannot {what}: {error}"
         return StoreStopped(f"cannot {what} in {self.folder / FILE}: {error}")
 
     def close(self) -> None:
-        """Close the file and release the folder; harmless when called again."""
+        """Close the file and release the folder; may be called twice."""
         self._db.close()
 
 
 def _make_folder(folder: Path) -> None:
-    """Make a folder whose name survives a power loss; SQLite makes durable only what is in it."""
+    """Make a folder whose name survives a power failure; SQLite only syncs the files in it."""
     missing = [path for path in (folder, *folder.parents) if not path.exists()]
     folder.mkdir(parents=True, exist_ok=True)
     for path in reversed(missing):

@@ -1,9 +1,9 @@
-"""What the core orders. The driver carries orders out in sequence; each has at most one answer.
+"""The commands of the core. The driver executes them in order; each has at most one answer.
 
-An answer is an event of `ReplicaCore`, given after all orders of the event before it have been
-carried out. Values without behaviour, to be treated as immutable; those that every record needs are
-not frozen, because freezing doubles the cost of making one. Offsets are bytes. Not here: how an
-order is carried out (``driver``).
+An answer is an event of `ReplicaCore`, delivered after all commands of the event before it have
+been executed. Plain values, to be treated as immutable; those made for every record are not frozen,
+because freezing doubles the cost of making one. Offsets are bytes. Not here: the execution
+(``driver``).
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class Send:
 class Ship:
     """Send one frame of whole batches from ``append.offset``; answered by ``on_shipped``.
 
-    ``append`` comes without entries, payload and time: the driver adds them. At the end of the log
-    it stays a notice.
+    ``append`` has no entries, payload or time: the driver adds them. At the end of the log it stays
+    without batches, a notice.
     """
 
     conn: int
@@ -43,7 +43,7 @@ class Stored:
 
 @dataclass(frozen=True, slots=True)
 class BatchDamaged:
-    """The batch at ``start`` arrived without its CRC holding; those before it are stored."""
+    """The batch at ``start`` does not match its CRC; the batches before it are stored."""
 
     start: int
     length: int
@@ -59,16 +59,16 @@ class NoSpace:
 
 @dataclass(frozen=True, slots=True)
 class NotTaken:
-    """The store refuses the batches: another writer, another offset, or bytes it cannot take."""
+    """The store refuses the batches: stale writer, other offset, or invalid bytes."""
 
     why: str
 
 
 Received = Stored | BatchDamaged | NoSpace | NotTaken
-"""What came of a `Receive`."""
+"""The outcome of a `Receive`."""
 
 STORED = Stored()
-"""The one for every record."""
+"""The shared instance: this outcome is needed for every record."""
 
 
 @dataclass(slots=True)
@@ -90,7 +90,7 @@ class Dial:
 
 @dataclass(frozen=True, slots=True)
 class Close:
-    """Close a link; nothing more is heard of it."""
+    """Close a link; no event of it follows."""
 
     conn: int
     why: str
@@ -127,14 +127,14 @@ class SavePromise:
 
 @dataclass(frozen=True, slots=True)
 class TakeToken:
-    """Become the only writer of the log; any previous token is stale, bytes after the end are 0."""
+    """Become the only writer of the log: other tokens become stale, bytes after the end zero."""
 
     token: Token
 
 
 @dataclass(frozen=True, slots=True)
 class DropToken:
-    """Give up writing the log."""
+    """Stop being the writer of the log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +150,7 @@ class AppendEpoch:
 
 @dataclass(frozen=True, slots=True)
 class RebuildPending:
-    """Scan what is above the confirmed layer, so that numbering continues after it."""
+    """Rebuild the pending layer of the store, so that numbering continues after it (R49)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,14 +167,14 @@ class Cut:
 
 @dataclass(slots=True)
 class Confirm:
-    """The confirm offset is ``offset``."""
+    """Set the confirm offset."""
 
     offset: int
 
 
 @dataclass(slots=True)
 class Release:
-    """Answer these requests: their acknowledgement holds."""
+    """Answer these requests: they are acknowledged."""
 
     requests: tuple[int, ...]
 
@@ -202,14 +202,14 @@ class Registered:
 
 @dataclass(frozen=True, slots=True)
 class SetQuality:
-    """Acknowledge ``received`` or ``durable`` bytes; on the disk before the next command."""
+    """Set the quality of acknowledgements, durably before the next command (R26, R27)."""
 
     quality: str
 
 
 @dataclass(frozen=True, slots=True)
 class Quarantine:
-    """Remember on disk that this log must not be trusted."""
+    """Record durably that this log is quarantined."""
 
     start: int
     length: int

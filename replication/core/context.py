@@ -1,4 +1,4 @@
-"""What the parts of the core share: who we are, what we promised, where commands go.
+"""State shared by the parts of the core: identity, promise, settings, queue of commands.
 
 Not here: decisions. The core is the only one that changes ``promise``, ``session`` and ``newest``.
 """
@@ -21,11 +21,11 @@ from twinlog.format.epoch_history import Epoch
 
 
 class Log(Protocol):
-    """What the core may ask of the log. It changes nothing here: only orders change the log.
+    """Read access of the core to the log; only commands change the log.
 
-    Within one event every answer is the same, because orders are carried out between events. So a
-    decision reads the log as it was when the event began, never one that is half-way through what
-    the decision itself ordered.
+    Within one event every value stays the same, because commands are executed between events. So a
+    decision always sees the log as it was when the event began, never half-way through its own
+    commands.
     """
 
     @property
@@ -40,12 +40,12 @@ class Log(Protocol):
 
     @property
     def committed(self) -> int:
-        """Everything below is in the file, with its entries."""
+        """Everything below is in the file, with its batch entries."""
         ...
 
     @property
     def flushed(self) -> int:
-        """Everything below is on the disk, with its entries."""
+        """Everything below is flushed, with its batch entries."""
         ...
 
     @property
@@ -74,17 +74,17 @@ class Log(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """Who this node is.
+    """The identity of this node and of this start.
 
     Attributes:
         name: Of the replica.
-        names_crc: CRC of cluster and group, in every frame.
+        names_crc: CRC of the names of cluster and group, sent in every frame.
         family: 4 or 6: length of the host in every record.
-        segment_size: Of the group, bytes.
+        segment_size: Bytes of a log file, the same in the whole group.
         store: Store id. ``start``: random id of this process start. ``known``: all start ids of
             the store.
-        clean: Nothing acknowledged can be missing. ``why``: else, why.
-        damage: What recovery found; None for a sound log.
+        clean: No acknowledged record can be missing (R26). ``why``: else, why.
+        damage: Damage that recovery found; None without.
     """
 
     name: str
@@ -102,7 +102,7 @@ class Node:
     def started(
         cls, boot: BootSummary, name: str, names_crc: int, *, family: int, segment_size: int
     ) -> Node:
-        """Return who this node is by what its start found."""
+        """Return the identity from the summary of the start."""
         return cls(
             name=name,
             names_crc=names_crc,
@@ -118,27 +118,27 @@ class Node:
 
 
 ALARMS_KEPT = 256
-"""Alarms remembered as reported; beyond, they are reported again."""
+"""Alarms remembered as reported; when there are more, all may be reported again."""
 
 
 class Context:
     """See the module.
 
     Attributes:
-        quality: What an acknowledgement says, ``received`` or ``durable``: a fact of the group,
-            before its state is known what the configuration says.
-        lacking: Why this node must say to the register that it lacks what it acknowledged; else
-            empty.
-        promise: The promise that is on the disk.
+        quality: Meaning of an acknowledgement, ``received`` or ``durable``: a fact of the group, or
+        the configured one before the group state is known.
+        lacking: Why this node must tell the register that it lacks records it acknowledged; else
+        empty.
+        promise: The durable promise.
         session: Our registered session; 0 before.
-        newest: The newest group state seen, maybe not yet on the disk.
-        out: Commands not yet carried out.
+        newest: The newest group state seen, maybe not durable yet.
+        out: Commands not yet executed.
         role: The role machine. ``jitter``: the only randomness, from the seed.
-        damage: Why this log must not be trusted; None while it may.
-        want_revision: (revision, tag) that a master showed and that must reach our disk.
-        want_read: Something says that the group state has moved on.
-        cutting: A cut is under way; no role changes until it is done.
-        notes: Operations that complete the history, to be sent when there is time.
+        damage: Why this log is damaged or divergent; None normally.
+        want_revision: (revision, tag) that a master showed and that must become durable here.
+        want_read: The group state may have changed and must be read.
+        cutting: A cut is running; no role changes until it is done.
+        notes: Operations that complete the history, sent when nothing else is due.
     """
 
     def __init__(
@@ -169,7 +169,7 @@ class Context:
         self._alarms: set[str] = set()
 
     def do(self, command: Command) -> None:
-        """Have a command carried out after those before it."""
+        """Queue a command."""
         self.out.append(command)
 
     def tell(self, name: str, level: str = "info", /, **facts: object) -> None:
@@ -177,7 +177,7 @@ class Context:
         self.out.append(Tell(name, level, facts))
 
     def alarm(self, name: str, /, **facts: object) -> None:
-        """Log what a person must know, once until its facts change."""
+        """Log an alarm, once until its facts change."""
         key = f"{name} {facts}"
         if key not in self._alarms:
             if len(self._alarms) > ALARMS_KEPT:
@@ -196,15 +196,15 @@ class Context:
         self.do(Changed())
 
     def next_conn(self) -> int:
-        """Return the number of a link that we dial: 1, 2, ...; accepted ones come from outside."""
+        """Return a number for a link to dial: 1, 2, ...; accepted links are numbered outside."""
         self._conn += 1
         return self._conn
 
     @property
     def counts_flushed(self) -> bool:
-        """Whether what this node has counts from its flush on."""
+        """Whether this node's bytes count only once they are flushed."""
         return self.quality == "durable" or self.settings.flush_first
 
     def own_end(self) -> int:
-        """Return what our own acknowledgement would say, by the quality in force."""
+        """Return the end that this node would acknowledge, by the quality in force (R27)."""
         return self.log.flushed if self.counts_flushed else self.log.committed

@@ -1,12 +1,12 @@
-"""A slave at work: dial the master, shake hands, cut if needed, store what comes, acknowledge.
+"""A slave at work: dial the master, handshake, cut if needed, store batches, acknowledge.
 
-Lives as long as one (leader, epoch); the core makes a new one for the next. Invariants:
+One object per (leader, epoch); the core makes a new one for the next. Invariants:
 
-* an acknowledgement is given for what is stored with its entries, never before, and only after the
-  revision that the master showed is on our disk;
+* only batches stored with their entries are acknowledged, and only after the revision that the
+master showed is durable here (R29);
 * an APPEND before READY, of another epoch or of another session changes nothing;
-* our confirm offset follows the master's, at most to our own end;
-* a log that is full says so, leaves, and comes back by itself.
+* the confirm offset here follows the master's, at most to the end of this log;
+* a node whose disk is full reports it, leaves, and retries by itself.
 
 Units: bytes, seconds. Not here: the checks themselves (``peer_checks``), files, sockets.
 Rules: docs/protocol.md R38 to R44.
@@ -27,7 +27,7 @@ from replication.settings import CHAIN_CHECK_BYTES, FEATURES, SEED_BYTES_MAX, SE
 from storage import Token
 
 SLOW_RETRY_SECONDS = 5.0
-"""Pause before asking again a master that cannot help until a person acts."""
+"""Pause before dialing a master again that refused until an operator acts."""
 
 BEHIND = ("FENCED", "NEWER_EPOCH", "NOT_MASTER", "OTHER_QUALITY", "UNKNOWN_REPLICA")
 """Refusals after which one of the two must read the group state."""
@@ -37,12 +37,12 @@ FULL_RETRY_SECONDS = 1.0
 
 
 class Following:
-    """See the module.
+    """See the module's text.
 
     Attributes:
         leader: The master's name. ``epoch``: its epoch.
-        why: Why the link does not stream; empty when it does.
-        heard_at: When the master was heard in this epoch; None if never.
+        why: Why the link does not stream; empty if it does.
+        heard_at: When the master was last heard in this epoch; None if never.
     """
 
     def __init__(self, context: Context, state: GroupState) -> None:
@@ -72,12 +72,12 @@ class Following:
         self._nacked = False
         self._confirm = 0
         self._seed: bytearray | None = None
-        """What has arrived of the seed; None while this log shall be continued."""
+        """The received part of the seed; None while this log is kept."""
         self._part: int | None = None
 
     @property
     def streaming(self) -> bool:
-        """Whether batches flow."""
+        """Whether batches are received."""
         return self.machine.state is FollowingState.STREAMING
 
     def is_of(self, state: GroupState) -> bool:
@@ -88,7 +88,7 @@ class Following:
     # -- the link
 
     def begin(self, now: float) -> None:
-        """Make the log ours to receive into and dial."""
+        """Become the writer of the log and dial the master."""
         self._context.do(commands.TakeToken(self._token))
         self._dial(now)
 
@@ -102,7 +102,7 @@ class Following:
         self._context.do(commands.Dial(self.conn, self.leader))
 
     def on_dialed(self, now: float) -> None:
-        """The link stands: say who we are."""
+        """The link is up: say HELLO."""
         self._link_at = now
         self.machine.move(FollowingInput.DIALED)
         self._hello()
@@ -119,6 +119,8 @@ class Following:
             end=log.end,
             flushed=log.flushed,
             confirm=log.confirm,
+            # The chain of CRCs needs a border that both sides have: batch borders are equal on all
+            # nodes (R9).
             border=log.border_at_or_below(max(log.start, log.end - CHAIN_CHECK_BYTES)),
             epochs=part_around(log.epochs, newest),
             register_id=context.promise.register_id,
@@ -136,18 +138,18 @@ class Following:
         context.do(commands.Send(self.conn, hello))
 
     def on_closed(self, now: float, why: str) -> None:
-        """The link ended, or a dial found nobody: try again after a pause."""
+        """The link ended, or the dial failed: try again after a pause."""
         self.conn = None
         self.why = self.why if self.health else why
         if self.machine.can(FollowingInput.END):
             if self.machine.state is FollowingState.CUTTING:
-                return  # the cut goes on; on_cut finds no link and dials
+                return  # the cut continues; on_cut finds no link and dials
             self.machine.move(FollowingInput.END)
         self._redial_at = now + self._backoff.pause()
 
     def _leave(self, now: float, code: str | None, text: str, pause: float | None = None) -> None:
         """End the link from our side and say why, unless ``code`` is None."""
-        assert self.conn is not None, "whoever leaves has a link"
+        assert self.conn is not None, "leaving needs a link"
         if code is not None:
             bye = messages.Bye(self.epoch, self._context.session, code, text[:500])
             self._context.do(commands.Send(self.conn, bye))
@@ -158,7 +160,7 @@ class Following:
             self._redial_at = now + pause
 
     def end(self, why: str) -> None:
-        """This mastership is over; the log is no longer ours to write."""
+        """This leadership is over: close the link, stop being the log's writer."""
         if self.conn is not None:
             bye = messages.Bye(self.epoch, self._context.session, "role-changed", why[:500])
             self._context.do(commands.Send(self.conn, bye))
@@ -169,7 +171,7 @@ class Following:
     # -- frames
 
     def on_message(self, now: float, message: messages.Message) -> None:
-        """Take what the master sent."""
+        """Handle a message of the master."""
         self._link_at = now
         match message:
             case messages.Append():
@@ -208,6 +210,7 @@ class Following:
             self._leave(now, "odd", f"HELLO_OK while {self.machine.state.value}")
             return
         assert context.newest is not None
+        # Computed here from our own entries: the master's word alone must not cut this log (R40).
         chain = self._own_chain(ok.chain_start, ok.point)
         verdict = peer_checks.judge_hello_ok(ok, self._own(), context.newest, chain)
         match verdict:
@@ -234,7 +237,7 @@ class Following:
         if point < end:
             self.machine.move(FollowingInput.AHEAD)
             context.cutting = True
-            self.why = f"cutting {end - point} bytes that {self.leader} never had"
+            self.why = f"cutting {end - point} bytes that {self.leader} does not have"
             own_last = context.log.last_epoch
             later = [epoch.epoch for epoch in ok.epochs if epoch.epoch > own_last]
             row = later[0] if later else self.epoch
@@ -256,7 +259,7 @@ class Following:
         self._ack()
 
     def on_cut(self, now: float) -> None:
-        """The log is cut and durable: shake hands again, everything is checked again."""
+        """The log was cut, durably: repeat the handshake, which checks everything again (R41)."""
         if self.machine.state is not FollowingState.CUTTING:
             return
         if self.conn is None:
@@ -273,8 +276,8 @@ class Following:
             return
         text = f"{self.leader} refuses: {error.code} {error.text}"
         pause = None
-        # Words that condemn a log count in the epoch of the handshake alone: another epoch is
-        # another master's, whose log was never compared with ours.
+        # These verdicts on a log count only in the epoch of the handshake: the master of another
+        # epoch never compared its log with this one.
         foreign = error.epoch != self.epoch and error.code in ("DIVERGED", "RESEED")
         if foreign or error.code in (
             "FENCED",
@@ -287,7 +290,8 @@ class Following:
         elif error.code == "PART":
             self._part, pause = error.newest, 0.0
         elif error.code == "INCOMPLETE":
-            # The register must know, whatever our own start believed; it takes us out of the set.
+            # The register must learn it, although the start seemed clean: it removes this node from
+            # the sets (R21, R38).
             context.lacking = text
             context.tell("acknowledged-bytes-missing", "alarm", master=self.leader, text=error.text)
         elif error.code == "DIVERGED":
@@ -297,7 +301,7 @@ class Following:
             if not peer_checks.may_begin_again(context.newest, context.node.name):
                 context.damage = text
             else:
-                # Not a member: everything confirmed is on others, so this log may be given up.
+                # Not a member: everything confirmed is on others, so this log may be deleted (R57).
                 context.tell("beginning-again", "warning", master=self.leader, text=error.text)
                 self._seed, pause = bytearray(), 0.0
         elif error.code != "BUSY":
@@ -306,11 +310,12 @@ class Following:
         self._leave(now, "refused", text, pause)
 
     def _on_seed(self, now: float, seed: messages.Seed) -> None:
-        """Take a piece of the seed; with the last one this log is given up."""
+        """Handle a piece of the seed; after the last one this log is deleted."""
         context, have = self._context, self._seed
         ours = (self.epoch, context.session, self.leader)
+        # Only in answer to our own HELLO with `seed_from`: a stray seed must not delete a log.
         if self.machine.state is not FollowingState.HANDSHAKE or have is None:
-            self._leave(now, "odd", "a seed that was not asked for")
+            self._leave(now, "odd", "a seed that was not requested")
             return
         if (seed.epoch, seed.session, seed.leader) != ours:
             self._leave(now, "drop", f"a seed of {seed.leader}, epoch {seed.epoch}")
@@ -323,9 +328,9 @@ class Following:
             return
         assert context.newest is not None
         if not peer_checks.may_begin_again(context.newest, context.node.name):
-            # Never while a member: what was confirmed may be nowhere else.
+            # Never while a member: confirmed records may be nowhere else (R57).
             self._seed = None
-            self._leave(now, "drop", "a member does not give up its log")
+            self._leave(now, "drop", "a member does not delete its log")
             return
         have += seed.payload
         self.heard_at = now
@@ -353,12 +358,12 @@ class Following:
     def _on_append(self, now: float, append: messages.Append) -> None:
         context = self._context
         if not self.streaming:
-            return  # before READY nothing is taken
+            return  # R42: nothing is accepted before READY
         log = context.log
         own = peer_checks.Place(context.promise.epoch, context.session, log.end)
         if append.entries or append.offset != own.end:
             if self._nacked and append.offset > own.end and append.epoch == self.epoch:
-                return  # sent before the master heard of the damaged one
+                return  # sent before the master got the NACK
             why = peer_checks.judge_append(append, own, log.last_epoch)
             if why is not None:
                 self._leave(now, "gap", why)
@@ -380,6 +385,8 @@ class Following:
 
     def _take_revision(self, append: messages.Append) -> bool:
         context = self._context
+        # R29: the master counts this slave under this revision; it must be durable before the next
+        # acknowledgement. Same number with another tag: a forked register (R14).
         if append.revision == context.promise.revision:
             return append.tag == context.promise.tag
         if append.revision > max(context.promise.revision, self._need_revision):
@@ -388,7 +395,7 @@ class Following:
         return True
 
     def on_received(self, now: float, append: messages.Append, outcome: commands.Received) -> None:
-        """The store has taken the batches of ``append``, or not."""
+        """Handle the store's outcome for the batches of ``append``."""
         match outcome:
             case commands.Stored():
                 self._on_stored(append)
@@ -412,16 +419,16 @@ class Following:
         log = self._context.log
         confirm = min(confirm, log.end)
         if confirm > log.confirm:
-            # The log has it when the order below has been carried out; the acknowledgement that
-            # follows in this same event already says so.
+            # The log has it once the command below is executed; the acknowledgement that follows in
+            # this event already reports it.
             self._confirm = confirm
             self._context.do(commands.Confirm(confirm))
 
     def _on_bad_batch(self, start: int, length: int, reason: str) -> None:
-        """Ask for the batch once more; ignore what was sent after it."""
+        """Request the batch again; batches sent after it are ignored (R43)."""
         assert self.conn is not None
         if start != self._context.log.end:
-            # The good batches before it are stored; the acknowledgement tells the master.
+            # The good batches before it are stored: acknowledge them.
             self._ack()
         self._nacked = True
         nack = messages.Nack(self.epoch, self._context.session, start, length, reason[:500])
@@ -435,16 +442,16 @@ class Following:
         self._leave(now, "disk-full", self.health, FULL_RETRY_SECONDS)
 
     def on_flushed(self) -> None:
-        """More is on the disk."""
+        """More of the log is flushed."""
         if self._context.counts_flushed:
             self._ack()
 
     def on_promised(self) -> None:
-        """A promise is on the disk; an answer may have waited for it."""
+        """A promise is durable: an acknowledgement may have waited for it."""
         self._ack()
 
     def may_ack(self) -> bool:
-        """Whether the revision that the master showed is on our disk."""
+        """Whether the revision that the master showed is durable here (R29)."""
         return self._context.promise.revision >= self._need_revision
 
     def _ack(self) -> None:
@@ -453,8 +460,8 @@ class Following:
         context, log = self._context, self._context.log
         end = log.end
         if context.settings.flush_first:
-            # The master goes by the end where the group's quality is "received". What was agreed
-            # in the handshake may not be flushed either: nothing is said before.
+            # With quality "received" the master counts `end`, so it must not be ahead of the flush.
+            # Bytes agreed in the handshake may not be flushed either: acknowledge nothing before.
             end = log.flushed
             if end < self._agreed_at:
                 return
@@ -467,6 +474,7 @@ class Following:
             revision=context.promise.revision,
             health=self.health,
         )
+        # The same acknowledgement again moves nothing.
         if ack != self._said:
             self._said = ack
             context.do(commands.Send(self.conn, ack))
@@ -484,13 +492,14 @@ class Following:
             self._leave(now, "silence", f"{self.leader} said nothing for too long")
 
     def _silent_at(self) -> float:
+        # The master needs time to make a seed; until its first piece the link may be silent.
         making = self._seed is not None and not self._seed
         return self._link_at + (SEED_SECONDS if making else self._context.settings.silence_seconds)
 
     def next_deadline(self) -> float:
-        """Return when `on_tick` has something to do."""
+        """Return when `on_tick` is due."""
         if self.machine.state is FollowingState.WAITING:
             return self._redial_at
         if self.machine.state is FollowingState.CUTTING:
-            return inf  # the end of the cut is an event of its own
+            return inf  # the end of the cut is an event
         return self._silent_at()

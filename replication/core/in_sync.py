@@ -1,21 +1,21 @@
 """The in-sync set as its master sees it, and the confirm offset that follows from it.
 
 The coordinator's register holds the set; the master proposes changes. While the outcome of a
-proposal is unknown both sets count: the *effective* set is the recorded one and every node of an
-unsettled proposal. A proposal is settled by a newer revision and by nothing else: the register
-compares revisions, so no copy of it can succeed any more.
+proposal is unknown both sets count: the *effective* set is the recorded one plus every node of an
+unsettled proposal. Only a newer revision settles a proposal: the register compares revisions, so no
+copy of it can succeed any more.
 
 The confirm offset is the smallest end acknowledged within the effective set, the master's own
 included. It moves only
 
 * while the recorded set has at least ``min_isr`` members,
 * from the end of this epoch's first record on,
-* by acknowledgements of this epoch, of the member's registered session, that show at least the
+* by acknowledgements of this epoch and of the member's registered session that show at least the
   revision under which the set was recorded.
 
 Cost: an acknowledgement costs work proportional to the number of members, never of records.
 
-Each check is a method of its own; the simulator takes them away one by one.
+Each check is a method of its own; the simulator removes them one by one.
 
 Units: offsets bytes, times seconds. Not here: sending (``master_session``), asking the coordinator
 (``core``). Rules: docs/protocol.md R27 to R33.
@@ -31,17 +31,18 @@ from replication.settings import ReplicationSettings
 
 
 class Member:
-    """What the master knows of another replica, across its links.
+    """The master's knowledge of another replica, across its links.
 
     Attributes:
         session: Of its last accepted HELLO, 0 before.
-        acked: What it acknowledged in this epoch and session, by the quality in force.
-        held: The most that it acknowledged in this epoch, in any session since it is a member.
-        revision: Largest revision its acknowledgements showed.
-        level_at: When it last had all that the master had had.
-        linked_at: Since when its link streams; None without one.
-        lost_at: Since when it has none.
-        health: Why it cannot go on; empty when it can.
+        acked: End that it acknowledged in this epoch and session, by the quality in force.
+        held: Largest end that it acknowledged in this epoch, in any session since it became a
+        member.
+        revision: Largest revision that its acknowledgements showed.
+        level_at: When it last was level with the master.
+        linked_at: Since when its link streams; None without a link.
+        lost_at: Since when it has no link.
+        health: Why it cannot continue; empty if it can.
     """
 
     __slots__ = (
@@ -71,18 +72,18 @@ class Member:
 
     @property
     def is_away(self) -> bool:
-        """Whether no link of it streams."""
+        """Whether it has no streaming link."""
         return self.linked_at is None
 
     def greeted(self, session: int) -> None:
-        """A link of ``session`` begins; what a former incarnation said no longer counts."""
+        """A link of ``session`` begins; acknowledgements of an older session no longer count."""
         if session != self.session:
             self.session = session
             self.acked = self.received = self.flushed = 0
             self.revision = 0
 
     def progressed(self, now: float, end: int) -> None:
-        """Note how far behind it is: level when it has what we had at the last mark."""
+        """Update its lag: it is level if it has everything the master had at the last mark."""
         if self.acked >= self.mark_end:
             self.level_at = self.mark_at
             self.mark_end, self.mark_at = end, now
@@ -90,7 +91,7 @@ class Member:
             self.level_at = now
 
     def slept(self, now: float, seconds: float) -> None:
-        """The master itself stood still for so long: that is not the member's lag."""
+        """The master itself was stopped for ``seconds``: that is not the member's lag."""
         self.level_at = min(now, self.level_at + seconds)
         self.mark_at = min(now, self.mark_at + seconds)
         if self.linked_at is None:
@@ -125,14 +126,16 @@ class InSyncSet:
                 self.members[name] = Member(name, now)
         self._others: tuple[Member, ...] = ()
         self.is_quiet = False
-        """Every member is recorded and no proposal is open: only time can make one leave."""
+        """Every replica is in the recorded set and no proposal is open: only time can change it."""
         self.effective: tuple[str, ...] = ()
         self._remember()
 
     # -- the recorded and the effective set
 
     def adopt(self, state: GroupState, now: float) -> None:
-        """Take a newer state of our own epoch, which is on our disk."""
+        """Apply a newer state of this epoch, which is durable here."""
+        # Only a change of set or quality raises the revision that acknowledgements must show: other
+        # changes must not stall confirms.
         if self._is_another_set(state):
             self.set_revision = state.revision
         for name in self.state.isr:
@@ -152,11 +155,11 @@ class InSyncSet:
         return dict(state.isr) != dict(self.state.isr) or state.ack != self.state.ack
 
     def settles(self, state: GroupState, proposal: AlterInSync) -> bool:
-        """Whether ``state`` ends ``proposal``: a newer revision makes every copy of it fail."""
+        """Whether ``state`` settles ``proposal``: with a newer revision every copy of it fails."""
         return state.revision > proposal.revision
 
     def propose(self, proposal: AlterInSync) -> None:
-        """Let a proposal count from the moment it is sent."""
+        """Count a proposal from the moment it is sent (R30)."""
         assert self.proposal is None, "one proposal at a time"
         self.proposal = proposal
         self._remember()
@@ -165,6 +168,8 @@ class InSyncSet:
         """Names of the effective set: recorded, or proposed with an unknown outcome."""
         names = set(self.state.isr)
         if self.proposal is not None:
+            # R30: added nodes count at once, removed ones until recorded (mutants no_maximal,
+            # shrink_eager).
             names |= set(self.proposal.add)
         return names
 
@@ -189,11 +194,12 @@ class InSyncSet:
 
     @property
     def enough(self) -> bool:
-        """Whether the recorded set takes writes that must be confirmed."""
+        """Whether the recorded set is large enough to confirm writes."""
         return len(self.state.isr) >= self.state.min_isr
 
     def confirm(self, own: int, confirm: int) -> int:
         """Return the confirm offset, given the master's own end and the offset so far."""
+        # R27: below min_isr nothing is confirmed, whatever was acknowledged (mutant no_minisr).
         if not self.may_confirm():
             return confirm
         least = own
@@ -201,6 +207,8 @@ class InSyncSet:
             worth = self.worth(member)
             if worth < least:
                 least = worth
+        # R2: never back. R28: bytes of earlier epochs count only together with this epoch's record,
+        # as in Raft (section 5.4.2 of its paper).
         if least <= confirm or not self.covers_epoch(least):
             return confirm
         return least
@@ -210,17 +218,19 @@ class InSyncSet:
         return self.enough
 
     def covers_epoch(self, offset: int) -> bool:
-        """Whether ``offset`` lies at or beyond the end of this epoch's first record."""
+        """Whether ``offset`` is at or beyond the end of this epoch's first record (R28)."""
         return self.epoch_end is not None and offset >= self.epoch_end
 
     def worth(self, member: Member) -> int:
-        """Return what counts of a member's acknowledgements."""
+        """Return the end up to which a member's acknowledgements count."""
+        # R29: an ack of a former session, or one given before the member knew the set, proves
+        # nothing (mutants no_session_check, no_revision_in_ack).
         if not self.is_of_session(member) or not self.shows_revision(member):
             return 0
         return member.acked
 
     def is_of_session(self, member: Member) -> bool:
-        """Whether the acknowledgements are those of the registered incarnation."""
+        """Whether the acknowledgements are of the registered session."""
         return member.session > 0 and member.session == self.state.session_of(member.name)
 
     def shows_revision(self, member: Member) -> bool:
@@ -232,15 +242,15 @@ class InSyncSet:
         return max((m.acked for m in self.members.values() if self.is_of_session(m)), default=0)
 
     def must_hold(self, name: str) -> int:
-        """Return what a member has acknowledged and must still have; 0 for other slaves."""
+        """Return the end that a member has acknowledged and must still have; 0 for non-members."""
         member = self.members.get(name)
         counted = member is not None and name in (*self.state.isr, *self.state.elr)
         return member.held if member is not None and counted else 0
 
     def needed(self, now: float, absent_seconds: float) -> list[int]:
-        """Return what each member may still need that was heard of within ``absent_seconds``.
+        """Return the offset from which each member heard within ``absent_seconds`` needs bytes.
 
-        One not heard from yet counts as heard when this leadership began.
+        A member not heard yet counts as heard when this leadership began.
         """
         return [
             member.received if member.session > 0 else 0
@@ -252,11 +262,13 @@ class InSyncSet:
 
     def change(self, now: float, end: int, confirm: int) -> tuple[dict[str, int], list[str]]:
         """Return who should join (name to session) and who should leave now."""
+        # R31: one proposal at a time, so that at most two sets count.
         if self.proposal is not None or self.epoch_end is None:
             return {}, []
         leaving = [
             m.name for m in self._others if m.name in self.state.isr and self.must_leave(m, now)
         ]
+        # Leaving first and alone: it is what unblocks writes.
         if leaving:
             return {}, leaving
         joining = {
@@ -267,7 +279,7 @@ class InSyncSet:
         return joining, []
 
     def may_join(self, member: Member, now: float, confirm: int) -> bool:
-        """Whether ``member`` has all that was, and all that may still be, confirmed without it."""
+        """Whether ``member`` has everything that was, or may still be, confirmed without it."""
         return (
             member.name not in self.state.learners
             and self.is_of_session(member)
@@ -281,14 +293,16 @@ class InSyncSet:
         return member.acked >= confirm
 
     def has_epoch(self, member: Member) -> bool:
-        """Whether it has everything that earlier masters, even sleeping ones, can ever confirm."""
+        """Whether it has everything that earlier masters, even suspended ones, may confirm."""
+        # R32: an earlier master may confirm anything below this record until its members promise
+        # this epoch (mutant no_co_expand).
         return self.epoch_end is not None and member.acked >= self.epoch_end
 
     def is_healthy(self, member: Member, now: float) -> bool:
-        """Whether its link has stood long enough, its disk is good and its pause is over."""
+        """Whether its link is stable for long enough, its disk is good and its pause is over."""
         if member.linked_at is None or member.health:
             return False
-        if not self.enough:  # writes are refused: every pause now costs more than it can save
+        if not self.enough:  # writes are refused: any pause prolongs that
             return True
         if member.left_at is not None and now < member.left_at + member.pause:
             return False
@@ -298,7 +312,7 @@ class InSyncSet:
         """Return why a replica is not level or not in the in-sync set, for people."""
         member = self.members.get(name)
         if member is None:
-            return "no replica"
+            return "not a replica"
         if member.health:
             return member.health
         if member.linked_at is None:
@@ -322,19 +336,21 @@ class InSyncSet:
         return f"joins in {linked - now:.1f} s" if now < linked else "joining"
 
     def must_leave(self, member: Member, now: float) -> bool:
-        """Whether ``member`` holds everybody up: no link, no progress, or a bad disk."""
+        """Whether ``member`` delays all confirms: no link, no progress, or a bad disk."""
         settings = self._settings
         if member.health:
             return True
         if member.linked_at is None:
             grace = settings.disconnect_seconds
-            if member.lost_at <= self.began:  # never seen: it must first find the new master
+            if member.lost_at <= self.began:  # never linked: it must first find the new master
                 grace = max(grace, settings.lag_seconds_max)
             return now - member.lost_at >= grace
+        # A member is late if it was not level for this long, not if it lags some bytes: a busy
+        # master is always ahead.
         return now - max(member.level_at, member.linked_at) >= settings.lag_seconds_max
 
     def forgive(self, member: Member, now: float) -> None:
-        """Forget a flapping past once a member was in sync for long."""
+        """Reset the rejoin pause of a member that has been in sync for long."""
         long = 4 * self._settings.rejoin_seconds_max
         if member.left_at is not None and now - member.left_at > long:
             member.left_at, member.pause = None, 0.0

@@ -1,16 +1,15 @@
 """One leadership: from the epoch record to stepping down.
 
-Created when an election is on our disk and discarded when the leadership ends; a node that leads
-again does so in another epoch with another object. It begins with the epoch record, flushed before
-anything else is answered; it streams whole batches to every slave; it moves the confirm offset; it
-proposes changes of the in-sync set; it hands over when asked.
+Created once an election is durable here, discarded when the leadership ends. It appends and flushes
+the epoch record before it answers anything, streams whole batches to every slave, moves the confirm
+offset, proposes changes of the in-sync set, and hands over on request.
 
 Invariants:
 
-* nothing is confirmed before the epoch record is, and nothing below which the effective in-sync set
-  has not acknowledged (``in_sync``);
-* a batch that was appended goes to every slave that streams, in the same call;
-* every append that waits is answered exactly once: released, expired, or unknown at the end.
+* nothing is confirmed before the epoch record is, nor beyond the acknowledgements of the effective
+in-sync set (``in_sync``);
+* an appended batch is sent to every streaming slave in the same call;
+* every waiting append is answered exactly once: released, expired, or unknown at the end.
 
 Units: bytes, seconds. Not here: who may become master (``core``). Rules:
 docs/protocol.md R27 to R37.
@@ -39,10 +38,10 @@ from replication.register.operations import AlterInSync, Annotate
 from storage import Token
 
 TICK_SECONDS = 0.1
-"""How often a master looks at its links and its set; every limit it watches is far larger."""
+"""How often a master checks its links and its set; every limit it checks is far larger."""
 
 SLEPT_SECONDS = 1.0
-"""A tick this late says that the process was stopped, not that its slaves were."""
+"""A tick this late means that this process was stopped, not its slaves."""
 
 
 class Leading:
@@ -52,9 +51,9 @@ class Leading:
         epoch, session: Of this leadership.
         insync: The in-sync set and its confirm offset.
         sessions: Links by number. ``links``: number of the link by slave.
-        seeds: Of slaves that begin again.
-        switchover: To another node, when one is asked for.
-        superseded: A newer epoch that a member has promised; 0 while none was seen.
+        seeds: Seeds of slaves that begin again.
+        switchover: To another node, if one was requested.
+        superseded: A newer epoch that a member has promised; 0 without one.
     """
 
     def __init__(self, context: Context, state: GroupState, waiters: Waiters, now: float) -> None:
@@ -83,7 +82,7 @@ class Leading:
     # -- the beginning
 
     def begin(self, now: float) -> None:
-        """Make the log ours, number on behind what is there, write the first record."""
+        """Become the log's writer, rebuild the pending layer, append the epoch record (R35)."""
         context = self._context
         context.do(commands.TakeToken(self._token))
         context.do(commands.RebuildPending())
@@ -97,7 +96,7 @@ class Leading:
         )
 
     def on_epoch_appended(self, now: float, end: int | None) -> None:
-        """The epoch record ends at ``end``, or there was no space for it: tried again."""
+        """The epoch record ends at ``end``; None: no space for it, retried by `on_tick`."""
         self._epoch_asked = False
         if end is None:
             return
@@ -106,7 +105,7 @@ class Leading:
         self._open(now)
 
     def _open(self, now: float) -> None:
-        """Become active once the epoch record is on the disk."""
+        """Become active once the epoch record is flushed."""
         context, end = self._context, self.insync.epoch_end
         if context.role.state is not Role.STARTING or end is None or context.log.flushed < end:
             return
@@ -121,7 +120,7 @@ class Leading:
     # -- the set
 
     def adopt(self, state: GroupState, now: float) -> None:
-        """Take a newer state of this leadership, which is on our disk."""
+        """Apply a newer state of this leadership, which is durable here."""
         before = self.insync.effective
         changed = state.ack != self.state.ack
         self.state = state
@@ -154,19 +153,19 @@ class Leading:
             member.acked = member.flushed if self.state.ack == "durable" else member.acked
 
     def _show_revision(self, now: float) -> None:
-        """Let the members see the revision soon: their answers count only when they show it."""
+        """Send the revision soon: acknowledgements count only if they show it (R29)."""
         if any(s.streaming and s.shown < self.state.revision for s in self.sessions.values()):
             self._notice_at = now
 
     def propose(self, now: float) -> AlterInSync | None:
-        """Return a change of the set that is due; it counts from now on."""
+        """Return a change of the set that is due; it counts from now on (R30)."""
         insync = self.insync
         if self._context.role.state in (Role.STARTING, Role.TRANSFERRING):
             return None
         add, remove = insync.change(now, self._context.log.committed, self.confirm)
         if not add and not remove:
             return None
-        proposal = insync.proposal_for(add, remove)
+        proposal = insync.proposal_for(add, remove)  # repeated unchanged until settled (R31)
         insync.propose(proposal)
         self.names = ",".join(insync.effective)
         for name in remove:
@@ -177,7 +176,7 @@ class Leading:
 
     @property
     def is_only_copy(self) -> bool:
-        """Whether no other node is known to hold what is confirmed: damage must not end this."""
+        """Whether no other node is known to have all confirmed records."""
         return len(self.state.isr) <= 1 and not self.state.elr
 
     @property
@@ -192,7 +191,7 @@ class Leading:
     # -- links
 
     def on_hello(self, now: float, conn: int, hello: messages.Hello) -> None:
-        """Greet a slave, or say why not."""
+        """Answer a slave's HELLO: accept or refuse it."""
         context, log = self._context, self._context.log
         session = self.sessions.get(conn)
         if session is None:
@@ -217,7 +216,7 @@ class Leading:
             self._welcome(now, session, hello, master, point)
             return
         if point.code == "RESEED" and hello.seed_from is not None:
-            self.insync.members[hello.node].heard_at = now  # so that retention waits for it
+            self.insync.members[hello.node].heard_at = now  # retention waits for it
             self.why_not[hello.node] = "begins again: it lacks what retention deleted here"
             why = self.seeds.ask(conn, hello, hello.seed_from)
             if why:
@@ -250,25 +249,25 @@ class Leading:
         if older is not None and older != conn:
             self._drop(older, "a newer link of the same node", now)
         session.greet(hello, point)
-        session.asked = self._nonce
+        session.asked = self._nonce  # READY will answer all PINGs up to this one
         self.sessions[conn] = session
         self.links[hello.node] = conn
         member = self.insync.members[hello.node]
         member.greeted(hello.session)
         if not self.insync.must_hold(hello.node):
-            member.held = 0  # it has left the set, and starts again from what it has
+            member.held = 0  # not a member any more: it may continue with less
         member.heard_at = now
         offer = session.offer(master, (start, log.chain_crc(start, point)), self.confirm)
         context.do(commands.Send(conn, offer))
 
     def on_seed(self, now: float, conn: int, data: bytes | None) -> None:
-        """The seed ordered by `commands.MakeSeed` is made; None: the log changed meanwhile."""
+        """Handle the seed of `commands.MakeSeed`; None: the log changed meanwhile."""
         why = self.seeds.on_made(conn, data)
         if why:
             self._drop(conn, why, now)
 
     def on_message(self, now: float, conn: int, message: messages.Message) -> None:
-        """Take what a slave sent."""
+        """Handle a message of a slave."""
         session = self.sessions.get(conn)
         if isinstance(message, messages.Hello):
             if session is not None and not (session.may_greet and session.node == message.node):
@@ -314,7 +313,7 @@ class Leading:
         self._show_revision(now)
 
     def on_ack(self, now: float, session: MasterSession, ack: messages.Ack) -> None:
-        """An acknowledgement: move the confirm offset, send what the window now allows."""
+        """Apply an acknowledgement: move the confirm offset, send what the window allows."""
         why = session.on_ack(ack, self.epoch)
         member = self.insync.members.get(session.node)
         if why is not None or member is None:
@@ -332,12 +331,12 @@ class Leading:
             member.health = ack.health
             self._tick_at = now
         member.progressed(now, self._context.log.committed)
-        # Confirm first: the frame that goes out next then carries it, and no notice is needed.
+        # Confirm first: the next frame then carries it, and no notice is needed.
         self.advance(now)
         self._ship(session)
 
     def quality_of(self, ack: messages.Ack) -> int:
-        """Return what an acknowledgement is worth by the quality in force."""
+        """Return the end that an acknowledgement proves, by the quality in force (R27)."""
         durable = self._context.quality == "durable"
         return min(ack.flushed, ack.end) if durable else ack.end
 
@@ -352,7 +351,7 @@ class Leading:
         self._context.do(commands.Verify(session.conn, nack.start, nack.length))
 
     def on_repaired(self, now: float) -> None:
-        """What could not be sent is whole again: its slaves shake hands anew."""
+        """Bytes that could not be sent are whole again: the slaves connect again."""
         for conn, session in list(self.sessions.items()):
             if session.state is SendingState.DAMAGED:
                 self._drop(conn, "the batch that was damaged here is whole again", now)
@@ -363,14 +362,14 @@ class Leading:
         if session is None or not session.streaming:
             return
         if what is None:
-            # Of a frame of several batches the good ones before it were not stored either.
+            # The good batches before it in the same frame may not be stored either.
             session.rewind(session.acked)
             self._ship(session)
             return
         session.own_copy_bad()
         self._context.tell("own-copy-damaged", "alarm", offset=start, what=what)
         if not (soon or self.is_only_copy):
-            # Others hold everything that was confirmed; alone, this damaged log is still the best.
+            # Others have all confirmed records. The only copy stays: a damaged log beats none.
             self._context.damage = f"batch at {start}: {what}"
 
     def _on_bye(self, now: float, session: MasterSession, bye: messages.Bye) -> None:
@@ -388,7 +387,7 @@ class Leading:
         self.on_closed(now, conn, why)
 
     def on_closed(self, now: float, conn: int, why: str) -> None:
-        """A link is gone."""
+        """A link has ended."""
         self.seeds.forget(conn)
         session = self.sessions.pop(conn, None)
         if session is None:
@@ -405,10 +404,10 @@ class Leading:
     # -- batches
 
     def stream(self, now: float) -> None:
-        """Batches were appended: send them to everybody whose window has room, and confirm."""
+        """Batches were appended: send them where windows have room, and confirm."""
         for session in self.sessions.values():
             self._ship(session)
-        if self.insync.is_alone:  # with others nothing moves before one of them acknowledges
+        if self.insync.is_alone:  # else an acknowledgement must come first
             self.advance(now)
 
     def _ship(self, session: MasterSession) -> None:
@@ -420,14 +419,14 @@ class Leading:
         self._context.do(commands.Ship(session.conn, self._frame_at(session, start)))
 
     def on_shipped(self, now: float, conn: int, append: messages.Append, end: int) -> None:
-        """The frame ``append`` went out with the batches up to ``end``; more may follow."""
+        """The frame ``append`` was sent with the batches up to ``end``; more may follow."""
         session = self.sessions.get(conn)
         if session is None:
             return
         session.shipped(end, append.confirm, append.revision, now)
         self._ship(session)
         if self._notice_at is not None and not any(map(self._is_stale, self.sessions.values())):
-            self._notice_at = None  # the batches have told it
+            self._notice_at = None  # the batches carried it
 
     def _frame_at(self, session: MasterSession, offset: int) -> messages.Append:
         log = self._context.log
@@ -447,7 +446,7 @@ class Leading:
 
     def overtake(self, now: float, start: int) -> int:
         """See `replica.ReplicaCore.overtake`."""
-        why = f"retention deleted what it lacks: the log begins at {start}"
+        why = f"retention deleted bytes that it lacks: the log begins at {start}"
         for conn, session in list(self.sessions.items()):
             if session.kept < start:
                 self._drop(conn, why, now)
@@ -455,13 +454,13 @@ class Leading:
         self._context.tell("slaves-overtaken", "alarm", start=start, members=",".join(behind))
         return len(behind)
 
-    # -- doubt
+    # -- signs of a newer master
 
     def on_newer_epoch(self, now: float, node: str, epoch: int) -> None:
-        """A member has promised a newer epoch: acknowledge nothing until it is settled.
+        """A member has promised a newer epoch: acknowledge nothing until the register answers.
 
-        Only the register ends a leadership: a HELLO can be forged, and as an epoch is never led
-        twice, believing it would leave the group without a master.
+        Only the register ends a leadership: a HELLO can be forged, and because an epoch is never
+        led twice (R15), trusting it would leave the group without a master.
         """
         if not self.superseded:
             self._context.tell("newer-epoch-seen", "warning", node=node, epoch=epoch)
@@ -469,16 +468,16 @@ class Leading:
         self.superseded, self._superseded_at = max(self.superseded, epoch), now
 
     def on_confirmed_by_register(self, now: float, asked_at: float) -> None:
-        """The register answered a question of ``asked_at``: this node still leads."""
+        """The register answered a question sent at ``asked_at``: this node still leads."""
         if self.superseded and asked_at >= self._superseded_at:
             self.superseded = 0
             self._context.do(commands.Changed())
             self.on_flushed(now)
 
     def is_sure(self, now: float) -> bool:
-        """Whether this node has no sign that another may lead by now."""
-        # After a pause of this process every in-sync member must answer a question asked since:
-        # what was in the sockets' buffers may have been said before another was elected.
+        """Whether this node has no sign that another node may lead by now (R53)."""
+        # After a pause of this process every in-sync member must answer a PING sent since: frames
+        # in the sockets' buffers may be older than an election.
         if self.superseded or now - self._tick_at > SLEPT_SECONDS:
             return False
         links = (self.links.get(name) for name in self.state.isr if name != self.insync.node)
@@ -489,11 +488,11 @@ class Leading:
     # -- confirming
 
     def advance(self, now: float) -> None:
-        """Move the confirm offset as far as it may go and release who waited for it."""
+        """Move the confirm offset as far as allowed and release the appends that waited."""
         context, waiters = self._context, self.waiters
         if self.superseded:
             return
-        own = context.own_end()
+        own = context.own_end()  # by the same quality as members (R27)
         confirm = self.insync.confirm(own, self.confirm)
         if confirm > self.confirm:
             self.confirm = confirm
@@ -503,13 +502,13 @@ class Leading:
             if self.sessions and self._notice_at is None:
                 self._notice_at = now + context.settings.confirm_notice_seconds
         if waiters.waits_for(REPLICATED):
-            reached = min(own, self.insync.one_slave())
+            reached = min(own, self.insync.one_slave())  # our own copy counts, too
             if released := waiters.release(REPLICATED, reached):
                 context.do(commands.Release(tuple(released)))
         self.switchover.look(now, self.confirm)
 
     def on_flushed(self, now: float) -> None:
-        """More of our own log is on the disk."""
+        """More of our own log is flushed."""
         self._open(now)
         if self.superseded:
             return
@@ -529,19 +528,19 @@ class Leading:
                 self._order_frame(session, session.next)
 
     def on_register_heard(self, now: float) -> None:
-        """The coordinator has answered something: a switchover may have waited for that."""
+        """The coordinator answered a call: a switchover may have waited for that (R36)."""
         if self.switchover.on_register_heard(now):
-            # The target must learn the confirm offset; nothing is appended that would carry it.
+            # The target must learn the confirm offset, and no append will carry it.
             self._notice_at = now
             self.switchover.look(now, self.confirm)
 
     # -- the end
 
     def end(self, why: str, *, done: bool) -> None:
-        """The leadership is over. ``done``: it ended by a switchover of ours."""
+        """The leadership is over (R37). ``done``: by a switchover of this node."""
         context = self._context
         if left := self.waiters.drain():
-            context.do(commands.GiveUp(tuple(left)))
+            context.do(commands.GiveUp(tuple(left)))  # R46: unknown, not failed
         self.switchover.end(why, done=done)
         for conn, session in list(self.sessions.items()):
             bye = messages.Bye(self.epoch, session.session, "role-changed", why[:500])
@@ -555,7 +554,7 @@ class Leading:
     # -- time
 
     def on_tick(self, now: float) -> None:
-        """Look at links, heartbeats, notices, the epoch record and the switchover."""
+        """Check links, heartbeats, notices, the epoch record and the switchover."""
         if self._notice_at is not None and now >= self._notice_at:
             self._send_notices()
         if now < self._tick_at:
@@ -583,7 +582,7 @@ class Leading:
         self._context.do(commands.Send(session.conn, ping))
 
     def _forgive_sleep(self, now: float, slept: float) -> None:
-        """This process stood still: what slaves said meanwhile has not been read yet."""
+        """This process was stopped: frames of slaves may still be unread, so restart all limits."""
         self._context.tell("slept", "warning", seconds=round(slept, 3))
         self._nonce += 1
         self._sure_from = self._nonce
@@ -594,7 +593,7 @@ class Leading:
             member.slept(now, slept)
 
     def next_deadline(self) -> float:
-        """Return when `on_tick` has something to do."""
+        """Return when `on_tick` is due."""
         if self._notice_at is not None and self._notice_at < self._tick_at:
             return self._notice_at
         return self._tick_at

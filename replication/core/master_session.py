@@ -1,15 +1,15 @@
-"""What the master does with one slave, over one link: greet, stream, count what is under way.
+"""The master's side of one link to one slave: handshake, streaming, window.
 
     GREETING -> OFFERED -> STREAMING        HELLO accepted, READY at the point
 
-The session decides from values; it holds no log and no socket. `next_ship` says from where the
-next frame goes; whoever sends it calls `shipped`. Batches are never copied or queued here: what the
-slave lacks is read from the log when the window has room.
+The session decides from values; it has no log and no socket. `next_ship` returns where the next
+frame begins; `shipped` is called when it was sent. Batches are never copied or queued here: they
+are read from the log when the window has room.
 
 Invariants:
 
-* acked <= sent <= the master's end; the bytes between are those of the window;
-* nothing is streamed before READY, and nothing from a batch that our own log holds damaged;
+* acked <= sent <= the master's end; the bytes between acked and sent are in the window;
+* nothing is streamed before READY, and nothing from a batch on that is damaged in our own log;
 * an acknowledgement beyond what was sent, or lower than before, closes the link.
 
 Units: bytes, seconds. Not here: what acknowledgements mean for the confirm offset (``in_sync``).
@@ -29,20 +29,20 @@ from twinlog.format.epoch_history import Epoch
 
 
 class MasterSession:
-    """One link to one slave. See the module.
+    """One link to one slave; see the module's text.
 
     Attributes:
         conn: Number of the link.
         node: Name of the slave, empty before HELLO.
         session: The slave's session.
-        point: Where it continues after the handshake.
-        epochs: What its HELLO said of its epochs: those around its newest one.
-        pong: The largest nonce that it has answered. ``asked``: the newest at the handshake.
+        point: Log offset where it continues after the handshake.
+        epochs: The epochs in its HELLO: those around its newest one.
+        pong: The largest nonce that it answered. ``asked``: the newest nonce at the handshake.
         next: Offset of the next batch to send.
         acked: Largest end acknowledged here.
-        told: The confirm offset it was told last.
-        shown: The revision it was told last.
-        shipping: A frame was ordered and has not gone out yet; the next one begins where it ends.
+        told: The confirm offset sent to it last.
+        shown: The revision sent to it last.
+        shipping: A frame was ordered and not sent yet; the next one begins where it ends.
     """
 
     __slots__ = (
@@ -89,26 +89,26 @@ class MasterSession:
 
     @property
     def state(self) -> SendingState:
-        """Where the session stands."""
+        """The state of the session."""
         return self.machine.state
 
     @property
     def streaming(self) -> bool:
-        """Whether batches go out."""
+        """Whether batches are sent."""
         return self.machine.state is SendingState.STREAMING
 
     @property
     def kept(self) -> int:
-        """Offset from which on the slave may still need bytes."""
+        """Log offset from which the slave may still need bytes."""
         return self.acked if self.streaming else self.point
 
     @property
     def may_greet(self) -> bool:
-        """Whether a HELLO has its place: not once batches go out."""
+        """Whether a HELLO is allowed: only before batches are sent."""
         return self.machine.can(SendingInput.HELLO)
 
     def greet(self, hello: messages.Hello, point: int) -> None:
-        """Take an accepted HELLO; a second one starts over (after a cut)."""
+        """Apply an accepted HELLO; a second one (after a cut) starts over."""
         self.machine.move(SendingInput.HELLO)
         self.node = hello.node
         self.session = hello.session
@@ -117,7 +117,7 @@ class MasterSession:
         self.window.clear()
 
     def offer(self, master: Master, chain: tuple[int, int], confirm: int) -> messages.HelloOk:
-        """Return the answer to the HELLO; ``chain`` is where the CRC chain begins, and its CRC."""
+        """Return the answer to the HELLO; ``chain`` is (start, CRC) of the chain."""
         return messages.HelloOk(
             epoch=master.epoch,
             session=self.session,
@@ -134,7 +134,7 @@ class MasterSession:
         )
 
     def on_ready(self, ready: messages.Ready, now: float) -> str | None:
-        """Begin to stream; return why not when READY does not fit."""
+        """Begin to stream; return why not if READY does not fit."""
         if not self.machine.can(SendingInput.READY):
             return f"READY in state {self.state.value}"
         if ready.end != self.point:
@@ -146,15 +146,15 @@ class MasterSession:
 
     @property
     def may_ship(self) -> bool:
-        """Whether a frame may be ordered: batches go out, and no frame is being made."""
+        """Whether a frame may be ordered: streaming, and no other frame is being made."""
         return self.machine.state is SendingState.STREAMING and not self.shipping
 
     def next_ship(self, end: int) -> int | None:
-        """Return where the next frame begins, None when nothing is to be sent now."""
+        """Return where the next frame begins, None if nothing is to be sent now."""
         return self.next if self.may_ship and self.next < end and self.window.open else None
 
     def shipped(self, end: int, confirm: int, revision: int, now: float) -> None:
-        """A frame with the batches up to ``end`` went out, or a notice when nothing is new."""
+        """A frame with the batches up to ``end`` was sent, or a notice without batches."""
         self.shipping = False
         if end > self.next:
             self.window.sent(end, end - self.next)
@@ -164,18 +164,22 @@ class MasterSession:
         self.said_at = now
 
     def on_ack(self, ack: messages.Ack, epoch: int) -> str | None:
-        """Take an acknowledgement; return why not when it breaks a rule."""
+        """Apply an acknowledgement; return why not if it breaks a rule."""
+        # DAMAGED: acknowledgements of batches sent before the damage still count.
         if not self.streaming and self.state is not SendingState.DAMAGED:
             return f"ACK in state {self.state.value}"
         if not self.is_of_epoch(ack, epoch):
             return f"ACK of epoch {ack.epoch}, this is {epoch}"
         if ack.session != self.session:
             return f"ACK of session {ack.session}, this is {self.session}"
+        # A slave cannot have bytes that were not sent, nor lose some: either would make confirm
+        # wrong.
         if not self.acked <= ack.end <= self.next:
             return f"ACK of {ack.end} beyond {self.acked}..{self.next}"
         if ack.end > self.acked:
             self.acked = ack.end
             self.window.acked(ack.end)
+            # Progress: the count is of repetitions of one batch, not of a link's lifetime.
             self.nacks.clear()
         return None
 
@@ -199,11 +203,11 @@ class MasterSession:
         self.window.clear()
 
     def own_copy_bad(self) -> None:
-        """Our own copy of what it needs is damaged: nothing more is sent."""
+        """Our own copy of the next batch is damaged: send nothing more."""
         self.machine.move(SendingInput.OWN_COPY_BAD)
 
     def end(self) -> None:
-        """The link is gone."""
+        """The link has ended."""
         if self.machine.can(SendingInput.END):
             self.machine.move(SendingInput.END)
 

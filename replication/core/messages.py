@@ -4,26 +4,26 @@
 The frame's header carries the sender's epoch, the session (``request``) and the CRC of the names;
 in the message, epoch and session are ordinary fields.
 
-    1 HELLO      slave to master   who I am, which log I have, a batch border of mine
+    1 HELLO      slave to master   identity, log and epochs of the slave; a batch border
     2 HELLO_OK   master to slave   the consistent point and a chain of CRCs up to it
-    3 HELLO_ERR  master to slave   why not
-    4 READY      slave to master   my log ends at the consistent point
+    3 HELLO_ERR  master to slave   why the HELLO is refused
+    4 READY      slave to master   its log ends at the consistent point
     5 APPEND     master to slave   whole batches, or none; the confirm offset; the revision
-    6 ACK        slave to master   received and flushed end; the revision shown is fsynced here
-    7 PING  8 PONG                 both ways, when nothing else was said
+    6 ACK        slave to master   received and flushed end; the revision that it has fsynced
+    7 PING  8 PONG                 both ways, when nothing else was sent
     12 BYE                         both ways: why the link ends
     13 NACK      slave to master   a batch arrived with a CRC that differs
 
-The declaration of a class is its form on the wire: a field's type says what a peer may send in it
-(`Offset`, `Number`, `Text` ...), and both directions are derived from that. A new field is one line
-here.
+The declaration of a class is its wire format: a field's type says what a peer may send in it
+(`Offset`, `Number`, `Text` ...), and encoding and decoding are derived from it. A new field is one
+line here.
 
-An entry travels as 36 bytes: the 48 of the batch index without ``flushed`` and without its CRC.
+An entry is sent as 36 bytes: the 48 of the batch index without ``flushed`` and its CRC.
 
 All offsets and lengths are bytes. Peers may send anything: every value is checked for type and
 bounds, and a value that fails is a ProtocolError, after which the link is closed.
 
-Not here: whether a message fits the session (the sessions decide that).
+Not here: whether a message fits the state of a session.
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ EpochList = tuple[Epoch, ...]
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What a field may hold on the wire.
+    """The values that a field may have on the wire.
 
     Attributes:
-        plain: Python type of a value that needs no further look.
+        plain: Python type of a value that needs no conversion.
         most: Largest number, or longest text or data.
         nil: May be nil.
         read, write: Convert a value that is neither number, text nor data.
@@ -106,9 +106,9 @@ Epochs = Annotated[EpochList, Kind(tuple, -1, read=_read_epochs, write=_write_ep
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """See the module; ``border`` is where the chain of CRCs shall begin.
+    """See the module; ``border`` is where the chain of CRCs should begin.
 
-    ``seed_from`` is set by a slave that gives up its log: it asks for the seed from this byte on
+    ``seed_from`` is set by a slave that begins again: it requests the seed from this byte on
     (`Seed`).
     """
 
@@ -154,9 +154,9 @@ class HelloOk:
 
 @dataclass(frozen=True, slots=True)
 class HelloErr:
-    """``epoch`` is the master's own; ``leader`` is the node it believes to be the master.
+    """``epoch`` is the sender's own; ``leader`` is the node that it takes for the master.
 
-    ``newest`` comes with code ``PART``: the slave sends its history around that epoch.
+    ``newest`` comes with code ``PART``: the slave must send its history around that epoch.
     """
 
     epoch: int
@@ -203,7 +203,7 @@ class Append:
 
 @dataclass(slots=True)
 class Ack:
-    """``health`` is empty, or why this slave cannot go on; ``revision`` is fsynced here.
+    """``health``: empty, or why this slave cannot continue; ``revision``: durable on the slave.
 
     Treat as immutable; a frozen value of this size costs a microsecond to make.
     """
@@ -247,7 +247,7 @@ class Bye:
 
 @dataclass(frozen=True, slots=True)
 class Nack:
-    """The batch at ``start`` arrived with bytes that do not have its CRC."""
+    """The batch at ``start`` arrived with bytes that do not match its CRC."""
 
     epoch: int
     session: int
@@ -290,7 +290,7 @@ TYPES: Mapping[type[Message], int] = {
 
 
 def pack_entries(entries: Iterable[BatchEntry]) -> bytes:
-    """Return the entries as they travel."""
+    """Return the entries in their wire form."""
     pack = ENTRY.pack
     return b"".join(
         [
@@ -321,7 +321,7 @@ def unpack_entries(data: bytes) -> list[BatchEntry]:
 
 
 class _Form:
-    """How one class travels; made from its declaration."""
+    """The wire form of one class; made from its declaration."""
 
     __slots__ = ("columns", "make", "number", "payload", "title")
 
@@ -411,6 +411,7 @@ def decode(frame: frames.Frame) -> Message:
         if bool(message.entries) != bool(len(frame.payload)):
             raise ProtocolError("an APPEND has entries and a payload, or neither", code="fields")
         if message.entries and not frame.flags & frames.BATCH_CRC:
-            # The header's CRC of the payload would let a batch with a wrong CRC of its own pass.
+            # With a CRC of the whole payload instead, a batch that does not match its own CRC would
+            # pass.
             raise ProtocolError("an APPEND with batches is covered by their CRCs", code="fields")
     return message

@@ -1,23 +1,24 @@
-"""What a node checks of a peer's message before it believes it: pure functions from values.
+"""Checks of a peer's messages before they have any effect: pure functions of values.
 
-The master checks a HELLO; the slave checks a HELLO_OK and every APPEND. What must be true before
-one byte of the slave's log is cut:
+The master checks a HELLO; the slave checks a HELLO_OK and every APPEND. Before one byte of the
+slave's log is cut (R40):
 
-* the frame is of our epoch, of the recorded leader, of our session;
-* the point is the one that we compute ourselves from both histories;
-* the point is not below our own confirm offset, unless the group state records a newer unclean
-  election;
+* the frame is of this node's epoch and session and of the recorded leader;
+* the point equals the one computed here from both histories;
+* the point is not below this node's confirm offset, unless the group state records a newer unclean
+election;
 * the entries before the point have the same chain of CRCs on both sides.
 
-A difference is a quarantine: either the master is wrong or this log is; nothing is cut.
+A difference means quarantine: one of the two logs is wrong; nothing is cut.
 
-*Where to continue.* A node that comes back as a slave may hold bytes that the new master never had.
-They must be cut, and not one byte more. `twinlog.format.epoch_history.consistent_point` says up to
-where two logs are equal; `point_for` adds what both sides still keep. Both sides compute it.
+*Where to continue.* A node that returns as a slave may hold bytes that the new master never had.
+They must be cut, and not one byte more. `twinlog.format.epoch_history.consistent_point` returns the
+offset up to which two logs are equal; `point_for` also considers what both sides still keep. Both
+sides compute it.
 
-*Which epochs travel.* A history has no bound, a frame has: at most `EPOCHS_SENT_MAX` entries. The
-newest shared epoch is never newer than the newest of either side, so each side sends the part of
-its history around the newest epoch of the other (`part_around`).
+*Which epochs are sent.* A history is unbounded, a frame is not: it has at most `EPOCHS_SENT_MAX`
+entries. The newest shared epoch is never newer than the newest of either side, so each side sends
+the part of its history around the newest epoch of the other (`part_around`).
 
 Units: bytes, ends are exclusive. Not here: links and logs (``following``, ``leading``), the cut
 itself (``storage``).
@@ -44,7 +45,7 @@ def point_for(
     master: Sequence[Epoch],
     master_range: tuple[int, int],
 ) -> int | None:
-    """Return where a slave continues; None when its log must be rebuilt from files.
+    """Return the log offset where a slave continues; None if it must begin again (R57).
 
     Args:
         slave: The slave's epoch history.
@@ -67,15 +68,16 @@ def point_for(
         point: int | None = end
     else:
         point = consistent_point(slave, end, master, master_range[1])
+    # Below one of the starts the bytes are deleted: equal or not, nothing can be streamed.
     if point is None or point < master_range[0] or end < master_range[0] or point < start:
         return None
     return point
 
 
 def part_around(epochs: Sequence[Epoch], newest: int) -> tuple[Epoch, ...]:
-    """Return the part of a history that decides where it parts from one that ends with ``newest``.
+    """Return the part of a history needed to compare it with one that ends with ``newest``.
 
-    It holds the entries up to ``newest``, where the shared epoch must be, and entries after them,
+    It has entries up to ``newest``, among which the shared epoch must be, and some after it,
     because an epoch ends where the next one begins.
 
     >>> history = [Epoch(number, number * 10) for number in range(1, 4000)]
@@ -102,7 +104,7 @@ def newest_shared(master: Sequence[Epoch], slave: Sequence[Epoch]) -> int:
 
 
 def is_part(epochs: Sequence[Epoch], log_start: int) -> bool:
-    """Whether older entries of a history are missing: a whole one covers the log's start."""
+    """Whether older entries of a history are missing: a complete one covers the log's start."""
     return bool(epochs) and epochs[0].start > log_start
 
 
@@ -121,13 +123,13 @@ def epoch_before(epochs: Sequence[Epoch], offset: int) -> int:
 def chain_start(hello: messages.Hello, point: int, log: Log, segment_size: int) -> int:
     """Return where the chain of CRCs begins: at a file's head, at least 64 MiB before ``point``.
 
-    Each file's first record carries the CRC of the entries of the file before it, and a slave
+    Each file's first record carries the CRC of the entries of the file before it (R10), and a slave
     checks it. So entries that are equal from one head on prove everything before that head.
     """
     head = (point - 1) // segment_size * segment_size if point else 0
     if point - head < CHAIN_CHECK_BYTES:
         head = log.border_at_or_below(max(log.start, point - CHAIN_CHECK_BYTES))
-    # Retention may have deleted more on one of the two: only what both keep can be compared.
+    # Retention may have deleted more on one side: only what both keep can be compared.
     return min(max(min(head, hello.border), log.start, hello.start), point)
 
 
@@ -139,8 +141,8 @@ class Refusal:
     """Why a HELLO is refused.
 
     Attributes:
-        reread: The group state may be older than the slave's.
-        newest: Of ``PART``: the epoch around which the slave's history is needed.
+        reread: The master's group state may be older than the slave's.
+        newest: With code ``PART``: the epoch around which the slave's history is needed.
     """
 
     code: str
@@ -151,11 +153,11 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Master:
-    """What a master knows of itself when a slave says HELLO.
+    """The master's side of a comparison with a HELLO.
 
     Attributes:
-        acknowledged: What this slave has acknowledged to this master, by the quality in force, in
-            any link since its store was last registered as clean.
+        acknowledged: End that this slave has acknowledged to this master, by the quality in force,
+            on any link since its store was last registered as clean.
     """
 
     name: str
@@ -170,10 +172,11 @@ class Master:
 
 
 def check_hello(hello: messages.Hello, master: Master) -> Refusal | None:
-    """Return why the slave is refused, in the order of the protocol; None when it is welcome."""
+    """Return why the slave is refused, in the order of the protocol; None if it is accepted."""
     if not hello.least_version <= VERSION <= hello.version:
         spoken = f"{hello.least_version} to {hello.version}"
         return Refusal("BAD_VERSION", f"the slave speaks versions {spoken}, this master {VERSION}")
+    # Epochs first: the verdicts below condemn a node, and only the current master may do that.
     if is_newer_epoch(hello, master):
         return Refusal("NEWER_EPOCH", f"the slave is in epoch {hello.epoch}", reread=True)
     if is_older_epoch(hello, master):
@@ -181,6 +184,7 @@ def check_hello(hello: messages.Hello, master: Master) -> Refusal | None:
     if hello.register_id != master.state.register_id:
         text = f"the slave belongs to register {hello.register_id}"
         return Refusal("OTHER_REGISTER", text)
+    # R38: a former process or store may still send; its log must not count for the new one.
     if not is_registered(hello, master.state):
         text = f"session {hello.session} of {hello.node} is not the registered one"
         return Refusal("UNKNOWN_REPLICA", text, reread=True)
@@ -193,6 +197,7 @@ def check_hello(hello: messages.Hello, master: Master) -> Refusal | None:
     if is_branched(hello, master.state):
         text = f"the slave knows another tag of revision {hello.revision}"
         return Refusal("OTHER_REGISTER", text)
+    # Its acknowledgements would mean something else than the master counts (R27).
     if hello.quality != master.state.ack:
         text = f"the slave acknowledges what is {hello.quality}, the group {master.state.ack}"
         return Refusal("OTHER_QUALITY", text, reread=True)
@@ -203,21 +208,21 @@ def check_hello(hello: messages.Hello, master: Master) -> Refusal | None:
 
 
 def is_branched(hello: messages.Hello, state: GroupState) -> bool:
-    """Whether slave and master know two different states under one revision of one register."""
+    """Whether slave and master have seen different states under one revision (R14)."""
     return hello.revision == state.revision and hello.tag != state.tag
 
 
 def lacks_acknowledged(hello: messages.Hello, master: Master) -> bool:
-    """Whether the slave has less than it acknowledged, though it registered as clean.
+    """Whether the slave has less than it acknowledged, although it registered as clean.
 
-    What it acknowledged counts for the confirm offset for as long as it is a member. Whoever lost
-    some of it must say so to the register and leave the set.
+    Its acknowledgements count for the confirm offset as long as it is a member. A node that lost
+    acknowledged bytes must register as unclean and leave the sets (R38).
     """
     return hello.end < master.acknowledged
 
 
 def is_of_group(hello: messages.Hello, state: GroupState) -> bool:
-    """Whether the sender is a store that this register knows under that name."""
+    """Whether the sender is a store that is registered under its name."""
     known = state.reg.get(hello.node)
     if known is None or hello.register_id != state.register_id:
         return False
@@ -248,8 +253,8 @@ def find_point(hello: messages.Hello, master: Master) -> int | Refusal:
     older = [epoch.epoch for epoch in ours if hello.epochs and epoch.epoch < hello.epochs[0].epoch]
     shared = {epoch.epoch for epoch in hello.epochs} & {epoch.epoch for epoch in ours}
     if older and not shared and is_part(hello.epochs, hello.start):
-        # So many epochs since that the slave's frame does not reach back to one of ours: nothing
-        # can be compared, and nothing is wrong. The slave sends the part that is asked for.
+        # The part sent by the slave does not reach back to an epoch of this history:
+        # nothing can be compared yet. The slave is asked for another part.
         text = f"the epochs sent begin at {hello.epochs[0].epoch}; send those around {older[-1]}"
         return Refusal("PART", text, newest=older[-1])
     try:
@@ -272,7 +277,7 @@ def find_point(hello: messages.Hello, master: Master) -> int | Refusal:
 
 @dataclass(slots=True)
 class Place:
-    """Where a slave stands when it judges batches; a value that nobody changes."""
+    """The slave's side of a comparison with an APPEND; treat as immutable."""
 
     epoch: int
     session: int
@@ -281,7 +286,7 @@ class Place:
 
 @dataclass(slots=True)
 class Own(Place):
-    """What a slave knows of itself when it judges a HELLO_OK."""
+    """The slave's side of a comparison with a HELLO_OK."""
 
     leader: str
     start: int
@@ -291,14 +296,14 @@ class Own(Place):
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """The frame is not for us: ignore it, close the link."""
+    """The frame is for another node, epoch or session: ignore it, close the link."""
 
     why: str
 
 
 @dataclass(frozen=True, slots=True)
 class Divergence:
-    """One of the two logs is wrong: cut nothing, quarantine."""
+    """One of the two logs is wrong: cut nothing, quarantine this one."""
 
     what: str
 
@@ -314,14 +319,14 @@ Verdict = Agreed | Drop | Divergence
 
 
 def judge_hello_ok(ok: messages.HelloOk, own: Own, state: GroupState, chain: int | None) -> Verdict:
-    """Return what a HELLO_OK means for our log.
+    """Return the verdict on a HELLO_OK.
 
     Args:
         ok: The master's answer.
-        own: Our side.
+        own: The slave's side.
         state: The newest group state.
-        chain: The CRC chain over our own entries from ``ok.chain_start`` to ``ok.point``; None when
-            one of the two is no batch border of ours.
+        chain: The CRC chain over our own entries from ``ok.chain_start`` to ``ok.point``; None if
+            one of the two is not a batch border here.
     """
     if not is_for_us(ok, own):
         return Drop(f"HELLO_OK of {ok.leader}, epoch {ok.epoch}, session {ok.session}")
@@ -329,13 +334,16 @@ def judge_hello_ok(ok: messages.HelloOk, own: Own, state: GroupState, chain: int
         point = point_for(own.epochs, (own.start, own.end), ok.epochs, (ok.start, ok.end))
     except HistoriesDiffer as difference:
         return Divergence(str(difference))
+    # Two independent computations: a bug or a corrupt history on one side must not cut a log.
     if point is None or not is_same_point(point, ok.point):
         return Divergence(f"the master says {ok.point}, the histories say {point}")
+    # The last line of defence: whatever led here, confirmed records are not cut (mutant
+    # cut_below_confirm).
     if not keeps_confirmed(point, own, state):
-        return Divergence(f"the point {point} lies below our confirm offset {own.confirm}")
+        return Divergence(f"the point {point} is below our confirm offset {own.confirm}")
     if ok.chain_start < own.start:
-        # Our oldest files left after HELLO: what the master took the chain over is not all here.
-        return Drop(f"the chain begins at {ok.chain_start}, our log at {own.start} by now")
+        # Retention deleted our oldest files after HELLO: part of the chain's range is gone here.
+        return Drop(f"the chain begins at {ok.chain_start}, our log now at {own.start}")
     if not is_same_chain(chain, ok):
         return Divergence(f"the batches from {ok.chain_start} to {ok.point} differ")
     return Agreed(point)
@@ -352,7 +360,7 @@ def is_same_point(ours: int, theirs: int) -> bool:
 
 
 def keeps_confirmed(point: int, own: Own, state: GroupState) -> bool:
-    """Whether nothing below our confirm offset would be cut, or an operator chose to lose it."""
+    """Whether no confirmed byte would be cut, or an operator accepted its loss (R40)."""
     own_last = own.epochs[-1].epoch if own.epochs else 0
     return point >= own.confirm or state.last_unclean() > own_last
 
@@ -363,12 +371,12 @@ def is_same_chain(chain: int | None, ok: messages.HelloOk) -> bool:
 
 
 def may_begin_again(state: GroupState, name: str) -> bool:
-    """Whether nobody counts on this node's log, so that it may be deleted."""
+    """Whether this node is a member of neither set, so that its log may be deleted (R57)."""
     return not state.counts(name)
 
 
 def judge_append(append: messages.Append, own: Place, last_epoch: int) -> str | None:
-    """Return why an APPEND is not taken; None when its batches continue our log."""
+    """Return why an APPEND is refused; None if its batches continue our log (R42)."""
     if not is_of_epoch(append, own):
         return f"APPEND of epoch {append.epoch}, promised is {own.epoch}"
     if append.session != own.session:
@@ -381,10 +389,10 @@ def judge_append(append: messages.Append, own: Place, last_epoch: int) -> str | 
 
 
 def is_of_epoch(append: messages.Append, own: Place) -> bool:
-    """Whether the APPEND is of the epoch that we promised."""
+    """Whether the APPEND is of the promised epoch."""
     return append.epoch == own.epoch
 
 
 def continues_epoch(append: messages.Append, last_epoch: int) -> bool:
-    """Whether the byte before is of the same epoch on both sides."""
+    """Whether the byte before it is of the same epoch on both sides."""
     return append.prev_epoch == last_epoch

@@ -1,11 +1,11 @@
-"""Promises: what this node has made durable about the register before it acts on it.
+"""Promises: group states that this node has made durable before it acts on them (R13).
 
 A promise is (epoch, session, register id, revision, tag, group state), fsynced. Nothing of an epoch
-is said or written before its promise is on the disk, so a process that dies and comes back cannot
-act for an older master than the one it has already obeyed.
+is sent or written before its promise is durable, so a process that restarts cannot act for an older
+master than one it has already obeyed.
 
-One promise is saved at a time; what arrives meanwhile is part of the next one. Not here: what is
-done with a promised state (``replica``).
+One promise is saved at a time; states that arrive meanwhile are part of the next one. Not here:
+acting on a promised state (``replica``).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from storage import Promise
 
 
 class Promises:
-    """See the module.
+    """See the module's text.
 
     Args:
         context: Holds the newest promise and the newest state.
@@ -30,7 +30,7 @@ class Promises:
         self._saving: Promise | None = None
 
     def refuses(self, state: GroupState) -> bool:
-        """Whether ``state`` is of another register, or older than what this node has seen."""
+        """Whether ``state`` is of another register, or older than a state seen before (R14)."""
         if self.may_change_register(state):
             self._forget_register()
         promise, newest = self._context.promise, self._context.newest
@@ -44,10 +44,13 @@ class Promises:
             floor = newest.revision
         if self.is_older(state, floor):
             return True
+        # One revision with two tags: the register was restored from an old copy and went another
+        # way.
         known = promise if state.revision == promise.revision else newest
         if known is not None and state.revision == known.revision and state.tag != known.tag:
             self._context.alarm("register-branched", revision=state.revision)
             return True
+        # A larger revision with a smaller epoch: also a register that went back (R18).
         if state.epoch < promise.epoch:
             self._context.alarm("register-went-back", promised=promise.epoch, epoch=state.epoch)
             return True
@@ -56,8 +59,8 @@ class Promises:
     def may_change_register(self, state: GroupState) -> bool:
         """Whether this node is bound to another register and may follow this one instead.
 
-        It began with a coordinator that had lost its register, and took part in nothing since: no
-        epoch, no byte. Then what it promised there binds it to nothing.
+        True if it began with a coordinator that had lost its register, and has neither an epoch nor
+        a byte since: then its promise there does not bind it.
         """
         context, promise = self._context, self._context.promise
         other = promise.register_id and promise.register_id != state.register_id
@@ -70,11 +73,11 @@ class Promises:
         context.want_revision = (0, 0)
 
     def is_older(self, state: GroupState, floor: int) -> bool:
-        """Whether a state is older than what this node has seen."""
+        """Whether a state is older than revision ``floor``."""
         return state.revision < floor
 
     def save(self) -> None:
-        """Have the newest state and revision fsynced, unless they are or a save is under way."""
+        """Save the newest state and revision, unless they are saved or a save is running."""
         if self._saving is not None:
             return
         context, old = self._context, self._context.promise
@@ -86,6 +89,7 @@ class Promises:
             epoch, register_id = max(epoch, newest.epoch), newest.register_id
             revision, tag = newest.revision, newest.tag
             state = json.dumps(newest.to_json(), sort_keys=True).encode()
+        # A revision that a master showed, without its state: enough to acknowledge under it (R29).
         if context.want_revision[0] > revision:
             revision, tag = context.want_revision
         promise = Promise(epoch, context.session or old.session, register_id, revision, tag, state)
@@ -95,13 +99,14 @@ class Promises:
         context.do(commands.SavePromise(promise))
 
     def on_saved(self, promise: Promise) -> bool:
-        """Take the end of a save; return whether nothing newer has to be saved first."""
+        """Note a completed save; return whether nothing newer must be saved first."""
         self._context.promise = promise
         self._saving = None
+        # A newer state may have arrived while this one was written.
         self.save()
         return self._saving is None
 
     def has_promised(self, state: GroupState) -> bool:
-        """Whether the promise for ``state`` is on the disk."""
+        """Whether the promise for ``state`` is durable (R13)."""
         promise = self._context.promise
         return promise.revision >= state.revision and promise.epoch >= state.epoch

@@ -1,12 +1,13 @@
-"""What this node asks of the register, in which order, and what an answer means.
+"""The calls of this node to the register: their order, and the meaning of answers.
 
-One question at a time (`Calls`). First the registration, without which nothing counts; then what
-the master wants changed, unchanged until it is settled; then the election; then reads and notes.
+One call at a time (`Calls`). First the registration, without which nothing counts; then a change
+that the master proposes, repeated unchanged until it is settled; then the election; then reads and
+notes.
 
-The candidacy lives here, too: the best candidate stands first, the others give it time. That is a
-matter of order, not of safety: the register grants an epoch once.
+Candidacy is here, too: the best candidate stands first, the others wait. That is for speed, not for
+safety: the register grants an epoch once (R34).
 
-Units: seconds. Not here: what a new state leads to (``core``). Rules:
+Units: seconds. Not here: acting on a new state (``replica``). Rules:
 docs/protocol.md R20, R31, R34, R36.
 """
 
@@ -36,16 +37,17 @@ from replication.register.operations import (
 from replication.register.rules import standing_order
 
 RETRIED = ("reports-missing", "read-only", "other-register", "unknown-node", "not-seeded")
-"""Refusals that a person or another node ends; the same is asked again after a pause."""
+"""Refusals that only an operator or another node can end; the call is repeated after a pause."""
 
 
 LOST_SECONDS = 10.0
-"""A call whose answer was never reported is over by then; the outside answers after about 1 s."""
+"""After this long a call without a reported answer counts as lost; normally the outcome is reported
+after about 1 s."""
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """The question under way."""
+    """The call in progress."""
 
     number: int
     op: Operation
@@ -53,15 +55,15 @@ class Call:
 
 
 class Calls:
-    """Questions to the register: one at a time, each with three outcomes.
+    """Calls to the register: one at a time, each with three outcomes.
 
-    A question that was not answered may still be carried out, at any later time. So the same
-    question is asked again, unchanged, until the answer or a newer revision settles it; the answer
-    to an older copy is good news like any other, because it carries the state.
+    A call without an answer may still be executed at any later time. So it is repeated, unchanged,
+    until an answer or a newer revision settles it; the answer to an older copy is as good, because
+    it carries the state.
 
     Attributes:
-        under_way: The question that waits for its answer.
-        quiet_until: Nothing is asked before.
+        under_way: The call that waits for its answer.
+        quiet_until: No call before this time.
         heard_at: When the register was last heard.
     """
 
@@ -72,18 +74,19 @@ class Calls:
         self.quiet_until = now
         self.heard_at: float | None = None
         self.leased_at = now
-        """When the newest question that was answered had been sent: the coordinator heard us no
-        earlier."""
+        """When the newest answered call was sent: the coordinator heard this node then or later."""
 
     def may_ask(self, now: float) -> bool:
-        """Whether a question may go out now."""
+        """Whether a call may be made now."""
         call = self.under_way
+        # Given up, but maybe still executed: the repetition must be safe, which R22, R24 and R31
+        # ensure.
         if call is not None and now >= call.sent_at + LOST_SECONDS:
             self.under_way = call = None
         return call is None and now >= self.quiet_until
 
     def ask(self, now: float, op: Operation) -> None:
-        """Send a question, with what we last saw of the register."""
+        """Make a call, with the newest register state that this node has seen (R18)."""
         context = self._context
         seen = context.newest
         if seen is not None and seen.revision >= context.promise.revision:
@@ -97,7 +100,7 @@ class Calls:
         context.do(Coordinate(self._number, op))
 
     def answered(self, number: int) -> Call | None:
-        """Return the call that ``number`` answers; None for one given up before."""
+        """Return the call that ``number`` answers; None if it was given up before."""
         call = self.under_way
         if call is None or call.number != number:
             return None
@@ -106,14 +109,14 @@ class Calls:
         return call
 
     def pause(self, now: float) -> None:
-        """Ask nothing for a while."""
+        """Make no call for a while."""
         context = self._context
         self.quiet_until = (
             now + context.settings.coordinator_retry_seconds * context.jitter.factor()
         )
 
     def next_deadline(self) -> float:
-        """Return when a question may go out again."""
+        """Return when a call may be made again."""
         if self.under_way is not None:
             return self.under_way.sent_at + LOST_SECONDS
         return self.quiet_until
@@ -121,7 +124,7 @@ class Calls:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What the register said of a question; ``code`` and ``text`` are empty when it was done."""
+    """The register's decision on a call; ``code`` and ``text`` are empty if it was executed."""
 
     ok: bool
     code: str = ""
@@ -138,11 +141,13 @@ class Verdict:
 def stand_delay(context: Context, state: GroupState, *, overdue: bool) -> float:
     """Return how long this node waits before it stands, seconds."""
     name, settings = context.node.name, context.settings
+    # The target of a switchover and the configured first master need not wait.
     if name in (state.transfer_to, state.first if state.epoch == 0 else None):
         return 0.0
     restarted = state.previous is not None and (
         state.session_of(state.previous) != state.previous_session
     )
+    # The old master restarted, so it cannot still be leading under its old session.
     if restarted and state.previous == name:
         return 0.0
     old = None if restarted else state.previous
@@ -157,9 +162,9 @@ class Questions:
     """See the module.
 
     Attributes:
-        calls: The question under way.
+        calls: The call in progress.
         stand_at: When this node stands; None while it does not.
-        displaced: Another process registered under our name: nothing is asked any more.
+        displaced: Another process registered under this name: no more calls are made.
     """
 
     def __init__(self, context: Context, now: float) -> None:
@@ -171,44 +176,44 @@ class Questions:
         self._leased = True
 
     def look(self, now: float) -> None:
-        """See how long ago the register answered."""
+        """Check how long ago the register answered (R59)."""
         self._leased = now < self.calls.leased_at + LEASE_SECONDS
 
     def refuses(self, ack: str) -> tuple[str, str] | None:
-        """Return why a master gives no such acknowledgement; None when it does.
+        """Return why a master refuses this kind of acknowledgement; None if it does not.
 
-        Confirmed writes need the in-sync set and no lease. The weaker ones are this node's word
-        alone, and the coordinator may have ended its leadership by now.
+        Confirmed writes need the in-sync set, not a lease. Weaker ones depend on this node alone,
+        and the coordinator may have ended its leadership by now (R59).
         """
         state = self._context.newest
         if ack == CONFIRMED or self._leased or state is None or state.failover != "automatic":
             return None
         text = f"the coordinator has not answered for {LEASE_SECONDS:g} s and may have ended this"
-        return "no-lease", f"{text} leadership; only acknowledge = confirmed is taken"
+        return "no-lease", f"{text} leadership; only acknowledge = confirmed is accepted"
 
     @property
     def is_clean(self) -> bool:
-        """Whether nothing that was acknowledged can be missing from our log."""
+        """Whether no acknowledged record can be missing from this log (R26)."""
         context = self._context
         return context.node.clean and context.damage is None and not context.lacking
 
     def stand(self, now: float, state: GroupState) -> None:
-        """Stand for master, in turn; harmless when repeated."""
+        """Stand for master when it is this node's turn; repeated calls change nothing."""
         if self.stand_at is None:
             self._overdue = state.transfer_to not in (None, self._context.node.name)
             self.stand_at = now + stand_delay(self._context, state, overdue=self._overdue)
 
     def ask(self, now: float, leading: Leading | None) -> None:
-        """Ask what is due, if anything may be asked now."""
+        """Make the call that is due, if one may be made now."""
         if not self.displaced and self.calls.may_ask(now):
             op = self._due(now, leading)
             if op is not None:
                 self.calls.ask(now, op)
 
     def has_none(self, leading: Leading | None) -> bool:
-        """Whether nothing but time can make a question or a promise due.
+        """Whether only time can make a call or a promise due.
 
-        True after nearly every message, so that an acknowledgement does not pay for the search.
+        True after nearly every message, so acknowledgements skip the search.
         """
         context = self._context
         return (
@@ -226,7 +231,7 @@ class Questions:
         )
 
     def must_register(self) -> bool:
-        """Whether the register does not yet know what it must know of this process."""
+        """Whether this process must register, again if it found damage or a loss."""
         context = self._context
         if not context.session:
             return True
@@ -256,17 +261,18 @@ class Questions:
         return None
 
     def _change(self, now: float, leading: Leading) -> Operation | None:
+        # R31: an open proposal is repeated unchanged; another one would make a third set count.
         proposal, newest = leading.insync.proposal, self._context.newest
         if proposal is not None:
             settled = newest is not None and leading.insync.settles(newest, proposal)
-            return None if settled else proposal  # settled: adopted as soon as it is promised
+            return None if settled else proposal  # settled: adopted once it is promised
         return leading.switchover.operation() or leading.propose(now)
 
     def _report_of_end(self) -> ReportEnd | None:
-        """Return what the register must hear of our log while nobody is known to have everything.
+        """Return the report of this log's end that a vacant register needs, if it is due (R56).
 
-        Only once the state that says so is on our disk: from then on this node takes no part in an
-        older epoch. A damaged log is not reported, so that an operator decides.
+        Only after the vacant state is durable here: from then on this node takes no part in an
+        older epoch. The end of a damaged log is not reported, so that an operator decides.
         """
         context = self._context
         state, name, log = context.newest, context.node.name, context.log
@@ -300,16 +306,17 @@ class Questions:
     def settle(
         self, now: float, op: Operation, verdict: Verdict, leading: Leading | None
     ) -> str | None:
-        """Take the verdict on ``op``; return the name of an alarm when a person must act."""
+        """Apply the verdict on ``op``; return the name of an alarm if an operator must act."""
         match op:
             case Read():
                 self._context.want_read = False
                 self.calls.heard_at = now
             case RegisterNode() if verdict.ok and not op.clean:
-                self._context.lacking = ""  # the register knows; what comes from now on counts
+                self._context.lacking = ""  # the register knows of the loss
             case Annotate() if self._context.notes:
                 self._context.notes.popleft()
             case Elect():
+                # Refused: another node may be standing; try again later, in case it died meanwhile.
                 again = now + 4 * self._context.settings.stand_seconds
                 self.stand_at = None if verdict.ok else again
             case Transfer() if not verdict.ok and leading is not None:
@@ -325,7 +332,7 @@ class Questions:
         return f"register-{verdict.code}"
 
     def next_deadline(self) -> float:
-        """Return when `ask` has something to do."""
+        """Return when `ask` is due."""
         calls, context = self.calls, self._context
         if self.displaced:
             return inf

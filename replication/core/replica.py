@@ -1,8 +1,8 @@
-"""The replica core: who this node is, and what it does about it. Pure.
+"""The replica core: the role of this node and its changes. Pure.
 
-Events come in as method calls with ``now``; commands go out through ``Context.out``, in order, and
-are carried out before the next event. No clock, socket, file, task or random number. Production and
-the simulator run this very object.
+Events are method calls with ``now``; commands go out through ``Context.out``, in order, and are
+executed before the next event. No clock, socket, file, task or random number. Production and the
+simulator run this same object.
 
 There is one path that changes a role:
 
@@ -10,9 +10,9 @@ There is one path that changes a role:
                            ->  promised: epoch, session, revision, tag fsynced
                            ->  acted upon: master, slave, candidate or fenced
 
-so nothing of an epoch is said or written before its promise is on the disk. A process begins
-fenced; it becomes master only by an election of its own session, in an epoch in which it has not
-led. The register of another id, of a smaller revision or of a smaller epoch is refused.
+so nothing of an epoch is sent or written before its promise is durable. A process begins fenced; it
+becomes master only by an election of its own session, in an epoch in which it has not led. States
+of another register, of a smaller revision or of a smaller epoch are refused.
 
 Not here: the leadership itself (``leading``), following (``following``), bytes (``driver``).
 Rules: docs/protocol.md R13 to R16, R34 to R37.
@@ -47,11 +47,11 @@ class ReplicaCore:
     """See the module.
 
     Attributes:
-        context: What the parts share.
+        context: State shared by the parts.
         mastership: The leadership, while this node leads. ``following``: while it follows.
-        waiters: Appends that wait.
-        questions: What is asked of the register. ``promises``: what may be acted upon.
-        trouble: Why the node has no role, for people; empty when it has one.
+        waiters: Appends that wait for an acknowledgement.
+        questions: Calls to the register. ``promises``: states that may be acted upon.
+        trouble: Why the node has no role, for people; empty if it has one.
     """
 
     def __init__(
@@ -79,19 +79,19 @@ class ReplicaCore:
 
     @property
     def role(self) -> Role:
-        """What this node is."""
+        """The role of this node."""
         return self.context.role.state
 
     @property
     def standing(self) -> tuple[object, ...]:
-        """What a view depends on besides offsets and ages: cheap, to be compared."""
+        """What a view depends on besides offsets and ages; cheap to compare."""
         context = self.context
         return context.role.state, context.promise, context.newest
 
     # -- boot
 
     def start(self, now: float) -> None:
-        """Begin: fenced, and register."""
+        """Begin fenced, and register (R15)."""
         if self.context.damage is not None:
             self.context.role.move(RoleInput.DAMAGE)
             self.trouble = self.context.damage
@@ -101,7 +101,7 @@ class ReplicaCore:
     # -- the group state
 
     def on_group_state(self, now: float, value: Mapping[str, object]) -> None:
-        """The register's state as somebody read it."""
+        """A state of the register was read outside of a call of the core."""
         self._read_state(now, value)
         self._after(now)
 
@@ -114,7 +114,7 @@ class ReplicaCore:
         self.see(now, state)
 
     def see(self, now: float, state: GroupState) -> None:
-        """Take a state: end what it ends at once, then promise, then act."""
+        """Handle a state: end a contradicting role at once, then promise, then act (R13)."""
         context = self.context
         if self.promises.refuses(state):
             return
@@ -122,9 +122,9 @@ class ReplicaCore:
         newest = context.newest
         if newest is not None and state.revision == newest.revision:
             return
-        context.newest = state
+        context.newest = state  # acted on by `_act`, once promised
         if state.ack != context.quality:
-            # Before anything is acknowledged by it: a start must know what was promised.
+            # Before anything is acknowledged by it: a start must know the quality (R26).
             context.quality = state.ack
             context.do(commands.SetQuality(state.ack))
         if state.ack != context.settings.ack:
@@ -134,11 +134,11 @@ class ReplicaCore:
         if self.leading is not None and not self.is_our_leadership(state):
             self._step_down(now, state)
         if self.following is not None and not self.following.is_of(state) and not context.cutting:
-            self._stop_following(f"epoch {state.epoch} of {state.leader or 'nobody'}")
+            self._stop_following(f"epoch {state.epoch} of {state.leader or 'no leader'}")
         self.promises.save()
 
     def is_our_leadership(self, state: GroupState) -> bool:
-        """Whether ``state`` still names us as the master of the epoch that we lead."""
+        """Whether ``state`` still names this node as master of the epoch that it leads (R13)."""
         leading = self.leading
         ours = (self.context.node.name, leading.session, leading.epoch) if leading else None
         return ours == (state.leader, state.leader_session, state.epoch)
@@ -153,7 +153,7 @@ class ReplicaCore:
                 context.do(commands.Registered())
                 context.tell("registered", session=known.session, clean=self.questions.is_clean)
         elif known is not None and same and not known.start:
-            context.session = 0  # the register was recovered and wants to hear of us again
+            context.session = 0  # the register was recovered: register again (R58)
         elif context.session and not self.questions.displaced:
             self.questions.displaced = True
             self.context.alarm("registered-elsewhere", session=context.session)
@@ -161,7 +161,7 @@ class ReplicaCore:
     # -- acting
 
     def on_promised(self, now: float, promise: Promise) -> None:
-        """The promise is on the disk."""
+        """The promise is durable."""
         done = self.promises.on_saved(promise)
         if self.following is not None:
             self.following.on_promised()
@@ -181,7 +181,7 @@ class ReplicaCore:
         if self.role in (Role.STOPPED, Role.QUARANTINED) or self._stop is not None:
             return
         if self._stopping and self.leading is None:
-            return  # it takes no new role any more
+            return  # a stopping node takes no new role
         if self.questions.displaced:
             self._fence("another process registered under this name")
             return
@@ -203,7 +203,7 @@ class ReplicaCore:
             self._fence(f"epoch {state.epoch} was ours and has ended here")
             return
         self._fence("")
-        self._mastered = state.epoch
+        self._mastered = state.epoch  # never led again, even if this leadership fails
         self.questions.stand_at = None
         self.trouble = ""
         self.context.role.move(RoleInput.ELECTED)
@@ -212,7 +212,7 @@ class ReplicaCore:
         self.context.do(commands.Changed())
 
     def may_begin_leading(self, state: GroupState) -> bool:
-        """Whether the epoch is one in which this node never led; an epoch is never continued."""
+        """Whether this node never led in the epoch; an epoch is never continued (R15)."""
         return state.epoch > self._mastered and state.epoch > self.context.log.last_epoch
 
     def _follow(self, now: float, state: GroupState) -> None:
@@ -230,7 +230,7 @@ class ReplicaCore:
         if not self.may_stand(state):
             self._fence("no master, and this node may not stand")
             return
-        if self.role is Role.FENCED:  # `see` ended whatever role there was
+        if self.role is Role.FENCED:  # `see` has ended any other role
             self.context.role.move(RoleInput.NO_LEADER)
             self.trouble = "standing for master"
             self.context.do(commands.Changed())
@@ -249,7 +249,7 @@ class ReplicaCore:
         return state.counts(name)
 
     def _fence(self, why: str) -> None:
-        """Have no role; ``why`` is for people, empty when another role follows at once."""
+        """End any role; ``why`` is for people, empty if another role follows at once."""
         if self.leading is not None:
             self._end_leading(why or "the role changes", done=False)
         if self.following is not None:
@@ -268,7 +268,7 @@ class ReplicaCore:
         done = state.previous == self.context.node.name or state.epoch == leading.epoch + 1
         handover = leading.switchover.under_way
         done = done and handover is not None and handover.to in (state.transfer_to, state.leader)
-        leader = state.leader or "nobody"
+        leader = state.leader or "no node"
         self._end_leading(f"epoch {state.epoch} belongs to {leader}", done=done)
 
     def _end_leading(self, why: str, *, done: bool) -> None:
@@ -291,7 +291,7 @@ class ReplicaCore:
     def _quarantine(self, now: float) -> None:
         what = self.context.damage or ""
         log = self.context.log
-        # First the finding, durably: a node that leaves its role and dies must not come back clean.
+        # First the finding, durably: a node that ends its role and dies must not return as clean.
         self.context.do(commands.Quarantine(log.start, log.end - log.start, what))
         self._fence("quarantined")
         self.context.role.move(RoleInput.DAMAGE)
@@ -302,14 +302,14 @@ class ReplicaCore:
     # -- answers of the register
 
     def on_answer(self, now: float, number: int, answer: Mapping[str, object] | None) -> None:
-        """The register answered; None: nobody knows whether it did what was asked."""
+        """The register answered a call; None: its outcome is unknown."""
         call = self.questions.calls.answered(number)
         if answer is None:
             if call is not None:
                 self.questions.calls.pause(now)
             self._after(now)
             return
-        # The state first: it may show that an earlier copy of a refused question was carried out.
+        # The state first: it may show that an earlier copy of a refused call was executed.
         state = answer.get("state")
         if isinstance(state, Mapping):
             self._read_state(now, cast("Mapping[str, object]", state))
@@ -332,11 +332,11 @@ class ReplicaCore:
     # -- links
 
     def on_accept(self, now: float, conn: int) -> None:
-        """Somebody dialed us."""
+        """A link was accepted."""
         self._strangers[conn] = now
 
     def on_dialed(self, now: float, conn: int) -> None:
-        """Our dial stands."""
+        """A dialed link is up."""
         if self.following is not None and self.following.conn == conn:
             self.following.on_dialed(now)
         else:
@@ -385,7 +385,7 @@ class ReplicaCore:
     # -- the log
 
     def on_flushed(self, now: float) -> None:
-        """More of the log is on the disk."""
+        """More of the log is flushed."""
         if self.leading is not None:
             self.leading.on_flushed(now)
         elif self.following is not None:
@@ -398,7 +398,7 @@ class ReplicaCore:
         self._after(now)
 
     def on_repaired(self, now: float) -> None:
-        """All damage is repaired; what the register hears of it first is that there was some."""
+        """All damage is repaired; the register is first informed that there was damage."""
         if self.leading is not None:
             self.leading.on_repaired(now)
         if self.role is Role.QUARANTINED:
@@ -408,7 +408,7 @@ class ReplicaCore:
         self._after(now)
 
     def on_cut(self, now: float) -> None:
-        """The log is cut."""
+        """The cut is done."""
         self.context.cutting = False
         if self.following is not None:
             newest = self.context.newest
@@ -419,17 +419,17 @@ class ReplicaCore:
         self._act(now)
         self._after(now)
 
-    # -- what came of orders
+    # -- answers to commands
 
     def on_shipped(self, now: float, conn: int, append: messages.Append, end: int) -> None:
-        """The frame ordered by `commands.Ship` went out with the batches up to ``end``."""
+        """The frame of `commands.Ship` was sent with the batches up to ``end``."""
         if self.leading is not None:
             self.leading.on_shipped(now, conn, append, end)
 
     def on_received(
         self, now: float, conn: int, append: messages.Append, outcome: Received
     ) -> None:
-        """The batches of `commands.Receive` are stored, or why not."""
+        """The outcome of `commands.Receive`."""
         if self.following is not None and self.following.conn == conn:
             self.following.on_received(now, append, outcome)
 
@@ -455,12 +455,12 @@ class ReplicaCore:
 
     @property
     def leads(self) -> bool:
-        """Whether this node is master, in whatever state."""
+        """Whether this node is master, in any state."""
         return self.leading is not None
 
     @property
     def oldest_stranger(self) -> int | None:
-        """The link that was accepted first among those that have not said HELLO."""
+        """The oldest accepted link that has not said HELLO."""
         return next(iter(self._strangers), None)
 
     def overtake(self, now: float, start: int) -> int:
@@ -468,7 +468,7 @@ class ReplicaCore:
         return self.leading.overtake(now, start) if self.leading is not None else 0
 
     def admission(self, ack: str, size: int) -> tuple[str, str] | None:
-        """Return code and text of a refusal before anything is written; None to go on."""
+        """Return code and text of a refusal, before anything is written; None to continue."""
         role = self.role
         if self.leading is None or self._stop is not None:
             return "not-master", f"{self.context.node.name} is not the master"
@@ -489,7 +489,7 @@ class ReplicaCore:
         return None
 
     def on_appended(self, now: float) -> None:
-        """Batches were appended: send them on, confirm what can be."""
+        """Batches were appended: send them to slaves, confirm what can be confirmed."""
         assert self.leading is not None, "only a master appends"
         self.leading.stream(now)
 
@@ -509,7 +509,7 @@ class ReplicaCore:
         self._after(now)
 
     def stop(self, now: float, request: int) -> None:
-        """Hand over, take no new work, wait for what is owed, end.
+        """Hand over, refuse new work, wait for pending answers, then stop.
 
         A master with a slave that can take over hands over first. It waits `STOP_CHECK_SECONDS`
         for the coordinator, then ``transfer_seconds`` for the slave and as long for the register,
@@ -531,7 +531,7 @@ class ReplicaCore:
         self._after(now)
 
     def _begin_to_stop(self, now: float) -> None:
-        """Take no new work, once no switchover is under way."""
+        """Refuse new work, once no switchover is running."""
         if self.leading is not None and self.leading.switchover.under_way is not None:
             return
         self._stop = (self._stopping, now + self.context.settings.stop_seconds)
@@ -569,7 +569,7 @@ class ReplicaCore:
         self._after(now)
 
     def _after(self, now: float) -> None:
-        """What every event may have made due."""
+        """Do what any event may have made due."""
         over = self.role in (Role.QUARANTINED, Role.STOPPED) or self.context.cutting
         if self.context.damage is not None and not over:
             self._quarantine(now)
@@ -595,6 +595,6 @@ class ReplicaCore:
         if self._strangers:
             first = next(iter(self._strangers.values()))
             due.append(first + self.context.settings.silence_seconds)
-        if self._stop is not None and not self.context.cutting:  # the cut's end goes on with it
+        if self._stop is not None and not self.context.cutting:  # else `on_cut` continues it
             due.append(self._stop[1])
         return min(due)

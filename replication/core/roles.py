@@ -1,15 +1,14 @@
 """The state machines of a node, as data, and the diagrams drawn from them.
 
-Three tables say which input leads from which state to which; a pair that a table does not hold
-must not happen, and `Machine.move` raises when it does. The code that decides asks the tables;
-nobody sets a state by hand. `mermaid` renders a table; ``docs/`` holds what it renders, and a test
-compares.
+Three tables map (state, input) to the next state; a pair that is not in a table must not happen,
+and `Machine.move` raises if it does. States change only through the tables. `mermaid` renders a
+table; ``docs/`` has the result, and a test compares both.
 
 * `ROLES`: what a node is. Every process begins fenced; only a new epoch makes a master.
 * `MASTER_SESSION`: what the master does with one slave.
 * `SLAVE_SESSION`: what a slave does with its master.
 
-Not here: what makes an input happen (``core``, ``leading``, ``following``).
+Not here: what causes an input (``replica``, ``leading``, ``following``).
 Rules: docs/protocol.md R13 to R15; drawn in docs/state-machines.md.
 """
 
@@ -22,7 +21,7 @@ from typing import Generic, TypeVar
 
 
 class Role(Enum):
-    """What a node is."""
+    """The role of a node."""
 
     FENCED = "fenced"
     CANDIDATE = "candidate"
@@ -36,7 +35,7 @@ class Role(Enum):
 
 
 class RoleInput(Enum):
-    """What changes a role."""
+    """The inputs that change a role."""
 
     NO_LEADER = "no leader, and we may stand"
     OTHER_LEADER = "another node leads"
@@ -54,7 +53,7 @@ class RoleInput(Enum):
 
 
 class SendingState(Enum):
-    """What a master does with one slave."""
+    """The state of a master's link to one slave."""
 
     GREETING = "greeting"
     OFFERED = "offered"
@@ -64,7 +63,7 @@ class SendingState(Enum):
 
 
 class SendingInput(Enum):
-    """What changes it."""
+    """The inputs that change it."""
 
     HELLO = "hello accepted"
     READY = "ready at the point"
@@ -73,7 +72,7 @@ class SendingInput(Enum):
 
 
 class FollowingState(Enum):
-    """What a slave does with its master."""
+    """The state of a slave's link to its master."""
 
     DIALING = "dialing"
     HANDSHAKE = "handshake"
@@ -83,7 +82,7 @@ class FollowingState(Enum):
 
 
 class FollowingInput(Enum):
-    """What changes it."""
+    """The inputs that change it."""
 
     DIALED = "link stands: hello"
     EQUAL = "point is our end: ready"
@@ -99,7 +98,7 @@ I = TypeVar("I", bound=Enum)  # noqa: E741
 
 @dataclass(frozen=True)
 class Table(Generic[S, I]):
-    """A state machine: where it begins and which input leads where."""
+    """A state machine: its start and its moves."""
 
     name: str
     start: S
@@ -120,10 +119,10 @@ class Machine(Generic[S, I]):
         return (self.state, given) in self._table.moves
 
     def move(self, given: I) -> S:
-        """Make the move for ``given`` and return the new state.
+        """Apply the move for ``given`` and return the new state.
 
         Raises:
-            AssertionError: The table has none; a rule of the protocol was broken in our own code.
+            AssertionError: The table has no such move: a bug here, not an error of a peer.
         """
         state = self._table.moves.get((self.state, given))
         if state is None:

@@ -2,14 +2,15 @@
 
     CHECKING   the coordinator must answer first; writes go on
     LEVELLING  writes are refused, the target gets everything and learns that it is confirmed
-    ASKED      the register was told to hand over
+    ASKED      the register was asked to hand over
 
-A switchover that cannot end must not stop the group. So the coordinator is asked before a write is
-refused, and each phase has a limit. When the register does not answer in ASKED, the master takes
-writes again and reports "unknown": a late copy of the request may still hand over. That is safe,
-because the target is a member of the in-sync set, and then ends this leadership like any other.
+A switchover that cannot complete must not stop the group (R36). So the coordinator must answer
+before a write is refused, and each phase has a time limit. If the register does not answer in
+ASKED, the master accepts writes again and reports "unknown": a late copy of the request may still
+hand over. That is safe, because the target is a member of the in-sync set, and it ends this
+leadership like any newer state.
 
-Units: bytes, seconds. Not here: the register's part (``register.rules``), who asks for it.
+Units: bytes, seconds. Not here: the register's part (``register.rules``), the request itself.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ from replication.core.roles import Role, RoleInput
 from replication.register.operations import Transfer
 
 STOP_CHECK_SECONDS = 1.0
-"""How long a master that stops waits for the coordinator before it stops without handing over."""
+"""How long a stopping master waits for the coordinator before it stops without handing over."""
 
 
 class Phase(Enum):
-    """How far a switchover has come."""
+    """The phase of a switchover."""
 
     CHECKING = "checking"
     LEVELLING = "levelling"
@@ -37,14 +38,14 @@ class Phase(Enum):
 
 @dataclass(slots=True)
 class Handover:
-    """A switchover under way.
+    """A running switchover.
 
     Attributes:
-        request: Who is answered; 0 for the node's own stop.
+        request: Number of the request to answer; 0 for the node's own stop.
         to: The target.
-        who: Who asked, for the history.
+        who: Who requested it, for the history.
         until: When its present phase is given up.
-        phase: How far it has come.
+        phase: Its phase.
         leaving: The node stops afterwards.
     """
 
@@ -57,15 +58,15 @@ class Handover:
 
     @property
     def asked(self) -> bool:
-        """Whether the register was told; only its answer or the limit ends it now."""
+        """Whether the register was asked; now only its answer or the time limit ends it."""
         return self.phase is Phase.ASKED
 
 
 class Switchover:
-    """See the module.
+    """See the module's text.
 
     Attributes:
-        under_way: The switchover, if there is one.
+        under_way: The running switchover, if any.
         outcome: How the last one ended, for people.
     """
 
@@ -76,18 +77,18 @@ class Switchover:
         self.outcome = ""
 
     def begin(self, handover: Handover) -> None:
-        """Begin; refused at once when it cannot be quick."""
+        """Begin a switchover; refused at once if it cannot be quick."""
         why = self.why_not(handover.to)
         if why is not None:
             self._answer(handover, *why)
             return
         self.under_way = handover
-        # The answer to this read is the proof that the coordinator is there.
+        # The answer to this read proves that the coordinator is reachable.
         self._context.want_read = True
         self._context.tell("switchover", to=handover.to, by=handover.who)
 
     def why_not(self, to: str) -> tuple[str, str] | None:
-        """Return code and text of why ``to`` cannot take over quickly; None when it can."""
+        """Return code and text of why ``to`` cannot take over quickly; None if it can."""
         context, insync = self._context, self._insync
         if context.role.state is not Role.ACTIVE:
             return "not-enough-in-sync", f"the master is {context.role.state.value}"
@@ -103,14 +104,14 @@ class Switchover:
         return None
 
     def best_target(self) -> str | None:
-        """Return the slave that can take over soonest; None when none can."""
+        """Return the slave that can take over first; None if no slave can."""
         able = [name for name in self._insync.members if self.why_not(name) is None]
         members, priorities = self._insync.members, self._insync.state.priorities
         able.sort(key=lambda name: (-priorities.get(name, 0), -members[name].received, name))
         return able[0] if able else None
 
     def on_register_heard(self, now: float) -> bool:
-        """The coordinator has answered: begin to refuse writes; return whether that was due."""
+        """The coordinator answered: begin to refuse writes; return whether that was due."""
         handover = self.under_way
         if handover is None or handover.phase is not Phase.CHECKING:
             return False
@@ -125,14 +126,16 @@ class Switchover:
         return True
 
     def is_level(self, to: str, confirm: int) -> bool:
-        """Whether the target has all, knows that all is confirmed, and nothing waits."""
+        """Whether the target has the whole log and knows that all of it is confirmed (R36)."""
         member, end = self._insync.members.get(to), self._context.log.end
         if member is None or member.linked_at is None or confirm != end:
             return False
+        # The target must know the confirm offset: it serves reads up to there at once, and readers
+        # must not see the queue ends go back.
         return member.received == end and member.confirm == end
 
     def look(self, now: float, confirm: int) -> None:
-        """Go on, or give up when its time is over."""
+        """Enter the next phase, or give up after the time limit."""
         handover = self.under_way
         if handover is None:
             return
@@ -155,7 +158,7 @@ class Switchover:
                 return "unknown", text
 
     def operation(self) -> Transfer | None:
-        """Return the operation that ends this leadership in favour of another, once it is due."""
+        """Return the operation that hands the leadership over, once it is due."""
         handover, insync = self.under_way, self._insync
         if handover is None or not handover.asked:
             return None
@@ -169,7 +172,7 @@ class Switchover:
         )
 
     def give_up(self, code: str, text: str) -> None:
-        """Go on as master; harmless when no switchover is under way."""
+        """Give up and continue as master; does nothing without a switchover."""
         handover, self.under_way = self.under_way, None
         if handover is None:
             return
@@ -180,8 +183,8 @@ class Switchover:
         self._context.do(commands.Changed())
 
     def too_few(self) -> None:
-        """The in-sync set has become too small for writes."""
-        # Asked is asked: the register may still hand over, and only its answer settles that.
+        """The in-sync set became too small for writes."""
+        # Once asked, the register may still hand over, and only its answer settles that.
         if self.under_way is not None and not self.under_way.asked:
             self.give_up("not-enough-in-sync", "too few members are in sync")
 

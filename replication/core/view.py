@@ -1,6 +1,6 @@
-"""What a node shows of its role: values for status, metrics, routing and the simulator.
+"""Views of a node's role: values for status, metrics, routing and the simulator.
 
-Made anew at each question; holds nothing. Offsets are bytes, times seconds. ``role`` is one of
+Made at each call; keeps no state. Offsets are bytes, times seconds. ``role`` is one of
 ``master``, ``slave``, ``fenced``, ``candidate``, ``quarantined``, ``stopped``.
 """
 
@@ -17,12 +17,12 @@ from replication.core.waiters import CONFIRMED
 
 @dataclass(frozen=True, slots=True)
 class PeerView:
-    """What this node knows of another. None: not known to this node.
+    """This node's knowledge of another node; None: unknown to this node.
 
     Attributes:
-        acked: Received end, bytes. ``flushed``: on its disk.
-        lag_bytes, lag_seconds: Behind the master's end; since when it was level last.
-        contact_seconds: Since it was heard.
+        acked: Received end, bytes. ``flushed``: flushed end.
+        lag_bytes, lag_seconds: Distance to the master's end; time since it was level.
+        contact_seconds: Time since it was heard.
         state: ``streaming``, ``connecting`` ...; ``why`` says why it does not stream or count.
     """
 
@@ -40,18 +40,18 @@ class PeerView:
 
 @dataclass(frozen=True, slots=True)
 class RoleView:
-    """What this node is.
+    """The role of this node.
 
     Attributes:
         role, state: See the module; ``state`` is finer, ``why`` is for people.
-        epoch: Of the role; the promised one without a role.
-        leader: The master, None when none is known.
+        epoch: Epoch of the role; the promised one without a role.
+        leader: The master, None if unknown.
         in_sync, effective: Recorded and effective in-sync set.
-        admission: Code with which a confirmed write would be refused now; None when it is taken.
-        age_seconds: Age of this node's data: 0 on a master, None when no master was heard.
-        quality: What an acknowledgement says in this group.
-        sure: A master has no sign that another may lead by now.
-        quarantined: Why the log is not trusted, None when it is.
+        admission: Code with which a confirmed write would be refused now; None if accepted.
+        age_seconds: Age of this node's data: 0 on a master, None if no master was heard.
+        quality: Meaning of an acknowledgement in this group.
+        sure: A master has no sign that another node may lead by now.
+        quarantined: Why the log is quarantined, else None.
     """
 
     role: str
@@ -77,7 +77,7 @@ class RoleView:
 
 
 def holds(core: ReplicaCore, ack: str, end: int) -> bool:
-    """Return whether all below ``end`` is confirmed, or is held by a slave (``replicated``)."""
+    """Return whether all below ``end`` is confirmed, or on a slave (``replicated``)."""
     leading = core.leading
     if leading is None:
         return False
@@ -87,14 +87,14 @@ def holds(core: ReplicaCore, ack: str, end: int) -> bool:
 
 
 def holders(core: ReplicaCore) -> str:
-    """Return the names of the nodes that hold what is confirmed, comma between."""
+    """Return the names of the nodes that have all confirmed records, comma-separated."""
     return core.leading.names if core.leading is not None else core.context.node.name
 
 
 def needed(core: ReplicaCore, now: float, absent_seconds: float) -> int | None:
-    """Return the log offset from which on slaves that count lack bytes; None: no slave does.
+    """Return the lowest log offset that linked or recent slaves still need; None: no such slave.
 
-    A slave counts while it is linked, or was heard of within ``absent_seconds``.
+    A slave is recent if it was heard within ``absent_seconds``.
     """
     leading = core.leading
     if leading is None:
@@ -104,7 +104,7 @@ def needed(core: ReplicaCore, now: float, absent_seconds: float) -> int | None:
 
 
 def is_only_copy(core: ReplicaCore) -> bool:
-    """Return whether this master is alone in its set: it refuses damage and keeps its role."""
+    """Return whether this master is alone in its set: damage then does not end its role."""
     return core.leading is not None and core.leading.is_only_copy
 
 

@@ -1,14 +1,14 @@
 """Appends that wait for their acknowledgement: released in order, each answered exactly once.
 
 A waiter waits until one of three offsets reaches its end: the flushed offset (``flushed``), the end
-that one slave has (``replicated``), the confirm offset (``confirmed``). Releasing costs work for
-those who are released, nothing for those who wait.
+that one slave has (``replicated``), the confirm offset (``confirmed``). Releasing costs time per
+released waiter, none per waiting one.
 
 Invariants:
 
 * a waiter leaves by exactly one of `release`, `expire` and `drain`;
 * waiters of one kind leave in the order of their ends;
-* ``count`` and ``bytes`` are those of all waiters still here; `fits` keeps them within the limits.
+* ``count`` and ``bytes`` include all present waiters; `fits` keeps them within the limits.
 
 Units: ends are log offsets, sizes bytes, deadlines seconds of the caller's clock. Requests are the
 caller's numbers. Not here: replies.
@@ -21,7 +21,7 @@ from collections import deque
 from heapq import heapify, heappop, heappush
 
 WRITTEN = "written"
-"""Waits for nothing: answered when it is appended."""
+"""Does not wait: answered when appended."""
 
 FLUSHED = "flushed"
 REPLICATED = "replicated"
@@ -58,18 +58,20 @@ class Waiters:
 
     def fits(self, size: int) -> bool:
         """Whether one more append of ``size`` bytes may wait."""
+        # One append always fits, or a large one could never be sent.
         if not self.count:
             return True
         return self.count < self.count_max and self.bytes + size <= self.bytes_max
 
     def waits_for(self, kind: str) -> bool:
-        """Whether anybody waits for ``kind``."""
+        """Whether there is a waiter of ``kind``."""
         return bool(self._queues[kind])
 
     def add(self, request: int, kind: str, *, end: int, size: int, deadline: float) -> None:
-        """Let ``request`` wait until the offset of ``kind`` reaches ``end``."""
+        """Add a waiter: ``request`` waits until the offset of ``kind`` reaches ``end``."""
         waiter = Waiter(request, end, size, deadline)
         queue = self._queues[kind]
+        # R47: a duplicate waits for its original's end, which may be below ends already waiting.
         if queue and queue[-1].end > end:  # a duplicate of an older section
             ordered = list(queue)
             insort(ordered, waiter)
@@ -81,7 +83,7 @@ class Waiters:
         self.bytes += size
 
     def release(self, kind: str, upto: int) -> list[int]:
-        """Return the requests of ``kind`` whose end is at most ``upto``; they are gone."""
+        """Remove and return the requests of ``kind`` whose end is at most ``upto``."""
         queue = self._queues[kind]
         released: list[int] = []
         while queue and queue[0].end <= upto:
@@ -92,7 +94,7 @@ class Waiters:
         return released
 
     def expire(self, now: float) -> list[int]:
-        """Return the requests whose deadline has passed; they are gone, their outcome unknown."""
+        """Remove and return the requests whose deadline has passed; their outcome is unknown."""
         expired: list[int] = []
         deadlines = self._deadlines
         while deadlines and (deadlines[0][2].gone or deadlines[0][0] <= now):
@@ -101,13 +103,13 @@ class Waiters:
                 self._forget(waiter)
                 expired.append(waiter.request)
         if sum(map(len, self._queues.values())) > 2 * self.count + 1024:
-            # While nothing is confirmed nothing is released, and repetitions would pile up.
+            # While nothing is confirmed nothing is released, and expired waiters would accumulate.
             for kind, queue in self._queues.items():
                 self._queues[kind] = deque(waiter for waiter in queue if not waiter.gone)
         return expired
 
     def drain(self) -> list[int]:
-        """Return all requests, in the order of their ends; nobody waits any more."""
+        """Remove and return all requests, in the order of their ends."""
         left = [waiter for queue in self._queues.values() for waiter in queue if not waiter.gone]
         left.sort()
         for queue in self._queues.values():
@@ -128,6 +130,6 @@ class Waiters:
         self.count -= 1
         self.bytes -= waiter.size
         if len(self._deadlines) > 2 * self.count + 1024:
-            # Deadlines lie far ahead of releases: without this the heap keeps seconds of traffic.
+            # Deadlines are far later than releases: without this the heap keeps seconds of traffic.
             self._deadlines = [item for item in self._deadlines if not item[2].gone]
             heapify(self._deadlines)

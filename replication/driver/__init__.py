@@ -1,1 +1,1 @@
-"""Carries the core's commands out on a store and its connections."""
+"""Executes the core's commands on a store and its links."""

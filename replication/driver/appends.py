@@ -73,7 +73,7 @@ class Appends:
         assert self.token is not None
         append, wall_ms = self._store.append_control, self._wall_ms()
         result = or_unknown(append, reply, 1, self.token, change, wall_ms=wall_ms)
-        self._jobs.commit(now, at_once=True)  # somebody waits, and there are few of them
+        self._jobs.commit(now, at_once=True)  # a client waits, and these are rare
         self._written(now, [result], CONFIRMED, deadline, CONTROL_SIZE, reply)
 
     def rows(

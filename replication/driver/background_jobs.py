@@ -1,13 +1,15 @@
-"""Work of a store that nobody asked for: commit, flush, checkpoint, prepare, snapshot, dispatch.
+"""Periodic work of a store: commit, flush, checkpoint, prepare, snapshot, dispatch.
 
-Decides when; every job runs off the loop, one of each kind at a time. Dispatch runs on the loop in
-bounded slices, after answers. A full disk postpones everything but the flush, which needs no space;
-any other error of the disk ends the process, because nobody knows what is on the disk then.
+Decides when each is due; jobs run off the loop, one of each kind at a time. Dispatch runs on the
+loop in bounded slices, after answers. A full disk postpones everything except the flush, which
+needs no space; any other disk error ends the process, because the content of the disk is then
+unknown.
 
-A turn that brought little checks none of it (`BackgroundJobs.may_wait`): a single send would pay
-more for the checks than for its own bytes. Every job has a deadline, and the tick checks them all.
+A small turn checks none of them (`BackgroundJobs.may_wait`): for a single send the checks would
+cost more than its own bytes. Every job has a deadline, and the tick checks them all.
 
-Units: bytes, seconds. Not here: the jobs (``storage``), who waits for a flush (``waiters``).
+Units: bytes, seconds. Not here: the jobs (``storage``), appends that wait for a flush
+(``waiters``).
 """
 
 from __future__ import annotations
@@ -19,21 +21,21 @@ from storage.errors import DiskFull
 from storage.flush_policy import CommitPolicy, Flush, FlushPolicy
 
 PREPARE_BYTES = 256 * 1024
-"""How much is appended between two looks at the next file."""
+"""Bytes appended between two checks of the next log file."""
 
 PREPARE_SECONDS = 0.5
 PATIENT_BYTES = 64 * 1024
-"""So much may wait for its entries in the queues while nobody reads them."""
+"""Bytes that may wait to be dispatched while no reader needs the queues."""
 
 PATIENT_SECONDS = 0.005
-"""And so long: entering many small batches costs hardly more than entering one."""
+"""How long they may wait: dispatching many small batches costs hardly more than one."""
 
 FULL_SECONDS = 1.0
-"""Pause after a full disk before space is asked for again."""
+"""Pause after a full disk before space is needed again."""
 
 
 class Runner(Protocol):
-    """Where jobs go."""
+    """Runs jobs."""
 
     def run_job(self, job: Job) -> None:
         """Run ``job`` off the loop."""
@@ -45,13 +47,13 @@ class BackgroundJobs:
     Args:
         store: The store.
         runner: Runs jobs.
-        eager: Everything written is waited for: flush whenever no flush is under way.
-        dispatch_bytes: One slice of dispatching.
+        eager: Every byte is waited for: flush whenever no flush is running.
+        dispatch_bytes: Bytes of one slice of dispatching.
         now: Clock.
 
     Attributes:
-        wanted: Largest offset that somebody waits for to be flushed.
-        patient: Nobody looks into the queues: a little may wait and be entered together.
+        wanted: Largest offset that an append waits for to be flushed.
+        patient: No reader waits for the queues: small amounts may be dispatched together.
         more: A slice of dispatching ended with work left.
     """
 
@@ -80,10 +82,10 @@ class BackgroundJobs:
         self.wanted = 0
 
     def may_wait(self, now: float) -> bool:
-        """Whether a turn may end without a look at what is due.
+        """Whether a turn may end without checking what is due.
 
-        Nobody reads, nobody waits for a flush, `PATIENT_SECONDS` are not over since the last look
-        and little was appended.
+        True if no reader and no flush is waited for, the last check is less than `PATIENT_SECONDS`
+        ago and little was appended.
         """
         store = self._store
         return (
@@ -96,7 +98,7 @@ class BackgroundJobs:
         )
 
     def work(self, now: float) -> None:
-        """Begin what is due."""
+        """Begin the jobs that are due."""
         self._look_at, self._looked_end = now + PATIENT_SECONDS, self._store.committed
         self._flush(now)
         if now < self._full_until:
@@ -106,9 +108,9 @@ class BackgroundJobs:
             self._checkpoint(now)
 
     def commit(self, now: float, *, at_once: bool = False) -> bool:
-        """Move what waits in memory into the file when it is due; whether something was moved.
+        """Commit the memory pool if that is due; return whether anything was committed.
 
-        A full disk leaves it in memory; it is tried again after `FULL_SECONDS`.
+        On a full disk it stays in memory; tried again after `FULL_SECONDS`.
         """
         store = self._store
         if not self._pools or store.damage is not None or now < self._full_until:
@@ -134,7 +136,7 @@ class BackgroundJobs:
         if what is Flush.NOTHING:
             return
         job = store.jobs.flush_job(thorough=what is Flush.THOROUGH)
-        if job is None:  # a cut is under way: look again later, the timer must not spin
+        if job is None:  # a cut is running: check again later, the timer must not spin
             self._flush_from = now + store.settings.flush_interval_seconds
             return
         self._policy.began()
@@ -161,7 +163,7 @@ class BackgroundJobs:
             self._checkpointed = at
             self._run("checkpoint", store.jobs.checkpoint_job())
         if self.patient:
-            store.dispatch(self._dispatch_bytes)  # a snapshot is of queues that lack nothing
+            store.dispatch(self._dispatch_bytes)  # a snapshot needs complete queues
         if "snapshot" not in self._under_way:
             self._snapshot(now)
 
@@ -179,7 +181,7 @@ class BackgroundJobs:
         self._runner.run_job(job)
 
     def dispatch(self, now: float, wall_ms: int) -> str | None:
-        """Enter confirmed records into queues and key index, one slice; return why it must wait."""
+        """Dispatch one slice of confirmed records; return why it must wait, else None."""
         store = self._store
         self.more = False
         if not store.behind or now < self._full_until:
@@ -195,7 +197,7 @@ class BackgroundJobs:
         return f"queues end at {store.dispatched}, confirmed is {store.confirm}"
 
     def on_job(self, now: float, job: Job, error: Exception | None) -> bool:
-        """Take the end of a job of ours; False when it is none. Raises what ends the process."""
+        """Handle the end of a job started here; False for others. Raises fatal errors."""
         kind = next((kind for kind, known in self._under_way.items() if known is job), None)
         if kind is None:
             return False
@@ -215,7 +217,7 @@ class BackgroundJobs:
         return True
 
     def next_deadline(self, now: float) -> float:
-        """Return when there is something to do."""
+        """Return when the next job is due."""
         store = self._store
         if self.more:
             return now

@@ -1,18 +1,17 @@
-"""The driver: binds the pure core to a store and to the world. Synchronous, one owner, no tasks.
+"""The driver: connects the pure core with a store and the world. Synchronous, one owner, no tasks.
 
 Production (``replica_service``) and the simulator call the same methods with the same meaning of
-``now``; everything outside comes through `Outside`. A call carries the core's commands out before
-it returns: an appended batch has been handed to every slave's link when `Driver.append` returns.
+``now``; the world is an `Outside`. A call executes the core's commands before it returns: an
+appended batch has been handed to every slave's link when `Driver.append` returns.
 
 Invariants:
 
 * every reply given to `append`, `control`, `transfer` and `stop` is called exactly once, maybe
-  before the call returns; a reply may call the driver again;
-* answers leave before dispatching begins;
-* an error of the disk other than "no space" ends the process (`Outside.crash`), after which
-  nothing is done any more.
+before the call returns; a reply may call the driver again;
+* answers are sent before dispatching begins;
+* a disk error other than "no space" ends the process: `Outside.crash`, then no more actions.
 
-Links: numbers below `ACCEPTED_FROM` are dialed by us, accepted ones are numbered by the outside
+Links: dialed ones have numbers below `ACCEPTED_FROM`, accepted ones are numbered by the outside
 from there. Units: bytes, seconds. Not here: decisions (``core``), sockets, threads.
 """
 
@@ -57,21 +56,22 @@ from twinlog.format.group_rows import Row
 from twinlog.wire import frames
 
 ACCEPTED_FROM = 1 << 20
-"""Numbers of accepted links begin here; a process dials fewer than a million times between."""
+"""Numbers of accepted links begin here; a process dials fewer than a million times."""
 
 __all__ = ["ACCEPTED_FROM", "Driver", "Outside", "PeerView", "RoleView"]
 
 
 class Driver:
-    """See the module.
+    """See the module's text.
 
     Args:
         store: Open, its recovery done.
-        settings: Of replication; ``settings.ack`` must be the store's ``quality`` at its start.
+        settings: Replication settings; ``settings.ack`` must be the store's ``quality`` at its
+        start.
         outside: The world.
         node, cluster, group: Names.
         wall_ms: Wall clock in ms, for records and for people.
-        seed: Of the jitter of pauses.
+        seed: Seed of the jitter of pauses.
         now: Clock at the start.
     """
 
@@ -152,7 +152,7 @@ class Driver:
     # -- events
 
     def start(self, now: float) -> None:
-        """Begin; once."""
+        """Start the core; called once."""
         self._turn(now, self.core.start)
 
     def on_accept(self, now: float, conn: int) -> None:
@@ -160,11 +160,11 @@ class Driver:
         self._turn(now, self.core.on_accept, conn)
 
     def on_dialed(self, now: float, conn: int) -> None:
-        """A dial stands."""
+        """A dialed link is up."""
         self._turn(now, self.core.on_dialed, conn)
 
     def on_closed(self, now: float, conn: int, why: str) -> None:
-        """A link ended, or a dial found nobody."""
+        """A link ended, or a dial failed."""
         self._turn(now, self.core.on_closed, conn, why)
 
     def on_frame(self, now: float, conn: int, frame: frames.Frame) -> None:
@@ -182,12 +182,12 @@ class Driver:
         self._turn(now, self.core.on_message, conn, message, brief=True)
 
     def on_answer(self, now: float, call_id: int, answer: object) -> None:
-        """The register answered with a map; anything else says that nobody knows."""
+        """The register answered with a map; anything else means that the outcome is unknown."""
         known = cast("Mapping[str, object]", answer) if isinstance(answer, Mapping) else None
         self._turn(now, self.core.on_answer, call_id, known)
 
     def on_group_state(self, now: float, state: Mapping[str, object]) -> None:
-        """The register's state as a watch or a poll brought it."""
+        """A state of the register arrived by a watch or a poll."""
         self._turn(now, self.core.on_group_state, state)
 
     def on_tick(self, now: float) -> None:
@@ -202,7 +202,7 @@ class Driver:
         self.core.context.do(command)
 
     def on_job(self, now: float, job: Job, error: Exception | None) -> None:
-        """A job left its thread."""
+        """A job has ended in its thread."""
         self._turn(now, self._finish, job, error)
 
     def on_copy(self, now: float, start: int, data: bytes | None, text: str) -> None:
@@ -214,7 +214,7 @@ class Driver:
         self._turn(now, self.scrub.order)
 
     def enter(self, now: float) -> None:
-        """Somebody looks into the queues: what is confirmed is entered now, not a little later."""
+        """A reader needs the queues: dispatch everything confirmed now."""
         if self.store.dispatched < self.store.confirm:
             self.jobs.patient = False
             self._turn(now, self._drain)
@@ -238,7 +238,7 @@ class Driver:
     def _turn(
         self, now: float, event: Callable[..., None], *args: object, brief: bool = False
     ) -> None:
-        """Hand an event to the core, do what it wants; what the store needs may wait: ``brief``."""
+        """Give an event to the core and execute its commands; ``brief``: store work may wait."""
         if self._crashed:
             return
         self._now = now
@@ -261,7 +261,7 @@ class Driver:
 
     def _drain(self, now: float, *, brief: bool = False) -> None:
         if self._running:
-            return  # a reply called us: the loop below goes on with what it wanted
+            return  # called by a reply: the loop below executes the new commands
         self._running = True
         try:
             self._carry_out(now)
@@ -279,7 +279,7 @@ class Driver:
             self._outgoing.clear()
 
     def _carry_out(self, now: float) -> None:
-        """Carry out the core's orders, then give it their answers, until neither is left."""
+        """Execute the core's commands, then deliver their answers, until neither is left."""
         out, answers, do = self.core.context.out, self._answers, self._do
         while not self._crashed:
             if out:
@@ -300,7 +300,7 @@ class Driver:
             facts = {"file": damage.file, "offset": damage.offset, "what": damage.what}
             self._outside.event("only-copy-damaged", "alarm", **facts)
         for note in self.store.reads.index_notes():
-            self._outside.event("index-mended", "alarm", what=note)
+            self._outside.event("index-repaired", "alarm", what=note)
 
     def _crash(self, why: str) -> None:
         self._crashed = True
@@ -322,13 +322,13 @@ class Driver:
 
         Args:
             now: Clock.
-            sections: Stored each as a whole or not at all; their bytes are not kept.
+            sections: Each is stored as a whole or not at all; their bytes are not kept.
             ack: ``written``, ``flushed``, ``replicated`` or ``confirmed``.
             deadline: When the answer becomes "unknown".
             reply: Called exactly once.
         """
         if ack == WRITTEN and self.core.context.settings.flush_first:
-            ack = FLUSHED  # on such a node nothing weaker is said
+            ack = FLUSHED  # such a node gives no weaker acknowledgement
         size = 0
         for section in sections:
             size += len(section.data)
@@ -339,13 +339,13 @@ class Driver:
         self._turn(now, self._appends.sections, sections, ack, deadline, size, reply, brief=True)
 
     def _closed(self) -> tuple[str, str] | None:
-        """Return the refusal of a node that ends or whose log must not be trusted."""
+        """Return the refusal of a node that is ending, quarantined or out of space."""
         if self._crashed:
-            return "not-master", f"{self.node} ends"
+            return "not-master", f"{self.node} is ending"
         if self.store.damage is not None:
             return "not-master", f"{self.node} is quarantined: {self.store.damage.what}"
         if self.retention.refuses:
-            return "disk-full", f"the disk of {self.node} is too full for writes; reads go on"
+            return "disk-full", f"the disk of {self.node} is too full for writes; reads continue"
         return None
 
     def control(
@@ -356,7 +356,7 @@ class Driver:
         deadline: float,
         reply: Reply,
     ) -> None:
-        """Append a change of the group's metadata; answered once it is confirmed."""
+        """Append a control record; answered once it is confirmed."""
         refused = self._closed() or self.core.admission(CONFIRMED, 1024)
         if refused is not None:
             reply([refusal(*refused)], None)
@@ -400,7 +400,7 @@ class Driver:
         self._turn(now, self._appends.rows, sections, rows, deadline, size, reply, brief=True)
 
     def transfer(self, now: float, to: str, reply: Done, *, who: str = "") -> None:
-        """Hand the mastership to ``to``; ``ok`` once the register has it."""
+        """Hand the leadership to ``to``; ``ok`` once the register has recorded it."""
         self._turn(now, self._transfer, self._replies.order(reply), to, who)
 
     def _transfer(self, now: float, request: int, to: str, who: str) -> None:
@@ -418,11 +418,11 @@ class Driver:
         self._turn(now, self.retention.archived, parts, reply, by)
 
     def stop(self, now: float, reply: Done) -> None:
-        """Take no new work, answer what is owed, then ``ok``: the store may be closed."""
+        """Refuse new work, answer pending requests, then ``ok``: the store may be closed."""
         self._turn(now, self.core.stop, self._replies.order(reply))
 
     def view(self, now: float | None = None) -> RoleView:
-        """Return what this node is; ``now`` makes the ages exact."""
+        """Return the view of this node's role; ``now`` makes the ages exact."""
         at, full = self._now if now is None else now, self._appends.full or self.retention.refuses
         return role_view(self.core, at, full=full)
 
@@ -540,7 +540,7 @@ class Driver:
         self.store.mark_quarantine(damage)
 
     def _finish(self, now: float, job: Job, error: Exception | None) -> None:
-        """A job came back."""
+        """Handle a job that has ended."""
         if self._promising is not None and job is self._promising[0]:
             self._finish_promise(now, error)
         elif self._cutting is not None and job is self._cutting[0]:
@@ -580,7 +580,7 @@ class Driver:
             self._again["cut"] = (now + FULL_SECONDS, command)
             return
         if error is not None:
-            # A cut that stopped half-way is finished by its intent at the next start.
+            # The next start finishes a cut that stopped half-way, from its intent.
             self._crash(f"the cut: {error}")
             return
         if job.result is False and isinstance(command, commands.Cut):

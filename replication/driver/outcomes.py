@@ -1,6 +1,6 @@
-"""Results that the layers above the store make: refused before a byte, and unknown.
+"""Results made above the store: refused before anything was written, and unknown.
 
-Three outcomes of a section: stored, not stored, unknown. The store knows the first two.
+A section has three outcomes: stored, not stored, unknown (R46). The store reports the first two.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ T = TypeVar("T")
 
 
 def refusal(code: str, text: str) -> SectionResult:
-    """Return the result of a section of which nothing was written."""
+    """Return the result of a refused section: nothing of it was written."""
     return SectionResult(Outcome.REFUSED, 0, 0, 0, code, text, 0)
 
 
 BUFFERED = "*"
-"""In place of names: no node holds it, it lies only in the memory pool of the master's process."""
+"""In place of node names: the section is only in the memory pool of the master's process."""
 
 NOT_KNOWN_FLUSHED = "stored, not known flushed"
-"""Of a send that waited for the disk longer than the flush may take."""
+"""Text for a send that waited for the disk longer than ``flush_timeout_seconds``."""
 
 
 def unknown(result: SectionResult, text: str = "") -> SectionResult:
-    """Return a result that says: written here, and nobody knows whether it stays."""
+    """Return the result as unknown: written here, but maybe cut later."""
     if result.outcome is Outcome.REFUSED:
         return result
     said = text or "not confirmed in time"
@@ -42,10 +42,10 @@ def or_unknown(
     *args: object,
     wall_ms: int,
 ) -> T:
-    """Append; when that finds the log damaged, say "unknown", because nobody else would answer.
+    """Append; if the log is found damaged, reply "unknown": no other code would answer.
 
     Raises:
-        CorruptionError: What was found; the reply has been called.
+        CorruptionError: The damage; the reply has been called.
     """
     try:
         return append(*args, wall_ms=wall_ms)

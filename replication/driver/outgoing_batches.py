@@ -1,9 +1,9 @@
-"""What goes into one APPEND: whole batches of one file, as views of the log.
+"""The content of one APPEND: whole batches of one file, as views of the log.
 
 The frame for one offset is the same for every slave, so it is built once per turn;
 `OutgoingBatches.clear` ends the turn, because a view must not outlive the file it maps.
 
-Units: bytes. Not here: who gets it, and the fields around it (``leading``).
+Units: bytes. Not here: the recipients and the other fields (``leading``).
 Rules: docs/protocol.md R42, R44.
 """
 
@@ -18,14 +18,14 @@ from twinlog import kernels
 from twinlog.format.batch_index import KIND_FILLER, BatchEntry
 
 FILLER_BYTES = 8
-"""What travels of a filler; the rest is zero."""
+"""Bytes of a filler that are sent; the rest is zero."""
 
 FrameBatches = tuple[bytes, memoryview | bytes, int]
 """Packed entries, bytes, end."""
 
 
 def one_file(entries: Sequence[BatchEntry], segment_size: int) -> Sequence[BatchEntry]:
-    """Return the first entries that lie in one file: their bytes are one view."""
+    """Return the first entries that are in one file: their bytes are one view."""
     file = entries[0].start // segment_size
     for at, entry in enumerate(entries):
         if entry.start // segment_size != file:
@@ -34,14 +34,14 @@ def one_file(entries: Sequence[BatchEntry], segment_size: int) -> Sequence[Batch
 
 
 class OutgoingBatches:
-    """See the module."""
+    """See the module's text."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._held: tuple[int, int, FrameBatches] | None = None
 
     def at(self, start: int) -> FrameBatches:
-        """Return what one frame carries from border ``start``, which is below the end."""
+        """Return the batches of one frame from border ``start``, which is below the end."""
         store = self._store
         end = store.committed
         held = self._held
@@ -65,20 +65,20 @@ class OutgoingBatches:
         return batches
 
     def clear(self) -> None:
-        """Let the views go."""
+        """Release the views."""
         self._held = None
 
     def damage_at(self, start: int) -> str | None:
-        """Return what is wrong with our own batch at ``start``; None when it is good."""
+        """Return what is wrong with our own batch at ``start``; None if it is good."""
         store = self._store
         if store.border_at_or_below(start) != start or start >= store.committed:
             return "no batch begins there"
         entry = store.entries(start, max_bytes=1)[0]
         if kernels.crc32c(store.view(start, start + covered(entry))) == entry.crc:
             return None
-        return "its bytes do not have its CRC"
+        return "its bytes do not match its CRC"
 
 
 def covered(entry: BatchEntry) -> int:
-    """Return how many bytes of a batch travel and are covered by its CRC."""
+    """Return how many bytes of a batch are sent and covered by its CRC."""
     return FILLER_BYTES if entry.kind == KIND_FILLER else entry.length

@@ -1,11 +1,11 @@
-"""Answers that clients wait for: each reply is called exactly once, with what is known then.
+"""Pending replies to clients: each is called exactly once, with what is known then (R46).
 
-Where an acknowledgement holds when its bytes are stored, the answer is said at once. Otherwise it
-waits until the core says `commands.Release` (it holds) or `commands.GiveUp` (nobody knows in time).
-Orders that have one code as their answer (a transfer, a stop) wait under numbers of the same row.
+If the acknowledgement holds when the bytes are stored, the reply is called at once. Otherwise it
+waits for `commands.Release` (it holds) or `commands.GiveUp` (unknown in time). Requests that are
+answered by one code (a transfer, a stop) are numbered in the same sequence.
 
-A reply may call the driver again, so none is kept here any more when it is called. What is kept is
-bounded by what the core's waiters admit. Not here: who may wait and for how long (``waiters``).
+A reply may call the driver again, so it is removed before it is called. The core's waiters bound
+how many are kept. Not here: limits and deadlines (``waiters``).
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ class Replies:
     """See the module.
 
     Args:
-        store: Knows what is flushed and what lies only in memory.
-        core: Knows what is confirmed, and who has it.
-        node: Our name.
+        store: Knows what is flushed and what is only in memory.
+        core: Knows what is confirmed, and which nodes have it.
+        node: Name of this node.
     """
 
     def __init__(self, store: Store, core: ReplicaCore, node: str) -> None:
@@ -37,13 +37,13 @@ class Replies:
         self._orders: dict[int, Done] = {}
 
     def holds(self, ack: str, end: int) -> bool:
-        """Whether the acknowledgement holds already (written; duplicates of what is confirmed)."""
+        """Whether the acknowledgement holds already (``written``; duplicates of confirmed ones)."""
         if ack == FLUSHED:
             return end <= self._store.flushed
         return ack not in (CONFIRMED, REPLICATED) or holds(self._core, ack, end)
 
     def say(self, results: list[SectionResult], ack: str, end: int, reply: Reply) -> None:
-        """Answer now: ``ack`` holds up to ``end``, or nothing was stored (0)."""
+        """Reply now: ``ack`` holds up to ``end``, or nothing was stored (0)."""
         reply(results, self._where(ack, end) if end else None)
 
     def wait(
@@ -56,26 +56,26 @@ class Replies:
         size: int,
         deadline: float,
     ) -> None:
-        """Answer when the core says that ``ack`` holds up to ``end``; else at the deadline."""
+        """Reply when ``ack`` holds up to ``end``; at the deadline as unknown."""
         self._number += 1
         self._sends[self._number] = (reply, results, ack)
         self._core.waiters.add(self._number, ack, end=end, size=size, deadline=deadline)
 
     def order(self, reply: Done) -> int:
-        """Keep the reply to an order; return the number that its `commands.Answer` will name."""
+        """Keep the reply to a request; return the number that its `commands.Answer` will have."""
         self._number += 1
         self._orders[self._number] = reply
         return self._number
 
     def release(self, now: float, command: commands.Release) -> None:
-        """The acknowledgements hold: say what was stored, and who has it."""
+        """The acknowledgements hold: reply with the results and the nodes that have them."""
         names = holders(self._core)
         for request in command.requests:
             reply, results, _ = self._sends.pop(request)
             reply(results, names)
 
     def give_up(self, now: float, command: commands.GiveUp) -> None:
-        """Nobody knows in time; a master whose disk is slow says at least that it has it."""
+        """Reply unknown; a master that waited only for its own disk says that it has stored it."""
         for request in command.requests:
             reply, results, ack = self._sends.pop(request)
             slow = self._core.context.settings.flush_first and any(
@@ -86,11 +86,11 @@ class Replies:
             reply([unknown(result, text) for result in results], None)
 
     def answer(self, now: float, command: commands.Answer) -> None:
-        """An order has ended."""
+        """A request has ended."""
         self._orders.pop(command.request)(command.code, command.text)
 
     def _where(self, ack: str, end: int) -> str:
-        """Return who holds everything below ``end``: nodes, or the memory of this process."""
+        """Return the nodes that have everything below ``end``, or `BUFFERED`."""
         if end > self._store.committed:
             return BUFFERED
         return holders(self._core) if ack == CONFIRMED else self._node

@@ -1,16 +1,15 @@
-"""What a node keeps: runs the retention of its store, and says when the disk takes no more.
+"""Runs the retention of a node's store, and decides when the disk is too full for writes.
 
-`storage.retention.policy` decides, `storage.retention.removal` does; this gathers what only a node
-knows: what linked and recently heard slaves still lack, whether a cut is under way, the wall clock.
-A slave decides for itself in the same way, within its own limits.
+`storage.retention.policy` decides, `storage.retention.removal` executes; this module adds what only
+a node knows: what linked and recently heard slaves still need, whether a cut is running, the wall
+clock. A slave decides for itself in the same way, within its own limits.
 
-Bytes that a slave lacks are kept while the slave was heard of within ``absent_seconds``; a member
-that this master has not heard from yet counts as heard when its leadership began. Only a nearly
-full disk overrides this: the link ends, the slave learns that its log must be rebuilt, and the
-event is recorded.
+Bytes that a slave needs are kept if the slave was heard within ``absent_seconds``; a member that
+this master has not heard yet counts as heard when its leadership began. Only a nearly full disk
+overrides this: the link is closed, the slave must begin again (R57), and an event is logged.
 
 Units: bytes, seconds of the loop's clock. Not here: threads, jobs of other kinds
-(`replication.driver.background_jobs`), what a client is answered (`replication.driver.replies`).
+(`replication.driver.background_jobs`), replies to clients (`replication.driver.replies`).
 """
 
 from __future__ import annotations
@@ -27,18 +26,18 @@ from storage.retention.policy import Facts, Leave, Retention, Wait
 from storage.settings import RetentionSettings
 
 HELD_SECONDS = 1.0
-"""Pause between two looks at a file that a reader holds."""
+"""Pause between two checks of a file that a reader holds."""
 TIGHT_SECONDS = 1.0
-"""Pause between two looks at a disk that is too full."""
+"""Pause between two checks of a disk that is too full."""
 ASIDE_SECONDS = 60.0
-"""Pause between two looks for side files that are old, and for room for the reserve."""
+"""Pause between two checks for old side files and for a missing reserve."""
 FORGET_SECONDS = 10.0
-"""How long a record that forgets producers may wait for its confirmation."""
+"""How long a `ForgetProducers` record may wait for its confirmation."""
 EVERYTHING = 1 << 62
 
 
-def _nobody(results: list[SectionResult], by: str | None) -> None:
-    """Take an answer that nobody waits for."""
+def _ignore(results: list[SectionResult], by: str | None) -> None:
+    """A reply that is not needed."""
 
 
 class RetentionDriver:
@@ -46,16 +45,16 @@ class RetentionDriver:
 
     Args:
         store: The store.
-        core: Who is linked, and what this node is.
+        core: Knows the linked slaves and this node's role.
         around: Runs jobs, closes links, logs.
         wall_ms: Wall clock in ms.
         control: ``Driver.control``: appends a control record.
         now: Clock.
 
     Attributes:
-        refuses: The disk is so full that writes are refused.
-        used: Share of the disk in use at the last look; None: not known.
-        overtaken: Slaves whose bytes went because the disk was too full.
+        refuses: Whether the disk is so full that writes are refused.
+        used: Share of the disk in use at the last check; None: unknown.
+        overtaken: Slaves that lacked bytes when these were deleted because the disk was too full.
     """
 
     def __init__(
@@ -86,7 +85,7 @@ class RetentionDriver:
     # -- events
 
     def work(self, now: float) -> None:
-        """Begin what is due; at most one job at a time."""
+        """Begin the job that is due; at most one at a time."""
         if self._settings is None or self._core.context.cutting or self._store.damage is not None:
             return
         if self._retention.due(now):
@@ -95,7 +94,7 @@ class RetentionDriver:
             self._remove(now, self._settings)
 
     def on_job(self, now: float, job: Job, error: Exception | None) -> bool:
-        """Take the end of a job of ours; False when it is none. Raises what ends the process."""
+        """Handle the end of a job started here; False for others. Raises fatal errors."""
         if job is not self._job:
             return False
         self._job = None
@@ -108,7 +107,7 @@ class RetentionDriver:
         return True
 
     def next_deadline(self) -> float:
-        """Return when there is something to do."""
+        """Return when `work` is due."""
         if self._settings is None or self._core.context.cutting or self._store.damage is not None:
             return float("inf")
         due = self._retention.next_look()
@@ -119,9 +118,9 @@ class RetentionDriver:
     def archived(
         self, now: float, parts: Sequence[ArchivedPart], reply: Done, claim: Claim = NOBODY
     ) -> None:
-        """Raise the archive's mark, if our bytes are what it says it has; a job of some seconds."""
+        """Raise the archive's mark if its parts match our bytes; a job of some seconds."""
         if self._job is not None or self._store.damage is not None:
-            reply("busy", "the node is at work on its files, or quarantined; ask again")
+            reply("busy", "the node is working on its files, or is quarantined; ask again")
             return
         self._job = self._store.head.archive_job(parts, self._store.confirm, claim)
         self._archiving = reply
@@ -135,7 +134,7 @@ class RetentionDriver:
             reply("disk", f"the archived bytes could not be compared: {error}")
         else:
             wrong = job.result if isinstance(job.result, str) else ""
-            if not wrong:  # what the archive held back may go now
+            if not wrong:  # files that waited for the archive may be deleted now
                 self._retention.hurry(now)
             reply("archive" if wrong else "ok", wrong)
 
@@ -200,7 +199,7 @@ class RetentionDriver:
         )
 
     def _tell_wait(self, *, tight: bool) -> None:
-        """Say once that a file that should go for lack of space may not."""
+        """Log once that a file which should be deleted for lack of space may not."""
         waits = self._retention.waits
         if waits is self._told:
             return
@@ -231,13 +230,13 @@ class RetentionDriver:
             self._around.run_job(job)
 
     def _aside(self, now: float, settings: RetentionSettings) -> Job | None:
-        """Return what is due about once a minute: old side files, the reserve; and producers."""
+        """Return the job due about once a minute: side files, reserve; also forgets producers."""
         if now < self._aside_at:
             return None
         self._aside_at = now + ASIDE_SECONDS
         if self._core.leads and (below := self._store.stale_producers(self._wall_ms())):
-            # Nobody waits for it: it is asked for again when it did not come about.
+            # No client waits for it; it is repeated if it was not appended.
             change, until = ForgetProducers(below), now + FORGET_SECONDS
-            self._control(now, change, deadline=until, reply=_nobody)
+            self._control(now, change, deadline=until, reply=_ignore)
         front = self._store.head
         return front.side_job(self._wall_ms(), settings.keep_cut_seconds) or front.reserve_job()

@@ -25,17 +25,17 @@ from storage import Damage, Job, Store
 from storage.scrub import Piece, Repaired
 
 PIECE_BYTES = 1024 * 1024
-"""What one look compares: a thread has it for about a millisecond."""
+"""Bytes compared in one piece: about a millisecond of a thread."""
 BUSY_BYTES = 4 * 1024 * 1024
-"""A node that appended more since the last look is busy."""
+"""A node that appended more than this since the last piece is busy."""
 BUSY_LOOK_SECONDS = 1.0
-"""And is looked at again after so long."""
+"""Pause before a busy node is looked at again."""
 BUSY_SECONDS = 30.0
-"""So long a busy node puts a piece off."""
+"""Longest delay of a piece on a busy node."""
 PROOF_SECONDS = 60.0
-"""After so long what was proven for a reader is proven again, when somebody reads it."""
+"""Age at which bytes that were compared for a reader are compared again when they are read."""
 REPAIR_SECONDS = 10.0
-"""So long a node with a damaged batch keeps its role, while it looks for a whole copy."""
+"""Longest time for which a node with a damaged batch keeps its role and looks for a whole copy."""
 ASK_SECONDS, ASK_SECONDS_MAX = 0.5, 30.0
 """Pause before the other nodes are asked again, doubled up to the limit."""
 ANSWER_SECONDS = 60.0
@@ -124,7 +124,7 @@ class ScrubDriver:
             self._compare(now)
 
     def on_job(self, now: float, job: Job, error: Exception | None) -> bool:
-        """Take the end of a job of ours; False when it is none."""
+        """Take the end of a scrubbing job; False for any other job."""
         if job is not self._job:
             return False
         self._job, damage, self._repairing = None, self._repairing, None
@@ -136,8 +136,7 @@ class ScrubDriver:
         return True
 
     def on_copy(self, now: float, start: int, data: bytes | None, text: str) -> None:
-        """Other nodes were asked for the batch at ``start``: its bytes and who gave them, or why
-        there are none."""
+        """Other nodes were asked for the batch at ``start``: its bytes and who gave them, or why not."""
         asked, self._asked = self._asked, None
         if asked is None or asked[0].offset != start:
             return

@@ -1,25 +1,25 @@
-"""Which sockets have something to read: one epoll for all of a node's streams.
+"""Readable sockets: one epoll for all of a node's streams.
 
-trio's own wait arms a descriptor for one event, wakes a task for it and goes through its whole loop
-in between: 25 us of CPU each time on the machine of docs/performance.md, more than a small append
-costs the log. Here every socket is registered once. One task waits for all of them; what is
-readable is handed to plain calls, one *round* after the other, and only when nothing more comes
-does the loop turn.
+trio's own wait arms a descriptor for one event, wakes a task for it and runs its whole loop in
+between: 25 us of CPU each time on the machine of docs/performance.md, more than a small append
+costs the log. Here every socket is registered once. One task waits for all of them and serves
+readable ones with plain calls, one *round* after the other; trio's loop runs again only when
+nothing more arrives.
 
-A round: every socket that is readable has its turn, then what was asked for with `soon` is done
-once, whoever asked. That is where appends of several clients meet and where bytes are written.
+A round: every readable socket is served, then each action requested with `soon` is run once. There,
+appends of several clients are joined and bytes are written.
 
 The rest of the node lives in trio and must not starve. So rounds end after `ROUNDS_SECONDS`; a
-round waits for the next bytes `LINGER_MS` at most; and while anything is expected that only trio's
-loop brings (`awaiting`: a thread's result, a full socket's space) no round waits at all and the
-loop turns after each.
+round waits for the next bytes `LINGER_MS` at most; and while something is expected that only trio's
+loop delivers (`awaiting`: a thread's result, space in a full socket) no round waits, and trio's
+loop runs after each.
 
-While sockets answer briskly, each within `spin_seconds` of the one before, a round does not sleep
-but looks again and again, and yields the processor each time to whoever wants it. To be woken costs
-30 to 50 us on a virtual machine and leaves the caches cold. When nothing came in that time the node
-sleeps, and spins no more before something has come that soon again.
+While bytes arrive within `spin_seconds` of each other, a round does not sleep but polls, yielding
+the processor each time. A wake-up costs 30 to 50 us on a virtual machine and leaves the caches
+cold. If nothing arrives in that time the node sleeps, and does not poll again before bytes arrive
+that quickly again.
 
-Where there is no epoll (macOS) each socket has a wait of its own, as trio would do it.
+Without epoll (macOS) each socket has a wait of its own, as trio would do it.
 
 Cancellation: a cancelled `run` or `watch` leaves the sockets as they are.
 """
@@ -34,27 +34,27 @@ from collections.abc import Callable, Generator
 import trio
 
 LINGER_MS = 1
-"""How long a round waits for more: epoll knows no shorter wait, and an answer takes a third."""
+"""How long a round waits for more: epoll's shortest wait; an answer takes a third of it."""
 
 ROUNDS_SECONDS = 0.005
-"""How long rounds may follow each other before the loop turns."""
+"""How long rounds may follow each other before trio's loop runs."""
 
 EVENTS_MAX = 256
-"""Sockets in one round; the others come with the next one."""
+"""Sockets in one round; others are served in the next one."""
 
 
 FORGOTTEN_SECONDS = 0.01
-"""Without epoll: how often it is seen whether a forgotten socket is watched again."""
+"""Without epoll: how often a forgotten socket is checked for being watched again."""
 
 
 class Readiness:
     """See the module.
 
     Args:
-        spin_seconds: How long a round looks for more before it sleeps; 0: it sleeps at once.
+        spin_seconds: How long a round polls before it sleeps; 0: it sleeps at once.
 
     Attributes:
-        now: The loop's time when the present turn began, seconds; whoever begins one sets it.
+        now: The loop's time when the present turn began, seconds; set at the begin of a turn.
     """
 
     def __init__(self, spin_seconds: float = 0.0) -> None:
@@ -68,7 +68,7 @@ class Readiness:
         self._soon: list[Callable[[], None]] = []
 
     async def watch(self, fd: int, readable: Callable[[], None], over: trio.Event) -> None:
-        """Call ``readable`` whenever the socket has something, until ``over``."""
+        """Call ``readable`` whenever the socket is readable, until ``over``."""
         if self._epoll is None:
             await self._watch_alone(fd, readable, over)
             return
@@ -76,7 +76,7 @@ class Readiness:
         try:
             await over.wait()
         finally:
-            if self._readable.get(fd) == readable:  # else it is closed, its number another's
+            if self._readable.get(fd) == readable:  # else closed, and its number is reused
                 self.forget(fd)
 
     async def _watch_alone(self, fd: int, readable: Callable[[], None], over: trio.Event) -> None:
@@ -100,13 +100,13 @@ class Readiness:
             self.add(fd, readable)
 
     def forget(self, fd: int) -> None:
-        """Leave what a socket has in it; call this before it is closed. Harmless twice."""
+        """Stop watching a socket; must be called before it is closed. May be called twice."""
         if self._readable.pop(fd, None) is not None and self._epoll is not None:
             self._epoll.unregister(fd)
 
     @contextlib.contextmanager
     def awaiting(self) -> Generator[None]:
-        """While the body waits, something is expected that only trio's loop brings."""
+        """While the body waits, something is expected that only trio's loop delivers."""
         self._elsewhere += 1
         try:
             yield
@@ -114,12 +114,12 @@ class Readiness:
             self._elsewhere -= 1
 
     def soon(self, action: Callable[[], None]) -> None:
-        """Do something at the end of this round, once, however often it is asked for."""
+        """Run an action at the end of this round, once, however often it is requested."""
         if action not in self._soon:
             self._soon.append(action)
 
     def turn(self, action: Callable[[], None]) -> None:
-        """Make a round of one action: for what a task brings, not a socket."""
+        """Make a round of one action: for events of a task, not of a socket."""
         self.now = self.clock()
         action()
         self._finish()
@@ -143,7 +143,7 @@ class Readiness:
             self._epoll = None
 
     def _wait(self, epoll: select.epoll) -> list[tuple[int, int]]:
-        """Return what is readable; nothing when that is a reason for the loop to turn."""
+        """Return the readable sockets; none if trio's loop must run."""
         poll = epoll.poll
         if self._elsewhere:
             return poll(0, EVENTS_MAX)
@@ -167,7 +167,7 @@ class Readiness:
         while events := self._wait(epoll):
             for fd, _ in events:
                 now = self.now = clock()
-                serve = readable.get(fd)  # None: closed by one that was served before it
+                serve = readable.get(fd)  # None: closed while an earlier one was served
                 if serve is not None:
                     serve()
             self._finish()

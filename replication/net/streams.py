@@ -4,24 +4,25 @@ trio's own streams cost 5 to 10 us per call, so a `Stream` is called when its so
 (`readiness_service`) and works with plain non-blocking calls:
 
 * **in**: a turn receives into the stream's `FrameReader` until the socket has no more (at most
-  `TURN_BYTES`, so that no peer starves the others), hands out every whole frame and then ends;
+  `TURN_BYTES`, so that no peer starves the others), hands every whole frame to the owner and then
+  ends;
 * **out**: `Stream.send` queues buffers (views of the mapped log are never copied) and marks the
   stream; `Outbox.flush`, called at the end of each turn, writes every marked stream with one
-  ``sendmsg`` each. A `Loan` is no buffer: the socket is lent the pages of its file, in a call of
-  its own. Only a socket that is full costs a task, for as long as it is full.
+  ``sendmsg`` each. A `Loan` is not a buffer: the pages of its file are sent with ``sendfile``, in a
+  call of its own. Only a full socket costs a task, for as long as it is full.
 
 Back-pressure: while more than ``congested`` bytes are unsent, the stream is not read and its frames
-are not handed out; what a peer can make us queue is bounded by what one frame can. Whoever sends
-without being asked (a master to its slaves) bounds itself. The owner looks at `Stream.moved_at`
-and closes what stalls.
+are not delivered; so a peer can make this node queue at most the answer to one more frame. A side
+that sends without a request (a master to its slaves) limits itself. The owner checks
+`Stream.moved_at` and closes stalled streams.
 
-A defect (an exception that is no fault of the peer's bytes) costs one socket: whoever made the
-stream is told (``defect``) and it is closed; the sockets of the same round have their turn.
+A defect (an exception not caused by the peer's bytes) costs one socket: ``defect`` is called and
+the stream is closed; the other sockets of the round are served.
 
-Cancellation: a cancelled `serve` leaves the socket as it is; `Stream.close` is the only way out,
-may be called at any time and more than once, and ends `serve`.
+Cancellation: a cancelled `serve` leaves the socket open; only `Stream.close` closes it, may be
+called at any time and more than once, and ends `serve`.
 
-Not here: what a frame means.
+Not here: the meaning of frames.
 """
 
 from __future__ import annotations
@@ -43,13 +44,14 @@ from storage.disk.mapping import Loan
 from twinlog.wire import frames
 
 JOIN_MAX = 4096
-"""Small frames of so many bytes in all are copied into one buffer: cheaper than a gather."""
+"""Small frames, up to this many bytes in all, are copied into one buffer: cheaper than a gather."""
 
 GATHER_MAX = 64
-"""Buffers handed to one sendmsg; Linux takes 1024, more than 64 brings nothing."""
+"""Buffers in one sendmsg; Linux takes 1024, more than 64 gain nothing."""
 
 TURN_BYTES = 1 << 20
-"""Received in one turn at most: four default sections of 256 KiB, then others have theirs."""
+"""Bytes received in one turn at most: four default sections of 256 KiB, then other peers are
+served."""
 
 OF_THE_PEER = frozenset(
     getattr(errno, name)
@@ -59,29 +61,29 @@ OF_THE_PEER = frozenset(
     )
     if hasattr(errno, name)
 )  # fmt: skip
-"""What accept says of a connection that ended, or was forbidden, before it was taken: accept(2)
-asks to go on as if nobody had come."""
+"""Errors of accept for a connection that ended, or was forbidden, before it was accepted: accept(2)
+says to continue as if there had been none."""
 
 Buffer = bytes | bytearray | memoryview
 Piece = Buffer | Loan
 
 MORE = getattr(socket, "MSG_MORE", 0)
-"""With what stands before a loan, so that both begin in one packet; 0 where there is no such."""
+"""Flag for bytes sent before a loan, so that both begin in one packet; 0 if not supported."""
 
 
 class Outbox:
-    """The streams of a node that have something to send, and the tasks of those that are full."""
+    """The streams of a node with bytes to send, and the tasks of full ones."""
 
     def __init__(self, nursery: trio.Nursery, spin_seconds: float = 0.0) -> None:
         self._nursery = nursery
         self._marked: list[Stream] = []
         self.readiness = Readiness(spin_seconds)
-        """Calls the streams that have something to read, in a task of the nursery."""
+        """Calls readable streams, in a task of the nursery."""
         nursery.start_soon(self.readiness.run)
 
     @property
     def now(self) -> float:
-        """The loop's time when this turn began, seconds: read once, good for all of the turn."""
+        """The loop's time when this turn began, seconds; read once per turn."""
         return self.readiness.now
 
     def begin(self) -> float:
@@ -90,11 +92,11 @@ class Outbox:
         return now
 
     def mark(self, stream: Stream) -> None:
-        """Have the stream written at the end of this turn."""
+        """Mark a stream to be written at the end of this turn."""
         self._marked.append(stream)
 
     def flush(self) -> None:
-        """Write every marked stream as far as its socket takes it."""
+        """Write every marked stream, as much as its socket takes."""
         while self._marked:
             marked, self._marked = self._marked, []
             for stream in marked:
@@ -110,13 +112,13 @@ class Stream:
 
     Args:
         sock: Connected; the stream owns it from now on.
-        outbox: Where it is marked when something was queued.
-        reader: Cuts what arrives into frames.
+        outbox: Marks the stream when something was queued.
+        reader: Splits received bytes into frames.
         congested: Unsent bytes beyond which the peer is not read; None: always read.
-        defect: Told of an exception in a turn before the stream is closed for it. Where it raises,
-            or is None, the exception ends whoever runs the rounds.
+        defect: Called with an exception of a turn before the stream is closed for it. If it raises,
+        or is None, the exception ends the task that runs the rounds.
         held: Called with the change, bytes, whenever the memory of half-received frames has grown
-            or shrunk; what is held when the stream closes is given back at once.
+            or shrunk; also when the stream closes.
     """
 
     def __init__(
@@ -131,7 +133,7 @@ class Stream:
     ) -> None:
         sock.setblocking(False)
         if sock.family in (socket.AF_INET, socket.AF_INET6):
-            with contextlib.suppress(OSError):  # some systems refuse it once the peer is gone
+            with contextlib.suppress(OSError):  # some systems refuse it after the peer has closed
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._sock = sock
         self._outbox = outbox
@@ -165,7 +167,7 @@ class Stream:
     # ── out ─────────────────────────────────────────────────────────────────────────────────────
 
     def send(self, head: Buffer, payload: Sequence[Piece] = ()) -> None:
-        """Queue one frame; what is queued on a closed stream is dropped."""
+        """Queue one frame; on a closed stream it is dropped."""
         if self.closed is not None or self._last is not None:
             return
         out = self._out
@@ -182,13 +184,13 @@ class Stream:
             self._outbox.mark(self)
 
     def finish(self, why: str) -> None:
-        """Close once everything queued so far has been sent; nothing more is taken or given."""
+        """Close once everything queued so far has been sent; nothing more is queued or read."""
         self._last = why
         if not self.unsent:
             self.close(why)
 
     def push(self) -> None:
-        """Give the socket what it takes now; the rest goes out as it drains."""
+        """Write what the socket takes now; the rest is sent as it drains."""
         self._marked = False
         if self.closed is not None or self._full:
             return
@@ -199,7 +201,7 @@ class Stream:
             self._full = True
             self._outbox.write_on(self)
         elif self._paused:
-            # `_pause` may have looked before this: an append's answer comes after its round began.
+            # `_pause` may have run before this: an append's answer comes after its round began.
             self._readiness.soon(self._go_on)
 
     def _write(self) -> None:
@@ -277,12 +279,12 @@ class Stream:
 
     @property
     def congested(self) -> bool:
-        """Whether so much is unsent that the peer is not read."""
+        """Whether too much is unsent, so that the peer is not read."""
         return self._congested is not None and self.unsent > self._congested
 
     @property
     def inside_frame(self) -> bool:
-        """Whether the peer has begun a frame and not finished it."""
+        """Whether a frame has been received in part."""
         try:
             self._reader.finish()
         except frames.FrameError as error:
@@ -291,7 +293,7 @@ class Stream:
 
     @property
     def held(self) -> int:
-        """Bytes of memory taken by a frame that is not complete."""
+        """Bytes of memory held by an incomplete frame."""
         return self._reader.memory
 
     def _count_held(self) -> None:
@@ -302,16 +304,16 @@ class Stream:
 
     @property
     def standing(self) -> bool:
-        """Whether something is unfinished in either direction: a peer that rests is not."""
+        """Whether anything is incomplete in either direction; an idle peer is not."""
         return bool(self.unsent) or self.inside_frame
 
     async def serve(self, on_frame: Callable[[frames.Frame], None], end: Callable[[], None]) -> str:
-        """Hand every frame to ``on_frame`` and call ``end`` after each turn; return why it closed.
+        """Pass every frame to ``on_frame`` and call ``end`` after each turn; return why it closed.
 
-        The socket is closed when this returns. A payload is good as long as its frame is kept.
+        The socket is closed when this returns. A payload is valid as long as its frame is kept.
 
         Raises:
-            FrameError: The peer left the rules of the wire; the caller counts and closes.
+            FrameError: The peer violated the wire protocol; the caller counts and closes.
         """
         self._on_frame, self._end = on_frame, end
         try:
@@ -320,8 +322,8 @@ class Stream:
         except trio.ClosedResourceError:
             pass
         finally:
-            # The owner refers to the stream and the stream to its owner: without this cut a closed
-            # connection would stay in memory until the garbage collector looks at its generation.
+            # Owner and stream refer to each other: without breaking the cycle a closed connection
+            # would stay in memory until a garbage collection.
             self._on_frame = self._end = None
             if self.closed is not None:
                 self._defect = _ignored
@@ -330,8 +332,8 @@ class Stream:
         return self.closed or "closed"
 
     def _turn(self) -> None:
-        """Take what the socket has and hand out what is whole; who calls has read the time."""
-        if self._paused:  # most pauses are over before this: then it was never left out
+        """Receive from the socket and deliver whole frames; the caller has read the time."""
+        if self._paused:  # most pauses are over before this and cost nothing
             self._readiness.forget(self._sock.fileno())
             return
         budget, more = TURN_BYTES, True
@@ -361,14 +363,14 @@ class Stream:
         self._end_turn()
 
     def _broke(self, error: Exception) -> None:
-        """Close for a defect; what was handed out before it keeps its turn's end."""
+        """Close for a defect; frames delivered before it still get the end of their turn."""
         if self._defect is None:
             raise error
         self._defect(error)
         self.close("defect")
 
     def _hand_out(self) -> bool:
-        """Hand out whole frames; False when that must stop before the peer's next byte."""
+        """Deliver whole frames; False if no more bytes of the peer may be read now."""
         on_frame, reader = self._on_frame, self._reader
         assert on_frame is not None, "serve runs"
         while self.closed is None:
@@ -390,36 +392,36 @@ class Stream:
         return True
 
     def _end_turn(self) -> None:
-        """End a turn that handed out a frame; a piece of a large one is no turn."""
+        """End a turn that delivered a frame; part of a large frame is not a turn."""
         if self._frames:
             self._frames = False
             assert self._end is not None, "serve runs"
             self._end()
 
     def _pause(self) -> None:
-        """Take nothing from a peer until it has taken more of what is unsent."""
-        self._paused = True  # what it sends is left where it is: see `_turn`
+        """Stop reading a peer until it has received more of the unsent bytes."""
+        self._paused = True  # its bytes stay in the socket: see `_turn`
         self._end_turn()
-        self._readiness.soon(self._go_on)  # writing at the end of the turn may be all it takes
+        self._readiness.soon(self._go_on)  # the write at the end of the turn may suffice
 
     def _go_on(self) -> None:
-        """Take up a paused peer again, once enough was taken."""
+        """Resume a paused peer, once enough bytes were sent."""
         if not self._paused or self.closed is not None or self.congested:
             return
         try:
             if not self._hand_out():
                 return
             self._paused = False
-            if self.closed is None:  # what was handed out may have closed it
+            if self.closed is None:  # a delivered frame may have closed it
                 self._readiness.again(self._sock.fileno(), self._turn)
         except Exception as error:
             self._broke(error)
         self._end_turn()
 
     async def emptied(self, seconds: float = math.inf) -> bool:
-        """Wait until everything queued so far has been taken, or the stream is closed.
+        """Wait until everything queued so far has been sent, or the stream is closed.
 
-        False when that took longer than ``seconds``.
+        False if that took longer than ``seconds``.
         """
         end = self.sent + self.unsent
         with trio.move_on_after(seconds) as patience:
@@ -432,7 +434,7 @@ class Stream:
     # ── end ─────────────────────────────────────────────────────────────────────────────────────
 
     def close(self, why: str) -> None:
-        """Close at once; unsent bytes are dropped. Harmless when it is closed already."""
+        """Close at once; unsent bytes are dropped. May be called twice."""
         if self.closed is not None:
             return
         self.closed = why
@@ -449,14 +451,14 @@ class Stream:
 
 
 def _ignored(error: Exception) -> None:
-    """Take the defect of a stream that is closed already."""
+    """Ignore the defect of a stream that is closed already."""
 
 
 def listen(host: str, port: int, *, backlog: int = 512) -> socket.socket:
     """Return a listening, non-blocking socket; port 0 takes a free one.
 
     Raises:
-        OSError: The address is in use or not ours.
+        OSError: The address is in use or not of this machine.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     sock = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
@@ -471,10 +473,10 @@ def listen(host: str, port: int, *, backlog: int = 512) -> socket.socket:
 
 
 async def accept(listener: socket.socket, accepted: Callable[[socket.socket, str], None]) -> None:
-    """Hand every new connection with its peer's address to ``accepted``; runs until cancelled.
+    """Pass every new connection with its peer's address to ``accepted``; runs until cancelled.
 
-    When the process is out of descriptors it waits 100 ms and goes on: those that are open keep
-    being served, and a crash would take the log with it.
+    Without free descriptors it waits 100 ms and continues: open connections must still be served,
+    and a crash would stop the node.
     """
     while True:
         await trio.lowlevel.wait_readable(listener)
@@ -496,12 +498,12 @@ async def connect(host: str, port: int) -> socket.socket:
     """Return a connected socket; a cancelled call leaves nothing open.
 
     Raises:
-        OSError: Nobody answers there, or it is no address: others said where to connect.
+        OSError: No answer, or not a valid address: addresses come from other nodes.
     """
     try:
         stream = await trio.open_tcp_stream(host, port)
     except (ValueError, OverflowError) as error:
-        raise OSError(f"{host!r} port {port} is no address: {error}") from error
+        raise OSError(f"{host!r} port {port} is not an address: {error}") from error
     sock = socket.socket(fileno=os.dup(stream.socket.fileno()))
     with trio.CancelScope(shield=True):
         await stream.aclose()

@@ -1,1 +1,1 @@
-"""Who is master, decided: the group's state and the operations that change it. Pure."""
+"""The register: the group's state and the operations that change it. Pure."""

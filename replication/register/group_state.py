@@ -1,11 +1,11 @@
-"""The group state: one small value that says who is master, who counts, who is registered.
+"""The group state: one small value with the master, the in-sync set and the registrations.
 
 The coordinator keeps it and changes it one operation at a time (``replication.register.register``);
 nodes see copies and never change them. Every change gives it a higher revision and a random tag.
 
-Rules that hold in every state the register hands out:
+Rules that hold in every state of the register:
 
-* ``leader`` is None or a member of ``isr``; a learner is in neither set;
+* ``leader`` is unset or a member of ``isr``; a learner is in neither set;
 * ``isr`` and ``elr`` (eligible though not in sync) are disjoint; ``elr`` is empty while the in-sync
   set has at least ``min_isr`` members;
 * the session in ``isr``, ``elr`` and ``suspect`` is the registered one;
@@ -25,33 +25,33 @@ from typing import cast
 from twinlog.errors import ProtocolError
 
 STARTS_KEPT = 16
-"""Earlier start ids kept per store; no call is delayed by more restarts than that."""
+"""Earlier start ids kept per store; no call is delayed over more restarts than that."""
 
 UNCLEAN_KEPT = 8
 """Newest unclean elections kept; the history of the coordinator has all of them."""
 
 REMARK_KEPT = 200
-"""Bytes of an operator's words in the state, as JSON; the history has all of them."""
+"""Bytes of an operator's remark in the state, as JSON; the history has the whole text."""
 
 RETIRED_KEPT = 32
-"""Removed replicas whose last session is kept by name; the largest of the others is a floor."""
+"""Removed replicas whose last session is kept by name; the largest of all others is the floor."""
 
 RETIRED_FLOOR = "*"
 """Key of that floor in ``retired``; no node has this name."""
 
 STATE_BYTES_MAX = 30_000
 """Bytes of a state as JSON. Nodes keep it in a slot of 32 KiB of ``twinlog/promise``, beside a few
-numbers; a larger one could not be promised, so the register makes none."""
+numbers; a larger one could not be promised, so the register refuses to make one."""
 
 FAILOVER = ("manual", "automatic")
-"""Who ends the leadership of a master that is gone: a person, or the coordinator."""
+"""Who ends the leadership of a master that is gone: an operator, or the coordinator (R59)."""
 
 POWER_LOSS = ("wait", "best")
-"""What the register does when nobody is known to have everything: wait for an operator, or elect
-the node that has most once all replicas have reported their ends."""
+"""What the register does when no node is known to have everything: wait for an operator, or elect
+the node with the greatest log once all replicas have reported their ends (R56)."""
 
 ACKS = ("received", "durable")
-"""What a member's acknowledgement says: in the page cache of its file, or flushed."""
+"""Meaning of a member's acknowledgement: in the page cache of its file, or flushed."""
 
 
 def shortened(text: str) -> str:
@@ -66,7 +66,7 @@ class Registration:
     """The last registration of a replica.
 
     Attributes:
-        session: Grows with each registration; names the incarnation in every message.
+        session: Grows with each registration; identifies the process in every message.
         store: Store id, made with the data directory; another one means another disk.
         start: Random id of the process start; the same start registers once.
         earlier: Start ids of this store before it, newest last.
@@ -74,7 +74,7 @@ class Registration:
         last_epoch: Epoch of the last record then.
         end: End of the log then, bytes.
         promised: Largest epoch the store had promised then.
-        clean: Nothing that was acknowledged could be missing then.
+        clean: No acknowledged record could be missing then (R26).
     """
 
     session: int
@@ -90,7 +90,7 @@ class Registration:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """How far the log of a replica reaches, which has no role and no epoch but the promised one."""
+    """The reported end of a replica's log, while the register is vacant (R56)."""
 
     session: int
     last_epoch: int
@@ -124,27 +124,27 @@ class GroupState:
     """See the module. Names of the fields are those of the JSON form.
 
     Attributes:
-        register_id: Random id of the register; another one is another history.
+        register_id: Random id of the register; another id means another history.
         revision: Number of changes; ``tag`` is the random 64-bit number of this one.
         epoch: Number of the mastership, 0 before the first.
-        leader: The master, None while there is none (never elected, deposed, transferred).
+        leader: The master, None without one (never elected, deposed, transferred).
         leader_session: Its session when it was elected.
         previous: The last master, and the session it had as such, while there is no other.
         isr: In-sync set, name to session. ``elr`` and ``suspect`` alike.
-        wiped: Those of ``suspect`` whose store was lost: what they held is gone.
-        vacant: Revision at which both sets and the leader were gone; 0 while one of them is there.
-        ends: What replicas reported of their logs since then.
+        wiped: Those of ``suspect`` whose store was lost, with its records.
+        vacant: Revision since which there is neither a leader nor a member of a set; 0 otherwise.
+        ends: Ends that replicas reported since then.
         after_power_loss: One of `POWER_LOSS`. ``failover``: One of `FAILOVER`.
         reg: Last registrations.
         retired: Last sessions of replicas that were removed.
         replicas: Full members, in the order of the file. ``learners`` count nowhere.
         priorities: Name to priority, larger stands first; absent means 0.
         min_isr: Least members of the in-sync set for writes.
-        ack: What every member's acknowledgement says, the master's own part included; one of
-            `ACKS`. A fact of the group: members that differ would lose confirmed records.
+        ack: Meaning of every member's acknowledgement, the master's own part included; one of
+        `ACKS`. A fact of the group: members that differ could lose confirmed records.
         transfer_to: Only this node may stand now (planned switchover).
         first: The node whose configuration says ``role = "master"``; None when no node does.
-        reason, by: Why and by whom the present epoch came; repeated in its epoch record.
+        reason, by: Why and by whom the present epoch was begun; repeated in its epoch record.
         unclean: The newest `UNCLEAN_KEPT` unclean elections, oldest first.
         seeded: The first registration has happened.
     """
@@ -180,21 +180,22 @@ class GroupState:
     seeded: bool = False
 
     def session_of(self, node: str) -> int:
-        """Return the registered session of ``node``, 0 when it never registered."""
+        """Return the registered session of ``node``, 0 if it never registered."""
         known = self.reg.get(node)
         return known.session if known is not None else 0
 
     def counts(self, node: str) -> bool:
         """Whether ``node`` may be elected cleanly: in either set, with its registered session."""
+        # R22: the session, not only the name: another start of the node may lack records.
         session = self.isr.get(node, self.elr.get(node, 0))
         return session > 0 and session == self.session_of(node)
 
     def last_unclean(self) -> int:
-        """Return the newest epoch that began uncleanly, 0 for none."""
+        """Return the newest epoch of an unclean election, 0 for none."""
         return self.unclean[-1].epoch if self.unclean else 0
 
     def bytes(self) -> int:
-        """Return the size of the state as nodes keep it."""
+        """Return the size of the state as nodes keep it: JSON, bytes."""
         return len(json.dumps(self.to_json(), sort_keys=True))
 
     def to_json(self) -> dict[str, object]:
@@ -275,7 +276,7 @@ class GroupState:
 
 
 _WITHOUT_CLEAN = 8
-"""Values of a registration in documents from before `Registration.clean`."""
+"""Values of a registration in documents that predate `Registration.clean`."""
 
 
 def _registration(reg: Registration) -> list[object]:
@@ -332,7 +333,7 @@ def _as_unclean(item: object) -> Unclean:
 
 
 class Fields:
-    """Takes values of known types out of a map that a peer sent; every miss is a ProtocolError."""
+    """Reads typed values from a map that a peer sent; anything else is a ProtocolError."""
 
     __slots__ = ("_value", "_what")
 
@@ -366,7 +367,7 @@ class Fields:
         return None if self._value.get(key) is None else self.number(key)
 
     def raw(self, key: str) -> object:
-        """Return whatever is there, None when nothing is."""
+        """Return the value as it is, None if absent."""
         return self._value.get(key)
 
     def flag(self, key: str) -> bool:

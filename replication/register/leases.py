@@ -1,4 +1,4 @@
-"""When a master counts as gone: what the coordinator has heard of each member, and when.
+"""When a master counts as gone: the coordinator's last contact with each member.
 
 Every node calls the coordinator each second; a call names the node and its session. A master is
 gone when
@@ -8,10 +8,10 @@ gone when
   the connections of a process that dies, and a process that lives connects again at once.
 
 Then its leadership is ended, so that a member stands for election, as after an operator's command.
-Not if nobody could follow: a master is left alone unless a member that has everything was heard
-within `LIVE_SECONDS`. What was confirmed does not depend on any of this: it needs the in-sync set
-of an epoch, and the register grants an epoch once. So clocks that drift cost availability, or a
-read of old data from a master that is cut off, and no record.
+This needs a successor: a master keeps its leadership unless a member that has everything was heard
+within `LIVE_SECONDS`. Confirmed records do not depend on any of these times: confirming needs the
+in-sync set of an epoch, and the register grants an epoch once. So clocks that drift cost
+availability, or allow a stale read from a master that is cut off, but never lose a record.
 
 After the coordinator's own start every master has a full `LEASE_SECONDS`.
 
@@ -26,11 +26,11 @@ from replication.register.operations import Depose, Report
 
 LEASE_SECONDS = 5.0
 """A master that the coordinator has not heard for this long is gone; every node calls each second.
-As long after its last answered call a master takes no weak acknowledgement any more."""
+This long after its last answered call a master refuses weak acknowledgements."""
 
 GONE_SECONDS = 0.2
-"""A master whose connections to the coordinator have ended has this long to come back: a process
-that died does not, one that lives connects again at once."""
+"""A master whose connections to the coordinator ended has this long to reconnect: a dead process
+does not, a living one reconnects at once."""
 
 LIVE_SECONDS = 2.5
 """A member that was heard this recently can take over; it calls each second."""
@@ -54,7 +54,7 @@ class Leases:
         self._ended: dict[str, tuple[int, float]] = {}
 
     def heard(self, now: float, state: GroupState, report: Report) -> None:
-        """Take note of a call; one that names no registered incarnation counts for nothing."""
+        """Record a call; ignored unless it names a registered session."""
         name = report.node
         if name is None or report.session == 0 or report.session != state.session_of(name):
             return
@@ -62,15 +62,16 @@ class Leases:
         self._ended.pop(name, None)
 
     def ended(self, now: float, who: Incarnation) -> None:
-        """Take note that the last connection of a node has ended."""
+        """Record that the last connection of a node ended."""
         name, session = who
         self._ended[name] = (session, now)
 
     def due(self, now: float, state: GroupState) -> Depose | None:
-        """Return the operation that ends the leadership of a master that is gone, if one is."""
+        """Return the operation that ends the leadership of a master that is gone; else None."""
         leader, session = state.leader, state.leader_session
         if leader is None or state.failover != "automatic" or not self._has_heir(now, state):
             return None
+        # A new connection clears this entry (`heard`), so a master that only reconnects stays.
         ended = self._ended.get(leader)
         if ended is not None and ended[0] == session and now >= ended[1] + GONE_SECONDS:
             why = "its connections to the coordinator ended"
@@ -86,6 +87,8 @@ class Leases:
 
     def _has_heir(self, now: float, state: GroupState) -> bool:
         return any(
+            # Only with a successor that has everything: ending the leadership alone would just stop
+            # writes.
             state.counts(name)
             and name != state.leader
             and (heard := self._heard.get(name)) is not None

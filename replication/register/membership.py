@@ -1,7 +1,7 @@
-"""What operators change besides the master: who belongs to the group, and its facts.
+"""Changes by operators other than elections: members of the group, and its facts.
 
-A replica that is removed and added again goes on counting its sessions: nothing that an earlier
-incarnation still has under way may carry a session that is current again.
+A replica that is removed and added again continues to count its sessions: a delayed message of an
+earlier process must never carry a session that is current again.
 
 Pure. Not here: elections (``replication.register.rules``). Rules: docs/protocol.md R24, R25.
 """
@@ -24,9 +24,9 @@ from replication.register.outcome import Outcome, Refused
 
 
 def add(state: GroupState, op: AddReplica, wall_ms: int) -> Outcome:
-    """Add a full member, which counts for nothing until it joins the in-sync set."""
+    """Add a full member; it does not count before it joins the in-sync set."""
     if not state.seeded or op.node in state.replicas:
-        return Refused("known-node", f"{op.node} is a member, or the group has not begun")
+        return Refused("known-node", f"{op.node} is a member already, or the group has not begun")
     if len(state.replicas) + len(state.learners) >= NAMES_MAX:
         return Refused("too-many", f"a group has at most {NAMES_MAX} members")
     priorities = {**state.priorities, op.node: op.priority}
@@ -34,23 +34,24 @@ def add(state: GroupState, op: AddReplica, wall_ms: int) -> Outcome:
 
 
 def remove(state: GroupState, op: RemoveReplica, wall_ms: int) -> Outcome:
-    """Remove a member, unless the group needs it or only it may have everything."""
+    """Remove a member, unless the group needs it or it alone may have everything."""
     name = op.node
     if name not in state.replicas:
         return Refused("unknown-node", f"{name} is not a member: {', '.join(state.replicas)}")
     if name == state.leader:
         return Refused("leader-stays", f"{name} is the master; hand over first")
+    # R56: the election compares the ends of all replicas; removing one could hide the greatest.
     if state.vacant:
         text = f"no node is known to have everything: {name} may have what the others lack"
         return Refused("last-member", text, "choose a master first: twinlog cluster failover")
     if len(state.replicas) <= state.min_isr:
         return Refused("too-few", f"{state.min_isr} in-sync members need as many replicas")
+    # Its records may exist nowhere else.
     if state.counts(name) and not any(
         state.counts(other) for other in state.replicas if other != name
     ):
         return Refused("last-member", f"{name} is the only node known to have everything")
-    # A node that is added again goes on counting its sessions: nothing that an earlier incarnation
-    # still has under way may carry a number that is current.
+    # `retired` keeps its session: if it is added again, sessions continue from there.
     return replace(
         state,
         replicas=tuple(other for other in state.replicas if other != name),
@@ -67,7 +68,7 @@ def remove(state: GroupState, op: RemoveReplica, wall_ms: int) -> Outcome:
 
 
 def change(state: GroupState, op: Change, wall_ms: int) -> Outcome:
-    """Change one fact of the group; an unknown name or value is refused with those that exist."""
+    """Change one fact of the group; the refusal of an unknown one lists the known ones."""
     after: GroupState | None = None
     match op.name:
         case "in_sync_min" if op.value.isdecimal() and 0 < int(op.value) <= NAMES_MAX:
@@ -89,7 +90,7 @@ def change(state: GroupState, op: Change, wall_ms: int) -> Outcome:
 
 
 def no_member(state: GroupState, name: str) -> Refused:
-    """Return the refusal of a name that is not a member's, with the command that adds it."""
+    """Return the refusal of an unknown member, with the command that adds it."""
     text = f"{name} is not a member of this group: {', '.join(state.replicas)}"
     return Refused("unknown-node", text, f"add it: twinlog cluster add {name}")
 
@@ -100,7 +101,7 @@ def retired_session(state: GroupState, name: str) -> int:
 
 
 def retire(state: GroupState, name: str) -> Mapping[str, int]:
-    """Return ``retired`` with ``name``; the smallest session makes room and raises the floor."""
+    """Return ``retired`` with ``name``; beyond the limit the smallest sessions become the floor."""
     if name not in state.reg:
         return state.retired
     retired = {**state.retired, name: max(state.session_of(name), retired_session(state, name))}

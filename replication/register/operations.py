@@ -1,11 +1,11 @@
-"""What can be asked of the register: one frozen class per operation, and its form on the wire.
+"""The operations of the register: one frozen class each, and their form on the wire.
 
 On the wire an operation is a map ``{"op": name, field: value, ..., "report": [node, register id,
 revision, tag, session]}``. `to_wire` writes it, `parse_op` reads it from a peer that may send
 anything. A field is declared once, in its class; its annotation says how it is read (`_READERS`).
 
-``report`` is what the caller knows of the register (its newest state); it proves to the register
-that it has not gone back. An operator's command has no node and reports nothing.
+``report`` names the newest state that the caller has seen, so that the register notices if it went
+back (R18). An operator's command has no node and reports nothing.
 
 Not here: what the operations do (``replication.register.register``). Rules:
 docs/protocol.md R17 to R25.
@@ -21,7 +21,7 @@ from replication.register.group_state import ACKS, FAILOVER, POWER_LOSS, Fields,
 from twinlog.errors import ProtocolError
 
 NAMES_MAX = 16
-"""Most nodes named in one operation: most members of a group."""
+"""Nodes named in one operation, and members of a group, at most."""
 
 ID_BYTES_MAX = 64
 """Bytes of a node's name, a store id or a start id; the group state holds many of them."""
@@ -33,7 +33,7 @@ REMARK_MAX = 500
 """Characters of ``who`` and of ``why``: they stay in the history permanently."""
 
 Remark = str
-"""Who asked or why, in an operator's words; at most `REMARK_MAX` characters."""
+"""Who or why, in an operator's words; at most `REMARK_MAX` characters."""
 
 Priority = int
 """Larger stands first; may be negative."""
@@ -42,7 +42,7 @@ Count = int
 """From 1 to `NAMES_MAX`."""
 
 Optional = int
-"""A number that may be left out: 0 then."""
+"""A number that may be omitted: 0 then."""
 
 Id = str
 """A name or a random id, at most `ID_BYTES_MAX` bytes."""
@@ -53,10 +53,10 @@ Ids = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Who calls, and the register's id, revision and tag it last saw ("", 0, 0: none).
+    """The caller, and the register's id, revision and tag that it last saw ("", 0, 0: none).
 
-    ``session`` is the session that the register gave to the calling process, 0 before it
-    registered: without one a report proves nothing (see `Register`).
+    ``session`` is the calling process's session, 0 before it registered: without one a report
+    proves nothing (see `Register`).
     """
 
     node: str | None = None
@@ -71,7 +71,7 @@ NOTHING = Report()
 
 @dataclass(frozen=True, slots=True)
 class Seed:
-    """What ``cluster.toml`` says when the group registers for the first time."""
+    """The facts from ``cluster.toml`` for the first registration of a group (R20)."""
 
     replicas: tuple[str, ...]
     min_isr: int
@@ -98,10 +98,10 @@ class RegisterNode:
         store: Store id.
         start: Random id of this process start.
         known: Start ids the store remembers, this one included.
-        clean: Nothing that was acknowledged can be missing.
+        clean: No acknowledged record can be missing (R26).
         empty, last_epoch, end, promised: See ``Registration``.
         seed: Used when the register is empty.
-        session: What this process was given last; 0: nothing that it knows of.
+        session: The session that this process last got; 0: none that it knows of.
     """
 
     node: Id
@@ -122,8 +122,8 @@ class RegisterNode:
 class Elect:
     """Stand for master of ``epoch``, the one after the newest that the candidate saw.
 
-    A copy that was delayed in the network names an epoch that has begun since: it elects nobody.
-    ``overdue``: the target of a switchover did not stand in its time.
+    A copy that was delayed in the network names an epoch that has begun since: it is refused (R22).
+    ``overdue``: the target of a switchover did not stand in time.
     """
 
     node: str
@@ -164,7 +164,7 @@ class Transfer:
 
 @dataclass(frozen=True, slots=True)
 class Annotate:
-    """A node completes the history of an epoch: where it began, or what was cut of it (bytes)."""
+    """A node completes the history of an epoch: its start, or the bytes that were cut of it."""
 
     node: str
     epoch: int
@@ -175,13 +175,13 @@ class Annotate:
 
 @dataclass(frozen=True, slots=True)
 class ReportEnd:
-    """A replica without a role says how far its log reaches, while nobody is known to have all.
+    """A replica without a role reports the end of its log, while the register is vacant (R56).
 
     Attributes:
-        node, session: Who, as registered.
-        revision: Of the newest state that it made durable: from then on it takes no part in an
-            older epoch.
-        last_epoch, end: Of its log.
+        node, session: The replica, as registered.
+        revision: Revision of the newest state that it made durable: from then on it takes no part
+        in an older epoch.
+        last_epoch, end: Last epoch and end of its log.
     """
 
     node: str
@@ -194,7 +194,7 @@ class ReportEnd:
 
 @dataclass(frozen=True, slots=True)
 class Depose:
-    """An operator ends a mastership; ``session`` 0 stands for the present one."""
+    """The coordinator or an operator ends a leadership; ``session`` 0 means the present one."""
 
     leader: str
     session: int
@@ -207,8 +207,8 @@ class Depose:
 class Failover:
     """Depose and elect in one: ``to``, or the best of those that have everything.
 
-    ``epoch`` is the newest one when the operator decided: a confirmation that comes late cannot
-    depose the master of a newer epoch, whom the operator never saw.
+    ``epoch`` is the newest one when the operator decided: a late confirmation cannot depose the
+    master of a newer epoch, which the operator never saw.
     """
 
     to: str | None
@@ -244,7 +244,7 @@ class Adopt:
 
 @dataclass(frozen=True, slots=True)
 class Vouch:
-    """An operator says that absent replicas have seen nothing newer; recorded."""
+    """An operator vouches that absent replicas have seen nothing newer; recorded."""
 
     nodes: tuple[str, ...]
     who: Remark
@@ -254,7 +254,7 @@ class Vouch:
 
 @dataclass(frozen=True, slots=True)
 class Voice:
-    """What a node has made durable about the register; see ``storage.marks.promise``."""
+    """A node's durable promise; see ``storage.marks.promise``."""
 
     node: str
     register_id: str
@@ -267,12 +267,12 @@ class Voice:
 
 @dataclass(frozen=True, slots=True)
 class Recover:
-    """An operator has the register made again from what the nodes promised.
+    """An operator rebuilds the register from the nodes' promises (R58).
 
     Attributes:
         state: The newest state that a node has shown.
-        voices: What every node that answered has seen.
-        absent: Those that the operator leaves out.
+        voices: The promises of all nodes that answered.
+        absent: Nodes that the operator excludes.
     """
 
     state: GroupState
@@ -287,8 +287,8 @@ class Recover:
 class ClearAlarm:
     """An operator says that the alarm was false: no replica has seen more than the register has.
 
-    The register waits for the reports of more than half again, as after a start; a true alarm is
-    raised again by the first of them.
+    The register again waits for the reports of more than half, as after a start; if the alarm was
+    true, the first of them raises it again.
     """
 
     who: Remark
@@ -298,7 +298,7 @@ class ClearAlarm:
 
 @dataclass(frozen=True, slots=True)
 class AddReplica:
-    """An operator adds a full member; it joins the in-sync set when it has caught up."""
+    """An operator adds a full member; it joins the in-sync set once it has caught up."""
 
     node: Id
     priority: Priority
@@ -320,8 +320,8 @@ class Change:
     """An operator changes a fact of the group: ``in_sync_min``, ``ack``, ``failover``,
     ``after_power_loss``.
 
-    Facts are what all members must agree on, because a difference could lose data; a node's file
-    only seeds them.
+    All members must agree on the facts, because a difference could lose data; a node's file only
+    seeds them.
     """
 
     name: str
@@ -407,7 +407,7 @@ def parse_op(wire: Mapping[str, object]) -> Operation:
     name = wire.get("op")
     cls = _CLASSES.get(name) if isinstance(name, str) else None
     if cls is None:
-        raise ProtocolError(f"the register knows no operation {str(name)[:40]!r}", code="fields")
+        raise ProtocolError(f"the register has no operation {str(name)[:40]!r}", code="fields")
     take = Fields(wire, f"operation {name}")
     # The annotations are text (see the import at the top), so they are keys of a table as they are.
     values = {item.name: _READERS[str(item.type)](take, item.name) for item in fields(cls)}

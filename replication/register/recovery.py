@@ -1,20 +1,20 @@
-"""The register made again from what the nodes promised, after its coordinator lost it or went back.
+"""Rebuilds the register from the nodes' promises, after it was lost or went back.
 
-Every node keeps the newest group state that it has seen, durably, because it promises not to go
-back behind it. So what the nodes show together is at least what any of them ever acted upon, and
-when **all** of them show it, nothing that was confirmed is forgotten: whoever confirmed, did so
-under a state that its members had made durable first.
+Every node durably keeps the newest group state that it has seen, because it promises never to act
+on an older one. So the promises together cover every state that a node acted upon, and if **all**
+nodes show theirs, nothing confirmed is forgotten: a master confirms only under a state that its
+members had made durable before.
 
 The state of the largest epoch, and within it of the largest revision, is taken. Nodes whose promise
-does not lie on the way to it (they followed a copy of the register, or registered with a process
-that it does not know) are of another branch: they leave both sets, and so do nodes that are absent
-by the operator's word. The new epoch and revision are so far above every known one that no change
-which only an absent node saw, or none at all, can have the same number.
+is not on the way to it (they followed a copy of the register, or registered in a session unknown to
+it) are on another branch: they leave both sets, and so do nodes that the operator excludes. The new
+epoch and revision are so far above every known one that no change that only an absent node saw, or
+no node at all, can have the same number.
 
-If a node shows a revision whose state nobody has, the members of that revision are unknown: then
-both sets are emptied, and ``replication.register.vacancy`` decides.
+If a node shows a revision whose state no node has, the members of that revision are unknown: then
+both sets are emptied, and ``replication.register.vacancy`` decides (R58).
 
-Pure. Not here: who collects what the nodes promised (``cli.cluster.recovery``).
+Pure. Not here: collecting the promises (``cli.cluster.recovery``).
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from replication.register.operations import Recover, Voice
 from replication.register.outcome import Outcome, Refused
 
 REVISION_STEP = 1 << 20
-"""Changes that nobody who is present saw; the register makes one for each change of roles."""
+"""More changes than only absent nodes can have seen; the register makes one per change of roles."""
 
 EPOCH_STEP = 1 << 10
-"""Epochs that the register granted and that nobody who is present saw: a grant may be made durable
-and its answer lost, and an epoch must not be granted twice."""
+"""More epochs than the register can have granted without a present node seeing them: a grant may be
+durable and its answer lost, and an epoch must not be granted twice (R22)."""
 
 
 def newest_first(states: Iterable[GroupState], own: GroupState | None) -> list[GroupState]:
     """Return the states, best first: largest epoch, then what ``own`` does not hold, revision.
 
-    ``own`` is the register's present state, which may be an old copy: what goes beyond it was
-    granted by a register that knew more.
+    ``own`` is the register's present state, which may be an old copy: states beyond it were granted
+    by a register that knew more.
     """
 
     def key(state: GroupState) -> tuple[int, bool, int]:
@@ -49,9 +49,9 @@ def newest_first(states: Iterable[GroupState], own: GroupState | None) -> list[G
 
 
 def conflict(one: GroupState, other: GroupState) -> bool:
-    """Whether two states cannot lie on one history of the register.
+    """Whether two states cannot belong to one history of the register.
 
-    On one history a larger revision never has a smaller epoch or session, and a revision has one
+    In one history a larger revision never has a smaller epoch or session, and a revision has one
     tag.
     """
     if one.register_id != other.register_id:
@@ -66,7 +66,7 @@ def conflict(one: GroupState, other: GroupState) -> bool:
 
 
 def is_on_branch(state: GroupState, voice: Voice) -> bool:
-    """Whether what a node promised lies on the way to ``state``."""
+    """Whether a node's promise is on the way to ``state`` (R58)."""
     if voice.register_id != state.register_id or voice.promised > state.epoch:
         return False
     if voice.revision == state.revision and voice.tag != state.tag:
@@ -75,7 +75,7 @@ def is_on_branch(state: GroupState, voice: Voice) -> bool:
 
 
 def recovered(own: GroupState, op: Recover, wall_ms: int) -> Outcome:
-    """Return the state from which the group goes on; nobody is master in it yet."""
+    """Return the state from which the group continues; it has no master yet."""
     state = op.state
     if own.seeded and own.register_id != state.register_id and own.epoch:
         text = f"this is register {own.register_id}, and it has a history of its own"
@@ -85,8 +85,9 @@ def recovered(own: GroupState, op: Recover, wall_ms: int) -> Outcome:
     if silent:
         names = ", ".join(silent)
         hint = f"start {names}; if one is gone for good: twinlog coordinator recover --without NODE"
-        return Refused("reports-missing", f"{names} did not say what it has seen", hint)
+        return Refused("reports-missing", f"{names} did not report what it has seen", hint)
     out = [n for n in state.replicas if n not in voices or not is_on_branch(state, voices[n])]
+    # The members under that revision may have confirmed without any node known here.
     if any(is_ahead(state, voice) for voice in voices.values()):
         out = list(state.replicas)
     revision = max(own.revision, state.revision, *(voice.revision for voice in op.voices))
@@ -100,7 +101,7 @@ def recovered(own: GroupState, op: Recover, wall_ms: int) -> Outcome:
 
 
 def is_ahead(state: GroupState, voice: Voice) -> bool:
-    """Whether a node saw a revision of this register whose state no node has shown."""
+    """Whether a node saw a revision of this register whose state no node has."""
     return voice.register_id == state.register_id and voice.revision > state.revision
 
 
@@ -114,6 +115,7 @@ def _without_roles(state: GroupState, out: list[str], op: Recover) -> GroupState
     suspect = kept(dict(state.suspect))
     for name in out:
         if name in reg:
+            # An unknown start: its present process must register again, as unclean (R21).
             reg[name] = replace(reg[name], session=reg[name].session + 1, start="", clean=False)
             suspect[name] = reg[name].session
     previous = state.leader or state.previous

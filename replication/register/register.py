@@ -1,24 +1,26 @@
-"""The register: the one place that says who is master. Pure: operations in, answers out.
+"""The register: the single source of who is master. Pure: operations in, answers out.
 
 `Register.apply` takes one operation, the wall clock (for people) and a random tag, and either
 changes the state and answers with it, or refuses and answers with the unchanged state. The
-coordinator makes a change durable before it lets the answer out; the simulator uses the same class.
+coordinator makes a change durable before it sends the answer (R17); the simulator uses the same
+class.
 
 Rules that hold on every call:
 
-* an epoch is granted once, to one (node, session); the leader is elected only while there is none;
+* an epoch is granted once, to one (node, session); a leader is elected only while there is no
+other;
 * only members of the in-sync set or of ELR, with their registered session, are elected cleanly;
-* a store that may lack something it acknowledged (unclean, wiped, copied) leaves both sets, even
-  when it is the last;
+* a store that may lack records it acknowledged (unclean, wiped, copied) leaves both sets, even if
+it is the last member;
 * **the register never goes back**: a member that has seen a larger revision, another tag of a
   revision, or a larger epoch turns it read-only (``alarm``) until an operator decides; after its
-  own start it makes no change until more than half of the replicas have reported what they saw
-  (``missing``).
+  own start it makes no change until more than half of the replicas have reported what they have
+  seen (``missing``).
 
-A report is only worth what its sender can know. It raises the alarm when the sender shows a session
-of a replica (or registers as one), not when anybody writes a number into a frame. It counts to
-"more than half" when it comes from the store that registered and names this register: a wiped disk,
-or a directory of another register, has forgotten what it saw.
+A report counts only for what its sender can know. It raises the alarm only if the sender shows a
+replica's session (or registers as one), so a stranger's frame cannot. It counts towards "more than
+half" only if it comes from the registered store and names this register: a wiped disk, or a
+directory of another register, has forgotten what it saw.
 
 Not here: files and sockets (``replication.coordinator``), when a master is gone (``leases``).
 Rules: docs/protocol.md R17 to R25.
@@ -53,14 +55,14 @@ from twinlog.errors import ProtocolError
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What came of an operation.
+    """The outcome of an operation.
 
     Attributes:
-        ok: It was done (or had been done by an earlier copy of the same call).
-        state: The state after it; for a refusal the unchanged one.
-        changed: The state is new and must be durable before the answer goes out.
-        afresh: And nothing of the pairs before it holds any more.
-        code, text, hint: Why not, and what to do; empty when ``ok``.
+        ok: It was executed (or had been, by an earlier copy of the same call).
+        state: The state after it; unchanged after a refusal.
+        changed: The state is new and must be durable before the answer is sent.
+        afresh: The register was recovered: all older pairs of revision and tag are void.
+        code, text, hint: Why it was refused, and what to do; empty if ``ok``.
     """
 
     ok: bool
@@ -83,7 +85,7 @@ class Answer:
 
 
 class Register:
-    """See the module.
+    """See the module's text.
 
     Args:
         register_id: Random id, made with the register.
@@ -92,8 +94,8 @@ class Register:
         state: The present state.
         history: One map per epoch (epoch, since_ms, master, start, reason, by, lost), and one per
             operator's change of anything else (epoch, since_ms, reason, by).
-        pairs: Revision to tag, for every change that ever was.
-        alarm: Why the register is read-only; None while it is not.
+        pairs: Revision to tag, for every change ever made.
+        alarm: Why the register is read-only; None if it is not.
     """
 
     def __init__(self, register_id: str) -> None:
@@ -108,7 +110,7 @@ class Register:
     # -- persistence
 
     def dump(self) -> dict[str, object]:
-        """Return everything but ``pairs`` and ``history`` as plain values, for `load`."""
+        """Return everything except ``pairs`` and ``history`` as plain values, for `load`."""
         return {"version": 1, "state": self.state.to_json(), "alarm": self.alarm}
 
     @classmethod
@@ -118,15 +120,15 @@ class Register:
         pairs: Mapping[int, int] | None = None,
         history: Iterable[Mapping[str, object]] = (),
     ) -> Register:
-        """Return the register as it starts again: closed until more than half have reported.
+        """Return the register after a restart: closed until more than half have reported (R19).
 
         Args:
-            document: What `dump` returned.
-            pairs: Revision to tag; the present pair is known even without.
+            document: The result of `dump`.
+            pairs: Revision to tag; the present pair is added if missing.
             history: Entries, oldest first.
 
         Raises:
-            ProtocolError: The document is not one of ours.
+            ProtocolError: It is not a document of this version.
         """
         state, alarm = document.get("state"), document.get("alarm")
         if document.get("version") != 1 or not isinstance(state, Mapping):
@@ -141,7 +143,7 @@ class Register:
         register._restarted = True
         return register
 
-    # -- asking
+    # -- operations
 
     @property
     def missing(self) -> tuple[str, ...]:
@@ -159,20 +161,20 @@ class Register:
         return tuple(name for name in self.state.replicas if name not in self._reported)
 
     def call(self, wire: Mapping[str, object], *, wall_ms: int, tag: int) -> Answer:
-        """Do as `apply` for an operation in its wire form.
+        """Apply an operation in its wire form; see `apply`.
 
         Raises:
-            ProtocolError: It is none.
+            ProtocolError: It is not a valid operation.
         """
         return self.apply(parse_op(wire), wall_ms=wall_ms, tag=tag)
 
     def apply(self, op: Operation, *, wall_ms: int, tag: int) -> Answer:
-        """Do ``op`` or refuse it.
+        """Execute ``op`` or refuse it.
 
         Args:
-            op: What is asked.
-            wall_ms: Wall clock, ms; only shown, never compared.
-            tag: Random 64-bit number for the revision this may make.
+            op: The operation.
+            wall_ms: Wall clock, ms; only displayed, never compared.
+            tag: Random 64-bit number for a new revision.
         """
         if isinstance(op, Recover):
             return self._recover(op, wall_ms, tag)
@@ -181,6 +183,8 @@ class Register:
             return Answer(True, self.state) if refused is None else self._refuse(refused)
         if refused is None and isinstance(op, ClearAlarm):
             return self._clear_alarm(op)
+        # Reports first: a call that will be refused may still be the one that shows a newer
+        # revision.
         refused = refused or self._read_only()
         if refused is None and isinstance(op, Vouch):
             return self._vouch(op, wall_ms, tag)
@@ -192,6 +196,7 @@ class Register:
             if after.alarm:
                 self.alarm = after.text
             return self._refuse(after)
+        # Done before by a copy of the same call: the same answer, no new revision.
         if after is self.state and not isinstance(op, Annotate):
             return Answer(True, self.state, text=told(self.state, op))
         if isinstance(op, Annotate) and not self._complete_history(op):
@@ -201,7 +206,7 @@ class Register:
     # -- the register never goes back
 
     def _take_report(self, op: Operation) -> Refused | None:
-        """Learn what a caller saw; a member that saw more than we hold ends all changes."""
+        """Record a caller's report; a member that saw more than this register stops all changes."""
         report, ours = op.report, self.state
         if report.register_id and report.register_id != ours.register_id:
             text = f"the caller is of register {report.register_id}, this is {ours.register_id}"
@@ -215,13 +220,14 @@ class Register:
                 text = f"revision {report.revision} is unknown, and {report.node} is not a member"
                 return Refused("not-a-member", text, "register first")
             text = f"{report.node} has seen revision {report.revision}, which this register has not"
+            # The first finding stays: later ones follow from it.
             self.alarm = self.alarm or text
         elif report.node is not None and can_know(ours, op):
             self._reported.add(report.node)
         return None
 
     def _knows(self, revision: int, tag: int) -> bool:
-        """Whether the pair is one of ours; larger revisions never are."""
+        """Whether the pair belongs to this register; larger revisions never do (R18)."""
         return revision <= self.state.revision and self.pairs.get(revision, tag) == tag
 
     def _read_only(self) -> Refused | None:
@@ -247,7 +253,7 @@ class Register:
         return Refused("reports-missing", text, hint)
 
     def _recover(self, op: Recover, wall_ms: int, tag: int) -> Answer:
-        """Go on from what the nodes promised; only where the register itself cannot."""
+        """Recover from the nodes' promises; only if the register itself cannot continue (R58)."""
         if self.alarm is None and self.state.epoch and self.is_open():
             text = f"the register works: revision {self.state.revision}, epoch {self.state.epoch}"
             return self._refuse(Refused("not-needed", text, "twinlog cluster status"))
@@ -261,10 +267,10 @@ class Register:
         return replace(answer, afresh=answer.changed)
 
     def _clear_alarm(self, op: ClearAlarm) -> Answer:
-        """Take the alarm back; then as after a start, so that a true one comes back at once.
+        """Clear the alarm and wait for reports as after a start: a true one returns at once.
 
-        That includes this order: it changes nothing, and is recorded with the next change. If the
-        alarm was true, a revision of its own would be one that the nodes know as another.
+        The order itself makes no revision, and is recorded with the next change. If the alarm was
+        true, its revision would be one that the nodes know with another tag.
         """
         if self.alarm is not None:
             self.alarm = None
@@ -275,7 +281,7 @@ class Register:
     def _vouch(self, op: Vouch, wall_ms: int, tag: int) -> Answer:
         unknown = [name for name in op.nodes if name not in self.state.replicas]
         if unknown or not op.nodes:
-            text = f"no replica is named {', '.join(unknown) or 'in the call'}"
+            text = f"unknown replica: {', '.join(unknown) or 'none was named'}"
             return self._refuse(Refused("unknown-node", text))
         if self.is_open():
             return Answer(True, self.state)
@@ -292,10 +298,11 @@ class Register:
 
     def _change(self, op: Operation, after: GroupState, wall_ms: int, tag: int) -> Answer:
         revision = max(self.state.revision, after.revision) + 1
+        # The random tag tells two registers apart that went on from one copy (R17).
         state = replace(after, revision=revision, tag=tag)
         if state.bytes() > STATE_BYTES_MAX:
             text = f"the group state would take more than {STATE_BYTES_MAX} bytes"
-            hint = "remove replicas that are not used any more: twinlog cluster remove NODE"
+            hint = "remove replicas that are no longer used: twinlog cluster remove NODE"
             return self._refuse(Refused("too-large", text, hint))
         before, self.state = self.state, state
         self.pairs[revision] = tag
@@ -309,7 +316,7 @@ class Register:
         return Answer(True, state, True, text=told(state, op))
 
     def _complete_history(self, op: Annotate) -> bool:
-        """Fill in what a node knows of an epoch; False when nothing is new."""
+        """Add a node's facts about an epoch to the history; False if nothing is new."""
         for entry in reversed(self.history):
             if entry.get("epoch") != op.epoch or "master" not in entry:
                 continue
@@ -338,10 +345,10 @@ def _epoch_entry(state: GroupState, wall_ms: int) -> dict[str, object]:
 
 
 Recorded = Adopt | ClearAlarm | Recover | AddReplica | RemoveReplica | Change | Vouch
-"""What operators change besides the master; each is an entry of the history."""
+"""Operators' changes other than elections; each is an entry of the history."""
 
 RECORDED = (Adopt, Recover, AddReplica, RemoveReplica, Change)
-"""Those recorded with their own change; the others wait until the register is open."""
+"""Changes recorded at once; the others are recorded with the next change."""
 
 
 def _entry(state: GroupState, op: Recorded, wall_ms: int) -> dict[str, object]:
@@ -349,7 +356,7 @@ def _entry(state: GroupState, op: Recorded, wall_ms: int) -> dict[str, object]:
 
 
 def _words(op: Recorded) -> str:
-    """Return what an operator changed, for the history."""
+    """Describe an operator's change, for the history."""
     match op:
         case Adopt():
             return f"log of {op.node} adopted{_because(op.why)}"
@@ -373,10 +380,10 @@ def _because(why: str) -> str:
 
 
 def told(state: GroupState, op: Operation) -> str:
-    """Return what a caller must hear although its operation was done; empty for nothing.
+    """Return a notice for the caller of an executed operation; else empty.
 
-    A node whose file names another quality than the group's goes by the group's, and its operator
-    hears of it.
+    A node whose file names another quality than the group's uses the group's, and its operator is
+    notified.
     """
     if isinstance(op, RegisterNode) and op.seed is not None and op.seed.ack != state.ack:
         text = f"{op.node} is configured with ack = {op.seed.ack}, the group has {state.ack}"
@@ -384,14 +391,14 @@ def told(state: GroupState, op: Operation) -> str:
     return ""
 
 
-# -- what a report is worth
+# -- which reports count
 
 
 def may_alarm(state: GroupState, op: Operation) -> bool:
-    """Whether the caller is a member, so that what it saw beyond our state is believed.
+    """Whether the caller is a member, so that its report may raise the alarm (R18).
 
-    A session beyond the registered one is believed, too: a register that went back has forgotten
-    it. A register that never began has no members yet and believes who registers.
+    A session beyond the registered one is accepted, too: a register that went back has forgotten
+    it. A register without members yet accepts any node that registers.
     """
     node = op.report.node
     if isinstance(op, RegisterNode):
@@ -400,11 +407,11 @@ def may_alarm(state: GroupState, op: Operation) -> bool:
 
 
 def can_know(state: GroupState, op: Operation) -> bool:
-    """Whether the caller can know the newest revision that it ever saw.
+    """Whether the caller can know the newest revision that it ever saw (R19).
 
-    Yes for the incarnation that is registered, for a new start of its store, and for a replica that
-    never registered: it has seen nothing. A store without a promise knows only that it never took
-    part in an epoch.
+    True for the registered session, for a new start of its store, and for a replica that never
+    registered, which has seen nothing. A store without a promise knows only that it never took part
+    in an epoch.
     """
     report = op.report
     if report.node is None or report.node not in state.replicas:

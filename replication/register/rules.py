@@ -1,11 +1,11 @@
-"""What each operation does to the group state, or why not. Pure functions, one per operation.
+"""The effect of each operation on the group state, or its refusal. Pure, one function each.
 
 `decide` returns the state after an operation (revision and tag still the old ones), the same object
-when the operation had been done before, or a `Refused`. After every change `settle_sets` applies
-the rule of the eligible-though-not-in-sync set.
+if the operation had been executed before, or a `Refused`. After every change `settle_sets` applies
+the rule of the ELR (R25).
 
-Each check that the proof leans on is a small function with a name, so that a test can take it away
-(see the table of mutants in ``replication/__init__.py``).
+Each check that the safety proof depends on is a small named function, so that a test can remove it
+(see the table in ``replication/__init__.py``).
 
 Rules: docs/protocol.md R20 to R25.
 """
@@ -53,10 +53,10 @@ from replication.register.vacancy import best_of_all
 
 
 def decide(state: GroupState, op: Operation, wall_ms: int) -> Outcome:
-    """Return what ``op`` makes of ``state``; see the module."""
+    """Return the state after ``op``, or a refusal; see the module's text."""
     rule = _RULES.get(type(op))
     if rule is None:
-        return Refused("fields", f"{type(op).__name__} is no change")
+        return Refused("fields", f"{type(op).__name__} is not a change")
     after = rule(state, op, wall_ms)
     if isinstance(after, Refused) or after is state:
         return after
@@ -64,7 +64,7 @@ def decide(state: GroupState, op: Operation, wall_ms: int) -> Outcome:
 
 
 def settle_vacancy(after: GroupState) -> GroupState:
-    """Note since when nobody is known to have everything; forget what is not true any more."""
+    """Update the facts of a vacancy: since when, reported ends, lost stores (R56)."""
     wiped = tuple(name for name in after.wiped if name in after.suspect)
     if after.epoch == 0 or after.leader is not None or after.isr or after.elr:
         return replace(after, vacant=0, ends={}, wiped=wiped)
@@ -73,10 +73,10 @@ def settle_vacancy(after: GroupState) -> GroupState:
 
 
 def settle_sets(before: GroupState, after: GroupState) -> GroupState:
-    """Apply the rule of ELR: who leaves a set that is too small stays eligible.
+    """Apply the rule of the ELR: members that leave a too small set stay eligible (R25).
 
-    A member leaves without a trace when its registration says that it may lack something: then it
-    is among ``suspect`` with its registered session.
+    Not a member whose registration says that it may lack records: that one is in ``suspect``, with
+    its registered session.
     """
     if len(after.isr) >= after.min_isr:
         return replace(after, elr={}) if after.elr else after
@@ -97,7 +97,7 @@ def _seeded(state: GroupState, op: RegisterNode) -> Outcome:
     if state.seeded:
         return state
     if op.seed is None:
-        return Refused("not-seeded", "the register is empty and the node brings no members")
+        return Refused("not-seeded", "the register is empty and the node names no members")
     seed = op.seed
     return replace(
         state,
@@ -113,39 +113,41 @@ def _seeded(state: GroupState, op: RegisterNode) -> Outcome:
 
 
 def is_other_store(known: Registration | None, op: RegisterNode) -> bool:
-    """Whether it is not the directory that registered last: wiped, exchanged or an old copy."""
+    """Whether it is not the directory that registered last: wiped, replaced or an old copy."""
     if known is None:
         return False
     return known.store != op.store or known.start not in op.known
 
 
 def loses_membership(known: Registration | None, op: RegisterNode) -> bool:
-    """Whether the store may lack something it acknowledged."""
+    """Whether the store may lack records that it acknowledged (R21)."""
     return not op.clean or is_other_store(known, op)
 
 
 def is_said_again(known: Registration, op: RegisterNode) -> bool:
-    """Whether this start has said before that it is unclean, and left both sets for it.
+    """Whether this start has already registered as unclean, and left both sets for it.
 
-    A call whose answer was lost may arrive long after it: the node may be in the set again, or
-    lead. Who has something new to say knows the session that it was given for what it said first.
+    A delayed copy of that call may arrive when the node is in a set again, or leads. A new unclean
+    registration shows the session that the first one got; a copy does not.
     """
     return not known.clean and op.session < known.session
 
 
 def register(state: GroupState, op: RegisterNode, wall_ms: int) -> Outcome:
-    """Give the node a session; an unclean or other store leaves both sets."""
+    """Give the node a session; an unclean or other store leaves both sets (R20, R21)."""
     seeded = _seeded(state, op)
     if isinstance(seeded, Refused):
         return seeded
     state_before, state = state, seeded
     if op.node not in state.replicas and op.node not in state.learners:
         return no_member(state, op.node)
+    # R18: the node followed a master that this register never elected.
     if op.promised > state.epoch > 0:
         text = f"{op.node} has promised epoch {op.promised}, this register is at {state.epoch}"
         return Refused("read-only", text, "put the coordinator's newer file back", alarm=True)
     known = state.reg.get(op.node)
     out = loses_membership(known, op)
+    # A delayed call of an older process: granting it would end the session of the present one.
     if known is not None and known.store == op.store and op.start in known.earlier:
         return Refused("old-start", f"{op.node} has started again since start {op.start}")
     if known is not None and known.start == op.start and known.store == op.store:
@@ -163,7 +165,7 @@ def _with_session(
     earlier: tuple[str, ...] = ()
     if known is not None and known.store == op.store:
         earlier = (*known.earlier, known.start)
-    # Starts that never reached us count too: their calls may still be under way.
+    # Starts that never registered count too: their calls may still be on the way.
     starts = dict.fromkeys((*earlier, *op.known))
     starts.pop(op.start, None)
     earlier = tuple(starts)[-STARTS_KEPT:]
@@ -198,13 +200,13 @@ def _with_session(
         retired=without(state.retired, name),
     )
     if state.leader == name:
-        # Whatever led in the old session cannot come back: the directory is locked by this one.
+        # The process that led in the old session is dead: this one has the directory's lock.
         after = leaderless(after, reason="restart", by=name)
     return after
 
 
 def leaderless(state: GroupState, *, reason: str, by: str) -> GroupState:
-    """Return the state with its leader gone and remembered."""
+    """Return the state without a leader; the old one is kept as ``previous``."""
     return replace(
         state,
         leader=None,
@@ -221,20 +223,20 @@ def leaderless(state: GroupState, *, reason: str, by: str) -> GroupState:
 
 
 def has_current_session(state: GroupState, node: str, session: int) -> bool:
-    """Whether ``session`` is the registered one, so that the caller is no former incarnation."""
+    """Whether ``session`` is the registered one, so that the caller is not an older process."""
     return session > 0 and state.session_of(node) == session
 
 
 def is_eligible(state: GroupState, node: str) -> bool:
-    """Whether ``node`` holds everything that was confirmed: a member of either set."""
+    """Whether ``node`` has all confirmed records: it is a member of a set (R22)."""
     return state.counts(node)
 
 
 def first_election(state: GroupState, node: str) -> Refused | None:
-    """Say why ``node`` may not be the first master; None when it may."""
+    """Return why ``node`` may not be the first master; None if it may (R23)."""
     full = sorted(name for name, reg in state.reg.items() if not reg.empty)
     if full:
-        text = f"{', '.join(full)} came with a log, and this register knows of none"
+        text = f"{', '.join(full)} came with a log, which this register does not know"
         hint = f"choose the log: twinlog coordinator adopt --to {full[0]}"
         return Refused("adopt-needed", text, hint)
     if absent := absent_at_first(state):
@@ -248,15 +250,15 @@ def first_election(state: GroupState, node: str) -> Refused | None:
 
 
 def absent_at_first(state: GroupState) -> list[str]:
-    """Return the replicas that have not said whether they have a log.
+    """Return the replicas that have not registered, so may have a log.
 
-    An empty node that was elected without their word would have a restored log cut to nothing.
+    An empty node that was elected without them would have a restored log cut to nothing.
     """
     return [name for name in state.replicas if name not in state.reg]
 
 
 def is_next_epoch(state: GroupState, op: Elect) -> bool:
-    """Whether the candidate saw the newest epoch; a delayed copy of a call names an older one."""
+    """Whether the candidate saw the newest epoch; a delayed copy names an older one (R22)."""
     return op.epoch == state.epoch + 1
 
 
@@ -278,6 +280,7 @@ def _elect(state: GroupState, op: Elect, wall_ms: int) -> Outcome:
         state = replace(state, reason="first election", by=op.node)
     elif not is_eligible(state, op.node):
         return _not_eligible(state, op.node)
+    # A switchover chose its target for a reason; the others stand only when it failed to.
     if state.transfer_to not in (None, op.node) and not op.overdue:
         return Refused("transfer", f"{state.transfer_to} is to take over")
     return crowned(state, op.node)
@@ -299,11 +302,12 @@ def _not_eligible(state: GroupState, node: str) -> Refused:
 def crowned(state: GroupState, node: str) -> GroupState:
     """Return the state of the next epoch with ``node`` as its master.
 
-    The old master leaves the in-sync set, unless it handed over: then it is alive and equal.
+    The old master leaves the in-sync set, unless it handed over: then it is alive and level.
     """
     session = state.session_of(node)
     isr = {**state.isr, node: session}
     if state.previous is not None and state.previous != node and state.transfer_to is None:
+        # It may have crashed, and may have unconfirmed records to cut: it must join again (R32).
         isr.pop(state.previous, None)
     return replace(
         state,
@@ -323,23 +327,24 @@ def crowned(state: GroupState, node: str) -> GroupState:
 
 
 def is_leader(state: GroupState, node: str, session: int, epoch: int) -> bool:
-    """Whether the caller is the master of this very epoch."""
+    """Whether the caller is the master of the present epoch and session (R24)."""
     return (state.leader, state.leader_session, state.epoch) == (node, session, epoch)
 
 
 def _no_leader(state: GroupState, node: str, epoch: int) -> Refused:
-    text = f"{node} is not the master: epoch {state.epoch} belongs to {state.leader or 'nobody'}"
+    text = f"{node} is not the master: epoch {state.epoch} belongs to {state.leader or 'no node'}"
     return Refused("not-leader", f"{text}, the caller says {epoch}")
 
 
 def has_registered_session(state: GroupState, name: str, session: int) -> bool:
-    """Whether a proposal means the present incarnation of ``name``."""
+    """Whether a proposal names the registered session of ``name`` (R24)."""
     return state.session_of(name) == session > 0
 
 
 def _alter(state: GroupState, op: AlterInSync, wall_ms: int) -> Outcome:
     if not is_leader(state, op.leader, op.session, op.epoch):
         return _no_leader(state, op.leader, op.epoch)
+    # R31: of all copies of a proposal at most one can match, so an unknown outcome settles itself.
     if state.revision != op.revision:
         text = f"the proposal is for revision {op.revision}, the register is at {state.revision}"
         return Refused("other-revision", text)
@@ -347,7 +352,7 @@ def _alter(state: GroupState, op: AlterInSync, wall_ms: int) -> Outcome:
         return Refused("leader-stays", "a master never leaves its own in-sync set")
     for name, session in op.add.items():
         if name not in state.replicas or name in state.learners:
-            return Refused("unknown-node", f"{name} is no full member")
+            return Refused("unknown-node", f"{name} is not a full member")
         if not has_registered_session(state, name, session):
             text = f"session {session} of {name} is over, {state.session_of(name)} is current"
             return Refused("old-session", text)
@@ -360,6 +365,7 @@ def _alter(state: GroupState, op: AlterInSync, wall_ms: int) -> Outcome:
 def _transfer(state: GroupState, op: Transfer, wall_ms: int) -> Outcome:
     if not is_leader(state, op.leader, op.session, op.epoch):
         return _no_leader(state, op.leader, op.epoch)
+    # R36: only a member of the set is safe, even for a late copy of this call.
     if op.to == op.leader or op.to not in state.isr:
         return Refused("not-in-sync", f"{op.to} is not a slave of the in-sync set")
     after = leaderless(state, reason="switchover", by=op.who or op.leader)
@@ -377,7 +383,7 @@ def _annotate(state: GroupState, op: Annotate, wall_ms: int) -> Outcome:
 
 def _depose(state: GroupState, op: Depose, wall_ms: int) -> Outcome:
     if state.leader != op.leader or op.session not in (0, state.leader_session):
-        text = f"{op.leader} is not the master; that is {state.leader or 'nobody'}"
+        text = f"{op.leader} is not the master; the master is {state.leader or 'no node'}"
         return Refused("not-leader", text)
     return leaderless(state, reason=op.why or "deposed", by=op.who)
 
@@ -395,7 +401,7 @@ def _failover(state: GroupState, op: Failover, wall_ms: int) -> Outcome:
     to = op.to or _best(state, old)
     if to is None:
         hint = f"bring back {old}, or wait until another one is in sync: twinlog cluster status"
-        return Refused("nobody-left", "no other node is known to have everything", hint)
+        return Refused("no-successor", "no other node is known to have everything", hint)
     if to not in state.replicas:
         return no_member(state, to)
     if to == state.leader:
@@ -409,12 +415,12 @@ def _failover(state: GroupState, op: Failover, wall_ms: int) -> Outcome:
 
 
 def is_planned_epoch(state: GroupState, op: Failover | UncleanElect) -> bool:
-    """Whether the newest epoch is the one that the operator saw when the change was planned."""
+    """Whether the newest epoch is the one that the operator saw when planning (R22)."""
     return op.epoch == state.epoch
 
 
 def is_done_already(state: GroupState, op: Failover | UncleanElect) -> bool:
-    """Whether an earlier copy of this very order was carried out."""
+    """Whether an earlier copy of this command was executed."""
     by = shortened(op.who)
     return (state.leader, state.epoch, state.by) == (op.to or state.leader, op.epoch + 1, by)
 
@@ -458,7 +464,7 @@ def crowned_uncleanly(state: GroupState, to: str, who: str, why: str, wall_ms: i
 
 
 def _report_end(state: GroupState, op: ReportEnd, wall_ms: int) -> Outcome:
-    """Note how far the log of a replica reaches; elect the best where that needs no operator."""
+    """Record the end of a replica's log; elect the best if no operator is needed (R56)."""
     if not state.vacant:
         return Refused("not-vacant", "a node is known to have everything")
     if op.node not in state.replicas or not has_current_session(state, op.node, op.session):
@@ -479,17 +485,17 @@ def _report_end(state: GroupState, op: ReportEnd, wall_ms: int) -> Outcome:
 
 
 def has_promised_vacancy(state: GroupState, op: ReportEnd) -> bool:
-    """Whether the replica has made durable that no older epoch is in force for it."""
+    """Whether the replica has durably promised the vacant state, so left older epochs (R56)."""
     return op.revision >= state.vacant > 0
 
 
 def _adopt(state: GroupState, op: Adopt, wall_ms: int) -> Outcome:
     if state.epoch or state.isr or state.elr:
-        return Refused("not-empty", "the group has a history; nothing is adopted any more")
+        return Refused("not-empty", "the group has a history already, so no log can be adopted")
     reg = state.reg.get(op.node)
     if reg is None:
         return Refused("unknown-node", f"{op.node} has not registered")
-    # Above every promise anybody made under a lost register, so that no epoch is granted twice.
+    # Above every promise made under a lost register, so that no epoch is granted twice.
     epoch = max(max(other.promised, other.last_epoch) for other in state.reg.values())
     isr = {op.node: reg.session}
     reason, by = shortened(op.why or "adopted"), shortened(op.who)

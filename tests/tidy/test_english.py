@@ -51,6 +51,7 @@ CLEAN = (
     "benchmarks",
     "cli",
     "node",
+    "replication",
     "storage",
     "tests/fixtures",
     "tests/processes",

@@ -382,7 +382,7 @@ def test_log_folders_are_of_one_node_and_one_of_them_is_open(tmp_path: Path) -> 
     (wrong,) = mistakes(tmp_path, closed)
     assert "every log folder of n1 is closed" in wrong
     (wrong,) = mistakes(tmp_path, text.replace('["data/n1/commitlog"]', '["elsewhere"]'))
-    assert "elsewhere is closed, but it is no log folder of n1" in wrong
+    assert "elsewhere is closed, but it is not a log folder of n1" in wrong
 
 
 @pytest.mark.parametrize("where", ["0.0.0.0", "10.0.0.1", "coordinator.example"])

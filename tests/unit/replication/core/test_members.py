@@ -51,7 +51,7 @@ def test_why_a_replica_is_not_level_is_said_in_words(world: World) -> None:
     """For status and people."""
     leading = world.nodes["n1"].driver.core.leading
     assert leading is not None
-    assert leading.why_behind("n9", world.clock.now) == "no replica"
+    assert leading.why_behind("n9", world.clock.now) == "not a replica"
     assert leading.why_behind("n2", world.clock.now) == ""
     member = leading.insync.members["n2"]
     member.acked = 0

@@ -76,7 +76,7 @@ def test_files_that_left_after_hello_are_no_difference() -> None:
     ok = replace(OK, chain_start=0)
     own = replace(OWN, start=40, epochs=(Epoch(3, 0),))
     verdict = judge_hello_ok(ok, own, GroupState(), None)
-    assert verdict == Drop("the chain begins at 0, our log at 40 by now")
+    assert verdict == Drop("the chain begins at 0, our log now at 40")
     assert judge_hello_ok(replace(ok, chain_start=40), own, GroupState(), 77) == Agreed(100)
 
 
