@@ -2,12 +2,12 @@
 
 A manifest is created under a name that no other writer can take: it is written in the folder of the
 run that commits, flushed, and linked to its number, which fails when the number exists. So of two
-writers one commits; the other reads what is there now and tries again with the next number. A run
-whose folder was taken away commits nothing (`archive.lease`).
+writers only one commits; the other reads the new manifest and tries again with the next number. A
+run whose folder was removed cannot commit (`twinlog.spark.archive.lease`).
 
 The directory must be a file system with hard links. Times are seconds since 1970.
 
-Not here: what a manifest says (`twinlog.spark.archive.manifest`), Parquet
+Not here: the content of a manifest (`twinlog.spark.archive.manifest`), Parquet
 (`twinlog.spark.archive.rows`).
 """
 
@@ -26,7 +26,7 @@ from twinlog.spark.archive.manifest import Manifest, Segment, digest, parse
 
 META = "_twinlog"
 ORPHAN_SECONDS = 24 * 3600.0
-"""A run that gave no sign for so long is dead; a file of no run that is younger is left alone."""
+"""A run without a sign of life for this long is dead; a file of no run is kept for this long."""
 
 _NUMBERED = re.compile(r"manifest-(\d{20})\.json", re.ASCII)
 
@@ -45,7 +45,7 @@ class ArchiveDir:
         return self.root / META / f"manifest-{number:020d}.json"
 
     def newest(self) -> Manifest:
-        """Return the newest manifest; the empty one when there is none.
+        """Return the newest manifest; an empty one in a new archive.
 
         Raises:
             CorruptionError: It cannot be read, or does not follow the one before.
@@ -81,8 +81,8 @@ class ArchiveDir:
 
         Raises:
             CorruptionError: The archive is of another cluster, or has other bytes there.
-            UnavailableError: Other writers were quicker `TRIES` times, or the run's folder was
-                taken away (code ``lease``).
+            UnavailableError: Other writers committed first, `TRIES` times, or the run's folder was
+                removed (code ``lease``).
         """
         for _ in range(TRIES):
             now = self.newest()
@@ -99,7 +99,7 @@ class ArchiveDir:
         raise UnavailableError(f"other writers keep committing to {self.root}", code="busy")
 
     def _create(self, manifest: Manifest, run: Path) -> bool:
-        """Create the file of a manifest; False when its number is taken."""
+        """Create the file of a manifest; False if its number is taken."""
         target = self.path_of(manifest.number)
         aside = run / f"{target.name}.{uuid.uuid4().hex}"
         try:
@@ -121,19 +121,19 @@ class ArchiveDir:
         return sorted(path for path in found if path.is_file())
 
     def unnamed(self) -> list[Path]:
-        """Return the files of segments that no manifest names: of runs at work, or orphans."""
+        """Return the files of segments that no manifest names: of running jobs, or orphans."""
         found, named = self.stored(), self.newest().files()
         return [path for path in found if path.relative_to(self.root).as_posix() not in named]
 
 
 def _text(path: Path) -> str:
-    """Return the text of a manifest; bytes that are none spoil its checksum, and are told so."""
+    """Return the text of a manifest; invalid bytes are replaced, so that its checksum fails."""
     return path.read_bytes().decode("utf-8", "surrogateescape")
 
 
 def taken_away(run: Path) -> UnavailableError:
-    """Return the error of a run that no longer has its folder."""
-    text = f"{run} was taken away: the run was held for dead, and its files are collected"
+    """Return the error of a run whose folder was removed."""
+    text = f"{run} was removed: the run was considered dead, and its files were deleted"
     return UnavailableError(text, code="lease", hint="start it again: it continues where it was")
 
 

@@ -1,13 +1,13 @@
-"""Whether the files that a manifest names are there: looked at before a node is told of them.
+"""Checks that the files of a manifest are intact, before nodes are notified of them.
 
-A manifest says what was written once. A node that believes it may delete the last other copy, so
-the files are what counts: every file of every segment must be there with its length, and those of
-the segments that some node has not been told yet are read and compared as a whole. From the first
-segment on that is not whole nothing is named, whatever is after it.
+A manifest lists what was written. A node may delete the last other copy because of it, so the files
+themselves are checked: every file of every segment must exist with its length, and the files of
+segments that some node was not notified of yet are read and compared completely. Nodes are not
+notified of the first damaged segment and all after it.
 
 Offsets are log offsets in bytes.
 
-Not here: who is notified (`twinlog.spark.archive.notify_nodes`), how a segment is compared
+Not here: notifying (`twinlog.spark.archive.notify_nodes`), comparing a segment
 (`twinlog.spark.archive.writing`).
 """
 
@@ -23,7 +23,7 @@ from twinlog.spark.engine.engine import Engine
 
 
 def missing(segment: Segment, root: Path) -> str:
-    """Return which file of a segment is gone or has another length; "" when none."""
+    """Return which file of a segment is missing or has another length; "" if all are intact."""
     for file in segment.files:
         try:
             size = (root / file.path).stat().st_size
@@ -37,15 +37,15 @@ def missing(segment: Segment, root: Path) -> str:
 
 
 class ArchiveIntegrity:
-    """What of an archive is whole.
+    """The intact part of an archive.
 
     Args:
         engine: Reads the segments.
         root: Directory of the archive.
-        compared: Segments that this run has read back already.
+        compared: Segments that this run has already read back.
 
     Attributes:
-        wrong: What is wrong with each segment that is not whole.
+        wrong: What is wrong with each damaged segment.
     """
 
     def __init__(self, engine: Engine, root: Path, compared: Sequence[Segment]) -> None:
@@ -55,14 +55,14 @@ class ArchiveIntegrity:
         self.wrong: list[tuple[Segment, str]] = []
 
     def namable(self, segments: Sequence[Segment], above: int) -> list[Segment]:
-        """Return the segments that a node may be told of: those before the first that is damaged.
+        """Return the segments that nodes may be notified of: those before the first damaged one.
 
         Args:
             segments: All of a group, oldest first.
-            above: Log offset below which every node has been told.
+            above: Log offset below which every node was notified.
 
         Raises:
-            TaskError: A file could not be read; nothing may be named.
+            TaskError: A file could not be read; nodes must not be notified.
         """
         self.wrong = [(s, text) for s in segments if (text := missing(s, self._root))]
         good = before(segments, self.wrong)

@@ -1,18 +1,18 @@
 """archive: sealed segments of a store into Parquet files.
 
 Each sealed segment that the archive lacks is written by one task, which then reads its files back,
-rebuilds the bytes and compares them with the log file. Only when that is done for every segment of
-a portion is the manifest that names them created. Then the archive's files are checked once more
-(`twinlog.spark.archive.integrity`), and the nodes are notified of what is whole
-(`twinlog.spark.archive.notify_nodes`). A run that ends early leaves the archive as its last commit
-made it, and no other file (`twinlog.spark.archive.lease`).
+rebuilds the bytes and compares them with the log file. The manifest that names them is created only
+after that is done for every segment of a portion. Then the archive's files are checked once more
+(`twinlog.spark.archive.integrity`), and the nodes are notified of the intact part
+(`twinlog.spark.archive.notify_nodes`). A run that ends early leaves the archive as of its last
+commit, without other files (`twinlog.spark.archive.lease`).
 
-The store is a directory, or a cluster whose nodes each task reads itself
+The store is a directory, or a cluster, from whose nodes each task reads itself
 (`twinlog.spark.archive.sources`).
 
 Offsets are log offsets in bytes, times seconds unless they say ms.
 
-Not here: the way back (`twinlog.spark.archive.restore`), what a node may delete
+Not here: restoring (`twinlog.spark.archive.restore`), what a node may delete
 (``storage.retention.policy``), reading archived rows (`twinlog.spark.archive.view`).
 """
 
@@ -60,12 +60,12 @@ class ArchiveSettings:
     """What to archive and where to.
 
     Attributes:
-        path: The store; a slave's serves as well as the master's. None: ``servers`` are asked.
+        path: The store; a slave's serves as well as the master's. None: read from ``servers``.
         to: Directory of the archive.
         group: Group the directory belongs to; a cluster names its own.
         servers: Addresses of a cluster's nodes.
         read_from: Which of them: ``slave`` (then the master), ``any``, ``master``, a node's name.
-        notify: Nodes that are notified of what the archive has; empty: those of ``servers``.
+        notify: Nodes to notify of archived segments; empty: those of ``servers``.
         silent: No node is notified.
         replace: The nodes count this archive from now on, even if they count another one today.
         codec: Of the Parquet files.
@@ -87,7 +87,7 @@ class ArchiveSettings:
 
 
 def archive(engine: Engine, settings: ArchiveSettings) -> Report:
-    """Archive what is sealed and not archived yet; every task must see the archive's directory.
+    """Archive all sealed segments that are not archived yet; all tasks must see the directory.
 
     Each portion of segments is written, proven, committed and reported to the nodes before the next
     one begins, so a run of many hours that ends early keeps what it has proven.
@@ -119,7 +119,7 @@ def archive(engine: Engine, settings: ArchiveSettings) -> Report:
         except BaseException:
             discard(place, lease.run)
             raise
-        # what looks like an orphan may be the only copy of what a node was notified of
+        # an apparent orphan may be the only copy of records that a node was notified of
         contrary = done.wrong or any(one.differs for one in done.told)
         orphans = 0 if contrary else collect(place, lease, settings.orphans_after)
     return _archived(settings, replace(done, orphans=orphans))
@@ -161,7 +161,7 @@ def prove(
     """
     work = partial(write_segment, to=str(settings.to), codec=settings.codec, run=run)
     written = engine.spread(work, items)
-    # an operator may clean up by hand: what the manifest names must exist
+    # an operator may have deleted files: all files of the manifest must exist
     wrong = [text for segment in written if (text := missing(segment, settings.to))]
     if wrong:
         hint = "it was not committed; can this machine see what the tasks write?"
@@ -171,7 +171,7 @@ def prove(
 
 @dataclass(frozen=True, slots=True)
 class Unarchived:
-    """What is to be archived: of which cluster ("" for a directory) and group, which segments."""
+    """The segments to archive, with their cluster ("" for a directory) and group."""
 
     cluster: str
     group: str
@@ -189,7 +189,7 @@ def unarchived(settings: ArchiveSettings, before: Manifest) -> Unarchived:
         owner = _owner(settings, settings.path, before)
         other = changed_since(settings.path, before.of_group(settings.group))
         if other is not None:
-            text = f"the log file at {other.base} is not what was archived of it"
+            text = f"the log file at {other.base} differs from what was archived of it"
             hint = "it was archived while it was written, or is damaged: twinlog spark verify; "
             hint += "archive the store into another directory"
             raise CorruptionError(text, hint=hint, offset=other.base)
@@ -204,14 +204,14 @@ def unarchived(settings: ArchiveSettings, before: Manifest) -> Unarchived:
         found = cluster.older(found, settings.older_than)
         contrary = cluster.contradicts(before.of_group(cluster.group)) if found else None
         if contrary is not None:
-            text = f"what the nodes have at {contrary.base} is not what was archived of it"
+            text = f"the nodes' log at {contrary.base} differs from what was archived of it"
             hint = "the archive is of another log: archive this one into another directory"
             raise CorruptionError(text, hint=hint, offset=contrary.base)
         return Unarchived(cluster.name, cluster.group, found)
 
 
 def _owner(settings: ArchiveSettings, path: Path, before: Manifest) -> str:
-    """Return the name of the cluster that a directory belongs to; empty where nothing says it.
+    """Return the name of the cluster that a directory belongs to; empty if unknown.
 
     Raises:
         UsageError: It belongs to another group.
@@ -229,7 +229,7 @@ def _owner(settings: ArchiveSettings, path: Path, before: Manifest) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ArchiveRun:
-    """What a run of the archiver did."""
+    """The result of a run of the archiver."""
 
     group: str
     after: Manifest
@@ -240,9 +240,9 @@ class ArchiveRun:
 
 
 def discard(place: ArchiveDir, run: str) -> None:
-    """Remove the files of a run that ended early, as far as this machine sees them.
+    """Remove the files of a run that ended early, if this machine sees them.
 
-    The run may have ended right after its commit, so what the newest manifest names stays.
+    The run may have ended right after its commit, so files in the newest manifest stay.
     """
     named = place.newest().files()
     for path in place.root.rglob(f"*-{run}-*"):

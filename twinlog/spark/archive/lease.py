@@ -1,21 +1,21 @@
-"""Who is at work in an archive, and what becomes of the files of those who died.
+"""Leases of archiver runs, and the removal of files of dead runs.
 
 A run of the archiver has a folder ``_twinlog/runs/RUN`` and touches the file ``beat`` in it every
 `BEAT_SECONDS`. Each file that it writes has RUN in its name, and each manifest is written in its
 folder first and linked from there to its number (`twinlog.spark.archive.archive_dir`).
 
 `collect` takes files only of runs that cannot commit any more. A run that has been silent for too
-long loses its folder first, by one renaming; then the manifest is read, and what it does not name
-goes. Either the run linked its manifest before the renaming, and the manifest that is read names
-its files, or it links after, and then the name that it links from is gone. So no clock and no pause
-of a living run can make a commit name a file that was taken; the limit only says how long a run may
-be stopped without losing its work. A beat alone would not do: a run can stop between its last look
-at the lease and its commit.
+long first loses its folder, by one rename; then the manifest is read, and files that it does not
+name are removed. Either the run linked its manifest before the rename, and the manifest that is
+read names its files, or it links after, and fails, because the name that it links from is gone. So
+no clock and no pause of a living run can make a commit name a removed file; the limit only says how
+long a run may be stopped without losing its work. A beat alone would not suffice: a run can be
+stopped between its last check of the lease and its commit.
 
-Ages are those of the file system that holds the archive: the collector's own beat says what time it
-is there. Files without a lease (of a run that ended, or of an earlier version) go by their age.
+Ages are measured by the clock of the archive's file system, which the collector's own beat shows.
+Files without a lease (of a run that ended, or of an earlier version) are judged by their age.
 
-Not here: what a commit says (`twinlog.spark.archive.manifest`), who is notified
+Not here: the content of a commit (`twinlog.spark.archive.manifest`), notifying nodes
 (`twinlog.spark.archive.notify_nodes`).
 """
 
@@ -38,7 +38,7 @@ TAKEN = ".taken"
 """Ends the name of a folder that was taken from a silent run."""
 
 BEAT_SECONDS = 30.0
-"""Between two signs of life; a run is silent after `archive.place.ORPHAN_SECONDS`."""
+"""Pause between two signs of life; a run is dead after `ORPHAN_SECONDS` without one."""
 
 _OF_RUN = re.compile(r"-([0-9a-f]{12})-[0-9a-f]{12}(?:\.parquet)?$")
 
@@ -70,21 +70,21 @@ class Lease:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End the beat and give the folder up."""
+        """End the beat and remove the folder."""
         self._ended.set()
         self._thread.join()
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _go_on(self) -> None:
         while not self._ended.wait(BEAT_SECONDS):
-            with suppress(OSError):  # whoever works for the run says what is wrong
+            with suppress(OSError): # the run's own work will report the error
                 os.utime(self.folder / BEAT)
 
     def beat(self) -> float:
         """Give a sign of life and return its time on the file system's clock.
 
         Raises:
-            UnavailableError: The run was silent for so long that its folder was taken away.
+            UnavailableError: The run was silent for so long that its folder was removed.
         """
         try:
             os.utime(self.folder / BEAT)
@@ -94,7 +94,7 @@ class Lease:
 
 
 def run_of(name: str) -> str:
-    """Return the run that wrote a file; empty when its name has none.
+    """Return the run that wrote a file; empty if its name has none.
 
     >>> run_of("part-g1-00000000000000004096-0123456789ab-ba9876543210.parquet")
     '0123456789ab'
@@ -108,16 +108,16 @@ def collect(place: ArchiveDir, lease: Lease, older_than: float) -> int:
 
     Args:
         place: The archive.
-        lease: Of the run that collects.
+        lease: The lease of the run that collects.
         older_than: Silence of a run, and age of a file that belongs to no run, seconds.
 
     Raises:
-        UnavailableError: The collector itself was held for dead.
+        UnavailableError: The collector itself was considered dead.
         CorruptionError: The manifest is damaged; nothing was removed.
     """
     limit = lease.beat() - older_than
-    # The order is the proof: a file that is listed here has its run among the folders that are
-    # looked at next, or the run ended, and then the manifest that is read last knows its commits.
+    # The order is the proof: the run of a file listed here is among the folders read next, or it
+    # has ended, and then the manifest, which is read last, has its commits.
     found = place.stored()
     living, dead = _runs(place.root, lease, limit)
     named = place.newest().files()
@@ -126,7 +126,7 @@ def collect(place: ArchiveDir, lease: Lease, older_than: float) -> int:
         run = run_of(path.name)
         if path.relative_to(place.root).as_posix() in named or run in living:
             continue
-        with suppress(FileNotFoundError):  # another collector was quicker
+        with suppress(FileNotFoundError):  # another collector removed it
             if run in dead or path.stat().st_mtime <= limit:
                 path.unlink()
                 removed += 1
@@ -153,7 +153,7 @@ def _runs(root: Path, lease: Lease, limit: float) -> tuple[set[str], set[str]]:
 
 
 def _last_sign(folder: Path) -> float:
-    """Return when a run last gave a sign; one that has just begun may have made no beat yet."""
+    """Return when a run last gave a sign of life; a new run may not have a beat yet."""
     for path in (folder / BEAT, folder):
         with suppress(FileNotFoundError):
             return path.stat().st_mtime

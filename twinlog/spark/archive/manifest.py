@@ -1,10 +1,10 @@
-"""The manifest: what an archive holds, which files hold it, and its history; pure.
+"""The manifest: the segments of an archive, their files, and its history; pure.
 
 A manifest lists segments, oldest first for each group. A segment is one whole log file: its bytes
 can be made again from its files, and their SHA-256 is ``sha256``. Manifests are numbered from 1;
-each names the SHA-256 of the one before, and has a checksum of what it says, so one that was
-changed is noticed, the newest as well. Those of version 1 have none. An archive belongs to one
-cluster: two histories in one manifest would be read as one.
+each names the SHA-256 of the one before, and has a checksum of its own content, so a changed
+manifest is noticed, even the newest. Manifests of version 1 have no checksum. An archive belongs
+to one cluster: two histories in one manifest would be read as one.
 
 Offsets are log offsets in bytes, ends exclusive; times are milliseconds since 1970.
 
@@ -27,7 +27,7 @@ READ = (1, 2)
 COPY = "bring the manifest back from a copy of the archive"
 
 MIXED = "__mixed__"
-"""Stands for a topic in the path of a file that holds several small ones."""
+"""In place of a topic in the path of a file that holds several small topics."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ class Segment:
 
     @property
     def ours(self) -> bool:
-        """Whether a node of ours wrote it: those delete no topics."""
+        """Whether a twinlog node wrote it: those do not delete topics."""
         return any(file.kind == "batches" for file in self.files)
 
     @property
@@ -104,17 +104,17 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What an archive holds after commit ``number``; number 0 is the empty archive."""
+    """The content of an archive after commit ``number``; number 0 is the empty archive."""
 
     number: int = 0
     previous: str = ""
     segments: Sequence[Segment] = ()
     tool: str = "twinlog"
     id: str = ""
-    """Of the archive, drawn with manifest 1: nodes keep it beside what they know of the archive."""
+    """Random id of the archive, made with manifest 1; nodes store it with their mark."""
 
     cluster: str = ""
-    """Name of the cluster that it was read from; empty as long as no store named one."""
+    """Name of the cluster that it was read from; empty if no store named one yet."""
 
     def of_group(self, group: str) -> list[Segment]:
         """Return a group's segments, oldest first."""
@@ -134,7 +134,7 @@ class Manifest:
         """Return the log offsets (a, b) that are missing between a group's segments.
 
         Args:
-            group: Whose.
+            group: Name of the group.
             start: Only holes between segments that end after it,
             end: and begin before it.
         """
@@ -142,7 +142,7 @@ class Manifest:
         return [(one.end, two.base) for one, two in pairwise(held) if one.end < two.base]
 
     def require_apart(self, name: str) -> None:
-        """Do nothing when no two segments of a group hold the same log offset.
+        """Check that no two segments of a group hold the same log offset.
 
         Raises:
             CorruptionError: Two do: rows would come twice, or it is unknown which ones are right.
@@ -182,14 +182,14 @@ class Manifest:
         return found
 
     def require(self, cluster: str, who: str) -> None:
-        """Do nothing when the archive may be of that cluster.
+        """Check that the archive may belong to that cluster.
 
         Args:
-            cluster: Its name; empty where nothing says it.
+            cluster: Its name; empty if unknown.
             who: Says who is of it, as ``the nodes are of``.
 
         Raises:
-            CorruptionError: It is another one's.
+            CorruptionError: It belongs to another cluster.
         """
         if self.cluster and cluster and cluster != self.cluster:
             text = f"the archive is of the cluster {self.cluster!r}, {who} {cluster!r}"
@@ -214,7 +214,8 @@ def parse(text: str, name: str) -> Manifest:
     """Return the manifest in ``text``.
 
     Raises:
-        CorruptionError: It is none, was changed, is of a later version, or its segments overlap.
+        CorruptionError: It is not a manifest, was changed, is of a later version, or its segments
+            overlap.
     """
     try:
         fields = json.loads(text)
@@ -254,10 +255,10 @@ def _require_typed(found: Manifest) -> None:
             texts += [file.path, file.kind, file.sha256]
     for value in numbers:
         if type(value) is not int:
-            raise ValueError(f"{value!r} is no number")
+            raise ValueError(f"{value!r} is not a number")
     for value in texts:
         if not isinstance(value, str):
-            raise ValueError(f"{value!r} is no text")
+            raise ValueError(f"{value!r} is not a text")
     for one in found.segments:
         bytes.fromhex(one.rest)
         if not 0 <= one.base <= one.records_end <= one.end:

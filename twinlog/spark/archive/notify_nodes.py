@@ -1,15 +1,15 @@
-"""Telling nodes what an archive proves: the order by which retention may let archived files go.
+"""Notifies nodes of archived segments, so that retention may delete their log files.
 
-A node keeps one log offset, durably: below it an archive has everything
-(``storage.marks.archive_mark``). It takes a part only when its own bytes have the SHA-256 that the
-manifest names, so an archive that has something else can delete nothing. Parts are named one by
-one, without a gap from the node's mark on; what it has been told already is not hashed again. A
-node that is away, busy or behind is told by the next run.
+A node durably keeps one log offset, below which everything is archived
+(``storage.marks.archive_mark``). It accepts a part only if its own bytes have the SHA-256 in the
+manifest, so an archive of other bytes cannot make it delete anything. Parts are sent one by one,
+without a gap from the node's mark on; parts below the mark are not hashed again. A node that is
+away, busy or lagging is notified by the next run.
 
-A node lets one archive count, by its id; it refuses another one's order, unless that one replaces
-it: then the new one is told from the start of the log on. Nothing is named before the archive's own
-files were looked at (`twinlog.spark.archive.integrity`): the marks of all nodes are asked first, so
-that it is known what is new to one.
+A node accepts one archive, by its id; it refuses orders of another one, unless that one replaces
+it: then all parts from the start of the log on are sent. The archive's own files are checked first
+(`twinlog.spark.archive.integrity`): the marks of all nodes are read before, to know which segments
+are new to a node.
 
 Not here: what a node may delete then (``storage.retention.policy``, ``retention.archive``).
 """
@@ -29,7 +29,7 @@ from twinlog.units import MiB
 from twinlog.wire.frames import Frame, Type
 
 ORDER_SECONDS = 30.0
-"""Beside the hashing: a node finishes what it is at first."""
+"""Time-out in addition to the hashing: a node finishes its running job first."""
 HASH_RATE = 50 * MiB
 """Bytes per second that a node hashes at least, from a slow disk."""
 STATUS_SECONDS = 5.0
@@ -37,12 +37,12 @@ STATUS_SECONDS = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Notified:
-    """What became of telling one node.
+    """The result of notifying one node.
 
     Attributes:
         node: Its name.
         archived: Its mark now; None: unknown.
-        state: ``told``, or why it knows less than the archive has.
+        state: ``told``, or why its mark is below the archive's end.
         differs: Its bytes are not those of the archive.
         other: Another archive counts there.
     """
@@ -55,7 +55,7 @@ class Notified:
 
 
 Namable = Callable[[Sequence[Segment], int], Sequence[Segment]]
-"""Takes a group's segments and the offset below which all nodes were told; what may be named."""
+"""From a group's segments and the offset below which all nodes were notified, the intact ones."""
 
 
 def notify(
@@ -67,18 +67,18 @@ def notify(
     *,
     replace: bool = False,
 ) -> list[Notified]:
-    """Tell every node of a cluster what the archive has of its group; [] without servers.
+    """Notify every node of a cluster of the archived segments of its group; [] without servers.
 
-    A node that cannot be told is no error of the archive: it is in the answer. So are the addresses
-    when nobody answers there.
+    A node that cannot be notified is not an error: it is in the result. So are addresses that do
+    not answer.
 
     Args:
         servers: Addresses of any nodes.
-        group: The archive's.
-        manifest: What the archive has.
-        namable: Looks at the files and says what of it is whole (`archive.proof.Whole`).
-        newest: Returns what the archive has by now: another run may have told more meanwhile.
-        replace: It counts from now on, whatever archive has counted so far.
+        group: Group of the archive.
+        manifest: The archive's manifest.
+        namable: Checks the files and returns the intact segments (`ArchiveIntegrity.namable`).
+        newest: Returns the newest manifest: another run may have notified nodes meanwhile.
+        replace: This archive replaces the one that the nodes accept so far.
 
     Raises:
         CorruptionError: They are of another cluster than the archive.
@@ -116,7 +116,7 @@ def notify(
 
 @dataclass(frozen=True, slots=True)
 class _Order:
-    """Which archive speaks, and whether it replaces the one before."""
+    """The archive that sends the order, and whether it replaces another one."""
 
     archive: str
     replace: bool
@@ -124,7 +124,7 @@ class _Order:
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What a node has been told of this archive: its mark, and where its log starts."""
+    """A node's mark for this archive, and the start of its log."""
 
     node: str
     mark: int
@@ -132,7 +132,7 @@ class _Known:
 
     @property
     def needs(self) -> int:
-        """Log offset from which on it can be told something."""
+        """Log offset from which parts are new to it."""
         return max(self.mark, self.start)
 
 
@@ -169,17 +169,16 @@ def _told(
             mark = segment.end
     except TwinlogError as error:
         return Notified(name, mark, error.text, error.code == "archive" and "differs" in error.text)
-    return Notified(name, mark, "told" if whole else "notified of what is whole before the damage")
+    return Notified(name, mark, "told" if whole else "notified of the segments before the damage")
 
 
 def _beyond(
     told: Sequence[Notified], group: str, manifest: Manifest, newest: Callable[[], Manifest]
 ) -> list[Notified]:
-    """Return the answers; a mark after the end of its own archive is none that says ``told``.
+    """Return the results; a mark beyond the end of its own archive is not reported as ``told``.
 
-    The archive's directory is older than what was notified of it, as one that was brought back from
-    a
-    copy: what is between may be nowhere any more.
+    Then the archive's directory is older than the notifications, as after a restore from a copy:
+    the records between may exist nowhere any more.
     """
 
     def end(found: Manifest) -> int:

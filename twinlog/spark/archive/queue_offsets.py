@@ -1,10 +1,11 @@
-"""How the queues of a segment go on, and where one begins again.
+"""The queue offsets of a segment, and queues that begin again in it.
 
 A queue's offsets rise by one from record to record. When a broker deletes a topic and makes it
 again, they begin at 0 once more, while the log still holds the records of before; only its queue
-files say that those count no longer. An archive has no queue files, so it notes where offsets fell.
+files show that those no longer count. An archive has no queue files, so it records where offsets
+fell.
 
-Log offsets are bytes. Not here: who leaves the records of before out (`archive.view`).
+Log offsets are bytes. Not here: leaving out the older records (`twinlog.spark.archive.view`).
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class Line:
 
 
 def follow(lines: dict[str, Line], table: Any) -> None:
-    """Go on with the records of a window of the log, which are in its order.
+    """Continue with the records of a window of the log, in log order.
 
     Args:
         lines: By ``topic/queue``; changed.
@@ -76,7 +77,7 @@ def _queues(table: Any) -> Iterator[tuple[str, Any, tuple[int, int] | None]]:
 
 
 def _step(lines: dict[str, Line], name: str, rows: Any) -> None:
-    """Go on with a queue record by record; an inner batch stands for several offsets."""
+    """Continue a queue record by record; an inner batch covers several offsets."""
     np = numpy()
     offsets = rows.column("queue_offset").to_numpy()
     before = lines.get(name)

@@ -1,6 +1,6 @@
 """restore: archived segments back into log files, byte for byte, with their batch indexes.
 
-All of it appears when it is whole; a store that is there already is locked meanwhile.
+The result appears only when it is complete; an existing store is locked meanwhile.
 
 Offsets are log offsets in bytes.
 
@@ -52,7 +52,7 @@ class RestoreSettings:
         group: Name of the group whose segments are restored.
         start: First log offset wanted; -1: where the archive begins.
         end: Log offset after the last one wanted; `LAST`: where it ends.
-        check: Only check that the archive is whole; write nothing.
+        check: Only check that the archive is intact; write nothing.
     """
 
     archive: Path
@@ -64,11 +64,11 @@ class RestoreSettings:
 
 
 def restore(engine: Engine, settings: RestoreSettings) -> Report:
-    """Write archived segments as log files again, or check that they are whole.
+    """Write archived segments as log files again, or check that they are intact.
 
-    A log file that is there already and has the same bytes counts; another one is an error. All of
-    it appears when it is whole: a run that ends early leaves ``to`` as it was. A store that is
-    there is locked meanwhile, and must be of the same cluster and group where it says so.
+    An existing log file with the same bytes is kept; a different one is an error. The result
+    appears only when it is complete: a run that ends early leaves ``to`` unchanged. An existing
+    store is locked meanwhile, and must be of the same cluster and group, if it names them.
 
     Raises:
         UsageError: The archive has nothing of the group in that range, no target is named, or the
@@ -108,7 +108,7 @@ def restore(engine: Engine, settings: RestoreSettings) -> Report:
 
 
 def _gaps(settings: RestoreSettings, spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return the log offsets that are wanted, and that none of ``spans`` has."""
+    """Return the wanted log offsets that are in none of ``spans``."""
     held = sorted(spans)
     at = held[0][0] if settings.start < 0 else settings.start
     end = max(end for _, end in held) if settings.end == LAST else settings.end
@@ -169,9 +169,9 @@ RESTORED = ("twinlog/batches", "commitlog")
 
 
 def _appear(aside: Path, to: Path) -> None:
-    """Move what was restored into place: at once, or file by file into an existing store.
+    """Move the restored files into place: at once, or file by file into an existing store.
 
-    Of a log the files come in its order, so that whatever ends this leaves no hole.
+    Log files are moved in order, so that an interruption leaves no hole.
     """
     for path in aside.glob("*/**/.*"):  # of attempts that died
         path.unlink()

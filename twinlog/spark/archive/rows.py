@@ -1,14 +1,14 @@
 """Records as columns and back, bit for bit.
 
 `table_of` makes one row of each record: every header field, hosts and magic as stored, the body as
-stored (compressed stays compressed), the properties as stored; and for whoever reads the files with
-other tools ``key``, ``tags`` and ``epoch``. `encoded` makes the records' bytes again from a
-table. Nothing is interpreted on the way, so what cannot be read as text still comes back the same.
+stored (compressed stays compressed), the properties as stored; and, for readers with other tools,
+``key``, ``tags`` and ``epoch``. `encoded` makes the records' bytes again from a table. Nothing is
+interpreted in between, so bytes that are not valid text are restored unchanged.
 
 Records of the common shape (V1, IPv4) go through numpy; a batch that holds any other goes record by
 record.
 
-Not here: which rows go to which file (`archive.job`).
+Not here: the distribution of rows to files (`twinlog.spark.archive.writing`).
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _LAST = struct.Struct(">iqi")
 assert _LAST.size == 16
 
 STATISTICS = ["queue_id", "queue_offset", "physical_offset", "store_timestamp", "size", "key"]
-"""Columns whose least and greatest value stand in the file; none of bodies and properties."""
+"""Columns with minimum and maximum in the file; not bodies and properties."""
 
 DICTIONARY = ["topic_name", "queue_id", "tags", "magic", "born_host", "store_host"]
 """Columns with few different values."""

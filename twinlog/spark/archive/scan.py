@@ -1,12 +1,12 @@
 """One sealed segment, opened and read: from a directory, or fetched from the nodes of a cluster.
 
-`Sealed` names a log file that will never change, for a task. `Scan` opens it and hands out its
-records in windows, what is after them, and any stretch of its bytes. A segment of a cluster is
-fetched first, into a file without a name, which no death leaves behind: it needs as much room as a
-log file in the temporary directory of the executor.
+`Sealed` names a log file that will never change, for a task. `Scan` opens it and yields its records
+in windows, the bytes after them, and any range of its bytes. A segment of a cluster is first
+fetched into a file without a name, which does not survive the process: it needs the space of a log
+file in the temporary directory of the executor.
 
-A segment of ours is compared with its batch index before a record of it counts. Bytes are read into
-memory that is used again (`twinlog.spark.directory.read_buffer`). Offsets are log offsets in bytes.
+A twinlog segment is compared with its batch index before its records are used. Bytes are read into
+a reused buffer (`twinlog.spark.directory.read_buffer`). Offsets are log offsets in bytes.
 
 Not here: what is written (`twinlog.spark.archive.writing`).
 """
@@ -32,7 +32,7 @@ from twinlog.units import KiB, MiB
 
 WINDOW = 8 * MiB
 """Bytes of the log that are held as columns at once; also the largest row group, roughly. Four
-times as much cost twice the CPU: every step then fetches its columns from memory again."""
+times as much would cost twice the CPU: every step would fetch its columns from memory again."""
 
 RECORD_MAX = 8 * MiB
 REST_MAX = 64 * KiB
@@ -41,17 +41,17 @@ REST_MAX = 64 * KiB
 
 @dataclass(frozen=True, slots=True)
 class Sealed:
-    """A log file that will never change, as a task must know it.
+    """A log file that will never change, as sent to a task.
 
     Attributes:
-        root: Directory of the store; empty when nodes are asked.
+        root: Directory of the store; empty if it is read from nodes.
         group: Group it belongs to.
         name: Of the file.
         base: Log offset of its first byte.
         end: Log offset after its last byte.
         epochs: (epoch, start) of the masterships that wrote it.
         batches: Whether a batch index belongs to it.
-        access: Which nodes are asked; None for a directory.
+        access: Access to the nodes; None for a directory.
     """
 
     root: str

@@ -2,12 +2,12 @@
 
 A segment is sealed when it will never change:
 
-* **ours**: all of it is confirmed, as the checkpoint says, also in a store that was stopped: a
-  former master's log may hold more than was ever confirmed. On a cluster it is enough that one node
-  says so; a task takes its bytes from whichever node has them.
-* **RocketMQ's**: a record begins the next file, for a broker allocates files ahead of their use;
+* **twinlog**: all of it is confirmed according to the checkpoint, also in a stopped store: a former
+master's log may hold records that were never confirmed. In a cluster the answer of one node is
+enough; a task reads the bytes from any node that has them.
+* **RocketMQ**: the next file begins with a record (a broker allocates files before it uses them),
   and recovery after a crash would not cut it: it is before the file where recovery begins, or
-  before the end that recovery finds. The last is looked for only when it decides, because it reads
+  before the end that recovery finds. That end is determined only if it decides, because that reads
   the whole log.
 
 Offsets are log offsets in bytes, ages seconds.
@@ -68,8 +68,8 @@ def _sealed(store: StoreReader, file: LogFile, following: LogFile) -> bool:
 def changed_since(path: Path, segments: Sequence[Segment]) -> Segment | None:
     """Return an archived segment whose log file in a directory has other bytes; None: no such.
 
-    Looked at are the newest one, and those that do not end as a full file does: only they can have
-    been archived while they were written.
+    Checked are the newest one, and those that do not end like a full file: only they can have been
+    archived while they were written.
     """
     there = [s for s in segments if log_file(path, file_name(s.base)).is_file()]
     for segment in there:
@@ -106,7 +106,7 @@ def _tiled(log: TwinLog, start: int, end: int) -> bool:
 
 
 def older_in_directory(path: Path, found: Sequence[Sealed], seconds: float) -> list[Sealed]:
-    """Return the segments whose newest record is so old."""
+    """Return the segments whose newest record is at least this old."""
     if not seconds:
         return list(found)
     limit = (time.time() - seconds) * 1000
@@ -124,7 +124,7 @@ class Cluster:
     """The sealed segments of a running cluster; a context.
 
     Args:
-        access: Whom to ask, here and in the tasks.
+        access: Access to the nodes, here and in the tasks.
 
     Raises:
         SourceUnavailable: No node answers.
@@ -155,8 +155,8 @@ class Cluster:
     def contradicts(self, segments: Sequence[Segment]) -> Segment | None:
         """Return an archived segment of which the nodes have other bytes; None: no such.
 
-        Compared are the newest one that they still keep, and those that other epochs have written:
-        a log that went another way has another end.
+        Compared are the newest one that they still keep, and those written in other epochs: a
+        divergent log has another end.
 
         Args:
             segments: Of the group, oldest first.
@@ -214,9 +214,9 @@ class Cluster:
         ]
 
     def older(self, found: Sequence[Sealed], seconds: float) -> list[Sealed]:
-        """Return the segments whose newest record is so old.
+        """Return the segments whose newest record is at least this old.
 
-        The first batch after a segment tells: it was stored later. Where there is none yet, the
+        The first batch after a segment decides: it was stored later. Without such a batch the
         segment is new.
         """
         if not seconds:

@@ -1,9 +1,9 @@
-"""What an archive adds to a read: rows that the live store no longer has.
+"""An archive in front of a live store: rows that the live store no longer has.
 
 An `ArchiveView` is pinned when it is made, like the view of a directory or a cluster: one manifest
-says which file holds which queue offsets. `Tiers` puts it in front of a live view. Of each queue,
-what is below the live start comes from the archive and the rest from the live store, so every row
-comes once; ``tier`` chooses one of the two alone.
+says which file holds which queue offsets. `Tiers` combines it with a live view. Rows of a queue
+below the live start come from the archive and the rest from the live store, so every row comes
+once; ``tier`` chooses one of the two alone.
 
 Archived rows are made into records again, byte for byte, and decoded by the code that decodes live
 ones: a row is the same wherever it is read from.
@@ -93,7 +93,8 @@ class ArchiveView:
 
     Args:
         root: Its directory; every task must see it.
-        owner: Whose store it goes with; None: nothing says so, and it is the only group it has.
+        owner: The store that it belongs to; None: unknown, then the archive must hold a single
+            group.
 
     Attributes:
         segments: Of that group, oldest first.
@@ -126,7 +127,7 @@ class ArchiveView:
         self._times: dict[tuple[str, int], dict[Key, int]] = {}
 
     def _add(self, key: Key, held: list[_Held], segment: Segment) -> None:
-        """Go on with a queue in the next segment, or begin with it again."""
+        """Continue a queue in the next segment, or restart it."""
         known = self._held.setdefault(key, [])
         anew, low = segment.anew.get(f"{key[0]}/{key[1]}"), min(one.first for one in held)
         if anew is not None:
@@ -145,20 +146,20 @@ class ArchiveView:
 
     @property
     def keys(self) -> Iterable[Key]:
-        """The queues that it holds anything of."""
+        """The queues with archived rows."""
         return self._held.keys()
 
     def forget(self, key: Key) -> None:
-        """Leave a queue out: what is archived of it is not what is read."""
+        """Leave a queue out: its archived rows belong to an earlier topic of that name."""
         self._held.pop(key, None)
 
     def extent(self, key: Key) -> tuple[int, int] | None:
-        """Return first and next queue offset of a queue; None when it has none of it."""
+        """Return first and next queue offset of a queue; None if nothing of it is archived."""
         held = self._held.get(key)
         return (min(h.first for h in held), max(h.stop for h in held)) if held else None
 
     def holes(self, piece: Piece) -> list[Piece]:
-        """Return what it lacks of a piece."""
+        """Return the parts of a piece that are not archived."""
         found: list[Piece] = []
         at = piece.first
         for held in sorted(self._held.get((piece.topic, piece.queue), ()), key=lambda h: h.first):
@@ -173,7 +174,7 @@ class ArchiveView:
         """Return the first queue offset below ``stop`` stored at or after ``ms``, else ``stop``.
 
         Raises:
-            DataLossError: A file that would tell is gone or damaged.
+            DataLossError: A file that is needed is missing or damaged.
         """
         for held in self._held.get(key, ()):
             if held.first >= stop:
@@ -211,7 +212,7 @@ class ArchiveView:
         return known
 
     def made_again(self, topic: str, queue: int) -> str:
-        """Return the sentence for a queue of `since`."""
+        """Return the message about a queue of `since`."""
         at = self.since[topic, queue]
         return (
             f"topic {topic}, queue {queue} was deleted and created again: its records before log "
@@ -281,14 +282,14 @@ def _by_queue(segment: Segment) -> dict[Key, list[_Held]]:
 
 
 def _log_bytes(held: _Held) -> int:
-    """Return about how many bytes of the log a file stands for."""
+    """Return about how many bytes of the log a file holds."""
     segment = held.segment
     share = held.file.rows / max(segment.records, 1)
     return int((segment.records_end - segment.base) * share)
 
 
 def _require(manifest: Manifest, root: str, owner: Owner) -> None:
-    """Do nothing when an archive may be that of a store."""
+    """Check that an archive may belong to a store."""
     groups = sorted({segment.group for segment in manifest.segments})
     there = manifest.cluster if owner.cluster else ""
     if there in ("", owner.cluster) and (not groups or owner.group in groups):
@@ -331,11 +332,11 @@ class TieredQueue:
 
 
 class Tiers:
-    """The archive in front of a live view, as the options want it.
+    """The archive in front of a live view, according to the options.
 
     Args:
-        options: What is asked for; ``archive`` is set and ``tier`` is not ``live``.
-        owner: Whose the live store is; None where it does not say.
+        options: Options of the query; ``archive`` is set and ``tier`` is not ``live``.
+        owner: Owner of the live store; None if unknown.
     """
 
     def __init__(self, options: Options, owner: Owner | None) -> None:
@@ -346,7 +347,7 @@ class Tiers:
         self._queues: dict[Key, TieredQueue] = {}
 
     def before(self, start: int) -> None:
-        """Take note of where the log of a live RocketMQ store begins, which deletes topics.
+        """Note the start of the log of a live RocketMQ store, which may delete topics.
 
         Where log is missing between the tiers, a topic may have been made again in it. Of a queue
         with rows in the archive that would have to lie in front of others live that is certain.
@@ -373,7 +374,7 @@ class Tiers:
         """Return what is read from the archive, what live, and what is missing between them.
 
         Raises:
-            DataLossError: Something is, and that is not allowed.
+            DataLossError: Rows are missing, and the query does not allow that.
         """
         archived: list[Piece] = []
         live: list[Piece] = []
@@ -401,7 +402,7 @@ class Tiers:
         )
 
     def reading(self, live: Reading) -> Reading:
-        """Return how archived rows are read, where live ones are read so."""
+        """Return the settings for reading archived rows, from those for live ones."""
         wants = any(column.name == "epoch" for column in live.columns)
         context = archived_context(self.view, live.context, epochs=wants)
         check = self._options.check_crc != "off"
@@ -409,13 +410,13 @@ class Tiers:
 
 
 def archived_context(view: ArchiveView, live: Context, *, epochs: bool) -> Context:
-    """Return what archived records do not say; the archive knows epochs that nodes forgot."""
+    """Return the context of archived records; the archive has epochs that nodes have dropped."""
     known = tuple(sorted({*view.epochs, *live.epochs})) if epochs else ()
     return replace(live, tier="archive", epochs=known)
 
 
 def missing(hole: Piece) -> str:
-    """Return the sentence for rows that neither tier has."""
+    """Return the message about rows that neither tier has."""
     rows = f"rows {hole.first}–{hole.stop - 1}"
     where = "neither the archive nor the live store has them"
     return f"topic {hole.topic}, queue {hole.queue}: {rows} are gone ({where})"
@@ -465,10 +466,10 @@ def _of_shelf(
 def late_batches(
     root: str, owner: Owner, piece: Piece, reading: Reading
 ) -> Generator[Any, None, list[Piece]]:
-    """Yield what the newest archive has of a piece; return what it lacks.
+    """Yield the rows of a piece from the newest archive; return the parts it lacks.
 
-    For rows that were live when the query was planned: an archive has them before retention may
-    take them.
+    For rows that were live when the query was planned: they are archived before retention may
+    delete them.
     """
     view = ArchiveView(root, owner)
     wants = any(column.name == "epoch" for column in reading.columns)

@@ -1,20 +1,20 @@
 """One sealed segment to Parquet files, and back to its bytes.
 
 `write_segment` runs as a task: it walks the log file, writes its records by topic and day, and
-returns what a manifest says of it. `segment_bytes` makes the bytes again from the files: so an
-archive is checked before it counts, and so it is restored.
+returns its entry for the manifest. `segment_bytes` rebuilds the bytes from the files: that is how
+an archive is checked before it is committed, and how it is restored.
 
 The check: when the files are closed and flushed, they are opened again, the records are made again
 from what is in them, and every byte is compared with the log file, which is read again as well. The
-SHA-256 of the manifest is that of the bytes made again, so it is the log's. Nothing that was in
-memory while the files were written takes part.
+SHA-256 in the manifest is that of the rebuilt bytes, which equal the log's. Data in memory from the
+writing takes no part in the check.
 
 Nothing here looks at one record at a time: rows are columns of a window of the log.
 
-A topic with few bytes in a segment goes to a file that it shares with others: ten thousand small
-topics must not make ten thousand files.
+Topics with few bytes in a segment share a file: ten thousand small topics must not make ten
+thousand files.
 
-Nothing is written over: names are unique for each attempt. Offsets are log offsets in bytes.
+No file is overwritten: names are unique for each attempt. Offsets are log offsets in bytes.
 
 Not here: committing (`twinlog.spark.archive.archive_dir`), columns (`twinlog.spark.archive.rows`).
 """
@@ -106,7 +106,7 @@ def write_segment(sealed: Sealed, to: str, codec: Codec, run: str) -> Segment:
     Raises:
         CorruptionError: The segment holds something that is not a record, or the files do not make
             its bytes again.
-        OSError: A file cannot be read or written; what was written is an orphan.
+        OSError: A file cannot be read or written; written files are orphans.
     """
     with Scan(sealed) as scan:
         small = {topic for topic, size in scan.topics.items() if size < SMALL_TOPIC}
@@ -182,7 +182,7 @@ class _Target:
         self._lines: dict[str, Line] = {}
 
     def anew(self) -> dict[str, tuple[int, int, int]]:
-        """Return the queues that begin again, as a manifest says it."""
+        """Return the queues that begin again, in the form of a manifest."""
         return {
             name: (line.anew, line.first, line.last)
             for name, line in self._lines.items()
@@ -471,12 +471,12 @@ class _Reading:
 
 
 def check_segment(segment: Segment, root: str) -> str:
-    """Return what is wrong with an archived segment; empty when it is whole."""
+    """Return what is wrong with an archived segment; empty if it is intact."""
     digest = hashlib.sha256()
     try:
         for file in segment.files:
             if sha256_of(Path(root) / file.path) != file.sha256:
-                return f"{file.path} is not what was written"
+                return f"{file.path} differs from what was written"
         for data in segment_bytes(segment, Path(root)):
             digest.update(data)
     except CorruptionError as error:

@@ -86,7 +86,7 @@ class StreamView(Protocol):
         """Where the history of ``epoch`` ends in this log; None: nothing speaks against it."""
         ...
 
-    def anew(self, key: Key, stop: int, end: int) -> bool:
+    def began_again(self, key: Key, stop: int, end: int) -> bool:
         """Whether a queue is not the one that was read up to ``stop``, below log offset ``end``."""
         ...
 
@@ -282,7 +282,7 @@ class Stream:
                 text = f"{name}: {_cut_words(read.epoch, cut)}"
                 other = piece.stop - max(same, piece.first)
                 self._lost(f"{text}: {other} rows of a started batch have changed")
-            elif view.anew((piece.topic, piece.queue), min(piece.stop, queue.end), read.end):
+            elif view.began_again((piece.topic, piece.queue), min(piece.stop, queue.end), read.end):
                 self._lost(f"{name}: {_ANEW}: rows of a started batch have changed")
             elif stop < piece.stop:
                 gone = piece.stop - max(stop, piece.first)
@@ -369,7 +369,7 @@ class Stream:
                 text = f"{text}: {_ANEW}"
             self._lost(text)
             return queue.start
-        if view.anew(key, checkpoint, old.end):
+        if view.began_again(key, checkpoint, old.end):
             self._lost(f"{name}: {_ANEW}: it holds other rows than the {checkpoint} that were read")
             return queue.start
         return self._kept(queue, checkpoint)

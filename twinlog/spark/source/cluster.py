@@ -221,7 +221,7 @@ class ClusterView:
             return LiveQueue(self, key, self.offsets(key[0])[key[1]][:2])
         return self._queues.get(key)
 
-    def anew(self, key: Key, stop: int, end: int) -> bool:
+    def began_again(self, key: Key, stop: int, end: int) -> bool:
         """Return False: nodes of ours delete no topics."""
         del key, stop, end
         return False

@@ -48,7 +48,7 @@ class DirectoryView:
         """Return a queue, whether the options mean it or not."""
         return self.directory.queues.get(key)
 
-    def anew(self, key: Key, stop: int, end: int) -> bool:
+    def began_again(self, key: Key, stop: int, end: int) -> bool:
         """Whether what a queue of RocketMQ's holds below ``stop`` was written after it was read.
 
         Nodes of ours delete no topics.

@@ -74,7 +74,7 @@ class View:
         """Where that history ends."""
         return self.cut_at
 
-    def anew(self, key: tuple[str, int], stop: int, end: int) -> bool:
+    def began_again(self, key: tuple[str, int], stop: int, end: int) -> bool:
         """It is the one that was read."""
         return False
 

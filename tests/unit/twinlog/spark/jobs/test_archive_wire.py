@@ -156,7 +156,7 @@ def test_a_log_that_went_another_way_is_not_added(cluster: Cluster, tmp_path: Pa
     for node in nodes.values():
         node.log = bytearray(bytes(made.log).ljust(-(-made.end // SEGMENT) * SEGMENT, b"\0"))
         node.entries, node.confirm, node.mark = list(made.entries), made.end, 0
-    with pytest.raises(CorruptionError, match="is not what was archived") as caught:
+    with pytest.raises(CorruptionError, match="differs from what was archived") as caught:
         archive(PlainEngine(), settings(cluster, to))
     assert caught.value.facts["offset"] == ArchiveDir(to).newest().segments[-1].base
     assert ArchiveDir(to).newest().number == 1 and not any(node.mark for node in nodes.values())
