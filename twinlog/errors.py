@@ -100,7 +100,7 @@ class CorruptionError(TwinlogError):
 
 
 class UnavailableError(TwinlogError):
-    """Nobody can do this right now; the same call may succeed later."""
+    """No node can do this right now; the same call may succeed later."""
 
     default_code = "unavailable"
     default_retryable = True

@@ -187,7 +187,7 @@ def _moment(text: str, at: int) -> tuple[Point, int]:
         except UnitError as error:
             raise _error(text, at, "a duration such as -1h") from error
         if milliseconds > _AGO_MS_MAX:
-            raise _error(text, at, "a time that is not so long ago")
+            raise _error(text, at, "a time less long ago")
         return Point(Mark.AGO, round(milliseconds)), ago.end()
     found = _TIME.match(text, at)
     if found is None:

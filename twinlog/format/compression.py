@@ -64,10 +64,10 @@ class Compression:
     level: int
 
     def pack(self, body: bytes) -> tuple[bytes, int]:
-        """Return what is to be stored of ``body``, and the system flag that says how.
+        """Return the bytes to store for ``body``, and the system flag that goes with them.
 
         Raises:
-            RecordRefused: Nobody could read it back: it has more than `BODY_MAX` bytes.
+            RecordRefused: No client could read it back: it has more than `BODY_MAX` bytes.
         """
         if len(body) < FROM:
             return body, 0
@@ -81,10 +81,10 @@ class Compression:
 
 
 def parse_compression(text: str | None) -> Compression | None:
-    """Return what ``zstd``, ``zlib:9`` and the like say; None for None and ``none``.
+    """Return the setting that ``zstd``, ``zlib:9`` and the like name; None for None and ``none``.
 
     Raises:
-        UsageError: Nobody knows that kind or level, or its library is not installed.
+        UsageError: The kind or level is unknown, or its library is not installed.
 
     >>> parse_compression("zlib:9")
     Compression(kind='zlib', level=9)

@@ -72,7 +72,7 @@ class LeaseRow(NamedTuple):
 
 
 class AckRow(NamedTuple):
-    """``A``: messages are settled, where lease ``n`` is still the last of theirs."""
+    """``A``: messages are settled, those whose latest lease is still ``n``."""
 
     share: int
     n: int

@@ -11,7 +11,7 @@ properties are each message's own. A body may be compressed as a whole.
 
 The record says how many there are (``INNER_NUM``) and leaves room for the queue offset of the first
 (``INNER_BASE``), which the master writes. Its own ``TAGS`` is that of all its messages, for nodes
-filter by it, and its ``KEYS`` are all of theirs, for the key index has nothing else to go by.
+filter by it, and its ``KEYS`` are the keys of all of them: the key index looks at nothing else.
 
 Not here: the units of a batch queue (``twinlog.store.batch_queues``). Sources: RocketMQ 5.3
 (``MessageDecoder.decodeMessage``, ``MessageExtEncoder``), golden case 09.

@@ -76,7 +76,7 @@ def mask(wanted: Iterable[str]) -> int:
     """Return the bits of column names.
 
     Raises:
-        ValueError: A name is none of `NAMES`.
+        ValueError: A name is not in `NAMES`.
     """
     return sum(1 << NAMES.index(name) for name in set(wanted))
 

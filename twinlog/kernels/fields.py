@@ -222,7 +222,7 @@ def split_properties(data: Buffer) -> dict[str, str]:
 
 
 def split_record(data: Buffer, at: int, *, check_crc: bool = True) -> Split | int:
-    """Return the fields of the record at ``at``, or the code of why there is none.
+    """Return the fields of the record at ``at``, or the code that says why no record is there.
 
     Accepts what `walk` accepts. What follows the record does not matter.
     """

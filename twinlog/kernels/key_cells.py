@@ -79,8 +79,8 @@ def link_cells(cells: Buffer, number: int, slots: memoryview) -> tuple[int, int]
 
     Returns:
         How many slots came into use, and the number of the first cell that names another cell
-        before it than the slot did, or has a negative hash; -1 when there is none. It ends the
-        work.
+        before it than the slot did, or has a negative hash; -1 without such a cell. Linking stops
+        there.
     """
     count, used = _check(slots, None), 0
     for at in range(0, len(cells) - 19, 20):

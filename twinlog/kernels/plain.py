@@ -319,7 +319,8 @@ def patch_section(
 ) -> int:
     """Number the records of a checked section and stamp them; return how many messages they are.
 
-    That is how many records, but for inner batches, which are told the number of their first.
+    That is the number of records, except that an inner batch counts each of its messages; the queue
+    offset of the first is written into it.
 
     Args:
         data: Writable buffer.
@@ -564,5 +565,5 @@ def bodies_digest(data: Buffer, start: int, end: int) -> int:
 
 
 def store_timestamp_last(data: Buffer, start: int, end: int) -> int:
-    """Return the store timestamp of the last whole record of ``start..end``; 0 if there is none."""
+    """Return the store timestamp of the last whole record of ``start..end``; 0 without one."""
     return walk(data, start, end, check_crc=False)[3]

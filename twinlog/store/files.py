@@ -120,7 +120,7 @@ _NOTHING_THERE = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP)
 
 
 def is_number(name: str) -> bool:
-    """Whether a file name is a whole number; the digits of other scripts are none."""
+    """Whether a file name is a whole number; digits of other scripts do not count."""
     return name.isascii() and name.isdigit()
 
 

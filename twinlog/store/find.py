@@ -26,7 +26,7 @@ from twinlog.store.reader import StoreReader
 from twinlog.store.rocketmq_config import topic_queues
 
 HITS_LOOKED_AT = 1 << 16
-"""Hits of one key in the index, at most: some may be of other keys, or lead into damage."""
+"""Hits of one key in the index, at most: some may be of other keys, or point to damage."""
 _HASH, _KEY = struct.Struct(">i"), struct.Struct(">iqq")
 """Of a key as `kernels.scan_keys` packs it: its hash; hash, log offset, store time."""
 _ID_LENGTHS = (32, 56)
@@ -37,7 +37,7 @@ def by_key(store: StoreReader, topic: str, key: str) -> Iterator[Record]:
     """Yield the records of ``topic`` with the key or unique id ``key``, newest first.
 
     Raises:
-        UsageError: An index file's capacity cannot be told (code ``index-capacity``).
+        UsageError: An index file's capacity is unknown (code ``index-capacity``).
     """
     store.keys.refuse()
     yield from _with_key(store, topic, key, _not_entered(store, key, [topic])[topic])
@@ -118,10 +118,10 @@ def by_offset(store: StoreReader, offset: int) -> Record | None:
 
 
 def by_id(store: StoreReader, text: str) -> Record | None:
-    """Return the record that RocketMQ calls ``text``; None when there is none of that id.
+    """Return the record whose message id is ``text``; None without such a record.
 
     Raises:
-        UsageError: The text is no message id (code ``message-id``).
+        UsageError: The text is not a message id (code ``message-id``).
     """
     try:
         data = bytes.fromhex(text)
@@ -218,7 +218,7 @@ def places_in_log(store: StoreReader) -> set[tuple[str, int]]:
         for where, _ in kernels.find_property(view, at, end, LIGHT_PROPERTY):
             try:
                 record = decode(view, where, check_crc=False)
-            except CorruptionError:  # a batch whose CRC somebody made for it
+            except CorruptionError:  # a batch whose CRC was forged
                 continue
             found.update((name, 0) for name, _ in light_places(record, store.batch_topics))
     return found

@@ -44,7 +44,7 @@ SIZE_MAX = 1 << 36
 """Bytes of a file: RocketMQ counts its slots and cells with 31 bits."""
 
 SAY_IT = "say how many it has: --index-slots N --index-cells M"
-"""What to do about a file whose capacity cannot be told."""
+"""What to do about a file whose capacity is unknown."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,7 +86,7 @@ def batch_entries(
 
 
 def first_stamp(view: memoryview) -> int | None:
-    """Return the store timestamp of a file's first record; None when there is none."""
+    """Return the store timestamp of a file's first record; None without a record."""
     if len(view) < 91 or int.from_bytes(view[4:8], "big", signed=True) not in (MAGIC_V1, MAGIC_V2):
         return None
     at = 68 if int.from_bytes(view[36:40], "big") & 0x10 else 56
@@ -205,7 +205,7 @@ class RocketLog:
         what, length = kernels.EXPLANATIONS[code], written - at
         if not self._clean:
             return Damage(log_name(file), at, length, f"recovery cuts here: {what}", Harm.TAIL)
-        if not found:  # a log that was cut to nothing is rarer than one that is none
+        if not found:  # a log that was cut to nothing is rarer than a file that is not a log
             return Damage(log_name(file), at, length, what)
         text = "old bytes after the end of the log"
         return Damage(log_name(file), at, length, text, Harm.LEFTOVER)

@@ -58,7 +58,7 @@ class Marks:
 
 
 def newest_slot(data: bytes, slot_size: int = _SLOT_SIZE) -> bytes | None:
-    """Return the payload of the valid slot with the higher sequence; None when there is none."""
+    """Return the payload of the valid slot with the higher sequence; None without a valid slot."""
     newest, found = 0, None
     for at in range(0, min(len(data) - _SLOT.size + 1, 2 * slot_size), slot_size):
         magic, crc, sequence, length = _SLOT.unpack_from(data, at)

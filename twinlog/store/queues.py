@@ -1,15 +1,15 @@
 """The queues of a store directory, as they are after recovery.
 
-A queue is the entries that its files hold, minus those that point after the end of the log, plus
-those that recovery would make for records that no entry names yet. Those additions live in memory;
+A queue has the entries of its files, without those that point after the end of the log, plus those
+that recovery would make for records that no entry names yet. Those additions live in memory;
 nothing is written.
 
-What the files hold is read as RocketMQ reads it: from the third last file on, up to the first entry
-that is none; earlier files count as whole. Entry n is at byte 20 n; a queue that did not begin at
-0 is filled up with blank entries ``(0, 0x7FFFFFFF, 0)``.
+Files are read as RocketMQ reads them: from the third last file on, up to the first invalid entry;
+earlier files count as whole. Entry n is at byte 20 n; a queue that did not begin at 0 is filled up
+with blank entries ``(0, 0x7FFFFFFF, 0)``.
 
 A record that recovery dispatches is appended where the queue ends, unless the queue already reaches
-beyond it or its queue offset is behind the end (RocketMQ trusts the place in the queue more than
+beyond it or its queue offset is after the end (RocketMQ trusts the place in the queue more than
 the number in the record). Batch queues (BatchCQ): `twinlog.store.batch_queues`.
 
 ``get`` answers as RocketMQ's store does, `Status` has its names: at most one queue file for a call,
@@ -249,7 +249,7 @@ class Queue:
         return known[file.start] > 20 * number + 20
 
     def broken(self) -> tuple[str, int, int, bool] | None:
-        """Return the entry that is none, at which reading the files ends, if anything follows.
+        """Return the invalid entry at which reading the files ends, if anything follows.
 
         File name, byte in it, queue offset, and whether it is zeros.
         """
@@ -393,8 +393,9 @@ _PIECE = 20 * 4096
 def _valid_entries(view: memoryview) -> tuple[int, int]:
     """Return how many valid entries a queue file begins with, and where the last record ends.
 
-    An entry is none when its offset is negative or its size is not positive. Files hold hundreds of
-    thousands of entries, so the bytes of all entries at one place are looked at together, a piece
+    An entry is invalid when its offset is negative or its size is not positive. Files hold hundreds
+    of thousands of entries, so the bytes of all entries at one place are looked at together, a
+    piece
     of the file at a time: a file whose entries end early is not read to its end.
     """
     whole, count, last = len(view) // 20 * 20, 0, -1

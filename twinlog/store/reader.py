@@ -88,11 +88,11 @@ class StoreReader:
         root: The directory that holds ``commitlog``; further folders of log files may follow,
             separated by commas if RocketMQ's ``storePathCommitLog`` is a list.
         raw: Show everything that parses, not only what recovery would keep.
-        rocketmq: Read it by RocketMQ's rules though it has a batch index of ours: what RocketMQ
-            appended behind our end is part of the log then.
+        rocketmq: Read it by RocketMQ's rules though it has a twinlog batch index: records that
+        RocketMQ appended after the last twinlog batch are part of the log then.
         check_crc: Compare bodies and batches with their CRCs; without it damage inside them is not
             seen.
-        watch: Told the end of each log file that has been walked.
+        watch: Called with the end of each log file that has been walked.
         index_capacity: Slots and cells of key index files that are not RocketMQ's four to one.
 
     Raises:
@@ -312,13 +312,13 @@ class StoreReader:
         """Yield the log offset of each record of a run.
 
         Raises:
-            CorruptionError: Somebody made a CRC for a batch that holds no records.
+            CorruptionError: A batch matches its CRC and yet holds no records: it was forged.
         """
         view, at = self.series.view(run.file), run.offset
         while at < run.end:
             yield at
             (size,) = struct.unpack_from(">i", view, at - run.file.start)
-            if not 0 < size <= run.end - at:  # a batch whose CRC somebody made for it
+            if not 0 < size <= run.end - at:  # a batch whose CRC was forged
                 text = f"no record begins at {at}, though the batch matches its CRC"
                 raise CorruptionError(text, file=run.file.path.name, offset=at)
             at += size

@@ -109,11 +109,11 @@ class Timers:
 
     Attributes:
         log: The timer log.
-        wheel: The file of the wheel; None when there is none, or an empty one.
-        check: How far the timer was; None when nothing says it.
+        wheel: The file of the wheel; None when it is missing or empty.
+        check: How far the timer was; None when no file says it.
 
     Raises:
-        OSError: A file is there and cannot be read.
+        OSError: A file exists and cannot be read.
     """
 
     def __init__(self, root: Path) -> None:

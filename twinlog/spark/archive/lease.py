@@ -77,7 +77,7 @@ class Lease:
 
     def _go_on(self) -> None:
         while not self._ended.wait(BEAT_SECONDS):
-            with suppress(OSError): # the run's own work will report the error
+            with suppress(OSError):  # the run's own work will report the error
                 os.utime(self.folder / BEAT)
 
     def beat(self) -> float:

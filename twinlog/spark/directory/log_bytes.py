@@ -49,7 +49,7 @@ class LogBytes:
         return str(self._paths[i]) if i >= 0 else f"commitlog, offset {offset}"
 
     def file_end(self, offset: int) -> int:
-        """Return where the file that holds ``offset`` ends; ``offset`` itself when there is none.
+        """Return where the file that holds ``offset`` ends; without such a file, ``offset``.
 
         The next file's start, or the last file's present size.
         """
@@ -60,7 +60,7 @@ class LogBytes:
         return offset if opened is None else self._starts[i] + os.fstat(opened).st_size
 
     def next_start(self, offset: int) -> int | None:
-        """Return the start of the first file behind ``offset``; None when there is none."""
+        """Return the start of the first file after ``offset``; None without one."""
         i = bisect_right(self._starts, offset)
         return self._starts[i] if i < len(self._starts) else None
 

@@ -4,13 +4,13 @@ A range begins at a *trusted* start: the beginning of a file, a batch index entr
 Scanning for something that looks like a record is not enough, for a body may carry a copy of one.
 A wrong start cannot go unnoticed either: the range before must end exactly there.
 
-Ranges are within one file. The last one of a file that nothing else bounds is ``open``: it goes to
-a little behind the last byte of the file that is not zero, and its records may end before.
+Ranges are within one file. The last one of a file that nothing else bounds is ``open``: it ends a
+little after the last byte of the file that is not zero, and its records may end before.
 
 Bytes are read with ``pread``, never mapped: a slave that cuts its log under a mapping would end the
 process. Offsets are log offsets in bytes, ends exclusive. Nothing is written.
 
-Not here: what is done with a range.
+Not here: what readers do with a range.
 """
 
 from __future__ import annotations

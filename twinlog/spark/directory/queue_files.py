@@ -1,11 +1,11 @@
 """Queue files as arrays: where the records of a queue are in the log.
 
-A directory may be in use by a node, of ours or RocketMQ, so files are read with ``pread`` and never
-mapped: a file that becomes shorter under a mapping kills the process. A file is opened for each
-question and closed again; there may be ten thousand queues.
+A twinlog node or a RocketMQ broker may be using the directory, so files are read with ``pread`` and
+never mapped: a file that becomes shorter under a mapping kills the process. A file is opened for
+each question and closed again; there may be ten thousand queues.
 
-What is an entry is RocketMQ's rule (`twinlog.store.queues`): entries from the beginning of the last
-file up to the first that is none; earlier files count as whole.
+Which entries count is RocketMQ's rule (`twinlog.store.queues`): those from the beginning of the
+last file up to the first invalid one; earlier files count as whole.
 
 Units: queue offsets count records, log offsets are bytes, ends are exclusive.
 

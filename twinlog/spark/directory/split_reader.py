@@ -1,11 +1,11 @@
 """Reads one split of a directory: entries, bytes, rows, batches.
 
-Where records begin is told by queue entries, merged over all queues of the split into log order;
-each row is compared with the entry that led to it (place, size, queue, queue offset), so a record
-forged inside a body is never seen and a misaligned queue is noticed. Records that no queue names
-are found by walking the log from a trusted start.
+Queue entries say where records begin, merged over all queues of the split into log order; each row
+is compared with the entry that points to it (place, size, queue, queue offset), so a record forged
+inside a body is never seen and a misaligned queue is noticed. Records that no queue names are found
+by walking the log from a trusted start.
 
-What is gone or damaged ends the task, or is left out and counted where the query allows that.
+A missing or damaged row ends the task, or is left out and counted where the query allows that.
 
 Units: log offsets and sizes are bytes, queue offsets count records.
 
@@ -314,7 +314,7 @@ def walk(log: Walked, split: Split, losses: Losses) -> Iterator[Walk]:
 
 
 def _of_walk(found: Walk, split: Split) -> Located:
-    """Return what of a walk the pieces ask for; all of it when there are none."""
+    """Return the records of a walk that the pieces ask for; all of them without pieces."""
     if not split.pieces:
         none = np.full(len(found.starts), NO_NUMBER)
         return Located(found.starts + found.offset, found.sizes, none * 0, none, none, none)
@@ -525,7 +525,7 @@ class Batches:
         place = int(rows.numbers("log_offset")[i])
         if place != int(window.offsets[i]):
             text = f"{label}: the record there names log offset {place}"
-        hint = "mend the queue: twinlog spark rebuild"
+        hint = "repair the queue: twinlog spark rebuild"
         self._losses.lost(count, "misled by their queue", text, hint)
 
     def _unfolded(self, window: Located, starts: Any, inner: Any) -> Iterator[Any]:

@@ -162,7 +162,7 @@ class PinnedQueue:
         return low
 
     def place(self, number: int) -> int:
-        """Return the log offset of a record; -1 when it cannot be told."""
+        """Return the log offset of a record; -1 when it is unknown."""
         if number >= self.stored_end and self.held:
             return self.held.place(number)
         return self.files.place(number) if self.files else -1

@@ -7,7 +7,7 @@ Items are bundled into a few tasks for each core: an empty task alone costs 25 m
 that dies with its executor is run again by Spark, so applying the function twice must be harmless.
 
 An error of twinlog is a task's result, not its failure: Spark would run the task again and keep
-only a text, and damage could no longer be told from an unreachable node. So retries belong inside
+only a text, and damage would look the same as an unreachable node. So retries belong inside
 the function. Every other error is left to Spark and ends as a `TaskError`.
 
 Not here: starting a session (`twinlog.spark.engine.session`).
@@ -158,7 +158,7 @@ class SparkEngine:
 
 
 class Watch:
-    """Tells how far the tasks of a context are, whoever started them, until it is stopped.
+    """Reports how many tasks of a context are done, those of other code too, until it is stopped.
 
     Args:
         context: Of a classic session.

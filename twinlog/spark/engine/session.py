@@ -138,7 +138,7 @@ def errors_into(path: Path) -> Generator[None]:
 
 
 def running(master: str = "") -> SparkSession | None:
-    """Return the session that is there already, which whoever started it stops; None: start one."""
+    """Return the session that already runs, which its starter also stops; None: start one."""
     if importlib.util.find_spec("pyspark") is None or master:
         return None
     known = importlib.import_module("pyspark.sql").SparkSession

@@ -1,9 +1,9 @@
-r"""What an error of Spark means to whoever ran a command: one of our errors, with its sentence.
+r"""The twinlog error, with its sentence, that an error of Spark means to the user of a command.
 
 Spark wraps what a source, a task or a query ended with into exceptions of its own, whose text holds
 a Python traceback or a plan. `meant` finds our error in it and returns it as what it was, so that
 its exit code is the same as without Spark; what a query did wrong is a `UsageError`; the rest is a
-`TaskError` with the last words of whoever died. Only names and texts are looked at.
+`TaskError` with the last lines of the process that died. Only names and texts are looked at.
 
 Not here: errors of tasks that `twinlog.spark.engine.engine` runs, which come back as what they are.
 """
@@ -23,7 +23,7 @@ _STATE = re.compile(r"\bSQLSTATE: (\w\w)\w{3}")
 _PLACE = re.compile(r"\bline (\d+),? pos (\d+)")
 
 WORDS_MAX = 400
-"""Characters of a text of Spark's: it may name every column there is."""
+"""Characters of Spark's text, at most: it may name every column there is."""
 
 
 def meant(error: BaseException) -> TwinlogError | None:
@@ -58,7 +58,7 @@ def _of_query(text: str) -> UsageError | None:
     if state is None or state[1] not in ("42", "22", "21", "0A"):
         return None
     first = _CONDITION.search(text)
-    words = first[1].partition(" SQLSTATE:")[0] if first else "the query is none"
+    words = first[1].partition(" SQLSTATE:")[0] if first else "it is not a query"
     words = words[:1].lower() + words[1:].rstrip(" .")[: WORDS_MAX - 1]
     place = _PLACE.search(text)
     where = f" (line {place[1]}, position {place[2]})" if place else ""

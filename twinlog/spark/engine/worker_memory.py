@@ -1,4 +1,4 @@
-"""What a Python worker of Spark is told once, so that its tasks cost less.
+"""Settings that a Python worker of Spark makes once, so that its tasks cost less.
 
 Spark's worker collects garbage in full after each task, and with the modules of Spark, pyarrow and
 ours in memory that looks at some hundred thousand objects which will be there until it ends: a
@@ -36,7 +36,7 @@ def settle() -> None:
 
     Called again, it does nothing. A C library without ``mallopt`` continues as it is.
 
-    Only for a process of Spark's that runs tasks: in one that is the user's own, cycles are his.
+    Only for a Spark process that runs tasks: in a user's own process, cycles must be collected.
     """
     global _settled
     if not _settled:

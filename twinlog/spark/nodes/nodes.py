@@ -37,7 +37,7 @@ AHEAD_MAX: Final = 1
 """Questions asked ahead at a time. An answer is as large as its question allows."""
 AHEAD_SECONDS: Final = 1.0
 """A task that took longer than this over its last answer asks for nothing ahead: it would gain
-nothing, and an answer that nobody takes holds memory of the node that others wait for."""
+nothing, and an answer that waits to be read holds memory that the node needs for others."""
 ROUTE_SECONDS: Final = 10.0
 """How long to look for any node at all, before a query and between rounds."""
 
@@ -276,7 +276,7 @@ class Nodes:
         return frozenset(self.order())
 
     def _one(self, name: str, kind: Type, fields: Mapping[str, object]) -> Frame | str:
-        """Ask one node; return its answer, or why there is none that counts."""
+        """Ask one node; return its answer, or why it has no answer that counts."""
         try:
             answer = self._client.call(name, kind, fields, timeout=ATTEMPT_SECONDS)
         except TwinlogError as error:

@@ -79,7 +79,7 @@ TABLE: tuple[Column, ...] = (
     Column("tags_code", "BIGINT", (), "What the queue entry says: the tag's hash, or a time."),
     Column("tier", "STRING", (), "live, or archive."),
 )
-"""All columns of ours, in the order of the full set."""
+"""All twinlog columns, in the order of the full set."""
 
 KAFKA: tuple[Column, ...] = (
     Column("key", "BINARY", ("key",), "Index keys as bytes."),
@@ -120,7 +120,7 @@ def named(name: str, table: Sequence[Column]) -> Column:
     """Return the column of that name; upper and lower case are the same.
 
     Raises:
-        SourceError: There is none.
+        SourceError: There is no such column.
     """
     for column in table:
         if column.name.lower() == name.lower():
@@ -134,7 +134,7 @@ def named(name: str, table: Sequence[Column]) -> Column:
 def of_schema(fields: Sequence[tuple[str, str]], *, kafka: bool) -> tuple[Column, ...]:
     """Return the columns of a user's schema, whose names are written as they are here.
 
-    Spark takes rows only under the very names that it was told.
+    Spark takes rows only under the very names of the schema.
 
     Args:
         fields: (name, type as Spark writes it) in the schema's order.

@@ -45,7 +45,7 @@ class QueueView(Protocol):
         ...
 
     def at_time(self, ms: int) -> int:
-        """First queue offset stored at or after ``ms``; the end when there is none."""
+        """First queue offset stored at or after ``ms``; the end without one."""
         ...
 
 
@@ -60,7 +60,7 @@ class Part(Protocol):
         ...
 
     def place(self, number: int) -> int:
-        """Log offset of one record; -1 when it cannot be told."""
+        """Log offset of one record; -1 when it is unknown."""
         ...
 
 

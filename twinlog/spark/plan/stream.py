@@ -19,9 +19,9 @@ An offset is a dict that Spark writes into its checkpoint as JSON:
 So the tasks of a batch are a function of its two offsets and of the bytes stored, whatever options,
 nodes or retention are when it is replayed.
 
-A store that ends below the checkpoint has lost nothing: it lags, and whoever looks at it waits
-(`twinlog.spark.source.stream_query`). Only when its history shows a cut, or a queue ends below the
-checkpoint in a store that does not, rows are gone.
+A store that ends below the checkpoint has lost nothing: it lags, and
+`twinlog.spark.source.stream_query` waits for it. Only when its history shows a cut, or a queue ends
+below the checkpoint in a store that does not, rows are gone.
 
 Units: queue offsets count records, log offsets are bytes, times are seconds; ``now`` is monotonic.
 
@@ -107,7 +107,7 @@ class StreamQueue(QueueView, Protocol):
         ...
 
     def place(self, number: int) -> int:
-        """Log offset of one record; -1 when it cannot be told."""
+        """Log offset of one record; -1 when it is unknown."""
         ...
 
 
@@ -133,10 +133,11 @@ class Stream:
 
     Args:
         options: What is asked for.
-        views: Looks at the store now; what it returns has got as far as it is told, by group.
+        views: Looks at the store now; the views it returns reach at least as far as the offsets
+        given by group.
         now: Seconds, never going back.
         wall_ms: Milliseconds since 1970, for times in options.
-        warn: Is told what is skipped, each sentence once.
+        warn: Receives a sentence on each skipped stretch, the same sentence only once.
     """
 
     def __init__(

@@ -154,7 +154,7 @@ def parse(given: Mapping[str, str]) -> SinkSettings:
     """Return the settings that options make.
 
     Raises:
-        SourceError: A name or a value is none, or ``servers`` is missing.
+        SourceError: A name or a value is not valid, or ``servers`` is missing.
     """
     known = {name.lower(): (name, parser) for name, parser, _, _ in OPTIONS}
     values: dict[str, object] = {
@@ -196,7 +196,7 @@ def check_columns(fields: Sequence[tuple[str, str]], settings: SinkSettings) -> 
     """Check the schema of what is written.
 
     Raises:
-        SourceError: A column that is none, is there twice, has another type or is missing.
+        SourceError: A column is unknown, is there twice, has another type or is missing.
     """
     names = [name for name, _ in fields]
     for name, kind in fields:

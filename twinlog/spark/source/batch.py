@@ -192,7 +192,7 @@ def tiers_of(options: Options, owner: Owner | None) -> Tiers | None:
 def archived_tasks(
     tiers: Tiers | None, pieces: Sequence[Piece], reading: Reading, sizing: Sizing
 ) -> tuple[list[ArchiveTask], Sequence[Piece], Sequence[str]]:
-    """Return the tasks that read an archive, what is left for live ones, and what nobody has.
+    """Return the tasks for an archive, the pieces left for live tasks, and what is missing.
 
     Raises:
         DataLossError: Rows are missing between the tiers, and that is not allowed.

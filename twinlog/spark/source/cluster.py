@@ -94,7 +94,7 @@ class LiveQueue:
         return self.end if at is None else min(at, self.end)
 
     def place(self, number: int) -> int:
-        """Return the log offset of a record; -1 when it cannot be told."""
+        """Return the log offset of a record; -1 when it is unknown."""
         data = self._view.read(self.topic, self.queue, number, 1)
         return int.from_bytes(data[28:36], "big", signed=True) if len(data) >= 91 else -1
 
@@ -139,7 +139,7 @@ class ClusterView:
         kept: Callable[[Owner], Iterable[Key]] | None = None,
     ) -> None:
         assert options.servers is not None, "a cluster is named by its servers"
-        # turn 0 of "any" is the master: whoever just sent a record wants to see it
+        # turn 0 of "any" is the master: a user who just sent a record wants to see it
         pinned_by = "any" if options.read_from == "slave" else options.read_from
         self._nodes = Nodes(NodeAccess(options.servers, pinned_by, options.max_staleness))
         self.route = self._nodes.route
@@ -174,7 +174,7 @@ class ClusterView:
         return found
 
     def _lags(self, answer: Frame) -> str | None:
-        """Return why an OFFSETS answer does not serve: it shows less than was read, or was told."""
+        """Return why an OFFSETS answer does not serve: it ends below what was read before."""
         if self._unsettled(answer):
             return "may end below what was acknowledged: the master has just begun"
         read, shown = self._read, _shown(answer)
@@ -222,7 +222,7 @@ class ClusterView:
         return self._queues.get(key)
 
     def began_again(self, key: Key, stop: int, end: int) -> bool:
-        """Return False: nodes of ours delete no topics."""
+        """Return False: twinlog nodes do not delete topics."""
         del key, stop, end
         return False
 
@@ -234,7 +234,7 @@ class ClusterView:
         return dict(parse_offsets(answer.fields))
 
     def read(self, topic: str, queue: int, offset: int, records: int) -> bytes:
-        """Return the bytes of up to ``records`` records; empty where there are none."""
+        """Return the bytes of up to ``records`` records; empty where no record is."""
         what = f"topic {topic}, queue {queue}, offset {offset}"
         fields = read_fields(topic, queue, offset, records)
         answer = self._nodes.ask(Type.READ, fields, what, lambda _: None)
@@ -272,7 +272,7 @@ class ClusterView:
         return held[-1] if held else self.route.epoch, self.end
 
     def cut_of(self, epoch: int) -> int | None:
-        """Return where the next epoch after ``epoch`` begins; None where there is none."""
+        """Return where the next epoch after ``epoch`` begins; None after the last one."""
         return _cut_of(self._epochs, epoch)
 
     def parts(self, rows: int) -> int:
@@ -319,7 +319,7 @@ def _shown(answer: Frame) -> int:
 
 
 def _cut_of(epochs: Sequence[tuple[int, int]], epoch: int) -> int | None:
-    """Return where the first of ``epochs`` after ``epoch`` begins; None where there is none."""
+    """Return where the first of ``epochs`` after ``epoch`` begins; None after the last one."""
     return min((start for start, number in epochs if number > epoch), default=None)
 
 

@@ -70,7 +70,7 @@ class Narrowed:
         return replace(given, tags=tuple(sorted(both)))
 
     def sought(self, given: Sequence[str] | None) -> Sequence[str] | None:
-        """Return the keys of which each row has one, for the index; None: there are none."""
+        """Return the keys of which each row has one, for the index; None: no filter names keys."""
         return given if given is not None or self.keys is None else sorted(self.keys)
 
 

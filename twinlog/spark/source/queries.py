@@ -99,8 +99,8 @@ class ArchiveQuery(BatchQuery[ArchiveTask]):
         """Pin the archive and return the tasks.
 
         Raises:
-            SourceError: There is none, or what is named does not exist.
-            DataLossError: A start is before what it has, and that is not allowed.
+            SourceError: There is no archive, or a topic or queue that is named does not exist.
+            DataLossError: A start is before the archive's first row, and that is not allowed.
         """
         options = self.options
         tiers = Tiers(options, None)

@@ -49,9 +49,9 @@ class DirectoryView:
         return self.directory.queues.get(key)
 
     def began_again(self, key: Key, stop: int, end: int) -> bool:
-        """Whether what a queue of RocketMQ's holds below ``stop`` was written after it was read.
+        """Whether the entries of a RocketMQ queue below ``stop`` were written after it was read.
 
-        Nodes of ours delete no topics.
+        Twinlog nodes do not delete topics.
         """
         queue = self.directory.queues[key]
         return not self.directory.ours and queue.start < stop and queue.place(stop - 1) >= end

@@ -11,13 +11,13 @@
 * the key index: every chain, slot and header (`twinlog.store.verify.key_chains`), and that its
   cells name the keys of the log (`twinlog.store.verify.keys_against_log`).
 
-What is there and cannot be judged is named with its reason (`twinlog.store.verify.side_files`).
+Files that cannot be judged are named with the reason (`twinlog.store.verify.side_files`).
 
 A finding says what is wrong, where, and what can still be read. Its ``grade``:
 
 * ``damage``: something that was written cannot be trusted any more;
 * ``unreadable``: a file that could not be read, so nothing is known about it;
-* ``note``: not as after a clean stop, but recovery puts it right (or it hurts nobody).
+* ``note``: not as after a clean stop, but recovery puts it right (or it does no harm).
 
 Units: ``offset`` is a log offset, ``position`` a byte in the named file; ends are exclusive.
 
@@ -95,7 +95,7 @@ class _Part:
     queued: Compared = field(default_factory=Compared)
 
     def add(self, finding: Finding) -> None:
-        """Keep a finding; beyond `FINDINGS_MAX` of one run nobody reads them."""
+        """Keep a finding; those beyond `FINDINGS_MAX` of one run are dropped."""
         if len(self.findings) < FINDINGS_MAX:
             self.findings.append(finding)
 

@@ -47,7 +47,7 @@ class _Look:
         self._units: dict[int, int] = {}
 
     def all(self) -> None:
-        """Look at the files, then at the entries that lead into them."""
+        """Look at the files, then at the entries that point into them."""
         extension = self._queue.extension
         for _, path, state in extension.odd:
             grade = Grade.NOTE if state == EMPTY else Grade.UNREADABLE

@@ -6,8 +6,8 @@ must give the table and the count in the header. A cell that is no link of its c
 names another cell and a header that counts otherwise are found. Whether the records are there that
 the cells of a whole file name is asked next (`twinlog.store.verify.keys_against_log`).
 
-Files that have not RocketMQ's four cells for each slot can be checked only when the reader was told
-how many they have (`StoreReader.index_capacity`): a file of that size is judged by that number.
+Files that have not RocketMQ's four cells for each slot can be checked only when the reader was
+given their number (`StoreReader.index_capacity`): a file of that size is judged by that number.
 
 Of a store that was not stopped cleanly, or that is live, the newest file is not judged: its slots
 and header are written later than its cells.
@@ -73,16 +73,16 @@ def _trusted(store: StoreReader) -> int | None:
 
 
 def _by_word(file: IndexFile, told: tuple[int, int] | None) -> IndexFile:
-    """Return the file with as many slots as were told; cells that deny it are wrong."""
+    """Return the file with the number of slots given; cells that contradict it are wrong."""
     if file.slots or told is None or len(file.view) != index_size(*told):
         return file
     return replace(file, slots=told[0])
 
 
 def of_other_capacity(store: StoreReader) -> bool:
-    """Whether all files have one size that is not of four cells a slot: somebody chose another.
+    """Whether all files have one size, and not that of four cells a slot: set by configuration.
 
-    False where the reader was told which (`StoreReader.index_capacity`).
+    False where the reader was given the capacity (`StoreReader.index_capacity`).
     """
     told = store.index_capacity
     index = KeyIndex(store.root / "index", None, capacity=told)

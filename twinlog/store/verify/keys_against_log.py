@@ -99,7 +99,7 @@ class LogKeys:
         return number if number >= 0 and offset < self._spans[number][1] else -1
 
     def place(self, cell: bytes) -> tuple[int, int] | None:
-        """Return stretch and place in it of the key that a cell names; None when there is none."""
+        """Return stretch and place in it of the key that a cell names; None without such a key."""
         number = self.stretch_at(_offset(cell))
         if number < 0:
             return None
@@ -375,7 +375,7 @@ class _Comparison:
 
 
 def cuts_of(store: StoreReader) -> list[int] | None:
-    """Return where RocketMQ may have cut its log, the starts of epochs; None when nobody knows."""
+    """Return where RocketMQ may have cut its log, the starts of epochs; None: unreadable."""
     if store.ours:
         return []
     try:

@@ -274,7 +274,7 @@ def judge_queues(store: StoreReader, whole: Compared, judgement: Judgement) -> N
 def _check_tail(
     store: StoreReader, queue: AnyQueue, spans: list[tuple[int, int]], judgement: Judgement
 ) -> None:
-    """Look at what a file of ours holds after its last entry; RocketMQ leaves what it cut there.
+    """Look at the bytes of a twinlog file after its last entry; RocketMQ leaves cut entries there.
 
     Zeros before entries are what a crash may leave; a start fills them again.
     """
@@ -304,8 +304,8 @@ def _others(queue: Queue, spans: list[tuple[int, int]]) -> Iterator[tuple[int, i
 def _report_missing(store: StoreReader, missing: dict[Key, int], judgement: Judgement) -> None:
     """Records without an entry: recovery adds them, except after a stop that claims to be clean.
 
-    Nothing is known of a queue that cannot be read, or that is in a database; of a topic that was
-    deleted there is none.
+    Nothing is known of a queue that cannot be read, or that is in a database; a deleted topic has
+    no entries.
     """
     grade = Grade.DAMAGE if store.clean and not store.ours else Grade.NOTE
     deleted, in_database = Deleted(store), not store.ours and queues_in_database(store.root)
@@ -382,7 +382,7 @@ def _one_by_one(
         name, position = queue.place(number)
         place = f"consumequeue/{queue.topic}/{queue.queue}/{name}", position, offset, entry.size
         if offset >= store.end:
-            if not store.in_damage(offset):  # the torn tail is told already
+            if not store.in_damage(offset):  # the torn tail is reported already
                 behind.add(number, place)
             continue
         behind.tell(followed=True)

@@ -51,7 +51,7 @@ _OF_ROCKETMQ = {
     "brokerIdentity": "it is not part of the log",
     "checkpoint": "it says only how far back a start looks",
     "cut": _ASIDE,
-    "kvStore": "a database of RocketMQ's",
+    "kvStore": "a RocketMQ database",
 }
 _OF_OURS = {
     "checkpoint": _ANEW,
@@ -110,13 +110,13 @@ def _of_rocketmq(store: StoreReader) -> Iterator[tuple[str, int, str, str]]:
 def _compacted(queue: CompactedQueue) -> str:
     """Return what is wrong with the first unit of a compacted copy that is not right."""
     for name in queue.unindexed():
-        return f"nothing in compactionCq leads into {name}"
+        return f"nothing in compactionCq points into {name}"
     number = 0
     try:
         for data in queue.records():
             record = decode(data)
             if (record.topic, record.queue) != (queue.topic, queue.queue):
-                return f"unit {number} leads to a record of {record.topic}/{record.queue}"
+                return f"unit {number} points to a record of {record.topic}/{record.queue}"
             number += 1
     except CorruptionError as error:
         return f"unit {number}: {error.text}"
@@ -135,7 +135,7 @@ def unchecked(store: StoreReader) -> Iterator[tuple[str, str]]:
             yield path.name, _FOREIGN
     database = not store.ours and queues_in_database(store.root)
     if database:
-        yield "consumequeue", "a database of RocketMQ's; its entries are not compared with the log"
+        yield "consumequeue", "a RocketMQ database; its entries are not compared with the log"
     for folder in ("consumequeue", "batchconsumequeue"):
         for path, _, why in listed(store.root / folder):
             if why != "a folder" and not (database and folder == "consumequeue"):
@@ -146,7 +146,7 @@ def unchecked(store: StoreReader) -> Iterator[tuple[str, str]]:
         return
     for path, _, why in listed(store.root / "config"):
         if why == "a folder":
-            yield f"config/{path.name}", "a database of RocketMQ's"
+            yield f"config/{path.name}", "a RocketMQ database"
         elif not is_config(path.name):
             yield f"config/{path.name}", _FOREIGN
     if (store.root / CHECK).is_file():

@@ -137,7 +137,7 @@ class _Look:
         return file.end if file is not None and whole else self._end
 
     def _file(self, file: LogFile, written: int) -> None:
-        """Look at the units of one file; those that are none are told as one for a stretch."""
+        """Look at the units of one file; a stretch of invalid ones is one finding."""
         view, at, bad = self._timers.log.view(file), file.start, 0
         while at < written:
             place = at - file.start
@@ -173,7 +173,7 @@ class _Look:
             self._add(_name(file), at, text, grade=Grade.NOTE)
         store, offset = self._store, unit.log_offset
         if offset >= store.end and not store.in_damage(offset):
-            text = f"the unit leads to {offset}, after the end of the log"
+            text = f"the unit points to {offset}, after the end of the log"
             grade = Grade.DAMAGE if store.clean else Grade.NOTE
             self._add(_name(file), at, text, grade=grade)
         elif (offset >= store.start or offset < 0) and not store.in_damage(offset):
@@ -191,7 +191,7 @@ class _Look:
         left = unit.before == -1 or 0 <= unit.before < self._timers.log.start
         if fits or (known < 0 and left):
             return ""
-        there = f"it is {known}" if known >= 0 else "there is none"
+        there = f"it is {known}" if known >= 0 else "there is no such unit"
         return f"the unit names {unit.before} as the one before it of its second; {there}"
 
     # -- the wheel
@@ -235,7 +235,7 @@ class _Look:
             self._add(WHEEL, at, f"the slot says {second}, which has another place")
             return
         if slot.last != newest and (newest >= 0 or slot.last >= self._timers.log.start):
-            there = f"it is {newest}" if newest >= 0 else "there is none"
+            there = f"it is {newest}" if newest >= 0 else "there is no such unit"
             text = f"the slot of {second} names {slot.last} as its newest unit; {there}"
             unit = self._timers.unit(slot.last)
             lags = unit is not None and unit.time_ms == second and self._grade(newest) is Grade.NOTE

@@ -48,7 +48,7 @@ def test_queues_in_a_database(capsys: pytest.CaptureFixture[str], tmp_path: Path
         (queues / name).write_bytes(b"x")
     code, found = answer(capsys, "log", "verify", str(root))
     assert (code, found["findings"], found["queue_entries"]) == (0, [], 0)
-    why = "a database of RocketMQ's; its entries are not compared with the log"
+    why = "a RocketMQ database; its entries are not compared with the log"
     assert {"file": "consumequeue", "reason": why} in found["not_checked"]
     code, found = answer(capsys, "log", "repair", str(root), "--dry-run")
     assert (code, found["actions"]) == (0, [])

@@ -94,7 +94,7 @@ class CompactQueue:
 
 
 def young(now_ms: int, delete_retention: float) -> int:
-    """Return from which store time on a tombstone is younger than so many seconds.
+    """Return the first store time of tombstones that are younger than that many seconds.
 
     >>> young(10_000, 1.5)
     8501

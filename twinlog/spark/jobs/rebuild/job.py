@@ -36,7 +36,7 @@ from twinlog.store.files import store_root
 
 FINDINGS_SHOWN = 20
 LEFT_SECONDS = 24 * 3600.0
-"""Age at which what a killed run left is removed: no run takes so long."""
+"""Age at which the files of a killed run are removed: no run takes this long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +138,7 @@ def exchange(old: Path, new: Path) -> None:
 def _locked(root: Path, *, wanted: bool) -> Generator[bool]:
     """Hold the lock of the data directory, as a node does; yields whether it is held.
 
-    Nobody in this process may open the file meanwhile: closing it would drop the lock.
+    No other code of this process may open the file meanwhile: closing it would drop the lock.
     """
     if not wanted:
         yield False

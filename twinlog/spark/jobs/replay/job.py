@@ -90,7 +90,7 @@ def run(session: Any, settings: ReplaySettings) -> Report:
 
 
 def seconds_at(rate: Rate | None, rows: int, size: int) -> float | None:
-    """Return how long so much takes at a rate; None without one.
+    """Return the seconds that this many rows or bytes take at a rate; None without a rate.
 
     >>> seconds_at(Rate(50.0), 100, 0), seconds_at(Rate(1024.0, size=True), 100, 4096)
     (2.0, 4.0)
@@ -99,12 +99,12 @@ def seconds_at(rate: Rate | None, rows: int, size: int) -> float | None:
 
 
 def source(reader: Any, settings: ReplaySettings) -> Any:
-    """Return the frame of what is chosen, from a reader of Spark's with its further options."""
+    """Return the frame of the chosen records, from a Spark reader with its further options."""
     return reader.format("twinlog").options(**chosen(settings)).load()
 
 
 def sink(writer: Any, settings: ReplaySettings, tasks: int) -> Any:
-    """Return a writer of Spark's that sends to ``to_topic``, ``tasks`` of it at once."""
+    """Return a Spark writer that sends to ``to_topic``, with ``tasks`` of it at work at once."""
     writer = writer.format("twinlog").option("servers", settings.servers)
     writer = writer.option("topic", settings.to_topic)
     return writer.option("rate", settings.rate.over(tasks)) if settings.rate else writer

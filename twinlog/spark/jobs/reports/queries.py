@@ -1,7 +1,8 @@
 """The reports as SQL over the view ``messages``; pure.
 
-A report names the columns it reads, so that Spark is not handed bodies nobody asked for: the Python
-API cannot prune. Each has a twin in `jobs.reports.reference` that must return the same rows.
+A report names the columns it reads, so that Spark is not handed bodies that the query does not
+need: the Python API cannot prune. Each has a twin in `jobs.reports.reference` that must return the
+same rows.
 
 Views: ``messages`` (records), ``queues`` (topic, queue_id, start, end), ``epochs`` (epoch, start),
 ``segments`` (start, end, bytes), ``offsets`` (consumer_group, topic, queue_id, committed),

@@ -216,11 +216,11 @@ _STAMP = re.compile(r"[0-9]{1,18}")
 
 
 def first_deliveries(body: bytes) -> Iterator[tuple[str, str, int]]:
-    """Yield (consumer group, message id, ms) of each first delivery that a trace tells of.
+    """Yield (consumer group, message id, ms) of each first delivery that a trace reports.
 
     Records end with 0x02, fields with 0x01: ``SubBefore``, time, region, group, request, message
-    id, deliveries before, keys. Records of other kinds, short ones, and those whose time or group
-    is none are left out. A byte is a character: only ASCII has a meaning here.
+    id, deliveries before, keys. Records of other kinds, short ones, and those without a valid time
+    or group are left out. A byte is a character: only ASCII has a meaning here.
 
     >>> told = "SubBefore 7 region g request ID 0 key".replace(" ", chr(1))
     >>> list(first_deliveries(f"{told}{chr(2)}SubBefore{chr(1)}".encode()))

@@ -210,7 +210,7 @@ def difference_of(one: Record | None, two: Record | None) -> str:
 
 
 def _record_start(side: Side, offset: int) -> int:
-    """Return where the record that holds the byte at ``offset`` begins, as far as can be told."""
+    """Return where the record that holds the byte at ``offset`` begins, as far as is known."""
     log = opened(side)
     try:
         at = log.trusted_before(offset)

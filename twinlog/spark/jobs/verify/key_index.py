@@ -5,8 +5,8 @@ within a file, `twinlog.store.verify.keys_against_log` for its cells beside the 
 task takes one index file and reads the part of the log that its cells name. So a job and the
 command give one answer.
 
-Where no file holds a cell, the keys of the log are counted: an index can be switched off, so
-nobody can tell whether one was lost.
+Where no file holds a cell, the keys of the log are counted: an index can be switched off, so a lost
+one looks the same as one that never was.
 
 Offsets are log offsets in bytes, positions bytes in an index file. Nothing is written.
 

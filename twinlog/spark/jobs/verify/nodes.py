@@ -127,7 +127,7 @@ def check(part: NodeRange, level: Level) -> Checked:
 
 
 def _batches(log: RemoteLog, part: NodeRange, made: Checked) -> Iterator[tuple[BatchEntry, bytes]]:
-    """Yield the batches that begin in the range; an entry that is none ends it."""
+    """Yield the batches that begin in the range; an invalid entry ends it."""
     held, at = bytearray(), part.start
     entries: list[BatchEntry] = []
     for piece in log.read(part.start, part.limit):

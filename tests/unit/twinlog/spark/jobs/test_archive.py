@@ -408,7 +408,9 @@ def test_a_log_file_that_is_not_what_was_archived(tmp_path: Path) -> None:
     last = ArchiveDir(to).newest().segments[-1]
     path = root / "commitlog" / f"{last.base:020d}"
     path.write_bytes(path.read_bytes()[:-1] + b"x")
-    with pytest.raises(CorruptionError, match=f"at {last.base} differs from what was archived of it"):
+    with pytest.raises(
+        CorruptionError, match=f"at {last.base} differs from what was archived of it"
+    ):
         archive(PlainEngine(), ArchiveSettings(root, to))
 
 

@@ -164,7 +164,7 @@ def test_it_is_part_of_verify(root: Path) -> None:
     assert not verdict.damaged
     reasons = dict(verdict.unchecked)
     assert reasons["notes.txt"] == "not known as part of a store"
-    assert reasons["config/rdb"] == "a database of RocketMQ's"
+    assert reasons["config/rdb"] == "a RocketMQ database"
     assert sorted(reasons) == ["checkpoint", "config/rdb", "config/timercheck", "notes.txt"]
     change(root, FIRST, CHAINED + 43, b"\0")
     with StoreReader(root) as store:
