@@ -136,7 +136,7 @@ class ScrubDriver:
         return True
 
     def on_copy(self, now: float, start: int, data: bytes | None, text: str) -> None:
-        """Other nodes were asked for the batch at ``start``: its bytes and who gave them, or why not."""
+        """Other nodes were asked for the batch at ``start``: its bytes, or why none came."""
         asked, self._asked = self._asked, None
         if asked is None or asked[0].offset != start:
             return
