@@ -8,6 +8,7 @@ itself, except in the healing phase, where it is the operator's job to get the c
 from __future__ import annotations
 
 import json
+from collections import Counter
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -29,10 +30,12 @@ from replication.register.recovery import newest_first, recovered
 from tests.sim.swarm import QUALITIES
 
 if TYPE_CHECKING:
+    from tests.sim.node import SimNode
     from tests.sim.world import World
 
 TOPICS_MAX = 6
 _CARE = 2.0  # seconds between two looks at a cluster without a master
+_PATIENCE = 12  # looks at a quarantined node until its disk is exchanged
 _IMPATIENT = 0.3  # of the moments at which a register is lost and nodes are down
 _DEADLINE = 5.0  # seconds an order may take
 
@@ -49,7 +52,7 @@ class Operator:
         self.orders = 0
         self.removed: set[str] = set()
         self._caring = False
-        self._restarted: set[tuple[str, int]] = set()
+        self._looks: Counter[tuple[str, int]] = Counter()
         self._rng = Random(f"operator {world.plan.seed}")
 
     def failover(self, to: str) -> None:
@@ -195,6 +198,21 @@ class Operator:
         whole = [n for n in members if shadows[n].intact and ledger.holds_canon(shadows[n])]
         return bool(whole) and len(whole) == len([n for n in members if shadows[n].intact])
 
+    def _replace(self, node: SimNode) -> None:
+        """Start a quarantined node again, in case that helps; at last exchange its disk.
+
+        Not at once: while other nodes have what is damaged, it is repaired without a person.
+        """
+        disk = (node.name, node.copies)
+        self._looks[disk] += 1
+        gone = node.store is not None and node.store.scrub.condemned
+        if not gone and self._looks[disk] < _PATIENCE:
+            return
+        node.kill(power=False)
+        if self._looks[disk] > _PATIENCE or (gone and self._looks[disk] > 1):
+            node.wipe()
+        node.boot()
+
     def _elect_whole(self) -> None:
         """A disk was lost, or a log is damaged: only a person can say which node has everything."""
         world = self.world
@@ -229,13 +247,8 @@ class Operator:
                 # A registration of a former disk came late: the node alarms and waits for a person.
                 node.kill(power=False)
                 node.boot()
-            gone = node.store is not None and node.store.scrub.condemned
-            if node.name in world.rotten and node.is_quarantined and gone:
-                node.kill(power=False)
-                if (node.name, node.copies) in self._restarted:
-                    node.wipe()
-                self._restarted.add((node.name, node.copies))  # it may help to start it again
-                node.boot()
+            if node.name in world.rotten and node.is_quarantined:
+                self._replace(node)
         for name in sorted(self.removed):
             self._add_again(name)
         self._vouch()
