@@ -2,6 +2,9 @@
 
     python -m tests.sim --seed 7 [--seconds 60] [--trace]     replay one seed
     python -m tests.sim --seeds 0:1000 [--jobs 2]             run many, print the failing ones
+    python -m tests.sim --seed 7 --shrink                     make a failing run small
+    python -m tests.sim --plan plan-7.json --trace            run what came of that
+    python -m tests.sim --seed 7 --history 7.jsonl            for `python -m cli.history 7.jsonl`
 
 Exit code 0 when every invariant held in every run, 1 otherwise.
 """
@@ -15,10 +18,16 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 
 from tests.sim.run import SECONDS, Verdict, replay_command, run_seed
+from tests.sim.shrink import read, shrink, write
+from tests.sim.swarm import Plan, draw
+from tests.sim.world import RARE
 
 _STORY_SHOWN = 12
+RARE_SEEDS = 1000
+"""Among this many seeds every rare state is met (`tests.sim.world.RARE`)."""
 _PROGRESS = 500  # seeds between two signs of life
 
 
@@ -33,17 +42,37 @@ def main() -> int:
     parser.add_argument("--trace", action="store_true", help="print one line per event")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument("--stop-after", type=int, default=20, help="failures after which to stop")
+    parser.add_argument("--shrink", action="store_true", help="make the failing seed's plan small")
+    parser.add_argument("--plan", type=Path, help="run the plan of this file")
+    parser.add_argument("--history", type=Path, help="write what clients saw to this file")
     given = parser.parse_args()
+    if given.shrink:
+        return smaller(given.seed or 0, seconds=given.seconds)
     if given.seeds:
         low, _, high = given.seeds.partition(":")
         seeds = range(int(low), int(high or int(low) + 1))
         return many(seeds, seconds=given.seconds, jobs=given.jobs, stop_after=given.stop_after)
-    return one(given.seed or 0, seconds=given.seconds, printing=given.trace)
+    plan, seconds = read(given.plan) if given.plan else (draw(given.seed or 0), given.seconds)
+    return one(plan, seconds=seconds, printing=given.trace, history=given.history)
 
 
-def one(seed: int, *, seconds: float, printing: bool) -> int:
-    """Run one seed and print everything about it."""
-    verdict = run_seed(seed, seconds=seconds, printing=printing)
+def smaller(seed: int, *, seconds: float) -> int:
+    """Take what is not needed out of a failing seed's plan, and write the rest to a file."""
+    found = shrink(draw(seed), seconds)
+    if found is None:
+        print(f"seed {seed}: every invariant held")
+        return 0
+    plan, seconds, verdict = found
+    path = Path(f"plan-{seed}.json")
+    write(path, plan, seconds)
+    print(f"{verdict.text}\npython -m tests.sim --plan {path} --trace")
+    return 1
+
+
+def one(plan: Plan, *, seconds: float, printing: bool, history: Path | None = None) -> int:
+    """Run one plan and print everything about it."""
+    seed = plan.seed
+    verdict = run_seed(seed, seconds=seconds, printing=printing, plan=plan, history=history)
     if verdict.failed and not printing:
         print("\n".join(verdict.story))
     facts = " ".join(f"{name}={value}" for name, value in verdict.facts.items())
@@ -68,16 +97,20 @@ def many(seeds: range, *, seconds: float, jobs: int, stop_after: int) -> int:
             print(f"FAIL seed {verdict.seed}: {verdict.text}")
             for line in verdict.story[-_STORY_SHOWN:]:
                 print(f"     {line}")
-            print(f"     {replay_command(verdict.seed, seconds)}", flush=True)
+            print(f"     {replay_command(verdict.seed, seconds)}")
+            print(f"     python -m tests.sim --seed {verdict.seed} --shrink", flush=True)
             if len(failures) >= stop_after:
                 break
     spent = time.monotonic() - begin
+    never = [name for name in RARE if not total[name]] if done >= RARE_SEEDS else []
+    if never:
+        print(f"states that must be met in {RARE_SEEDS} seeds and were not: {', '.join(never)}")
     print(" ".join(f"{name}={value}" for name, value in total.items()))
     print(f"{done} seeds of {seconds:g} s in {spent:.0f} s, {len(failures)} failures")
     for name, count in Counter(verdict.invariant for verdict in failures).most_common():
         first = min(verdict.seed for verdict in failures if verdict.invariant == name)
         print(f"  {name}: {count}, first: {replay_command(first, seconds)}")
-    return 1 if failures else 0
+    return 1 if failures or never else 0
 
 
 def _verdicts(seeds: range, seconds: float, jobs: int) -> Iterator[Verdict]:

@@ -9,7 +9,9 @@ import gc
 import time
 import traceback
 from dataclasses import dataclass, field
+from pathlib import Path
 
+from cli.history.operations import write
 from tests.sim.ledger import Violation
 from tests.sim.swarm import Plan, draw
 from tests.sim.world import World
@@ -58,8 +60,12 @@ def run_seed(
     printing: bool = False,
     plan: Plan | None = None,
     alone: str = "",
+    history: Path | None = None,
 ) -> Verdict:
-    """Run one seed to its end or its first broken invariant; see `World` for ``alone``."""
+    """Run one seed to its end or its first broken invariant; see `World` for ``alone``.
+
+    What clients saw is written to ``history``, whatever the end.
+    """
     begin = time.process_time()
     collecting = gc.isenabled()
     gc.disable()  # worlds are small and die whole; the collector would cost a tenth
@@ -79,6 +85,8 @@ def run_seed(
     finally:
         if collecting:
             gc.enable()
+    if history is not None and world is not None:
+        write(history, world.history.operations())
     digest = world.log.digest if world else ""
     story = tuple(world.log.story) if world and invariant else ()
     facts = world.facts() if world else {}

@@ -45,8 +45,9 @@ HEAL_SECONDS = 150.0
 RARE = (
     "switchover", "switchover-over", "slept", "newer-epoch-seen", "quarantined", "own-copy-damaged",
     "acknowledged-bytes-missing", "batch-damaged", "slaves-overtaken", "registered-elsewhere",
+    "deposed", "begun again", "recovered", "gone",
 )  # fmt: skip
-"""Events of production whose number says whether the runs met the states they are meant to meet."""
+"""Events whose number says whether the runs met the states that they are meant to meet."""
 
 _SAMPLE_EVERY = 5.0
 _WALL_START_MS = 1_700_000_000_000
@@ -460,12 +461,12 @@ class World:
             "reads": self.readers.records,
             "believed": self.askers.believed,
             "again": self.askers.again,
-            "deposed": self.askers.deposed,
             "starts": sum(node.incarnation for node in self.nodes.values()),
             "cuts": self.cuts,
             "retained": self.retained,
-            "begun again": self.begun_again,
             **{name: self.events[name] for name in RARE},
+            "deposed": self.askers.deposed,
+            "begun again": self.begun_again,
             "gone": self.coordinator.deposed,
             "recovered": self.coordinator.recovered,
             "faults": sum(self.faults.counts.values()) if self.faults else 0,
