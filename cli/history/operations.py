@@ -189,13 +189,15 @@ class Recorder:
         producer: str = "",
         sequence: int | None = None,
         ack: str = CONFIRMED,
+        at: float | None = None,
     ) -> str:
-        """Note that a request leaves now; returns its ``id`` for `done`."""
+        """Note that a request leaves now, or left ``at``; returns its ``id`` for `done`."""
         with self._lock:
             self._begun += 1
             number = f"{self._run}{self._begun}"
             one = Operation(
-                number, client, op, topic, queue, time.monotonic(), records=records,
+                number, client, op, topic, queue, time.monotonic() if at is None else at,
+                records=records,
                 producer=producer, sequence=sequence, ack=ack,
             )  # fmt: skip
             self._open[number] = one

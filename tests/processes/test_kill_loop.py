@@ -9,14 +9,20 @@ from __future__ import annotations
 import os
 import random
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 
 import pytest
 
+from cli.history.checker import check
+from cli.history.operations import Recorder
+from cli.history.operations import load as load_history
 from tests.fixtures.processes import Processes
 from twinlog import Client
 from twinlog.errors import TwinlogError
+from twinlog.producer.section import Section, State
 
 ROUNDS = int(
     os.environ.get("TWINLOG_KILL_ROUNDS", "50" if os.environ.get("TWINLOG_REQUIRE") else "5")
@@ -31,8 +37,9 @@ pytestmark = [pytest.mark.processes, pytest.mark.slow]
 class Load:
     """Sends numbered records one after the other from a thread; remembers what was acknowledged."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: Client, history: Recorder) -> None:
         self._client = client
+        self._history = history
         self._stop = threading.Event()
         self._moved = threading.Condition()
         self.sent = 0
@@ -44,14 +51,41 @@ class Load:
         with self._client.producer("load", linger="1 ms") as producer:
             while not self._stop.is_set():
                 numbers = range(self.sent, self.sent + 50)
+                begun = time.monotonic()
                 sections = [producer.send(b"%d" % number) for number in numbers]
                 self.sent += len(sections)
                 with suppress(TwinlogError):
                     producer.flush()
                 for number, section in zip(numbers, sections, strict=True):
                     (self.acknowledged if section.stored else self.unknown).append(number)
+                self._note(begun, numbers, sections)
                 with self._moved:
                     self._moved.notify_all()
+
+    def _note(self, begun: float, numbers: range, sections: list[Section]) -> None:
+        """Write what came of each section; several messages share one."""
+        inside: dict[Section, list[int]] = {}
+        for number, section in zip(numbers, sections, strict=True):
+            inside.setdefault(section, []).append(number)
+        for section, some in inside.items():
+            names = tuple(map(str, some))
+            one = self._history.begin(
+                "send",
+                "load",
+                "load",
+                0,
+                records=names,
+                producer="load",
+                sequence=some[0],
+                at=begun,
+            )
+            if section.stored:
+                told = section.receipt()
+                offset = told.queue_offset if told.queue_offset >= 0 else None
+                self._history.done(one, "ok", offset=offset, epoch=told.epoch)
+            elif section.done:
+                refused = section.state is State.REFUSED
+                self._history.done(one, "fail" if refused else "unknown")
 
     @contextmanager
     def running(self) -> Iterator[None]:
@@ -73,25 +107,35 @@ class Load:
         assert came, f"{len(self.acknowledged)} acknowledged and no more"
 
 
-def test_nothing_acknowledged_is_lost_or_doubled(processes: Processes) -> None:
-    """After every round's kill and restart, and after all of them, the ledger is right."""
+def test_nothing_acknowledged_is_lost_or_doubled(processes: Processes, tmp_path: Path) -> None:
+    """After every round's kill and restart, and after all of them, the ledger is right.
+
+    And one log explains what the client saw, by the word of a checker that knows nothing of logs.
+    """
     chance = random.Random(SEED)
     nodes = [node.name for node in processes.config.nodes]
     endpoints = [":".join(map(str, processes.address(name))) for name in nodes]
-    with Client(endpoints, timeout=60.0) as client:
+    history = tmp_path / "history.jsonl"
+    with Client(endpoints, timeout=60.0) as client, Recorder(history) as recorder:
         client.create_topic("load", 1)
-        load = Load(client)
+        load = Load(client, recorder)
         with load.running():
             for number in range(1, ROUNDS + 1):
                 load.wait_for_more()
                 one_round(processes, chance, nodes, everybody=number % EVERYBODY == 0)
             load.wait_for_more()
-        bodies = [int(message.body) for message in client.read("load")]
+        looked = recorder.begin("read", "reader", "load", 0)
+        messages = list(client.read("load"))
+        names = tuple(bytes(message.body).decode() for message in messages)
+        recorder.done(looked, "ok", records=names, start=messages[0].queue_offset)
+        bodies = [int(name) for name in names]
         assert len(set(bodies)) == len(bodies), "a record is there twice"
         missing = set(load.acknowledged) - set(bodies)
         assert not missing, f"{len(missing)} acknowledged records are gone: {sorted(missing)[:9]}"
         assert set(bodies) <= set(range(load.sent))
         assert bodies == sorted(bodies), "one producer, one queue: the order is kept"
+    verdict = check(load_history(history))
+    assert verdict.holds, verdict.findings
 
 
 def one_round(

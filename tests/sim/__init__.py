@@ -11,7 +11,11 @@ and cuts (`tests.sim.network`), what a crash takes from a disk (`tests.fakes.dis
     python -m tests.sim --seeds 0:1000         many; the failing ones with their replay command
     python -m tests.sim.mutants                the table of mutants
 
-Not modelled: torn sectors inside a disk page (smaller pages stand for them), bit rot and wrong
-reads, clocks that drift (nothing of this stage reads one), a node's client server and HTTP, the
-real SQLite, real threads: a job runs at one instant between its order and its answer.
+    python -m tests.sim --seed 7 --shrink      makes a failing run small
+
+What chance meets too seldom is told as a story (`tests.sim.tales`).
+
+Not modelled: torn sectors inside a disk page (smaller pages stand for them), disks that lie about a
+flush, etcd, a node's client server and HTTP, the real SQLite, real threads: a job runs at one
+instant between its order and its answer.
 """

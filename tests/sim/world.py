@@ -48,6 +48,8 @@ RARE = (
     "deposed", "begun again", "recovered", "gone",
 )  # fmt: skip
 """Events whose number says whether the runs met the states that they are meant to meet."""
+BY_HAND = ("acknowledged-bytes-missing",)
+"""Those that need a disk which lies, and so a test: `tests/unit/replication/core/test_doubt.py`."""
 
 _SAMPLE_EVERY = 5.0
 _WALL_START_MS = 1_700_000_000_000
