@@ -44,10 +44,12 @@ class Standby:
             StoreStopped: The run file cannot be written.
             UsageError, CorruptionError: The register in etcd is not one this version keeps.
         """
-        facts = {"pid": os.getpid(), "ports": {}, "version": self._settings.version}
+        own = self._settings
+        no_ports: dict[str, int] = {}
+        facts = {"pid": os.getpid(), "ports": no_ports, "version": own.version, "host": own.host}
         try:
-            self._settings.data.mkdir(parents=True, exist_ok=True)
-            write_run_file(self._settings.data, {"host": self._settings.host, **facts})
+            own.data.mkdir(parents=True, exist_ok=True)
+            write_run_file(own.data, facts)
         except OSError as error:
             raise StoreStopped(f"cannot write the run file: {error}") from error
         while True:
