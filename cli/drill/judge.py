@@ -153,8 +153,10 @@ def judge(
     skipped = list(_skipped(history))
     unread = {(one.topic, one.queue) for one in ok} - {(one.topic, one.queue) for one in finals}
     found: dict[str, list[Example]] = {kind: [] for kind in HARMS}
+    ends = {one.id: one.end for one in history if one.end is not None}
     for one in verdict.findings:
-        found[one.kind].append(Example(one.text))
+        moments = [ends[id_] for id_ in one.operations if id_ in ends]
+        found[one.kind].append(Example(one.text, min(moments, default=None)))
     found["lost"] += [_missing(one) for one in weak]
     found["skipped"] += skipped
     counts = Counts(

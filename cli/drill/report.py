@@ -36,7 +36,8 @@ LINES_AROUND = 14
 """Log lines shown for each process around a counter-example."""
 SECONDS_AROUND = 2.0
 
-COLOURS = {Outcome.HELD: "#2e8b57", Outcome.BROKEN: "#b3392f", Outcome.UNKNOWN: "#6b6b6b"}
+COLOURS = {Outcome.BROKEN: "#b3392f", Outcome.UNKNOWN: "#6b6b6b", Outcome.HELD: "#2e8b57"}
+"""The worst first, as the page lists promises."""
 
 
 def write_result(result: Result, folder: Path) -> None:
@@ -151,12 +152,13 @@ def page(result: Result) -> str:
         f"<header style='border-color:{colour}'><h1>{name}: {escape(result.scenario.title)}</h1>",
         f"<p class=verdict style='color:{colour}'>{escape(result.headline())}</p></header>",
         *_numbers(result),
+        *_counter_example(result),
         _section("Nodes", charts.lanes(result), _roles_key()),
         _section("Sends", charts.operations(result), _outcomes_key()),
         _section("Log offsets", charts.offsets(result), "line: end · dashed: confirmed"),
         *_faults(result),
         *_promises(result),
-        *_counter_example(result),
+        *_said(result),
         *_again(result),
     ]
     body = "\n".join(parts)
@@ -246,6 +248,9 @@ def _counter_example(result: Result) -> Iterator[str]:
                 inner += "".join(_logs(result, at))
             yield _section(f"First counter-example: {escape(one.promise)}", inner)
             return
+
+
+def _said(result: Result) -> Iterator[str]:
     if result.sentences:
         said = sorted(result.sentences.values())
         lines = "".join(f"<tr><td>{at:.2f} s</td><td>{escape(t)}</td></tr>" for at, t in said)
