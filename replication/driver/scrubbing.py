@@ -27,7 +27,7 @@ from storage.scrub import Piece, Repaired
 PIECE_BYTES = 1024 * 1024
 """Bytes compared in one piece: about a millisecond of a thread."""
 BUSY_BYTES = 4 * 1024 * 1024
-"""A node that appended more than this since the last piece is busy."""
+"""A node that appended more than this per second since the last look is busy."""
 BUSY_LOOK_SECONDS = 1.0
 """Pause before a busy node is looked at again."""
 BUSY_SECONDS = 30.0
@@ -101,6 +101,7 @@ class ScrubDriver:
         self._end = store.committed
         self._hurried = False
         self._put_off: float | None = None
+        self._looked_at = now
         self._last: dict[str, object] | None = None
         self._ended_ms: int | None = None
         self.passes = self.compared = self.found = self.repaired = 0
@@ -199,8 +200,9 @@ class ScrubDriver:
     def _is_busy(self, now: float) -> bool:
         """Whether a piece is put off because much was appended since the last look."""
         appended, self._end = self._store.committed - self._end, self._store.committed
+        seconds, self._looked_at = now - self._looked_at, now
         self._put_off = now if self._put_off is None else self._put_off
-        return appended > BUSY_BYTES and now < self._put_off + BUSY_SECONDS
+        return appended > BUSY_BYTES * seconds and now < self._put_off + BUSY_SECONDS
 
     def _compared(self, now: float, piece: Piece) -> None:
         here = self._pass

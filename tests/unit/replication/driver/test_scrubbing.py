@@ -114,7 +114,7 @@ def test_none_compares_nothing_until_an_operator_asks() -> None:
 
 
 def test_a_busy_node_puts_a_piece_off_but_not_for_ever() -> None:
-    """Busy is who appends much between two looks."""
+    """Busy is who appends much in the time between two looks."""
     world = Scrubbed()
     world.scrub._end -= BUSY_BYTES + 1
     world.pass_time(0.5)
