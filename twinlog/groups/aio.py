@@ -19,7 +19,7 @@ from anyio.abc import TaskGroup
 
 from twinlog.errors import TwinlogError, Unavailable, UsageError
 from twinlog.groups.core import Counts, GroupCore
-from twinlog.groups.delivery import FAILED, Delivery
+from twinlog.groups.delivery import FAILED, Delivery, seconds_of
 from twinlog.groups.dialogue import SEND_SECONDS, Dialogue
 from twinlog.groups.leases import Held
 from twinlog.groups.outcomes import Told
@@ -114,8 +114,8 @@ class AsyncConsumer:
             await self._moved.wait()
             core = self._started
 
-    async def pop(self, max: int = 1, wait: float = 0.0) -> list[Delivery]:
-        """Return up to ``max`` messages that are there within ``wait`` seconds; see `Consumer.pop`.
+    async def pop(self, max: int = 1, wait: float | str = 0.0) -> list[Delivery]:
+        """Return up to ``max`` messages that are there within ``wait``; see `Consumer.pop`.
 
         Cancelled, none was taken.
         """
@@ -123,7 +123,7 @@ class AsyncConsumer:
             text = f"max is {max}; it must be 1 to the consumer's batch, {self._settings.batch}"
             raise UsageError(text, code="fields")
         core, began = self._started, anyio.current_time()
-        end, found, asked = began + wait, list[Delivery](), False
+        end, found, asked = began + seconds_of(wait), list[Delivery](), False
         try:
             while not found:
                 self._raise()

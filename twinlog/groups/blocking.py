@@ -17,7 +17,7 @@ from typing import Self
 
 from twinlog.errors import TwinlogError, UsageError
 from twinlog.groups.core import JOIN_SECONDS, Counts, GroupCore
-from twinlog.groups.delivery import FAILED, Delivery
+from twinlog.groups.delivery import FAILED, Delivery, seconds_of
 from twinlog.groups.dialogue import Dialogue
 from twinlog.groups.leases import Held
 from twinlog.groups.outcomes import Told
@@ -100,8 +100,12 @@ class Consumer:
         self._raise_late(held)
         return Delivery(held, self)
 
-    def pop(self, max: int = 1, wait: float = 0.0) -> list[Delivery]:
-        """Return up to ``max`` messages that are there within ``wait`` seconds; else none.
+    def pop(self, max: int = 1, wait: float | str = 0.0) -> list[Delivery]:
+        """Return up to ``max`` messages that are there within ``wait``; else none.
+
+        Args:
+            max: At most the consumer's ``batch``.
+            wait: Seconds, or text with a unit.
 
         Raises:
             TwinlogError: As iterating.
@@ -112,7 +116,7 @@ class Consumer:
         if self._closed:
             raise UsageError("the consumer is closed", code="closed")
         core, began = self._core, time.monotonic()
-        end, found, asked = began + wait, list[Delivery](), False
+        end, found, asked = began + seconds_of(wait), list[Delivery](), False
         self._run_look()
         try:
             while not found:

@@ -30,6 +30,7 @@ from twinlog.groups.requests import Counts, Request, lost
 from twinlog.groups.settings import (
     ANSWER_BYTES,
     SESSION_SECONDS,
+    SHARED,
     WAIT_SECONDS,
     GroupSettings,
 )
@@ -70,7 +71,6 @@ class GroupCore:
     Attributes:
         member: Number; 0 before it has joined.
         generation: Of the group's assignment.
-        positions: Of a broadcast member: what JOIN answered, rows [topic, queue, share, next].
         unrouted: The master must be looked for before anything is asked.
         refusal: What the last node refused everything with.
         retry_at: Nothing is asked before this time.
@@ -90,7 +90,6 @@ class GroupCore:
         self.invisible = settings.invisible or 60.0
         self.member = 0
         self.generation = 0
-        self.positions: list[list[object]] = []
         self.unrouted = True
         self.refusal: TwinlogError | None = None
         self.retry_at = 0.0
@@ -346,7 +345,7 @@ class GroupCore:
         fields: dict[str, object] = {
             "name": settings.member,
             "topics": list(settings.topics),
-            "mode": settings.mode,
+            "mode": SHARED,
             "session_ms": round(SESSION_SECONDS * 1000),
         }
         if settings.wanted is not None:
@@ -501,7 +500,6 @@ class GroupCore:
         fields, before = frame.fields, self.member
         self.member = cast("int", fields["member"])
         self.generation = cast("int", fields["generation"])
-        self.positions = cast("list[list[object]]", fields["rows"])
         if self.settings.invisible is None:
             self.invisible = max(cast("int", fields["invisible_ms"]) / 1000, 0.001)
         self._joined = True

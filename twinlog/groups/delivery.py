@@ -179,8 +179,13 @@ class Delivery:
         return self.message.store_timestamp
 
 
+def seconds_of(value: float | str) -> float:
+    """Return seconds given as a number or as text with a unit; raises UnitError."""
+    return parse_duration(value) if isinstance(value, str) else float(value)
+
+
 def _ms(value: float | str, least: int) -> int:
-    seconds = parse_duration(value) if isinstance(value, str) else float(value)
+    seconds = seconds_of(value)
     if not seconds * 1000 >= least:
         raise UsageError(f"{seconds:g} s is too short; it must be at least {least / 1000:g} s")
     return round(seconds * 1000)

@@ -13,7 +13,7 @@ from twinlog.errors import UsageError
 from twinlog.units import MiB
 
 SHARED: Final = "shared"
-BROADCAST: Final = "broadcast"
+"""The mode of groups that this client is a member of: each message goes to one member."""
 
 BATCH_MAX: Final = 4096
 """Messages of one pop; more would wait for the same body, not arrive sooner."""
@@ -46,9 +46,7 @@ class GroupSettings:
     Attributes:
         group: Name.
         topics: Whose messages; light queues are topics.
-        mode: ``shared`` or ``broadcast``.
-        member: Name of the member, for people; of a ``broadcast`` member the one under which its
-            positions are kept.
+        member: Name of the member, for people.
         batch: At most this many messages are held at a time.
         invisible: How long a lease is, seconds; None: the group's.
         wanted: The group's filter of these topics (`filter_text`); None: whatever it has.
@@ -61,7 +59,6 @@ class GroupSettings:
 
     group: str
     topics: tuple[str, ...]
-    mode: str = SHARED
     member: str = ""
     batch: int = 64
     invisible: float | None = None
@@ -80,9 +77,6 @@ class GroupSettings:
             raise _wrong(f"invisible is {self.invisible:g} s; 1 s to 12 h can be leased")
         if self.lease not in ("confirmed", "fast"):
             raise _wrong(f'lease is "{self.lease}"; there are confirmed and fast')
-        if self.mode == BROADCAST and not self.member:
-            hint = "name the member: member='n1'; its position is kept under that name"
-            raise _wrong("a member of a broadcast group needs a name", hint)
         if not self.timeout > 0:
             raise _wrong("timeout must be above 0 s")
 
