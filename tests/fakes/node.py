@@ -66,6 +66,11 @@ class FakeCluster:
         """Make the condition that goes with the lock; told when a read is parked."""
         self.changed = threading.Condition(self.lock)
 
+    @property
+    def servers(self) -> str:
+        """The addresses of all nodes, with commas between, as options name them."""
+        return ",".join(node.address for node in self.nodes.values())
+
     def wait_parked(self, node: str, count: int) -> None:
         """Wait until so many reads are parked at a node; a minute at most."""
         with self.changed:

@@ -10,21 +10,16 @@ import pytest
 from storage import CreateTopic, Outcome, Section, Store, StoreSettings, Token, Who
 from storage.disk.disk import RealDisk
 from storage.log.log_folders import Folders, multi_folder_disk
-from twinlog.format.record import RecordEncoder, encode_properties
+from tests.interop.shapes import ODD, QUEUE_ENTRIES, SEGMENT_SIZE, SHAPES, encoded
 from twinlog.store.reader import StoreReader
 
 pytestmark = pytest.mark.interop
-
-SEGMENT_SIZE = 64 * 1024
-QUEUE_ENTRIES = 50
-ODD = "%RETRY%odd-sizes"
-"""A topic of one queue with empty, bare and large records."""
 
 TOKEN = Token("master", 1, 1)
 
 
 def write_store(root: Path, *, family: int, rounds: int = 60, more: tuple[Path, ...] = ()) -> None:
-    """A store of several log and queue files: two topics, five queues, tags, keys, odd bodies."""
+    """A store of several log and queue files, with every shape of record."""
     host = ("127.0.0.1", 7410) if family == 4 else ("::1", 7410)
     settings = StoreSettings(
         segment_size=SEGMENT_SIZE, queue_segment_entries=QUEUE_ENTRIES, store_host=host
@@ -39,40 +34,18 @@ def write_store(root: Path, *, family: int, rounds: int = 60, more: tuple[Path, 
     store.append_epoch(
         TOKEN, epoch=1, node="n1", session=1, wall_ms=1_700_000_000_001, reason="test", by="test"
     )
-    for name, queues in (("flights", 4), (ODD, 1)):
+    for name, queues in SHAPES.items():
         made = store.append_control(TOKEN, CreateTopic(name, queues, 1), wall_ms=1_700_000_000_002)
         assert made.outcome is Outcome.STORED, made
         store.set_confirm(store.end)
     for number in range(rounds):
-        sections = [flights(number, family), sizes(number, family)]
+        sections = [Section(*one) for one in encoded(number, family)]
         for result in store.append(TOKEN, sections, wall_ms=1_700_000_000_010 + number):
             assert result.outcome is Outcome.STORED, result
         store.set_confirm(store.end)
         while store.dispatch(1 << 20):
             pass
     store.close(clean=True)
-
-
-def flights(number: int, family: int) -> Section:
-    """Records with tag, key and a text of several alphabets."""
-    encoder = RecordEncoder("flights", number % 4, family=family)
-    for index in range(7):
-        properties = {"KEYS": f"N{number}", "TAGS": "UA" if index % 2 else "DL", "text": "京漢"}
-        encoder.add(
-            f"{number}/{index}".encode() * (1 + index * 9),
-            properties=encode_properties(properties),
-            flag=number,
-            born_timestamp=1_700_000_000_000 + number,
-        )
-    return Section("flights", number % 4, 7, encoder.take(), 0, 0, 0)
-
-
-def sizes(number: int, family: int) -> Section:
-    """Records with an empty body, none but a body, and a large one."""
-    encoder = RecordEncoder(ODD, 0, family=family)
-    encoder.add(b"", properties=b"", born_timestamp=1)
-    encoder.add(b"x" * (number * 13), properties=b"", born_timestamp=2)
-    return Section(ODD, 0, 2, encoder.take(), 0, 0, 0)
 
 
 def what_we_read(root: Path) -> dict[tuple[str, int, int], dict[str, object]]:

@@ -45,3 +45,22 @@ class Stopping(PlainEngine):
             if self._at == 0:
                 raise self._error
         return found
+
+
+class Racing(PlainEngine):
+    """Lets another run happen after its first work, once.
+
+    Args:
+        other: The other run, as a whole.
+    """
+
+    def __init__(self, other: Callable[[], object]) -> None:
+        self._other: Callable[[], object] | None = other
+
+    def spread(self, work: Callable[[T], R], items: Sequence[T]) -> list[R]:
+        """See `PlainEngine`."""
+        found = super().spread(work, items)
+        other, self._other = self._other, None
+        if other is not None:
+            other()
+        return found

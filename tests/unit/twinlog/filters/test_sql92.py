@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.stores.filters import outcome
 from twinlog.filters.lexer import EXPRESSION_MAX
 from twinlog.filters.sql92 import DEPTH_MAX, NAMES_MAX, Filter, FilterError, parse_filter
 from twinlog.filters.values import (
@@ -26,21 +27,6 @@ from twinlog.filters.values import (
 )
 
 GOLDEN = Path(__file__).parents[3] / "golden" / "sql92.jsonl"
-WORDS = {True: "true", False: "false", None: "null"}
-
-
-def outcome(expression: str, properties: dict[str, str]) -> str:
-    """What we make of an expression, in the words of the file; "rest" for the known difference."""
-    try:
-        found = parse_filter(expression)
-    except FilterError as error:
-        return "rest" if "AND, OR or the end" in error.text else "refused"
-    try:
-        value = found.evaluate([properties.get(name) for name in found.names])
-    except NotComparable:
-        return "error"
-    assert value is None or isinstance(value, bool), "a filter is a condition"
-    return WORDS[value]
 
 
 def test_every_answer_is_that_of_rocketmq() -> None:

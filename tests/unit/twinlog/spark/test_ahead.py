@@ -43,7 +43,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCluster]:
 
 
 def task_of(made: FakeCluster, **options: str) -> ClusterTask:
-    servers = ",".join(node.address for node in made.nodes.values())
+    servers = made.servers
     given = {"servers": servers, "subscribe": "orders", "maxStaleness": "0", **options}
     (task,) = batch_query(given).tasks(0)
     assert isinstance(task, ClusterTask)

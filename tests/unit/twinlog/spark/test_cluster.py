@@ -27,7 +27,7 @@ def cluster() -> Iterator[FakeCluster]:
     for name in ("n1", "n2", "n3"):
         made.add_node(name)
     try:
-        with Client(servers(made)) as client:
+        with Client(made.servers) as client:
             for number in range(ROWS):
                 client.send("orders", b"%d" % number, tag="ab"[number % 2], queue=number % 4)
         yield made
@@ -35,12 +35,8 @@ def cluster() -> Iterator[FakeCluster]:
         made.close()
 
 
-def servers(made: FakeCluster) -> str:
-    return ",".join(f"127.0.0.1:{node.port}" for node in made.nodes.values())
-
-
 def tasks_of(made: FakeCluster, **options: str) -> list[ClusterTask]:
-    given = {"servers": servers(made), "subscribe": "orders", "maxStaleness": "0", **options}
+    given = {"servers": made.servers, "subscribe": "orders", "maxStaleness": "0", **options}
     found = [task for task in batch_query(given).tasks(0) if isinstance(task, ClusterTask)]
     assert found
     return found
@@ -200,7 +196,7 @@ def test_no_node_answers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_stream_goes_on_after_a_failover(cluster: FakeCluster) -> None:
     """Between two batches and inside one; every row once, the epoch in the offset grows."""
-    given = {"servers": servers(cluster), "subscribe": "orders", "startingOffsets": "earliest"}
+    given = {"servers": cluster.servers, "subscribe": "orders", "startingOffsets": "earliest"}
     query = stream_query({**given, "maxStaleness": "2 s"})
     start = query.stream.initial()
     first = query.stream.latest(start, Limit(rows=15))
@@ -208,7 +204,7 @@ def test_a_stream_goes_on_after_a_failover(cluster: FakeCluster) -> None:
     cluster.fail_over("n2")
     cluster.nodes["n1"].close()
     seen = rows(tasks)  # type: ignore[arg-type]
-    with Client(servers(cluster)) as client:
+    with Client(cluster.servers) as client:
         client.send("orders", b"after", queue=0)
     query.close()
     second = query.stream.latest(first, Limit())
@@ -221,7 +217,7 @@ def test_a_stream_goes_on_after_a_failover(cluster: FakeCluster) -> None:
 
 
 def test_a_topic_that_was_made_again(cluster: FakeCluster) -> None:
-    given = {"servers": servers(cluster), "subscribe": "orders", "startingOffsets": "earliest"}
+    given = {"servers": cluster.servers, "subscribe": "orders", "startingOffsets": "earliest"}
     query = stream_query(given)
     end = query.stream.latest(query.stream.initial(), Limit())
     cluster.queues.clear()
@@ -237,7 +233,7 @@ def stream_rows(query: Any, start: Any, end: Any) -> list[tuple[int, int]]:
 
 def test_a_stream_waits_while_slaves_know_less_than_its_checkpoint(cluster: FakeCluster) -> None:
     """A slave learns what is confirmed after its master; the master died right after a trigger."""
-    given = {"servers": servers(cluster), "subscribe": "orders", "startingOffsets": "earliest"}
+    given = {"servers": cluster.servers, "subscribe": "orders", "startingOffsets": "earliest"}
     query = stream_query({**given, "maxStaleness": "0"})
     start = query.stream.initial()
     end = query.stream.latest(start, Limit())
@@ -265,7 +261,7 @@ def test_a_stream_waits_while_slaves_know_less_than_its_checkpoint(cluster: Fake
     again = stream_query({**given, "maxStaleness": "20 s"})
     assert again.stream.latest(end, Limit()) == end, "nothing new, and nothing goes back"
     assert asked.count(Type.OFFSETS) >= 3
-    with Client(servers(cluster)) as client:
+    with Client(cluster.servers) as client:
         client.send("orders", b"after", queue=0)
     again.close()
     later = again.stream.latest(end, Limit())
@@ -275,7 +271,7 @@ def test_a_stream_waits_while_slaves_know_less_than_its_checkpoint(cluster: Fake
 
 def test_a_failover_during_a_look_is_no_unclean_election(cluster: FakeCluster) -> None:
     """The epoch in the offset is that of its place, not that of the node that answered first."""
-    given = {"servers": servers(cluster), "subscribe": "orders", "startingOffsets": "earliest"}
+    given = {"servers": cluster.servers, "subscribe": "orders", "startingOffsets": "earliest"}
     query = stream_query({**given, "maxStaleness": "0"})
     start = query.stream.initial()
     query.close()
@@ -297,7 +293,7 @@ def test_a_failover_during_a_look_is_no_unclean_election(cluster: FakeCluster) -
 
 def test_an_unclean_election_is_named_though_less_is_confirmed(cluster: FakeCluster) -> None:
     """A cut is told from a slave that lags by the epochs."""
-    given = {"servers": servers(cluster), "subscribe": "orders", "startingOffsets": "earliest"}
+    given = {"servers": cluster.servers, "subscribe": "orders", "startingOffsets": "earliest"}
     query = stream_query({**given, "maxStaleness": "0"})
     start = query.stream.initial()
     end = query.stream.latest(start, Limit())
@@ -319,14 +315,14 @@ def test_an_unclean_election_is_named_though_less_is_confirmed(cluster: FakeClus
 def test_tasks_of_a_replay_are_those_of_the_batch(cluster: FakeCluster) -> None:
     """Options, records and topics that came since change nothing: a sink counts on the tasks."""
     cluster.topics["aaa"] = 1
-    given = {"servers": servers(cluster), "startingOffsets": "earliest", "maxStaleness": "0"}
+    given = {"servers": cluster.servers, "startingOffsets": "earliest", "maxStaleness": "0"}
     query = stream_query({**given, "subscribe": "orders,aaa", "splitBytes": "1 KiB"})
     start = query.stream.initial()
     end = query.stream.latest(start, Limit())
     tasks = query.tasks(start, end)
     query.close()
     assert len(tasks) > 3
-    with Client(servers(cluster)) as client:
+    with Client(cluster.servers) as client:
         client.send("aaa", b"y" * 5000, queue=0)
     cluster.topics["aab"] = 2
     cluster.fail_over("n2")

@@ -203,7 +203,7 @@ def cluster() -> Iterator[FakeCluster]:
     for name in ("n1", "n2", "n3"):
         made.add_node(name)
     try:
-        with Client(servers(made)) as client:
+        with Client(made.servers) as client:
             for number in range(ROWS):
                 key = f"own{number} five{number % 5}"
                 client.send("orders", b"%d" % number, key=key, queue=number % 4)
@@ -212,14 +212,9 @@ def cluster() -> Iterator[FakeCluster]:
         made.close()
 
 
-def servers(made: FakeCluster) -> str:
-    """The addresses."""
-    return ",".join(node.address for node in made.nodes.values())
-
-
 def live(made: FakeCluster) -> dict[str, str]:
     """Options for the cluster."""
-    return {"servers": servers(made), "subscribe": "orders", "maxStaleness": "0"}
+    return {"servers": made.servers, "subscribe": "orders", "maxStaleness": "0"}
 
 
 def test_nodes_are_asked_for_keys(cluster: FakeCluster) -> None:
@@ -228,7 +223,7 @@ def test_nodes_are_asked_for_keys(cluster: FakeCluster) -> None:
     assert same(options, "five3") == (ROWS // 5, ROWS // 5)
     assert same(options, "own7,own8,none") == (2, 2)
     assert same(options, "none") == (0, 0)
-    some = {"servers": servers(cluster), "assign": '{"orders":[1]}', "range": "3:9"}
+    some = {"servers": cluster.servers, "assign": '{"orders":[1]}', "range": "3:9"}
     count, looked = same(some, "five3,five4")
     assert 0 < count == looked < 6
     assert cluster.nodes["n1"].count(Type.FIND) > ROWS // 10

@@ -244,11 +244,6 @@ def cluster(places: Mapping[str, Path]) -> Iterator[FakeCluster]:
     made.close()
 
 
-def servers(made: FakeCluster) -> str:
-    """The addresses."""
-    return ",".join(f"127.0.0.1:{node.port}" for node in made.nodes.values())
-
-
 def trim(made: FakeCluster, offset: int) -> None:
     """Let retention take everything below a log offset."""
     for key, held in made.queues.items():
@@ -258,7 +253,7 @@ def trim(made: FakeCluster, offset: int) -> None:
 def test_a_cluster_and_its_archive(cluster: FakeCluster, places: Mapping[str, Path]) -> None:
     """Below each queue's live start from the archive, above it from slaves, all columns equal."""
     whole = rows({"path": places["whole"]})
-    live = {"servers": servers(cluster), "maxStaleness": "0"}
+    live = {"servers": cluster.servers, "maxStaleness": "0"}
     trim(cluster, KEPT)
     found = rows({**live, "archive": places["archive"]})
     assert plain(found) == plain(whole)
@@ -277,7 +272,7 @@ def test_a_topic_that_only_the_archive_has(
     cluster: FakeCluster, places: Mapping[str, Path]
 ) -> None:
     """Deleted in the cluster, or with fewer queues there: by name, by pattern, with all others."""
-    given = {"servers": servers(cluster), "maxStaleness": "0"}
+    given = {"servers": cluster.servers, "maxStaleness": "0"}
     whole = plain(rows({"path": places["whole"]}))
     end = ArchiveDir(places["archive"]).newest().segments[-1].end
     del cluster.topics["t1"]
@@ -300,7 +295,7 @@ def test_nodes_that_deleted_at_other_times(
 ) -> None:
     """A slave keeps less than the plan says: the node that still has the rows is asked, and the
     archive only where nobody has them."""
-    given = {"servers": servers(cluster), "maxStaleness": "0"}
+    given = {"servers": cluster.servers, "maxStaleness": "0"}
     whole = plain(rows(given))
     for name in ("n2", "n3"):
         cluster.nodes[name].own_starts = {("t1", 0): 5, ("t1", 1): 5}
@@ -317,7 +312,7 @@ def test_rows_are_not_gone_while_a_node_is_silent(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A failover: slaves have deleted rows that the master keeps, which answers a little later."""
-    given = {"servers": servers(cluster), "subscribe": "t1"}
+    given = {"servers": cluster.servers, "subscribe": "t1"}
     whole = plain(rows(given))
     tasks = batch_query({**given, "columns": "full"}).tasks(0)
     for name in ("n2", "n3"):
@@ -341,7 +336,7 @@ def test_a_silent_node_is_waited_for_once(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """When the wait is over rows count as gone; further ones of the task do not wait again."""
-    given = {"servers": servers(cluster), "subscribe": "t1", "failOnDataLoss": "false"}
+    given = {"servers": cluster.servers, "subscribe": "t1", "failOnDataLoss": "false"}
     tasks = batch_query({**given, "maxStaleness": "60 s", "columns": "full"}).tasks(0)
     assert len(tasks) == 1, "both queues in one task"
     for name in ("n2", "n3"):
@@ -361,7 +356,7 @@ def test_a_silent_node_is_waited_for_once(
 
 def test_retention_between_plan_and_read(cluster: FakeCluster, places: Mapping[str, Path]) -> None:
     """Rows that were live when the query was planned come from the archive, each once."""
-    given = {"servers": servers(cluster), "maxStaleness": "0", "columns": "full"}
+    given = {"servers": cluster.servers, "maxStaleness": "0", "columns": "full"}
     query = batch_query({**given, "archive": str(places["archive"])})
     trim(cluster, SEGMENT)
     tasks = query.tasks(0)
@@ -382,7 +377,7 @@ def test_late_rows_are_proven_too(
     """An archive file that was written anew is a loss, also where retention came in between."""
     shutil.copytree(places["archive"], tmp_path / "a")
     path = tmp_path / "a" / ArchiveDir(tmp_path / "a").newest().segments[0].data[0].path
-    given = {"servers": servers(cluster), "maxStaleness": "0", "archive": str(tmp_path / "a")}
+    given = {"servers": cluster.servers, "maxStaleness": "0", "archive": str(tmp_path / "a")}
     tasks = batch_query(given).tasks(0)
     careless = batch_query({**given, "checkCrc": "off"}).tasks(0)
     trim(cluster, SEGMENT)

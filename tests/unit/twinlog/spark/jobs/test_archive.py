@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ import pytest
 
 from cli.app import main
 from tests.stores.archives import committed
-from tests.stores.engines import PLAIN, R, Stopping, T, ours
+from tests.stores.engines import PLAIN, Racing, Stopping, ours
 from tests.stores.golden import unpack
 from tests.stores.sample import Ours
 from twinlog.errors import CorruptionError, TwinlogError, UsageError
@@ -148,17 +148,8 @@ def test_two_archivers_at_once(tmp_path: Path) -> None:
     """One wins, the other sees it: no segment twice, the loser's files are orphans."""
     root, to = ours(tmp_path / "s"), tmp_path / "archive"
 
-    class Racing(PlainEngine):
-        raced = False
-
-        def spread(self, work: Callable[[T], R], items: Sequence[T]) -> list[R]:
-            found = super().spread(work, items)
-            if not Racing.raced:
-                Racing.raced = True
-                archive(PlainEngine(), ArchiveSettings(root, to))
-            return found
-
-    found = archive(Racing(), ArchiveSettings(root, to))
+    race = Racing(lambda: archive(PlainEngine(), ArchiveSettings(root, to)))
+    found = archive(race, ArchiveSettings(root, to))
     assert found.fields["segments_added"] == 0
     bases = [segment.base for segment in ArchiveDir(to).newest().segments]
     assert len(bases) == len(set(bases)) > 0

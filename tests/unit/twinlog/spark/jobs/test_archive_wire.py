@@ -14,6 +14,7 @@ import pytest
 from cli.app import main
 from tests.fakes.node import FakeCluster
 from tests.fakes.raw_log import RawNode, raw_nodes
+from tests.stores.engines import Racing
 from tests.stores.sample import SEGMENT, Ours
 from twinlog.errors import CorruptionError, TwinlogError
 from twinlog.spark.archive import job, notify_nodes
@@ -389,17 +390,8 @@ def test_two_archivers_at_once(cluster: Cluster, tmp_path: Path) -> None:
     """Both read the nodes; one commits, the other sees it: no segment twice."""
     to = tmp_path / "archive"
 
-    class Racing(PlainEngine):
-        raced = False
-
-        def spread(self, work: Callable[[T], R], items: Sequence[T]) -> list[R]:
-            found = super().spread(work, items)
-            if not Racing.raced:
-                Racing.raced = True
-                archive(PlainEngine(), settings(cluster, to))
-            return found
-
-    found = archive(Racing(), settings(cluster, to))
+    race = Racing(lambda: archive(PlainEngine(), settings(cluster, to)))
+    found = archive(race, settings(cluster, to))
     assert (found.fields["segments_added"], found.fields["manifest"]) == (0, 1)
     bases = [segment.base for segment in ArchiveDir(to).newest().segments]
     assert bases == list(range(0, sealed(cluster), SEGMENT))

@@ -237,7 +237,7 @@ def test_archive_and_live_as_one(tmp_path: Path) -> None:
             nodes.end = found.log_offset + found.size
     for name in ("n1", "n2"):
         nodes.add_node(name)
-    servers = ",".join(f"127.0.0.1:{node.port}" for node in nodes.nodes.values())
+    servers = nodes.servers
     cases = {
         "tiers": CompactSettings(live, "kv", archive=kept),
         "cluster": CompactSettings(None, "kv", servers=servers),
