@@ -61,6 +61,7 @@ __all__ = [
     "Finding",
     "Grade",
     "Judgement",
+    "entry_fault",
     "short_files",
     "usual_length",
     "verify",
@@ -291,7 +292,7 @@ def _check_run(store: StoreReader, run: Run, part: _Part, *, check_crc: bool) ->
         batch = Run(run.file, entry.start, entry.end, entry.count)
         _check_span(store, batch, part, check_crc=check_crc)
         part.batches += 1
-        if text := _entry_wrong(store, entry):
+        if text := entry_fault(entry, store.series.read(entry.start, entry.length)):
             name = f"twinlog/batches/{run.file.path.name}"
             span = (48 * i, entry.start, entry.length)
             part.add(Finding(Grade.DAMAGE, name, *span, text, "the records themselves"))
@@ -347,9 +348,9 @@ def _check_heads(store: StoreReader, log: TwinLog, judgement: Judgement) -> None
             judgement.add(Finding(Grade.DAMAGE, name, 0, file.start, 0, text, readable))
 
 
-def _entry_wrong(store: StoreReader, entry: BatchEntry) -> str:
-    view = store.series.read(entry.start, entry.length)
-    count, stop, _, stamp, _ = kernels.walk(view, 0, len(view), check_crc=False)
+def entry_fault(entry: BatchEntry, batch: memoryview) -> str:
+    """Return what an entry says wrongly of its batch of records; "" when it describes it."""
+    count, stop, _, stamp, _ = kernels.walk(batch, 0, len(batch), check_crc=False)
     if (count, stop) != (entry.count, entry.length):
         return f"the entry says {entry.count} records, the batch holds {count}"
     return "" if stamp == entry.store_timestamp else "the entry names another store time"

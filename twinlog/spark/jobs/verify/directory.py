@@ -38,6 +38,7 @@ from twinlog.store.files import FileSeries, store_root
 from twinlog.store.log import TwinLog, batch_entries
 from twinlog.store.queues import Queue
 from twinlog.store.reader import StoreReader
+from twinlog.store.verify.check import entry_fault
 from twinlog.store.verify.check import verify as judge_store
 from twinlog.store.verify.findings import Finding, Judgement
 
@@ -175,10 +176,7 @@ def _batch_wrong(entry: BatchEntry, data: memoryview, at: int, level: Level) -> 
     end = at + entry.length
     if level is not Level.STRUCTURE and kernels.crc32c(data[at:end]) != entry.crc:
         return "the batch does not match its CRC"
-    count, stop, _, stamp, _ = kernels.walk(data, at, end, check_crc=False)
-    if (count, stop, stamp) != (entry.count, end, entry.store_timestamp):
-        return "the entry does not describe the batch"
-    return ""
+    return entry_fault(entry, data[at:end])
 
 
 def _compare_queues(split: LogRange, data: memoryview) -> tuple[dict[tuple[str, int], int], str]:
