@@ -31,8 +31,7 @@ import json
 import os
 import signal
 import socket
-from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Mapping
 from functools import partial
 from importlib import import_module
 from importlib.metadata import version
@@ -258,19 +257,6 @@ async def _serve_http(listener: socket.socket, services: NodeServices) -> None:
     """
     http_server = await trio.to_thread.run_sync(import_module, "node.observe.http_server")
     await http_server.serve(listener, services.pages())
-
-
-@asynccontextmanager
-async def running_node(node: Node) -> AsyncGenerator[Node]:
-    """Serve while the block runs, then stop the node in order.
-
-    Raises:
-        Whatever ends the node; the block is cancelled then.
-    """
-    async with trio.open_nursery() as nursery:
-        await nursery.start(node.run)
-        yield node
-        node.stop()
 
 
 async def run(

@@ -13,10 +13,8 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-
-from cli.fields import table
 
 STEP = math.log(1.02)
 LEAST_SECONDS = 1e-6
@@ -70,21 +68,6 @@ class Histogram:
                  for percent in PERCENTILES}  # fmt: skip
         shown = {name: None if value is None else round(value, 9) for name, value in named.items()}
         return {**shown, "max": round(self.largest, 9), "samples": self.total}
-
-    def plain(self) -> dict[str, object]:
-        """The whole histogram, for adding it up in another process."""
-        counts = {str(bucket): count for bucket, count in self.counts.items()}
-        return {"counts": counts, "total": self.total, "largest": self.largest}
-
-    @classmethod
-    def from_plain(cls, value: Mapping[str, object]) -> Histogram:
-        """What `plain` wrote."""
-        found = cls()
-        counts = table(value.get("counts"))
-        found.counts = {int(bucket): int(str(count)) for bucket, count in counts.items()}
-        found.total = sum(found.counts.values())
-        found.largest = float(str(value.get("largest", 0.0)))
-        return found
 
 
 def own_cpu_seconds() -> float:

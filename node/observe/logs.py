@@ -214,10 +214,6 @@ class NodeLog:
         """Put ``facts`` on every line from now on: role and epoch after each change."""
         self._facts.update(facts)
 
-    def set_level(self, level: str) -> None:
-        """Write events from ``level`` on."""
-        self._level = LEVELS[level]
-
     def __call__(self, name: str, level: str, /, **facts: object) -> None:
         """Write one event; never raises on account of the stream.
 

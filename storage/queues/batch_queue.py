@@ -24,7 +24,7 @@ from typing import NamedTuple
 from storage.disk.disk import Disk
 from storage.queues.consume_queue import LOOK_BACK, Check, ConsumeQueue
 from twinlog.errors import CorruptionError
-from twinlog.format.batch_queue import BATCH_QUEUE_UNIT
+from twinlog.format.consume_queue import BATCH_QUEUE_UNIT
 
 DIRECTORY = "batchconsumequeue"
 UNIT_SIZE = BATCH_QUEUE_UNIT.size

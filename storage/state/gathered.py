@@ -12,8 +12,7 @@ from typing import NamedTuple
 from storage.state.producers import Done
 from storage.state.sections import digest_of
 from storage.state.sequences import Marks, parse_sequence
-from twinlog.format.batch_queue import BATCH_QUEUE_UNIT
-from twinlog.format.consume_queue import QUEUE_ENTRY
+from twinlog.format.consume_queue import BATCH_QUEUE_UNIT, QUEUE_ENTRY
 
 _PLACE = struct.Struct(">i4xq")
 """Queue and queue offset of a record, from its byte 12 on."""

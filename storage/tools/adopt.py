@@ -54,8 +54,7 @@ from storage.tools.adopt_groups import NOTHING, Consumed, read_consumed
 from storage.tools.recover import identity_of, index_capacity, settings_of
 from twinlog.errors import CorruptionError
 from twinlog.format.batch_index import KIND_FILLER, KIND_REBUILT, BatchEntry
-from twinlog.format.batch_queue import BATCH_QUEUE_UNIT
-from twinlog.format.consume_queue import QUEUE_FILE_SIZE_DEFAULT
+from twinlog.format.consume_queue import BATCH_QUEUE_UNIT, QUEUE_FILE_SIZE_DEFAULT
 from twinlog.format.epoch_history import Epoch
 from twinlog.format.light_queues import LIGHT_PREFIX
 from twinlog.format.log_file import BLANK

@@ -28,7 +28,7 @@ def test_the_files_are_those_of_rocketmq(tmp_path: Path) -> None:
     with StoreReader(root) as store:
         for piece in store.pieces():
             if isinstance(piece, Run):
-                data = store.run_bytes(piece)
+                data = store.series.read(piece.offset, piece.end - piece.offset)
                 names = queues.batched_names
                 for name, queue, first, _, units in gather_units(
                     data, 0, len(data), piece.offset, names

@@ -114,7 +114,7 @@ def test_the_recipe_is_short_and_names_every_place() -> None:
     assert len(named) <= FILES_MAX, sorted(named)
 
 
-def test_nobody_else_spells_the_properties_of_a_message() -> None:
+def test_no_other_file_spells_the_properties_of_a_message() -> None:
     """One that is in `PLACES` by the names of this recipe is not written out anywhere else.
 
     ``born_ms`` and ``order_key`` are words that mean nothing but these fields.

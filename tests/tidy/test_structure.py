@@ -10,12 +10,15 @@ which (``.importlinter``).
 from __future__ import annotations
 
 import ast
+import re
 from collections import defaultdict
 from pathlib import Path
 
 from tests.tidy.imports import ROOT, circles, graph, modules
 
 FRAGMENT_LINES = 70
+TEXT_MAX = 300
+"""Characters of a text whose words may name a function: longer ones are prose."""
 
 FRAGMENTS = {
     "cli.log.topics": "names of topics and the closest one: a noun of its own",
@@ -45,6 +48,26 @@ SAME_NAMES = {
     ("twinlog/store", "timers"): "reading them, and verifying them",
 }
 """Files of one name in one folder of a package, and what tells them apart."""
+
+
+FOR_USERS = tuple(
+    f"twinlog/{name}" for name in ("client", "consumer", "groups", "producer", "spark/sessions")
+)
+"""Modules with methods that only users may call."""
+
+NOT_CALLED = {
+    "getDefaultReadLimit": "Spark calls it",
+    "initialOffset": "Spark calls it",
+    "latestOffset": "Spark calls it",
+    "prepareForTriggerAvailableNow": "Spark calls it",
+    "reportLatestOffset": "Spark calls it",
+    "streamReader": "Spark calls it",
+    "streamWriter": "Spark calls it",
+    "diagrams": "of the page docs/roles.md",
+    "first_offset": "of work queues, which the client port does not serve yet",
+    "run_at": "of work queues, which the client port does not serve yet",
+}
+"""Functions that no module of the source names, and who calls them."""
 
 
 def test_circles_are_found() -> None:
@@ -86,6 +109,40 @@ def test_a_name_says_which_file() -> None:
     twice = {key: paths for key, paths in places.items() if len(paths) > 1}
     new = {key: paths for key, paths in twice.items() if key not in SAME_NAMES}
     assert not new, f"rename: {new}"
+
+
+def words_of(tree: ast.Module) -> set[str]:
+    """Every name that a module mentions: variables, attributes, keywords, and words of texts."""
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        match node:
+            case ast.Name(id=name) | ast.Attribute(attr=name) | ast.keyword(arg=str(name)):
+                found.add(name)
+            case ast.Constant(value=str(text)) if len(text) < TEXT_MAX:
+                found |= set(re.findall(r"\w+", text))
+            case _:
+                pass
+    return found
+
+
+def test_what_cannot_be_reached_is_deleted() -> None:
+    """A function that only tests call is a door without a handle, or belongs to the tests.
+
+    What users of the package call is left out.
+    """
+    trees = {path: ast.parse(path.read_text(encoding="utf-8")) for path in modules().values()}
+    named: set[str] = set().union(*(words_of(tree) for tree in trees.values()))
+    alone = {
+        found.name: f"{path.relative_to(ROOT)}:{found.lineno}"
+        for path, tree in trees.items()
+        if not path.relative_to(ROOT).as_posix().startswith(FOR_USERS)
+        for found in ast.walk(tree)
+        if isinstance(found, (ast.FunctionDef, ast.AsyncFunctionDef))
+        and found.name not in named
+        and not found.name.startswith("__")
+    }
+    new = {name: place for name, place in alone.items() if name not in NOT_CALLED}
+    assert not new, f"delete, move to the tests, or say who calls it: {new}"
 
 
 def takes_from_tests(path: Path) -> list[str]:

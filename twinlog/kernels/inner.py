@@ -5,7 +5,7 @@ box). ``INNER_NUM`` says how many, ``INNER_BASE`` the queue offset of the first.
 leaves room for that number, 19 zeros, and the master writes it there: Java reads leading zeros as
 we do.
 
-A unit is what a batch queue holds for one record (``twinlog.format.batch_queue``).
+A unit is what a batch queue holds for one record (``twinlog.format.consume_queue``).
 
 Sources: RocketMQ 5.3 (``CommitLog.setBatchSizeIfNeeded``, ``BatchConsumeQueue``,
 ``MessageDecoder.countInnerMsgNum``), golden case 09.

@@ -9,7 +9,7 @@ Cancellation: a cancelled call closes the connection it was using.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Final, TypeVar
 
 import anyio
@@ -30,7 +30,7 @@ from twinlog.session.session import (
     Steps,
     Take,
 )
-from twinlog.wire.frames import Frame, Type
+from twinlog.wire.frames import Frame
 
 T = TypeVar("T")
 
@@ -172,20 +172,3 @@ class AsyncCaller:
             if self._free[at].address == address:
                 return self._free.pop(at)
         return None
-
-    async def ask(
-        self,
-        kind: Type,
-        fields: Mapping[str, object],
-        to: str,
-        *,
-        timeout: float,
-        repeat: bool = True,
-    ) -> Frame:
-        """Ask the master, any node or the node named ``to``; see `Session.call`.
-
-        ``timeout`` is in seconds.
-        """
-        deadline = anyio.current_time() + timeout
-        steps = self.session.call(kind, fields, deadline=deadline, to=to, repeat=repeat)
-        return await self.run(steps)

@@ -192,22 +192,6 @@ class Caller:
             connection.close()
         return answer
 
-    def ask(
-        self,
-        kind: Type,
-        fields: Mapping[str, object],
-        to: str,
-        *,
-        timeout: float,
-        repeat: bool = True,
-    ) -> Frame:
-        """Ask the master, any node or the node named ``to``; see `Session.call`.
-
-        ``timeout`` is in seconds.
-        """
-        deadline = time.monotonic() + timeout
-        return self.run(self.session.call(kind, fields, deadline=deadline, to=to, repeat=repeat))
-
     # ── asking ahead ────────────────────────────────────────────────────────────────────────────
 
     def begin(

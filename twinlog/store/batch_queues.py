@@ -16,7 +16,7 @@ from bisect import bisect_left
 from collections.abc import Iterator
 from itertools import chain
 
-from twinlog.format.batch_queue import BATCH_QUEUE_FILE_SIZE_DEFAULT, BATCH_QUEUE_UNIT
+from twinlog.format.consume_queue import BATCH_QUEUE_FILE_SIZE_DEFAULT, BATCH_QUEUE_UNIT
 from twinlog.store.files import FileSeries
 from twinlog.store.queue_entries import (
     IN_MEMORY_BYTES,

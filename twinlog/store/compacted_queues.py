@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from twinlog.errors import CorruptionError
-from twinlog.format.batch_queue import BATCH_QUEUE_UNIT
+from twinlog.format.consume_queue import BATCH_QUEUE_UNIT
 from twinlog.kernels import EXPLANATIONS, walk
 from twinlog.store.files import FileSeries, is_number, listed
 from twinlog.store.queue_entries import IN_MEMORY_BYTES, IN_MEMORY_COUNT, Entry, Pull, Status

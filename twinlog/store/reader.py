@@ -323,10 +323,6 @@ class StoreReader:
                 raise CorruptionError(text, file=run.file.path.name, offset=at)
             at += size
 
-    def run_bytes(self, run: Run) -> memoryview:
-        """Return the bytes of a run."""
-        return self.series.view(run.file)[run.offset - run.file.start : run.end - run.file.start]
-
     def last_timestamp(self, run: Run) -> int:
         """Return the store timestamp of a run's last record."""
         view, start = self.series.view(run.file), run.file.start

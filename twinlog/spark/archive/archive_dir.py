@@ -120,11 +120,6 @@ class ArchiveDir:
         found = [path for folder in folders for path in folder.rglob("*")]
         return sorted(path for path in found if path.is_file())
 
-    def unnamed(self) -> list[Path]:
-        """Return the files of segments that no manifest names: of running jobs, or orphans."""
-        found, named = self.stored(), self.newest().files()
-        return [path for path in found if path.relative_to(self.root).as_posix() not in named]
-
 
 def _text(path: Path) -> str:
     """Return the text of a manifest; invalid bytes are replaced, so that its checksum fails."""

@@ -26,8 +26,7 @@ from dataclasses import dataclass, field
 
 from twinlog import kernels
 from twinlog.errors import CorruptionError
-from twinlog.format.batch_queue import BATCH_QUEUE_UNIT
-from twinlog.format.consume_queue import QUEUE_ENTRY
+from twinlog.format.consume_queue import BATCH_QUEUE_UNIT, QUEUE_ENTRY
 from twinlog.format.inner_batches import is_inner_batch
 from twinlog.format.light_queues import LIGHT_PROPERTY
 from twinlog.format.record import decode

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from twinlog.format.batch_queue import BATCH_QUEUE_UNIT
-from twinlog.format.consume_queue import QUEUE_ENTRY, QUEUE_EXT_UNIT
+from twinlog.format.consume_queue import BATCH_QUEUE_UNIT, QUEUE_ENTRY, QUEUE_EXT_UNIT
 
 
 def test_queue_entry() -> None:

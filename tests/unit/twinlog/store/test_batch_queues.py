@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.stores.sample import put
-from twinlog.format.batch_queue import BATCH_QUEUE_UNIT
+from twinlog.format.consume_queue import BATCH_QUEUE_UNIT
 from twinlog.format.log_file import file_name
 from twinlog.store.queues import load_queues
 

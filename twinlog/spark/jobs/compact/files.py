@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from twinlog.errors import UsageError
-from twinlog.format.batch_queue import BATCH_QUEUE_UNIT
+from twinlog.format.consume_queue import BATCH_QUEUE_UNIT
 from twinlog.format.log_file import BLANK, file_name
 from twinlog.format.record import MAGIC_BLANK, decode
 from twinlog.store.compacted_queues import FOLDER
