@@ -63,7 +63,7 @@ NOT_CALLED = {
     "reportLatestOffset": "Spark calls it",
     "streamReader": "Spark calls it",
     "streamWriter": "Spark calls it",
-    "diagrams": "of the page docs/roles.md",
+    "diagrams": "drawn for the generated page of roles",
     "first_offset": "of work queues, which the client port does not serve yet",
     "run_at": "of work queues, which the client port does not serve yet",
 }

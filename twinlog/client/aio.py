@@ -17,7 +17,6 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
-from types import TracebackType
 from typing import Self, Unpack
 
 import anyio
@@ -84,12 +83,7 @@ class AsyncClient:
         await self._group.__aenter__()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         """Stop the tasks and close every connection."""
         self._senders.clear()
         self._group.cancel_scope.cancel()

@@ -69,12 +69,7 @@ class AsyncConsumer:
         self._serve(self._run, self._core, self._dialogue)
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
         """Leave; raise `LeaseLost` for outcomes that changed nothing, unless an error is raised."""
         group, core = self._group, self._core
         assert group is not None and core is not None, "entered"

@@ -13,7 +13,6 @@ import math
 import random
 import time
 from collections.abc import Callable
-from types import TracebackType
 from typing import Final, Self, Unpack
 
 import anyio
@@ -100,12 +99,7 @@ class AsyncProducer:
         self._attend(self._core)
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
         """Flush, unless an error is under way; then stop."""
         group = self._group
         assert group is not None, "entered"

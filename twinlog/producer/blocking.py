@@ -16,7 +16,6 @@ import random
 import threading
 import time
 from collections.abc import Callable
-from types import TracebackType
 from typing import Final, Self, Unpack
 
 from twinlog.errors import Unavailable, UsageError
@@ -81,12 +80,7 @@ class Producer:
         """Return the producer."""
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         """Flush, unless an error is under way; then close."""
         try:
             if kind is None:

@@ -27,7 +27,6 @@ from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
-from types import TracebackType
 
 from twinlog import kernels
 from twinlog.errors import CorruptionError, UsageError
@@ -139,12 +138,7 @@ class StoreReader:
         """Return the reader itself."""
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Close it."""
         self.close()
 
