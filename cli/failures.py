@@ -18,10 +18,12 @@ from __future__ import annotations
 import difflib
 import errno
 import os
+import signal
 import tempfile
 import time
 import traceback
-from collections.abc import Iterable, Mapping
+from collections.abc import Generator, Iterable, Mapping
+from contextlib import contextmanager
 from enum import IntEnum
 from pathlib import Path
 
@@ -291,3 +293,13 @@ def bug(error: BaseException) -> Failure:
         facts=(f"the trace is in {path}",),
         hints=("report it with that file",),
     )
+
+
+@contextmanager
+def undisturbed() -> Generator[None]:
+    """Tidy up to the end, also when Ctrl-C is pressed again."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -19,10 +19,8 @@ Not here: processes (``cli.dev.private_cluster``), sending (``load``), bookkeepi
 
 from __future__ import annotations
 
-import signal
 import time
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -34,7 +32,7 @@ from cli.demo.input import Flight, flights
 from cli.demo.ledger import Comparison, Ledger, compare
 from cli.demo.load import TOPIC, PacedLoad, send_all
 from cli.dev.private_cluster import PrivateCluster, first_difference
-from cli.failures import NOTHING_LEFT, Exit, Failure, Interrupted
+from cli.failures import NOTHING_LEFT, Exit, Failure, Interrupted, undisturbed
 from cli.fields import whole
 from cli.parsing import PRIVATE
 from twinlog.store.reader import StoreReader
@@ -259,21 +257,11 @@ def demo(
         raise Interrupted(NOTHING_LEFT) from None
     finally:
         if not kept_running:
-            with _undisturbed():
+            with undisturbed():
                 cluster.close()
     answer = answer_of(running.report, cluster, time.monotonic() - began, kept_running)
     context.printer.answer(answer)
     return Exit.OK if running.report.kept else Exit.NO
-
-
-@contextmanager
-def _undisturbed() -> Generator[None]:
-    """Tidy up to the end, also when Ctrl-C is pressed again."""
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 def answer_of(report: Report, cluster: PrivateCluster, seconds: float, kept: bool) -> Answer:

@@ -10,10 +10,8 @@ Not here: what a drill does (``run``), the shipped ones (``scenarios/``).
 from __future__ import annotations
 
 import json
-import signal
 import time
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -27,7 +25,7 @@ from cli.drill.report import moments_of, page, stored, write_result
 from cli.drill.run import Drill, Result, not_begun
 from cli.drill.scenario import KINDS, Promises, Scenario, find, parse, shipped
 from cli.drill.stage import NamedStage, OwnStage
-from cli.failures import NOTHING_LEFT, Exit, Failure, Interrupted
+from cli.failures import NOTHING_LEFT, Exit, Failure, Interrupted, undisturbed
 from cli.fields import table, text
 from cli.history.operations import load
 from cli.parsing import PRIVATE, Yes
@@ -212,7 +210,7 @@ def _one(
     except KeyboardInterrupt:
         raise Interrupted(NOTHING_LEFT) from None
     finally:
-        with _undisturbed():
+        with undisturbed():
             stage.close(remove=not keep)
         if keep:
             context.printer.note(f"its files: {stage.directory}")
@@ -245,7 +243,7 @@ def _named(
     try:
         return _logged(drill.run(), stage)
     except KeyboardInterrupt:
-        with _undisturbed():
+        with undisturbed():
             drill.take_back()
         raise Interrupted((f"{stage.name} runs on as before, with the topic {topic}",)) from None
 
@@ -260,16 +258,6 @@ def _logged(result: Result, stage: OwnStage | NamedStage) -> Result:
             lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
             result.logs[name] = lines[-LOG_LINES:]
     return result
-
-
-@contextmanager
-def _undisturbed() -> Generator[None]:
-    """Tidy up to the end, also when Ctrl-C is pressed again."""
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 def answer_of(result: Result, folder: Path) -> Answer:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import importlib
 import struct
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from crc32c import crc32c as _crc32c
 
@@ -134,6 +134,21 @@ def rest_of(data: Buffer, at: int, size: int, topic_at: int) -> tuple[int, int, 
     if topic + length + 2 + properties != end:
         return None
     return topic, length, topic + length + 2, properties
+
+
+def whole_records(
+    data: Buffer, start: int, end: int
+) -> Iterator[tuple[int, Parts, tuple[int, int, int, int]]]:
+    """Yield index, parts and rest of each record up to the first that does not hold together."""
+    check_bounds(data, start, end)
+    at = start
+    while at < end:
+        parts = parts_of(data, at, end)
+        rest = None if isinstance(parts, int) else rest_of(data, at, parts[0], parts[4])
+        if isinstance(parts, int) or rest is None:
+            return
+        yield at, parts, rest
+        at += parts[0]
 
 
 def property_of(text: Buffer, name: bytes) -> bytes | None:

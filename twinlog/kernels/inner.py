@@ -25,11 +25,11 @@ from twinlog.kernels.fields import (
     ROLLBACK,
     TRANSACTION,
     Buffer,
-    check_bounds,
     parts_of,
     property_of,
     rest_of,
     tags_code,
+    whole_records,
 )
 
 INNER_BATCH = 0x80
@@ -114,16 +114,9 @@ def gather_units(
         queue has a further item wherever its queue offsets do not follow one another. In order of
         their first records; ends where `scan_queues` ends.
     """
-    check_bounds(data, start, end)
     order: list[tuple[bytes, int, int, list[int], bytearray]] = []
     newest: dict[tuple[bytes, int], int] = {}
-    at = start
-    while at < end:
-        parts = parts_of(data, at, end)
-        rest = None if isinstance(parts, int) else rest_of(data, at, parts[0], parts[4])
-        if isinstance(parts, int) or rest is None:
-            break
-        size, flag, _, _, _ = parts
+    for at, (size, flag, _, _, _), rest in whole_records(data, start, end):
         topic = bytes(data[rest[0] : rest[0] + rest[1]])
         if flag & TRANSACTION not in (PREPARED, ROLLBACK) and topic in topics:
             text = data[rest[2] : rest[2] + rest[3]]
@@ -142,7 +135,6 @@ def gather_units(
             order[i][3][0] = (base + count + 2**63) % 2**64 - 2**63
             unit = _UNIT.pack(log_offset + at - start, size, code, stamp, base, count, -1, 0)
             order[i][4].extend(unit)
-        at += size
     return [
         (name, queue, first, ends[0], bytes(units)) for name, queue, first, ends, units in order
     ]

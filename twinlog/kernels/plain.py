@@ -69,6 +69,7 @@ from twinlog.kernels.fields import (
     split_properties,
     split_record,
     tags_code,
+    whole_records,
 )
 from twinlog.kernels.inner import (
     INNER_BATCH,
@@ -420,16 +421,10 @@ def scan_queues(
         records have no entry and do not end a run. The scan ends at a blank or at the first
         record that does not hold together; bodies are not checked.
     """
-    check_bounds(data, start, end)
     runs: list[tuple[bytes, int, int, bytes]] = []
     key: tuple[bytes, int] | None = None
-    first, entries, at = 0, bytearray(), start
-    while at < end:
-        parts = parts_of(data, at, end)
-        rest = None if isinstance(parts, int) else rest_of(data, at, parts[0], parts[4])
-        if isinstance(parts, int) or rest is None:
-            break
-        size, flag, _, _, _ = parts
+    first, entries = 0, bytearray()
+    for at, (size, flag, _, _, _), rest in whole_records(data, start, end):
         if flag & TRANSACTION not in (PREPARED, ROLLBACK):
             topic = bytes(data[rest[0] : rest[0] + rest[1]])
             queue, _, queue_offset = struct.unpack_from(">iiq", data, at + 12)
@@ -440,7 +435,6 @@ def scan_queues(
             (stamp,) = I64.unpack_from(data, at + 48 + (20 if flag & BORN_V6 else 8))
             code = tags_code(topic, data[rest[2] : rest[2] + rest[3]], stamp)
             entries += _ENTRY.pack(log_offset + at - start, size, code)
-        at += size
     if key is not None:
         runs.append((*key, first, bytes(entries)))
     return runs
@@ -474,14 +468,8 @@ def scan_keys(data: Buffer, start: int, end: int, log_offset: int) -> bytes:
         (8), store timestamp (8). ``UNIQ_KEY`` first, then ``KEYS`` split at single spaces; rolled
         back records have none. Ends where `scan_queues` ends.
     """
-    check_bounds(data, start, end)
-    out, at = bytearray(), start
-    while at < end:
-        parts = parts_of(data, at, end)
-        rest = None if isinstance(parts, int) else rest_of(data, at, parts[0], parts[4])
-        if isinstance(parts, int) or rest is None:
-            break
-        size, flag, _, _, _ = parts
+    out = bytearray()
+    for at, (_, flag, _, _, _), rest in whole_records(data, start, end):
         if flag & TRANSACTION != ROLLBACK:
             prefix = bytes(data[rest[0] : rest[0] + rest[1]]) + b"#"
             text = data[rest[2] : rest[2] + rest[3]]
@@ -491,7 +479,6 @@ def scan_keys(data: Buffer, start: int, end: int, log_offset: int) -> bytes:
             (stamp,) = I64.unpack_from(data, at + 48 + (20 if flag & BORN_V6 else 8))
             for key in keys:
                 out += _KEY.pack(key_hash(prefix + key), log_offset + at - start, stamp)
-        at += size
     return bytes(out)
 
 
@@ -505,17 +492,12 @@ def find_properties(
     check_bounds(data, start, end)
     if len(names) > 4:
         raise ValueError("at most 4 names")
-    at, found = start, list[tuple[int, int, bytes]]()
-    while at < end:
-        parts = parts_of(data, at, end)
-        rest = None if isinstance(parts, int) else rest_of(data, at, parts[0], parts[4])
-        if isinstance(parts, int) or rest is None:
-            break
+    found: list[tuple[int, int, bytes]] = []
+    for at, _, rest in whole_records(data, start, end):
         for which, name in enumerate(names):
             value = property_of(data[rest[2] : rest[2] + rest[3]], name)
             if value is not None:
                 found.append((at, which, value))
-        at += parts[0]
     return found
 
 
