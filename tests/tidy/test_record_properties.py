@@ -26,6 +26,9 @@ RECIPE = Path(__file__).parents[2] / "docs" / "contributing.md"
 FILES_MAX = 8
 """Files of the source that a new property touches."""
 
+ALSO = {"cli/group/dead_letters.py": "sends a stored message again"}
+"""Files that spell properties besides those of the recipe, and why."""
+
 SENT = {column.field: (name,) for name, column in COLUMNS.items() if column.field}
 """Columns of the sink by the field of `NewMessage` that they are."""
 
@@ -128,5 +131,5 @@ def test_no_other_file_spells_the_properties_of_a_message() -> None:
         for path in (root / folder).rglob("*.py")
         for word in re.findall(r"\b(?:born_ms|order_key)=", path.read_text(encoding="utf-8"))
     }
-    others = sorted(path for path in spelled if f"`{path}`" not in section)
+    others = sorted(path for path in spelled - set(ALSO) if f"`{path}`" not in section)
     assert not others, f"take the fields from `NewMessage` or a table: {others}"
