@@ -225,8 +225,11 @@ def _until(end: bool, parts: tuple[Evaluate, ...]) -> Evaluate:
         unknown = False
         for part in parts:
             value = part(row)
+            # The rest is not evaluated, as in RocketMQ: a later part that cannot be compared does
+            # no harm.
             if value is end:
                 return end
+            # Null does not end it: a later FALSE (AND) or TRUE (OR) still decides.
             unknown = unknown or value is None
         return None if unknown else not end
 
@@ -237,6 +240,7 @@ def _equal(left: Evaluate, right: Evaluate) -> Evaluate:
     def evaluate(row: Row) -> Value:
         first, second = left(row), right(row)
         if first is None:
+            # Not symmetric: null on the left is null, on the right FALSE. RocketMQ does the same.
             return True if second is None else None
         return second is not None and compare(first, second) == 0
 

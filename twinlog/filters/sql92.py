@@ -165,6 +165,7 @@ class _Parser:
             if token.text.upper() == "LIKE":
                 hint = "there is no LIKE: use CONTAINS, STARTSWITH or ENDSWITH"
             raise self._error(f"expected AND, OR or the end, found {token}", token.at, hint)
+        # Not by recursion: loops build chains such as a = b = c deeper than Python's stack.
         open_ = [(node, 1)]
         while open_:
             part, depth = open_.pop()
@@ -363,6 +364,7 @@ class _Parser:
 
     def _decimal(self, token: Token) -> float:
         value = float(token.text)
+        # As RocketMQ: its least number is Double.MIN_VALUE, so 0.0 is refused as well.
         if value == float("inf") or not value:
             size = "too large" if value else "too small, or zero"
             raise self._error(f"a decimal number that is {size}", token.at, _DOUBLE_MAX_HINT)

@@ -96,6 +96,7 @@ def compare_doubles(left: float, right: float) -> int:
     (-1, 1)
     """
     if left != right or not left:
+        # NaN is unequal to itself, and 0.0 equals -0.0: Java orders both apart.
         first = (left != left, left, math.copysign(1.0, left))
         second = (right != right, right, math.copysign(1.0, right))
         if first[0] or second[0]:
@@ -118,6 +119,7 @@ def compare(left: Value, right: Value) -> int:
             raise NotComparable("RocketMQ cannot compare TRUE or FALSE with a text on its right")
         case str(), bool():
             return int(left.lower() == "true") - int(right)
+        # After the pairs above: what is left has nothing in common with a truth value.
         case (bool(), _) | (_, bool()):
             return -1
         case str(), str():
@@ -130,6 +132,7 @@ def compare(left: Value, right: Value) -> int:
             return _order(whole(left, _limit(right)), right)
         case int(), str():
             return _order(left, whole(right, _limit(left)))
+        # Compared as whole numbers: doubles would lose the low bits of a `Long`.
         case int(), int():
             return _order(left, right)
         case int() | float(), int() | float():

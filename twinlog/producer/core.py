@@ -315,7 +315,7 @@ class ProducerCore:
         left = min([section.deadline for section in sections]) - now
         for section in sections:
             self.statistics.resent += section.attempts > 0
-            if not section.maybe:
+            if not section.maybe:  # else the first doubtful attempt counts
                 section.begun = now
             section.attempts += 1
             section.state = State.SENT
@@ -564,7 +564,7 @@ class ProducerCore:
         if now < self._earliest:
             return
         for lane in self.lanes:
-            first = lane.first()
+            first = lane.first()  # the oldest: later ones cannot be stored before it
             if first is not None and now >= first.deadline:
                 why = f": {self.refusal.text}" if self.refusal is not None else ""
                 hint = self.refusal.hint if self.refusal is not None else None

@@ -83,6 +83,7 @@ class SingleSender:
         """Take the plain answer to a section that was sent alone; False: any other answer."""
         fields = frame.fields
         row = _only_row(fields.get("results"))
+        # Anything unusual goes to `ProducerCore.on_answer`: only one place interprets such answers.
         if row is None or frame.flags != ANSWER or "buffered" in fields:
             return False
         by, epoch = fields.get("confirmed_by"), fields.get("epoch")

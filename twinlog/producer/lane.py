@@ -102,6 +102,8 @@ class Lane:
         """Note that a section, no longer under way, is stored."""
         self.ahead.append(section.sequence)
         first = self.first()
+        # Only those after the oldest unanswered one count: until its retry a node must remember
+        # them.
         self.ahead = [number for number in self.ahead if first and number > first.sequence]
 
     def repeat(self, section: Section) -> None:
@@ -112,10 +114,12 @@ class Lane:
 
     def release(self) -> bool:
         """Put what must go again first in line once no answer is outstanding; say if it may go."""
+        # Only with all answers in is it known which numbers are stored, so order can be kept.
         if self.held and not self.sent:
             again = sorted(self.again, key=lambda section: section.sequence)
             for section in again:
                 section.state = State.WAITING
+            # `extendleft` reverses, so the oldest ends up first.
             self.waiting.extendleft(reversed(again))
             self.again.clear()
             self.held = False
@@ -126,6 +130,7 @@ class Lane:
         assert self.gap is not None, "there is a gap"
         sequence, self.gap = self.gap, None
         for section in self.waiting:
+            # Sections before the gap keep their numbers: they may be stored already.
             if section.sequence > sequence:
                 section.renumber(self.epoch, sequence)
                 sequence += section.records

@@ -165,6 +165,7 @@ class MasterLink:
         """Take note that a request is sent under a number of the connection's."""
         self._numbers[number] = request.number
         core = self.core
+        # With nothing in flight before, the silence begins now; an idle master owes no answer.
         if core is not None and core.in_flight == 1:
             self.heard = now
 

@@ -107,9 +107,12 @@ class Senders(Generic[S]):
     def remove_oldest(self, may_go: Callable[[S], bool]) -> S | None:
         """Take out the least recently used one that may go, to be closed; None: none may."""
         for key, sender in self._kept.items():
+            # A taken sender is in use: closing it would leave its message without an answer.
             if key not in self._taken and may_go(sender):
                 del self._kept[key]
                 origin = self.origin(key[1])
+                # R47: a late retry of the closed sender has a smaller epoch, and is refused as out
+                # of date.
                 origin.epoch = max(origin.epoch, sender.epoch + 1)
                 return sender
         return None

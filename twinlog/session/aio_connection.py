@@ -71,6 +71,7 @@ class AsyncConnection:
             raise LinkDown(f"is not an address: {error}", sent=False) from error
         except LinkDown as down:
             await close(made)
+            # Only the greeting was sent, so no request can have been carried out.
             raise LinkDown(down.why, sent=False) from down
         except (TwinlogError, anyio.get_cancelled_exc_class()):
             await close(made)

@@ -136,6 +136,7 @@ class Caller:
         """Forget the parent's connections after a fork, and say whether there was one."""
         if self._pid == os.getpid():
             return False
+        # Another thread of the parent may have held the lock at the fork; here it would stay held.
         self._pid, self._lock = os.getpid(), threading.Lock()
         self.close()
         return True
@@ -229,6 +230,7 @@ class Caller:
         self.forked()
         connection, began = ahead.connection, time.monotonic()
         held = self._connections.get(connection.address) is connection
+        # A later question on this connection dropped the answer (`Connection.ask`).
         if not held or connection.last != ahead.number:
             return None
         try:

@@ -64,6 +64,7 @@ class Connection:
                 self._receive(end)
         except LinkDown as down:
             self.close()
+            # Only the greeting was sent, so no request can have been carried out.
             raise LinkDown(down.why, sent=False) from down
         except TwinlogError:
             self.close()
@@ -174,6 +175,7 @@ class Connection:
                     rest[0] = memoryview(rest[0])[count:]
         except OSError as error:
             self.close()
+            # No byte written: the node cannot have the request, and even a change may be repeated.
             raise LinkDown(f"does not take what is sent: {_why(error)}", sent=begun) from error
         except BaseException:  # Ctrl-C in the middle of a frame: what follows would be garbage
             self.close()

@@ -105,8 +105,10 @@ class Link:
         Raises:
             FrameError: ``oversized``; nothing may be sent.
         """
+        # With this checksum of cluster and group a node refuses frames for another cluster.
         frame.request, frame.names_crc = self._last + 1, self._names
         head = frames.encode_gather(frame, pieces)
+        # Counted only after encoding: an oversized frame uses up no id.
         self._last += 1
         self._waiting[self._last] = frame.type
         return self._last, [head, *pieces]
@@ -146,6 +148,7 @@ class Link:
                 self._greeted(frame)
             elif kind == frame.type:
                 yield frame
+            # -1 is a forgotten request (`forget`): its answer may have any type.
             elif kind != -1:
                 name = frames.type_name(kind)
                 raise FrameError("type", f"{frames.type_name(frame.type)} answers {name}")

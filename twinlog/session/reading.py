@@ -132,6 +132,7 @@ def ask_reader(
     if read_from not in (MASTER, ANY, SLAVE):
         return (yield from session.call(kind, fields, deadline=deadline, to=read_from))
     if read_from == MASTER:
+        # A reader that accepts old data must not spend its whole deadline on a missing master.
         until = min(deadline, session.now + NO_MASTER_SECONDS) if staleness.given else deadline
         try:
             return (yield from session.call(kind, fields, deadline=until, to=MASTER))
@@ -158,6 +159,7 @@ def _any_copy(
             nodes = [node for node in nodes if node.role == SLAVE]
             if not nodes:
                 raise Unavailable("the cluster has no slave now", hint="read from the master")
+        # The master has the newest data; among slaves, the one that published itself last.
         nodes.sort(key=lambda node: (node.role == SLAVE, node.age))
         for node in nodes:
             # A paused node must not use up the deadline; a search takes as long as it takes.
@@ -172,9 +174,12 @@ def _any_copy(
                 age = error.facts.get("age_ms")
                 if error.code == "stale" and isinstance(age, int):
                     ages[node.name] = age
+        # Damage is final only when every copy is damaged: a stale or silent node may have a whole
+        # one.
         if damaged is not None and not ages and last is None:
             raise damaged
         seconds = session.pause(attempt)
+        # An attempt without time left would only hide the real reason.
         if session.now + 2 * seconds >= deadline:
             if ages:
                 raise too_old(ages, session.table)

@@ -215,6 +215,8 @@ class RoutingTable:
     def learn(self, route: Route) -> bool:
         """Take ``route`` unless it is of a smaller epoch, or of another cluster; say whether."""
         other = self.route is not None and route.cluster != self.route.cluster
+        # A smaller epoch comes from a node that has not heard of the failover: believing it leads
+        # back.
         if route.epoch < self.epoch or other:
             return False
         self.route, self.epoch, self._hinted = route, route.epoch, None
@@ -226,6 +228,7 @@ class RoutingTable:
             return False
         self.epoch = epoch
         self._hinted = address
+        # A hint to a silent node is kept, but not followed at once: the pause comes first.
         return address not in self._suspects
 
     def forgive(self) -> None:
@@ -262,5 +265,7 @@ class RoutingTable:
                 known[node.address] = None
         for address in self.bootstrap:
             known[address] = None
+        # Suspects in the order in which they failed: the one silent for the longest is retried
+        # first.
         good = [address for address in known if address not in self._suspects]
         return good + [address for address in self._suspects if address in known]

@@ -211,6 +211,7 @@ class Session:
                     why = f"{address} knows only an older epoch than {self.table.epoch}"
                     continue
                 found = route
+                # A newer epoch than the known one cannot come from a node that missed the failover.
                 if not thorough or route.epoch > known:
                     return route
             if found is not None:
@@ -259,6 +260,7 @@ class Session:
         named = error.facts.get("host"), error.facts.get("port")
         if isinstance(named[0], str) and isinstance(named[1], int):
             hinted = Address(named[0], named[1])
+            # A node that refuses and names itself knows no better: it is asked last (below).
             if hinted != address:
                 return self.table.hint(hinted, error.epoch)
         self.table.suspect(address)
@@ -289,6 +291,7 @@ class Session:
                 the deadline came first.
             TwinlogError: What the node refused it with, or Unavailable.
         """
+        # Once set, maybe stays: a later plain refusal says nothing about an earlier attempt.
         attempt, turns, maybe, named = 0, 0, False, to not in (ANY, MASTER)
         last: TwinlogError = Unavailable("the deadline had passed before a node was asked")
         while True:
@@ -306,12 +309,15 @@ class Session:
                 if isinstance(found, Frame):
                     return found
                 last = found
+                # A named node is the only one to ask, so waiting helps only when it is busy.
                 if not last.retryable or (named and last.code != "busy"):
                     raise last
                 if self.redirect(last, address) and turns <= REDIRECTS_MAX:
                     continue
             except LinkDown as down:
                 self.table.suspect(address)
+                # A question that may have arrived changed nothing; only a change leaves doubt
+                # (`OutcomeUnknown`).
                 maybe = maybe or (down.sent and schema.CALLS[kind].repeat is schema.Repeat.CHANGE)
                 last = Unavailable(f"{to if named else address} {down.why}")
                 moved = named and not down.sent and (yield from self._moved(to, address, deadline))
@@ -321,6 +327,7 @@ class Session:
                     raise self._result(kind, last, maybe) from None
             if not (yield from self._pause(attempt, deadline)):
                 raise self._result(kind, last, maybe)
+            # The pause bounds the rate of requests, so redirects may be followed at once again.
             attempt, turns = attempt + 1, 0
             if to == MASTER:
                 yield from self.refresh(deadline)
@@ -342,6 +349,7 @@ class Session:
             self.table.learn(page)
             route = page if route is None else route.with_page(page)
             more = answer.fields.get("more")
+            # Pages are sorted by name: one that does not advance would make this loop endless.
             if isinstance(more, str) and more <= after:
                 raise FrameError("fields", "METADATA answer: the next page does not come after")
             after = more if isinstance(more, str) else None
@@ -354,6 +362,7 @@ class Session:
         """Ask once; return the good answer, or what it was refused with."""
         answer = yield Ask(address, frame, seconds)
         assert isinstance(answer, Frame), "what an Ask is answered by"
+        # R52: a master that does not know its confirm offset yet may hide acknowledged records.
         doubtful = to == MASTER and answer.fields.get("settled") is False
         if answer.is_error:
             error = error_of(answer)
