@@ -92,6 +92,13 @@ class GroupRequests(Protocol):
         """Decide what was asked."""
         ...
 
+    moved: bool
+    """Whether `next_deadline` may have changed; who asks it clears this."""
+
+    def wants(self, now: float) -> bool:
+        """Whether `look` has something to do."""
+        ...
+
     def look(self, now: float) -> None:
         """See what moved, at the end of a turn."""
         ...

@@ -210,7 +210,9 @@ class ClientServer:
         if waiting:
             for cold in self.handlers.reads.wake(now):
                 self.handlers.cold.read(cold)
-        if self._world.crashed is None:
+        if self._world.crashed is None and groups.wants(now):
             with self._world.driving():
                 groups.look(now)
+        if groups.moved:
+            groups.moved = False
             self._timer.deadline = groups.next_deadline(now)

@@ -76,6 +76,8 @@ class WorkQueues:
         self._full: set[str] = set()
         self._seen = 0
         self._running = False
+        self.moved = True
+        """Whether `next_deadline` may have changed; who asks it clears this."""
         self.joining = Joining(context, self._requests_again)
         self.pops = Pops(context, self._decide, fetch, lambda: self.epoch)
         self.dead = DeadLetters(context, fetch)
@@ -154,7 +156,7 @@ class WorkQueues:
         """Decide everything that was asked since, append its rows, answer later."""
         if self._running:
             return
-        self._running = True
+        self._running = self.moved = True
         try:
             self._run(now)
         finally:
@@ -356,7 +358,7 @@ class WorkQueues:
 
     def _begin(self, epoch: int, now: float) -> None:
         context, fold = self.context, self.context.messaging.confirmed
-        self.epoch = epoch
+        self.epoch, self.moved = epoch, True
         context.clock.begin(context.wall_ms(), now, context.records.timestamp)
         context.due.begin(iter(fold.shares()))
         members = [
@@ -374,7 +376,7 @@ class WorkQueues:
 
     def _end(self) -> None:
         context = self.context
-        self.epoch = 0
+        self.epoch, self.moved = 0, True
         error = context.refusal("not-master", "")
         for pop in context.parked.drain():
             pop.answer(error)
@@ -386,23 +388,32 @@ class WorkQueues:
         context.turns.clear()
         self._full.clear()
 
+    def wants(self, now: float) -> bool:
+        """Whether `look` has something to do; asked at the end of every turn."""
+        context = self.context
+        leading = context.driver.core.leading
+        if (leading.epoch if leading is not None else 0) != self.epoch:
+            return self._enabled
+        if not self.epoch:
+            return False
+        if self._requests or self._decisions or self.dead.ready:
+            return True
+        if context.parked.count and context.records.dispatched != self._seen:
+            return True
+        return now >= self._leaving_at and context.driver.retention.held_for_groups > 0
+
     def look(self, now: float) -> None:
-        """See what moved: the role, or the queues of parked pops; at the end of every turn."""
-        if not self._enabled:
-            return
+        """See what moved: the role, or the queues of parked pops."""
         leading = self.context.driver.core.leading
         changed = (leading.epoch if leading is not None else 0) != self.epoch
         if changed and self._reign(now) is not None and not self._requests:
             return
-        if not self.epoch:
-            return
-        moved = self.context.parked.count and self.context.records.dispatched != self._seen
-        leaving = now >= self._leaving_at and self.context.driver.retention.held_for_groups
-        if moved or self.pending or self.dead.ready or leaving:
+        if self.epoch and self.wants(now):
             self.run(now)
 
     def tick(self, now: float) -> None:
         """Do what is due; call at `next_deadline`."""
+        self.moved = True
         self.joining.beats(now)
         if self.epoch and now >= self._not_before:
             self.run(now)
