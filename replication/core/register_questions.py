@@ -99,13 +99,17 @@ class Calls:
         self.under_way = Call(self._number, op, now)
         context.do(Coordinate(self._number, op))
 
-    def answered(self, number: int) -> Call | None:
-        """Return the call that ``number`` answers; None if it was given up before."""
+    def answered(self, number: int, *, heard: bool) -> Call | None:
+        """Return the call that ``number`` answers; None if it was given up before.
+
+        ``heard``: there is an answer. A call that was lost renews no lease (R59).
+        """
         call = self.under_way
         if call is None or call.number != number:
             return None
         self.under_way = None
-        self.leased_at = call.sent_at
+        if heard:
+            self.leased_at = call.sent_at
         return call
 
     def pause(self, now: float) -> None:

@@ -303,7 +303,7 @@ class ReplicaCore:
 
     def on_answer(self, now: float, number: int, answer: Mapping[str, object] | None) -> None:
         """The register answered a call; None: its outcome is unknown."""
-        call = self.questions.calls.answered(number)
+        call = self.questions.calls.answered(number, heard=answer is not None)
         if answer is None:
             if call is not None:
                 self.questions.calls.pause(now)

@@ -332,6 +332,7 @@ class Driver:
         size = 0
         for section in sections:
             size += len(section.data)
+        self.core.questions.look(now)  # a process that slept may get here before its next tick
         refused = self._closed() or self.core.admission(ack, size)
         if refused is not None:
             reply([refusal(*refused) for _ in sections], None)

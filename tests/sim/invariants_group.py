@@ -203,7 +203,8 @@ class WeakAckNeedsLease(Invariant):
         since = self._over.get(epoch)
         if manual or since is None or node.clock.was_suspended:
             return
-        allowed = LEASE_SECONDS * (1 + 2 * self.world.plan.drift) + 0.1
+        allowed = LEASE_SECONDS * (1 + 2 * self.world.plan.drift)
+        allowed += 1.0 + self.world.plan.disk_slow  # what was admitted before waits for the disk
         if self.world.schedule.now - since > allowed:
             self.fail(f"{node.name} acknowledges weakly in epoch {epoch}, over since {since:.1f} s")
 

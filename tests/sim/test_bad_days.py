@@ -126,3 +126,17 @@ def test_an_old_snapshot_below_the_logs_start_is_of_no_use() -> None:
     assert node.store.damage is not None
     go_on(world, 5)
     assert "n2" not in world.coordinator.state.isr
+
+
+def test_calls_without_an_answer_renew_no_lease() -> None:
+    """A master that is cut off from all takes no weak acknowledgement after five seconds (R59)."""
+    world = running(Plan(7, failover="automatic"), 5)
+    master = world.newest_master()
+    assert master is not None
+    for other in {"coord", *world.plan.nodes} - {master.name}:
+        world.network.block(master.name, other)
+        world.network.block(other, master.name)
+    go_on(world, 8)
+    assert master.driver is not None
+    assert master.acts_in_epoch() is not None
+    assert master.driver.core.questions.refuses("written") is not None

@@ -217,6 +217,8 @@ class World:
         count = shadow.count_up_to(end)
         while count:
             last = shadow.batches[count - 1]
+            if last.end <= store.start:
+                break  # cut to the first byte that retention has left
             if store.border_at_or_below(last.end) == last.end:
                 entry = store.entries(last.start, max_bytes=1)[0]
                 if (entry.start, entry.epoch, entry.crc) == (last.start, last.epoch, last.crc):
