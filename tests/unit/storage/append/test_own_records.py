@@ -8,6 +8,7 @@ from errno import ENOSPC
 import pytest
 
 from storage import CreateTopic, Outcome, Section, Store, Token
+from storage.disk.packing import pack
 from storage.messaging.fold import Messaging
 from storage.messaging.groups import START_BEGIN, Group, Retry
 from storage.retention.policy import Facts, Retention, Wait
@@ -16,6 +17,7 @@ from storage.state.controls import (
     AlterGroups,
     CreateGroups,
     DeleteGroups,
+    UnknownControl,
     decode_control,
     encode_control,
 )
@@ -267,6 +269,7 @@ def test_groups_are_made_altered_and_deleted_by_control_records() -> None:
         (CreateGroups((Group("a", start=-3),)), "group"),
         (CreateGroups((Group("a", filters={"z": ""}),)), "group"),
         (CreateGroups((Group("there", "broadcast"),)), "group-mode"),
+        (AlterGroups((Group("a@b"),)), "group"),
         (CreateGroups((Group("there", attempts=2),)), "group-exists"),
         (AlterGroups((Group("there", "broadcast"),)), "group-mode"),
         (AlterGroups((Group("a"),)), "unknown-group"),
@@ -286,6 +289,25 @@ def test_what_no_group_can_be(change: CreateGroups | AlterGroups | DeleteGroups,
     if code != "group-exists" and change != CreateGroups((Group("a"), Group("a"))):
         assert not change.apply(store._opened.derived.layers.confirmed, 0)
     assert groups == before
+
+
+def test_there_are_only_so_many_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that are not confirmed count; the same once more is none more."""
+    monkeypatch.setattr("storage.state.controls.GROUPS_MAX", 2)
+    store = master(FakeDisk())
+    for names in (("a",), ("b",), ("a", "b")):
+        change = CreateGroups(tuple(Group(name) for name in names))
+        assert not store.append_control(token(1), change, wall_ms=1000).code
+    more = store.append_control(token(1), CreateGroups((Group("c"),)), wall_ms=1000)
+    assert more.code == "groups"
+
+
+@pytest.mark.parametrize("kind", ["create-groups", "alter-groups", "delete-groups"])
+@pytest.mark.parametrize("value", [None, [7], [{"name": 7}]])
+def test_a_control_record_of_groups_of_another_shape_is_unknown(kind: str, value: object) -> None:
+    """It changes nothing."""
+    body = pack({"kind": kind, "groups": value, "names": value})
+    assert isinstance(decode_control(body), UnknownControl)
 
 
 def test_where_a_group_begins() -> None:

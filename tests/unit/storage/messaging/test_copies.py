@@ -93,6 +93,8 @@ def test_messages_of_an_inner_batch_become_records() -> None:
     found = records(dead_letters([data], "billing", "attempts"))
     assert [one.body for one in found] == [b"0", b"1", b"2"]
     assert [one.properties["n"] for one in found] == ["0", "1", "2"]
+    some = records(dead_letters([data], "billing", "attempts", wanted=lambda offset: offset == 1))
+    assert [one.body for one in some] == [b"1"]
 
 
 def test_properties_that_are_full_lose_nothing_of_their_own() -> None:

@@ -115,5 +115,25 @@ def test_an_untouched_group_costs_nothing_ahead() -> None:
     assert ahead.share(1) is not confirmed.share(1)
     assert ahead.share(2) is confirmed.share(2)
     assert not ahead.apply(LeaseRow(1, 1, 5, 3, 9, 1, 100, 1), 1), "the number was given"
+    assert ahead.touched == {"g"}
     ahead.forget()
     assert ahead.share(1) is confirmed.share(1)
+
+
+def test_what_is_forgotten_ahead_is_gone_there_at_once() -> None:
+    """One queue of a group, or all of it; the confirmed fold still has it."""
+    confirmed = Messaging()
+    for row in (ShareRow(1, "g", "t", 0, 0, 5), ShareRow(2, "g", "t", 0, 1, 5)):
+        confirmed.apply(row, 1)
+    ahead = Ahead(confirmed)
+    assert ahead.apply(ForgottenRow(1), 1)
+    assert not ahead.apply(ForgottenRow(1), 1)
+    assert (ahead.share(1), [one.id for one in ahead.shares_of("g")]) == (None, [2])
+    assert confirmed.share(1) is not None
+    ahead.drop("g")
+    assert (ahead.share(2), list(ahead.names())) == (None, [])
+    confirmed.apply(ForgottenRow(1), 1)
+    assert list(confirmed.names()) == ["g"]
+    confirmed.apply(ForgottenRow(2), 1)
+    assert not list(confirmed.names())
+    assert not confirmed.apply(ForgottenRow(2), 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -24,6 +25,8 @@ class Naive:
         self, n: int, first: int, count: int, member: int, pop: int, until: int, attempt: int
     ) -> None:
         """New ones, or some that are all unsettled."""
+        if count < 0 or first + count > 1 << 63:
+            return
         wanted = range(first, first + count)
         fits = first >= self.next or (
             count > 0 and all(self.each.get(at, (SETTLED,))[0] != SETTLED for at in wanted)
@@ -159,3 +162,73 @@ def test_when_a_share_is_full() -> None:
     assert not share.full(span_max=10, runs_max=10)
     share.settle(1, 2, 2)
     assert not share.full(span_max=9, runs_max=9)
+
+
+def both() -> tuple[Share, Naive]:
+    """Two leases of five each; of the first one two in the middle are settled."""
+    share, naive = Share(1, "g", "t", 0, 0, START), Naive()
+    for one in (share, naive):
+        one.lease(1, 5, 5, 1, 1, 100, 1)
+        one.lease(2, 10, 5, 1, 2, 100, 1)
+        one.settle(1, 7, 8)
+    return share, naive
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "changes"),
+    [
+        ("lease", (9, 15, 1, 1, 3, 100, 1), False),
+        ("lease", (3, 15, -1, 1, 3, 100, 1), False),
+        ("lease", (3, 4, 1, 1, 3, 100, 1), False),
+        ("lease", (3, 15, 1 << 63, 1, 3, 100, 1), False),
+        ("lease", (3, 15, 0, 1, 3, 100, 1), True),
+        ("lease", (3, 18, 0, 1, 3, 100, 1), True),
+        ("lease", (3, 18, 2, 1, 3, 100, 1), True),
+        ("lease", (3, 5, 0, 1, 3, 100, 1), False),
+        ("lease", (3, 5, 3, 1, 3, 100, 1), False),
+        ("lease", (3, 14, 2, 1, 3, 100, 1), False),
+        ("lease", (3, 11, 2, 1, 3, 100, 2), True),
+        ("lease", (3, 9, 3, 1, 3, 100, 2), True),
+        ("settle", (1, 5, 6), True),
+        ("settle", (1, 9, 9), True),
+        ("settle", (2, 10, 14), True),
+        ("settle", (2, 12, 99), True),
+        ("settle", (0, 7, 8), False),
+        ("settle", (3, 5, 14), False),
+        ("release", (2, 11, 12, 200, 1), True),
+        ("release", (1, 7, 8, 200, 1), False),
+        ("extend", (2, 0, 99, 300), True),
+        ("extend", (1, 10, 14, 300), False),
+        ("move", (99,), False),
+        ("reset", (2,), True),
+    ],
+)
+def test_each_change_by_itself(name: str, arguments: tuple[int, ...], changes: bool) -> None:
+    """And once more: what is done already changes nothing, but for a reset."""
+    share, naive = both()
+    assert getattr(share, name)(*arguments) is changes
+    getattr(naive, name)(*arguments)
+    agree(share, naive)
+    getattr(share, name)(*arguments)
+    getattr(naive, name)(*arguments)
+    agree(share, naive)
+
+
+def test_settled_neighbours_are_one() -> None:
+    """Before a run, after it, on both sides, and at the end before a gap."""
+    share, naive = both()
+    for first, last in ((9, 9), (10, 14), (5, 6)):
+        for one in (share, naive):
+            one.settle(1 if first < 10 else 2, first, last)
+        agree(share, naive)
+    assert (share.low, share.runs) == (15, [])
+    share, naive = both()
+    for one in (share, naive):
+        one.settle(2, 10, 14)
+        one.lease(3, 20, 2, 1, 3, 100, 1)
+    agree(share, naive)
+    assert [run[:3] for run in share.runs][-2:] == [(10, 19, SETTLED), (20, 21, LEASED)]
+    empty = Share(1, "g", "t", 0, 0, 0)
+    assert not empty.settle(1, 0, 0)
+    assert empty.move(3)
+    assert (empty.low, empty.next, empty.move(3)) == (3, 3, False)

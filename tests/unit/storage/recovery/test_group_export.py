@@ -61,6 +61,7 @@ def consumed() -> tuple[FakeDisk, Store]:
         ShareRow(3, "audit~w1", TOPIC, 0, 0, 5),
         ShareRow(5, "audit", TOPIC, 0, 2, 6),
         ShareRow(6, "%LMQ%light", TOPIC, 0, 0, 7),
+        ShareRow(7, "%LMQ%light", TOPIC, 0, 1, 0),
         LeaseRow(1, 1, 0, 8, 1, 1, 9000, 1),
         LeaseRow(2, 1, 0, 4, 1, 2, 9000, 1),
         AckRow(1, 1, 0, 2),
@@ -76,7 +77,7 @@ def test_a_clean_stop_leaves_positions_of_the_whole_log() -> None:
     disk, store = consumed()
     assert store.close(clean=True)
     assert offsets(disk) == {
-        f"{TOPIC}@billing": {"0": 3, "2": 4}, f"{TOPIC}@%LMQ%light": {"0": 7},
+        f"{TOPIC}@billing": {"0": 3, "2": 4}, f"{TOPIC}@%LMQ%light": {"0": 7, "1": 0},
         f"{TOPIC}@audit@broadcast": {"2": 6},
     }  # fmt: skip
     assert offsets(disk, "lmqConsumerOffset.json") == {

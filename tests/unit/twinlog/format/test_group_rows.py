@@ -69,7 +69,9 @@ def test_what_has_another_shape_changes_nothing(row: object) -> None:
     assert [type(one) is UnknownRow for one in decode_rows(body)] == [False, True, False]
 
 
-@pytest.mark.parametrize("body", [b"", b"\xc1", packb([2, ["F", 1]]), packb({}), packb([1.5])])
+@pytest.mark.parametrize(
+    "body", [b"", b"\xc1", b"no msgpack", packb([2, ["F", 1]]), packb({}), packb([1.5])]
+)
 def test_what_is_no_body_is_one_unknown_row(body: bytes) -> None:
     """Of a later version, or of anybody."""
     assert [type(one) for one in decode_rows(body)] == [UnknownRow]
