@@ -152,7 +152,8 @@ def _said(value: object) -> Cell:
         case list():  # pauses
             return " ".join(_pause(one) for one in cast("list[object]", value)) or None
         case dict():
-            return "; ".join(f"{key}: {one}" for key, one in table(value).items()) or None
+            said = table(cast("object", value)).items()
+            return "; ".join(f"{key}: {one}" for key, one in said) or None
         case _:
             return str(value)
 

@@ -66,12 +66,7 @@ def consume(
         format_: How each one is printed; see message read.
     """
     formatted = parse_format(format_) if format_ is not None else None
-    if count is not None and count < 1:
-        raise Failure(Exit.USAGE, f"--count is {count}; it must be at least 1")
-    if peek and (exec_ is not None or follow):
-        raise Failure(Exit.USAGE, "--peek goes with neither --exec nor --follow")
-    if peek and count is not None and count > PEEK_MAX:
-        raise Failure(Exit.USAGE, f"--peek shows at most {PEEK_MAX} messages, not {count}")
+    _check(count, exec_, peek=peek, follow=follow)
     seconds = _lease(invisible)
     options: ConsumeFields = {"invisible": seconds, "batch": PEEK_MAX if peek else 64}
     if follow:
