@@ -266,6 +266,10 @@ class Session:
         self.table.suspect(address)
         return False
 
+    # In `call`, once set, maybe stays: a later plain refusal says nothing about an earlier attempt. A
+    # question that may have arrived changed nothing; only a change leaves doubt (`OutcomeUnknown`).
+    # A named node is the only one to ask, so waiting helps only when it is busy. The pause bounds the
+    # rate of requests, so that redirects may be followed at once again.
     def call(
         self,
         kind: Type,
@@ -291,7 +295,6 @@ class Session:
                 the deadline came first.
             TwinlogError: What the node refused it with, or Unavailable.
         """
-        # Once set, maybe stays: a later plain refusal says nothing about an earlier attempt.
         attempt, turns, maybe, named = 0, 0, False, to not in (ANY, MASTER)
         last: TwinlogError = Unavailable("the deadline had passed before a node was asked")
         while True:
@@ -309,15 +312,12 @@ class Session:
                 if isinstance(found, Frame):
                     return found
                 last = found
-                # A named node is the only one to ask, so waiting helps only when it is busy.
                 if not last.retryable or (named and last.code != "busy"):
                     raise last
                 if self.redirect(last, address) and turns <= REDIRECTS_MAX:
                     continue
             except LinkDown as down:
                 self.table.suspect(address)
-                # A question that may have arrived changed nothing; only a change leaves doubt
-                # (`OutcomeUnknown`).
                 maybe = maybe or (down.sent and schema.CALLS[kind].repeat is schema.Repeat.CHANGE)
                 last = Unavailable(f"{to if named else address} {down.why}")
                 moved = named and not down.sent and (yield from self._moved(to, address, deadline))
@@ -327,7 +327,6 @@ class Session:
                     raise self._result(kind, last, maybe) from None
             if not (yield from self._pause(attempt, deadline)):
                 raise self._result(kind, last, maybe)
-            # The pause bounds the rate of requests, so redirects may be followed at once again.
             attempt, turns = attempt + 1, 0
             if to == MASTER:
                 yield from self.refresh(deadline)
