@@ -266,10 +266,10 @@ class Session:
         self.table.suspect(address)
         return False
 
-    # In `call`, once set, maybe stays: a later plain refusal says nothing about an earlier attempt. A
-    # question that may have arrived changed nothing; only a change leaves doubt (`OutcomeUnknown`).
-    # A named node is the only one to ask, so waiting helps only when it is busy. The pause bounds the
-    # rate of requests, so that redirects may be followed at once again.
+    # In `call`, once set, maybe stays: a later plain refusal says nothing about an earlier
+    # attempt. A question that may have arrived changed nothing; only a change leaves doubt
+    # (`OutcomeUnknown`). A named node is the only one to ask: waiting helps only when it is busy.
+    # The pause bounds the rate of requests, so that redirects may be followed at once again.
     def call(
         self,
         kind: Type,
