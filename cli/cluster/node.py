@@ -112,7 +112,7 @@ def _scrub_facts(scrub: Fields) -> list[tuple[str, object]]:
     progress = None
     if isinstance(at, int) and isinstance(end, int) and isinstance(start, int):
         progress = f"{max(at - start, 0)} of {end - start} bytes" if at < end else None
-    what = f"{last['what']}: {last['file']} at {last['offset']}" if last else None
+    where = f"{last['file']} at {last['offset']}" if last else None
     repaired = " (repaired)" if last and last.get("repaired") else ""
     return [
         ("enabled", "yes" if scrub.get("enabled") else "no"),
@@ -121,7 +121,8 @@ def _scrub_facts(scrub: Fields) -> list[tuple[str, object]]:
         ("found", scrub.get("found")),
         ("repaired", scrub.get("repaired")),
         ("waits for copies", scrub.get("waiting")),
-        ("last finding", what and what + repaired),
+        ("last finding", f"{last['what']}{repaired}" if last else None),
+        ("found in", where),
     ]
 
 

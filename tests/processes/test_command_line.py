@@ -183,7 +183,7 @@ def test_a_bad_day_is_left_by_following_the_hints(shell: Shell) -> None:
     master = str(wait_healthy(shell)["master"])
     shell.run(f"dev kill {master}")
     shell.run("cluster health", expect=2)
-    err = shell.run_any("message send orders --body x --timeout 1s")[2]
+    err = shell.run_any("message send orders --body x --timeout 5s")[2]
     assert "local has no master" in err
     assert "twinlog cluster failover" in err
     assert follow_the_hints(shell)[:2] == ["cluster failover", f"dev start {master}"]
