@@ -257,7 +257,8 @@ class _OneQueue:
         for one in self._sends:
             if one.id in self._base:
                 taken.update(range(self._base[one.id], self._base[one.id] + len(one.records)))
-        top = max(taken, default=-1) + 1
+        top = max([-1, *taken]) + 1
+        top = max([top, *(value for _, value in self._ends)])  # the newest may never be read
         low = min((value for _, value in self._ends), default=top)
         low = min(low, min(taken, default=low))
         holes = sum(at not in taken for at in range(low, top))

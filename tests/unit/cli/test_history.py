@@ -154,6 +154,19 @@ def test_what_no_read_saw_may_fill_a_hole() -> None:
     assert [finding.kind for finding in verdict.findings] == ["not-linearizable"]
 
 
+def test_what_no_read_saw_may_be_the_end() -> None:
+    """Seed 287: the last sends were unknown, and an answer about the end was all that told."""
+    some = [
+        send("a", 0, 1, "a0", offset=0),
+        send("b", 2, None, "b0", "b1", outcome="unknown"),
+        read("all", 3, 4, 0, "a0"),
+        ends("end", 5, 6, 3),
+    ]
+    assert check(some).holds
+    (found,) = check([*some[:3], ends("end", 5, 6, 4)]).findings
+    assert found.kind == "gap"
+
+
 def test_two_sends_of_one_name_are_refused() -> None:
     """Then nothing can be said about either."""
     with pytest.raises(UsageError, match="name the message"):
