@@ -293,7 +293,10 @@ class KeyIndex:
             DiskError: Everything below `position` is still entered; call again later.
             CorruptionError: The log is inconsistent.
         """
-        if segments.all and self.position < segments.all[0].start:
+        if not segments.all:  # a cut has ended the log where retention had let it begin
+            self.position, self._ahead = max(self.position, limit), 0
+            return False
+        if self.position < segments.all[0].start:
             self.position, self._ahead = segments.all[0].start, 0
         if self.position >= limit:
             return False

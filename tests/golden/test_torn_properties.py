@@ -71,7 +71,7 @@ def test_rocketmq_keeps_a_record_without_its_properties(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("flushed", [False, True])
 def test_ours_is_noticed(tmp_path: Path, flushed: bool) -> None:
-    """Not flushed: the batch is cut like any torn tail. Flushed: damage, and not served."""
+    """Not flushed: the batch is cut like any torn tail. Flushed: damage, which waits for a copy."""
     root = tmp_path / "store"
     last = write(root, flushed=flushed)
     tear(root, last)
@@ -80,6 +80,7 @@ def test_ours_is_noticed(tmp_path: Path, flushed: bool) -> None:
         assert (found.harm, found.offset) == (Harm.DAMAGE if flushed else Harm.TAIL, last)
         assert all(record.log_offset < last for record in reader.records())
     store = Store.open(RealDisk(root), SETTINGS, WHO, wall_ms=9)
-    assert (store.damage is not None) is flushed
-    assert store.end == last
+    assert [one.offset for one in ([store.damage] if store.damage else [])] == [last] * flushed
+    assert (store.end == last) is not flushed
+    assert store.dispatched <= last
     store.close(clean=False)

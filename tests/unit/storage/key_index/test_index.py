@@ -170,6 +170,19 @@ def test_refusals() -> None:
     assert not caught.value.retryable
 
 
+def test_a_log_that_a_cut_left_empty_has_nothing_to_enter() -> None:
+    """Seed 494: retention had deleted all files below the offset that the cut went back to."""
+    store = master(FakeDisk())
+    keyed(store, 20)
+    settle(store)
+    keys = store._opened.derived.keys
+    assert keys is not None
+    segments, store._log.segments.all[:] = store._log.segments.all[:], []
+    assert keys.catch_up(store._log.segments, keys.position + 5, 0)
+    assert not keys.step(store._log.segments, keys.position, 1, 0)
+    store._log.segments.all[:] = segments
+
+
 def test_an_index_turned_on_again_goes_on_where_it_was() -> None:
     """Off for a while, restarted, on again: nothing is missing, and files are as ever."""
     disk = FakeDisk()

@@ -121,7 +121,7 @@ def test_a_run_held_for_dead_cannot_commit(tmp_path: Path, monkeypatch: pytest.M
             taken.append(collect(ArchiveDir(to), other, 86400.0))
 
     monkeypatch.setattr(job, "missing", lambda segment, root: "")
-    with pytest.raises(UnavailableError, match="held for dead") as caught:
+    with pytest.raises(UnavailableError, match="considered dead") as caught:
         archive(Between(stopped), ArchiveSettings(root, to))
     monkeypatch.undo()
     assert caught.value.code == "lease" and taken[0] > 0
@@ -188,7 +188,7 @@ def test_a_beat_goes_on_while_a_run_works(tmp_path: Path, monkeypatch: pytest.Mo
         while (one.folder / BEAT).stat().st_mtime == 1.0:
             pass
         one.folder.rename(one.folder.with_name("x"))
-        with pytest.raises(UnavailableError, match="held for dead"):
+        with pytest.raises(UnavailableError, match="considered dead"):
             one.beat()
 
 
