@@ -482,6 +482,8 @@ class Driver:
         self.store.drop_token()
 
     def _do_epoch(self, now: float, command: commands.AppendEpoch) -> None:
+        if self.store.damage is not None:
+            return  # found by the command before, and this turn ends the role: no one waits for it
         end: int | None = None
         try:
             end = self.store.append_epoch(

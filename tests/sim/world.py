@@ -158,6 +158,8 @@ class World:
         store = node.store
         if store is None:
             return
+        if store._opened.losing and store.committed == store.start:
+            return  # it died while it began again; the next start shows what it left
         shadow = self.ledger.shadows[node.name]
         self._look_for_seed(node, shadow)
         if node.is_quarantined:
