@@ -23,7 +23,7 @@ from replication.coordinator.client import Event, no_event
 from replication.coordinator.peer import Connections
 from replication.coordinator.seat import SeatLost
 from replication.coordinator.service import CoordinatorService, CoordinatorSettings
-from replication.coordinator.standby import Standby
+from replication.coordinator.standby import LOOK_SECONDS, Standby
 from replication.coordinator.store import CoordinatorStore, RegisterStore, StoreStopped
 from replication.net.streams import listen
 from twinlog.run_file import remove_run_file, write_run_file
@@ -88,6 +88,7 @@ class _Process:
                 store, renew = await standby.seated()
             except SeatLost as lost:
                 self._event("seat_lost", "warning", why=str(lost))
+                await trio.sleep(LOOK_SECONDS)  # etcd may go on answering half of what it is asked
                 continue
             try:
                 await self.keep(store, renew)
