@@ -42,10 +42,12 @@ class _Death:
 
     Attributes:
         late: Told when it is in the log.
+        told: Whether it was reported that its records cannot be read.
     """
 
     dying: Dying
     late: list[Late] = field(default_factory=list[Late])
+    told: bool = False
 
     def said(self, outcome: str | TwinlogError) -> None:
         late, self.late = self.late, []
@@ -163,9 +165,13 @@ class DeadLetters:
                 continue
             size = DEAD_BYTES_MAX
             first, last = runs[0].first, runs[-1].last
-            found = self._context.records.read(
-                share.topic, share.queue, first, max_bytes=size, max_records=last - first + 1
-            )
+            try:
+                found = self._context.records.read(
+                    share.topic, share.queue, first, max_bytes=size, max_records=last - first + 1
+                )
+            except TwinlogError as error:
+                self._unread(death, error)
+                return
             if found.cold and found.count:
                 self._get(death, found)
             else:
@@ -211,10 +217,21 @@ class DeadLetters:
         ) -> None:
             if isinstance(outcome, TwinlogError) and reign == self._reign:
                 self._busy = False
+                self._unread(death, outcome)
 
         size = sum(len(piece) for piece in found.slices)
         look = OffLoopLookup(lambda stop: [found.outcome()], size, found.lowest, found.generation)
         self._fetch(Asked(look, finish), _Nobody(), done)
+
+    def _unread(self, death: _Death, error: TwinlogError) -> None:
+        """Its records cannot be read now, damaged perhaps: it stays, after those that wait too."""
+        self._not_before = self._context.seconds() + RETRY_SECONDS
+        if self._line and self._line[0] is death:
+            self._line.rotate(-1)
+        if not death.told:
+            death.told = True
+            group, code, why = death.dying.group, error.code, str(error)
+            self._context.tell("dead_letter_refused", "error", group=group, code=code, why=why)
 
     # ── what is written ─────────────────────────────────────────────────────────────────────────
 

@@ -128,7 +128,12 @@ class Pops:
                 self._context.parked.remove(pop)
                 pop.answer(self._context.unknown(group))
                 continue
-            handed = turn.leasing.hand_out(definition, pop.wish)
+            try:
+                handed = turn.leasing.hand_out(definition, pop.wish)
+            except TwinlogError as error:
+                self._context.parked.remove(pop)
+                pop.answer(error)
+                continue
             if not handed.parts:
                 empty.add(pop.wish.topics)
                 continue

@@ -35,7 +35,7 @@ from node.leases.settles import Dying, Settle, Settling
 from storage.messaging.share import LEASED, WAITING
 from storage.state.sections import Outcome
 from storage.state.sections import Together as Appended
-from twinlog.errors import Busy, TwinlogError, Unavailable, UsageError
+from twinlog.errors import Busy, CorruptionError, TwinlogError, Unavailable, UsageError
 from twinlog.wire.types import Type
 
 LEAVING_SECONDS = 1.0
@@ -244,7 +244,10 @@ class WorkQueues:
             share = turn.scratch.share(number)
             if share is None:
                 continue
-            border = messaging.offset_at_log(share.topic, share.queue, below)
+            try:
+                border = messaging.offset_at_log(share.topic, share.queue, below)
+            except CorruptionError:
+                return  # the store is quarantined by now, and the reign ends
             for run in share.runs:
                 if run.state == WAITING and run.first < border:
                     last, why = min(run.last, border - 1), "retention"

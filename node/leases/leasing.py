@@ -25,10 +25,13 @@ from storage.messaging.groups import Group
 from storage.messaging.share import LEASED, Run, Share
 from storage.read.filters import PropertyFilter
 from storage.read.result import ReadResult, ReadStatus
+from twinlog.errors import CorruptionError
 from twinlog.format.group_rows import AckRow, LeaseRow, ShareRow
 
 OFFSET_AT = 20
 """Place of the queue offset in a stored record."""
+DAMAGE_MS = 1_000
+"""A retry whose record is damaged is tried again after this: another node's copy may replace it."""
 
 
 class Records(Protocol):
@@ -168,16 +171,25 @@ class Leasing:
         """Messages handed out again by this turn."""
         self.full: Share | None = None
         """A share that has reached a limit, if one was met."""
+        self._damage: CorruptionError | None = None
 
     def hand_out(self, group: Group, wish: Wish) -> Handed:
-        """Lease what a POP may have; nothing: no message is there for it."""
-        handed = Handed()
+        """Lease what a POP may have; nothing: no message is there for it.
+
+        A queue with a damaged record keeps nobody from the messages of the others.
+
+        Raises:
+            CorruptionError: There is nothing but messages that are damaged, or come after one.
+        """
+        handed, self._damage = Handed(), None
         ready = self._due.shares(group.name)
         if ready:
             self._again(group, wish, handed, ready, max(1, wish.records // 2))
         self._new(group, wish, handed)
         if ready and handed.records < wish.records and handed.size < wish.size:
             self._again(group, wish, handed, ready, wish.records)
+        if self._damage is not None and not handed.parts:
+            raise self._damage
         return handed
 
     def find(self, group: Group, wish: Wish) -> Handed:
@@ -229,14 +241,20 @@ class Leasing:
                 share = self._scratch.share(number)
                 runs = over(share, entry, self._now_ms) if share is not None else []
                 for run in runs:
-                    if run.attempt >= group.attempts:  # on its way to the dead letters
+                    if run.attempt >= group.attempts:  # the group allows fewer by now
+                        self._due.add(run.until, number, run.n, run.first, run.last)
                         continue
                     if handed.records >= most or handed.size >= wish.size:
                         self._due.put_back(
                             group.name, (entry[0], number, run.n, run.first, entry[4])
                         )
                         break
-                    self._lease_again(group, wish, handed, run, number, most)
+                    try:
+                        self._lease_again(group, wish, handed, run, number, most)
+                    except CorruptionError as error:
+                        self._damage = error
+                        at = self._now_ms + DAMAGE_MS
+                        self._due.add(at, number, run.n, run.first, run.last)
 
     def _lease_again(
         self, group: Group, wish: Wish, handed: Handed, run: Run, number: int, most: int
@@ -302,8 +320,11 @@ class Leasing:
                 if handed.records >= wish.records or handed.size >= wish.size:
                     return
                 queue = (turn + at) % queues
-                if self._from_queue(group, wish, handed, topic, queue):
-                    self._turns[group.name] = queue + 1
+                try:
+                    if self._from_queue(group, wish, handed, topic, queue):
+                        self._turns[group.name] = queue + 1
+                except CorruptionError as error:
+                    self._damage = error
 
     def _from_queue(self, group: Group, wish: Wish, handed: Handed, topic: str, queue: int) -> bool:
         """Lease new messages of one queue; whether there were any."""

@@ -15,9 +15,11 @@ from typing import Any, cast
 import pytest
 import trio
 
+from storage.read.result import ReadResult
 from tests.fixtures.cluster import Cluster, running_cluster
 from tests.fixtures.processes import MiB, Processes
 from tests.fixtures.wire_client import WireClient, bodies, connected, outcomes, records
+from twinlog.errors import CorruptionError
 from twinlog.wire.frames import Frame, Type
 from twinlog.wire.groups import BACK_OFF, What
 
@@ -215,6 +217,39 @@ async def test_a_lease_that_ends_counts_as_an_attempt(one: Cluster) -> None:
         assert bodies(await worker.pop(invisible_ms=1_000)) == [b"a"]
         again = await worker.pop(wait_ms=20_000, invisible_ms=1_000)
         assert rows_of(again)[0][6] == 2
+        assert bodies(await client.read("%DLQ%g", wait_ms=30_000)) == [b"a"]
+
+
+async def test_a_dead_letter_that_cannot_be_read_ends_nothing(
+    one: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A damaged record: the node serves on, and the copy is made once the record is whole again."""
+    await send(one, b"a", b"b")
+    async with one.client() as client:
+        await client.create("%DLQ%g", 1)
+        running = one.nodes["n1"].services
+        assert running is not None
+        worker = Worker(client, "g")
+        await worker.join()
+        got = await worker.pop(1)
+        real, told = running.store.reads.read, list[str]()
+
+        def damaged(topic: str, *args: object, **more: Any) -> ReadResult:
+            if topic == "t":
+                told.append(topic)
+                raise CorruptionError("a batch is damaged")
+            return real(topic, *args, **more)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(running.store.reads, "read", damaged)
+        await client.send(
+            Type.SETTLE,
+            {"group": "g", "member": worker.member, "rows": settles(got, What.REJECT)},
+        )
+        await one.until(lambda: len(told) > 1)
+        assert code(await worker.pop(1)) == "corrupt"
+        monkeypatch.undo()
+        assert (await client.receive()).fields["rows"] == [["", 0]]
+        assert bodies(await worker.pop(1)) == [b"b"]
         assert bodies(await client.read("%DLQ%g", wait_ms=30_000)) == [b"a"]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from storage.messaging.groups import START_BEGIN, Group
 from storage.read.filters import PropertyFilter
 from storage.read.result import ReadResult, ReadStatus
-from twinlog.errors import UnknownTopic
+from twinlog.errors import CorruptionError, UnknownTopic
 from twinlog.format.record import encode, java_hash
 
 
@@ -17,6 +17,8 @@ class Queues:
         self.records: list[list[bytes]] = [[] for _ in range(queues)]
         self.tags: list[list[str]] = [[] for _ in range(queues)]
         self.starts = [0] * queues
+        self.damaged: set[tuple[int, int]] = set()
+        """(queue, queue offset) of records that cannot be read."""
 
     def send(self, count: int, queue: int = 0, tag: str = "") -> None:
         """Store messages."""
@@ -67,6 +69,10 @@ class Queues:
         slices: list[memoryview] = []
         size, at = 0, queue_offset
         while at < end and len(slices) < max_records:
+            if (queue, at) in self.damaged:
+                if slices:
+                    break
+                raise CorruptionError(f"record {at} of queue {queue} is damaged")
             data = self.records[queue][at]
             if tag_hashes is None or java_hash(self.tags[queue][at]) in tag_hashes:
                 if slices and size + len(data) > max_bytes:

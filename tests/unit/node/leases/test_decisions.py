@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from node.leases.due import Due, over
 from node.leases.filters import wanted
-from node.leases.leasing import Handed, Leasing, Wish, stretches
+from node.leases.leasing import DAMAGE_MS, Handed, Leasing, Wish, stretches
 from node.leases.limits import GroupLimits
 from node.leases.scratch import Scratch
 from node.leases.settles import Dying, Late, Settle, SettleCounts, Settling, reason
@@ -18,7 +18,7 @@ from storage.messaging.fold import Messaging
 from storage.messaging.groups import START_BEGIN, Group, Retry
 from storage.messaging.share import LEASED, SETTLED
 from tests.unit.node.leases.queues import Queues
-from twinlog.errors import UsageError
+from twinlog.errors import CorruptionError, UsageError
 from twinlog.format.group_rows import ResetRow
 from twinlog.wire.groups import BACK_OFF, DONE, RECEIPT_EXPIRED, RECEIPT_UNKNOWN, What
 
@@ -228,6 +228,47 @@ def test_what_retention_has_taken_is_passed_over() -> None:
     share = world.fold.share(1)
     assert share is not None
     assert share.low == 5
+
+
+def test_a_damaged_record_keeps_nobody_from_other_queues() -> None:
+    """It is told once there is nothing else; another node's copy may replace it meanwhile."""
+    world = World(Queues(queues=2))
+    world.queues.send(3, 0)
+    world.queues.send(2, 1)
+    world.queues.damaged.add((0, 1))
+    assert sorted(offsets(world.pop(10))) == [0, 0, 1]
+    with pytest.raises(CorruptionError, match="record 1 of queue 0"):
+        world.pop(10)
+    world.queues.damaged.clear()
+    assert offsets(world.pop(10)) == [1, 2]
+
+
+def test_a_retry_with_a_damaged_record_is_tried_again() -> None:
+    world = World()
+    world.queues.send(1)
+    assert offsets(world.pop(1)) == [0]
+    world.finish()
+    world.pass_time(101)
+    world.queues.damaged.add((0, 0))
+    with pytest.raises(CorruptionError):
+        world.pop(1)
+    world.queues.damaged.clear()
+    world.pass_time(DAMAGE_MS)
+    again = world.pop(1)
+    assert (offsets(again), again.parts[0].run.attempt) == ([0], 2)
+
+
+def test_a_group_that_allows_fewer_attempts_by_now_forgets_nothing() -> None:
+    """What was ready for another attempt goes the way of what has had its last."""
+    world = World()
+    world.queues.send(1)
+    world.pop(1)
+    world.finish()
+    world.pass_time(101)
+    world.group = replace(GROUP, attempts=1)
+    assert world.pop(1).parts == []
+    ((_, share, n, first, last),) = world.due.passed(world.now_ms)
+    assert (share, n, first, last) == (1, 1, 0, 0)
 
 
 def test_a_pop_is_found_again() -> None:
