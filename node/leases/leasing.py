@@ -176,7 +176,7 @@ class Leasing:
     def hand_out(self, group: Group, wish: Wish) -> Handed:
         """Lease what a POP may have; nothing: no message is there for it.
 
-        A queue with a damaged record keeps nobody from the messages of the others.
+        A damaged record does not keep the messages of other queues back.
 
         Raises:
             CorruptionError: There is nothing but messages that are damaged, or come after one.
