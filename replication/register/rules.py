@@ -494,7 +494,8 @@ def _adopt(state: GroupState, op: Adopt, wall_ms: int) -> Outcome:
         return Refused("not-empty", "the group has a history already, so no log can be adopted")
     reg = state.reg.get(op.node)
     if reg is None:
-        return Refused("unknown-node", f"{op.node} has not registered")
+        hint = "a node registers within a second of its start: ask again"
+        return Refused("unknown-node", f"{op.node} has not registered", hint)
     # Above every promise made under a lost register, so that no epoch is granted twice.
     epoch = max(max(other.promised, other.last_epoch) for other in state.reg.values())
     isr = {op.node: reg.session}
