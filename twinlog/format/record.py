@@ -130,6 +130,7 @@ def decode_properties(data: Buffer) -> dict[str, str]:
     return kernels.split_properties(data)
 
 
+@lru_cache(1024)
 def pack_host(host: tuple[str, int]) -> bytes:
     """Return (address, port) as 8 or 20 bytes.
 
