@@ -23,7 +23,14 @@ import math
 from collections import deque
 from typing import Final, cast
 
-from twinlog.errors import LeaseLost, NotMember, OutcomeUnknown, TwinlogError, Unavailable
+from twinlog.errors import (
+    CorruptionError,
+    LeaseLost,
+    NotMember,
+    OutcomeUnknown,
+    TwinlogError,
+    Unavailable,
+)
 from twinlog.groups.leases import HANDED, READY, SETTLED, Held, leased
 from twinlog.groups.outcomes import Outcomes, Told
 from twinlog.groups.requests import Counts, Request, lost
@@ -55,6 +62,13 @@ LAST_POP_SECONDS: Final = 0.25
 
 LOST_MAX: Final = 1000
 """Outcomes without success that are kept for the caller; the statistics count all of them."""
+
+DAMAGE_SECONDS: Final = 15.0
+"""How long a node may take to replace damaged messages; then the loop ends with the error. A node
+that finds no whole copy gives its role up after 10 s."""
+
+DAMAGE_PAUSE_SECONDS: Final = 0.5
+"""Pause before a pop that met damage is repeated."""
 
 PATIENCE_SECONDS: Final = 2.0
 """How long a master may take for an answer, beyond what it was allowed to wait; then the other
@@ -120,6 +134,7 @@ class GroupCore:
         self._progress = started
         self._close_by = math.inf
         self._left_at = math.inf
+        self._damaged_at = math.inf
         self.renew_at = math.inf
 
     # ── messages out ────────────────────────────────────────────────────────────────────────────
@@ -509,7 +524,7 @@ class GroupCore:
             self.counts.joined += 1
 
     def _on_pop(self, request: Request, frame: Frame, now: float) -> None:
-        self._pop = None
+        self._pop, self._damaged_at = None, math.inf
         for held in leased(frame, request.sent, now):
             self._ready.append(held)
         while self.closing and self._ready:
@@ -539,6 +554,9 @@ class GroupCore:
                 self.member = 0
             self._joined = False
             return
+        if isinstance(error, CorruptionError) and request.type == Type.POP and not self.closing:
+            self._damaged(error, now, pause)
+            return
         if not error.retryable and not isinstance(error, OutcomeUnknown):
             if request.type == Type.TOGETHER:  # the step was refused, the member goes on
                 self._step_answer = error
@@ -559,6 +577,13 @@ class GroupCore:
         else:
             self.retry_at = again
         self.expire(now, error)
+
+    def _damaged(self, error: CorruptionError, now: float, pause: float) -> None:
+        """Ask again: a node replaces a damaged batch by another node's copy, if there is one."""
+        self._damaged_at = min(self._damaged_at, now)
+        if now >= self._damaged_at + DAMAGE_SECONDS:
+            raise error
+        self._pop_at = now + max(pause, DAMAGE_PAUSE_SECONDS)
 
 
 __all__ = ["CLOSE_SECONDS", "READY", "Counts", "GroupCore", "Request"]

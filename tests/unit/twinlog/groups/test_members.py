@@ -15,7 +15,7 @@ from tests.fakes.group_master import GroupMaster
 from tests.fakes.group_node import ServedGroup
 from tests.fakes.node import Arrived, Drop, FakeCluster
 from twinlog import AsyncClient, Client, Delivery
-from twinlog.errors import GroupDiffers, LeaseLost, Unavailable, UsageError
+from twinlog.errors import CorruptionError, GroupDiffers, LeaseLost, Unavailable, UsageError
 from twinlog.wire.frames import Type
 
 
@@ -171,6 +171,34 @@ def test_what_a_group_refuses_ends_the_loop(
     node.faults.insert(0, clock.passing(Type.POP, busy))
     with pytest.raises(Unavailable, match="group billing is not served"):
         next(iter(client.consume("orders", "billing", timeout="30 s")))
+
+
+def test_damage_is_waited_for_while_a_copy_may_replace_it(
+    client: Client, cluster: FakeCluster, group: ServedGroup, clock: Clock
+) -> None:
+    """Two refused pops are nothing to the body; damage that stays ends the loop with its error."""
+    node, met = cluster.nodes["n1"], list[Arrived]()
+
+    def damaged(arrived: Arrived) -> bool:
+        if arrived.frame.type != Type.POP or len(met) == 2:
+            return False
+        met.append(arrived)
+        arrived.refuse("corrupt", "a batch is damaged")
+        return True
+
+    node.faults.insert(0, damaged)
+    assert len(until_settled(iter(client.consume("orders", "billing")), 1)) == 1
+    assert len(met) == 2
+    node.faults.remove(damaged)
+
+    def stays(arrived: Arrived) -> bool:
+        if arrived.frame.type == Type.POP:
+            arrived.refuse("corrupt", "a batch is damaged")
+        return arrived.frame.type == Type.POP
+
+    node.faults.insert(0, clock.passing(Type.POP, stays))
+    with pytest.raises(CorruptionError, match="a batch is damaged"):
+        next(iter(client.consume("orders", "billing")))
 
 
 def busy(arrived: Arrived) -> bool:
