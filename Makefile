@@ -2,8 +2,9 @@
 
 RUN = uv run
 SEED ?= 1
+FROM ?= HEAD
 
-.PHONY: verify fix test sim bench dev processes interop types docs fuzz cover
+.PHONY: verify fix test sim bench dev processes interop types docs fuzz cover upgrade
 
 verify: types           ## format, lint, types, imports, style, quick tests; writes nothing
 	$(RUN) ruff format --check .
@@ -34,6 +35,9 @@ interop:                ## the real RocketMQ opens twinlog's stores (Java 17, Ma
 
 fuzz:                   ## a minute of coverage-guided fuzzing (uv sync --group fuzz)
 	$(RUN) python -m tests.fuzz --seconds 60
+
+upgrade:                ## roll a cluster from the wheel of a commit to this tree, and back: make upgrade FROM=COMMIT
+	$(RUN) python -m tests.readme.upgrade $(FROM)
 
 cover:                  ## every line and branch of the pure modules; minutes
 	$(RUN) python -m tests.tidy.cover

@@ -15,7 +15,7 @@ from pathlib import Path
 from setuptools import Extension, setup
 
 FOLDER = Path("twinlog") / "kernels"
-NAMES = ("_compiled.pyx", "columns.pxi", "match.pxi", "single.pxi", "crc.h")
+NAMES = ("_compiled.pyx", "columns.pxi", "match.pxi", "messages.pxi", "single.pxi", "crc.h")
 SOURCES = [FOLDER / name for name in NAMES]
 
 

@@ -6,7 +6,8 @@ One coordinator and one node on loopback. 1, 16 and 256 senders each send one re
 time, a request of its own, acknowledged `flushed`, and wait for the answer before the next (one
 connection, that many requests under way; ``twinlog bench send --prepared``, so that the client
 costs little). Flushes are counted by the node (``twinlog_log_flush_duration_seconds_count``): one
-is an fdatasync of the log and an fsync of the batch index at the same time. Medians of the rounds,
+is an fdatasync of the log and one of the batch index at the same time, and then one of the
+checkpoint. Medians of the rounds,
 shapes in turn.
 
 Starts only processes of its own, in a temporary folder, and stops them.

@@ -9,9 +9,11 @@ the same process: builds of one Python differ, and this takes most of the differ
 
 * *append 1*: `Store.append` of a section of one record of 100 B, as a master does it
 * *append 64*: the same of 64 records of 1 KiB
-* *encode*: `RecordEncoder.add` of a record of 100 B, as the Python producer does it
+* *encode 64*: `RecordEncoder.add` of 64 records of 100 B, as the Python producer does it
 * *read*: `StoreReads.read` of 64 records of 1 KiB within hot memory, and taking the slices
 * *frame*: an APPEND frame of one record encoded, and read by `FrameReader`
+* *pop 32*: a turn of `WorkQueues`: a POP of 32 records of 100 B and the SETTLE of the POP before it
+  are checked, decided, appended, dispatched and answered, without sockets and slaves
 
 ``--write`` keeps the figures in ``instructions.json``, with which ``tests/speed`` compares. Starts
 only processes of its own; files are in a temporary folder.
@@ -20,19 +22,34 @@ only processes of its own; files are in a temporary folder.
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
+from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
+from node.groups.context import Context, GroupCounts
+from node.groups.service import WorkQueues
+from node.leases.limits import GroupLimits
+from node.leases.settles import SettleCounts
+from node.leases.times import LeaseTimes
 from storage import CreateTopic, Outcome, Section, Store, StoreSettings, Token, Who
 from storage.disk.disk import RealDisk
+from storage.messaging.groups import START_BEGIN, Group
+from storage.state.group_controls import CreateGroups
+from storage.state.sections import Together
+from twinlog.errors import UsageError
+from twinlog.format.group_rows import Row
 from twinlog.format.record import RecordEncoder, encode_properties
-from twinlog.wire import frames
+from twinlog.wire import frames, schema
 
 HERE = Path(__file__).parent
 FILE = HERE / "instructions.json"
@@ -89,10 +106,16 @@ def appending(records: int, body: int) -> Iterator[Operation]:
 
 @contextmanager
 def encoding() -> Iterator[Operation]:
-    """Encodes one record."""
+    """Encodes 64 records: one alone is lost in what it costs to ask callgrind for a dump."""
     encoder = RecordEncoder("bench", 0)
     properties, body = encode_properties({"TAGS": "a"}), b"x" * 100
-    yield lambda: encoder.add(body, properties=properties, born_timestamp=1)
+
+    def encode() -> None:
+        for _ in range(64):
+            encoder.add(body, properties=properties, born_timestamp=1)
+        encoder.take()
+
+    yield encode
 
 
 @contextmanager
@@ -130,12 +153,84 @@ def framing() -> Iterator[Operation]:
     yield frame
 
 
+class LoneDriver:
+    """A driver for work queues whose rows are confirmed and dispatched at once."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.core = SimpleNamespace(leading=SimpleNamespace(epoch=1))
+        self.retention = SimpleNamespace(held_for_groups=0)
+
+    def reign(self) -> tuple[int, None]:
+        """This node is the master."""
+        return 1, None
+
+    def append_rows(self, now: float, rows: Sequence[Row], **rest: Any) -> None:
+        """Append, confirm, dispatch, answer."""
+        store = self._store
+        done = store.append_rows(MASTER, rows, wall_ms=2)
+        store.set_confirm(store.end)
+        store.dispatch(MiB)
+        rest["reply"](Together(done.outcome, [], done.end), "n1")
+
+
+@contextmanager
+def popping() -> Iterator[Operation]:
+    """A POP of 32 records and the SETTLE of the POP before, in one turn."""
+    made = section(64, 100)
+    with opened() as store:
+        for _ in range(2 + 32 * (WARM + TIMES) // 64):
+            store.append(MASTER, [made], wall_ms=2)
+        group = replace(Group("g"), start=START_BEGIN)
+        store.append_control(MASTER, CreateGroups((group,)), wall_ms=2)
+        store.set_confirm(store.end)
+        while store.dispatch(MiB):
+            pass
+        context = Context(
+            cast("Any", LoneDriver(store)), store.reads, store.messaging, GroupLimits(),
+            refusal=lambda code, text: UsageError(text, code=code), missing=UsageError,
+            wall_ms=lambda: 3, tell=lambda *_, **__: None, draw=lambda: 1 << 52, family=4,
+            seconds=lambda: 1.0, counts=GroupCounts(SettleCounts(LeaseTimes(lambda _: None))),
+        )  # fmt: skip
+        none: Any = None
+        queues = WorkQueues(context, fetch=none, looks=none, observed=dict)
+        asker: Any = SimpleNamespace(gone=False, congested=False)
+        said: list[Any] = []
+
+        def ask(kind: frames.Type, fields: dict[str, object]) -> None:
+            schema.check(frames.Frame(kind, fields=fields))
+            queues.handle(kind, fields, memoryview(b""), asker, "here", answered)
+
+        def answered(outcome: Any, payload: Sequence[memoryview] = ()) -> None:
+            assert not isinstance(outcome, Exception), outcome
+            said.append(outcome)
+
+        joining = {"group": "g", "name": "a", "member": 0, "topics": ["bench"], "mode": "shared"}
+        ask(frames.Type.JOIN, {**joining, "session_ms": 60_000})
+        queues.run(1.0)
+        own = {"group": "g", "member": said.pop()["member"]}
+        asked = {"topics": ["bench"], "max_records": 32, "max_bytes": MiB, "invisible_ms": 30_000}
+        numbers, rows = count(1), list[Any]()
+
+        def turn() -> None:
+            settles = [[row[2], row[3], 1, row[4], row[4] + row[5] - 1, 0] for row in rows]
+            ask(frames.Type.SETTLE, {**own, "rows": settles})
+            ask(frames.Type.POP, {**own, **asked, "pop": next(numbers), "wait_ms": 0})
+            queues.run(1.0)
+            rows[:] = said.pop()["rows"]
+            assert sum(row[5] for row in rows) == 32
+            assert said.pop()["rows"] == [["", 0]] * len(settles)
+
+        yield turn
+
+
 CELLS = {
     "append 1": lambda: appending(1, 100),
     "append 64": lambda: appending(64, 1024),
-    "encode": encoding,
+    "encode 64": encoding,
     "read": reading,
     "frame": framing,
+    "pop 32": popping,
 }
 
 
@@ -156,6 +251,9 @@ def counted(name: str, out: Path) -> None:
         for _ in range(WARM):
             operation()
         loop()
+        gc.collect()
+        gc.freeze()  # as a node does: else a collection of all modules falls into some cells
+        gc.disable()
         control("--instr=on")
         for times, body in ((0, loop), (1, loop), (TIMES, operation)):
             control("--zero")

@@ -4,7 +4,7 @@ A coordinator, the master n1 and the slaves n2 and n3 on loopback, each started 
 a temporary folder; figures come from their metrics. Files are counted as loaded when they end at or
 below a log offset: what a node still writes is neither dropped from memory nor looked at.
 
-Not here: what is measured (`cold_reads.py`, `read_ahead.py`).
+Not here: what is measured (`catch_up.py`, `cold_reads.py`, `read_ahead.py`).
 """
 
 from __future__ import annotations
@@ -22,10 +22,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from cli.connection import ask
 from cli.dev.private_cluster import free_ports
 from node.config.config import ClusterConfig, load
 from node.config.pages import Local, write_local
 from twinlog.units import MiB
+from twinlog.wire.frames import Type
 
 SEGMENT = 256 * MiB
 READY_SECONDS = 120.0
@@ -37,6 +39,7 @@ def environment() -> dict[str, str]:
     return {
         **os.environ,
         "PYTHONPATH": str(Path(__file__).parent.parent),
+        "PYTHONDONTWRITEBYTECODE": "",  # an installed program is compiled once, not at each start
     }
 
 
@@ -45,10 +48,10 @@ class Cluster:
 
     slaves = ("n2", "n3")
 
-    def __init__(self, folder: Path, master: Path) -> None:
+    def __init__(self, folder: Path, master: Path, segment: int) -> None:
         self.folder = folder
         self._path = folder / "cluster.toml"
-        local = Local(failover="manual", nodes=3, base_port=free_ports(3), segment_size=SEGMENT)
+        local = Local(failover="manual", nodes=3, base_port=free_ports(3), segment_size=segment)
         write_local(self._path, local)
         text = self._path.read_text()
         self._path.write_text(text.replace('data = "data/n1"', f'data = "{master}/n1"'))
@@ -73,6 +76,12 @@ class Cluster:
             self._running[name].terminate()
         for name in names:
             self._running.pop(name).wait(READY_SECONDS)
+
+    def kill(self, name: str) -> None:
+        """End a process with SIGKILL."""
+        process = self._running.pop(name)
+        process.kill()
+        process.wait(READY_SECONDS)
 
     def close(self) -> None:
         """End what still runs."""
@@ -111,6 +120,10 @@ class Cluster:
                     return float(line.split()[-1])
         return 0.0
 
+    def status(self, name: str) -> dict[str, Any]:
+        """What a node says of itself; a tenth of the work of its metrics."""
+        return dict(ask(self.address(name), Type.STATUS, {}, timeout=ANSWER_SECONDS))
+
     def in_sync(self) -> int:
         """Nodes in the in-sync set, the master included."""
         return int(self.metric("n1", "twinlog_replication_in_sync_nodes"))
@@ -126,15 +139,17 @@ def wait_for(is_so: Callable[[], bool], what: str) -> None:
     while not is_so():
         if time.monotonic() > end:
             raise SystemExit(f"{what} did not come within {READY_SECONDS:.0f} s")
-        time.sleep(0.05)
+        time.sleep(0.02)
 
 
 @contextlib.contextmanager
-def cluster(place: Path | None, master: Path | None = None) -> Iterator[Cluster]:
+def cluster(
+    place: Path | None, master: Path | None = None, *, segment: int = SEGMENT
+) -> Iterator[Cluster]:
     """Run a cluster in a temporary folder, its master's files in one of another place."""
     folders = [Path(tempfile.mkdtemp(prefix="twinlog-bench-", dir=at)) for at in (place, master)]
     try:
-        made = Cluster(*folders)
+        made = Cluster(*folders, segment)
         try:
             made.start("coordinator")
             made.start("n1", *made.slaves)

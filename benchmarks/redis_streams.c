@@ -3,7 +3,7 @@
  * CONNECTIONS connections, each with a pipeline of XADD commands and one WAIT 1 behind it: a record counts
  * when the replica has it. With a pipeline of 1 it measures round trips one at a time.
  *
- *   redis_streams PORT SIZE CONNECTIONS PIPELINE SECONDS
+ *   redis_streams PORT SIZE CONNECTIONS PIPELINE SECONDS [KEY]
  *
  * prints one JSON object: records, seconds, p50/p99/p99.9 of a pipeline's round trip in microseconds, and its
  * own CPU seconds. Loopback only; ends by itself after SECONDS.
@@ -55,13 +55,13 @@ static int dial(int port) {
 }
 
 /* One pipeline: PIPELINE XADDs to a capped stream and the WAIT. The cap keeps Redis's memory bounded. */
-static char *build(int size, int pipeline, size_t *length) {
-    char *text = malloc((size_t)pipeline * ((size_t)size + 160) + 64), *at = text;
+static char *build(const char *key, int size, int pipeline, size_t *length) {
+    char *text = malloc((size_t)pipeline * ((size_t)size + strlen(key) + 160) + 64), *at = text;
     for (int i = 0; i < pipeline; i++) {
         at += sprintf(at,
-                      "*8\r\n$4\r\nXADD\r\n$5\r\nbench\r\n$6\r\nMAXLEN\r\n$1\r\n~\r\n$6\r\n200000\r\n$1\r\n*\r\n"
+                      "*8\r\n$4\r\nXADD\r\n$%zu\r\n%s\r\n$6\r\nMAXLEN\r\n$1\r\n~\r\n$6\r\n200000\r\n$1\r\n*\r\n"
                       "$1\r\nb\r\n$%d\r\n",
-                      size);
+                      strlen(key), key, size);
         for (int k = 0; k < size; k++) *at++ = (char)('a' + (i * 31 + k * 7) % 26);
         *at++ = '\r';
         *at++ = '\n';
@@ -108,12 +108,15 @@ static int ascending(const void *a, const void *b) {
 }
 
 int main(int argc, char **argv) {
-    if (argc != 6) { fprintf(stderr, "usage: redis_streams PORT SIZE CONNECTIONS PIPELINE SECONDS\n"); return 64; }
+    if (argc != 6 && argc != 7) {
+        fprintf(stderr, "usage: redis_streams PORT SIZE CONNECTIONS PIPELINE SECONDS [KEY]\n");
+        return 64;
+    }
     int port = atoi(argv[1]), size = atoi(argv[2]), count = atoi(argv[3]), pipeline = atoi(argv[4]);
     double seconds = atof(argv[5]);
     if (count < 1 || count > CONNECTIONS_MAX || pipeline < 1 || size < 1) return 64;
     size_t length;
-    char *text = build(size, pipeline, &length), *buffer = malloc(1 << 20);
+    char *text = build(argc == 7 ? argv[6] : "bench", size, pipeline, &length), *buffer = malloc(1 << 20);
     struct connection all[CONNECTIONS_MAX] = {0};
     double *samples = malloc(sizeof(double) * SAMPLES_MAX);
     int poll = epoll_create1(0), samples_count = 0;

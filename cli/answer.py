@@ -126,6 +126,7 @@ class Answer:
 
     ``items`` are what JSON lines print, one object each; empty: the document itself.  ``names`` is
     what ``-o name`` prints.  ``head`` stands above the tables, ``next`` below them on a terminal.
+    ``trouble``: ``tail`` says what is wrong, and is shown in red.
     """
 
     kind: str
@@ -137,6 +138,7 @@ class Answer:
     items: Sequence[Mapping[str, object]] = field(default_factory=tuple)
     next: str = ""
     version: int = 1
+    trouble: bool = False
 
     def document(self) -> dict[str, object]:
         """The JSON document."""

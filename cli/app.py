@@ -20,13 +20,17 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from cli.context import Context
 from cli.failures import Exit, Failure, bug, describe
 from cli.options import Globals, split
 from cli.render import Printer
 from cli.tree import NOUNS, find, of_noun
+
+if TYPE_CHECKING:
+    from cli.connection import Named
+    from twinlog.session.tls_files import Tls
 
 
 def main(words: Sequence[str] | None = None, environment: Mapping[str, str] | None = None) -> int:
@@ -54,15 +58,20 @@ def _told(context: Context, call: Callable[[], int]) -> int:
         return call()
     where = context.options.endpoints or (str(context.config_path() or "no cluster file"),)
     context.printer.detail(f"cluster: {', '.join(where)}")
-    ask = context.ask
+    ask = context.question
 
     def traced(
-        address: str, kind: int, fields: Mapping[str, object], timeout: float | None
+        address: str,
+        kind: int,
+        fields: Mapping[str, object],
+        timeout: float | None,
+        named: Named | None,
+        tls: Tls | None,
     ) -> dict[str, object]:
         began = time.monotonic()
         outcome: object = "no answer"
         try:
-            answer = ask(address, kind, fields, timeout)
+            answer = ask(address, kind, fields, timeout, named, tls)
             outcome = answer
             return answer
         except Exception as error:
@@ -74,7 +83,7 @@ def _told(context: Context, call: Callable[[], int]) -> int:
                 f"{address} {kind!r} {dict(fields)} -> {outcome} ({took:.1f} ms)", level=2
             )
 
-    context.ask = traced
+    context.question = traced
     try:
         return call()
     finally:

@@ -82,16 +82,26 @@ def init(
             f"{path} exists already; it was not touched",
             hints=("look at it: twinlog config show", "or write another: twinlog config init FILE"),
         ) from None
+    everything = f"twinlog -c {path} dev up --background"
     context.printer.answer(
         Answer(
             kind="ConfigInit",
             fields={"file": str(path), "nodes": [f"n{at}" for at in range(1, nodes + 1)]},
             head=f"wrote {path}: {nodes} nodes on this machine",
             names=[str(path)],
-            next="twinlog coordinator start, and in another terminal: twinlog node start n1",
+            tail=f"all of it: {everything}\neach process in a terminal of its own: "
+            f"{_by_hand(path, nodes)}",
+            next=everything,
         )
     )
     return Exit.OK
+
+
+def _by_hand(path: Path, nodes: int) -> str:
+    """The commands that start each process of the file."""
+    words = ["coordinator start", *(f"node start n{at}" for at in range(1, nodes + 1))]
+    named = "twinlog" if path == Path("cluster.toml") else f"twinlog -c {path}"
+    return ", ".join(f"{named} {word}" for word in words)
 
 
 def check(

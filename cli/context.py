@@ -16,31 +16,74 @@ import os
 import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-from cli.failures import Exit, Failure
+from cli.failures import Exit, Failure, TimeOver
 from cli.fields import Fields
 from cli.options import Globals
 from cli.render import Printer
 
 if TYPE_CHECKING:
+    from cli.connection import Named
     from node.config.config import ClusterConfig
     from twinlog.client.blocking import Client
+    from twinlog.session.tls_files import Login, Tls
+
+    Question = Callable[
+        [str, int, Mapping[str, object], float | None, Named | None, Tls | None], Fields
+    ]
+    """Address, type, fields, seconds, the cluster that must answer, the files for TLS."""
+    OpenClient = Callable[[tuple[str, ...], float | None, Named | None, Tls | None], Client]
+    """Addresses, seconds of a call, the cluster that must answer, the files for TLS."""
 
 
-def _ask(address: str, kind: int, fields: Mapping[str, object], timeout: float | None) -> Fields:
+def _ask(
+    address: str,
+    kind: int,
+    fields: Mapping[str, object],
+    timeout: float | None,
+    named: Named | None,
+    tls: Tls | None,
+) -> Fields:
     from cli.connection import ask
 
-    return ask(address, kind, fields, timeout=timeout)
+    return ask(address, kind, fields, timeout=timeout, named=named, tls=tls)
 
 
-def _open_client(endpoints: tuple[str, ...], timeout: float | None) -> Client:
+def _open_client(
+    endpoints: tuple[str, ...], timeout: float | None, named: Named | None, tls: Tls | None
+) -> Client:
     from twinlog.client.blocking import Client
 
     # Everything in twinlog has a deadline; "for ever" is a year.
-    return Client(",".join(endpoints), timeout=timeout or 365 * 86400.0)
+    seconds = timeout or 365 * 86400.0
+    expected = named.expected() if named is not None else None
+    return Client(",".join(endpoints), timeout=seconds, cluster=expected, tls=tls)
+
+
+def files_of(config: ClusterConfig, process: str = "operator") -> Tls | None:
+    """The files of a process, as the cluster file names them; None: it has no [tls]."""
+    settings = config.tls_of(process)
+    if settings is None:
+        return None
+    files = settings.files
+    there = files.certificate is not None and Path(files.certificate).exists()
+    return files if there else type(files)(files.authority)
+
+
+def _operator(config: ClusterConfig) -> Login | None:
+    """The operator's login, where its file can be read; applications have a user of their own."""
+    from node.config.layer_settings import secret_file
+    from storage.state.access import OPERATOR
+    from twinlog.session.login import password_in
+    from twinlog.session.tls_files import Login
+
+    path = secret_file(config)
+    if path is None or not os.access(path, os.R_OK):
+        return None
+    return Login(OPERATOR, password_in(str(path)))
 
 
 @dataclass
@@ -51,29 +94,38 @@ class Context:
     printer: Printer = field(default_factory=lambda: Printer(Globals()))
     environment: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
     stdin: TextIO = field(default_factory=lambda: sys.stdin)
-    ask: Callable[[str, int, Mapping[str, object], float | None], Fields] = _ask
-    open_client: Callable[[tuple[str, ...], float | None], Client] = _open_client
+    question: Question = _ask
+    open_client: OpenClient = _open_client
     clock: Callable[[], float] = time.monotonic
     wall_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
     started: float = field(default_factory=time.monotonic)
+    process: str = "operator"
+    """Whose certificate is shown, of those in the cluster file: a command's, or a node's."""
+    _named: Named | None = None
+    _files: tuple[Path, Tls | None] | None = None
+    _secret: tuple[Path, Login | None] | None = None
 
     def left(self, most: float | None = None) -> float | None:
         """Seconds left of the command's timeout, at most ``most``; None when there is no end.
 
         Raises:
-            Failure: The time is over (exit 69).
+            TimeOver: The time is over (exit 69).
         """
         total = self.options.timeout
         if total is None:
             return most
         rest = total - (self.clock() - self.started)
         if rest <= 0:
-            raise Failure(
-                Exit.UNAVAILABLE,
-                f"not done within {total:g} s",
-                hints=("give it longer with --timeout",),
-            )
+            raise TimeOver(total)
         return rest if most is None else min(rest, most)
+
+    def over(self, seconds: float) -> bool:
+        """Whether the time of the command ends within ``seconds``."""
+        try:
+            left = self.left()
+        except TimeOver:
+            return True
+        return left is not None and left <= seconds
 
     def config_path(self) -> Path | None:
         """The cluster file that applies; None when no place has one."""
@@ -133,7 +185,84 @@ class Context:
 
     def client(self, *, timeout: float | None = None) -> Client:
         """A blocking client of the cluster; close it (it is a context manager)."""
-        return self.open_client(self.endpoints(), timeout or self.left())
+        seconds = timeout or self.left()
+        return self.open_client(self.endpoints(), seconds, self.named(), self.tls())
+
+    def tls(self) -> Tls | None:
+        """What connections show: the files for TLS, and the login; None: neither.
+
+        Raises:
+            UsageError: A user without a password.
+        """
+        files, login = self._tls_files(), self._login()
+        if login is None:
+            return files
+        from twinlog.session.tls_files import Tls
+
+        return replace(files or Tls(""), login=login)
+
+    def _login(self) -> Login | None:
+        """Who we are: ``--user``, else the operator where the cluster file's secret is readable."""
+        options = self.options
+        if options.user:
+            from twinlog.session.login import login_of
+
+            said = {"TWINLOG_USER": options.user, "TWINLOG_PASSWORD_FILE": options.password_file}
+            return login_of({**self.environment, **said})
+        path = self.config_path()
+        if options.endpoints or path is None:
+            return None
+        if self._secret is None or self._secret[0] != path:
+            self._secret = path, _operator(self.config())
+        return self._secret[1]
+
+    def _tls_files(self) -> Tls | None:
+        """The files for TLS: those of ``--tls-ca``, else of the cluster file; None: no TLS.
+
+        A file with [tls] serves on machines of applications, too: where the operator's certificate
+        is not there, none is shown.
+        """
+        options = self.options
+        if options.tls_ca:
+            from twinlog.session.tls_files import Tls
+
+            return Tls(options.tls_ca, options.tls_cert or None, options.tls_key or None)
+        if options.tls_cert or options.tls_key:
+            raise Failure(
+                Exit.USAGE,
+                "--tls-cert and --tls-key need --tls-ca",
+                hints=("name the authority's certificate: --tls-ca FILE",),
+            )
+        path = self.config_path()
+        if options.endpoints or path is None:
+            return None
+        if self._files is None or self._files[0] != path:
+            self._files = path, files_of(self.config(), self.process)
+        return self._files[1]
+
+    def named(self) -> Named | None:
+        """The cluster that the cluster file names; None where ``--endpoint`` overrides it."""
+        if self.options.endpoints or self.config_path() is None:
+            return None
+        if self._named is None:
+            from cli.connection import Named
+
+            config = self.config()
+            self._named = Named(config.name, config.group, str(config.path))
+        return self._named
+
+    def ask(
+        self, address: str, kind: int, fields: Mapping[str, object], timeout: float | None
+    ) -> Fields:
+        """Put one question to one process.
+
+        An order is carried out by no other cluster than `named`. The answer to a question says
+        whose it is.
+
+        Raises:
+            TwinlogError: See ``cli.connection.ask``.
+        """
+        return self.question(address, kind, fields, timeout, self.named(), self.tls())
 
     def confirm(self, question: str, *, yes: bool) -> bool:
         """Ask before something that cannot be undone; ``yes`` answers for scripts.

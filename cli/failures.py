@@ -29,7 +29,7 @@ from pathlib import Path
 
 from twinlog import errors
 from twinlog.filters.sql92 import FilterError
-from twinlog.units import UnitError
+from twinlog.units import UnitError, format_duration
 
 
 class Exit(IntEnum):
@@ -119,6 +119,14 @@ class Failure(Exception):
         return found
 
 
+class TimeOver(Failure):
+    """The time of the command is over."""
+
+    def __init__(self, seconds: float) -> None:
+        hints = ("give it longer with --timeout",)
+        super().__init__(Exit.UNAVAILABLE, f"not done within {seconds:g} s", hints=hints)
+
+
 NOTHING_LEFT = ("nothing is left running",)
 """What a command says at Ctrl-C that owned processes and has stopped them all."""
 
@@ -135,14 +143,21 @@ class Interrupted(Exception):
         self.left = tuple(left)
 
 
-def nearest(word: str, known: Iterable[str]) -> tuple[str, ...]:
+def nearest(word: str, known: Iterable[str], begin: str = "") -> tuple[str, ...]:
     """A hint that names the known word closest to ``word``; empty when none is close.
+
+    Args:
+        begin: What is not compared: the dashes of an option, the noun of
+            a command. Known words that do not begin with it are passed over.
 
     >>> nearest("tabel", ["table", "wide"])
     ('the nearest is "table"',)
+    >>> nearest("--max", ["--format", "-m"], "--"), nearest("--fromat", ["--format"], "--")
+    ((), ('the nearest is "--format"',))
     """
-    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
-    return (f'the nearest is "{close[0]}"',) if close else ()
+    ends = [one.removeprefix(begin) for one in known if one.startswith(begin)]
+    close = difflib.get_close_matches(word.removeprefix(begin), ends, n=1)
+    return (f'the nearest is "{begin}{close[0]}"',) if close else ()
 
 
 def interrupted(left: Iterable[str] = ()) -> Failure:
@@ -182,7 +197,7 @@ def exit_of(error: errors.TwinlogError) -> Exit:
             return Exit.MISSING
         case errors.UnknownGroup():
             return Exit.MISSING
-        case errors.LeaseLost() | errors.Fenced():
+        case errors.LeaseLost() | errors.Fenced() | errors.TooLate() | errors.TransactionSettled():
             return Exit.NO
         case errors.Denied():
             return Exit.DENIED
@@ -208,8 +223,8 @@ def exit_of(error: errors.TwinlogError) -> Exit:
 
 _NOT_THERE = {"log-folder", "none", "not-archived", "nothing-to-adopt", "unknown-node"}
 """A folder, a message (at a log offset), an archive, a log or a node that is not there."""
-_OTHERS_DIRECTORY = {"identity", "newer-version", "foreign-store"}
-"""The data directory is not what the cluster file takes it for."""
+_OTHERS_DIRECTORY = {"identity", "newer-version", "foreign-store", "other-cluster"}
+"""The data directory, or the cluster at the addresses, is not what the cluster file says."""
 
 
 _NO_RIGHTS = {errno.EACCES, errno.EPERM, errno.EROFS}
@@ -226,14 +241,27 @@ _TOLD = {"leader", "host", "port", "address", "text", "code"}
 """Facts that the sentence itself says already."""
 
 
+UNKNOWN_AGE_MS = 1 << 40
+"""`twinlog.wire.schema.AGE_UNKNOWN_MS`, whose import would cost every command 40 ms."""
+
+
+def _fact(name: str, value: str | float) -> str:
+    """A fact of an error as a person reads it: what ends in ``_ms`` is a duration."""
+    if name.endswith("_ms") and not isinstance(value, str):
+        unknown = value >= UNKNOWN_AGE_MS
+        return f"{name[:-3]}: {'unknown' if unknown else format_duration(value / 1000)}"
+    return f"{name.replace('_', ' ')}: {value}"
+
+
 def _of_twinlog(error: errors.TwinlogError) -> Failure:
     if isinstance(error, FilterError):
         hints = (error.hint,) if error.hint else ()
         return Failure(Exit.USAGE, error.text, facts=error.lines, hints=hints)
     facts = [
-        f"{name.replace('_', ' ')}: {value}"
+        _fact(name, value)
         for name, value in error.facts.items()
         if name not in _TOLD and isinstance(value, (str, int, float)) and value != ""
+        if (name, value) != ("age_ms", 0)  # a master's word has no age
     ]
     if isinstance(error, errors.NotMaster) and error.leader:
         where = f" at {error.address}" if error.address else ""

@@ -33,6 +33,7 @@ class Output(StrEnum):
     WIDE = "wide"
     JSON = "json"
     JSONL = "jsonl"
+    YAML = "yaml"
     TSV = "tsv"
     NAME = "name"
 
@@ -56,6 +57,11 @@ class Globals:
 
     config: Path | None = None
     endpoints: tuple[str, ...] = ()
+    tls_ca: str = ""
+    tls_cert: str = ""
+    tls_key: str = ""
+    user: str = ""
+    password_file: str = ""
     timeout: float | None = TIMEOUT_SECONDS
     timeout_given: bool = False
     output: Output = Output.TABLE
@@ -92,12 +98,29 @@ OPTIONS = (
         "any node's client address; repeatable; overrides the file",
     ),
     Option(
+        ("--tls-ca",),
+        "FILE",
+        "TWINLOG_TLS_CA",
+        "the authority that must have signed the nodes' certificates; overrides [tls] of the file",
+    ),
+    Option(("--tls-cert",), "FILE", "TWINLOG_TLS_CERT", "certificate that we show; with --tls-ca"),
+    Option(("--tls-key",), "FILE", "TWINLOG_TLS_KEY", "its private key, if in a file of its own"),
+    Option(("--user",), "NAME", "TWINLOG_USER", "who we are; overrides [access] of the file"),
+    Option(
+        ("--password-file",), "FILE", "TWINLOG_PASSWORD_FILE", "file with the password of --user"
+    ),
+    Option(
         ("--timeout",),
         "DURATION",
         "TWINLOG_TIMEOUT",
         "the whole command, default 10 s; 0 waits for ever",
     ),
-    Option(("-o", "--output"), "FORMAT", "TWINLOG_OUTPUT", "table, wide, json, jsonl, tsv or name"),
+    Option(
+        ("-o", "--output"),
+        "FORMAT",
+        "TWINLOG_OUTPUT",
+        "table, wide, json, jsonl, yaml, tsv or name",
+    ),
     Option(("--color",), "WHEN", "NO_COLOR", "auto, always or never"),
     Option(("-q", "--quiet"), "", "", "only errors on stderr"),
     Option(
@@ -183,6 +206,16 @@ def _apply(found: Globals, name: str, value: str, said: str) -> Globals:
     match name:
         case "--config":
             return replace(found, config=Path(value))
+        case "--tls-ca":
+            return replace(found, tls_ca=value)
+        case "--tls-cert":
+            return replace(found, tls_cert=value)
+        case "--tls-key":
+            return replace(found, tls_key=value)
+        case "--user":
+            return replace(found, user=value)
+        case "--password-file":
+            return replace(found, password_file=value)
         case "--timeout":
             try:
                 seconds = parse_duration(value)

@@ -28,7 +28,7 @@ from cyclopts.exceptions import (
 
 from cli.context import Context
 from cli.failures import Exit, Failure, nearest
-from cli.tree import Command
+from cli.tree import AGREEMENTS, Command
 
 PRIVATE = Parameter(parse=False)
 """Marks a parameter that the words of a call do not set."""
@@ -117,8 +117,9 @@ def _refusal(command: Command, error: CycloptsError) -> Failure:
         case UnknownOptionError():
             said = error.token.keyword or error.token.value
             text = f'{command.name} has no option "{said}"'
-            known = [name for one in error.argument_collection if one.parse for name in one.names]
-            close = nearest(said.partition("=")[0], known)
+            known = {name for one in error.argument_collection if one.parse for name in one.names}
+            known -= AGREEMENTS | {f"--no-{one.removeprefix('--')}" for one in known}
+            close = nearest(said.partition("=")[0], sorted(known), "--")
         case UnusedCliTokensError():
             left = " ".join(error.unused_tokens or ())
             text = f'{command.name} takes no further argument "{left}"'

@@ -1,4 +1,4 @@
-"""The only printer: the same answer as a table, JSON, JSON lines, TSV or names.
+"""The only printer: the same answer as a table, JSON, JSON lines, YAML, TSV or names.
 
 Data goes to stdout, everything else to stderr.  Colour appears only on a terminal, and rich is
 imported only then; there are no box lines anywhere.
@@ -28,7 +28,7 @@ _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f]")
 
 
 _CLUSTER_COMMAND = re.compile(
-    r"(?<=: )twinlog(?= (?:bench|cluster|config|coordinator|message|node|topic) )"
+    r"(?<=: )twinlog(?= (?:bench|cluster|config|coordinator|debug|dlq|group|message|node|topic) )"
 )
 """A command in a hint that asks a cluster; commands on files and of ``dev`` do not."""
 
@@ -96,6 +96,8 @@ class Printer:
         match self.options.output:
             case Output.JSON:
                 self._line(dump(found.document()))
+            case Output.YAML:
+                self._yaml(found.document())
             case Output.JSONL:
                 kind = {"kind": found.kind, "version": found.version}
                 for item in found.items:
@@ -130,8 +132,17 @@ class Printer:
         self.out.buffer.flush()
 
     def item(self, value: Mapping[str, object]) -> None:
-        """Print one JSON object of a stream on its own line."""
-        self._line(dump(value))
+        """Print one object of a stream: JSON on its own line, or a document of YAML."""
+        if self.options.output is Output.YAML:
+            self._yaml(value)
+        else:
+            self._line(dump(value))
+
+    def _yaml(self, value: Mapping[str, object], to: TextIO | None = None) -> None:
+        """Print a document of YAML; the line before it divides those of a stream."""
+        from cli.yaml_text import document
+
+        print(document(value), end="", file=to or self.out, flush=True)
 
     def note(self, text: str) -> None:
         """Say something on stderr, unless told to be quiet."""
@@ -154,6 +165,9 @@ class Printer:
         self.clear_status()
         if self.options.output in (Output.JSON, Output.JSONL):
             print(dump(failure.document()), file=self.err, flush=True)
+            return
+        if self.options.output is Output.YAML:
+            self._yaml(failure.document(), self.err)
             return
         for number, text in enumerate(failure.lines()):
             shown = self._as_called(text)
@@ -233,9 +247,17 @@ class Printer:
         if found.tail:
             if found.tables:
                 self._line("")
-            self._line(self._as_called(found.tail))
+            self._line(self._tail(found))
         if found.next and self.terminal and not self.options.quiet:
             self.note(f"\nnext: {found.next}")
+
+    def _tail(self, found: Answer) -> str:
+        """The lines below the tables; what is wrong in red, the commands that go on as they are."""
+        told = self._as_called(found.tail)
+        if not (found.trouble and self.coloured):
+            return told
+        lines = told.splitlines()
+        return "\n".join(one if one[:1] == " " else f"\x1b[31m{one}\x1b[0m" for one in lines)
 
     def _table(self, table: Table) -> list[str]:
         wide = self.options.output is Output.WIDE

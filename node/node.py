@@ -42,15 +42,19 @@ import trio
 from node.clients.limits import queue_descriptors_that_fit
 from node.config import layer_settings
 from node.config.config import ClusterConfig
+from node.observe import systemd
 from node.observe.logs import NodeLog
 from node.observe.task_tree import task_tree
+from node.reload import STARTED_FILE, Reload, started_with
 from node.services import Endpoints, NodeServices, wall_ms
+from replication.net.certificates import Certificates
 from replication.net.streams import listen
 from storage import Store, Who
 from storage.disk.disk import Disk, RealDisk
 from storage.disk.drill_faults import DrillFaults
 from storage.log.log_folders import multi_folder_disk
 from twinlog.run_file import RUN_FILE, running_port
+from twinlog.session.login import password_in
 
 DRAIN_SECONDS = 12.0
 """A clean stop waits this long for pending requests, then closes in any case."""
@@ -65,6 +69,7 @@ class Node:
         log: Receives events; None makes one from the file's settings.
         disk: The data directory; None: the one in the file.
         coordinator: Addresses of the coordinator; None: those in the file.
+        picture: Makes a picture of the cluster, for the HTTP port; see `node.observe.live.Live`.
     """
 
     def __init__(
@@ -75,13 +80,19 @@ class Node:
         log: NodeLog | None = None,
         disk: Disk | None = None,
         coordinator: Endpoints | None = None,
+        picture: Callable[[], str] | None = None,
     ) -> None:
         self._config = config
+        self._picture = picture
         self._settings = config.node(name)
         self._coordinator = coordinator or endpoints_of(config)
         data = self._settings.data
         drill = DrillFaults(data) if self._settings.storage.drill_faults else None
         self._wall_ms = wall_ms if drill is None else lambda: wall_ms() + drill.clock_ms
+        tls = config.tls_of(name)
+        self.certificates = None if tls is None else Certificates(tls)
+        secret = layer_settings.secret_file(config)
+        self._secret = None if secret is None else password_in(str(secret))
         self._disk = disk or multi_folder_disk(
             RealDisk(data, descriptors_max=queue_descriptors_that_fit(), drill=drill),
             layer_settings.log_folders(self._settings),
@@ -131,6 +142,7 @@ class Node:
                 with trio.CancelScope(shield=True):
                     await trio.to_thread.run_sync(partial(store.close, clean=clean))
             self._disk.remove(RUN_FILE, op="node.run.remove")
+            self._disk.remove(STARTED_FILE, op="node.started.remove")
             self.log("node_stopped", "info", end=store.end)
         except BaseExceptionGroup as group:
             raise only(group) from None
@@ -194,12 +206,17 @@ class Node:
             log=self.log,
             stop=lambda now: self.stop(now=now),
             wall_ms=self._wall_ms,
+            picture=self._picture,
+            certificates=self.certificates,
+            secret=self._secret,
         )
         async with trio.open_nursery() as nursery:
             await nursery.start(services.world.run, listeners["slaves"])
             await nursery.start(services.clients.run, listeners["clients"])
-            nursery.start_soon(_serve_http, listeners["http"], services)
+            nursery.start_soon(_serve_http, listeners["http"], services, self.certificates)
             self.run_document = self._run_document(store, ports)
+            started = started_with(self._config)
+            self._disk.write_file(STARTED_FILE, started, op="node.started.write")
             self._disk.write_file(
                 RUN_FILE, json.dumps(self.run_document).encode(), op="node.run.write"
             )
@@ -249,14 +266,18 @@ class Node:
             await services.clients.emptied()
 
 
-async def _serve_http(listener: socket.socket, services: NodeServices) -> None:
+async def _serve_http(
+    listener: socket.socket, services: NodeServices, certificates: Certificates | None
+) -> None:
     """Serve HTTP; its library is loaded while the node already serves.
 
     Loading takes a third of a node's start, which a returning master's clients need not wait for.
     Connections made earlier find the port open and are answered a moment later.
     """
     http_server = await trio.to_thread.run_sync(import_module, "node.observe.http_server")
-    await http_server.serve(listener, services.pages())
+    await http_server.serve(
+        listener, services.pages(), None if certificates is None else certificates.http
+    )
 
 
 async def run(
@@ -264,18 +285,24 @@ async def run(
     name: str,
     *,
     ready: Callable[[Mapping[str, object]], None] | None = None,
+    read: Callable[[], ClusterConfig] | None = None,
+    picture: Callable[[], str] | None = None,
 ) -> int | None:
     """Run one node as this process; return the signal that stopped it, None for a command.
 
-    ``ready`` is given ``run.json``'s document once the node serves. Raises as `Node.run` does.
+    ``ready`` is given ``run.json``'s document once the node serves; ``read`` reads the file again,
+    at SIGHUP; ``picture`` shows the cluster at the HTTP port. Raises as `Node.run` does.
     """
-    node = Node(config, name)
+    node = Node(config, name, picture=picture)
+    again = Reload(config, name, node.log, read or (lambda: config), node.certificates)
     try:
         async with trio.open_nursery() as nursery:
-            await nursery.start(_signals, node)
+            await nursery.start(_signals, node, again)
             document = await nursery.start(node.run)
             if ready is not None:
                 ready(document)
+            systemd.report("READY=1")
+            nursery.start_soon(systemd.beat)
             # Objects that exist now live as long as the process: the collector can skip them.
             gc.collect()
             gc.freeze()
@@ -288,15 +315,18 @@ async def run(
 
 
 async def _signals(
-    node: Node, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    node: Node, again: Reload, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
 ) -> None:
-    wanted = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
+    wanted = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP)
     with trio.open_signal_receiver(*wanted) as received:
         task_status.started()
         async for number in received:
             if number == signal.SIGUSR1:
                 node.log("tasks_dumped", "info", tasks=task_tree())
+            elif number == signal.SIGHUP:
+                await again.run()
             else:
+                systemd.report("STOPPING=1")
                 node.stopped_by = node.stopped_by or number
                 node.stop()
 

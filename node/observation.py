@@ -25,6 +25,7 @@ from node.observe.metrics import Observed, counters, present
 from node.observe.status import Facts, node_status
 from replication.core.view import RoleView
 from storage.disk.disk import Disk
+from storage.log.log_folders import passed_over
 
 if TYPE_CHECKING:
     from node.clients.presence import Presence
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from node.observe.logs import NodeLog
     from replication.coordinator.client import CoordinatorClient
     from replication.driver.driver import Driver
+    from replication.net.certificates import Certificates
     from replication.replica_service import ReplicaService
     from storage import Store
 
@@ -62,6 +64,7 @@ class Observation:
         name: Which node of it.
         disk: The data directory.
         ports: The ports the listeners got: clients, slaves, http.
+        certificates: Of TLS; None: none is spoken.
     """
 
     def __init__(
@@ -71,7 +74,9 @@ class Observation:
         *,
         disk: Disk,
         ports: Mapping[str, int],
+        certificates: Certificates | None = None,
     ) -> None:
+        self._certificates = certificates
         self._attached: Parts | None = None
         self._config = config
         self._settings = config.node(name)
@@ -181,7 +186,7 @@ class Observation:
         )
 
     def _facts(self) -> Facts:
-        parts, store = self._parts, self._parts.store
+        parts, store, certificates = self._parts, self._parts.store, self._certificates
         free, size = self._disk.free_bytes()
         now = trio.current_time()
         contact = parts.register.contact_at
@@ -208,6 +213,7 @@ class Observation:
             topics=len(store.reads.topics()),
             disk_free=free,
             disk_size=size,
+            folders_passed_over=passed_over(self._disk),
             boot={
                 "clean": boot.clean,
                 "why_unclean": boot.why_unclean,
@@ -218,4 +224,6 @@ class Observation:
             staleness_max_seconds=self._settings.read.staleness_max,
             retention=parts.driver.retention.document(),
             scrub=parts.driver.scrub.document(),
+            insecure=self._config.insecure,
+            certificate_until=None if certificates is None else certificates.until,
         )

@@ -10,6 +10,8 @@ Runs in a thread. Units: log offsets in bytes, seconds. Not here: when to ask
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from node.clients.presence import Presence
 from storage.log.segments import covered
 from twinlog.errors import TwinlogError
@@ -20,6 +22,11 @@ from twinlog.session.link import error_of
 from twinlog.session.routing import Address
 from twinlog.session.session import LinkDown
 from twinlog.wire.frames import Frame, FrameError, Type
+
+if TYPE_CHECKING:
+    from twinlog.session.connection import Secure
+    from twinlog.session.tls_files import Login
+
 
 NODE_SECONDS = 5.0
 """What one node has for one question."""
@@ -32,10 +39,15 @@ class PeerCopies:
 
     Args:
         presence: Who else is there.
+        secure: Returns the context for TLS; None: none is spoken.
+        login: Who a node is to other nodes; None: they do not ask.
     """
 
-    def __init__(self, presence: Presence) -> None:
+    def __init__(
+        self, presence: Presence, secure: Secure | None = None, login: Login | None = None
+    ) -> None:
         self._presence = presence
+        self._secure, self._login = secure, login
 
     def fetch(self, start: int, length: int) -> tuple[bytes | None, str]:
         """Return the batch of ``length`` bytes at ``start`` and who gave it; or None and why."""
@@ -47,7 +59,11 @@ class PeerCopies:
             if address is None:
                 continue
             try:
-                data = _ask(address, start, length)
+                connection = Connection(
+                    Address(*address), client="scrub", seconds=NODE_SECONDS,
+                    secure=self._secure, login=self._login,
+                )  # fmt: skip
+                data = _ask(connection, start, length)
             except (LinkDown, FrameError) as error:
                 why.append(f"{name}: {error}")
             except TwinlogError as error:
@@ -59,9 +75,8 @@ class PeerCopies:
         return None, "; ".join(why) or "no other node is known"
 
 
-def _ask(address: tuple[str, int], start: int, length: int) -> bytes | None:
+def _ask(connection: Connection, start: int, length: int) -> bytes | None:
     """Return a node's copy, proven by its own entry; None when it has none."""
-    connection = Connection(Address(*address), client="scrub", seconds=NODE_SECONDS)
     try:
         found, entry, wanted = bytearray(), None, min(length, FIRST_BYTES)
         while len(found) < wanted:

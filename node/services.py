@@ -11,11 +11,14 @@ import os
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 import trio
 
+from node.access.gate import Gate
+from node.access.orders import AccessOrders
 from node.clients.admin import Admin
 from node.clients.append_path import AppendPath
 from node.clients.connection import RequestHandlers
@@ -31,22 +34,29 @@ from node.clients.searches import Finds
 from node.clients.server import ClientServer
 from node.config import layer_settings
 from node.config.config import ClusterConfig
-from node.groups.context import Context
+from node.groups.context import Context, GroupCounts
 from node.groups.figures import Figures
 from node.groups.service import WorkQueues
+from node.leases.settles import SettleCounts
+from node.leases.times import LeaseTimes
 from node.observation import Observation, Parts
 from node.observe.exposition import NodeMetrics
 from node.observe.logs import NodeLog
 from node.peer_copies import PeerCopies
 from replication.coordinator.client import CoordinatorClient
 from replication.driver.driver import Driver
+from replication.net.certificates import Certificates
 from replication.replica_service import ReplicaService
 from storage import Store
 from storage.disk.disk import Disk
+from storage.state.access import OPERATOR
+from twinlog.session.login import nonce
+from twinlog.session.tls_files import Login
 from twinlog.wire import frames
 
 if TYPE_CHECKING:
     from node.observe.http_server import Pages
+    from twinlog.session.connection import Secure
 
 Endpoints = Sequence[tuple[str, int]] | Callable[[], Sequence[tuple[str, int]]]
 
@@ -64,6 +74,9 @@ class NodeServices:
         log: Receives events.
         stop: Called by a stop command; its argument: do not wait for pending requests.
         wall_ms: The wall clock.
+        picture: See `node.observe.live.Live`.
+        certificates: For TLS on every port and to other processes; None: none is spoken.
+        secret: The operator's password; None: no client is asked who it is.
     """
 
     def __init__(
@@ -78,32 +91,36 @@ class NodeServices:
         log: NodeLog,
         stop: Callable[[bool], None],
         wall_ms: Callable[[], int],
+        picture: Callable[[], str] | None = None,
+        certificates: Certificates | None = None,
+        secret: str | None = None,
     ) -> None:
         settings = config.node(name)
+        self.gate = None if secret is None else Gate(store.reads.access, secret, log, nonce)
+        outgoing = None if certificates is None else certificates.outgoing
         self._wall_ms = wall_ms
+        self._picture = picture
         self._config = config
         self._settings = settings
         self._unlocked = 0
         self.log = log
         self.store = store
-        self.observation = Observation(config, name, disk=disk, ports=ports)
+        self.observation = Observation(
+            config, name, disk=disk, ports=ports, certificates=certificates
+        )
         self.metrics = NodeMetrics(self.observation.metrics)
         self.presence = Presence(name, lambda: self.register.live)
         self.world = ReplicaService(
             peers=self.presence.slave_address,
             tell=log,
             moved=self.observation.moved,
-            copy=PeerCopies(self.presence).fetch,
+            copy=PeerCopies(
+                self.presence, outgoing, None if secret is None else Login(OPERATOR, secret)
+            ).fetch,
             spin_seconds=settings.limits.spin_seconds,
+            certificates=certificates,
         )
-        self.register = CoordinatorClient(
-            coordinator,
-            frames.names_crc(config.name, config.group),
-            name=name,
-            on_state=self.world.on_state,
-            event=log,
-            report=self._report,
-        )
+        self.register = self._coordinator_client(coordinator, outgoing)
         self.driver = Driver(
             store,
             layer_settings.replication_settings(config, settings),
@@ -116,10 +133,22 @@ class NodeServices:
             seed=int.from_bytes(os.urandom(8)),
         )
         self.world.attach(self.driver, self.register)
-        self.clients = ClientServer(self._request_handlers(stop))
+        self.clients = ClientServer(self._request_handlers(stop), certificates)
         self.observation.attach(self._parts())
         self.world.after_turn.append(self._look)
         self.world.timed = self._timed
+
+    def _coordinator_client(self, endpoints: Endpoints, secure: Secure | None) -> CoordinatorClient:
+        config = self._config
+        return CoordinatorClient(
+            endpoints,
+            frames.names_crc(config.name, config.group),
+            name=self._settings.name,
+            on_state=self.world.on_state,
+            event=self.log,
+            report=self._report,
+            secure=secure,
+        )
 
     def _parts(self) -> Parts:
         return Parts(
@@ -138,6 +167,8 @@ class NodeServices:
         freshness = self.observation.freshness
         staleness_max = self._settings.read.staleness_max
         identity = layer_settings.identity(self._config, self._settings)
+        if self.gate is not None:
+            identity = replace(identity, features=identity.features | frames.ACCESS)
         leadership = self.observation.leadership
         refusals = Refusals(identity.name, self.presence, leadership)
         metadata = Metadata(
@@ -166,9 +197,16 @@ class NodeServices:
             lookups=Lookups(store, freshness),
             refusals=refusals,
             admin=Admin(
-                self.driver, store, refusal=refusals.error, stop=stop, wall_ms=self._wall_ms
+                self.driver,
+                store,
+                refusal=refusals.error,
+                stop=stop,
+                wall_ms=self._wall_ms,
+                groups=self.groups,
             ),
             groups=self.groups,
+            access=AccessOrders(self.driver, store.access, refusal=refusals.error),
+            gate=self.gate,
             status=self.observation.status,
             counts=counts,
             tell=self.log,
@@ -176,7 +214,7 @@ class NodeServices:
         )
 
     def _work_queues(self, refusals: Refusals, cold: ColdWork) -> WorkQueues:
-        records = self.store.reads
+        records, held = self.store.reads, self.metrics.observe_often("twinlog_lease_seconds")
         context = Context(
             self.driver,
             records,
@@ -189,9 +227,14 @@ class NodeServices:
             draw=lambda: secrets.randbits(53) or 1,
             family=self._config.family,
             seconds=trio.lowlevel.current_clock().current_time,
+            counts=GroupCounts(SettleCounts(LeaseTimes(held))),
         )
         enabled = self._settings.messaging.enabled
-        return WorkQueues(context, fetch=cold.look, observed=self._observed, enabled=enabled)
+        return WorkQueues(
+            context, fetch=cold.look, looks=cold.look, observed=self._observed, enabled=enabled,
+            late=self.metrics.observe_often("twinlog_delay_lateness_seconds"),
+            timer_late=self.metrics.observe_often("twinlog_timer_lateness_seconds"),
+        )  # fmt: skip
 
     def _observed(self) -> dict[str, object]:
         """Say who answers, and how old what it knows is."""
@@ -221,15 +264,19 @@ class NodeServices:
     def pages(self) -> Pages:
         """The content of the HTTP port; its module is loaded late, see `node.node`."""
         from node.observe.http_server import Pages
+        from node.observe.live import Live
 
         enabled = self._settings.metrics.enabled
+        limited = self.clients.handlers.counts.limit_reached
         return Pages(
             document=self.observation.status,
-            metrics=self.metrics.render if enabled else None,
+            metrics=self.metrics.pieces if enabled else None,
             delayed=partial(self.metrics.observe, "twinlog_loop_delay_seconds"),
-            limited=self.clients.handlers.counts.limit_reached,
+            limited=limited,
             groups=lambda after: {**self._observed(), **self.groups.orders.page(after)},
             group=self.groups.orders.document,
+            live=Live(self._picture, self.log.recent, limited),
+            admits=None if self.gate is None else self.gate.operates,
         )
 
 

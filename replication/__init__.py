@@ -24,18 +24,18 @@ Each check that the safety of the protocol depends on is a small function of its
 simulator can remove it by name and show that something breaks:
 
     rule  what must be true                            function
-    R27   confirm needs min_isr recorded members       core.in_sync.InSyncSet.may_confirm
-    R28   confirm needs the epoch record               core.in_sync.InSyncSet.covers_epoch
-    R30   both sets count while a proposal is open     core.in_sync.InSyncSet.counted_names
-    R31   only a newer revision settles a proposal     core.in_sync.InSyncSet.settles
-    R29   acks count for the registered session        core.in_sync.InSyncSet.is_of_session
-    R29   acks count when they show the revision       core.in_sync.InSyncSet.shows_revision
-    R32   joining needs all that is confirmed          core.in_sync.InSyncSet.has_confirmed
-    R32   joining needs the epoch record               core.in_sync.InSyncSet.has_epoch
-    R27   an ack is worth what the quality says        core.leading.Leading.quality_of
+    R27   confirm needs min_isr recorded members       core.master.in_sync.InSyncSet.may_confirm
+    R28   confirm needs the epoch record               core.master.in_sync.InSyncSet.covers_epoch
+    R30   both sets count while a proposal is open     core.master.in_sync.InSyncSet.counted_names
+    R31   only a newer revision settles a proposal     core.master.in_sync.InSyncSet.settles
+    R29   acks count for the registered session        core.master.in_sync.InSyncSet.is_of_session
+    R29   acks count when they show the revision       core.master.in_sync.InSyncSet.shows_revision
+    R32   joining needs all that is confirmed          core.master.in_sync.InSyncSet.has_confirmed
+    R32   joining needs the epoch record               core.master.in_sync.InSyncSet.has_epoch
+    R27   an ack is worth what the quality says        core.master.slave_links.SlaveLinks.quality_of
     R27   the own part, by the same quality            core.context.Context.own_end
-    R36   a switchover waits until the target is level core.switchover.Switchover.is_level
-    R29   acks count in their epoch                    core.master_session.MasterSession.is_of_epoch
+    R36   a switchover waits until the target is level core.master.switchover.Switchover.is_level
+    R29   acks count in their epoch                    core.master.session.MasterSession.is_of_epoch
     R38   a HELLO of a newer epoch is refused          core.peer_checks.is_newer_epoch
     R38   a HELLO of an older epoch is refused         core.peer_checks.is_older_epoch
     R38   a HELLO is of the registered incarnation     core.peer_checks.is_registered
@@ -69,6 +69,12 @@ simulator can remove it by name and show that something breaks:
     R58   nodes of another branch leave both sets      register.recovery.is_on_branch
     R58   a state that no node has empties the sets    register.recovery.is_ahead
     R57   a member never deletes its log               core.peer_checks.may_begin_again
+    R68   no master is deposed during a pause          register.holds.is_paused
+    R68   a node in maintenance is not elected         register.holds.is_in_maintenance
+    R70   a learner joins no set                       core.master.in_sync.InSyncSet.is_learner
+    R70   only a full member is added to the set       register.rules.may_be_in_sync
+    R74   a node that is too old is not registered     register.rules.is_new_enough
+    R74   the level rises once every node knows it     register.membership.knows_level
 
 The numbers are those of docs/protocol.md, which has every rule and says what checks it.
 Sources: PacificA; Kafka's KIP-101, KIP-279 and KIP-966 (eligible leader replicas); RocketMQ's

@@ -1,8 +1,8 @@
-"""Windows and back-off, as values.
+"""Windows, rates and back-off, as values.
 
 A `Window` bounds what a master sends ahead of a slave's acknowledgements, in bytes and in frames;
-one frame is always allowed, so that a single large batch never blocks (R44). A `Backoff` doubles a
-pause up to a limit.
+one frame is always allowed, so that a single large batch never blocks (R44). A `Pace` spreads
+bytes over time. A `Backoff` doubles a pause up to a limit.
 
 Units: bytes, seconds. Not here: clocks; ``now`` arrives as an argument.
 """
@@ -52,6 +52,37 @@ class Window:
         """Remove all frames."""
         self._frames.clear()
         self.bytes = 0
+
+
+class Pace:
+    """At most ``rate`` bytes a second on average, a frame at a time; None: as many as there are.
+
+    >>> pace = Pace(1000)
+    >>> pace.spent(500, 10.0)
+    >>> pace.resume_at
+    10.5
+    >>> pace.resumed(10.4), pace.resumed(10.5), pace.resumed(10.6)
+    (False, True, False)
+    """
+
+    __slots__ = ("rate", "resume_at")
+
+    def __init__(self, rate: int | None) -> None:
+        self.rate = rate
+        self.resume_at = 0.0
+        """When the next frame may be sent; 0: at once."""
+
+    def spent(self, length: int, now: float) -> None:
+        """Take note that a frame was sent."""
+        if self.rate is not None:
+            self.resume_at = max(self.resume_at, now) + length / self.rate
+
+    def resumed(self, now: float) -> bool:
+        """Return whether a pause has just ended."""
+        if not 0.0 < self.resume_at <= now:
+            return False
+        self.resume_at = 0.0
+        return True
 
 
 class Jitter:

@@ -30,9 +30,13 @@ import trio
 
 from replication.coordinator.client import CoordinatorClient
 from replication.driver.driver import ACCEPTED_FROM, Driver
-from replication.net.streams import Outbox, Stream, accept, connect
+from replication.net.certificates import Certificates
+from replication.net.handshakes import Handshakes, connect, connect_secured
+from replication.net.streams import Outbox, Stream, accept
 from storage import Job
 from twinlog.errors import TwinlogError
+from twinlog.session.tls import TlsRefused
+from twinlog.session.tls_socket import TlsSocket
 from twinlog.wire import frames
 
 LINK_UNSENT_MAX = 64 << 20
@@ -45,6 +49,10 @@ descriptors."""
 GUEST_FIELDS_MAX = 64 * 1024
 """Bytes of fields in a frame on an accepted link, without payload: slaves only send HELLO and
 acknowledgements. Batches arrive on dialed links. `LINKS_MAX` strangers hold at most 16 MiB."""
+
+FRAME_KEPT = 2 << 20
+"""Bytes of memory that a slave uses again for the next frame: a full frame, and as much again
+because a frame may begin while the one before is in use."""
 
 JOB_THREADS = 4
 """Flush, cut or promise, checkpoint, prepare: one of each may run at a time."""
@@ -74,6 +82,7 @@ class ReplicaService:
         moved: Called when the driver's view changed.
         copy: Asks other nodes for a batch, in a thread: its bytes and who gave them, or why not.
         spin_seconds: See `readiness_service`.
+        certificates: For TLS with other nodes, in both directions; None: none is spoken.
     """
 
     def __init__(
@@ -84,7 +93,9 @@ class ReplicaService:
         moved: Callable[[], None],
         copy: Callable[[int, int], tuple[bytes | None, str]] | None = None,
         spin_seconds: float = 0.0,
+        certificates: Certificates | None = None,
     ) -> None:
+        self._certificates = certificates
         self._spin_seconds = spin_seconds
         self._register: CoordinatorClient | None = None
         self._peers = peers
@@ -147,10 +158,15 @@ class ReplicaService:
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             self._outbox = Outbox(nursery, self._spin_seconds)
+            self._outbox.readiness.idle = self._idle
             # The driver begins before anything can reach it.
             self.driver.start(self.now())
             self.turn()
-            nursery.start_soon(accept, listener, self._accepted)
+            accepted: Callable[[socket.socket, str], None] = self._accepted
+            if self._certificates is not None:
+                context = self._certificates.peers
+                accepted = Handshakes(nursery, context, self._accepted, self._tls_refused).begin
+            nursery.start_soon(accept, listener, accepted)
             nursery.start_soon(self._keep_time)
             nursery.start_soon(self.register.run)
             task_status.started()
@@ -285,7 +301,11 @@ class ReplicaService:
         assert self._nursery is not None, "the service does not run"
         self._nursery.start_soon(task, *args)
 
-    def _accepted(self, sock: socket.socket, peer: str) -> None:
+    def _tls_refused(self, peer: str, why: str) -> None:
+        self._count_link("tls")
+        self._tell("tls_refused", "warning", port="slaves", peer=peer, why=why)
+
+    def _accepted(self, sock: socket.socket | TlsSocket, peer: str) -> None:
         if len(self._links) >= LINKS_MAX and not self._make_room():
             self._count_link("too-many")
             sock.close()
@@ -312,7 +332,7 @@ class ReplicaService:
         return True
 
     def _stream(
-        self, conn: int, sock: socket.socket, peer: str, reader: frames.FrameReader
+        self, conn: int, sock: socket.socket | TlsSocket, peer: str, reader: frames.FrameReader
     ) -> Stream:
         def defect(error: Exception) -> None:
             if self.crashed is not None:
@@ -331,11 +351,14 @@ class ReplicaService:
     async def _dial(self, conn: int, peer: str) -> None:
         address = self._peers(peer)
         why = f"no live entry of {peer} at the coordinator"
-        sock: socket.socket | None = None
+        sock: socket.socket | TlsSocket | None = None
         if address is not None:
             try:
                 with trio.fail_after(DIAL_SECONDS):
-                    sock = await connect(*address)
+                    sock = await self._connect(*address)
+            except TlsRefused as error:
+                why = f"{peer} at {address[0]}:{address[1]} {error.text}"
+                self._tell("tls_refused", "warning", peer=peer, why=why, hint=error.hint)
             except (OSError, trio.TooSlowError) as error:
                 why = f"{peer} at {address[0]}:{address[1]} does not answer: {error}"
         if self.crashed is not None:
@@ -344,10 +367,15 @@ class ReplicaService:
             self.driver.on_closed(self.now(), conn, why)
             self.turn()
             return
-        stream = self._stream(conn, sock, peer, frames.FrameReader())
+        stream = self._stream(conn, sock, peer, frames.FrameReader(kept=FRAME_KEPT))
         self.driver.on_dialed(self.now(), conn)
         self.turn()
         await self._serve(conn, stream)
+
+    async def _connect(self, host: str, port: int) -> socket.socket | TlsSocket:
+        if self._certificates is None:
+            return await connect(host, port)
+        return await connect_secured(host, port, self._certificates.outgoing())
 
     async def _serve(self, conn: int, stream: Stream) -> None:
         driver, outbox = self.driver, self.outbox
@@ -417,6 +445,18 @@ class ReplicaService:
             if now + TIMER_SLACK >= self._next():
                 self.driver.on_tick(now)
                 self.turn()
+
+    def _idle(self) -> None:
+        """Nothing arrives: send the notice of a confirm offset that is due.
+
+        A slave's waiting readers see the record when the notice is there, and the timer would look
+        at its deadline only after `TIMER_SECONDS`: a busy log needs no notices.
+        """
+        leading = self.driver.core.leading
+        notice_at = leading.slaves.notice_at if leading is not None else None
+        if self.crashed is None and notice_at is not None and (now := self.now()) >= notice_at:
+            self.driver.on_tick(now)
+            self.turn()
 
     def _next(self) -> float:
         deadline = self.driver.next_deadline()

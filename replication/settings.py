@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from replication.register.operations import Seed
+from twinlog.levels import LEVEL
 
 KiB = 1 << 10
 MiB = 1 << 20
@@ -53,6 +54,7 @@ class ReplicationSettings:
         members: Full members of the group at its first registration; ``first`` is the one with
             ``role = "master"``, ``priorities`` order candidates (larger first), ``in_sync_min`` is
             the smallest in-sync set that accepts writes. Afterwards the group state decides.
+        level: The highest level that this release knows (R74); tests play an older one.
         ack: Meaning of a member's acknowledgement: ``received`` (in the page cache of its file) or
         ``durable`` (flushed). Also for the master's own part (R27).
         flush_first: Nothing of this node counts before it is flushed, neither its own part as a
@@ -62,9 +64,12 @@ class ReplicationSettings:
         node is known to have everything (R56).
         failover: Whether the coordinator ends the leadership of a master that is gone (R59).
         in_flight_bytes_max: Un-acknowledged bytes per slave: 100 ms of round trip at 1 Gbit/s.
+        catch_up_bytes_per_second: How fast a slave that is no member is sent what it lacks,
+            until it lacks less than ``in_flight_bytes_max``; None: as fast as it takes it.
         in_flight_frames_max: Un-acknowledged frames per slave: bounds small frames.
         heartbeat_seconds: How often a heartbeat is sent on a quiet link.
         silence_seconds: A link on which nothing arrived for this long is closed.
+        slow_seconds: A member that takes longer than this for every acknowledgement is named.
         lag_seconds_max: A member that was not level with the master for this long leaves the
             in-sync set; below the producers' time-out, so that they survive it.
         disconnect_seconds: A member without a link for this long leaves; longer than a reconnect.
@@ -78,7 +83,8 @@ class ReplicationSettings:
         coordinator_poll_seconds: The group state is read when nothing was heard for this long.
         coordinator_retry_seconds: Pause before a call without an answer is repeated.
         redial_seconds, redial_seconds_max: Pause before dialing again, doubled up to the limit.
-        confirm_notice_seconds: A confirm offset that no batch carries is sent after this long.
+        confirm_notice_seconds: A confirm offset that no batch carries is sent after this long:
+            readers wait for it at slaves, and the next batch of a busy log comes sooner.
         waiters_max, waiters_bytes_max: Appends that wait for an acknowledgement; beyond: busy.
         stop_seconds: How long a stopping master waits for pending acknowledgements.
         dispatch_bytes: Bytes of log dispatched in one slice, so that the loop stays responsive.
@@ -86,6 +92,7 @@ class ReplicationSettings:
 
     members: tuple[str, ...] = ()
     first: str | None = None
+    level: int = LEVEL
     priorities: Mapping[str, int] = field(default_factory=lambda: dict[str, int]())
     in_sync_min: int = 1
     ack: Literal["received", "durable"] = "received"
@@ -93,9 +100,11 @@ class ReplicationSettings:
     after_power_loss: Literal["wait", "best"] = "wait"
     failover: Literal["manual", "automatic"] = "manual"
     in_flight_bytes_max: int = 16 * MiB
+    catch_up_bytes_per_second: int | None = None
     in_flight_frames_max: int = 64
     heartbeat_seconds: float = 0.5
     silence_seconds: float = 3.0
+    slow_seconds: float = 0.01
     lag_seconds_max: float = 3.0
     disconnect_seconds: float = 1.0
     join_seconds: float = 1.0
@@ -109,7 +118,7 @@ class ReplicationSettings:
     coordinator_retry_seconds: float = 0.5
     redial_seconds: float = 0.1
     redial_seconds_max: float = 2.0
-    confirm_notice_seconds: float = 0.005
+    confirm_notice_seconds: float = 0.0005
     waiters_max: int = 10_000
     waiters_bytes_max: int = 64 * MiB
     stop_seconds: float = 3.0

@@ -9,7 +9,7 @@ offsets* are something else: they count records of one queue.
                                                          ▲ readers and the dispatcher stop here
 
 * ``start``: first byte still kept; moves when retention deletes whole files.
-* ``checkpointed``: the flushed offset in the checkpoint file; written each second and each 64 MiB.
+* ``checkpointed``: the flushed offset in the checkpoint file; written with each flush.
 * ``flushed``: everything below is on this disk, log **and** batch index.
 * ``committed``: everything below is in the file and has its batch entry.
 * ``end``: first byte not yet written; equal to committed except on a master that buffers
@@ -40,7 +40,8 @@ from storage.marks.promise import Promise
 from storage.read.result import ReadResult, ReadStatus
 from storage.recovery.summary import BootSummary
 from storage.settings import StoreSettings
-from storage.state.controls import Control, CreateTopic, ForgetProducers
+from storage.state.control import Control
+from storage.state.controls import CreateTopic, ForgetProducers
 from storage.state.sections import Outcome, Section, SectionResult
 from storage.store import Store
 from storage.token import Token

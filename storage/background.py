@@ -11,6 +11,8 @@ Not here: writing (`storage.store`), cuts (`storage.cuts`), when jobs are reques
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from storage.errors import DiskError, DiskFull
 from storage.jobs import Job
 from storage.log.segment import Segment, remove_ahead
@@ -19,9 +21,11 @@ from storage.marks.promise import Promise
 from storage.recovery.config_export import Exports
 from storage.recovery.derived import Derived
 from storage.recovery.opened import Opened
+from storage.recovery.timer_export import timer_log_file_size, write_timer_files
 from storage.retention.removal import LogHead
 from twinlog.errors import CorruptionError
 from twinlog.format.checkpoint import Checkpoint
+from twinlog.format.system_topics import DELAY_TOPIC
 
 EXPORT_CHECKPOINTS = 60
 """Checkpoints between two exports for RocketMQ, about a minute: each rewrites all topics."""
@@ -87,8 +91,12 @@ class StoreJobs:
         self._flushing = True
 
         def work() -> None:
-            if generation == opened.generation:
-                log.flush_to(target, segments, "flush", lambda: generation != opened.generation)
+            def overtaken() -> bool:
+                return generation != opened.generation
+
+            if not overtaken():
+                log.flush_to(target, segments, "flush", overtaken)
+                opened.checkpoint.trace(target, overtaken, "flush.trace")
 
         def apply(job: Job) -> None:
             self._flushing = False
@@ -96,6 +104,7 @@ class StoreJobs:
                 # After a cut the flushed bytes may be gone: positions of another generation must
                 # not move.
                 log.flushed_to(target, segments)
+                self.checkpointed = target
 
         return Job("flush", work, apply)
 
@@ -126,13 +135,17 @@ class StoreJobs:
         # Read now, on the loop: the worker must write a pair that was true at one moment (R2).
         trusted = Trusted(self._log.flushed, opened.confirm)
         cutting = opened.cutting
-        exports, self._export_in = None, self._export_in - 1
+        exports, self._export_in, timers = None, self._export_in - 1, None
+        timer_log = timer_log_file_size(opened.disk) if export else 0
         if export or self._export_in < 0:
             derived = opened.derived
             # At a stop the whole log counts, as for topics: RocketMQ knows no confirm offset.
             messaging = derived.whole_messaging(self._log) if export else derived.messaging
-            exports = self._exports.prepare(derived.layers.whole(), messaging, self._log)
+            waited = any(queue.topic == DELAY_TOPIC for queue in derived.queues)
+            state = derived.layers.whole()
+            exports = self._exports.prepare(state, messaging, self._log, waited=waited)
             self._export_in = EXPORT_CHECKPOINTS - 1
+            timers = derived.timer_files(messaging, self._log, timer_log) if export else None
         # RocketMQ recovers from this timestamp: it must not name a record that is not flushed.
         physic = self._log.timestamp if self._log.flushed == self._log.end else 0
         index = opened.derived.full_index_timestamp
@@ -142,15 +155,18 @@ class StoreJobs:
             with opened.guard:
                 if cutting or generation != opened.generation:
                     return
-                opened.checkpoint.write(trusted, "checkpoint")
+                opened.checkpoint.renew(trusted, "checkpoint")
                 if physic:
                     value = Checkpoint(physic, 0, index, 0, trusted.confirm)
                     write_rocketmq_checkpoint(opened.disk, value, "checkpoint.rocketmq")
                 self._exports.write(exports, "checkpoint")
+                if timers is not None:
+                    with suppress(DiskFull):  # as the other exports
+                        write_timer_files(opened.disk, timers, timer_log, "checkpoint.timers")
 
         def apply(job: Job) -> None:
             if job.error is None and not cutting and generation == opened.generation:
-                self.checkpointed = trusted.flushed
+                self.checkpointed = max(self.checkpointed, trusted.flushed)
 
         return Job("checkpoint", work, apply)
 

@@ -123,11 +123,12 @@ class StoreCuts:
         self._log.cut(intent.to)
         self._note_newest()
         opened.derived.layers.cut(intent.to)
-        opened.confirm = intent.confirm
+        lost, opened.confirm = intent.to < opened.confirm, intent.confirm
         self._jobs.checkpointed = intent.flushed
         opened.derived.cut_keys(intent.to, self._log.segments)
-        # Queues are made of confirmed records, so this happens only after an unclean election.
-        if intent.to < opened.derived.dispatcher.position:
+        # Confirmed records, queues and applied control records among them, are cut only after an
+        # unclean election.
+        if lost or intent.to < opened.derived.dispatcher.position:
             self._derive(keys=opened.derived.keys)
         opened.checkpoint.untidy = False
 

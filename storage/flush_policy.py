@@ -11,7 +11,7 @@ meanwhile are covered by the next flush: one fdatasync in flight, group commit.
 
 Times are seconds of a monotonic clock, offsets bytes of the log.
 
-Not here: the flush itself (`storage.background`), waiting sends (``replication.core.waiters``).
+Not here: the flush itself (`storage.background`), waiting sends (``core.master.waiters``).
 
 Sources: RocketMQ 5.3 (``GroupCommitService``, ``FlushRealTimeService``, ``CommitRealTimeService``).
 """

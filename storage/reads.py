@@ -23,6 +23,7 @@ from storage.read.raw import RawPiece, raw_piece
 from storage.read.reader import Reader
 from storage.read.result import ReadResult
 from storage.recovery.opened import Opened
+from storage.state.access import Access
 from twinlog.errors import Busy, CorruptionError, TwinlogError
 from twinlog.format.epoch_history import Epoch
 
@@ -47,8 +48,9 @@ class StoreReads:
         """Use the present derived state: a cut has replaced it."""
         opened, derived = self._opened, self._opened.derived
         self._reader = Reader(
-            opened.log, opened.settings, derived.layers, derived.queues, opened.read_damaged
-        )
+            opened.log, opened.settings, derived.layers, derived.queues,
+            lambda: derived.dispatcher.position, opened.read_damaged,
+        )  # fmt: skip
 
     # -- positions that bound reads
 
@@ -89,9 +91,36 @@ class StoreReads:
         found = self._opened.derived.layers.confirmed.topics
         return {name: topic.queues for name, topic in found.items()}
 
+    def access(self) -> Access:
+        """Return the users and rules that bind now; the same object until they may have changed."""
+        return self._opened.derived.layers.access_now()
+
     def queues(self, topic: str) -> int | None:
-        """Return how many queues a confirmed topic has; None: there is no such topic."""
-        return self._opened.derived.layers.confirmed.queues(topic)
+        """Return how many queues a topic has that may be consumed; None: no such topic.
+
+        Not one that a record in the log deletes, nor one that was made again while its queues may
+        still hold what was before: then `missing` says so.
+        """
+        derived = self._opened.derived
+        confirmed = derived.layers.confirmed
+        known = confirmed.topics.get(topic)
+        if known is None or (derived.layers.open is confirmed.topics and not confirmed.deleted):
+            return confirmed.queues(topic)
+        early = known.since > derived.dispatcher.position
+        return known.queues if topic in derived.layers.open and not early else None
+
+    def _exists(self, topic: str) -> bool:
+        return self._opened.derived.layers.confirmed.queues(topic) is not None
+
+    def since(self, topic: str) -> int:
+        """Return the log offset from which on records are of a topic; 0: all of that name are."""
+        known = self._opened.derived.layers.confirmed.topics.get(topic)
+        return known.since if known is not None else 0
+
+    def remains(self, topic: str) -> bool:
+        """Whether the log still holds what a deleted topic of this name may have left."""
+        gone = self._opened.derived.layers.gone(topic)
+        return gone is not None and gone.end > self.start
 
     def missing(self, topic: str) -> TwinlogError:
         """Return why a topic is not among `topics`; see `storage.state.layers.Layers.missing`."""
@@ -176,6 +205,19 @@ class StoreReads:
             self._lookups.times(spans, ms, upper=upper), generation=self._opened.generation
         )
 
+    def stored_at(self, places: Sequence[tuple[str, int, int]]) -> OffLoopLookup[list[int]]:
+        """Return the lookup of when messages were stored: (topic, queue, queue offset) of each.
+
+        Its result is passed to `looked_at`.
+
+        Raises:
+            Busy: A cut is removing confirmed records.
+            UnknownTopic: There is no such topic or queue.
+        """
+        self._check_readable()
+        spans = [(self._reader.span(topic, queue), number) for topic, queue, number in places]
+        return replace(self._lookups.stamps(spans), generation=self._opened.generation)
+
     def record_at(self, log_offset: int) -> memoryview | None:
         """Return the confirmed record that begins at ``log_offset``; None if none does.
 
@@ -192,6 +234,25 @@ class StoreReads:
         self._check_readable()
         look = self._lookups.record_cold(log_offset, self._opened.confirm)
         return None if look is None else replace(look, generation=self._opened.generation)
+
+    def is_cold(self, offset: int) -> bool:
+        """Whether a record is probably not in memory."""
+        return self._lookups.is_cold(offset)
+
+    def stretches(
+        self, places: Sequence[tuple[int, int]]
+    ) -> list[memoryview] | OffLoopLookup[list[memoryview]]:
+        """Return confirmed records by (log offset, size), or a lookup for `looked_at`.
+
+        Raises:
+            Busy: A cut is removing confirmed records.
+            CorruptionError: Damage; the store is quarantined.
+        """
+        self._check_readable()
+        found = self._lookups.stretches(places)
+        if isinstance(found, list):
+            return found
+        return replace(found, generation=self._opened.generation)
 
     def looked_at(self, look: OffLoopLookup[T], outcome: T | Exception) -> T:
         """Return what a thread found; see `storage.read.lookups.Lookups.judged`.
@@ -232,8 +293,8 @@ class StoreReads:
         """
         self._check_readable()
         keys, segments = self._opened.derived.keys, self._log.segments
-        if self._opened.derived.layers.confirmed.queues(query.topic) is None:
-            raise self._opened.derived.layers.missing(query.topic)
+        if not self._exists(query.topic):
+            raise self.missing(query.topic)
         if keys is None:
             raise IndexOff.of_node()
         try:
@@ -242,7 +303,8 @@ class StoreReads:
         except CorruptionError as error:
             self._opened.read_damaged(error)
             raise
-        lookup = Lookup(self._disk, segments, query, self._opened.confirm)
+        since = self.since(query.topic)
+        lookup = Lookup(self._disk, segments, query, self._opened.confirm, since)
         lookup.generation = self._opened.generation
         return lookup.over(keys.files, keys.current, keys.seals)
 
@@ -260,6 +322,8 @@ class StoreReads:
         keys = self._opened.derived.keys
         if lookup.generation != self._opened.generation:
             raise Busy("the log was cut during the search", hint="ask again")
+        if lookup.since != self.since(lookup.query.topic) or not self._exists(lookup.query.topic):
+            raise Busy("the topic was deleted during the search", hint="ask again")
         if error is None:
             return
         if not lookup.bad_file and lookup.at < self._log.start:

@@ -15,6 +15,7 @@ roles, sessions, the in-sync set (``replication``). Time and randomness are argu
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
@@ -42,14 +43,16 @@ from storage.recovery.opened import Opened
 from storage.retention.removal import LogHead
 from storage.scrub import StoreScrub
 from storage.settings import StoreSettings
-from storage.state.controls import Control
-from storage.state.producers import IDLE_SECONDS, LINES_KEPT, RETRY_SECONDS_MAX
+from storage.state.ages import Ages
+from storage.state.control import Control
+from storage.state.producers import IDLE_SECONDS, RETRY_SECONDS_MAX
 from storage.state.sections import Section, SectionResult, Together
 from storage.token import Token
 from twinlog.errors import CorruptionError
 from twinlog.format.batch_index import BatchEntry
 from twinlog.format.epoch_history import Epoch
 from twinlog.format.group_rows import Row
+from twinlog.levels import LEVEL
 
 
 class Store:
@@ -70,6 +73,7 @@ class Store:
         self._disk = opened.disk
         self._log = opened.log
         self._receiver = Receiver(opened.log, opened.settings)
+        self._level = LEVEL
         self._wire()
         self._token: Token | None = None
         self._rebuilt = False
@@ -82,6 +86,7 @@ class Store:
         self.settings = opened.settings
         self.boot = opened.boot
         self.who = who
+        self._ages = Ages(IDLE_SECONDS), Ages(RETRY_SECONDS_MAX)
 
     @classmethod
     def open(cls, disk: Disk, settings: StoreSettings, who: Who, *, wall_ms: int) -> Store:
@@ -92,9 +97,11 @@ class Store:
     def _wire(self) -> None:
         """Make what appends to the log with what is derived from it."""
         opened, derived = self._opened, self._opened.derived
+        derived.layers.level = self._level
         self._appender = Appender(
-            opened.log, opened.settings, derived.layers, derived.queues, derived.producers
-        )
+            opened.log, opened.settings, derived.layers, derived.queues, derived.producers,
+            lambda: derived.messaging,
+        )  # fmt: skip
         self._own = OwnRecords(
             opened.log, opened.settings, appender=self._appender, layers=derived.layers,
             producers=derived.producers, ahead=derived.ahead, dispatcher=derived.dispatcher,
@@ -117,8 +124,9 @@ class Store:
         """Whether the last write met a full disk."""
         return self._opened.disk_full
 
-    def note_quality(self, quality: str) -> None:
-        """Record the quality that this node acknowledges by from now on; durable on return.
+    def note_facts(self, quality: str, level: int) -> None:
+        """Take facts of the group: its level (R74), and the quality that this node acknowledges by
+        from now on, which is durable on return.
 
         After a ``durable`` run, a start trusts that nothing acknowledged is missing (R26). So
         ``received`` is recorded before the first such acknowledgement; ``durable`` counts only from
@@ -127,6 +135,7 @@ class Store:
         Raises:
             DiskError: It is unknown whether the next start will see it.
         """
+        self._level = self._opened.derived.layers.level = level
         run = self._opened.run
         if quality == "received" and run.value is not None and run.value.quality != quality:
             run.write(replace(run.value, quality=quality), "quality")
@@ -324,18 +333,20 @@ class Store:
         """Return the log offset after the originals when all sections are duplicates; else None."""
         return self._own.stored_before(sections)
 
-    def stale_producers(self, wall_ms: int) -> int:
+    def stale_producers(self, now: float) -> int:
         """Return the log offset below which idempotent producers may be forgotten; 0 for none.
 
-        The master then appends a `storage.state.controls.ForgetProducers`.
+        The master then appends a `storage.state.controls.ForgetProducers`. Call it every minute or
+        so on every node: a node knows the age only of what it has seen arrive.
+
+        Args:
+            now: A monotonic clock, as a jump of the wall clock must forget no producer that may
+                still send again.
         """
-        if len(self._opened.derived.producers) <= LINES_KEPT:
+        cuts = self._opened.shape
+        if cuts is None:
             return 0
-        segments = self._log.segments
-        idle, late = (
-            segments.older_than(wall_ms - int(seconds * 1000))
-            for seconds in (IDLE_SECONDS, RETRY_SECONDS_MAX)
-        )
+        idle, late = (ages.older(now, self._log.end, cuts) for ages in self._ages)
         return self._opened.derived.producers.stale_below(idle, late)
 
     # -- slave
@@ -422,6 +433,11 @@ class Store:
     def view(self, start: int, end: int) -> memoryview:
         """Return bytes of the log within one segment, not compared with any CRC."""
         return self._log.segments.view(start, end)
+
+    def read_ahead(self, start: int, length: int) -> None:
+        """Ask the system to read a range of the log ahead; advice, never waits for the disk."""
+        with contextlib.suppress(CorruptionError):  # a lost file: reading it says so
+            self._log.segments.read_ahead(start, length)
 
     def verify(self, start: int, end: int) -> None:
         """Compare the batches that hold ``start..end`` with their CRCs, even if proven before.

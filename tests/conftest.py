@@ -6,8 +6,10 @@ run everything must not pass because something was missing. What only root may d
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -27,6 +29,15 @@ settings.register_profile(
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
 
 _skipped: list[str] = []
+
+DESCRIPTORS_MAX = 512
+"""So many open files make this process look for those that ended tests left to the collector. py4j
+waits with ``select``, which takes descriptors below 1,024 only: a run that kept more left a
+streaming query of Spark without its call-backs."""
+DESCRIPTORS_MORE = 64
+"""So many more than were left the last time make it look again."""
+
+_left = [0]
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell starts what it puts into the background with Ctrl-C ignored, children inherit that,
@@ -56,3 +67,17 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.section("skipped, and TWINLOG_REQUIRE=all says nothing may be")
         for line in _skipped:
             terminalreporter.write_line(line)
+
+
+def _opened() -> int:
+    """Return how many descriptors this process has open."""
+    return sum(1 for _ in Path("/proc/self/fd").iterdir())
+
+
+def pytest_runtest_teardown() -> None:
+    """Close the mapped files that ended tests left to the collector, before they are too many."""
+    opened = _opened()
+    if opened > max(DESCRIPTORS_MAX, _left[0] + DESCRIPTORS_MORE):
+        gc.unfreeze()  # a node that ran in this process froze what it found
+        gc.collect()
+        _left[0] = _opened()

@@ -22,6 +22,7 @@ Not here: exit codes (``cli``), the error frame (``twinlog.wire.frames``).
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import ClassVar
 
 
@@ -110,6 +111,24 @@ class UsageError(TwinlogError):
     """The request cannot be carried out as it stands, now or later."""
 
     default_code = "usage"
+
+    @classmethod
+    def other_type(cls, name: str, wanted: str, value: object) -> UsageError:
+        """Return the error for an argument that is not of the type ``wanted``.
+
+        >>> UsageError.other_type("key", "text", 42).hint
+        "write '42'"
+        """
+        number = type(value) is int and wanted == "text"
+        hint = f"write '{value}'" if number else None
+        text = f"{name} must be {wanted}, not {type(value).__name__}"
+        return cls(text, code="type", hint=hint)
+
+    @classmethod
+    def check_text(cls, name: str, value: object) -> None:
+        """Raise the error unless the argument ``name`` is text."""
+        if not isinstance(value, str):
+            raise cls.other_type(name, "text", value)
 
 
 class OutcomeUnknown(TwinlogError):
@@ -204,8 +223,23 @@ class UnknownTopic(UsageError):
         """Return the error for a topic, or with code ``unknown-queue`` a queue of it."""
         if code == "unknown-queue":
             return cls(f"topic {topic} has no such queue", code=code)
+        if not topic:
+            return cls("a topic has a name, and none is given")
         hint = f"create it: twinlog topic create {topic}"
         return cls(f"there is no topic {topic}", hint=hint)
+
+
+class TopicDeleted(UnknownTopic):
+    """The topic was deleted. Its name can be used again when the log holds no message of it."""
+
+    default_code = "topic-deleted"
+
+    @classmethod
+    def at(cls, topic: str, deleted_ms: int) -> TopicDeleted:
+        """Return the error for a topic that was deleted at a wall time, ms."""
+        when = datetime.fromtimestamp(deleted_ms / 1000, UTC).isoformat(timespec="seconds")
+        hint = "its name can be used again once retention has taken its messages"
+        return cls(f"topic {topic} was deleted at {when}", hint=hint, topic=topic)
 
 
 class UnknownGroup(UsageError):
@@ -229,6 +263,23 @@ class LeaseLost(UsageError):
     default_code = "receipt-expired"
 
 
+class TooLate(UsageError):
+    """The message that was to be taken back has been delivered, or is on its way."""
+
+    default_code = "too-late"
+
+
+class TransactionSettled(UsageError):
+    """The transaction has ended, and otherwise than was asked now."""
+
+    default_code = "transaction-settled"
+
+    @property
+    def outcome(self) -> str | None:
+        """``commit``, ``rollback`` or ``given-up``."""
+        return self._str("outcome")
+
+
 class Fenced(UsageError):
     """Another member owns the queue by now; the position was not taken."""
 
@@ -249,7 +300,10 @@ class NotReady(UnavailableError):
 
 
 class Denied(UsageError):
-    """An access rule forbids it."""
+    """No access rule allows it, or (code ``login``) the node does not know who asks.
+
+    Facts: ``user``, ``right``, ``what``. Whether there is such a topic or group is not said.
+    """
 
     default_code = "denied"
 
@@ -302,9 +356,12 @@ _BY_CODE: dict[str, type[TwinlogError]] = {
         OffsetBeyond,
         NotYetConfirmed,
         UnknownTopic,
+        TopicDeleted,
         UnknownGroup,
         GroupDiffers,
         LeaseLost,
+        TooLate,
+        TransactionSettled,
         Fenced,
         NotMember,
         NotReady,
@@ -320,6 +377,7 @@ _BY_CODE["unknown-queue"] = UnknownTopic
 _BY_CODE["group-mode"] = _BY_CODE["filter-differs"] = GroupDiffers
 _BY_CODE["receipt-unknown"] = LeaseLost
 _BY_CODE["share-full"] = Busy
+_BY_CODE["login"] = Denied
 
 
 def from_code(

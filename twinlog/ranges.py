@@ -136,12 +136,14 @@ def parse_range(text: str) -> Range:
 
     Raises:
         RangeError: It is not a range; the error has the text, the place and what could stand there.
+        UsageError: It is not text.
 
     >>> parse_range("100:200").bounds(0, 500), parse_range("-100:").bounds(0, 500)
     ((100, 200), (400, None))
     >>> parse_range("@-1h:").first
     Point(mark=<Mark.AGO: 'ago'>, value=3600000)
     """
+    UsageError.check_text("a range", text)
     if text.startswith("+"):
         if not _COUNT.fullmatch(text, 1):
             raise _error(text, 1, "a number of records")

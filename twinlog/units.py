@@ -104,6 +104,15 @@ def parse_duration(text: str) -> float:
     return total
 
 
+def format_count(count: int, noun: str) -> str:
+    """Return a number and its noun, which takes an s unless there is one.
+
+    >>> format_count(1, "queue"), format_count(0, "message")
+    ('1 queue', '0 messages')
+    """
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
 def format_size(size: int) -> str:
     """Return ``size`` bytes with one decimal at most: ``512 B``, ``1.5 MiB``, ``64 MiB``.
 

@@ -22,6 +22,7 @@ from cli.failures import Exit, Failure
 from cli.message.send import Acknowledge
 from cli.parsing import PRIVATE
 from twinlog.producer.settings import SECTION_MAX
+from twinlog.session.tls_files import Tls
 from twinlog.units import format_size, parse_duration, parse_size
 
 TOPIC = "bench"
@@ -71,7 +72,7 @@ def send(
         elif prepared_:
             what = "prepared batches"
             settings |= {"batch": batch_bytes, "window": window}
-            load = _prepared(view, topic, bytes_, batch_bytes, window, ack)
+            load = _prepared(view, topic, bytes_, batch_bytes, window, ack, context.tls())
         else:
             what = "Python producer"
             settings |= {"batch": batch_bytes, "linger_seconds": parse_duration(linger)}
@@ -107,7 +108,8 @@ def replicate(
         "size": bytes_, "acknowledge": "confirmed", "batch": batch_bytes,
         "window": window, "queues": QUEUES, "nodes": len(view.nodes),
     }  # fmt: skip
-    load = _prepared(view, TOPIC, bytes_, batch_bytes, window, Acknowledge.CONFIRMED)
+    confirmed = Acknowledge.CONFIRMED
+    load = _prepared(view, TOPIC, bytes_, batch_bytes, window, confirmed, context.tls())
     return _measure("replication", load, duration, warmup, view, settings, context)
 
 
@@ -146,7 +148,7 @@ def read(
         load: Load = lambda over: (  # noqa: E731
             consume(client, topic, over, read_from=node.name)
             if decode
-            else fetch(node.address, topic, over, queues=queues)
+            else fetch(node.address, topic, over, queues=queues, tls=context.tls())
         )
         return _measure("reading", load, duration, warmup, view, settings, context)
 
@@ -172,12 +174,26 @@ def _ready(context: Context) -> ClusterView:
 
 
 def _prepared(
-    view: ClusterView, topic: str, size: int, batch: int, window: int, ack: Acknowledge
+    view: ClusterView,
+    topic: str,
+    size: int,
+    batch: int,
+    window: int,
+    ack: Acknowledge,
+    tls: Tls | None,
 ) -> Load:
     assert view.master is not None
     address = view.master.address
     return lambda over: prepared(
-        address, topic, size, over, queues=QUEUES, batch=batch, window=window, ack=ack.value
+        address,
+        topic,
+        size,
+        over,
+        queues=QUEUES,
+        batch=batch,
+        window=window,
+        ack=ack.value,
+        tls=tls,
     )
 
 

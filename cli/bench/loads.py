@@ -23,8 +23,10 @@ from twinlog.client.blocking import Client
 from twinlog.errors import Unavailable
 from twinlog.format.record import RecordEncoder
 from twinlog.producer.section import Section
+from twinlog.session.connection import Connection
 from twinlog.session.link import error_of
 from twinlog.session.session import LinkDown
+from twinlog.session.tls_files import Tls
 from twinlog.wire.frames import Frame, Type
 
 SAMPLE = 64
@@ -32,6 +34,8 @@ SAMPLE = 64
 ANSWER_SECONDS = 30.0
 READ_BYTES = 1 << 20
 READ_RECORDS = 65_536
+READS = 3
+"""Questions under way when stored bytes are read: one is answered, one waits, one is received."""
 
 Until = Callable[[], bool]
 
@@ -97,6 +101,7 @@ def prepared(
     batch: int,
     window: int,
     ack: str,
+    tls: Tls | None = None,
 ) -> Count:
     """Send prepared sections, ``window`` requests under way, each queue in turn.
 
@@ -106,7 +111,7 @@ def prepared(
     count = Count()
     waiting: dict[int, float] = {}
     try:
-        connection = connect(master, ANSWER_SECONDS)
+        connection = connect(master, ANSWER_SECONDS, tls=tls)
         try:
             family = connection.peer.family
             sections = [section_of(topic, queue, size, batch, family) for queue in range(queues)]
@@ -145,41 +150,56 @@ def _stored(answer: Frame) -> None:
             raise Unavailable(f"a section was not stored: {row[4]}: {row[5]}")
 
 
-def fetch(node: str, topic: str, over: Until, *, queues: int) -> Count:
-    """Read every queue from its start, again and again, without decoding the records."""
+def fetch(node: str, topic: str, over: Until, *, queues: int, tls: Tls | None = None) -> Count:
+    """Read every queue from its start, again and again, without decoding the records.
+
+    `READS` queues are asked at a time, so that the node has the next question while this process
+    receives an answer.
+    """
     count = Count()
     try:
-        connection = connect(node, ANSWER_SECONDS)
+        connection = connect(node, ANSWER_SECONDS, tls=tls)
         try:
-            offsets = [0] * queues
-            idle = 0
-            queue = 0
-            while not over():
-                began = time.monotonic()
-                fields: dict[str, object] = {
-                    "topic": topic, "queue": queue, "offset": offsets[queue],
-                    "max_bytes": READ_BYTES, "max_records": READ_RECORDS, "wait_ms": 0,
-                }  # fmt: skip
-                answer = connection.ask(Frame(Type.READ, fields=fields), ANSWER_SECONDS)
-                if answer.is_error:
-                    raise error_of(answer)
-                found = whole(answer.fields, "count") or 0
-                idle = 0 if found else idle + 1
-                if found:
-                    count.latencies.add(time.monotonic() - began)
-                    count.records += found
-                    count.bytes += len(answer.payload)
-                    offsets[queue] = whole(answer.fields, "next") or 0
-                else:
-                    offsets[queue] = whole(answer.fields, "start") or 0
-                    queue = (queue + 1) % queues
-                if idle > queues:
-                    raise Unavailable(f"{topic} has nothing to read", hint="twinlog bench send")
+            _fetched(connection, topic, over, count, queues)
         finally:
             connection.close()
     except LinkDown as down:
         raise Unavailable(f"{node} {down.why}") from down
     return count
+
+
+def _fetched(connection: Connection, topic: str, over: Until, count: Count, queues: int) -> None:
+    offsets = [0] * queues
+    idle = deque(range(queues))
+    waiting: dict[int, tuple[int, float]] = {}
+    empty = 0
+    while not over():
+        while idle and len(waiting) < READS:
+            queue = idle.popleft()
+            fields: dict[str, object] = {
+                "topic": topic, "queue": queue, "offset": offsets[queue],
+                "max_bytes": READ_BYTES, "max_records": READ_RECORDS, "wait_ms": 0,
+            }  # fmt: skip
+            number = connection.send(Frame(Type.READ, fields=fields), ANSWER_SECONDS)
+            waiting[number] = queue, time.monotonic()
+        answer = connection.take(ANSWER_SECONDS)
+        if answer is None:
+            raise LinkDown(f"did not answer within {ANSWER_SECONDS:g} s", sent=True)
+        if answer.is_error:
+            raise error_of(answer)
+        queue, began = waiting.pop(answer.request)
+        idle.append(queue)
+        found = whole(answer.fields, "count") or 0
+        empty = 0 if found else empty + 1
+        if found:
+            count.latencies.add(time.monotonic() - began)
+            count.records += found
+            count.bytes += len(answer.payload)
+            offsets[queue] = whole(answer.fields, "next") or 0
+        else:
+            offsets[queue] = whole(answer.fields, "start") or 0
+        if empty > 2 * queues:
+            raise Unavailable(f"{topic} has nothing to read", hint="twinlog bench send")
 
 
 def consume(client: Client, topic: str, over: Until, *, read_from: str) -> Count:

@@ -14,11 +14,11 @@ Not here: the protocol (``replication``), the table (``status``).
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated
 
 from cli.answer import Answer, Table, columns
-from cli.cluster.orders import call, need_coordinator, user
+from cli.cluster.orders import OrderRefused, call, need_coordinator, user
 from cli.cluster.status import status_answer
 from cli.cluster.unclean import best_lines, is_vacant, unclean_lines
 from cli.cluster.view import ClusterView, NodeView, look
@@ -90,7 +90,9 @@ def switchover(
         context.printer.answer(status_answer(view, context.wall_ms(), "Switchover"))
         return Exit.OK
     need_coordinator(view)
-    target = view.node(to) if to else _furthest(view, [node for node in view.nodes if node.in_sync])
+    held = view.coordinator.maintenance
+    able = [node for node in view.nodes if node.in_sync and node.name not in held]
+    target = view.node(to) if to else _furthest(view, able)
     if target is None or not target.reachable or not target.in_sync:
         raise _not_in_sync(target)
     behind = format_size(target.lag_bytes or 0)
@@ -165,8 +167,27 @@ def failover(
     if not _agreed(plan, context, dry_run=dry_run, yes=yes):
         return Exit.OK if dry_run else Exit.NO
     started = time.monotonic()
-    order_failover(plan, context)
+    try:
+        order_failover(plan, context)
+    except OrderRefused as refused:
+        plan = _overtaken(plan, to or unclean, refused, context)
     return _settle(plan, context, started)
+
+
+def _overtaken(plan: Plan, named: str | None, refused: OrderRefused, context: Context) -> Plan:
+    """Return the plan with the node that became master by itself meanwhile, as was wanted.
+
+    Raises:
+        OrderRefused: There was a master when the plan was made, or it is not the ``named`` node.
+    """
+    if refused.code != "other-epoch" or plan.view.master is not None:
+        raise refused
+    view = look(context)
+    leader = view.coordinator.leader
+    if not leader or named not in (None, leader):
+        raise refused
+    context.printer.note(f"{leader} was elected meanwhile; this command changed nothing.")
+    return replace(plan, target=view.node(leader))
 
 
 def order_failover(plan: Plan, context: Context) -> None:
@@ -202,9 +223,11 @@ def plan_failover(view: ClusterView, to: str | None) -> Plan:
         return Plan("Failover", view, None, *best_lines(view, to))
     old = view.leader
     in_sync = set(view.eligible)
+    held = view.coordinator.maintenance
     able = [
-        node for node in view.nodes if node.name in in_sync and node.reachable and node.name != old
-    ]
+        node for node in view.nodes
+        if node.name in in_sync and node.reachable and node.name not in {old, *held}
+    ]  # fmt: skip
     target = view.node(to) if to else _furthest(view, able)
     if target is None:
         away = [f"{n.name}: {n.reason or n.state}" for n in view.nodes if n.name in in_sync]

@@ -20,6 +20,7 @@ from cli.context import Context
 from cli.failures import Exit, Failure
 from cli.fields import Fields, table, text, texts, whole
 from cli.parsing import PRIVATE
+from cli.watch import Watch, repeat
 from twinlog.wire.frames import Type
 
 
@@ -44,8 +45,16 @@ def start(*, number: int = 1, set_: Overrides = (), context: Annotated[Context, 
     return run_coordinator(config, context, number)
 
 
-def status(*, context: Annotated[Context, PRIVATE]) -> int:
-    """Show whether the coordinator answers, and the group state it holds."""
+def status(*, watch: Watch = False, context: Annotated[Context, PRIVATE]) -> int:
+    """Show whether the coordinator answers, and the group state it holds.
+
+    Args:
+        watch: Show it again every 2 s, until Ctrl-C.
+    """
+    return repeat(context, lambda: _status(context), watch=watch)
+
+
+def _status(context: Context) -> int:
     answer, address = ask_coordinator(context, Type.CO_READ)
     state = table(answer.get("state")) or answer
     in_sync = sorted(table(state.get("isr")))
@@ -60,6 +69,7 @@ def status(*, context: Annotated[Context, PRIVATE]) -> int:
         )
         for name in replicas
     ]
+    rows += [(name, name in registered, "learner", None) for name in texts(state.get("learners"))]
     own, _ = ask_coordinator(context, Type.CO_STATUS)
     fields: Fields = {
         "address": address,

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from cli.context import Context
 from cli.failures import NOTHING_LEFT, Exit, Interrupted
 from cli.fields import flag, table, text, whole
+from cli.picture import Pictures
 from twinlog.session.routing import Address
 from twinlog.units import format_duration, format_size
 
@@ -24,8 +25,10 @@ if TYPE_CHECKING:
     from node.config.config import ClusterConfig
 
 
-def run_node(config: ClusterConfig, name: str, context: Context) -> int:
-    """Run node ``name`` until it is stopped.
+def run_node(
+    config: ClusterConfig, name: str, context: Context, overrides: Mapping[str, object]
+) -> int:
+    """Run node ``name`` until it is stopped; SIGHUP reads the file again, with ``overrides``.
 
     Raises:
         TwinlogError, OSError: It could not start, with the reason; nothing was changed.
@@ -33,6 +36,7 @@ def run_node(config: ClusterConfig, name: str, context: Context) -> int:
     """
     import trio
 
+    from node.config.config import load
     from node.node import run
 
     own = config.node(name)
@@ -44,8 +48,13 @@ def run_node(config: ClusterConfig, name: str, context: Context) -> int:
         context.printer.note(f"ready in {format_duration(time.monotonic() - started)}")
 
     context.printer.note(f"{name} · data {own.data}")
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    stopped_by = trio.run(lambda: run(config, name, ready=ready))
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until the node listens for it
+
+    def read() -> ClusterConfig:
+        return load(config.path, context.environment, overrides)
+
+    picture = Pictures(config, name, context)
+    stopped_by = trio.run(lambda: run(config, name, ready=ready, read=read, picture=picture))
     return _ended(stopped_by)
 
 
@@ -108,6 +117,7 @@ def run_coordinator(config: ClusterConfig, context: Context, number: int = 1) ->
     if config.coordinator.etcd:
         members = " · ".join(str(Address(*one)) for one in config.coordinator.etcd)
         context.printer.note(f"  register in etcd at {members}; waits for its seat")
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # a terminal that closes is no order to stop
     stopped_by = trio.run(
         lambda: run(config, ready=ready, event=log, version=release, number=number)
     )

@@ -15,9 +15,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from cli.cluster.view import ClusterView, NodeView
+from cli.answer import rfc3339
+from cli.cluster.view import ClusterView, HoldView, NodeView
 from cli.config_file import COORDINATOR
 from cli.fields import Fields
+from twinlog.units import format_duration
 
 
 class Grade(StrEnum):
@@ -128,6 +130,11 @@ SENTENCES: Mapping[str, Sentence] = {
         "twinlog cluster status --watch",
     ),
     "not-in-sync": Sentence("{node} is not in sync: {why}", "twinlog cluster status --watch"),
+    "slow-slave": Sentence(
+        "{node} is slow: an acknowledgement takes {seconds}, and every confirmed write waits for "
+        "it",
+        "twinlog cluster top",
+    ),
     "coordinator-away": Sentence(
         "the coordinator does not answer: roles cannot change", f"START {COORDINATOR}"
     ),
@@ -155,6 +162,19 @@ SENTENCES: Mapping[str, Sentence] = {
         "{names} did not",
         "twinlog coordinator status",
     ),
+    "paused": Sentence(
+        "automatic failover is paused until {until}, by {who} since {since}{why}",
+        "twinlog cluster resume",
+    ),
+    "maintenance": Sentence(
+        "{node} is in maintenance and is not elected, by {who} since {since}{why}",
+        "twinlog cluster maintenance {node} --off",
+    ),
+    "all-in-maintenance": Sentence(
+        "{cluster} has no master: {names} could be elected, but is in maintenance",
+        "twinlog cluster maintenance {first} --off",
+        _NO,
+    ),
     "other-leader": Sentence(
         "{master} serves as master, but the coordinator names {leader}",
         "twinlog cluster status --watch",
@@ -165,7 +185,7 @@ SENTENCES: Mapping[str, Sentence] = {
 REFUSALS = (
     "BAD_VERSION", "DIVERGED", "OTHER_LAYOUT", "OTHER_REGISTER", "RESEED", "UNKNOWN_REPLICA",
 )  # fmt: skip
-"""Codes with which a master turns a slave away (``replication.core.master_session``)."""
+"""Codes with which a master turns a slave away (``replication.core.master.session``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,6 +290,9 @@ def _no_master(view: ClusterView) -> Problem:
     if leader is not None and leader.reachable:
         return _problem(view, "master-starting", leader=leader.name)
     able = [node for node in view.nodes if node.name in view.eligible and node.reachable]
+    held = [node.name for node in able if node.name in register.maintenance]
+    if held and len(held) == len(able):
+        return _problem(view, "all-in-maintenance", names=", ".join(held), first=held[0])
     if not able and view.eligible:
         known = view.eligible
         return _problem(view, "no-candidate", names=", ".join(known), first=known[0])
@@ -309,24 +332,34 @@ def _node(view: ClusterView, node: NodeView) -> Problem | None:
         return None
     if node.master:
         return _problem(view, "old-master", node=node.name, old=node.epoch)
-    if node.in_sync:
-        return None
+    if node.in_sync or (node.name in view.coordinator.learners and not refused):
+        return _slow(view, node) if node.slow else None
     code = "cannot-join" if refused else "not-in-sync"
     return _problem(view, code, node=node.name, why=node.reason or "it is catching up")
 
 
+def _slow(view: ClusterView, node: NodeView) -> Problem:
+    seconds = format_duration(node.round_trip_seconds or 0.0)
+    return _problem(view, "slow-slave", node=node.name, seconds=seconds)
+
+
+def _held(hold: HoldView) -> dict[str, str]:
+    why = f": {hold.why}" if hold.why else ""
+    return {"who": hold.who, "since": rfc3339(hold.since_ms), "why": why}
+
+
 def _coordinator(view: ClusterView) -> Iterator[Problem]:
     register, master = view.coordinator, view.master
+    if register.cluster not in (None, view.name):
+        yield _problem(
+            view, "other-coordinator", address=register.address, stranger=register.cluster
+        )
+        return
     if not register.answers:
         if view.etcd_away:
             yield _problem(view, "etcd-away", members=view.etcd_away)
         elif master is not None:  # else the sentence about the master says it
             yield _problem(view, "coordinator-away")
-        return
-    if register.cluster not in (None, view.name):
-        yield _problem(
-            view, "other-coordinator", address=register.address, stranger=register.cluster
-        )
         return
     known = [node for node in view.nodes if node.register_id]
     if register.revision == 0 and not known and any(node.end for node in view.nodes):
@@ -336,6 +369,10 @@ def _coordinator(view: ClusterView) -> Iterator[Problem]:
     others = [n.name for n in known if n.register_id != register.register_id]
     if others and register.register_id:
         yield _problem(view, "other-register", names=", ".join(others))
+    if (pause := register.pause) is not None:
+        yield _problem(view, "paused", until=rfc3339(pause.until_ms), **_held(pause))
+    for name, hold in register.maintenance.items():
+        yield _problem(view, "maintenance", node=name, **_held(hold))
     if register.read_only is not None:
         yield _problem(view, "register-read-only", why=register.read_only)
     elif register.waiting_for and register.epoch:

@@ -33,9 +33,10 @@ def start(name: str, /, *, set_: Overrides = (), context: Annotated[Context, PRI
     """
     from cli.cluster.foreground import run_node
 
-    config = context.config(overrides(set_))
+    given = overrides(set_)
+    config = context.config(given)
     node_of(config, name)
-    return run_node(config, name, context)
+    return run_node(config, name, context, given)
 
 
 def list_nodes(*, watch: Watch = False, context: Annotated[Context, PRIVATE]) -> int:
@@ -62,12 +63,17 @@ def _list(context: Context) -> int:
     return Exit.OK
 
 
-def show(name: str, /, *, context: Annotated[Context, PRIVATE]) -> int:
+def show(name: str, /, *, watch: Watch = False, context: Annotated[Context, PRIVATE]) -> int:
     """Show everything one node says about itself.
 
     Args:
         name: Its name.
+        watch: Show it again every 2 s, until Ctrl-C.
     """
+    return repeat(context, lambda: _show(name, context), watch=watch)
+
+
+def _show(name: str, context: Context) -> int:
     view = look(context)
     node = view.node(name)
     fields: Fields = {**node.fields(), "status": dict(node.document)}
@@ -99,6 +105,8 @@ def _facts(node: NodeView) -> list[tuple[Cell, ...]]:
     if retention:
         rows.append(("archived offset", _cell(retention.get("archived"))))
         rows.append(("retention waits for", _cell(retention.get("waits") or None)))
+    folders = table(table(node.document.get("disk")).get("folders_passed_over"))
+    rows += [("log folder passed over", f"{folder}: {why}") for folder, why in folders.items()]
     scrub = table(node.document.get("scrub"))
     if scrub:
         rows += [(f"scrub {head}", _cell(value)) for head, value in _scrub_facts(scrub)]

@@ -96,22 +96,32 @@ def need_coordinator(view: ClusterView) -> None:
         )
 
 
+class OrderRefused(Failure):
+    """The coordinator refused an order; nothing was changed.
+
+    Attributes:
+        code: Why, as the register names it.
+    """
+
+    def __init__(self, code: str, text: str, hint: str) -> None:
+        facts, hints = (f"the coordinator's answer: {code}",), (hint,) if hint else ()
+        super().__init__(Exit.UNAVAILABLE, text, facts=facts, hints=hints)
+        self.code = code
+
+
 def call(context: Context, address: str, operation: Fields) -> Fields:
     """Ask the coordinator to change its register.
 
     Raises:
-        Failure: It refused (exit 69, with its reason); nothing was changed.
+        OrderRefused: It refused (exit 69, with its reason); nothing was changed.
         OutcomeUnknown: It did not answer after it had got the request.
     """
     answer = context.ask(address, Type.CO_CALL, {"op": operation}, context.left())
     if flag(answer, "ok"):
         return answer
-    hint = text(answer, "hint")
-    raise Failure(
-        Exit.UNAVAILABLE,
-        text(answer, "text") or "the coordinator refused",
-        facts=(f"the coordinator's answer: {text(answer, 'code') or 'refused'}",),
-        hints=(hint,) if hint else (),
+    code, told = text(answer, "code"), text(answer, "text")
+    raise OrderRefused(
+        code or "refused", told or "the coordinator refused", text(answer, "hint") or ""
     )
 
 

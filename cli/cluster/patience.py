@@ -19,7 +19,7 @@ from dataclasses import replace
 from cli.cluster.health import Grade, Problem, judge
 from cli.cluster.view import look
 from cli.context import Context
-from cli.failures import Exit, Failure
+from cli.failures import Exit, Failure, TimeOver
 from twinlog.client.blocking import Client
 from twinlog.errors import TwinlogError, UnavailableError
 from twinlog.units import format_duration
@@ -46,7 +46,7 @@ def waiting_client(context: Context, *, timeout: float | None = None) -> Generat
         notice.start()
         try:
             yield client
-        except UnavailableError as error:
+        except (UnavailableError, TimeOver) as error:
             trouble = _trouble(context)
             if trouble is None:
                 raise

@@ -7,6 +7,7 @@ Not here: asking (``view``), judging (``health``), changing who is master (``cha
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated
 
 from cli.answer import ABSENT, Answer, Table, Time, rfc3339
@@ -14,23 +15,29 @@ from cli.cluster.health import Grade, Health, judge
 from cli.cluster.view import ClusterView, NodeView, ask_coordinator, look
 from cli.context import Context
 from cli.failures import Exit, Failure
-from cli.fields import Fields, number, tables, text, whole
+from cli.fields import Fields, flag, number, tables, text, whole
 from cli.parsing import PRIVATE
 from cli.watch import Watch, repeat
 from twinlog.wire.frames import Type
 
 STATUS = (
     "NODE ROLE STATE +EPOCH> END>=end_offset LAG>=lag_bytes:size LAG-TIME>=lag_seconds:seconds "
-    "CONTACT>=contact_seconds:seconds IN-SYNC> +ADDRESS +FLUSHED>=flushed_offset "
+    "CONTACT>=contact_seconds:seconds ACK>=round_trip_seconds:seconds IN-SYNC> "
+    "+WAITING>=unacknowledged_bytes:size +ADDRESS +FLUSHED>=flushed_offset "
     "+CONFIRM>=confirm_offset +VERSION=twinlog +UPTIME>=uptime_seconds:seconds +WHY=reason"
 )
+
+
+INSECURE = "insecure: ports beyond loopback speak no TLS (insecure = true under [listen])"
+"""The red line of a cluster that anybody on its network can read and change."""
 
 
 def status(*, watch: Watch = False, context: Annotated[Context, PRIVATE]) -> int:
     """Show every node with its role, end, lag and last contact, and what is wrong.
 
     LAG is bytes the slave lacks, LAG-TIME the age of the oldest of them, CONTACT the time since the
-    master heard of it; an idle cluster and a dead link look different.
+    master heard of it; an idle cluster and a dead link look different. ACK is how long its
+    acknowledgements take, which every confirmed write waits for.
 
     Args:
         watch: Show it again every 2 s, until Ctrl-C.
@@ -91,6 +98,7 @@ def status_answer(view: ClusterView, now_ms: int, kind: str = "ClusterStatus") -
     master, found = view.master, judge(view)
     nodes = [node.fields() for node in view.nodes]
     least = view.coordinator.min_in_sync
+    insecure = any(flag(node.document, "insecure") for node in view.nodes)
     fields: Fields = {
         "cluster": view.name,
         "time": rfc3339(now_ms),
@@ -106,13 +114,15 @@ def status_answer(view: ClusterView, now_ms: int, kind: str = "ClusterStatus") -
         "group": view.group,
         "coordinator_address": view.coordinator.address or None,
         "revision": view.coordinator.revision,
+        "insecure": insecure,
     }
     return Answer(
         kind=kind,
         fields=fields,
         head=headline(view, found),
         tables=[status_table(view)],
-        tail="\n".join(found.lines()),
+        tail="\n".join([*found.lines(), *([INSECURE] if insecure else [])]),
+        trouble=True,
         items=nodes,
         names=[f"node/{node.name}" for node in view.nodes],
         next="" if found.problems else "twinlog message tail TOPIC",
@@ -128,10 +138,10 @@ def headline(view: ClusterView, found: Health) -> str:
 
 def status_table(view: ClusterView) -> Table:
     """One row per node."""
-    return Table.of(STATUS, [_row(node) for node in view.nodes])
+    return Table.of(STATUS, [_row(view, node) for node in view.nodes])
 
 
-def _row(node: NodeView) -> Fields:
+def _row(view: ClusterView, node: NodeView) -> Fields:
     """The node's fields as a person sees them: starred when master, `?` for what was not asked."""
     fields = {**node.fields(), "node": node.name, "in_sync": node.in_sync}
     if not node.reachable:
@@ -139,32 +149,28 @@ def _row(node: NodeView) -> Fields:
         fields |= {name: ABSENT for name in fields if fields[name] is None and name not in known}
     elif node.master:
         fields["node"] = f"{node.name}*"
+    if node.name in view.coordinator.learners:
+        fields["in_sync"] = "learner"
     if node.contact_seconds is not None:
         fields["contact_seconds"] = round(node.contact_seconds, 1)
     return fields
 
 
-def history(*, count: int | None = None, context: Annotated[Context, PRIVATE]) -> int:
+def history(
+    *, count: int | None = None, watch: Watch = False, context: Annotated[Context, PRIVATE]
+) -> int:
     """Show who was master in which epoch, since when, why, and what a returning node cut.
 
     Args:
         count: Only the last COUNT epochs.
+        watch: Show it again every 2 s, until Ctrl-C.
     """
+    return repeat(context, lambda: _history(context, count), watch=watch)
+
+
+def _history(context: Context, count: int | None) -> int:
     found = fetch_history(context)
-    items: list[Fields] = []
-    for one in found[-count:] if count else found:
-        since, lost = whole(one, "since_ms"), number(one, "lost")
-        items.append(
-            {
-                "epoch": whole(one, "epoch"),
-                "since": None if since is None else Time(since),
-                "master": text(one, "master"),
-                "start_offset": whole(one, "start"),
-                "reason": text(one, "reason"),
-                "by": text(one, "by"),
-                "lost_bytes": None if lost is None else int(lost),
-            }
-        )
+    items = [history_item(one) for one in (found[-count:] if count else found)]
     context.printer.answer(
         Answer(
             kind="ClusterHistory",
@@ -175,6 +181,20 @@ def history(*, count: int | None = None, context: Annotated[Context, PRIVATE]) -
         )
     )
     return Exit.OK
+
+
+def history_item(entry: Mapping[str, object]) -> Fields:
+    """One epoch, as the coordinator keeps it, in a history."""
+    since, lost = whole(entry, "since_ms"), number(entry, "lost")
+    return {
+        "epoch": whole(entry, "epoch"),
+        "since": None if since is None else Time(since),
+        "master": text(entry, "master"),
+        "start_offset": whole(entry, "start"),
+        "reason": text(entry, "reason"),
+        "by": text(entry, "by"),
+        "lost_bytes": None if lost is None else int(lost),
+    }
 
 
 HISTORY = "EPOCH> SINCE MASTER START>=start_offset REASON BY LOST>=lost_bytes:size"

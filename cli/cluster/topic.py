@@ -1,4 +1,4 @@
-"""``twinlog topic``: make topics, list them, look at their queues.
+"""``twinlog topic``: make topics, delete them, list them, look at their queues.
 
 Making a topic that exists is harmless when it has as many queues; with another number it is a no
 (exit 1), because nothing was changed.
@@ -15,13 +15,14 @@ from cli.answer import Answer, Table
 from cli.cluster.patience import waiting_client
 from cli.context import Context
 from cli.failures import Exit, Failure, nearest
-from cli.fields import Fields, table, text, whole
-from cli.parsing import PRIVATE
+from cli.fields import Fields, table, text, texts, whole
+from cli.parsing import PRIVATE, Yes
 from cli.watch import Watch, repeat
 from twinlog.client.blocking import Client
 from twinlog.errors import UsageError
 from twinlog.format.light_queues import LIGHT_PREFIX
 from twinlog.session.routing import parse_route
+from twinlog.units import format_count
 from twinlog.wire.frames import Type
 
 
@@ -74,6 +75,56 @@ def create(
             head=f"topic {name} with {queues} {_KINDS[queue_type]}: {outcome}",
             names=[f"topic/{name}"],
             next=f"twinlog message send {name} --body hello",
+        )
+    )
+    return Exit.OK
+
+
+def delete(
+    name: str,
+    /,
+    *,
+    consumed: bool = False,
+    dry_run: bool = False,
+    yes: Yes = False,
+    context: Annotated[Context, PRIVATE],
+) -> int:
+    """Delete a topic with its messages; what groups have consumed of it is forgotten.
+
+    Made again, it has none of those messages, and its queue offsets go on where they ended. What
+    still waits for a delay or a time becomes undeliverable when it is due. The bytes leave the disk
+    with the log files that hold them.
+
+    Args:
+        name: Its name.
+        consumed: Delete it although groups consume it; their positions in it are lost.
+        dry_run: Only say what is lost.
+        yes: Do not ask.
+    """
+    with waiting_client(context) as client:
+        plan = client.call("master", Type.TOPIC, {"op": "delete", "name": name, "plan": True})
+        groups = texts(plan.fields.get("groups"))
+        messages = sum(end - start for start, end in offsets(client, name).values())
+        lost = f"{name} has {format_count(messages, 'message')}"
+        lost += f" and is consumed by {', '.join(groups)}." if groups else "; no group consumes it."
+        head, outcome = lost, "would be deleted"
+        if groups and not consumed:
+            hint = "their positions go with it: add --consumed"
+            raise Failure(Exit.NO, f"{lost} Nothing was changed", hints=(hint,))
+        if not dry_run:
+            context.printer.note(lost)
+            if not context.confirm(f"Delete topic {name} and its messages?", yes=yes):
+                return Exit.NO
+            client.delete_topic(name, consumed=consumed)
+            outcome = "deleted"
+            head = f"topic {name}: {outcome}"
+    context.printer.answer(
+        Answer(
+            kind="TopicDelete",
+            fields={"topic": name, "outcome": outcome, "messages": messages, "groups": groups},
+            head=head,
+            names=[f"topic/{name}"],
+            next="twinlog topic list",
         )
     )
     return Exit.OK
@@ -151,12 +202,17 @@ def _queues(client: Client, name: str, timeout: float | None = None) -> int | No
     return parse_route(answer.fields).topics.get(name)
 
 
-def show(name: str, /, *, context: Annotated[Context, PRIVATE]) -> int:
+def show(name: str, /, *, watch: Watch = False, context: Annotated[Context, PRIVATE]) -> int:
     """Show one topic, queue by queue.
 
     Args:
         name: Its name.
+        watch: Show it again every 2 s, until Ctrl-C.
     """
+    return repeat(context, lambda: _show(name, context), watch=watch)
+
+
+def _show(name: str, context: Context) -> int:
     with waiting_client(context) as client:
         require(client, name)
         ranges = offsets(client, name)
@@ -169,7 +225,7 @@ def show(name: str, /, *, context: Annotated[Context, PRIVATE]) -> int:
         Answer(
             kind="Topic",
             fields={"topic": name, "messages": total, "queues": items},
-            head=f"{name} · {len(items)} queues · {total} messages",
+            head=f"{name} · {format_count(len(items), 'queue')} · {format_count(total, 'message')}",
             tables=[Table.of("QUEUE> START> END> MESSAGES>", items)],
             items=items,
             names=[f"topic/{name}"],

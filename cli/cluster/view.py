@@ -19,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from cli.config_file import coordinator_endpoints, is_supervised, node_address
 from cli.context import Context
@@ -27,6 +27,7 @@ from cli.failures import Exit, Failure
 from cli.fields import Fields, flag, number, table, tables, text, texts, whole
 from twinlog.errors import TwinlogError, Unavailable
 from twinlog.session.routing import Address
+from twinlog.session.tls_files import BAD_FILES, REFUSED
 from twinlog.wire.frames import Type
 
 if TYPE_CHECKING:
@@ -49,6 +50,9 @@ class NodeView:
         stranger: Who answers at its address instead; empty when it is the node itself.
         admission: Code with which the master refuses writes now; None when it takes them.
         in_sync: None for the master itself.
+        round_trip_seconds, unacknowledged_bytes: How long its acknowledgements take, and what its
+            master has sent and waits for; None where they are not known.
+        slow: Confirmed writes wait for it.
         data: Its data directory, where the cluster file is known.
     """
 
@@ -67,6 +71,9 @@ class NodeView:
     lag_seconds: float | None = None
     contact_seconds: float | None = None
     in_sync: bool | None = None
+    round_trip_seconds: float | None = None
+    unacknowledged_bytes: int | None = None
+    slow: bool = False
     version: str | None = None
     uptime_seconds: float | None = None
     pid: int | None = None
@@ -101,16 +108,40 @@ class NodeView:
             "state": self.state,
             "reason": self.reason or None,
             "epoch": self.epoch,
+            "start_offset": whole(table(self.document.get("offsets")), "start"),
             "end_offset": self.end,
             "flushed_offset": self.flushed,
             "confirm_offset": self.confirm,
             "lag_bytes": self.lag_bytes,
             "lag_seconds": self.lag_seconds,
             "contact_seconds": self.contact_seconds,
+            "age_seconds": number(self.document, "age_seconds"),
+            "round_trip_seconds": self.round_trip_seconds,
+            "unacknowledged_bytes": self.unacknowledged_bytes,
+            "slow": self.slow,
             "in_sync": True if self.in_sync is None and self.master else self.in_sync,
             "twinlog": self.version,
             "uptime_seconds": self.uptime_seconds,
         }
+
+
+@dataclass(frozen=True, slots=True)
+class HoldView:
+    """Who keeps something automatic from happening, why, and since and until when (ms)."""
+
+    who: str
+    why: str
+    since_ms: int
+    until_ms: int
+
+    @classmethod
+    def of(cls, value: object) -> Self | None:
+        """A hold as the register writes it; None for anything else."""
+        match value:
+            case [str() as who, str() as why, int() as since_ms, int() as until_ms]:
+                return cls(who, why, since_ms, until_ms)
+            case _:
+                return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,10 +174,23 @@ class CoordinatorView:
     priorities: Mapping[str, int] = field(default_factory=dict[str, int])
     min_in_sync: int | None = None
     members: tuple[str, ...] = ()
+    learners: tuple[str, ...] = ()
     seeded: bool = True
     read_only: str | None = None
     waiting_for: tuple[str, ...] = ()
     state: Mapping[str, object] = field(default_factory=dict[str, object], repr=False)
+
+    @property
+    def pause(self) -> HoldView | None:
+        """Who paused automatic failover; None while it is not."""
+        return HoldView.of(self.state.get("pause"))
+
+    @property
+    def maintenance(self) -> dict[str, HoldView]:
+        """Members that are not elected until they are released."""
+        held = table(self.state.get("maintenance"))
+        found = {name: HoldView.of(value) for name, value in sorted(held.items())}
+        return {name: hold for name, hold in found.items() if hold is not None}
 
     @property
     def suspect(self) -> frozenset[str]:
@@ -179,6 +223,7 @@ def coordinator_view(
         priorities={name: whole(priorities, name) or 0 for name in priorities},
         min_in_sync=whole(state, "min_isr"),
         members=tuple(texts(state.get("replicas"))),
+        learners=tuple(texts(state.get("learners"))),
         seeded=flag(state, "seeded") is not False,
         read_only=text(own, "read_only"),
         waiting_for=tuple(texts(own.get("waiting_for"))),
@@ -274,13 +319,17 @@ class _Members:
     etcd: tuple[tuple[str, int], ...] = ()
 
 
-def look(context: Context) -> ClusterView:
+def look(context: Context, config: ClusterConfig | None = None) -> ClusterView:
     """Ask every node and the coordinator, all at the same time.
+
+    Args:
+        context: How to ask.
+        config: The cluster that is asked; None: the one that the call names.
 
     Raises:
         Failure: No node and no coordinator answered (exit 69).
     """
-    members = _members(context)
+    members = _members(context) if config is None else _members_of(config)
     seconds = context.left(NODE_SECONDS)
     with ThreadPoolExecutor(max_workers=len(members.addresses) + 2) as pool:
         asked = {
@@ -291,6 +340,8 @@ def look(context: Context) -> ClusterView:
         figures = pool.submit(_first, context, members.coordinator, Type.CO_STATUS, seconds)
         answers = {name: _checked(members, name, one.result()) for name, one in asked.items()}
         (register, why, address), (own, *_) = state.result(), figures.result()
+    if text(own, "cluster") not in (None, members.name):
+        register, why = {}, "it belongs to another cluster"  # what it holds is not about us
     if not register and not any(reply.fields for reply in answers.values()):
         addresses = ", ".join(members.addresses.values())
         raise Failure(
@@ -433,6 +484,8 @@ def _try(
         return _Reply(context.ask(address, kind, fields or {}, seconds))
     except (TwinlogError, OSError) as error:
         why = getattr(error, "text", "") or str(error)
+        if getattr(error, "code", "") in (BAD_FILES, REFUSED):
+            why = f"{why}; {getattr(error, 'hint', '')}"
         return _Reply({}, why, refused=_is_refused(error))
 
 
@@ -471,11 +524,7 @@ def _nodes(
 
 
 def _node(
-    name: str,
-    members: _Members,
-    reply: _Reply,
-    peer: Mapping[str, object],
-    in_sync: set[str],
+    name: str, members: _Members, reply: _Reply, peer: Mapping[str, object], in_sync: set[str]
 ) -> NodeView:
     """Decode one node's status; what the master says of it stands in ``peer``."""
     found, address, data = reply.fields, members.addresses[name], members.data.get(name)
@@ -494,9 +543,10 @@ def _node(
         )
     role = text(found, "role")
     mine = role == "master"
+    why = "; ".join(texts(found.get("reasons"))) or text(found, "why") or text(peer, "why") or ""
+    peer = {} if mine else peer
     member = flag(peer, "in_sync")
     offsets = table(found.get("offsets"))
-    own = "; ".join(texts(found.get("reasons"))) or text(found, "why")
     epochs = tables(found.get("epochs"))
     damage = found.get("quarantined")
     register = table(found.get("coordinator"))
@@ -505,15 +555,18 @@ def _node(
         address=address,
         role=role,
         state=text(found, "state") or "running",
-        reason=own or text(peer, "why") or "",
+        reason=why,
         epoch=whole(found, "epoch"),
         end=whole(offsets, "end"),
         flushed=whole(offsets, "flushed"),
         confirm=whole(offsets, "confirm"),
-        lag_bytes=None if mine else whole(peer, "lag_bytes"),
-        lag_seconds=None if mine else number(peer, "lag_seconds"),
-        contact_seconds=None if mine else number(peer, "contact_seconds"),
+        lag_bytes=whole(peer, "lag_bytes"),
+        lag_seconds=number(peer, "lag_seconds"),
+        contact_seconds=number(peer, "contact_seconds"),
         in_sync=None if mine else (name in in_sync if member is None else member),
+        round_trip_seconds=number(peer, "round_trip_seconds"),
+        unacknowledged_bytes=whole(peer, "unacknowledged_bytes"),
+        slow=flag(peer, "slow") is True,
         version=text(found, "twinlog"),
         uptime_seconds=number(found, "uptime_seconds"),
         pid=whole(found, "pid"),

@@ -8,6 +8,9 @@ how it ended; `Comparison` holds it against what a reader found:
 * *different*: there, but body, key or tag are not those of the row; breaks the promise;
 * *extra*: there without an acknowledgement: sends whose outcome stayed unknown.  No promise.
 
+`Handlings` does the same for a group: every acknowledged message is *handled*, and *again* only
+after the lease of the handling before had ended.
+
 Times are seconds on the monotonic clock.  Pure.
 """
 
@@ -15,7 +18,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 
 from cli.demo.input import Flight
@@ -107,3 +110,43 @@ def compare(
         different=tuple(different),
         extra=len(seen.keys() - wanted),
     )
+
+
+@dataclass
+class Handlings:
+    """What the members of a group handled; rows by number.
+
+    Attributes:
+        again: How often a row was handled again after its lease had ended.
+        too_early: Rows that were handled again while the lease before still held.
+    """
+
+    again: int = 0
+    too_early: list[int] = field(default_factory=list[int])
+    _ends: dict[int, float] = field(default_factory=dict[int, float])
+
+    def note(self, row: int, now: float, ends: float) -> None:
+        """A row is handled ``now``, under a lease that ends at ``ends`` or later.
+
+        >>> handlings = Handlings()
+        >>> for now, ends in ((1.0, 3.0), (3.5, 5.0), (4.0, 9.0)):
+        ...     handlings.note(7, now, ends)
+        >>> handlings.again, handlings.too_early
+        (1, [7])
+        """
+        before = self._ends.get(row)
+        self._ends[row] = ends
+        if before is None:
+            return
+        if now < before:
+            self.too_early.append(row)
+        else:
+            self.again += 1
+
+    def handled(self, rows: Collection[int]) -> int:
+        """How many of the rows were handled."""
+        return sum(row in self._ends for row in tuple(rows))
+
+    def missing(self, rows: Collection[int]) -> int:
+        """How many of the rows were not handled."""
+        return len(rows) - self.handled(rows)

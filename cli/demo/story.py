@@ -4,17 +4,19 @@ The story, on a cluster of one coordinator and three nodes in a temporary direct
 
 1. the flights of a month are sent, acknowledged ``confirmed``, and read back from a slave, row by
    row;
-2. a second load of 5,000 messages a second runs; the master is killed (SIGKILL) in its middle; the
-   demo asks the coordinator for another master, as an operator would; the load goes on by itself
-   and ends 3 s after the new master's first acknowledgement;
+2. a second load of 5,000 messages a second runs, and two members of a group handle all messages;
+   the master is killed (SIGKILL) in the middle; the demo asks the coordinator for another master,
+   as an operator would; load and group go on by themselves; the load ends 3 s after the new
+   master's first acknowledgement;
 3. the old master starts again, cuts what was never confirmed, and catches up;
-4. everything acknowledged is held against everything that can be read, and the three logs are
-   compared byte for byte.
+4. everything acknowledged is held against everything that can be read and against what the group
+   handled, and the three logs are compared byte for byte.
 
 Exit 0: every promise was kept.  1: one was broken.  2: the demo could not tell.  130: Ctrl-C; then
 nothing is left running.
 
-Not here: processes (``cli.dev.private_cluster``), sending (``load``), bookkeeping (``ledger``).
+Not here: processes (``cli.dev.private_cluster``), sending (``load``), the group
+(``workers``), bookkeeping (``ledger``).
 """
 
 from __future__ import annotations
@@ -29,8 +31,9 @@ from cli.answer import Answer, Cell, Seconds, Size, Table, columns
 from cli.cluster.status import fetch_history
 from cli.context import Context
 from cli.demo.input import Flight, flights
-from cli.demo.ledger import Comparison, Ledger, compare
+from cli.demo.ledger import Comparison, Handlings, Ledger, compare
 from cli.demo.load import TOPIC, PacedLoad, send_all
+from cli.demo.workers import Workers
 from cli.dev.private_cluster import PrivateCluster, first_difference
 from cli.failures import NOTHING_LEFT, Exit, Failure, Interrupted, undisturbed
 from cli.fields import whole
@@ -68,6 +71,8 @@ class Report:
     ledger: Ledger = field(default_factory=Ledger)
     from_slave: Comparison | None = None
     at_end: Comparison | None = None
+    handlings: Handlings = field(default_factory=Handlings)
+    lag: int | None = None
     old_master: str = ""
     new_master: str = ""
     write_gap: float | None = None
@@ -80,7 +85,15 @@ class Report:
         """Whether every promise was kept."""
         both = (self.from_slave, self.at_end)
         read = all(one is not None and one.kept for one in both)
-        return read and self.difference is None and bool(self.ledger.acknowledged)
+        return (
+            read and self.group_even and self.difference is None and bool(self.ledger.acknowledged)
+        )
+
+    @property
+    def group_even(self) -> bool:
+        """Whether the group handled all that was acknowledged, has nothing left, none too early."""
+        missing = self.handlings.missing(self.ledger.acknowledged)
+        return not missing and self.lag == 0 and not self.handlings.too_early
 
 
 class Demo:
@@ -151,9 +164,12 @@ class Demo:
     def _lose_the_master(self, rows: list[Flight]) -> None:
         report, cluster = self.report, self.cluster
         old = cluster.wait_in_sync().leader or ""
-        self.say(f"a second load runs, {self.rate} messages a second")
+        self.say(f"a second load runs, {self.rate} messages a second; a group handles all messages")
         before = len(report.ledger.acknowledged)
         load = PacedLoad(cluster.client, rows, report.ledger, rate=self.rate, first_row=len(rows))
+        workers = Workers(cluster.client, TOPIC)
+        report.handlings = workers.handlings
+        workers.start()
         load.start()
         self._wait_for(load, lambda: len(report.ledger.acknowledged) > before, "the second load")
         time.sleep(BEFORE_KILL_SECONDS)
@@ -169,10 +185,13 @@ class Demo:
         report.write_gap = report.ledger.gap(killed)
         gap = format_duration(report.write_gap or 0.0)
         self._detail(f"{report.new_master} is master; nothing was acknowledged for {gap}")
-        self.say("the load goes on by itself")
+        self.say("load and group go on by themselves")
         time.sleep(AFTER_FAILOVER_SECONDS)
         load.stop(FAILOVER_SECONDS)
-        self._detail(f"{len(report.ledger.acknowledged)} messages are confirmed in all")
+        confirmed = report.ledger.acknowledged
+        report.lag = workers.finish(confirmed, FAILOVER_SECONDS)
+        handled = report.handlings.handled(confirmed)
+        self._detail(f"{len(confirmed)} messages are confirmed in all, {handled} of them handled")
 
     def _wait_for(self, load: PacedLoad, done: Callable[[], bool], what: str) -> None:
         until = time.monotonic() + FAILOVER_SECONDS
@@ -274,6 +293,10 @@ def answer_of(report: Report, cluster: PrivateCluster, seconds: float, kept: boo
         "lost": len(end.lost),
         "duplicated": len(end.duplicated),
         "different": len(end.different),
+        "handled": report.handlings.handled(report.ledger.acknowledged),
+        "handled_again": report.handlings.again,
+        "handled_too_early": len(report.handlings.too_early),
+        "group_lag": report.lag,
         "unknown": len(report.ledger.unknown),
         "write_gap_seconds": report.write_gap,
         "cut_bytes": report.cut_bytes,
@@ -295,6 +318,8 @@ def answer_of(report: Report, cluster: PrivateCluster, seconds: float, kept: boo
         ("found", end.found),
         ("lost", len(end.lost)),
         ("duplicated", len(end.duplicated)),
+        ("handled by the group", report.handlings.handled(report.ledger.acknowledged)),
+        ("handled twice", report.handlings.again + len(report.handlings.too_early)),
         ("write gap", gap),
         ("cut from the old master", Size(report.cut_bytes)),
         ("the three logs", equal),

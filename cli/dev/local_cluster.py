@@ -1,6 +1,8 @@
 """``twinlog dev``: a coordinator and nodes on this machine, and ways to hurt them.
 
-A directory holds everything: the cluster file, the data, the logs of the processes.  ``up`` in the
+A directory holds everything: the cluster file, the data, the logs of the processes.  It is
+``--data``, else the folder of the cluster file that was named (``-c``), as ``config init`` wrote
+it, else ``data``.  ``up`` in the
 foreground owns the processes itself and stops them at Ctrl-C; with ``--background`` a supervisor of
 its own does, until ``down``.
 
@@ -13,18 +15,20 @@ import shutil
 import time
 from contextlib import suppress
 from dataclasses import replace
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
 from cli.answer import Answer, Table
+from cli.certificates import make_certificates, tls_lines
 from cli.cluster.health import Grade, judge
 from cli.cluster.view import look
 from cli.config_file import COORDINATOR, read_config
 from cli.context import Context
 from cli.dev import etcd_members
-from cli.dev.supervisor import Supervisor
+from cli.dev.supervisor import Supervisor, mark_made, was_made
 from cli.dev.supervisor_client import LOOK_SECONDS, SupervisorClient
 from cli.failures import Exit, Failure
 from cli.fields import table
@@ -40,40 +44,74 @@ WRITES_SECONDS = 5.0
 """Longest wait of ``up`` for the first writable moment; a restart after a kill may take longer."""
 
 DATA = Path("data")
+FILE = "cluster.toml"
 
-Data = Annotated[Path, Parameter(name="--data")]
+Data = Annotated[Path | None, Parameter(name="--data")]
+
+
+def _directory(data: Path | None, context: Context) -> Path:
+    """The folder that a command is about.
+
+    Raises:
+        Failure: The cluster file that was named has another name than `FILE` (exit 64).
+    """
+    if data is not None:
+        return data.resolve()
+    named = context.options.config
+    if named is None:
+        return DATA.resolve()
+    if named.name != FILE:
+        raise Failure(
+            Exit.USAGE,
+            f"{named} is not called {FILE}",
+            facts=(f"these commands use a folder of its own, with the file {FILE} in it",),
+            hints=("name a folder: --data DIR",),
+        )
+    return named.resolve().parent
 
 
 def up(
     *,
     nodes: Annotated[int, Parameter(name=["--nodes", "-n"])] = 3,
-    data: Data = DATA,
+    data: Data = None,
     base_port: int = 7400,
     coordinator: Literal["embedded", "etcd"] = "embedded",
+    tls: bool = False,
     background: bool = False,
     context: Annotated[Context, PRIVATE],
 ) -> int:
     """Start a coordinator and nodes on this machine.
 
-    The first start writes DATA/cluster.toml; later ones use it as it is. In the foreground every
+    With -c FILE, as config init wrote it: those that the file describes. Else the first start
+    writes DATA/cluster.toml, and later ones use it as it is. In the foreground every
     line of a process carries its name, and Ctrl-C stops all of them.
 
     Args:
         nodes: How many, at the first start.
-        data: Folder of everything.
+        data: Folder of everything; default the folder of the file named with -c, else ``data``.
         base_port: The coordinator's port; node n has this + 10 n. 0: the system chooses.
         coordinator: etcd: start three members of etcd and two coordinators that keep the register
             there, at the first start. The program etcd must be installed.
+        tls: Every port speaks TLS, with certificates that are made in DATA/certificates; at the
+            first start. Clients name DATA/certificates/authority.pem.
         background: Come back when everything is ready; stop it with dev down.
     """
-    directory = data.resolve()
+    directory = _directory(data, context)
     asked = SupervisorClient(directory)
     if asked.alive():
         context.printer.note(f"already running in {directory}")
         return _show(asked, context, "DevUp")
     if coordinator == "etcd":
         etcd_members.prepare(directory, base_port)
-    prepare(directory, nodes=nodes, base_port=base_port, segment_size=SEGMENT_SIZE)
+    if data is None and context.options.config is not None:
+        _only_here(directory, context)
+    elif Path(FILE).is_file() and not (directory / FILE).exists():
+        context.printer.note(
+            f"{FILE} here is not used; to start what it describes: twinlog -c {FILE} dev up"
+        )
+    prepare(directory, nodes=nodes, base_port=base_port, segment_size=SEGMENT_SIZE, tls=tls)
+    if tls:
+        _certificates(directory, context)
     if background:
         asked.launch(keep=True)
         _wait_for_writes(directory, context)
@@ -85,6 +123,29 @@ def up(
         context.printer.note("Ctrl-C stops everything\n")
 
     return supervisor_of(directory, context, echo=True).serve(ready)
+
+
+def _only_here(directory: Path, context: Context) -> None:
+    """Refuse a file with nodes of other machines (exit 64); one that is missing is written."""
+    if not (directory / FILE).exists():
+        return
+    config = read_config(directory / FILE, context.environment)
+    others = [f"{node.name} is on {node.address}" for node in config.nodes
+              if node.address != "localhost" and not _loopback(node.address)]  # fmt: skip
+    if others:
+        raise Failure(
+            Exit.USAGE,
+            f"{directory / FILE} is not a cluster of this machine alone",
+            facts=others,
+            hints=("start each process on its machine: twinlog node start NAME",),
+        )
+
+
+def _loopback(address: str) -> bool:
+    try:
+        return ip_address(address).is_loopback
+    except ValueError:
+        return False
 
 
 def _wait_for_writes(directory: Path, context: Context) -> None:
@@ -110,7 +171,25 @@ def _status_command(directory: Path, context: Context) -> str:
     return f"twinlog -c {_shown(directory)} cluster status"
 
 
-def prepare(directory: Path, *, nodes: int, base_port: int, segment_size: int) -> Path:
+def _certificates(directory: Path, context: Context) -> None:
+    """Make the certificates that are missing.
+
+    Raises:
+        Failure: The file was written without TLS (exit 64).
+    """
+    config = read_config(directory / FILE, context.environment)
+    if config.tls.authority is None:
+        raise Failure(
+            Exit.USAGE,
+            f"{directory / FILE} has no [tls]",
+            hints=("use a new folder: twinlog dev up --tls --data DIR", f"or add: {tls_lines()}"),
+        )
+    make_certificates(config, directory / Path(config.tls.authority).parent)
+
+
+def prepare(
+    directory: Path, *, nodes: int, base_port: int, segment_size: int, tls: bool = False
+) -> Path:
     """Make the directory and its cluster file; an existing file stays as it is."""
     from node.config.pages import Local, write_local
 
@@ -119,9 +198,11 @@ def prepare(directory: Path, *, nodes: int, base_port: int, segment_size: int) -
     path = directory / "cluster.toml"
     if not path.exists():
         local = Local(nodes=nodes, data=".", base_port=base_port, segment_size=segment_size)
+        local = replace(local, tls=tls)
         if etcd := etcd_members.addresses(directory, base_port):
             local = replace(local, etcd=etcd, coordinators=etcd_members.COORDINATORS)
         write_local(path, local)
+        mark_made(directory)
     return path
 
 
@@ -142,7 +223,7 @@ def supervise(directory: Path, /, *, context: Annotated[Context, PRIVATE]) -> in
     return supervisor_of(directory.resolve(), context, echo=False).serve()
 
 
-def status(*, data: Data = DATA, watch: Watch = False, context: Annotated[Context, PRIVATE]) -> int:
+def status(*, data: Data = None, watch: Watch = False, context: Annotated[Context, PRIVATE]) -> int:
     """Show the processes of a directory; exit 1 when none runs.
 
     Args:
@@ -152,8 +233,8 @@ def status(*, data: Data = DATA, watch: Watch = False, context: Annotated[Contex
     return repeat(context, lambda: _status(context, data), watch=watch)
 
 
-def _status(context: Context, data: Path) -> int:
-    asked = SupervisorClient(data.resolve())
+def _status(context: Context, data: Path | None) -> int:
+    asked = SupervisorClient(_directory(data, context))
     if not asked.alive():
         context.printer.answer(
             Answer(
@@ -201,14 +282,30 @@ def _shown(directory: Path) -> str:
         return str(path)
 
 
-def kill(name: str, /, *, data: Data = DATA, context: Annotated[Context, PRIVATE]) -> int:
+def _doomed(directory: Path, own: Path, context: Context) -> list[Path]:
+    """What ``down --wipe`` deletes: the folder that a command made, or the data in another one.
+
+    Raises:
+        Failure: ``up`` never ran there (exit 64).
+    """
+    if not (directory / FILE).exists() or not own.exists():
+        raise Failure(Exit.USAGE, f"{directory} was not made by twinlog dev up; it is not deleted")
+    if was_made(directory):
+        return [directory]
+    config = read_config(directory / FILE, context.environment)
+    etcd = directory / "etcd" if config.coordinator.etcd else own
+    found = [*(node.data for node in config.nodes), *config.coordinator.folders().values(), etcd]
+    return [path for path in dict.fromkeys([*found, own]) if path.exists()]
+
+
+def kill(name: str, /, *, data: Data = None, context: Annotated[Context, PRIVATE]) -> int:
     """Kill one process at once (SIGKILL), as a crash would.
 
     Args:
         name: A node, or ``coordinator``.
         data: Folder of everything.
     """
-    asked = SupervisorClient(data.resolve())
+    asked = SupervisorClient(_directory(data, context))
     asked.require()
     if not asked.process(name).get("pid"):
         return _done(context, name, "not running")
@@ -217,14 +314,14 @@ def kill(name: str, /, *, data: Data = DATA, context: Annotated[Context, PRIVATE
     return _done(context, name, "killed", hint)
 
 
-def start(name: str, /, *, data: Data = DATA, context: Annotated[Context, PRIVATE]) -> int:
+def start(name: str, /, *, data: Data = None, context: Annotated[Context, PRIVATE]) -> int:
     """Start one process again and wait until it is ready.
 
     Args:
         name: A node, or ``coordinator``.
         data: Folder of everything.
     """
-    asked = SupervisorClient(data.resolve())
+    asked = SupervisorClient(_directory(data, context))
     asked.require()
     if asked.process(name).get("pid"):
         return _done(context, name, "already running")
@@ -247,7 +344,7 @@ def _done(context: Context, name: str, outcome: str, following: str = "") -> int
 
 def down(
     *,
-    data: Data = DATA,
+    data: Data = None,
     wipe: bool = False,
     yes: Annotated[bool, Parameter(name=["--yes", "-y"])] = False,
     context: Annotated[Context, PRIVATE],
@@ -256,23 +353,22 @@ def down(
 
     Args:
         data: Folder of everything.
-        wipe: Delete the folder afterwards, with every message in it.
+        wipe: Delete the folder afterwards, with every message in it. Where dev up did not make the
+            folder, the data of its processes is deleted, and the cluster file stays.
         yes: Do not ask before deleting.
     """
-    directory = data.resolve()
+    directory = _directory(data, context)
     asked = SupervisorClient(directory)
     ran = asked.alive()
+    doomed: list[Path] = []
     if wipe and directory.exists():
-        if not (directory / "cluster.toml").exists() or not asked.own.exists():
-            raise Failure(
-                Exit.USAGE,
-                f"{directory} was not made by twinlog dev up; it is not deleted",
-            )
-        if not context.confirm(f"Delete {directory} with every message in it?", yes=yes):
+        doomed = _doomed(directory, asked.own, context)
+        what = ", ".join(str(path) for path in doomed)
+        if not context.confirm(f"Delete {what} with every message in it?", yes=yes):
             return Exit.NO
     asked.down()
-    if wipe and directory.exists():
-        shutil.rmtree(directory)
+    for path in doomed:
+        shutil.rmtree(path, ignore_errors=not path.exists())
     outcome = "stopped" if ran else "nothing was running"
     if wipe:
         outcome += ", deleted"

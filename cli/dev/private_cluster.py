@@ -25,6 +25,7 @@ from cli.cluster.change import order_failover, plan_failover
 from cli.cluster.view import ClusterView, NodeView, look
 from cli.config_file import read_config
 from cli.context import Context
+from cli.dev.supervisor import mark_made
 from cli.dev.supervisor_client import SupervisorClient
 from cli.failures import Exit, Failure
 from twinlog.client.blocking import Client
@@ -62,6 +63,7 @@ class PrivateCluster:
         from node.config.pages import write_local
 
         write_local(self.path, replace(local, cluster=self._command, data="."))
+        mark_made(self.directory)
 
     def start(self, environment: Mapping[str, str] | None = None) -> None:
         """Start everything and wait until every process is ready.
@@ -85,7 +87,7 @@ class PrivateCluster:
 
     def client(self, timeout: float = CLIENT_SECONDS) -> Client:
         """A client that knows every node."""
-        return self.context.open_client(self.context.endpoints(), timeout)
+        return self.context.client(timeout=timeout)
 
     def look(self) -> ClusterView | None:
         """The cluster as it is now; None when there was no answer."""
@@ -178,16 +180,24 @@ BLOCK = 1 << 20
 def first_difference(folders: list[Path], end: int) -> int | None:
     """Compare the logs in data directories byte for byte below ``end``; None: they are equal.
 
+    They may begin with different files, where retention is further in one of them.
+
     Reads the files themselves, so it trusts no index and no node.
 
     Returns:
         The log offset of the first difference, which may be a file that one of them lacks.
     """
-    names = sorted(path.name for path in (folders[0] / LOG_FOLDER).iterdir() if path.name.isdigit())
-    for name in names:
+    each = [
+        sorted(path.name for path in (folder / LOG_FOLDER).iterdir() if path.name.isdigit())
+        for folder in folders
+    ]
+    first = max((names[0] for names in each if names), default="")
+    for name in each[0]:
         start = int(name)
         if start >= end:
             break
+        if name < first:
+            continue
         files = [folder / LOG_FOLDER / name for folder in folders]
         if not all(file.exists() for file in files):
             return start
@@ -229,7 +239,8 @@ def free_ports(nodes: int) -> int:
     chance = random.SystemRandom()
     for _ in range(200):
         base = chance.randrange(10_000, min(most, 30_000), 100)
-        wanted = [base] + [base + 10 * n + k for n in range(1, nodes + 1) for k in range(3)]
+        wanted = [base + k for k in range(10)]  # coordinators and members of etcd
+        wanted += [base + 10 * n + k for n in range(1, nodes + 1) for k in range(3)]
         if all(is_free(port) for port in wanted):
             return base
     raise Failure(Exit.UNAVAILABLE, "this machine has no free ports between 10000 and 30000")

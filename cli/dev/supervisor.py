@@ -51,6 +51,9 @@ TURN_SECONDS = 0.1
 """Longest pause of the loop; signals end it earlier."""
 PR_SET_PDEATHSIG = 1
 
+_MADE = "made"
+"""File in the supervisor's folder of a directory that a command made."""
+
 
 class StopAsked(Exception):
     """A signal asked the supervisor to stop while it was waiting for something else."""
@@ -95,6 +98,18 @@ class Child:
 def folder(directory: Path) -> Path:
     """Where the supervisor of ``directory`` keeps its own files."""
     return directory / "dev"
+
+
+def mark_made(directory: Path) -> None:
+    """Note that a command made the whole directory, so ``dev down --wipe`` may delete it."""
+    own = folder(directory)
+    own.mkdir(parents=True, exist_ok=True)
+    (own / _MADE).touch()
+
+
+def was_made(directory: Path) -> bool:
+    """Whether a command made the whole directory."""
+    return (folder(directory) / _MADE).exists()
 
 
 def die_with(parent: int, how: signal.Signals) -> Callable[[], None]:

@@ -24,6 +24,7 @@ from cli.drill.judge import Finding, Judgement, Outcome, judge
 from cli.drill.report import moments_of, page, stored, write_result
 from cli.drill.run import Drill, Result, not_begun
 from cli.drill.scenario import KINDS, Promises, Scenario, find, parse, shipped
+from cli.drill.side_by_side import run_side_by_side
 from cli.drill.stage import NamedStage, OwnStage
 from cli.failures import NOTHING_LEFT, Exit, Failure, Interrupted, undisturbed
 from cli.fields import table, text
@@ -39,7 +40,7 @@ LOG_LINES = 4000
 """Lines of each process that a result keeps, the last ones."""
 ROUND_SECONDS = 30.0
 """What each round of ``--times`` adds to a drill's limit."""
-ALL_SECONDS = 15 * 60.0
+ALL_SECONDS = 25 * 60.0
 """How long ``drill run all`` may take; drills that have no time left are undecided."""
 
 
@@ -120,6 +121,7 @@ def run(
     /,
     *,
     times: int | None = None,
+    jobs: int = 2,
     seed: int = 1,
     cluster: Path | None = None,
     report_: Path | None = None,
@@ -134,6 +136,7 @@ def run(
     Args:
         name: Of a shipped drill, a file, or all.
         times: How often its faults happen, each time in a healthy cluster; default: its file.
+        jobs: How many drills at a time, for all.
         seed: For what is drawn by chance.
         cluster: The file of a running cluster to rehearse on, instead of one of its own. It says
             what may break there and asks.
@@ -143,25 +146,38 @@ def run(
     """
     if times is not None and times < 1:
         raise Failure(Exit.USAGE, f"--times is {times}; it can be 1 or more")
-    names = shipped() if name == ALL else (name,)
-    scenarios = [_repeated(scenario_of(one), times) for one in names]
-    begun = time.monotonic()
-    results: list[tuple[Result, Path]] = []
-    for scenario in scenarios:
-        if name == ALL and time.monotonic() - begun > ALL_SECONDS:
-            context.printer.note(f"{scenario.name}: no time left, not run")
-            continue
-        folder = _folder(report_, scenario.name, several=len(scenarios) > 1)
-        result = _one(scenario, cluster, seed, context, keep=keep, yes=yes)
-        if result is None:
-            return Exit.NO
-        write_result(result, folder)
-        results.append((result, folder))
-        if len(scenarios) > 1:
-            context.printer.note(f"{scenario.name}: {result.headline()}\n")
-    missing = len(scenarios) - len(results)
-    answer = _summary(results, missing) if len(scenarios) > 1 else answer_of(*results[0])
-    context.printer.answer(answer)
+    if name == ALL:
+        if cluster is not None:
+            hint = "name one: twinlog drill list"
+            raise Failure(Exit.USAGE, "all drills need clusters of their own", hints=(hint,))
+        words = _words(times, seed, keep=keep)
+        return _all(words, times, report_, context, jobs=max(1, jobs))
+    scenario = _repeated(scenario_of(name), times)
+    folder = _folder(report_, scenario.name, several=False)
+    result = _one(scenario, cluster, seed, context, keep=keep, yes=yes)
+    if result is None:
+        return Exit.NO
+    write_result(result, folder)
+    context.printer.answer(answer_of(result, folder))
+    return result.exit
+
+
+def _words(times: int | None, seed: int, *, keep: bool) -> list[str]:
+    """The options of each drill of all."""
+    again = [] if times is None else ["--times", str(times)]
+    return [*again, "--seed", str(seed), *(["--keep"] if keep else [])]
+
+
+def _all(
+    words: list[str], times: int | None, report_: Path | None, context: Context, *, jobs: int
+) -> int:
+    """Run the shipped drills side by side, and say what came of each."""
+    scenarios = [_repeated(scenario_of(one), times) for one in shipped()]
+    drills = {_folder(report_, one.name, several=True): one for one in scenarios}
+    say = _sayer(context)
+    results = run_side_by_side(drills, words, jobs=jobs, seconds=ALL_SECONDS, say=say)
+    missing = len(drills) - len(results)
+    context.printer.answer(_summary(results, missing))
     return _together([result.exit for result, _ in results], missing)
 
 

@@ -9,6 +9,7 @@ Not here: when (``run``), what the kinds mean (``scenario``).
 from __future__ import annotations
 
 import errno
+import os
 import random
 import shutil
 import time
@@ -89,14 +90,18 @@ class Injector:
         if kind.orders:
             return self._order(fault)
         names = self._names(fault.to)
-        if kind.disk:
-            return self._disk(fault, names)
         doing = {
-            "kill": self._kill, "stop": self._stop, "pause": self._pause, "wipe": self._wipe,
-            "old-copy": self._old_copy, "swap": self._swap, "flip": self._flip,
+            "kill": self._kill, "power": self._power, "stop": self._stop, "pause": self._pause,
+            "wipe": self._wipe, "old-copy": self._old_copy, "swap": self._swap, "flip": self._flip,
+            "forget": self._forget,
         }  # fmt: skip
+        if fault.do not in doing:
+            return self._disk(fault, names)
         undo = doing[fault.do](names, fault)
-        return Begun(fault, names, f"{fault.do} {', '.join(names)}", undo)
+        text = f"{fault.do} {', '.join(names)}"
+        if fault.do == "power":
+            text += f" ({sum(map(self._stage.lose_power, names))} bytes were not flushed)"
+        return Begun(fault, names, text, undo)
 
     # ── who ─────────────────────────────────────────────────────────────────────────────────────
 
@@ -113,21 +118,24 @@ class Injector:
         """
         match word:
             case "coordinator":
-                return (COORDINATOR,)
+                return (self._stage.serving(),)
             case "nodes":
                 return self._stage.nodes
             case "all":
-                return (*self._stage.nodes, COORDINATOR)
+                return (*self._stage.nodes, *self._stage.coordinators)
             case "master" | "slave" | "slaves":
                 leader = self._leader()
                 slaves = tuple(name for name in self._stage.nodes if name != leader)
                 return {"master": (leader,), "slave": slaves[:1], "slaves": slaves}[word]
-            case _ if word in self._stage.nodes or word == CLIENTS:
+            case _ if word in self._known() or word == CLIENTS:
                 return (word,)
             case _:
-                known = ", ".join(self._stage.nodes)
+                known = ", ".join(self._known())
                 told = f'the cluster has no "{word}"; it has {known}'
                 raise Failure(Exit.UNDECIDED, told)
+
+    def _known(self) -> tuple[str, ...]:
+        return (*self._stage.nodes, *self._stage.coordinators, *self._stage.members)
 
     def _leader(self) -> str:
         """The master by its own word, else the one that the register still names."""
@@ -145,6 +153,10 @@ class Injector:
             self._stage.processes().request(what, name)
 
     def _kill(self, names: tuple[str, ...], fault: Fault) -> Undo:
+        self._signal("kill", names)
+        return lambda: self._signal("start", names)
+
+    def _power(self, names: tuple[str, ...], fault: Fault) -> Undo:
         self._signal("kill", names)
         return lambda: self._signal("start", names)
 
@@ -214,6 +226,15 @@ class Injector:
                 byte = file.read(1)[0]
                 file.seek(at)
                 file.write(bytes([byte ^ (1 << self._chance.randrange(8))]))
+
+    def _forget(self, names: tuple[str, ...], fault: Fault) -> None:
+        """Drop a node's log files from the page cache; pages that a node has mapped stay."""
+        for name in names:
+            for path in (self._stage.data(name) / "commitlog").iterdir():
+                # Retention may delete a file meanwhile; what is dirty cannot be dropped.
+                with suppress(FileNotFoundError), path.open("rb") as file:
+                    os.fsync(file.fileno())
+                    os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
     @staticmethod
     def _holding(files: list[Path], offset: int) -> Path:

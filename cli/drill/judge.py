@@ -149,6 +149,8 @@ def judge(
     finals = [one for one in history if is_final(one) and one.begin >= last]
     seen = {(one.topic, one.queue, name) for one in finals for name in one.records}
     missing = [one for one in ok if (one.topic, one.queue, one.records[0]) not in seen]
+    if promises.deleted:
+        missing = [one for one in missing if not _deleted(one, finals)]
     weak = [one for one in missing if one.ack != CONFIRMED]
     skipped = list(_skipped(history))
     unread = {(one.topic, one.queue) for one in ok} - {(one.topic, one.queue) for one in finals}
@@ -180,6 +182,12 @@ def judge(
     findings = [*_harm_findings(found, promises, why)]
     findings += _number_findings(counts, gaps, faults, promises)
     return Judgement(counts, gaps, tuple(findings))
+
+
+def _deleted(one: Operation, finals: Sequence[Operation]) -> bool:
+    """Whether it lies before the first message of its queue that any node still has."""
+    starts = [end.start for end in finals if (end.topic, end.queue) == (one.topic, one.queue)]
+    return one.offset is not None and bool(starts) and one.offset < min(starts)
 
 
 def is_final(one: Operation) -> bool:

@@ -35,6 +35,7 @@ from cli.drill.judge import (
 from cli.drill.scenario import Fault, Promises, Scenario
 from cli.drill.stage import OwnStage, Stage, all_equal, all_in_sync, quick_look, wait_for
 from cli.drill.watcher import Sighting, Watcher
+from cli.drill.workers import Workers
 from cli.drill.workload import Clock, Workload, drain
 from cli.failures import Exit, Failure
 from cli.history.operations import Operation
@@ -103,7 +104,12 @@ class Result:
             return f"{self.verdict.value}: {bad.text}"
         stopped = self.longest()
         gap = "" if stopped is None else f", writes stopped for {stopped:.2f} s at most"
-        return f"held: {self.counts.acknowledged} acknowledged, none lost or doubled, in order{gap}"
+        lost = (
+            f"{self.counts.lost} lost as is allowed here, none"
+            if self.counts.lost
+            else "none lost or"
+        )
+        return f"held: {self.counts.acknowledged} acknowledged, {lost} doubled, in order{gap}"
 
     def longest(self) -> float | None:
         """The longest write gap, seconds; None without one."""
@@ -173,6 +179,7 @@ class Drill:
         self.result.began_ms = stage.context.wall_ms()
         self._injector = Injector(stage, seed)
         self._workload = Workload(stage.client, scenario.load, topic, history, self._clock)
+        self._workers = Workers(stage.client, topic, scenario.load.workers)
         self._watcher = Watcher(lambda: quick_look(stage.context), self._clock)
         self._active: list[tuple[Begun, Band, float | None]] = []
         self._healed = 0.0
@@ -208,13 +215,14 @@ class Drill:
         self._watcher.start()
         try:
             self._workload.start()
+            if self._scenario.load.workers:
+                self._workers.start()
         except TwinlogError as error:
             raise Failure(Exit.UNDECIDED, f"the load cannot begin: {error.text}") from None
         load = self._scenario.load
-        self._tell(
-            f"{load.writers} writers send {load.rate:g} messages/s, each {load.acknowledge}; "
-            f"{load.readers} reading"
-        )
+        told = f"{load.writers} writers send {load.rate:g} messages/s, each {load.acknowledge}; "
+        told += f"{load.readers} reading"
+        self._tell(told + (f", {load.workers} workers of a group" if load.workers else ""))
         self._wait_writes(self._clock.now(), "the first acknowledgement", RESUME_SECONDS)
 
     def _round(self, number: int) -> None:
@@ -276,6 +284,8 @@ class Drill:
         if promises.in_sync_within is not None:
             self._check_in_sync(promises.in_sync_within)
         self._workload.stop()
+        if self._scenario.load.workers:
+            self._check_handled()
         if promises.equal:
             self._wait("every node at the same end", all_equal, RESUME_SECONDS)
         self._tell("the load has stopped; every queue is read from every node")
@@ -309,6 +319,15 @@ class Drill:
         self._find("in sync", Outcome.HELD, told)
         self._tell(told)
 
+    def _check_handled(self) -> None:
+        """Every acknowledged message was handled by a worker, and the group has none left."""
+        self._tell("the load has stopped; the workers handle the rest")
+        sends = [one for one in self.result.history if one.op == "send"]
+        sure = [one.records[0] for one in sends if one.outcome == "ok"]
+        sent = {one.records[0] for one in sends if one.outcome != "fail"}
+        found = self._workers.finish(sure, sent, self._check)
+        self._find("handled", Outcome.HELD if found.even else Outcome.BROKEN, found.text())
+
     def _check_equal(self) -> None:
         if not isinstance(self._stage, OwnStage):
             return
@@ -335,6 +354,7 @@ class Drill:
         try:
             self._undo_all()
             self._workload.stop()
+            self._workers.stop()
         except Failure as failure:
             self._tell(failure.text)
 
@@ -348,7 +368,15 @@ class Drill:
         self.result.sentences = self._watcher.sentences
         self.result.errors = dict(self._workload.errors)
         self._check_says()
+        if self._scenario.promises.sent_on:
+            self._check_sent_on()
         self.result.seconds = self._clock.now()
+
+    def _check_sent_on(self) -> None:
+        """A master serves every read that asks for no node, unless it sends the reader on."""
+        slaves = self._workload.sources["slave"]
+        told = f"{slaves} of {self._workload.sources.total()} messages read again came from slaves"
+        self._find("sent on", Outcome.HELD if slaves else Outcome.BROKEN, told)
 
     def _check_says(self) -> None:
         for code in self._scenario.promises.says:
@@ -374,6 +402,7 @@ class Drill:
 
     def _check(self) -> None:
         self._workload.check()
+        self._workers.check()
         if time.monotonic() > self._until:
             raise Failure(Exit.UNDECIDED, f"not done within its {self._scenario.limit:g} s")
 

@@ -1,8 +1,8 @@
 """One drill as it is written down: a small TOML file.
 
     [drill]     title, about, rounds, limit
-    [cluster]   nodes, failover, in_sync_min, settings
-    [load]      writers, rate, size, acknowledge, readers, before, after
+    [cluster]   nodes, failover, in_sync_min, coordinator, settings, node.NAME (settings of one)
+    [load]      writers, rate, size, acknowledge, readers, again, workers, before, after
     [[fault]]   at, do, to, and where the kind needs it: from, direction, amount, for
     [promise]   what must be true afterwards
 
@@ -25,7 +25,10 @@ from cli.fields import table, tables, texts
 from twinlog.units import UnitError, parse_duration, parse_size
 
 ROLES = ("master", "slave", "slaves", "nodes", "coordinator", "clients", "all")
-"""``slave`` is the first slave by name, ``slaves`` all of them, ``all`` nodes and coordinator."""
+"""``slave`` is the first slave by name, ``slaves`` all of them, ``coordinator`` the serving one,
+``all`` nodes and coordinators.  Members of etcd are ``etcd-1``, ``etcd-2``, ``etcd-3``."""
+
+COORDINATORS = ("embedded", "etcd")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,12 +59,15 @@ KINDS: Mapping[str, Kind] = {
     "kill": Kind("SIGKILL; started again at the end", dev=True),
     "stop": Kind("SIGTERM: stopped in order; started again at the end", dev=True),
     "pause": Kind("SIGSTOP; SIGCONT at the end", dev=True),
+    "power": Kind("killed, what it had not flushed is lost, as when power fails; started again at "
+                  "the end", disk=True),
     "wipe": Kind("killed, its data directory deleted, started on an empty one", lasts=False),
     "old-copy": Kind("killed, its directory replaced by a copy from the round's begin, started",
                      lasts=False),
     "swap": Kind("two slaves killed, their data directories exchanged, both started; put back at "
                  "the end"),
     "flip": Kind("one bit changed in a log file, `sealed` or `active`", "file", lasts=False),
+    "forget": Kind("what its page cache holds of older log files is dropped", lasts=False),
     "cut": Kind("bytes do not arrive, connections stay open", link=True),
     "reset": Kind("connections are closed, and new ones refused", link=True),
     "delay": Kind("bytes arrive later", "duration", link=True),
@@ -121,25 +127,38 @@ class Fault:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """What writes and reads while things go wrong; times are seconds."""
+    """What writes and reads while things go wrong; times are seconds.
+
+    ``workers`` are members of one group, which handle each message and acknowledge it; ``again``
+    are clients that read everything from its start again and again.
+    """
 
     writers: int = 4
     rate: float = 200.0
     size: int = 200
     acknowledge: str = "confirmed"
     readers: int = 1
+    again: int = 0
+    workers: int = 0
     before: float = 1.0
     after: float = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """The drill's own cluster; ``settings`` are keys of the cluster file by dotted name."""
+    """The drill's own cluster.
+
+    ``settings`` are keys of the cluster file by dotted name, ``node`` those of single nodes,
+    each of which then has a file of its own.  ``coordinator`` is one of `COORDINATORS`: ``etcd`` is
+    three members of etcd and two coordinators.
+    """
 
     nodes: int = 3
     failover: str = "automatic"
     in_sync_min: int | None = None
+    coordinator: str = "embedded"
     settings: Mapping[str, str] = field(default_factory=dict[str, str])
+    node: Mapping[str, Mapping[str, str]] = field(default_factory=dict[str, Mapping[str, str]])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,6 +174,10 @@ class Promises:
         equal: Every node's log has the same bytes at the end.
         master: ``stays``, ``changes`` or ``any``.
         says: Codes of sentences that `cluster status` must show meanwhile.
+        sent_on: Those that read again got messages of a slave: the master sent them on, because it
+            would have had to wait for its disk.
+        deleted: Messages may have been deleted by retention: those before the first one that any
+            node still has count as deleted, not as lost.
     """
 
     lost_max: int | None = 0
@@ -164,6 +187,8 @@ class Promises:
     equal: bool = True
     master: str = "any"
     says: tuple[str, ...] = ()
+    sent_on: bool = False
+    deleted: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,7 +220,8 @@ class Scenario:
     def seconds(self) -> float:
         """About how long it takes: start and end of the cluster, load, and each round's faults."""
         ends = [fault.at + (fault.lasts or 0.0) for fault in self.faults]
-        return 8.0 + self.rounds * (max(ends, default=0.0) + 2.0 + self.load.after)
+        passed = self.load.before + max(ends, default=0.0) + 1.0 + self.load.after
+        return 8.0 + self.rounds * passed
 
 
 def shipped() -> tuple[str, ...]:
@@ -268,18 +294,28 @@ class _Reading:
         )
 
     def _shape(self) -> Shape:
-        given = self._section("cluster", {"nodes", "failover", "in_sync_min", "settings"})
+        given = self._section(
+            "cluster", {"nodes", "failover", "in_sync_min", "coordinator", "settings", "node"}
+        )
+        single = {name: table(value) for name, value in table(given.get("node")).items()}
         return Shape(
             nodes=self._whole(given, "nodes", 3, 1, 9) or 3,
             failover=self._choice(given, "failover", "automatic", ("automatic", "manual")),
             in_sync_min=self._whole(given, "in_sync_min", None, 1, 9),
+            coordinator=self._choice(given, "coordinator", "embedded", COORDINATORS),
             settings={key: str(value) for key, value in table(given.get("settings")).items()},
-        )
+            node={name: {key: str(value) for key, value in own.items()}
+                  for name, own in single.items()},
+        )  # fmt: skip
 
     def _load(self) -> Load:
         given = self._section(
-            "load", {"writers", "rate", "size", "acknowledge", "readers", "before", "after"}
-        )
+            "load",
+            {
+                "writers", "rate", "size", "acknowledge", "readers", "again", "workers", "before",
+                "after",
+            },
+        )  # fmt: skip
         plain = Load()
         words = ("written", "flushed", "replicated", "confirmed")
         return Load(
@@ -288,6 +324,8 @@ class _Reading:
             size=int(self._unit(given, "size", float(plain.size), parse_size)),
             acknowledge=self._choice(given, "acknowledge", plain.acknowledge, words),
             readers=self._whole(given, "readers", plain.readers, 0, 8) or 0,
+            again=self._whole(given, "again", plain.again, 0, 8) or 0,
+            workers=self._whole(given, "workers", plain.workers, 0, 8) or 0,
             before=self._seconds(given, "before", plain.before) or 0.0,
             after=self._seconds(given, "after", plain.after) or 0.0,
         )
@@ -340,8 +378,11 @@ class _Reading:
     def _promises(self) -> Promises:
         given = self._section(
             "promise",
-            {"lost", "write_gap", "refused", "in_sync_within", "equal", "master", "says"},
-        )
+            {
+                "lost", "write_gap", "refused", "in_sync_within", "equal", "master", "says",
+                "deleted", "sent_on",
+            },
+        )  # fmt: skip
         plain = Promises()
         return Promises(
             lost_max=self._count(given, "lost", plain.lost_max),
@@ -351,6 +392,8 @@ class _Reading:
             equal=given.get("equal", True) is True,
             master=self._choice(given, "master", plain.master, ("any", "stays", "changes")),
             says=tuple(texts(given.get("says"))),
+            sent_on=given.get("sent_on") is True,
+            deleted=given.get("deleted") is True,
         )
 
     # ── values ──────────────────────────────────────────────────────────────────────────────────

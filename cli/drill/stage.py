@@ -13,6 +13,7 @@ Not here: which faults when (``run``), how they are done (``faults``).
 from __future__ import annotations
 
 import json
+import re
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -22,8 +23,15 @@ from pathlib import Path
 from typing import Protocol
 
 from cli.cluster.view import ClusterView, look
-from cli.config_file import COORDINATOR, client_endpoints, is_supervised, read_config
+from cli.config_file import (
+    COORDINATOR,
+    client_endpoints,
+    coordinator_endpoints,
+    is_supervised,
+    read_config,
+)
 from cli.context import Context
+from cli.dev import etcd_members
 from cli.dev.private_cluster import PrivateCluster, free_ports
 from cli.dev.supervisor_client import SupervisorClient
 from cli.drill.network import CLIENTS, Network
@@ -47,11 +55,14 @@ class Stage(Protocol):
     Attributes:
         context: Of commands about this cluster.
         nodes: Names of its nodes.
+        coordinators, members: Names of the coordinator's processes, and of the members of etcd.
         network: Its proxies; None: without any.
     """
 
     context: Context
     nodes: tuple[str, ...]
+    coordinators: tuple[str, ...]
+    members: tuple[str, ...]
     network: Network | None
 
     @abstractmethod
@@ -77,6 +88,16 @@ class Stage(Protocol):
     @abstractmethod
     def disk_faults(self, name: str, faults: Mapping[str, object]) -> None:
         """Have a node's disk or clock be wrong in this way; empty: no longer."""
+        ...
+
+    @abstractmethod
+    def lose_power(self, name: str) -> int:
+        """Have the files of a killed process be as after a loss of power; bytes that were lost."""
+        ...
+
+    @abstractmethod
+    def serving(self) -> str:
+        """The coordinator that serves now, else the first one."""
         ...
 
     @abstractmethod
@@ -142,6 +163,8 @@ class OwnStage:
         self._cluster = PrivateCluster(context, "drill")
         self.context = self._cluster.context
         self.nodes = tuple(f"n{number + 1}" for number in range(scenario.cluster.nodes))
+        self.coordinators: tuple[str, ...] = (COORDINATOR,)
+        self.members: tuple[str, ...] = ()
         self.network = Network(seed) if scenario.network else None
         self._endpoints: tuple[str, ...] = ()
         self._data: dict[str, Path] = {}
@@ -163,6 +186,11 @@ class OwnStage:
             segment_size=SEGMENT_SIZE,
             failover=shape.failover,
         )
+        if shape.coordinator == "etcd":
+            etcd_members.prepare(self.directory, base)
+            etcd = etcd_members.addresses(self.directory, base)
+            local = replace(local, etcd=etcd, coordinators=etcd_members.COORDINATORS)
+            self.members = tuple(f"etcd-{number}" for number in range(1, len(etcd) + 1))
         self._cluster.write(local)
         if self._scenario.cluster.in_sync_min is not None:
             self._edit("in_sync_min = ", f"in_sync_min = {shape.in_sync_min} #")
@@ -174,9 +202,12 @@ class OwnStage:
         }
         if self._scenario.disk:
             environment["TWINLOG_STORAGE_DRILL_FAULTS"] = "true"
+        for name, own in shape.node.items():
+            text = self._cluster.path.read_text(encoding="utf-8")
+            (self.directory / f"{name}.toml").write_text(with_settings(text, own), encoding="utf-8")
         config = read_config(self._cluster.path, {})
-        self._data = {node.name: node.data for node in config.nodes}
-        self._data[COORDINATOR] = config.coordinator.data
+        self._data = {node.name: node.data for node in config.nodes} | config.coordinator.folders()
+        self.coordinators = tuple(config.coordinator.folders())
         if not self._endpoints:
             self._endpoints = client_endpoints(config)
         self._cluster.start(environment)
@@ -222,7 +253,9 @@ class OwnStage:
 
     def client(self, timeout: float) -> Client:
         """See `Stage`."""
-        return self.context.open_client(self._endpoints, timeout)
+        return self.context.open_client(
+            self._endpoints, timeout, self.context.named(), self.context.tls()
+        )
 
     def processes(self) -> SupervisorClient:
         """See `Stage`."""
@@ -244,10 +277,21 @@ class OwnStage:
         aside.write_text(json.dumps(dict(faults)), encoding="utf-8")
         aside.replace(path)
 
+    def lose_power(self, name: str) -> int:
+        """See `Stage`. A coordinator flushes each change before it answers, so it loses nothing."""
+        from storage.disk.drill_faults import lose_power
+
+        return lose_power(self._data[name]) if name in self.nodes else 0
+
+    def serving(self) -> str:
+        """See `Stage`."""
+        return serving_of(self.context)
+
     def logs(self) -> dict[str, Path]:
         """See `Stage`."""
         own = self._cluster.processes.own
-        return {name: own / f"{name}.log" for name in (*self.nodes, COORDINATOR)}
+        names = (*self.nodes, *self.coordinators, *self.members)
+        return {name: own / f"{name}.log" for name in names}
 
     def logs_equal(self, below: int) -> int | None:
         """Compare the nodes' logs byte for byte; the first difference, or None."""
@@ -267,6 +311,8 @@ class NamedStage:
         self._folder = config.path.parent
         self.supervised = is_supervised(self._folder)
         self.name = config.name
+        self.coordinators = tuple(config.coordinator.folders())
+        self.members = tuple(f"etcd-{n}" for n, _ in enumerate(config.coordinator.etcd, 1))
         self.nodes = tuple(node.name for node in config.nodes)
 
     def impossible(self, fault: Fault) -> str:
@@ -292,7 +338,7 @@ class NamedStage:
 
     def client(self, timeout: float) -> Client:
         """See `Stage`."""
-        return self.context.open_client(self.context.endpoints(), timeout)
+        return self.context.client(timeout=timeout)
 
     def processes(self) -> SupervisorClient:
         """See `Stage`."""
@@ -306,6 +352,14 @@ class NamedStage:
         """See `Stage`: its disks are not ours."""
         raise Failure(Exit.USAGE, f"the disk of {name} is not the drill's own")
 
+    def lose_power(self, name: str) -> int:
+        """See `Stage`: its disks are not ours."""
+        raise Failure(Exit.USAGE, f"the disk of {name} is not the drill's own")
+
+    def serving(self) -> str:
+        """See `Stage`."""
+        return serving_of(self.context)
+
     def logs(self) -> dict[str, Path]:
         """See `Stage`."""
         found: dict[str, Path] = {}
@@ -314,6 +368,35 @@ class NamedStage:
             with suppress(OSError):
                 found = {path.stem: path for path in own.glob("*.log")}
         return found
+
+
+def serving_of(context: Context) -> str:
+    """The name of the coordinator that answers now; the first one when none does."""
+    view = quick_look(context)
+    config = context.config()
+    names = dict(zip(coordinator_endpoints(config), config.coordinator.folders(), strict=False))
+    address = view.coordinator.address if view is not None else ""
+    return names.get(address, COORDINATOR)
+
+
+def with_settings(text: str, settings: Mapping[str, str]) -> str:
+    r"""Return a cluster file with other values; text unless they are numbers or true or false.
+
+    >>> with_settings('[a]\nb = "1"  # so\nc = 2\n', {"a.b": "x", "a.d": "3"})
+    '[a]\nd = 3\nb = "x"\nc = 2\n'
+    """
+    for dotted, value in settings.items():
+        section, _, key = dotted.rpartition(".")
+        plain = value in ("true", "false") or value.isdecimal()
+        line = f"{key} = {value}" if plain else f"{key} = {json.dumps(value)}"
+        head, mark, rest = text.partition(f"[{section}]\n")
+        if not mark:
+            text = f"{text}\n[{section}]\n{line}\n"
+            continue
+        body, follows, tail = rest.partition("\n[")
+        new, count = re.subn(rf"^{key} *=.*$", line.replace("\\", r"\\"), body, flags=re.MULTILINE)
+        text = head + mark + (new if count else f"{line}\n{body}") + follows + tail
+    return text
 
 
 def stop_process(stage: Stage, name: str) -> None:

@@ -22,7 +22,7 @@ from cli.drill.scenario import Load
 from cli.failures import Exit, Failure
 from cli.history.operations import Operation
 from twinlog.client.blocking import Client
-from twinlog.errors import OutcomeUnknown, TwinlogError
+from twinlog.errors import OffsetGone, OutcomeUnknown, TwinlogError
 from twinlog.format.messages import Message
 
 SEND_SECONDS = 30.0
@@ -33,6 +33,10 @@ READ_SECONDS = 5.0
 """How long a reader waits for progress before it tries again."""
 READ_MAX = 2000
 """Messages of one turn of a reader."""
+AGAIN_MAX = 200
+"""Messages of each queue that those read that read again."""
+DELETED_MAX = 20
+"""Times that a read at the end begins again because retention overtook it."""
 STOP_SECONDS = SEND_SECONDS + 10.0
 
 OpenClient = Callable[[float], Client]
@@ -77,6 +81,8 @@ class Workload:
         self._threads: list[threading.Thread] = []
         self.errors: Counter[str] = Counter()
         """Codes of the errors of sends."""
+        self.sources: Counter[str] = Counter()
+        """Roles of the nodes that served those that read again, by messages."""
         self.acknowledged = 0
         self.acknowledged_at = 0.0
         """When the send began that was acknowledged last."""
@@ -90,6 +96,8 @@ class Workload:
             self._begin(f"w{number + 1}", self._write, number)
         for number in range(self._load.readers):
             self._begin(f"r{number + 1}", self._read, number)
+        for number in range(self._load.again):
+            self._begin(f"a{number + 1}", self._read_again, number)
 
     def _begin(self, name: str, work: Callable[[str, int], None], number: int) -> None:
         def run() -> None:
@@ -188,14 +196,28 @@ class Workload:
                     if not self._stop.is_set():
                         following[queue] += self._more(client, name, queue, following[queue])
 
-    def _more(self, client: Client, name: str, queue: int, first: int) -> int:
+    def _read_again(self, name: str, number: int) -> None:
+        """Read the oldest messages of every queue, whole passes; each pass is a reader."""
+        passes = 0
+        while not self._stop.wait(READ_PAUSE):
+            passes += 1
+            with self._open_client(READ_SECONDS) as client:
+                for queue in range(self._load.writers):
+                    if not self._stop.is_set():
+                        self._more(client, f"{name}.{passes}", queue, 0, most=AGAIN_MAX)
+
+    def _more(
+        self, client: Client, name: str, queue: int, first: int, *, most: int = READ_MAX
+    ) -> int:
         """Read on in one queue; return how many messages there were."""
         start = self._clock.now()
         found: list[Message] = []
         try:
-            messages = client.read(self._topic, f"{first}:", queue=queue, limit=READ_MAX)
+            messages = client.read(self._topic, f"{first}:", queue=queue, limit=most)
             for message in messages:
-                found.append(message)  # noqa: PERF402  what came before an error counts
+                found.append(message)
+                if most == AGAIN_MAX:
+                    self.sources[messages.source.role] += 1
         except TwinlogError:
             pass  # the next turn tries again
         if found:
@@ -239,7 +261,7 @@ def drain(
         for queue in range(queues):
             start = clock.now()
             try:
-                found = list(client.read(topic, "start:", queue=queue, read_from=node))
+                found = _whole(client, topic, queue, node)
             except TwinlogError as error:
                 trouble.append(f"{topic}/{queue} of {node}: {error.text}")
                 continue
@@ -263,3 +285,18 @@ def drain(
                 )
             )
     return trouble
+
+
+def _whole(client: Client, topic: str, queue: int, node: str) -> list[Message]:
+    """A queue from the first message on that this node still has.
+
+    Where the queue starts is the master's word; retention of this node may be further.
+    """
+    first = ""
+    for _ in range(DELETED_MAX):
+        try:
+            found = client.read(topic, f"{first or 'start'}:", queue=queue, read_from=node)
+            return list(found)
+        except OffsetGone as gone:
+            first = str(gone.start)
+    return list(client.read(topic, f"{first}:", queue=queue, read_from=node))

@@ -13,15 +13,23 @@ from cli.cluster.patience import waiting_client
 from cli.context import Context
 from cli.failures import Exit, Failure
 from cli.fields import Fields, flag, table, tables, whole
-from cli.group.views import document, members_of
+from cli.group.answers import document, settings_of
+from cli.group.views import members_of
 from cli.parsing import PRIVATE, Yes
 from twinlog.client.blocking import Client
-from twinlog.errors import GroupDiffers, UnknownGroup
+from twinlog.errors import GroupDiffers
 from twinlog.groups.settings import filter_text
 from twinlog.ranges import RangeError, parse_range
 from twinlog.units import UnitError, parse_duration
 from twinlog.wire.frames import Type
 from twinlog.wire.groups import MODES
+
+HOW = {
+    "shared": "each message to one member",
+    "ordered": "each message to one member, each queue in order",
+    "broadcast": "each message to every member",
+}
+"""What the modes mean, in a line."""
 
 
 def create(
@@ -43,11 +51,12 @@ def create(
     """Create a group; harmless when it exists with such settings.
 
     In a ``shared`` group each message is handled by one member, and messages of one queue may be
-    handled at the same time. In a ``broadcast`` group each named member handles all of them.
+    handled at the same time. In an ``ordered`` group those of one queue are handled one after the
+    other. In a ``broadcast`` group each named member handles all of them.
 
     Args:
         name: Letters, digits, ``-``, ``_``, ``%`` and ``|``, at most 120.
-        mode: ``shared`` or ``broadcast``.
+        mode: ``shared``, ``ordered`` or ``broadcast``.
         start: Where it begins: ``end`` (what is sent from now on), ``start``, or a time as
             ``@2026-11-21T10:00Z`` or ``@-1h``.
         attempts: How often a message is handed out before it is a dead letter.
@@ -62,14 +71,14 @@ def create(
     settings = _settings(attempts, retry, invisible, topic, tag, where)
     settings |= {"mode": _mode(mode), "start": _start(start), "dead_letter": dead_letter}
     with waiting_client(context) as client:
-        existing = _existing(client, name)
+        existing = settings_of(client, name)
         outcome = "would be created" if existing is None else "exists"
         if existing is not None:
             _same(name, existing, settings)
         if not dry_run:
             outcome = _created(client, name, settings)
-    how = "each message to one member" if mode == "shared" else "each message to every member"
-    return _say(context, "GroupCreate", name, f"group {name}, {how}: {outcome}", outcome, settings)
+    head = f"group {name}, {HOW[mode]}: {outcome}"
+    return _say(context, "GroupCreate", name, head, outcome, settings)
 
 
 def _created(client: Client, name: str, settings: Fields) -> str:
@@ -80,14 +89,6 @@ def _created(client: Client, name: str, settings: Fields) -> str:
         hints = (f"look at it: twinlog group show {name}",)
         raise Failure(Exit.NO, f"{error.text}; nothing was changed", hints=hints) from None
     return "created" if flag(answer.fields, "changed") else "exists"
-
-
-def _existing(client: Client, name: str) -> Fields | None:
-    try:
-        answer = client.call("master", Type.GROUP, {"op": "show", "name": name})
-    except UnknownGroup:
-        return None
-    return table(table(answer.fields.get("group")).get("settings"))
 
 
 def _same(name: str, existing: Fields, settings: Fields) -> None:
@@ -103,6 +104,7 @@ def alter(
     name: str,
     /,
     *,
+    mode: str | None = None,
     attempts: int | None = None,
     retry: str | None = None,
     invisible: str | None = None,
@@ -113,10 +115,11 @@ def alter(
     dry_run: bool = False,
     context: Annotated[Context, PRIVATE],
 ) -> int:
-    """Change the settings of a group; what is not named stays as it is. Its mode cannot change.
+    """Change the settings of a group; what is not named stays as it is.
 
     Args:
         name: Its name.
+        mode: ``shared`` or ``ordered``, while the group has no members; ``broadcast`` is for good.
         attempts: How often a message is handed out before it is a dead letter.
         retry: Pauses after failed attempts, as ``10s,30s,1m``; the last one repeats.
         invisible: How long a lease is, where a member does not say, as ``30s``.
@@ -127,6 +130,8 @@ def alter(
         dry_run: Only say what would change.
     """
     settings = _settings(attempts, retry, invisible, topic, tag, where)
+    if mode is not None:
+        settings["mode"] = _mode(mode)
     if dead_letter is not None:
         settings["dead_letter"] = dead_letter
     if not settings:
@@ -222,10 +227,7 @@ def _ms(option: str, word: str) -> int:
 def _mode(word: str) -> str:
     if word in MODES:
         return word
-    if word == "ordered":
-        hints = ("in a shared group, send with an order key and handle with one member",)
-        raise Failure(Exit.USAGE, "ordered groups come with a later version", hints=hints)
-    raise Failure(Exit.USAGE, f'--mode is "{word}"; there are {" and ".join(MODES)}')
+    raise Failure(Exit.USAGE, f'--mode is "{word}"; there are {", ".join(MODES)}')
 
 
 def _start(word: str) -> str | int:

@@ -18,8 +18,9 @@ from cli.cluster.patience import waiting_client
 from cli.context import Context
 from cli.failures import Exit, Failure
 from cli.fields import Fields, tables, whole
-from cli.group.views import document
+from cli.group.answers import document
 from cli.parsing import PRIVATE, Yes
+from cli.watch import Watch, repeat
 from twinlog.client.blocking import Client
 from twinlog.errors import UnknownTopic
 from twinlog.format.messages import Message
@@ -36,7 +37,8 @@ HANDLER = "TWINLOG_DLQ_REPLAY"
 STEP = 64
 """Messages replayed in one batch."""
 
-LEASE_SECONDS = 60.0
+LEASE_SECONDS = 10.0
+"""Of letters in work: a command that was killed keeps them from the next one until then."""
 
 WHY, ORIGIN_TOPIC, ORIGIN_ID = "TL_WHY", "DLQ_ORIGIN_TOPIC", "DLQ_ORIGIN_MESSAGE_ID"
 
@@ -47,8 +49,16 @@ ADDED = frozenset(
 """Properties that a replayed message does not keep: giving up added them, or sending adds them."""
 
 
-def list_letters(*, context: Annotated[Context, PRIVATE]) -> int:
-    """List the groups with dead letters: how many there are, and how many were not dealt with."""
+def list_letters(*, watch: Watch = False, context: Annotated[Context, PRIVATE]) -> int:
+    """List the groups with dead letters: how many there are, and how many were not dealt with.
+
+    Args:
+        watch: Show it again every 2 s, until Ctrl-C.
+    """
+    return repeat(context, lambda: _list(context), watch=watch)
+
+
+def _list(context: Context) -> int:
     with waiting_client(context) as client:
         items = [
             _counted(client, name.removeprefix(PREFIX))
@@ -70,8 +80,8 @@ def list_letters(*, context: Annotated[Context, PRIVATE]) -> int:
 def _counted(client: Client, group: str) -> Fields:
     ranges = _ranges(client, group)
     messages = sum(end - start for start, end in ranges.values())
-    low = _low(client, group)
-    opened = sum(max(0, end - max(start, low)) for start, end in ranges.values())
+    begun = _begun(client, group)
+    opened = sum(whole(one, "lag") or 0 for one in begun) if begun else messages
     return {"group": group, "messages": messages, "open": opened, "topic": PREFIX + group}
 
 
@@ -83,14 +93,13 @@ def _ranges(client: Client, group: str) -> dict[int, tuple[int, int]]:
         raise Failure(Exit.MISSING, text_, hints=("see who has: twinlog dlq list",)) from None
 
 
-def _low(client: Client, group: str) -> int:
-    """Return the offset of the first letter that was not dealt with."""
+def _begun(client: Client, group: str) -> list[Fields]:
+    """Return what was dealt with of a group's letters, by queue; nothing: none was yet."""
     try:
         queues = tables(document(client, HANDLER).get("queues"))
     except Failure:
-        return 0
-    topic = PREFIX + group
-    return max([whole(one, "low") or 0 for one in queues if one.get("topic") == topic], default=0)
+        return []
+    return [one for one in queues if one.get("topic") == PREFIX + group]
 
 
 def show(
@@ -111,7 +120,8 @@ def show(
     with waiting_client(context) as client:
         ranges = _ranges(client, group)
         start = min((one for one, _ in ranges.values()), default=0)
-        begin = start if all_ else max(start, _low(client, group))
+        low = max([whole(one, "low") or 0 for one in _begun(client, group)], default=0)
+        begin = start if all_ else max(start, low)
         items = [
             _letter(message)
             for message in client.read(PREFIX + group, f"{begin}:", limit=max(0, count))
@@ -207,26 +217,31 @@ def _deal(
             question = f"{what.capitalize()} {many} dead letters of {group}{where}?"
             if not context.confirm(question, yes=yes):
                 return Exit.NO
-            done = _dealt(client, group, many, what, to)
+            done = _dealt(client, group, many, what, to, context)
         if not dry_run:
             head = f"{done} dead letters of {group} {_DONE[what]}{where}"
+            if done < many:
+                head += f"; {many - done} are held by another command: run it again later"
     context.printer.answer(
         Answer(
             kind="DeadLettersDone",
             fields={"group": group, "what": what, "messages": many if dry_run else done,
-                    "done": not dry_run},
+                    "done": not dry_run and done == many},
             head=head,
             names=[f"dlq/{group}"],
         )
     )  # fmt: skip
-    return Exit.OK
+    return Exit.OK if dry_run or done == many else Exit.NO
 
 
 _DONE = {"replay": "replayed", "drop": "dropped"}
 
 
-def _dealt(client: Client, group: str, many: int, what: str, to: str | None) -> int:
+def _dealt(
+    client: Client, group: str, many: int, what: str, to: str | None, context: Context
+) -> int:
     """Replay or drop that number of letters; return how many were."""
+    waited = False
     settings = {"start": "start", "dead_letter": False, "attempts": 1000}
     client.call("master", Type.GROUP, {"op": "create", "name": HANDLER, "settings": settings})
     done = 0
@@ -236,15 +251,35 @@ def _dealt(client: Client, group: str, many: int, what: str, to: str | None) -> 
         while done < many:
             letters = consumer.pop(max=min(STEP, many - done), wait=1.0)
             if not letters:
-                break
-            if what == "replay":
-                _replayed(consumer, letters, to)
-            else:
+                if not _held(client, group) or context.over(1.0):
+                    break
+                if not waited:
+                    context.printer.note(_HELD)
+                waited = True
+                continue
+            try:
+                if what == "replay":
+                    _replayed(consumer, letters, to)
+                else:
+                    for letter in letters:
+                        letter.ack()
+            except Failure:
                 for letter in letters:
-                    letter.ack()
+                    letter.release()
+                consumer.settle()
+                raise
             done += len(letters)
         consumer.settle()
     return done
+
+
+_HELD = f"""letters are held by another dlq command, or by one that was killed less than \
+{LEASE_SECONDS:g} s ago; waiting for them"""
+
+
+def _held(client: Client, group: str) -> bool:
+    """Whether another command has letters of a group in work, or had some that come again."""
+    return any(whole(one, "leased") or whole(one, "waiting") for one in _begun(client, group))
 
 
 def _replayed(consumer: Consumer, letters: list[Delivery], to: str | None) -> None:

@@ -17,7 +17,7 @@ from cli.cluster.topic import require
 from cli.context import Context
 from cli.failures import Exit, Failure
 from cli.fields import Fields, rows, tables, text, whole
-from cli.group.views import document
+from cli.group.answers import document
 from cli.parsing import PRIVATE, Yes
 from twinlog.client.blocking import Client
 from twinlog.consumer.start_offsets import parse_offsets
@@ -37,6 +37,8 @@ def reset(
     context: Annotated[Context, PRIVATE],
 ) -> int:
     """Have a group go on elsewhere: messages are handled again, or left out.
+
+    All members of a ``broadcast`` group go on there, those that are away too.
 
     Args:
         name: Its name.
@@ -85,7 +87,11 @@ def skip(
     if count < 1:
         raise Failure(Exit.USAGE, f"--count is {count}; it must be at least 1")
     with waiting_client(context) as client:
-        low = _lows(document(client, name), topic).get(queue)
+        found = document(client, name)
+        if text(found, "mode") == "broadcast":
+            hints = (f"move all of its members: twinlog group reset {name}",)
+            raise Failure(Exit.USAGE, f"the members of {name} have one position each", hints=hints)
+        low = _lows(found, topic).get(queue)
         if low is None:
             text_ = f"{name} has not begun with queue {queue} of {topic}"
             hints = (f"see which it has: twinlog group show {name}",)
@@ -100,13 +106,13 @@ def skip(
 
 
 def _lows(found: Fields, topic: str) -> dict[int, int]:
-    if text(found, "mode") == "broadcast":
-        raise Failure(Exit.USAGE, "the positions of broadcast members are theirs to set")
-    return {
-        whole(one, "queue") or 0: whole(one, "low") or 0
-        for one in tables(found.get("queues"))
-        if one.get("topic") == topic
-    }
+    """Return the position in each queue; of a broadcast group that of its last member."""
+    lows: dict[int, int] = {}
+    for one in tables(found.get("queues")):
+        if one.get("topic") == topic:
+            queue, low = whole(one, "queue") or 0, whole(one, "low") or 0
+            lows[queue] = min(low, lows.get(queue, low))
+    return lows
 
 
 def _places(client: Client, topic: str, to: str) -> dict[int, int]:

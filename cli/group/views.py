@@ -6,20 +6,18 @@ Not here: changing groups (`cli.group.changes`), their positions (`cli.group.pos
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Annotated, cast
 
 from cli.answer import Answer, Cell, Table, columns
 from cli.cluster.patience import waiting_client
 from cli.context import Context
-from cli.failures import Exit, Failure, nearest
+from cli.failures import Exit, Failure
 from cli.fields import Fields, table, tables, text, whole
+from cli.group.answers import Told, document
 from cli.parsing import PRIVATE
 from cli.watch import Watch, repeat
-from twinlog.client.blocking import Client
-from twinlog.errors import UnknownGroup
 from twinlog.units import format_duration
-from twinlog.wire.frames import Type
 
 LOOK_SECONDS = 0.5
 """Between two looks at a group that is waited for."""
@@ -29,7 +27,8 @@ def list_groups(*, watch: Watch = False, context: Annotated[Context, PRIVATE]) -
     """List the groups with their members and what is left to handle.
 
     LAG counts messages that are not acknowledged; LEASED of them are being handled, WAITING were
-    given back and come again later.
+    given back and come again later. OLDEST is how long ago the first of them was stored. While no
+    master answers, another node tells what it knew, and how long ago.
 
     Args:
         watch: Show it again every 2 s, until Ctrl-C.
@@ -39,12 +38,13 @@ def list_groups(*, watch: Watch = False, context: Annotated[Context, PRIVATE]) -
 
 def _list(context: Context) -> int:
     with waiting_client(context) as client:
-        items = [_summary(group) for group in listed(client)]
-    heads = "GROUP MODE MEMBERS> LAG> LEASED> WAITING> TOPICS"
+        told = Told(context, client)
+        items = [_summary(group, context.wall_ms()) for group in told.groups()]
+    heads = "GROUP MODE MEMBERS> LAG> LEASED> WAITING> OLDEST>=oldest_seconds:seconds TOPICS"
     context.printer.answer(
         Answer(
             kind="GroupList",
-            fields={"groups": items},
+            fields={"groups": items, **told.source},
             tables=[Table.of(heads, items)],
             items=items,
             names=[f"group/{item['group']}" for item in items],
@@ -53,42 +53,22 @@ def _list(context: Context) -> int:
     return Exit.OK
 
 
-def _summary(group: Fields) -> Fields:
+def _summary(group: Fields, now_ms: int) -> Fields:
     numbers = {name: whole(group, name) or 0 for name in ("members", "lag", "leased", "waiting")}
     topics = group.get("topics")
     return {
         "group": text(group, "name"),
         "mode": text(group, "mode"),
         **numbers,
+        "oldest_seconds": _oldest(group, now_ms),
         "topics": topics if isinstance(topics, list) else [],
     }
 
 
-def listed(client: Client) -> Iterator[Fields]:
-    """Yield the groups in order, a page at a time."""
-    after: str | None = ""
-    while after is not None:
-        answer = client.call("master", Type.GROUP, {"op": "list", "after": after}).fields
-        yield from tables(answer.get("groups"))
-        after = text(answer, "more")
-
-
-def document(client: Client, name: str) -> Fields:
-    """Return everything about one group.
-
-    Raises:
-        Failure: There is no such group (exit 66), with the nearest name.
-    """
-    try:
-        answer = client.call("master", Type.GROUP, {"op": "show", "name": name})
-    except UnknownGroup:
-        known = [text(group, "name") or "" for group in listed(client)]
-        raise Failure(
-            Exit.MISSING,
-            f'there is no group "{name}"',
-            hints=(*nearest(name, known), f"create it: twinlog group create {name}"),
-        ) from None
-    return table(answer.fields.get("group"))
+def _oldest(group: Fields, now_ms: int) -> float | None:
+    """How long ago the first unsettled message was stored; None: all are settled, or not known."""
+    stored = whole(group, "oldest_ms")
+    return None if stored is None else max(0, now_ms - stored) / 1000
 
 
 def show(name: str, /, *, watch: Watch = False, context: Annotated[Context, PRIVATE]) -> int:
@@ -105,7 +85,8 @@ def show(name: str, /, *, watch: Watch = False, context: Annotated[Context, PRIV
 
 def _show(name: str, context: Context) -> int:
     with waiting_client(context) as client:
-        found = document(client, name)
+        told = Told(context, client)
+        found = told.document(name)
     queues, people = _queues(found), _people(found)
     settings = table(found.get("settings"))
     lag = whole(found, "lag") or 0
@@ -119,6 +100,8 @@ def _show(name: str, context: Context) -> int:
             fields={
                 "group": name,
                 **{key: whole(found, key) or 0 for key in ("lag", "leased", "waiting")},
+                "oldest_seconds": _oldest(found, context.wall_ms()),
+                **told.source,
                 "settings": settings,
                 "queues": queues,
                 "members": people,
@@ -204,11 +187,12 @@ def members(name: str, /, *, watch: Watch = False, context: Annotated[Context, P
 
 def _members(name: str, context: Context) -> int:
     with waiting_client(context) as client:
-        people = _people(document(client, name))
+        told = Told(context, client)
+        people = _people(told.document(name))
     context.printer.answer(
         Answer(
             kind="GroupMembers",
-            fields={"group": name, "members": people},
+            fields={"group": name, "members": people, **told.source},
             tables=[Table.of("MEMBER NAME ADDRESS HEARD>=heard_seconds:seconds LEASED>", people)],
             items=people,
             names=[f"member/{one['member']}" for one in people],
@@ -230,8 +214,7 @@ def wait(name: str, /, *, lag: int = 0, context: Annotated[Context, PRIVATE]) ->
     with waiting_client(context) as client:
         while True:
             found = whole(document(client, name), "lag") or 0
-            left = context.left()
-            if found <= lag or (left is not None and left <= LOOK_SECONDS):
+            if found <= lag or context.over(LOOK_SECONDS):
                 break
             time.sleep(LOOK_SECONDS)
     done = found <= lag

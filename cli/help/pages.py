@@ -187,7 +187,7 @@ def unknown_command(words: Sequence[str]) -> Failure:
         Exit.USAGE,
         f'there is no command "{said}"',
         facts=(f"{noun} has {', '.join(verbs)}",),
-        hints=nearest(said, [name for name in names() if name not in NEVER_SUGGESTED]),
+        hints=nearest(said, [one for one in names() if one not in NEVER_SUGGESTED], f"{noun} "),
     )
 
 

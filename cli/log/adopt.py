@@ -114,13 +114,21 @@ def _plan(value: Adoption, who: Who) -> list[str]:
             f"{len(consumed.groups)} consumer groups, {len(consumed.positions)} positions, "
             f"{consumed.in_flight} messages popped and not settled: handed out again when due"
         )
-    if value.waiting:
+    if value.timed.rows:
+        lines.append(f"{len(value.timed.rows)} messages wait for a time: delivered when due")
+    if value.timed.repeated:
         lines.append(
-            f"{value.waiting} timer messages wait in RocketMQ's wheel and will not be delivered"
+            f"{value.timed.repeated} messages that waited for a time are in the log already, "
+            f"though timercheck does not say so: not delivered again"
         )
-    if value.delayed:
+    if value.delayed.waiting:
         lines.append(
-            f"{value.delayed} delayed messages wait for their level and will not be delivered"
+            f"{value.delayed.waiting} delayed messages wait for their level: delivered when due"
+        )
+    if value.delayed.repeated:
+        lines.append(
+            f"{value.delayed.repeated} delayed messages are in the log already, though "
+            f"delayOffset.json does not say so: not delivered again"
         )
     lines += [f"no topic for {name}: {why}" for name, why in value.left_out]
     lines += [f"no group {name}: {why}" for name, why in consumed.left_out]
@@ -142,8 +150,10 @@ def _answer(directory: Path, value: Adoption, who: Who, end: int | None) -> Answ
         "epoch_start": value.border,
         "segment_size": value.segment_size,
         "topics": topics,
-        "timers_waiting": value.waiting,
-        "delays_waiting": value.delayed,
+        "timers_waiting": len(value.timed.rows),
+        "timers_repeated": value.timed.repeated,
+        "delays_waiting": value.delayed.waiting,
+        "delays_repeated": value.delayed.repeated,
         "groups": [group.name for group in value.consumed.groups],
         "positions": len(value.consumed.positions),
         "in_flight": value.consumed.in_flight,

@@ -1,4 +1,4 @@
-"""What ``twinlog log info`` shows of a store besides its segments: queues, timers, config files.
+"""What ``twinlog log info`` shows besides segments: queues, what waits, timers, config files.
 
 Each part is a table for people and one field of the document for machines. Queues are those that
 recovery would leave; timers and config files are shown as they lie, RocketMQ's own.
@@ -12,8 +12,11 @@ from dataclasses import dataclass
 
 from cli.answer import Table
 from cli.fields import Fields, table, tables
+from twinlog.format.waiting.delay_levels import LEVELS, delay_text
+from twinlog.format.waiting.timers import DELETE, ROLL
+from twinlog.store.delays import waiting_levels
 from twinlog.store.reader import StoreReader
-from twinlog.store.timers import DELETE, ROLL, Timers, TimerSlot, TimerUnit
+from twinlog.store.timers import Timers, TimerSlot, TimerUnit
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +49,23 @@ def queues(store: StoreReader) -> Part:
         )
     heads = "TOPIC QUEUE> KIND START> END> COMPACTED>=compacted.records"
     return Part("queues", items, Table.of(heads, items, title="queues"))
+
+
+def waiting(store: StoreReader) -> Part:
+    """Every delay level that something waits for: how many, and when the first and last are due."""
+    items: list[Fields] = [
+        {
+            "level": one.level,
+            "delay": delay_text(one.level) if one.level <= LEVELS else None,
+            "waiting": one.waiting,
+            "next": one.next,
+            "due_ms": one.due_ms,
+            "last_ms": one.last_ms,
+        }
+        for one in waiting_levels(store)
+    ]
+    heads = "LEVEL> DELAY> WAITING> NEXT> DUE=due_ms:time LAST=last_ms:time"
+    return Part("delays", items, Table.of(heads, items, title="delays"))
 
 
 def timers(store: StoreReader) -> Part:

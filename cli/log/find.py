@@ -24,6 +24,7 @@ from cli.log.topics import lost_bytes, require
 from cli.message.format import as_fields, parse_format
 from cli.options import Output
 from cli.parsing import PRIVATE
+from cli.yaml_text import document
 from twinlog.format.light_queues import LIGHT_PREFIX
 from twinlog.format.messages import Message, messages_of
 from twinlog.format.record import Record, decode
@@ -226,6 +227,8 @@ def _shown(context: Context) -> Callable[[Message], str]:
     """How a message is printed when no format says it: its body, or an object for programs."""
     if context.options.output in (Output.JSON, Output.JSONL):
         return lambda message: dump(as_fields(message)) + "\n"
+    if context.options.output is Output.YAML:
+        return lambda message: document(as_fields(message))
     return parse_format("%v%n")
 
 

@@ -33,6 +33,7 @@ def info(
     /,
     *,
     queues: bool = False,
+    waiting: bool = False,
     timers: bool = False,
     metadata: bool = False,
     context: Annotated[Context, PRIVATE],
@@ -42,12 +43,14 @@ def info(
     Args:
         directory: The data directory of a node, or a RocketMQ store.
         queues: Also every queue, with its range.
+        waiting: Also how many messages wait for each delay level, and when they are due.
         timers: Also RocketMQ's timer wheel: which records wait for which second.
         metadata: Also the files in config: topics, groups, consumer offsets.
     """
     with open_store(directory) as store:
         wanted = (
             (queues, contents.queues),
+            (waiting, contents.waiting),
             (timers, contents.timers),
             (metadata, contents.metadata),
         )

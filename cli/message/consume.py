@@ -16,12 +16,16 @@ from cli.cluster.patience import waiting_client
 from cli.cluster.topic import require
 from cli.context import Context
 from cli.failures import Exit, Failure
+from cli.fields import table, text
+from cli.group.answers import document
 from cli.message.format import parse_format
 from cli.message.read import FOLLOW_SECONDS, show_one
 from cli.parsing import PRIVATE
 from twinlog.client.arguments import ConsumeFields
+from twinlog.client.blocking import Client
 from twinlog.groups.blocking import Consumer
 from twinlog.groups.delivery import Delivery
+from twinlog.groups.settings import SHARED
 from twinlog.units import UnitError, parse_duration
 
 WAIT_SECONDS = 1.0
@@ -57,7 +61,8 @@ def consume(
 
     Args:
         topic: Which topic.
-        group: Which group; one that does not exist is made, and begins at the end.
+        group: Which group; one that does not exist is made, and begins at the end (``--peek`` makes
+            none).
         count: At most this many.
         follow: Go on with messages that come.
         peek: Show the next messages and give them back; nothing is counted.
@@ -74,7 +79,8 @@ def consume(
     shown, failed, most = 0, 0, PEEK_COUNT if peek and count is None else count
     with waiting_client(context) as client:
         require(client, topic)
-        with client.consumer(group, topic, **options) as consumer:
+        mode = _mode(client, group, peek=peek, context=context)
+        with client.consumer(group, topic, mode=mode, **options) as consumer:
             held: list[Delivery] = []
             for message in _messages(consumer, most, exec_, follow=follow):
                 if exec_ is None:
@@ -91,6 +97,23 @@ def consume(
     if exec_ is not None:
         context.printer.note(f"{shown - failed} handled, {failed} failed")
     return Exit.NO if failed else Exit.OK
+
+
+def _mode(client: Client, group: str, *, peek: bool, context: Context) -> str:
+    """Return the mode of a group; say where one begins that this command makes.
+
+    Looking at a group makes none (exit 66).
+    """
+    try:
+        return text(table(document(client, group).get("settings")), "mode") or SHARED
+    except Failure as missing:
+        if peek or missing.exit is not Exit.MISSING:
+            raise
+        context.printer.note(
+            f"group {group} is new: it begins at the end, with what is sent from now on\n"
+            f"  another beginning: twinlog group create {group} --start start"
+        )
+        return SHARED
 
 
 def _messages(

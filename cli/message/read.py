@@ -170,7 +170,7 @@ def show_line(message: Message, context: Context, *, first: bool) -> None:
     """Print one message of several; ``first`` may be preceded by a heading."""
     printer = context.printer
     match context.options.output:
-        case Output.JSON | Output.JSONL:
+        case Output.JSON | Output.JSONL | Output.YAML:
             printer.item(as_fields(message))
         case Output.NAME:
             printer.line(f"{message.topic}/{message.queue}@{message.queue_offset}")

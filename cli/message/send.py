@@ -26,6 +26,10 @@ from twinlog.client.blocking import Client
 from twinlog.errors import OutcomeUnknown, RecordRefused, TwinlogError
 from twinlog.format.compression import parse_compression
 from twinlog.format.messages import Receipt
+from twinlog.format.waiting.delay_levels import delay_text
+from twinlog.kernels.fields import DELAY_LEVELS_MS
+from twinlog.producer.later import at_ms, delay_ms
+from twinlog.producer.new_message import MessageFields, NewMessage
 from twinlog.producer.section import Section
 from twinlog.producer.settings import Statistics
 
@@ -51,6 +55,9 @@ def send(
     header: Annotated[tuple[str, ...], Parameter(consume_multiple=False)] = (),
     queue: int | None = None,
     light: Annotated[tuple[str, ...], Parameter(consume_multiple=False)] = (),
+    delay_level: int | None = None,
+    delay: str | None = None,
+    at: str | None = None,
     ack: Acknowledge = Acknowledge.CONFIRMED,
     compress: str = "none",
     context: Annotated[Context, PRIVATE],
@@ -70,31 +77,64 @@ def send(
         header: A property as ``name=value``; repeatable.
         queue: Into this queue; default by turns.
         light: A light queue, ``%LMQ%name``, that it is entered in besides its own; repeatable.
+        delay_level: It is delivered later: 1 to 18 for 1s 5s 10s 30s, 1m to 10m by minutes, 20m,
+            30m, 1h, 2h after it was stored.
+        delay: It is delivered that much later, to the millisecond: ``90s``, ``2h``; at most 365
+            days.
+        at: It is delivered at this time: ``2026-12-24T18:00Z``; without a zone it is UTC.
         ack: When it counts as done: ``written`` (in the master's log), ``flushed`` (on its disk),
             ``replicated`` (on one slave) or ``confirmed`` (on every node that is in sync).
         compress: ``none``, ``zlib``, ``lz4`` or ``zstd``, perhaps with a level (``zlib:9``): what
             is done to a body of 4 KiB or more; readers get it as it was.
     """
     bodies = _bodies(context, body, file, lines)
-    properties = dict(_header(word) for word in header)
-    parse_compression(compress)  # a mistake in it is reported before any node is asked
+    said = MessageFields(
+        key=key, tag=tag, properties=dict(_header(word) for word in header) or None, queue=queue,
+        light=light, delay_level=delay_level, delay=delay, at=at,
+    )  # fmt: skip
+    NewMessage(**said).text()  # mistakes are reported before any node is asked
+    parse_compression(compress)
     with waiting_client(context, timeout=_send_seconds(context)) as client:
         if lines:
-            return _send_lines(
-                client, topic, bodies, context, key=key, tag=tag, properties=properties,
-                queue=queue, ack=ack, compress=compress, light=light,
-            )  # fmt: skip
-        started = time.monotonic()
-        try:
-            receipt = client.send(
-                topic, next(iter(bodies)), key=key, tag=tag, properties=properties or None,
-                queue=queue, light=light, acknowledge=ack.value, compress=compress,
-            )  # fmt: skip
-        except OutcomeUnknown as error:
-            raise _unknown(topic, key, error) from error
-        except KeyboardInterrupt:
-            raise Interrupted(("the message may or may not be stored",)) from None
-        _show_receipt(receipt, time.monotonic() - started, ack, context)
+            return _send_lines(client, topic, bodies, context, said, ack=ack, compress=compress)
+        return _send_one(client, topic, next(iter(bodies)), context, said, ack, compress)
+
+
+def _send_one(
+    client: Client,
+    topic: str,
+    body: bytes,
+    context: Context,
+    said: MessageFields,
+    ack: Acknowledge,
+    compress: str,
+) -> int:
+    started = time.monotonic()
+    try:
+        receipt = client.send(topic, body, acknowledge=ack.value, compress=compress, **said)
+    except OutcomeUnknown as error:
+        raise _unknown(topic, said.get("key"), error) from error
+    except KeyboardInterrupt:
+        raise Interrupted(("the message may or may not be stored",)) from None
+    _show_receipt(receipt, time.monotonic() - started, ack, context, said)
+    return Exit.OK
+
+
+def cancel(address: str, /, *, context: Annotated[Context, PRIVATE]) -> int:
+    """Take back a message that waits for a time.
+
+    Once it says so, the message will never be delivered. Exit code 1: it was delivered.
+
+    Args:
+        address: What ``message send`` with ``--delay`` or ``--at`` showed.
+    """
+    with waiting_client(context) as client:
+        client.cancel(address)
+    answer = Answer(
+        kind="Cancelled", fields={"address": address}, head=f"{address}  will not be delivered",
+        names=[address],
+    )  # fmt: skip
+    context.printer.answer(answer)
     return Exit.OK
 
 
@@ -154,7 +194,9 @@ def _lines(context: Context, file: Path | None) -> Iterator[bytes]:
             yield line.rstrip(b"\r\n")
 
 
-def _show_receipt(receipt: Receipt, seconds: float, ack: Acknowledge, context: Context) -> None:
+def _show_receipt(
+    receipt: Receipt, seconds: float, ack: Acknowledge, context: Context, said: MessageFields
+) -> None:
     by = list(receipt.confirmed_by)
     fields: dict[str, object] = {
         "topic": receipt.topic,
@@ -169,13 +211,23 @@ def _show_receipt(receipt: Receipt, seconds: float, ack: Acknowledge, context: C
     }
     if receipt.buffered:
         fields["buffered"] = True
+    level, later = said.get("delay_level"), ""
+    if level is not None:
+        fields["delay_ms"] = DELAY_LEVELS_MS[level - 1]
+        later = f", delivered {delay_text(level)} later"
+    if (delay := said.get("delay")) is not None:
+        fields["delay_ms"] = delay_ms(delay)
+        later = f", delivered {delay} later"
+    if (at := said.get("at")) is not None:
+        fields["at_ms"] = at_ms(at)
+        later = f", delivered at {at}"
     who = f" by {', '.join(by)}" if by else ""
     who = " in the master's memory only: buffered" if receipt.buffered else who
     context.printer.answer(
         Answer(
             kind="Receipt",
             fields=fields,
-            head=f"{receipt.address}  {ack.value} in {seconds * 1000:.1f} ms{who}",
+            head=f"{receipt.address}  {ack.value} in {seconds * 1000:.1f} ms{who}{later}",
             tables=[Table.of("ADDRESS QUEUE> QUEUE-OFFSET> LOG-OFFSET>", [fields])]
             if context.printer.machine
             else [],
@@ -191,14 +243,10 @@ def _send_lines(
     topic: str,
     bodies: Iterable[bytes],
     context: Context,
+    said: MessageFields,
     *,
-    key: str | None,
-    tag: str | None,
-    properties: dict[str, str],
-    queue: int | None,
     ack: Acknowledge,
     compress: str,
-    light: tuple[str, ...],
 ) -> int:
     """Send each line through one producer; say what was stored even when it ends early."""
     count = 0
@@ -209,9 +257,7 @@ def _send_lines(
     with client.producer(topic, acknowledge=ack.value, compress=compress) as producer:
         try:
             for body in bodies:
-                section = producer.send(
-                    body, key=key, tag=tag, properties=properties or None, queue=queue, light=light
-                )
+                section = producer.send(body, **said)
                 count += 1
                 if each:
                     sent.append((section, section.count - 1))

@@ -14,6 +14,7 @@ from cli.context import Context
 from cli.failures import Exit, Failure, nearest
 from cli.parsing import PRIVATE
 from cli.spark.run import Run, origin_of
+from twinlog.units import UnitError, parse_duration
 
 if TYPE_CHECKING:
     from twinlog.spark.jobs.reports.tables import ReportSource
@@ -80,7 +81,8 @@ def trace(
 
     A directory's key index is asked first, without Spark; it knows keys and ids, but not retries
     and dead letters that name where they came from: for those use --scan. With --archive everything
-    is read. Exit 1: nothing found.
+    is read. What groups did with the messages is among the rows, with the group's name. Exit 1:
+    nothing found.
 
     Args:
         key: A key, or the id that the producer gave a message.
@@ -116,22 +118,46 @@ def lag(
     *,
     path: Path | None = None,
     servers: str = "",
+    every: str | None = None,
     master: str = "",
     report: Path | None = None,
     context: Annotated[Context, PRIVATE],
 ) -> int:
-    """Show how far each consumer group is behind, in messages and in age.
+    """Show how far each consumer group is behind, in messages and in age; or was, over time.
+
+    A cluster says where its groups are now; a directory has what its last snapshot, or its clean
+    stop, wrote. COMMITTED is the first message that is not settled; of those after it some may be.
+    With --every the rows of groups in the log say where each group was, as far back as the log
+    goes.
 
     Args:
         path: Directory of a store with its config directory; every task must see it.
-        servers: Refused: a twinlog cluster keeps no consumer offsets.
+        servers: Addresses of a cluster instead of a directory.
+        every: Show where groups were at the end of each span of this length, as 1m.
         master: Spark master, as spark://host:port; without it a local one.
         report: File for the report as JSON.
     """
-    if servers:
-        text = "a cluster keeps no consumer offsets: they are in the config directory of a store"
-        raise Failure(Exit.USAGE, text, hints=("name the store: --path data/n1",))
-    return _asked("lag", origin_of(path, servers), master, report, context)
+    origin = origin_of(path, servers)
+    if every is None:
+        return _asked("lag", origin, master, report, context)
+    from twinlog.spark.jobs.reports import tables
+    from twinlog.spark.jobs.reports.queries import LAG_OVER_TIME
+
+    span = _span(every)
+    with Run(context, master, report) as run:
+        known = tables.positions_taken(origin, tables.facts_of(origin), span)
+        return run.finish(tables.report_on(run.session_or_none, LAG_OVER_TIME, origin, known))
+
+
+def _span(word: str) -> int:
+    try:
+        found = round(parse_duration(word) * 1000)
+    except UnitError as error:
+        text = f'--every is "{word}", which is not a duration'
+        raise Failure(Exit.USAGE, text, hints=(error.hint,)) from None
+    if found < 1:
+        raise Failure(Exit.USAGE, f"--every is {word}; a span lasts 1 ms at least")
+    return found
 
 
 def timeline(
@@ -144,6 +170,9 @@ def timeline(
     context: Annotated[Context, PRIVATE],
 ) -> int:
     """Show delayed messages: when each is due, whether it was delivered, how late.
+
+    Messages that members of groups gave back for a while are among them, with the group's name; of
+    an archive they are not known.
 
     Args:
         path: Directory of a store; every task must see it.
@@ -163,7 +192,8 @@ def _asked(
     from twinlog.spark.jobs.reports.queries import QUERIES
 
     with Run(context, master, report) as run:
-        known = tables.facts_of(origin, now=context.wall_ms())
+        lag_ = name == "lag"
+        known = tables.facts_of(origin, now=context.wall_ms(), asked=lag_, positions=lag_)
         return run.finish(tables.report_on(run.session_or_none, QUERIES[name], origin, known))
 
 

@@ -4,8 +4,7 @@ Each command is answered exactly once, immediately or when the log has confirmed
 may have been written but is not confirmed in time is answered as `OutcomeUnknown`, never as
 refused.
 
-Not here: access rules (there is no authentication yet; until then a node that listens beyond
-loopback must set ``insecure``).
+Not here: access rules (a client that may connect may do everything so far).
 """
 
 from __future__ import annotations
@@ -14,13 +13,13 @@ import json
 import re
 import secrets
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
 from node.clients.refusals import QUEUES_DEFAULT, no_topic
 from storage.marks.archive_mark import PARTS_MAX, ArchivedPart, Claim
-from storage.state.controls import CreateTopic
+from storage.state.controls import CreateTopic, DeleteTopic
 from storage.state.sections import Outcome, SectionResult
-from twinlog.errors import OutcomeUnknown, TwinlogError, UsageError
+from twinlog.errors import OutcomeUnknown, TopicDeleted, TwinlogError, UsageError
 
 if TYPE_CHECKING:
     from replication.driver.driver import Driver
@@ -40,8 +39,22 @@ SHA256 = re.compile(r"[0-9a-fA-F]{64}")
 QUEUES_MAX = 1024
 ARCHIVE_ID_MAX = 64
 """Characters of an archive's id; twinlog makes ids of 32."""
+GROUPS_SHOWN = 10
+"""Groups that the refusal to delete a topic names."""
 CONTROL_SECONDS = 10.0
 """How long a command waits for its confirmation by default."""
+
+
+class Consumers(Protocol):
+    """The groups of a node."""
+
+    def consumers(self, topic: str) -> list[str]:
+        """Return the names of the groups that consume a topic, sorted."""
+        ...
+
+    def dismiss(self, topic: str) -> None:
+        """End the sessions of members who consume a topic if it is not there any more."""
+        ...
 
 
 class Admin:
@@ -55,7 +68,9 @@ class Admin:
         refusal: Refusal,
         stop: Callable[[bool], None],
         wall_ms: Callable[[], int],
+        groups: Consumers,
     ) -> None:
+        self._groups = groups
         self._driver = driver
         self._store = store
         self._refusal = refusal
@@ -67,7 +82,7 @@ class Admin:
         return {"producer": secrets.randbits(62) + 1, "epoch": 0}
 
     def topic(self, fields: Mapping[str, object], now: float, done: Answered) -> None:
-        """Show or create a topic; lists are in ``node.clients.lookups``.
+        """Show, create or delete a topic; lists are in ``node.clients.lookups``.
 
         Raises:
             UsageError: The command is invalid; nothing was done.
@@ -81,8 +96,11 @@ class Admin:
                 done({"topics": {name: queues}, "queues": queues})
             case "create":
                 self._create(fields, now, done)
+            case "delete":
+                self._delete(fields, now, done)
             case other:
-                raise UsageError(f"topic knows create, list and show, not {other!r}", code="fields")
+                text = f"topic knows create, delete, list and show, not {other!r}"
+                raise UsageError(text, code="fields")
 
     def _create(self, fields: Mapping[str, object], now: float, done: Answered) -> None:
         name = _text(fields, "name")
@@ -97,7 +115,7 @@ class Admin:
             raise UsageError(f"a topic has 1 to {QUEUES_MAX} queues", code="fields")
         batch = fields.get("batch") is True
         existing = self._store.topics().get(name)
-        if existing is not None:
+        if existing is not None and self._store.queues(name) is not None:
             kind = name in self._store.batched()
             topics = {name: existing}
             done({"created": False, "queues": existing, "topics": topics, "batch": kind})
@@ -114,8 +132,42 @@ class Admin:
                 hint = f"look for it: twinlog topic show {name}"
                 done(OutcomeUnknown(f"topic {name} may or may not be created", hint=hint))
 
+        if self._store.remains(name):
+            text = f"topic {name} was deleted, and the log still holds its messages"
+            hint = "use another name, or wait until retention has taken them"
+            raise TopicDeleted(text, hint=hint, topic=name)
         change = CreateTopic(name, queues, self._wall_ms(), batch)
         self._driver.control(now, change, deadline=now + _seconds(fields), reply=reply)
+
+    def _delete(self, fields: Mapping[str, object], now: float, done: Answered) -> None:
+        name = _text(fields, "name")
+        if name.startswith(RESERVED):
+            raise UsageError(f"topic {name} is the store's own", code="topic-name")
+        groups = self._groups.consumers(name)
+        if fields.get("plan") is True:
+            if self._store.queues(name) is None:
+                raise no_topic(self._store, name)
+            done({"deleted": False, "groups": groups})
+            return
+        if groups and fields.get("consumed") is not True:
+            shown = ", ".join(groups[:GROUPS_SHOWN]) + (", ..." if groups[GROUPS_SHOWN:] else "")
+            text = f"topic {name} is consumed by {len(groups)} groups: {shown}"
+            hint = "their positions would go with it; delete it all the same with --consumed"
+            raise UsageError(text, code="topic-consumed", hint=hint)
+
+        def reply(results: list[SectionResult], by: str | None) -> None:
+            result = results[0]
+            if result.outcome in (Outcome.STORED, Outcome.DUPLICATE):
+                done({"deleted": result.outcome is Outcome.STORED, "groups": groups})
+            elif result.outcome is Outcome.REFUSED:
+                done(self._refusal(result.code, result.text))
+            else:
+                hint = f"look for it: twinlog topic show {name}"
+                done(OutcomeUnknown(f"topic {name} may or may not be deleted", hint=hint))
+
+        change = DeleteTopic(name, self._wall_ms())
+        self._driver.control(now, change, deadline=now + _seconds(fields), reply=reply)
+        self._groups.dismiss(name)
 
     def order(self, fields: Mapping[str, object], now: float, done: Answered) -> None:
         """Stop the node, hand over its role, report archived parts to it, or begin a scrub.

@@ -3,8 +3,8 @@
 A connection is fed whole frames by the client server and queues its answers on its stream; it never
 waits. The handlers of requests are shared by all connections of a node (`RequestHandlers`).
 
-The first frame must be HELLO with a version this node speaks and, where the client knows them, the
-names of this cluster. Invalid *fields* are answered with an error; an invalid *frame* ends the
+The first frame must be HELLO with a version this node speaks and, where the client knows it, the
+name of this cluster. Invalid *fields* are answered with an error; an invalid *frame* ends the
 connection.
 
 Answers may be sent in another order than the requests arrived: an append waits for its
@@ -22,8 +22,10 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
+from node.access.visitor import Visitor
 from node.clients.append_path import AppendRequest, parse_sections, parse_terms
 from node.clients.lookups import Answer, Asked
+from node.clients.metadata import everything
 from node.clients.raw_log import parse_log
 from node.clients.reads import ReadAnswer, age_max, parse_read
 from node.clients.searches import parse_find
@@ -33,6 +35,8 @@ from twinlog.errors import Busy, ProtocolError, TwinlogError, UsageError
 from twinlog.wire import frames, schema
 
 if TYPE_CHECKING:
+    from node.access.gate import Gate
+    from node.access.orders import AccessOrders
     from node.clients.admin import Admin
     from node.clients.append_path import AppendPath
     from node.clients.counts import ClientCounts
@@ -131,6 +135,9 @@ class RequestHandlers:
     refusals: Refusals
     admin: Admin
     groups: GroupRequests
+    access: AccessOrders
+    gate: Gate | None
+    """Asks who sends a request, and whether it may; None: everybody may do everything."""
     status: Callable[[], Mapping[str, object]]
     """The status document of the node."""
     tell: Callable[..., None]
@@ -154,9 +161,17 @@ class ClientConnection:
     """The node's side of one client; receives the answers to its appends and reads."""
 
     def __init__(
-        self, handlers: RequestHandlers, stream: Stream, peer: str, *, crowded: bool = False
+        self,
+        handlers: RequestHandlers,
+        stream: Stream,
+        peer: str,
+        *,
+        crowded: bool = False,
+        certificate: str | None = None,
     ) -> None:
         self._handlers = handlers
+        gate = handlers.gate
+        self.visitor = None if gate is None else Visitor(gate, peer, certificate)
         self._crowded = crowded
         self.stream = stream
         self.peer = peer
@@ -165,6 +180,14 @@ class ClientConnection:
         """Requests that are not answered yet."""
         self.bytes_in_flight = 0
         """Bytes of the appends among them."""
+
+    @property
+    def _sight(self) -> Callable[[str, str], bool]:
+        return everything if self.visitor is None else self.visitor.sees
+
+    def sees(self, thing: str, name: str) -> bool:
+        """Whether who asks may know of a topic or group."""
+        return self._sight(thing, name)
 
     # ── requests ────────────────────────────────────────────────────────────────────────────────
 
@@ -181,6 +204,8 @@ class ClientConnection:
             self._limit(frame, "requests_in_flight_max")
             return
         try:
+            if self.visitor is not None:
+                self.visitor.admit(frame, self._handlers.lookups.topic_at)
             self._carry_out(frame)
         except TwinlogError as error:
             self.error(frame.type, frame.request, error)
@@ -198,12 +223,16 @@ class ClientConnection:
                 self._read(frame)
             case frames.Type.HELLO:
                 self._hello(frame)
+            case frames.Type.LOGIN:
+                self._log_in(frame)
+            case frames.Type.ACCESS:
+                self._access(frame)
             case frames.Type.METADATA:
                 self._metadata(frame)
             case frames.Type.OFFSETS:
                 self._offsets(frame)
             case frames.Type.TOPIC if frame.fields.get("op") == "list":
-                listed = self._handlers.lookups.topics(frame.fields)
+                listed = self._handlers.lookups.topics(frame.fields, self._sight)
                 self.answer(frame.type, frame.request, listed)
             case frames.Type.TOPIC:
                 with self._handlers.driving():
@@ -228,7 +257,11 @@ class ClientConnection:
                 self.answer(frame.type, frame.request, self._handlers.admin.producer())
             case frames.Type.GROUP | frames.Type.JOIN | frames.Type.BEAT | frames.Type.POP:
                 self._work_queue(frame)
-            case frames.Type.COMMIT | frames.Type.TOGETHER | frames.Type.SETTLE:
+            case (
+                frames.Type.COMMIT | frames.Type.TOGETHER | frames.Type.SETTLE | frames.Type.CANCEL
+            ):
+                self._work_queue(frame)
+            case frames.Type.END | frames.Type.WAITING:
                 self._work_queue(frame)
             case _:
                 raise UsageError(f"{frames.type_name(frame.type)} has no handler", code="type")
@@ -268,14 +301,31 @@ class ClientConnection:
         if not low <= frames.VERSION <= high:
             self._dismiss(frame.request, "version", _other_version(low, high))
             return
-        if frame.names_crc not in (0, handlers.names_crc):
-            self._dismiss(frame.request, "names", _other_cluster(handlers.metadata.identity))
+        identity = handlers.metadata.identity
+        named = frame.fields.get("cluster") not in (None, identity.cluster)
+        if named or frame.names_crc not in (0, handlers.names_crc):
+            self._dismiss(frame.request, "names", _other_cluster(identity))
             return
         if self._crowded:
             self._dismiss(frame.request, "connections_max", _full(handlers.limits.connections_max))
             return
         self.greeted = True
         self.answer(frame.type, frame.request, handlers.metadata.hello())
+
+    def _log_in(self, frame: frames.Frame) -> None:
+        if self.visitor is None:
+            text = "this node does not ask who you are"
+            raise UsageError(text, code="unsupported", hint="leave out the user")
+        try:
+            self.answer(frame.type, frame.request, self.visitor.log_in(frame.fields))
+        except TwinlogError as error:
+            self.error(frame.type, frame.request, error)
+            self.stream.finish("login")
+
+    def _access(self, frame: frames.Frame) -> None:
+        user, now = None if self.visitor is None else self.visitor.user, self.stream.moved_at
+        with self._handlers.driving():
+            self._handlers.access.order(frame.fields, user, now, self._later(frame))
 
     def wrong_version(self, error: frames.FrameError) -> None:
         """Send a peer of another wire version the supported one, then close."""
@@ -296,7 +346,8 @@ class ClientConnection:
         if isinstance(wanted, list):
             names = {name for name in wanted if isinstance(name, str)}  # pyright: ignore
         after = frame.fields.get("after")
-        page = self._handlers.metadata.metadata(names, after if isinstance(after, str) else "")
+        first = after if isinstance(after, str) else ""
+        page = self._handlers.metadata.metadata(names, first, self._sight)
         self.answer(frame.type, frame.request, page)
 
     def _append(self, frame: frames.Frame) -> None:
@@ -323,7 +374,8 @@ class ClientConnection:
         self._give(frame, self._handlers.lookups.offsets(frame.fields))
 
     def _get(self, frame: frames.Frame) -> None:
-        self._give(frame, self._handlers.lookups.get(frame.fields))
+        reads = None if self.visitor is None else self.visitor.reads
+        self._give(frame, self._handlers.lookups.get(frame.fields, reads))
 
     def _give(self, frame: frames.Frame, found: Answer | Asked[T]) -> None:
         """Answer at once, or after a lookup in a thread."""
@@ -507,4 +559,5 @@ def _full(most: int) -> Busy:
 
 def _other_cluster(identity: Identity) -> UsageError:
     text = f"this is node {identity.name} of cluster {identity.cluster}, group {identity.group}"
-    return UsageError(text, code="other-cluster", cluster=identity.cluster, group=identity.group)
+    facts = {"node": identity.name, "cluster": identity.cluster, "group": identity.group}
+    return UsageError(text, code="other-cluster", **facts)

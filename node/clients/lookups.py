@@ -14,12 +14,21 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar, cast
 
 from node.clients.freshness import Freshness
-from node.clients.metadata import page_of_topics
+from node.clients.metadata import everything, page_of_topics
 from node.clients.refusals import no_topic
 from storage.read.lookups import OffLoopLookup
+from storage.state.gathered import topic_of
 from twinlog.errors import UnknownTopic, UsageError
 from twinlog.format.light_queues import LIGHT_PREFIX
-from twinlog.format.record import FLAG_BORN_V6, FLAG_STORE_V6, unpack_host
+from twinlog.format.record import FLAG_BORN_V6, FLAG_STORE_V6, decode, unpack_host
+from twinlog.format.system_topics import (
+    DELAY_TOPIC,
+    HALF_TOPIC,
+    OP_TOPIC,
+    SYSTEM_TOPIC_GROUP,
+    TIMER_TOPIC,
+)
+from twinlog.format.waiting.delay_levels import REAL_TOPIC
 
 if TYPE_CHECKING:
     from storage.reads import StoreReads
@@ -28,8 +37,14 @@ T = TypeVar("T")
 LIST_QUEUES_MAX = 4096
 """Queues in one page of topics with their messages: some milliseconds on the loop."""
 
+Reads = Callable[[str], bool]
+"""Whether who asks may read a topic."""
+
 Answer = tuple[Mapping[str, object], Sequence[memoryview]]
 """Fields and payload."""
+
+_OWN = frozenset({SYSTEM_TOPIC_GROUP, DELAY_TOPIC, TIMER_TOPIC, HALF_TOPIC, OP_TOPIC})
+"""Topics that clients may read and no list of topics shows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +89,9 @@ class Lookups:
             raise UsageError("offsets names a topic", code="fields")
         if at_ms is not None and not isinstance(at_ms, int):
             raise UsageError("at_ms is a time in ms", code="fields")
-        light, freshness = topic.startswith(LIGHT_PREFIX), self._freshness()
-        count = 1 if light else self._store.topics().get(topic)
+        freshness = self._freshness()
+        own = topic in _OWN or topic.startswith(LIGHT_PREFIX)
+        count = self._store.queues(topic) if own else self._store.topics().get(topic)
         if count is None:
             raise freshness.doubted(no_topic(self._store, topic))
         queues = range(count) if wanted is None else list(dict.fromkeys(_numbers(wanted)))
@@ -102,16 +118,20 @@ class Lookups:
 
         return Asked(look, finish)
 
-    def topics(self, fields: Mapping[str, object]) -> dict[str, object]:
+    def topics(
+        self, fields: Mapping[str, object], sees: Callable[[str, str], bool] = everything
+    ) -> dict[str, object]:
         """Return a page of topics with the number of messages in each, by name.
+
+        Only topics that who asks ``sees``.
 
         A page has at most `LIST_QUEUES_MAX` queues, unless its only topic has more: their ends are
         looked up on the loop.
         """
-        after = fields.get("after")
-        page = page_of_topics(
-            self._store.topics(), after if isinstance(after, str) else "", LIST_QUEUES_MAX
-        )
+        after, known = fields.get("after"), self._store.topics()
+        if sees is not everything:
+            known = {name: queues for name, queues in known.items() if sees("topic", name)}
+        page = page_of_topics(known, after if isinstance(after, str) else "", LIST_QUEUES_MAX)
         freshness = self._freshness()
         listed = cast("Mapping[str, int]", page["topics"])
         return {
@@ -123,11 +143,26 @@ class Lookups:
         }
 
     def _messages(self, topic: str, queues: int) -> int:
+        if self._store.since(topic) > self._store.dispatched:
+            return 0  # made again: what its queues may still hold is of the topic before
         ranges = [self._store.queue_range(topic, queue) for queue in range(queues)]
         return sum(end - start for start, end in ranges)
 
-    def get(self, fields: Mapping[str, object]) -> Answer | Asked[memoryview | None]:
+    def topic_at(self, log_offset: int) -> str:
+        """Return for which topic a record waits, or its own; empty: there is no such record."""
+        if not self._store.start <= log_offset < self._store.confirm:
+            return ""
+        record = self._store.record_at(log_offset)
+        if record is None:
+            return ""
+        return _topic(record)
+
+    def get(
+        self, fields: Mapping[str, object], reads: Reads | None = None
+    ) -> Answer | Asked[memoryview | None]:
         """Return one record by its log offset; with ``host``, only if that host has stored it.
+
+        A record of a topic that who asks may not read is not there.
 
         A record that may need the disk is looked up in a thread. For one above confirm the answer
         says whether it may have been acknowledged nevertheless: see `Freshness.knows`.
@@ -145,8 +180,8 @@ class Lookups:
         wanted = fields.get("host")
         look = self._store.record_cold(offset)
         if look is None:
-            return _one(self._store.record_at(offset), wanted)
-        return Asked(look, lambda found: _one(self._store.looked_at(look, found), wanted))
+            return _one(self._store.record_at(offset), wanted, reads)
+        return Asked(look, lambda found: _one(self._store.looked_at(look, found), wanted, reads))
 
 
 def _by_queue(
@@ -155,9 +190,17 @@ def _by_queue(
     return {queue: list(span) for queue, span in zip(queues, spans, strict=True)}
 
 
-def _one(record: memoryview | None, wanted: object) -> Answer:
+def _topic(record: memoryview) -> str:
+    """Return the topic of a record, of one that waits the topic for which it does."""
+    topic = topic_of(record, 0).decode()
+    if topic in (DELAY_TOPIC, TIMER_TOPIC):
+        return decode(record, check_crc=False).properties.get(REAL_TOPIC, topic)
+    return topic
+
+
+def _one(record: memoryview | None, wanted: object, reads: Reads | None) -> Answer:
     """Return the answer to a GET of a record; ``wanted`` is the host that must have stored it."""
-    if record is None:
+    if record is None or (reads is not None and not reads(_topic(record))):
         return {"status": "none"}, ()
     if isinstance(wanted, bytes) and (host := _store_host(record)) != wanted:
         return {"status": "other-host", "stored_by": unpack_host(host)}, ()

@@ -52,6 +52,11 @@ class Leadership:
     writable: bool
 
 
+def everything(thing: str, name: str) -> bool:
+    """Say that who asks may know of every topic and group."""
+    return True
+
+
 class Metadata:
     """Answers requests that do not depend on records; keeps no state."""
 
@@ -83,7 +88,12 @@ class Metadata:
             "segment_size": identity.segment_size,
         }
 
-    def metadata(self, topics: Collection[str] | None, after: str = "") -> dict[str, object]:
+    def metadata(
+        self,
+        topics: Collection[str] | None,
+        after: str = "",
+        sees: Callable[[str, str], bool] = everything,
+    ) -> dict[str, object]:
         """Return the nodes with their addresses, the master, the topics.
 
         It says whether no other topic was acknowledged: only a master can say so, and a topic in
@@ -92,18 +102,25 @@ class Metadata:
         Args:
             topics: Names of the topics to list; None: all, a page at a time.
             after: The page begins with the first name that sorts after this one.
+            sees: Whether who asks may know of a topic; others are not there.
 
         Raises:
             NotYetConfirmed: A requested topic is in the log and not confirmed yet.
         """
         identity, leadership = self.identity, self._leadership()
         known = self._store.topics()
+        if sees is not everything:
+            known = {name: queues for name, queues in known.items() if sees("topic", name)}
         if topics is None:
             page = page_of_topics(known, after)
         else:
             page = {"topics": {name: known[name] for name in sorted(topics & known.keys())}}
         for name in topics or ():
-            if name not in known and (error := self._store.missing(name)).retryable:
+            if (
+                name not in known
+                and sees("topic", name)
+                and (error := self._store.missing(name)).retryable
+            ):
                 raise error
         listed = cast("Mapping[str, int]", page["topics"])
         return {

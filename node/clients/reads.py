@@ -27,7 +27,13 @@ from node.clients.freshness import Freshness
 from node.clients.limits import Limits, MiB
 from storage.read.filters import PropertyFilter, property_filter
 from storage.read.result import ReadResult, ReadStatus
-from twinlog.errors import TwinlogError, UnknownTopic, UsageError
+from twinlog.errors import (
+    Busy,
+    NotYetConfirmed,
+    TwinlogError,
+    UnknownTopic,
+    UsageError,
+)
 
 if TYPE_CHECKING:
     from storage.reads import StoreReads
@@ -278,6 +284,9 @@ class Reads:
             TwinlogError: Nothing of it may be served.
         """
         found = self._store.fetched(cold.result, fetched)
+        request = cold.request
+        if self._store.queue_range(request.topic, request.queue)[0] > request.offset:
+            raise Busy("the messages went while they were read", hint="ask again")
         self._reply(cold.request, self._freshness(), "found", found, found.slices)
         return sum(len(piece) for piece in found.slices)
 
@@ -307,6 +316,8 @@ class Reads:
             end = self._store.queue_range(*key)[1]
         except UnknownTopic:
             return True
+        except NotYetConfirmed:
+            return False  # made again, and about to be looked at once more
         return any(request.offset < end for request in waiting)
 
     def expire(self, now: float) -> None:

@@ -11,6 +11,7 @@ from twinlog.errors import (
     Busy,
     NotEnoughInSync,
     NotMaster,
+    TopicDeleted,
     TwinlogError,
     Unavailable,
     UnknownTopic,
@@ -47,7 +48,11 @@ class Refusals:
                 return Unavailable(f"unavailable: disk of {name} is full", code=code, hint=hint)
             case "unknown-topic":
                 return UnknownTopic(text)
-            case "topic" | "queues":  # of an order: asked again, it would be refused again
+            case "topic-deleted":
+                return TopicDeleted(text)
+            case (
+                "topic" | "queues" | "topic-kind" | "topics-deleted"
+            ):  # of an order: asked again, it would be refused again
                 return UsageError(text, code=code)
             case _:
                 return Unavailable(text or f"{name} refuses: {code}", code=code)
@@ -72,7 +77,7 @@ def no_topic(store: StoreReads, topic: str) -> TwinlogError:
     If its record is in the log but not confirmed yet, the error is retryable.
     """
     error = store.missing(topic)
-    if error.retryable:
+    if error.retryable or isinstance(error, TopicDeleted):
         return error
     hint = f"create it: twinlog topic create {topic} --queues {QUEUES_DEFAULT}"
     return UnknownTopic(f"there is no topic {topic}", hint=hint)

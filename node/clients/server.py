@@ -5,7 +5,7 @@ their own. This module owns the sockets: accepting clients, ending turns, closin
 
 * A connection that violates the protocol is closed at once, at the first wrong byte, counted by
   kind (HTTP, TLS, other) and logged at debug level. Only a peer of another wire version is first
-  told which versions are spoken.
+  told which versions are spoken, and one that begins with TLS that it is not.
 * A client beyond ``connections_max`` is answered ``busy`` when it says HELLO, and closed.
 * Once a second clients are closed that never sent HELLO, stalled inside a frame, or stopped taking
   answers. While half-received frames take more than ``partial_frames_bytes_max``, the connections
@@ -22,12 +22,17 @@ to their clients, as after a crash.
 from __future__ import annotations
 
 import socket
+from collections.abc import Callable
 
 import trio
 
+from node.access.gate import Gate
 from node.clients.connection import ClientConnection, RequestHandlers
 from node.clients.limits import connections_that_fit
+from replication.net.certificates import Certificates
+from replication.net.handshakes import Handshakes
 from replication.net.streams import Stream, accept
+from twinlog.session.tls_socket import TlsSocket
 from twinlog.wire import frames
 
 SWEEP_SECONDS = 1.0
@@ -38,10 +43,14 @@ EMPTY_SECONDS = 2.0
 
 
 class ClientServer:
-    """Accepts clients and ends their turns; ``handlers`` execute their requests."""
+    """Accepts clients and ends their turns; ``handlers`` execute their requests.
 
-    def __init__(self, handlers: RequestHandlers) -> None:
+    With ``certificates`` clients must speak TLS.
+    """
+
+    def __init__(self, handlers: RequestHandlers, certificates: Certificates | None = None) -> None:
         self.handlers = handlers
+        self._certificates = certificates
         self.partial_bytes = 0
         """Memory of all half-received frames."""
         self._world = handlers.world
@@ -79,7 +88,11 @@ class ClientServer:
             self.handlers.cold.run_in(nursery)
             nursery.start_soon(self._sweep)
             nursery.start_soon(self._keep_time)
-            nursery.start_soon(accept, listener, self._accepted)
+            accepted: Callable[[socket.socket, str], None] = self._accepted
+            if self._certificates is not None:
+                context = self._certificates.clients
+                accepted = Handshakes(nursery, context, self._accepted, self._tls_refused).begin
+            nursery.start_soon(accept, listener, accepted)
             task_status.started()
             try:
                 await trio.sleep_forever()
@@ -89,7 +102,11 @@ class ClientServer:
 
     # ── connections ─────────────────────────────────────────────────────────────────────────────
 
-    def _accepted(self, sock: socket.socket, peer: str) -> None:
+    def _tls_refused(self, peer: str, why: str) -> None:
+        self.handlers.counts.closed("tls")
+        self.handlers.tell("tls_refused", "info", port="clients", peer=peer, why=why)
+
+    def _accepted(self, sock: socket.socket | TlsSocket, peer: str) -> None:
         self.handlers.counts.accepted += 1
         crowd = len(self._connections) - self._connections_max
         if crowd >= 0:
@@ -109,7 +126,10 @@ class ClientServer:
             defect=defect,
             held=self._held,
         )
-        connection = ClientConnection(self.handlers, stream, peer, crowded=crowd >= 0)
+        shown = sock.shown_name() if isinstance(sock, TlsSocket) else None
+        connection = ClientConnection(
+            self.handlers, stream, peer, crowded=crowd >= 0, certificate=shown
+        )
         self._connections[connection] = None
         assert self._nursery is not None, "the server does not run"
         self._nursery.start_soon(self._serve, connection)
@@ -203,8 +223,18 @@ class ClientServer:
                     self.handlers.groups.run(now)
             self._world.turn_soon()
 
+    def _after_change(self, gate: Gate) -> None:
+        """Close the connections of users who have lost a right: what waits may rest on it."""
+        gate.take()
+        for connection in list(self._connections):
+            if connection.visitor is not None and connection.visitor.robbed():
+                connection.close("access")
+
     def look(self, now: float) -> None:
         """Serve parked readers whose queue grew; called at the end of every turn."""
+        gate = self.handlers.gate
+        if gate is not None and gate.moved():
+            self._after_change(gate)
         waiting, groups = self.handlers.reads.waiting > 0, self.handlers.groups
         self._world.watched(by_readers=waiting or groups.parked > 0)
         if waiting:

@@ -28,9 +28,9 @@ from node.clients.limits import Limits
 from node.config.section import Section
 from node.config.sections import (
     GROUP_FACTS,
-    LATER_SECTIONS,
     NODE_SECTIONS,
     SECTIONS,
+    AccessSection,
     ClusterSection,
     CoordinatorSection,
     FailoverSection,
@@ -43,6 +43,7 @@ from node.config.sections import (
     NodeSection,
     ReadSection,
     ReplicationSection,
+    TlsSection,
     explain,
     keys_of,
     later_sentence,
@@ -61,6 +62,7 @@ from node.config.sources import (
 from node.config.storage_sections import ArchiveSection, RetentionSection, StorageSection
 from twinlog.run_file import running_port
 from twinlog.session.session import ANY, MASTER, SLAVE
+from twinlog.session.tls_files import AUTHORITY, Tls, TlsSettings
 from twinlog.units import parse_whole
 
 ROLE_WORDS = frozenset({MASTER, SLAVE, ANY})
@@ -149,6 +151,8 @@ class ClusterConfig:
     after_power_loss: Literal["wait", "best"]
     failover: Literal["manual", "automatic"]
     family: int
+    tls: TlsSection
+    access: AccessSection
     origins: Mapping[str, Origin]
     values: Mapping[str, object]
     """Every setting by its dotted name, as `origins` names it; for ``config show``."""
@@ -166,6 +170,26 @@ class ClusterConfig:
         text = f'{self.path.name} has no node named "{name}"; it defines {listed(names, "and")}'
         hint = nearest(name, names) or "add a [[node]] table, or start one of those"
         raise ConfigError([Mistake(self.path.name, None, text, hint)], file=self.path.name)
+
+    def tls_of(self, name: str) -> TlsSettings | None:
+        """Return the files of the process ``name``, absolute; None: no TLS.
+
+        ``name`` is a node's, ``coordinator`` (``coordinator-2`` and so on), or ``operator``.
+        """
+        tls, home = self.tls, self.path.parent
+        if tls.authority is None:
+            return None
+        own, key = (one.replace("{name}", name) for one in (tls.certificate, tls.private_key))
+        others = None if tls.clients_authority is None else str(home / tls.clients_authority)
+        files = Tls(str(home / tls.authority), str(home / own), str(home / key))
+        return TlsSettings(files, tls.clients == "certificate", others)
+
+    @property
+    def insecure(self) -> bool:
+        """Whether something listens beyond loopback without TLS."""
+        hosts = [host for host, _ in self.coordinator.endpoints]
+        nodes = [node.bind for node in self.nodes]
+        return self.tls.authority is None and not all(map(_loopback, [*hosts, *nodes]))
 
 
 def load(
@@ -209,6 +233,8 @@ class _Check:
         failover = self._section("failover", FailoverSection, None)
         log = self._section("log", LogSection, None)
         archive = self._section("archive", ArchiveSection, None)
+        tls = self._section("tls", TlsSection, None)
+        access = self._section("access", AccessSection, None)
         for name in NODE_SECTIONS:
             if name != "log":
                 self._section(name, SECTIONS[name], None)
@@ -222,7 +248,9 @@ class _Check:
         self._coordinator_reach(endpoints, etcd)
         self._together(sound, self._coordinators(coordinator, endpoints) if coordinator else {})
         in_sync_min = self._in_sync_min(len(nodes))
-        if self.document.mistakes or not (cluster and coordinator and log and archive):
+        if not (cluster and coordinator and log and archive and tls and access):
+            raise ConfigError(self.document.mistakes, file=self.path.name)
+        if self.document.mistakes:
             raise ConfigError(self.document.mistakes, file=self.path.name)
         home = self.path.parent
         families = {_family(node.address) for node in sound} - {None}
@@ -239,6 +267,8 @@ class _Check:
             after_power_loss=self._after_power_loss(len(nodes)),
             failover=failover.mode if failover else "automatic",
             family=families.pop() or 4 if families else 4,
+            tls=tls,
+            access=access,
             origins=MappingProxyType(self.origins),
             values=MappingProxyType(self.values),
         )
@@ -250,12 +280,8 @@ class _Check:
                     continue
                 first = next((given.origin for given in keys.values()), Origin("file"))
                 origin = self.document.headers.get(name, first)
-                if name in LATER_SECTIONS:
-                    text = f"[{name}] comes with a later version ({LATER_SECTIONS[name]})"
-                    self.document.add(origin, text, "leave the section out")
-                else:
-                    hint = nearest(name, [*SECTIONS, "node"])
-                    self.document.add(origin, f'there is no section "{name}"', hint)
+                hint = nearest(name, [*SECTIONS, "node"])
+                self.document.add(origin, f'there is no section "{name}"', hint)
 
     def _section(self, name: str, model: type[S], number: int | None) -> S | None:
         """Check one section as the cluster (None) or node ``number`` sees it."""
@@ -480,13 +506,16 @@ class _Check:
 
     def _reach(self, node: NodeConfig) -> None:
         """Refuse to listen beyond loopback unless that is set explicitly (docs/decisions/0017)."""
-        if node.listen.insecure or (node.listen.bind == "address" and _loopback(node.address)):
+        if self._secured or node.listen.insecure or _loopback(node.bind):
             return
         where = "every interface" if node.listen.bind == "all" else node.address
         text = f"{node.name} would listen on {where}, not only on loopback, without encryption"
-        hint = "set insecure = true under [listen] if the network is trusted"
         key = "listen.bind" if node.listen.bind == "all" else "address"
-        self.document.add(self._origin(node, key), text, hint)
+        self.document.add(self._origin(node, key), text, _SECURE)
+
+    @property
+    def _secured(self) -> bool:
+        return self.values.get("tls.authority") is not None
 
     def _coordinator_reach(
         self, endpoints: tuple[tuple[str, int], ...], etcd: tuple[tuple[str, int], ...]
@@ -499,13 +528,14 @@ class _Check:
             text = f"the coordinator would speak to etcd at {away[0]} without encryption"
             hint = "set insecure = true under [listen] if the network is trusted"
             self.document.add(self.origins.get("coordinator.etcd", DEFAULT), text, hint)
+        if self._secured:
+            return
         outside = [host for host, _ in endpoints if not _loopback(host)]
         if not outside:
             return
         text = f"the coordinator would listen on {outside[0]}, not only on loopback, "
-        hint = "set insecure = true under [listen] if the network is trusted"
         origin = self.origins.get("coordinator.endpoints", DEFAULT)
-        self.document.add(origin, text + "without encryption", hint)
+        self.document.add(origin, text + "without encryption", _SECURE)
 
     def _levels(self, node: NodeConfig) -> None:
         """Check that the three levels of a full disk rise."""
@@ -525,6 +555,12 @@ class _Check:
             if origin is not None and origin.kind != "default":
                 return origin
         return self.origins.get(f"{node.name}.name", DEFAULT)
+
+
+_SECURE = (
+    f'add [tls] with authority = "{AUTHORITY}" and run twinlog certificates init, '
+    "or set insecure = true under [listen] if the network is trusted"
+)
 
 
 def _are(nodes: int) -> str:

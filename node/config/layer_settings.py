@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import time
+from pathlib import Path
 
 from node.clients.metadata import Identity
 from node.config.config import ClusterConfig, NodeConfig
@@ -107,8 +108,10 @@ def replication_settings(config: ClusterConfig, node: NodeConfig) -> Replication
         after_power_loss=config.after_power_loss,
         failover=config.failover,
         in_flight_bytes_max=replication.bytes_in_flight_max,
+        catch_up_bytes_per_second=replication.catch_up_rate,
         heartbeat_seconds=replication.heartbeat,
         silence_seconds=replication.link_timeout,
+        slow_seconds=replication.slow_slave,
         lag_seconds_max=replication.in_sync_lag_max,
         waiters_max=node.limits.producers_waiting_max,
     )
@@ -130,6 +133,11 @@ def group_limits(node: NodeConfig) -> GroupLimits:
         bytes_max=node.limits.response_size_max,
         long_poll_seconds_max=node.limits.long_poll_seconds_max,
     )
+
+
+def secret_file(config: ClusterConfig) -> Path | None:
+    """Return the file with the operator's password; None: no client is asked who it is."""
+    return config.path.parent / config.access.secret if config.access.enabled else None
 
 
 def identity(config: ClusterConfig, node: NodeConfig) -> Identity:

@@ -18,12 +18,12 @@ from pydantic_core import PydanticUndefined
 
 from node.config.section import Section
 from node.config.sections import (
-    LATER_SECTIONS,
     NODE_SECTIONS,
     SECTIONS,
     NodeSection,
     choices_of,
 )
+from twinlog.session.tls_files import AUTHORITY
 from twinlog.units import MiB, format_duration, format_size
 
 BASE_PORT = 7400
@@ -58,6 +58,8 @@ class Local:
     etcd."""
     etcd: tuple[str, ...] = ()
     """Client addresses of etcd's members; empty: the coordinator keeps its register in a file."""
+    tls: bool = False
+    """TLS on every port, with the files that ``certificates init`` makes beside the file."""
     storage: tuple[tuple[str, str], ...] = SHARED
     """More keys of ``[storage]`` as (key, TOML value and what the file says about it)."""
 
@@ -95,6 +97,8 @@ def local_text(local: Local) -> str:
             data=f"{local.data}/coordinator",
         )
     )
+    if local.tls:
+        parts.append(TLS_LINES.format(authority=AUTHORITY))
     return "".join(parts)
 
 
@@ -146,7 +150,7 @@ priority = {priority}
 [node.listen]
 clients = {clients}
 slaves = {slaves}
-http = {http}                       # /readyz /status /metrics
+http = {http}                       # a page for browsers, /readyz /metrics ...
 """
 
 _TAIL = """
@@ -171,15 +175,18 @@ after_power_loss = "best"         # all lost power: the most complete node is el
 """
 
 
+TLS_LINES = """
+[tls]
+authority = "{authority}"   # every port speaks TLS; see `twinlog certificates init`
+"""
+
+
 def reference() -> str:
     """Return the page ``docs/settings.md``: every key with type, unit, default, limits, reason."""
     parts = [_REFERENCE_HEAD, _section_page("[[node]]", NodeSection)]
     parts.extend(_section_page(f"[{name}]", section) for name, section in SECTIONS.items())
     repeat = ", ".join(f"`[node.{name}]`" for name in NODE_SECTIONS)
-    later = "\n".join(f"* `[{name}]`: {what}" for name, what in sorted(LATER_SECTIONS.items()))
-    parts.append(f"## Sections that a node may override\n\n{repeat}\n\n")
-    refused = "They are refused until they are implemented."
-    parts.append(f"## Sections of later versions\n\n{refused}\n\n{later}\n")
+    parts.append(f"## Sections that a node may override\n\n{repeat}\n")
     return "".join(parts)
 
 

@@ -27,6 +27,7 @@ from node.config.values import (
     Port,
     Seconds,
     Size,
+    SizeOrNone,
 )
 from twinlog.units import (
     format_duration,
@@ -49,7 +50,9 @@ class ClusterSection(Section):
 class NodeSection(Section):
     """One node; the table is repeated for each."""
 
-    later: ClassVar[Mapping[str, str]] = {"learner": "nodes that copy and never count"}
+    later: ClassVar[Mapping[str, str]] = {
+        "learner": "until then: twinlog cluster add NODE --learner"
+    }
     name: Name = Field(description="Its name in commands, logs and the messages of other nodes.")
     address: str = Field(description="How others reach it: an IP address or a host name.")
     data: str | None = Field(None, description="Its data folder; the default is data/NAME.")
@@ -57,7 +60,8 @@ class NodeSection(Section):
         (),
         max_length=64,
         description="More folders for log files, on other disks. New files are created in these "
-        "and in the data folder's commitlog in turn; a folder that is 85 % full is skipped.",
+        "and in the data folder's commitlog in turn; a folder that is 85 % full, read-only or "
+        "not writable is skipped and tried again.",
     )
     log_folders_closed: Annotated[tuple[str, ...], "list of folders"] = Field(
         (),
@@ -96,7 +100,8 @@ class ListenSection(Section):
         "address", description="address: only the node's own address; all: every interface."
     )
     insecure: bool = Field(
-        False, description="Allow listening beyond loopback although connections are not encrypted."
+        False,
+        description="Allow listening beyond loopback without [tls]; `cluster status` shows it.",
     )
 
 
@@ -119,6 +124,14 @@ class ReplicationSection(Section):
         le=600,
         description="A slave that has not been caught up for this long leaves the in-sync set.",
     )
+    slow_slave: Seconds = Field(
+        0.01,
+        ge=0.0001,
+        le=600,
+        description="A slave in sync that takes longer than this for every acknowledgement is "
+        "named as slow: each confirmed write waits for it. Raise it above the round trip between "
+        "distant nodes.",
+    )
     ack: Literal["received", "durable"] = Field(
         "received",
         description="When a member counts: received: in its file, survives kill -9; durable: on "
@@ -129,6 +142,14 @@ class ReplicationSection(Section):
         ge=1 * MiB,
         le=1 * GiB,
         description="Bytes sent to a slave but not yet acknowledged, at most.",
+    )
+    catch_up_rate: SizeOrNone = Field(
+        None,
+        ge=64 * KiB,
+        le=16 * GiB,
+        description="How many bytes a second the master sends at most to each slave that is not in "
+        "sync and lacks more than bytes_in_flight_max; none: as many as the slave takes. A slave "
+        "joins only if this is more than what is written.",
     )
     batch_size_max: Size = Field(
         1 * MiB,
@@ -190,6 +211,50 @@ class FailoverSection(Section):
     )
 
 
+class TlsSection(Section):
+    """Encryption of every port, and who is who; on where `authority` is given.
+
+    Between nodes, and at the coordinator, both sides show a certificate of the authority; clients
+    and HTTP see the node's. `twinlog certificates init` makes all of them for trying out. The files
+    are read again at SIGHUP.
+    """
+
+    authority: str | None = Field(
+        None, description="File with the certificate of the authority, PEM; none: no TLS."
+    )
+    certificate: str = Field(
+        "certificates/{name}.pem",
+        description="File with the certificate of a process: {name} is the node's name, "
+        "`coordinator` (`coordinator-2` and so on), and `operator` for commands. It must name the "
+        "address by which the process is reached.",
+    )
+    private_key: str = Field(
+        "certificates/{name}.key", description="File with its private key, without a password."
+    )
+    clients: Literal["any", "certificate"] = Field(
+        "any", description="Who may connect to `clients` ports: certificate: who shows one."
+    )
+    clients_authority: str | None = Field(
+        None,
+        description="File with the authority of clients' certificates, with clients = "
+        "certificate. Give clients one of their own: a certificate of `authority` opens the "
+        "ports of nodes and coordinator.",
+    )
+
+
+class AccessSection(Section):
+    """Who may do what; users and rules themselves are made with `twinlog access`."""
+
+    enabled: bool = Field(
+        False, description="Ask clients who they are, and let them do what rules allow."
+    )
+    secret: str = Field(
+        "access.secret",
+        description="File with the password of `operator`, who may do everything; the same on the "
+        "machines of all nodes. `twinlog access init` makes it.",
+    )
+
+
 class ReadSection(Section):
     """Where clients read, and how long they wait."""
 
@@ -232,15 +297,15 @@ class LimitsSection(Section):
 class MessagingSection(Section):
     """Work queues: groups of consumers that share the messages of topics."""
 
-    enabled: bool = Field(True, description="false: no group is made or served; what is stays.")
+    enabled: bool = Field(
+        True,
+        description="false: no group is made or served; what is stays. Delayed messages come.",
+    )
 
 
 class GroupsSection(Section):
     """Groups and their members; a group keeps what it was made with."""
 
-    later: ClassVar[Mapping[str, str]] = {
-        "revoke_timeout": "how long a member of an ordered group may finish a queue"
-    }
     auto_create: bool = Field(True, description="Who joins a group first makes it.")
     session: Seconds = Field(
         10.0, ge=1, le=3600, description="A member that says nothing for this long has left."
@@ -296,6 +361,8 @@ SECTIONS: Mapping[str, type[Section]] = {
     "replication": ReplicationSection,
     "coordinator": CoordinatorSection,
     "failover": FailoverSection,
+    "tls": TlsSection,
+    "access": AccessSection,
     "read": ReadSection,
     "limits": LimitsSection,
     "messaging": MessagingSection,
@@ -304,12 +371,6 @@ SECTIONS: Mapping[str, type[Section]] = {
     "metrics": MetricsSection,
 }
 """Every section of the file but ``[[node]]``, in the file's order."""
-
-LATER_SECTIONS: Mapping[str, str] = {
-    "tls": "encryption",
-    "access": "tokens and rights",
-    "dashboard": "the dashboard",
-}
 
 NODE_SECTIONS = (
     "listen", "storage", "retention", "replication", "read", "limits", "log", "metrics",

@@ -29,7 +29,9 @@ from twinlog.errors import UsageError
 
 PREFIX = "TWINLOG_"
 
-FOREIGN_VARIABLES = frozenset({"TWINLOG_LOG_FILE"})
+FOREIGN_VARIABLES = frozenset(
+    {"TWINLOG_LOG_FILE", "TWINLOG_TLS_CA", "TWINLOG_TLS_CERT", "TWINLOG_TLS_KEY"}
+)
 """Variables that begin like a section but have another use."""
 
 

@@ -147,7 +147,7 @@ class StorageSection(Section):
     drill_faults: bool = Field(
         False,
         description="For `twinlog drill` only: obey DATA/twinlog/drill-faults.json, which makes "
-        "the disk slow, full or faulty, or the clock wrong.",
+        "the disk slow, full or faulty, or the clock wrong, and note what was flushed.",
     )
 
 

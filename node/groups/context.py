@@ -13,10 +13,12 @@ from node.leases.clock import MessagingClock
 from node.leases.due import Due
 from node.leases.leasing import Leasing
 from node.leases.limits import GroupLimits
+from node.leases.ordering import holder
 from node.leases.scratch import Scratch
 from node.leases.settles import SettleCounts, Settling
 from storage.messaging.groups import Group
-from twinlog.errors import NotMember, TwinlogError, UnknownGroup
+from storage.messaging.share import Share
+from twinlog.errors import NotMember, NotYetConfirmed, TwinlogError, UnknownGroup, UnknownTopic
 
 if TYPE_CHECKING:
     from replication.driver.driver import Driver
@@ -25,6 +27,10 @@ if TYPE_CHECKING:
 
 ANSWER_SECONDS = 30.0
 """How long an answer waits for its confirm; then the client has to ask again."""
+
+
+LATE_SECONDS = 10.0
+"""Between two reports that outcomes of a group came too late."""
 
 
 class Done(Protocol):
@@ -47,15 +53,15 @@ class GroupCounts:
         dead: Dead letters, by group.
         dropped: Messages that failed for good in groups without dead letters.
         rows: Rows appended, by kind.
-        settled: Messages by what became of them.
+        settled: Messages by group and what became of them, and how long they were held.
     """
 
+    settled: SettleCounts
     leased: dict[str, int] = field(default_factory=dict[str, int])
     redelivered: int = 0
     dead: dict[str, int] = field(default_factory=dict[str, int])
     dropped: int = 0
     rows: dict[str, int] = field(default_factory=dict[str, int])
-    settled: SettleCounts = field(default_factory=SettleCounts)
 
 
 @dataclass(slots=True)
@@ -74,6 +80,8 @@ class Context:
         draw: Makes the number of a new member: random, 53 bits.
         family: Address family of the cluster's store hosts, 4 or 6.
         seconds: The loop's clock.
+        counts: What happened since the start.
+        freed: Ordered groups in which a queue may have become free since the last turn.
     """
 
     driver: Driver
@@ -87,23 +95,48 @@ class Context:
     draw: Callable[[], int]
     family: int
     seconds: Callable[[], float]
-    counts: GroupCounts = field(default_factory=GroupCounts)
+    counts: GroupCounts
     members: Members = field(default_factory=Members)
     parked: Parked = field(default_factory=Parked)
     due: Due = field(default_factory=Due)
     clock: MessagingClock = field(default_factory=MessagingClock)
+    freed: set[str] = field(default_factory=set[str])
     turns: dict[str, int] = field(default_factory=dict[str, int])
+    starts: dict[tuple[str, int, str, int], int] = field(
+        default_factory=dict[tuple[str, int, str, int], int]
+    )
+    """Where groups begin by time: by group, time, topic and queue."""
+    late_at: dict[str, float] = field(default_factory=dict[str, float])
+    """By group: when it was last told that an outcome came too late."""
+
+    def too_late(self, group: str, member: int, rows: int) -> None:
+        """Tell that outcomes came after others were given the messages, now and then."""
+        now = self.seconds()
+        if now < self.late_at.get(group, -LATE_SECONDS) + LATE_SECONDS:
+            return
+        self.late_at[group] = now
+        session = self.members.get(group, member)
+        name = session.name if session is not None else ""
+        self.tell("member_fenced", "warning", group=group, member=member, name=name, rows=rows)
 
     def group(self, name: str) -> Group:
-        """Return a confirmed group that is not being deleted.
+        """Return a confirmed group that is not being deleted; what alters it binds at once.
 
         Raises:
             UnknownGroup: There is no such group.
         """
-        found = self.messaging.defined(name)
-        if found is None or found[1]:
+        found = self.messaging.standing(name)
+        if found is None:
             raise self.unknown(name)
-        return found[0]
+        return found
+
+    def settled(self, group: Group, share: Share | None) -> None:
+        """Look at the parked pops of an ordered group where a queue has become free for one."""
+        if group.mode != "ordered" or share is None:
+            return
+        session = self.members.get(group.name, holder(share))
+        if session is None or session.parked:
+            self.freed.add(group.name)
 
     def unknown(self, name: str) -> UnknownGroup:
         """Return the error for a group that is not there, with the nearest name that is."""
@@ -135,6 +168,7 @@ class Turn:
         together: Called after the turn's rows are appended: batches of their own.
         size: Bytes that the answers hold until then.
         stirred: Groups in which messages may have become available.
+        ends: See `end`.
     """
 
     now: float
@@ -151,3 +185,16 @@ class Turn:
     together: list[Callable[[], None]] = field(default_factory=list[Callable[[], None]])
     size: int = 0
     stirred: set[str] = field(default_factory=set[str])
+    ends: dict[tuple[str, int], int | None] = field(
+        default_factory=dict[tuple[str, int], int | None]
+    )
+
+    def end(self, records: StoreReads, share: Share) -> int | None:
+        """Return the end of a share's queue, asked once a turn; None: there is no such queue."""
+        place = share.topic, share.queue
+        if place not in self.ends:
+            try:
+                self.ends[place] = records.queue_range(*place)[1]
+            except (UnknownTopic, NotYetConfirmed):
+                self.ends[place] = None
+        return self.ends[place]

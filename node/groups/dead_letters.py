@@ -10,11 +10,10 @@ Limits: `GroupLimits.dead_max` messages wait at a time, `DEAD_BYTES_MAX` go into
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
-from node.clients.lookups import Asked
-from node.clients.reads import ReadAnswer
+from node.delivery.aside import PASSING, Aside
 from node.groups.context import ANSWER_SECONDS, Context
 from node.groups.pops import Fetch
 from node.leases.limits import DEAD_BYTES_MAX
@@ -22,16 +21,14 @@ from node.leases.settles import Dying, Late, held
 from storage.messaging.copies import dead_letters, dead_topic
 from storage.read.lookups import OffLoopLookup
 from storage.read.result import ReadResult, ReadStatus
-from storage.state.controls import CreateTopic
-from storage.state.sections import Outcome, Section, SectionResult, Together
-from twinlog.errors import Busy, TwinlogError
-from twinlog.format.group_rows import AckRow
+from storage.state.sections import Outcome, Section, Together
+from twinlog.errors import Busy, CorruptionError, TwinlogError
+from twinlog.format.group_rows import DEAD_LETTER, DROPPED, LEFT_OUT, GivenUpRow
+from twinlog.format.light_queues import LIGHT_PREFIX
 from twinlog.wire.groups import DONE, RECEIPT_EXPIRED
 
 RETRY_SECONDS = 1.0
 """Pause after a refusal."""
-PASSING = frozenset({"disk-full", "busy", "not-ready", "not-enough-in-sync", "not-master"})
-"""Refusals that pass; another one ends the attempt, and the lease's time brings the next."""
 LOOK_AGAIN_MS = 1_000
 """Messages beyond the limit are looked at again after this."""
 
@@ -55,26 +52,6 @@ class _Death:
             one(outcome)
 
 
-class _Nobody:
-    """Who records are fetched for: it never goes away and takes them at once."""
-
-    gone = False
-    congested = False
-
-    def broke(self, error: Exception) -> None:
-        """A defect is not lost."""
-        raise error
-
-    async def taken(self) -> None:
-        """They are taken already."""
-
-    def read_answered(self, request: int, answer: ReadAnswer) -> None:
-        """It reads nothing by itself."""
-
-    def read_failed(self, request: int, error: TwinlogError) -> None:
-        """It reads nothing by itself."""
-
-
 class DeadLetters:
     """See the module.
 
@@ -85,19 +62,17 @@ class DeadLetters:
 
     def __init__(self, context: Context, fetch: Fetch) -> None:
         self._context = context
-        self._fetch = fetch
+        self._aside = Aside(context, fetch)
         self._line: deque[_Death] = deque()
         self._known: dict[tuple[int, int, int], _Death] = {}
-        self._busy = False
         self._not_before = 0.0
         self._count = 0
-        self._reign = 0
         self._fetched: tuple[_Death, ReadResult] | None = None
 
     @property
     def ready(self) -> bool:
         """Whether `work` may have something to do."""
-        return bool(self._line) and not self._busy
+        return bool(self._line) and not self._aside.busy
 
     def next_deadline(self) -> float:
         """Return when `work` has something to do."""
@@ -131,8 +106,8 @@ class DeadLetters:
         deaths = list(self._known.values())
         self._line.clear()
         self._known.clear()
-        self._busy, self._count, self._not_before = False, 0, 0.0
-        self._reign += 1
+        self._count, self._not_before = 0, 0.0
+        self._aside.clear()
         for death in deaths:
             death.said(error)
 
@@ -157,7 +132,7 @@ class DeadLetters:
                 continue
             topic = dead_topic(group.name)
             if self._context.records.queues(topic) is None:
-                self._create(now, topic)
+                self._aside.create(now, topic, partial(self._created, now))
                 continue
             fetched, self._fetched = self._fetched, None
             if fetched is not None and fetched[0] is death:
@@ -185,43 +160,23 @@ class DeadLetters:
         self._count -= dying.last - dying.first + 1
         death.said(outcome)
 
-    def _create(self, now: float, topic: str) -> None:
-        self._busy, reign = True, self._reign
-        context = self._context
-
-        def reply(results: list[SectionResult], by: str | None) -> None:
-            if reign == self._reign:
-                self._busy = False
-                if results[0].outcome not in (Outcome.STORED, Outcome.DUPLICATE):
-                    self._not_before = now + RETRY_SECONDS
-
-        change = CreateTopic(topic, 1, context.wall_ms())
-        context.driver.control(now, change, deadline=now + ANSWER_SECONDS, reply=reply)
-
     def _get(self, death: _Death, found: ReadResult) -> None:
         """Have the records of a stretch fetched."""
-        self._busy, reign = True, self._reign
-        context = self._context
 
-        def finish(
-            outcome: list[ReadResult | Exception] | Exception,
-        ) -> tuple[Mapping[str, object], Sequence[memoryview]]:
+        def judge(outcome: list[ReadResult | Exception] | Exception) -> ReadResult:
             one = outcome[0] if isinstance(outcome, list) else outcome
-            fetched = context.records.fetched(found, one)
-            if reign == self._reign:
-                self._busy, self._fetched = False, (death, fetched)
-            return {}, ()
+            return self._context.records.fetched(found, one)
 
-        def done(
-            outcome: Mapping[str, object] | TwinlogError, payload: Sequence[memoryview] = ()
-        ) -> None:
-            if isinstance(outcome, TwinlogError) and reign == self._reign:
-                self._busy = False
-                self._unread(death, outcome)
+        def then(fetched: ReadResult) -> None:
+            self._fetched = death, fetched
 
         size = sum(len(piece) for piece in found.slices)
         look = OffLoopLookup(lambda stop: [found.outcome()], size, found.lowest, found.generation)
-        self._fetch(Asked(look, finish), _Nobody(), done)
+        self._aside.fetch(look, judge, then, partial(self._unread, death))
+
+    def _created(self, now: float, made: bool) -> None:
+        if not made:
+            self._not_before = now + RETRY_SECONDS
 
     def _unread(self, death: _Death, error: TwinlogError) -> None:
         """Its records cannot be read now, damaged perhaps: it stays, after those that wait too."""
@@ -253,30 +208,36 @@ class DeadLetters:
         else:
             self._end(death, DONE)
             return
-        row = AckRow(dying.share, dying.n, first, after - 1)
         sections: list[Section] = []
         if found.status is ReadStatus.FOUND:
-            copy = dead_letters(
-                found.slices, dying.group, dying.why, family=context.family,
-                wanted=lambda offset: any(run.first <= offset <= run.last for run in runs),
-            )  # fmt: skip
+            try:
+                copy = dead_letters(
+                    found.slices, dying.group, dying.why, family=context.family,
+                    wanted=lambda offset: any(run.first <= offset <= run.last for run in runs),
+                    light=share.topic if share.topic.startswith(LIGHT_PREFIX) else "",
+                )  # fmt: skip
+            except CorruptionError as error:  # damaged in memory since it was read
+                self._unread(death, error)
+                return
             if copy.records:
                 sections.append(Section(copy.topic, copy.queue, copy.records, copy.data))
+        how = DEAD_LETTER if sections else LEFT_OUT
+        row = GivenUpRow(dying.share, dying.n, first, after - 1, how)
         self._append(now, death, row, sections, whole=after > last)
 
     def _drop(self, now: float, death: _Death) -> None:
         dying = death.dying
-        row = AckRow(dying.share, dying.n, dying.first, dying.last)
+        row = GivenUpRow(dying.share, dying.n, dying.first, dying.last, DROPPED)
         self._append(now, death, row, [], whole=True)
 
     def _append(
-        self, now: float, death: _Death, row: AckRow, sections: list[Section], *, whole: bool
+        self, now: float, death: _Death, row: GivenUpRow, sections: list[Section], *, whole: bool
     ) -> None:
-        context, dying, reign = self._context, death.dying, self._reign
+        context, dying, reign = self._context, death.dying, self._aside.reign
         refused: list[Together] = []
 
         def reply(done: Together, by: str | None) -> None:
-            if reign != self._reign:
+            if reign != self._aside.reign:
                 return
             if done.outcome is Outcome.REFUSED:
                 refused.append(done)
@@ -292,25 +253,29 @@ class DeadLetters:
         )
         if refused:
             self._refused(now, death, refused[0])
-        elif whole and self._line and self._line[0] is death:
+            return
+        group = context.messaging.group(dying.group)
+        if group is not None:
+            context.settled(group, context.messaging.ahead.share(dying.share))
+        if whole and self._line and self._line[0] is death:
             self._line.popleft()  # it binds from its append; the answer waits
 
     def _refused(self, now: float, death: _Death, done: Together) -> None:
         context = self._context
         self._not_before = now + RETRY_SECONDS
-        if done.code not in PASSING:
+        if done.code not in PASSING:  # the attempt ends; the lease's time brings the next
             group, code, why = death.dying.group, done.code, done.text
             context.tell("dead_letter_refused", "error", group=group, code=code, why=why)
             self._end(death, context.refusal(code, why))
 
-    def _tell(self, dying: Dying, row: AckRow, sections: list[Section]) -> None:
+    def _tell(self, dying: Dying, row: GivenUpRow, sections: list[Section]) -> None:
         counts, count = self._context.counts, row.last - row.first + 1
         copies = sum(section.count for section in sections)
         if copies:
             counts.dead[dying.group] = counts.dead.get(dying.group, 0) + copies
         else:
             counts.dropped += count
-        counts.settled.add("dead", count)
+        counts.settled.add(dying.group, "dead", count)
         share = self._context.messaging.ahead.share(dying.share)
         self._context.tell(
             "dead_letter", "warning", group=dying.group, why=dying.why, messages=count,

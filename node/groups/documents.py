@@ -6,36 +6,50 @@ master alone.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from heapq import nsmallest
 
+from node.groups.backlog import Ends, Unbegun, lag, shares_of, topics_of, unbegun
 from node.groups.context import Context
+from node.groups.parked import Asker
 from storage.messaging.fold import MEMBER_SIGN
 from storage.messaging.groups import START_BEGIN, START_END, Group
 from storage.messaging.share import LEASED, WAITING, Share
 from twinlog.errors import TwinlogError
 
 PAGE_GROUPS = 200
-"""Groups in one page of a list."""
-SHARES_MAX = 4_096
-"""Queues in one document; a group of more shows the first of them."""
+"""Groups in one page of a list, at most."""
+PAGE_QUEUES = 1_024
+"""A page ends with the group that brings its queues to this number: it is made in one turn of the
+loop."""
 
 
-def page_of_groups(context: Context, after: str) -> Mapping[str, object]:
-    """Return ``groups`` and, unless this is the last page, ``more``."""
+def page_of_groups(
+    context: Context, after: str, asker: Asker | None = None
+) -> Mapping[str, object]:
+    """Return ``groups`` that ``asker`` sees and, unless this is the last page, ``more``."""
     known = [name for name in context.messaging.groups() if name > after]
+    if asker is not None:
+        known = [name for name in known if asker.sees("group", name)]
+    groups: list[Mapping[str, object]] = []
+    ends, queues, looked = Ends(context.records), 0, 0
     names = nsmallest(PAGE_GROUPS, known)
-    groups = [
-        _summary(context, group)
-        for name in names
-        if (group := context.messaging.group(name)) is not None
-    ]
-    return {"groups": groups, "more": names[-1] if len(known) > len(names) else None}
+    for name in names:
+        looked += 1
+        group = context.messaging.group(name)
+        if group is not None:
+            document, count = _summary(context, group, ends)
+            groups.append(document)
+            queues += count
+        if queues >= PAGE_QUEUES:
+            break
+    return {"groups": groups, "more": names[looked - 1] if len(known) > looked else None}
 
 
 def group_document(context: Context, group: Group) -> Mapping[str, object]:
     """Return one group with its settings, queues and members."""
-    queues = [_queue(context, share) for share in _shares(context, group)]
+    queues = [_queue(context, share) for share in shares_of(context, group)]
+    queues += [_unbegun(one) for one in unbegun(context, group)]
     leased = _leased(context, group)
     people: list[Mapping[str, object]] = []
     now = context.seconds()
@@ -53,7 +67,7 @@ def group_document(context: Context, group: Group) -> Mapping[str, object]:
             }
         )
     return {
-        **_summary(context, group),
+        **_summary(context, group, Ends(context.records))[0],
         "settings": settings_document(group),
         "queues": queues,
         "people": people,
@@ -74,16 +88,6 @@ def settings_document(group: Group) -> dict[str, object]:
         "dead_letter": group.dead_letter,
         "filters": dict(group.filters),
     }
-
-
-def _shares(context: Context, group: Group) -> Sequence[Share]:
-    fold = context.messaging.confirmed
-    if group.mode == "shared":
-        return list(fold.shares_of(group.name))[:SHARES_MAX]
-    found: list[Share] = []
-    for member in fold.members(group.name).values():
-        found.extend(fold.shares_of(group.name + MEMBER_SIGN + member.name))
-    return found[:SHARES_MAX]
 
 
 def _queue(context: Context, share: Share) -> Mapping[str, object]:
@@ -108,9 +112,14 @@ def _queue(context: Context, share: Share) -> Mapping[str, object]:
     }
 
 
-def lag(share: Share, end: int) -> int:
-    """Return how many messages of a queue are not settled."""
-    return max(end - share.next, 0) + share.count(LEASED) + share.count(WAITING)
+def _unbegun(one: Unbegun) -> Mapping[str, object]:
+    """A queue as `_queue` shows it; 0 is no share's number."""
+    first = max(one.first, one.start)
+    return {
+        "topic": one.topic, "queue": one.queue, "name": "", "share": 0, "low": first,
+        "next": first, "start": one.start, "end": one.end, "lag": one.lag, "leased": 0,
+        "waiting": 0, "runs": 0,
+    }  # fmt: skip
 
 
 def _leased(context: Context, group: Group) -> Mapping[int, int]:
@@ -122,24 +131,24 @@ def _leased(context: Context, group: Group) -> Mapping[int, int]:
     return found
 
 
-def _summary(context: Context, group: Group) -> Mapping[str, object]:
+def _summary(context: Context, group: Group, ends: Ends) -> tuple[Mapping[str, object], int]:
+    """Return what a list shows of a group, and how many queues that took to look at."""
     behind = leased = waiting = 0
-    topics: set[str] = set()
-    for share in _shares(context, group):
-        topics.add(share.topic)
-        try:
-            end = context.records.queue_range(share.topic, share.queue)[1]
-        except TwinlogError:
-            end = share.next
-        behind += lag(share, end)
-        leased += share.count(LEASED)
-        waiting += share.count(WAITING)
-    return {
+    shares, others = shares_of(context, group), list(unbegun(context, group))
+    for share in shares:
+        behind += ends.lag(share)
+        if share.runs:
+            leased += share.count(LEASED)
+            waiting += share.count(WAITING)
+    for one in others:
+        behind += one.lag
+    found = {
         "name": group.name,
         "mode": group.mode,
-        "topics": sorted(topics),
+        "topics": sorted(topics_of(context, group)),
         "members": len(context.messaging.confirmed.members(group.name)),
         "lag": behind,
         "leased": leased,
         "waiting": waiting,
     }
+    return found, len(shares) + len(others)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from node.groups.documents import lag
+from node.groups.backlog import Ends, unbegun
 from node.groups.service import WorkQueues
 from storage.messaging.fold import MEMBER_SIGN
-from storage.messaging.share import Share
-from twinlog.errors import TwinlogError
+from twinlog.format.waiting.delay_levels import LEVELS
 
 Labels = tuple[str, ...]
 
@@ -23,7 +22,7 @@ class Figures:
     @property
     def ready(self) -> float:
         """1 while this node serves groups."""
-        return float(self.groups.epoch > 0)
+        return float(self.groups.serves)
 
     @property
     def parked(self) -> float:
@@ -33,16 +32,17 @@ class Figures:
     def lags(self) -> Mapping[Labels, float]:
         """Messages that are not settled, by group and topic."""
         found: dict[Labels, float] = {}
+        ends = Ends(self._context.records)
         for share in self._context.messaging.confirmed.shares():
             key = share.group.partition(MEMBER_SIGN)[0], share.topic
-            found[key] = found.get(key, 0.0) + lag(share, self._end(share))
+            found[key] = found.get(key, 0.0) + ends.lag(share)
+        messaging = self._context.messaging
+        for name in messaging.groups():
+            group = messaging.group(name)
+            for one in unbegun(self._context, group) if group is not None else ():
+                key = name, one.topic
+                found[key] = found.get(key, 0.0) + one.lag
         return found
-
-    def _end(self, share: Share) -> int:
-        try:
-            return self._context.records.queue_range(share.topic, share.queue)[1]
-        except TwinlogError:
-            return share.next
 
     def count(self, state: int) -> Mapping[Labels, float]:
         """Messages in a state of `storage.messaging.share`, by group."""
@@ -68,13 +68,59 @@ class Figures:
         return {(name,): float(count) for name, count in self._context.counts.dead.items()}
 
     def settled(self) -> Mapping[Labels, float]:
-        """Messages by what became of them on this master since its start."""
+        """Messages by group and what became of them on this master since its start."""
         counts = self._context.counts.settled.settled
-        return {(how,): float(count) for how, count in counts.items()}
+        return {key: float(count) for key, count in counts.items()}
 
     def rows(self) -> Mapping[Labels, float]:
         """Rows appended by this master since its start, by kind."""
         return {(kind,): float(count) for kind, count in self._context.counts.rows.items()}
+
+    def delays_waiting(self) -> Mapping[Labels, float]:
+        """Messages that wait for each delay level, as far as is dispatched."""
+        waiting = self._context.messaging.delays_waiting
+        found = {(str(level),): float(waiting(level)) for level in range(1, LEVELS + 1)}
+        return {level: count for level, count in found.items() if count}
+
+    @property
+    def delivered(self) -> float:
+        """Delayed messages delivered by this master since its start."""
+        return float(self.groups.delays.counts.delivered)
+
+    @property
+    def timers_waiting(self) -> float:
+        """Messages that wait for a time, as far as is dispatched."""
+        return float(self._context.messaging.confirmed.timers.count)
+
+    @property
+    def timers_delivered(self) -> float:
+        """Messages that waited for a time, delivered by this master since its start."""
+        return float(self.groups.timers.counts.delivered)
+
+    @property
+    def timers_cancelled(self) -> float:
+        """Messages that waited for a time and were taken back."""
+        return float(self.groups.timers.counts.cancelled)
+
+    @property
+    def halves_open(self) -> float:
+        """Messages that wait for the end of their transaction, as far as is dispatched."""
+        return float(self._context.messaging.confirmed.halves.count)
+
+    def settled_halves(self) -> Mapping[Labels, float]:
+        """Messages of transactions that this master has ended since its start, by outcome."""
+        counts = self.groups.transactions.counts
+        return {
+            ("commit",): float(counts.committed),
+            ("rollback",): float(counts.rolled_back),
+            ("given-up",): float(counts.given_up),
+        }
+
+    @property
+    def undeliverable(self) -> float:
+        """Of those, messages that had no destination."""
+        counts = self.groups.delays.counts, self.groups.timers.counts
+        return float(sum(one.undeliverable for one in counts))
 
     @property
     def redelivered(self) -> float:

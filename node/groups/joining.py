@@ -18,7 +18,7 @@ from node.groups.requests import JoinFields
 from node.leases.limits import GroupLimits
 from storage.messaging.fold import MEMBER_SIGN
 from storage.messaging.groups import START_END, Group
-from storage.state.controls import CreateGroups
+from storage.state.group_controls import CreateGroups
 from storage.state.sections import Outcome, SectionResult
 from twinlog.errors import Busy, GroupDiffers, TwinlogError, UsageError
 from twinlog.format.group_rows import MemberRow
@@ -199,6 +199,11 @@ class Joining:
             _, _, session, done = heappop(self._beats)
             session.heard_at = max(session.heard_at, now)
             done(_unchanged())
+
+    @property
+    def waiting(self) -> int:
+        """Beats that wait for their time."""
+        return len(self._beats)
 
     def drain(self, error: TwinlogError) -> None:
         """Answer all beats: the reign has ended."""

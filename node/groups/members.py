@@ -95,6 +95,10 @@ class Members:
         """Return the members of a group, oldest first."""
         return list(self._groups.get(group, {}).values())
 
+    def on(self, topic: str) -> list[Session]:
+        """Return the members who consume a topic, as far as they said so in this reign."""
+        return [one for one in self._sessions.values() if topic in one.topics]
+
     def silent(self, now: float) -> list[Session]:
         """Return the members whose session is over; they are still here."""
         if now < self._look_at:

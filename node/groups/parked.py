@@ -26,6 +26,10 @@ class Asker(ReadAsker, Protocol):
         """Whether it has not taken its answers: it is given no more messages now."""
         ...
 
+    def sees(self, thing: str, name: str) -> bool:
+        """Whether it may know of a topic or group."""
+        ...
+
 
 def _unheard(*outcome: object) -> None:
     """Take an answer before it is known how it is given."""

@@ -11,20 +11,22 @@ afterwards.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
-from typing import cast
+from typing import Any, cast
 
 from node.clients.lookups import Answer, Asked
 from node.groups.context import Context, Done, Turn
 from node.groups.parked import Asker, Pop
 from node.groups.requests import parse_pop
-from node.leases.leasing import Handed, Part, stretches
+from node.leases.leasing import Handed, Part, Wish, stretches
+from node.leases.ordering import part_of
 from storage.read.lookups import OffLoopLookup
 from storage.read.result import ReadResult
 from twinlog.errors import Busy, TwinlogError
-from twinlog.format.group_rows import AckRow
+from twinlog.format.group_rows import LEFT_OUT, GivenUpRow
 
-Fetch = Callable[[Asked[list[ReadResult | Exception]], Asker, Done], None]
+Fetch = Callable[[Asked[Any], Asker, Done], None]
 """Has records fetched in a thread, then answered."""
 
 
@@ -75,6 +77,10 @@ class Pops:
             if handed.parts or wish.pop < known:
                 self._hand(pop, handed, turn)
                 return
+        if group.mode == "ordered":
+            if name in context.freed or name in turn.stirred:
+                self.serve(name, turn)  # a queue that is free is for those who wait already
+            pop.wish = wish = self._within(pop)
         handed = turn.leasing.hand_out(group, wish)
         if handed.parts or pop.deadline <= turn.now:
             self._hand(pop, handed, turn)
@@ -119,35 +125,52 @@ class Pops:
 
     def serve(self, group: str, turn: Turn) -> None:
         """Serve the parked pops of a group, first come first served, while there are messages."""
-        empty: set[tuple[str, ...]] = set()
+        empty: set[tuple[int, tuple[str, ...]]] = set()
         for pop in self._context.parked.line(group):
-            if pop.wish.topics in empty or pop.asker.gone or pop.asker.congested:
+            if self._alike(pop) in empty or pop.asker.gone or pop.asker.congested:
                 continue
-            definition = self._context.messaging.group(group)
+            definition = self._context.messaging.standing(group)
             if definition is None:
                 self._context.parked.remove(pop)
                 pop.answer(self._context.unknown(group))
                 continue
             try:
-                handed = turn.leasing.hand_out(definition, pop.wish)
+                handed = turn.leasing.hand_out(definition, self._within(pop))
             except TwinlogError as error:
                 self._context.parked.remove(pop)
                 pop.answer(error)
                 continue
             if not handed.parts:
-                empty.add(pop.wish.topics)
+                empty.add(self._alike(pop))
                 continue
             self._context.parked.remove(pop)
             self._hand(pop, handed, turn)
+
+    def _alike(self, pop: Pop) -> tuple[int, tuple[str, ...]]:
+        """Return what pops have in common that get nothing where one of them got nothing."""
+        return pop.wish.member if pop.group.mode == "ordered" else 0, pop.wish.topics
+
+    def _within(self, pop: Pop) -> Wish:
+        """Return the wish, with how many queues of an ordered group the member may have now."""
+        context, wish = self._context, pop.wish
+        if pop.group.mode != "ordered":
+            return wish
+        waiting = context.parked.line(pop.group.name)
+        if all(other.session is pop.session for other in waiting):
+            return replace(wish, queues=0)
+        queues = sum(context.records.queues(topic) or 0 for topic in wish.topics)
+        return replace(wish, queues=part_of(queues, len(context.members.of(pop.group.name))))
 
     # ── answers ─────────────────────────────────────────────────────────────────────────────────
 
     def _hand(self, pop: Pop, handed: Handed, turn: Turn) -> None:
         """Answer with leases when they are confirmed."""
-        waited = round((turn.now - pop.arrived) * 1000)
+        waited = int((turn.now - pop.arrived) * 1000)
         leased, name = self._context.counts.leased, pop.group.name
         leased[name] = leased.get(name, 0) + handed.records
         turn.size += handed.size
+        for part in handed.parts:
+            self._context.counts.settled.times.begun(part.share.id, part.run.n, turn.now_ms)
 
         def answer(error: TwinlogError | None) -> None:
             pop.answer(error if error is not None else handed, waited)
@@ -212,17 +235,17 @@ class Pops:
         part.records, part.size = read.count, sum(len(piece) for piece in read.slices)
         if part.share.topic not in pop.group.filters or read.unsifted:
             return
-        at, gaps, run = part.run.first, list[AckRow](), part.run
-        for first, records, _ in stretches(read.slices):
+        at, gaps, run = part.run.first, list[GivenUpRow](), part.run
+        for first, records, _ in stretches(read.slices, part.share.topic):
             if first > at:
-                gaps.append(AckRow(part.share.id, run.n, at, first - 1))
+                gaps.append(GivenUpRow(part.share.id, run.n, at, first - 1, LEFT_OUT))
             at = first + records
         if at <= run.last:
-            gaps.append(AckRow(part.share.id, run.n, at, run.last))
+            gaps.append(GivenUpRow(part.share.id, run.n, at, run.last, LEFT_OUT))
         if gaps:
             self._later(partial(_write, gaps))
 
 
-def _write(rows: Sequence[AckRow], turn: Turn) -> None:
+def _write(rows: Sequence[GivenUpRow], turn: Turn) -> None:
     for row in rows:
         turn.scratch.write(row)

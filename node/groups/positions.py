@@ -6,26 +6,85 @@ row.
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Iterable
+from typing import Final
+
 from node.groups.context import Context, Turn
+from node.groups.joining import Request
 from node.groups.members import Session
 from storage.messaging.fold import MEMBER_SIGN
-from twinlog.errors import UnknownTopic
 from twinlog.format.group_rows import PositionRow
 from twinlog.wire.groups import DONE, POSITION_OFFSET, RECEIPT_UNKNOWN
 
+OFTEN: Final = 20
+OFTEN_SECONDS: Final = 0.1
+"""As many COMMITs within this time are many: 200 a second."""
+
+JOIN_SECONDS: Final = 0.01
+"""How long the first of those that are joined waits."""
+
+JOINED_MAX: Final = 256
+"""So many are not let wait any longer."""
+
 
 def commit(
-    context: Context, session: Session, turn: Turn, number: int, position: int
-) -> tuple[str, int]:
-    """Return the code of a row of COMMIT and the position after it."""
-    share = turn.scratch.share(number)
-    if share is None or share.group != session.group + MEMBER_SIGN + session.name:
-        return RECEIPT_UNKNOWN, 0
-    try:
-        end = context.records.queue_range(share.topic, share.queue)[1]
-    except UnknownTopic:
-        return RECEIPT_UNKNOWN, 0
-    if not share.next <= position <= max(end, share.next):
-        return POSITION_OFFSET, share.next
-    turn.scratch.write(PositionRow(number, session.member, 0, position))
-    return DONE, position
+    context: Context, session: Session, turn: Turn, rows: Iterable[tuple[int, int]]
+) -> list[list[object]]:
+    """Return for each (share, position) of a COMMIT its code and the position after it."""
+    name, member = session.group + MEMBER_SIGN + session.name, session.member
+    scratch, found = turn.scratch, list[list[object]]()
+    for number, position in rows:
+        at = scratch.position(number)
+        end = turn.end(context.records, at[0]) if at is not None else None
+        if at is None or at[0].group != name or end is None:
+            found.append([RECEIPT_UNKNOWN, 0])
+        elif not at[1] <= position <= max(end, at[1]):
+            found.append([POSITION_OFFSET, at[1]])
+        else:
+            scratch.move(at[0], PositionRow(number, member, 0, position))
+            found.append([DONE, position])
+    return found
+
+
+class Commits:
+    """COMMITs wait for each other while many come: `OFTEN` of them within `OFTEN_SECONDS`.
+
+    A turn costs the same for one position as for a hundred: a record, a batch, its way to the
+    slaves and back. Where fewer come, each is decided at once.
+
+    Attributes:
+        deadline: When those that wait are to be decided, seconds; infinite: none wait.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: list[Request] = []
+        self._times: deque[float] = deque(maxlen=OFTEN)
+        self.deadline = float("inf")
+
+    def __len__(self) -> int:
+        """Return how many wait."""
+        return len(self._waiting)
+
+    def add(self, request: Request, now: float) -> bool:
+        """Let a COMMIT wait for others if many come; False: it is to be decided at once.
+
+        Args:
+            request: What it asks.
+            now: The loop's clock, seconds.
+        """
+        times = self._times
+        times.append(now)
+        often = len(times) == OFTEN and now - times[0] <= OFTEN_SECONDS
+        if len(self._waiting) >= JOINED_MAX or not (often or self._waiting):
+            return False
+        if not self._waiting:
+            self.deadline = now + JOIN_SECONDS
+        self._waiting.append(request)
+        return True
+
+    def take(self) -> list[Request]:
+        """Return those that wait, oldest first; they wait no more."""
+        found, self._waiting = self._waiting, []
+        self.deadline = float("inf")
+        return found

@@ -29,6 +29,7 @@ from storage.messaging.groups import (
     group_refusal,
 )
 from twinlog.errors import GroupDiffers, UsageError
+from twinlog.format.system_topics import SYSTEM_TOPIC_PREFIX
 from twinlog.wire.groups import LEASES, MODES, ROWS_MAX, TOPICS_MAX, What
 
 _WHATS = frozenset(int(what) for what in What)
@@ -58,17 +59,30 @@ def topics(fields: Mapping[str, object]) -> tuple[str, ...]:
     """Return the topics of a JOIN or POP, each once.
 
     Raises:
-        UsageError: None, or more than `TOPICS_MAX`.
+        UsageError: None, more than `TOPICS_MAX`, or one that no group consumes.
     """
     found = tuple(dict.fromkeys(cast("list[str]", fields["topics"])))
     if not 0 < len(found) <= TOPICS_MAX:
         raise _fields(f"a request names 1 to {TOPICS_MAX} topics, not {len(found)}")
+    for topic in found:
+        check_consumed(topic)
     return found
 
 
-@dataclass(frozen=True, slots=True)
+def check_consumed(topic: str) -> None:
+    """Refuse a topic of the store's own: consuming the rows of groups would write further ones.
+
+    Raises:
+        UsageError: No group consumes it.
+    """
+    if topic.startswith(SYSTEM_TOPIC_PREFIX):
+        text = f"topic {topic} is the store's own: no group consumes it"
+        raise UsageError(text, code="topic")
+
+
+@dataclass(slots=True)
 class PopFields:
-    """What a POP says besides its wish.
+    """What a POP says besides its wish. Treat as immutable.
 
     Attributes:
         wait: How long it may be parked, seconds.
@@ -163,7 +177,7 @@ def parse_join(fields: Mapping[str, object], limits: GroupLimits) -> JoinFields:
 
     Raises:
         UsageError: A value that makes no sense.
-        GroupDiffers: A mode of a later version.
+        GroupDiffers: No mode has this name.
     """
     name, session = cast("str", fields["name"]), cast("int", fields["session_ms"])
     if not 0 < len(name) <= MEMBER_NAME_MAX or not name.isprintable():
@@ -187,13 +201,10 @@ def mode_of(mode: object) -> str:
     """Return a mode.
 
     Raises:
-        GroupDiffers: No mode has this name, or it comes with a later version.
+        GroupDiffers: No mode has this name.
     """
-    if mode == "ordered":
-        text = "mode ordered comes with a later version; now there are " + " and ".join(MODES)
-        raise GroupDiffers(text, code="group-mode")
     if mode not in MODES:
-        text = f"no mode is named {str(mode)[:100]!r}; there are {' and '.join(MODES)}"
+        text = f"no mode is named {str(mode)[:100]!r}; there are {', '.join(MODES)}"
         raise GroupDiffers(text, code="group-mode")
     return str(mode)
 
@@ -248,8 +259,8 @@ def settings_of(base: Group, settings: Mapping[str, object], *, new: bool) -> Gr
     changes: dict[str, Any] = {}
     for key, value in settings.items():
         match key, value:
-            case (("mode" | "start"), _) if not new:
-                raise UsageError(f"a group keeps its {key}", code="group-mode")
+            case "start", _ if not new:
+                raise UsageError("a group keeps its start", code="group-mode")
             case "mode", _:
                 changes["mode"] = mode_of(value)
             case "start", _:
@@ -272,6 +283,8 @@ def settings_of(base: Group, settings: Mapping[str, object], *, new: bool) -> Gr
     wrong = group.refusal()
     if wrong is not None:
         raise UsageError(wrong[1], code=wrong[0])
+    if not new and not base.keeps_mode(group):
+        raise UsageError(f"a group with mode {base.mode} keeps it", code="group-mode")
     return group
 
 

@@ -19,23 +19,32 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import cast
 
+from node.delivery.rescue import Rescue
+from node.delivery.service import Deliveries, DeliveryCounts
+from node.delivery.sources import Levels, Timers
 from node.groups.context import ANSWER_SECONDS, Context, Done, Turn
 from node.groups.dead_letters import DeadLetters
 from node.groups.joining import Joining, Request
+from node.groups.orders import Fetch as Looks
 from node.groups.orders import Orders
 from node.groups.parked import Asker
 from node.groups.pops import Fetch, Pops
-from node.groups.positions import commit
+from node.groups.positions import Commits, commit
 from node.groups.requests import parse_commits, parse_join, parse_settles
 from node.groups.together import Together, TogetherFields
 from node.leases.due import over
 from node.leases.leasing import Leasing
+from node.leases.ordering import unused_tail
 from node.leases.scratch import Scratch
 from node.leases.settles import Dying, Settle, Settling
-from storage.messaging.share import LEASED, WAITING
+from node.transactions.service import Transactions, parse_end
+from storage.messaging.fold import MEMBER_SIGN
+from storage.messaging.share import LEASED, WAITING, Run, Share
 from storage.state.sections import Outcome
 from storage.state.sections import Together as Appended
 from twinlog.errors import Busy, CorruptionError, TwinlogError, Unavailable, UsageError
+from twinlog.format.group_rows import ReleaseRow
+from twinlog.wire.groups import RECEIPT_EXPIRED
 from twinlog.wire.types import Type
 
 LEAVING_SECONDS = 1.0
@@ -50,7 +59,10 @@ class WorkQueues:
     Args:
         context: The node.
         fetch: Has cold records fetched in a thread.
+        looks: Has times of messages looked up in a thread.
         observed: Role, node and age for answers of GROUP.
+        timer_late: The same of messages that wait for a time.
+        late: Given how late, in seconds, each delivery of delayed messages was.
         enabled: False: every request is refused.
     """
 
@@ -59,7 +71,10 @@ class WorkQueues:
         context: Context,
         *,
         fetch: Fetch,
+        looks: Looks,
         observed: Callable[[], Mapping[str, object]],
+        late: Callable[[float], None] = lambda seconds: None,
+        timer_late: Callable[[float], None] = lambda seconds: None,
         enabled: bool = True,
     ) -> None:
         self.context = context
@@ -70,19 +85,29 @@ class WorkQueues:
         """Requests that wait for their confirm."""
         self._requests: list[Request] = []
         self._decisions: list[Callable[[Turn], None]] = []
+        self._commits = Commits()
         self._grace_until = 0.0
         self._not_before = 0.0
         self._leaving_at = 0.0
-        self._full: set[str] = set()
+        self._full: dict[int, str] = {}
+        """Shares that were met full, with their groups."""
         self._seen = 0
+        self._leaps = 0
         self._running = False
         self.moved = True
         """Whether `next_deadline` may have changed; who asks it clears this."""
         self.joining = Joining(context, self._requests_again)
         self.pops = Pops(context, self._decide, fetch, lambda: self.epoch)
         self.dead = DeadLetters(context, fetch)
-        self.orders = Orders(context, observed)
+        self.orders = Orders(context, observed, looks)
         self.together = Together(context)
+        counts = DeliveryCounts(late)
+        self.delays = Deliveries(context, fetch, Levels(context.messaging), counts)
+        counts = DeliveryCounts(timer_late)
+        self._timed = Timers(context, counts)
+        self.timers = Deliveries(context, fetch, self._timed, counts)
+        self.transactions = Transactions(context, fetch, self._requests_again)
+        self.rescue = Rescue(context, fetch)
 
     # ── requests ────────────────────────────────────────────────────────────────────────────────
 
@@ -90,6 +115,11 @@ class WorkQueues:
     def pending(self) -> bool:
         """Whether `run` has something to do."""
         return bool(self._requests or self._decisions)
+
+    @property
+    def serves(self) -> bool:
+        """Whether requests about groups are served now."""
+        return self._enabled and self.epoch > 0
 
     @property
     def parked(self) -> int:
@@ -114,8 +144,9 @@ class WorkQueues:
         if not self._enabled:
             hint = "set enabled in [messaging] on all nodes"
             raise UsageError("this node serves no groups", code="unsupported", hint=hint)
-        if self.waiting + context.parked.count >= context.limits.waiting_max:
-            text = f"{self.waiting} requests of groups wait already (waiting_max)"
+        waiting = self.waiting + context.parked.count + self.joining.waiting + len(self._commits)
+        if waiting >= context.limits.waiting_max:
+            text = f"{waiting} requests of groups wait already (waiting_max)"
             raise Busy(text, limit="waiting_max")
         match kind:
             case Type.POP:
@@ -131,11 +162,20 @@ class WorkQueues:
             case Type.COMMIT:
                 commits = parse_commits(fields["rows"])
                 turn = partial(self._commit, fields, commits, asker, done)
+                if self.epoch and self._commits.add((turn, done), context.seconds()):
+                    self.moved = True
+                    return
+            case Type.CANCEL:
+                turn = partial(self._timed.cancel, fields, done)
+            case Type.END:
+                turn = partial(self.transactions.end, parse_end(fields), done)
+            case Type.WAITING:
+                turn = partial(self.transactions.waiting, fields, done)
             case Type.TOGETHER:
                 together = TogetherFields.of(fields, payload)
                 turn = partial(self.together.decide, together, asker, done)
             case _:
-                self.orders.order(fields, self._requests_again, done)
+                self.orders.order(fields, self._requests_again, asker, done)
                 return
         self._requests.append((turn, done))
 
@@ -144,6 +184,31 @@ class WorkQueues:
 
     def _decide(self, decision: Callable[[Turn], None]) -> None:
         self._decisions.append(decision)
+
+    def consumers(self, topic: str) -> list[str]:
+        """Return the names of the groups that consume a topic, sorted."""
+        context = self.context
+        shares = context.messaging.ahead if self.epoch else context.messaging.confirmed
+        found = {
+            name.partition(MEMBER_SIGN)[0]
+            for name in shares.names()
+            if any(share.topic == topic for share in shares.shares_of(name))
+        }
+        return sorted(found | {one.group for one in context.members.on(topic)})
+
+    def dismiss(self, topic: str) -> None:
+        """End the sessions of members who consume a topic, if it is not there any more.
+
+        Joining again, they learn that it was deleted.
+        """
+
+        def decide(turn: Turn) -> None:
+            if self.context.records.queues(topic) is None:
+                for session in self.context.members.on(topic):
+                    self.joining.end(session, turn)
+
+        if self.epoch:
+            self._decide(decide)
 
     def forget(self, asker: Asker) -> None:
         """Drop the parked pops of a connection that is gone; its members stay."""
@@ -164,15 +229,16 @@ class WorkQueues:
 
     def _run(self, now: float) -> None:
         refused = self._reign(now)
-        requests, self._requests = self._requests, []
+        requests, self._requests = self._commits.take() + self._requests, []
         if refused is not None:
             error = self.context.refusal(*refused)
             for _, done in requests:
                 done(error)
             for pop in self.context.parked.over(now):
-                pop.answer(None, round((now - pop.arrived) * 1000))
+                pop.answer(None, int((now - pop.arrived) * 1000))
             self._not_before = now + RETRY_SECONDS
             return
+        self.context.due.tidy(self.context.messaging.ahead.share)
         turn = self._turn(now)
         decisions, self._decisions = self._decisions, []
         for decision in decisions:
@@ -183,16 +249,24 @@ class WorkQueues:
             except TwinlogError as error:
                 done(error)
         self._pass_time(turn)
-        for group in turn.stirred:
+        for group in sorted(turn.stirred):
             self.pops.serve(group, turn)
         self._finish(turn)
         for append in turn.together:
             append()
         self.dead.work(now)
+        self.delays.work(now)
+        self.timers.work(now)
+        self.transactions.work(now)
+        self.rescue.work(now)
 
     def _turn(self, now: float) -> Turn:
         context = self.context
         now_ms = context.clock.read(context.wall_ms(), now)
+        if context.clock.leaps != self._leaps:
+            self._leaps = context.clock.leaps
+            seconds = round(context.clock.leapt_ms / 1000, 1)
+            context.tell("clock_jumped", "warning", seconds=seconds)
         scratch = Scratch(context.messaging.ahead)
         leasing = Leasing(
             scratch,
@@ -202,8 +276,11 @@ class WorkQueues:
             now_ms,
             context.limits,
             context.turns,
+            -1 if now < self._grace_until else None,
         )
-        settling = Settling(scratch, context.due, now_ms, context.counts.settled, self.dead.add)
+        settling = Settling(
+            scratch, context.due, now_ms, context.counts.settled, self.dead.add, self._border
+        )
         return Turn(now, now_ms, scratch, leasing, settling)
 
     def _pass_time(self, turn: Turn) -> None:
@@ -214,7 +291,11 @@ class WorkQueues:
             group = context.messaging.group(share.group) if share is not None else None
             if share is None or group is None:
                 continue
-            for run in over(share, entry, turn.now_ms):
+            runs = over(share, entry, turn.now_ms)
+            if group.mode == "ordered" and not grace:
+                self._give_back_unused(share, runs, turn)
+                runs = over(turn.scratch.share(share.id) or share, entry, turn.now_ms)
+            for run in runs:
                 if grace and run.state == LEASED:
                     left = int((self._grace_until - turn.now) * 1000) + 1
                     context.due.add(turn.now_ms + left, share.id, run.n, run.first, run.last)
@@ -232,10 +313,28 @@ class WorkQueues:
             self._leaving_at = turn.now + LEAVING_SECONDS
             self._let_go(below, turn)
         for pop in context.parked.over(turn.now):
-            pop.answer(None, round((turn.now - pop.arrived) * 1000))
+            pop.answer(None, int((turn.now - pop.arrived) * 1000))
+        turn.stirred.update([self._full.pop(number) for number in self._roomy()])
+        turn.stirred |= context.freed
+        context.freed.clear()
         if context.parked.count and (context.records.dispatched != self._seen or self._seen == 0):
             self._seen = context.records.dispatched
             turn.stirred |= self.pops.stirred()
+
+    def _border(self, share: Share) -> int:
+        """Return below which offset of a queue the records' log file is about to leave."""
+        below = self.context.driver.retention.held_for_groups
+        if not below:
+            return 0
+        try:
+            return self.context.messaging.offset_at_log(share.topic, share.queue, below)
+        except CorruptionError:  # the store is quarantined by now, and the reign ends
+            return 0
+
+    def _give_back_unused(self, share: Share, runs: list[Run], turn: Turn) -> None:
+        """Give back what a member of an ordered group can not have begun before its lease ended."""
+        for run in unused_tail(share, runs):
+            turn.scratch.write(ReleaseRow(share.id, run.n, run.first, run.last, turn.now_ms, 1))
 
     def _let_go(self, below: int, turn: Turn) -> None:
         """Make dead letters of what waits in a log file that is to leave; leases hold it."""
@@ -257,17 +356,14 @@ class WorkQueues:
     def _finish(self, turn: Turn) -> None:
         """Append what was decided and let the answers wait."""
         context, rows = self.context, turn.scratch.rows
-        if (full := turn.leasing.full) is not None:
-            self._note_full(full.group, full.topic, full.queue)
+        for share in turn.leasing.full:
+            self._note_full(share)
         context.counts.redelivered += turn.leasing.redelivered
         if not rows and not turn.answers:
             for answer in turn.appended:
                 answer(None)
             return
         self.waiting += len(turn.answers)
-        for row in rows:
-            kind = type(row).__name__
-            context.counts.rows[kind] = context.counts.rows.get(kind, 0) + 1
         said: list[TwinlogError | None] = []
 
         def reply(done: Appended, by: str | None) -> None:
@@ -284,6 +380,10 @@ class WorkQueues:
             turn.now, rows, deadline=turn.now + ANSWER_SECONDS, reply=reply, size=turn.size
         )
         failed = said[0] if said else None
+        if failed is None:
+            for row in rows:
+                kind = type(row).__name__
+                context.counts.rows[kind] = context.counts.rows.get(kind, 0) + 1
         for answer in turn.appended:
             answer(failed)
 
@@ -302,10 +402,21 @@ class WorkQueues:
         names = list(messaging.groups())
         self.context.due.begin(share for name in names for share in messaging.ahead.shares_of(name))
 
-    def _note_full(self, group: str, topic: str, queue: int) -> None:
-        if group not in self._full:
-            self._full.add(group)
+    def _note_full(self, share: Share) -> None:
+        if share.id not in self._full:
+            self._full[share.id] = share.group
+            group, topic, queue = share.group, share.topic, share.queue
             self.context.tell("share_full", "warning", group=group, topic=topic, queue=queue)
+
+    def _roomy(self) -> list[int]:
+        """Return the shares that were full and have room again, whatever made it."""
+        ahead, limits = self.context.messaging.ahead, self.context.limits
+        return [
+            number
+            for number in self._full
+            if (share := ahead.share(number)) is None
+            or not share.full(limits.span_max, limits.runs_max)
+        ]
 
     # ── settles and positions ───────────────────────────────────────────────────────────────────
 
@@ -324,10 +435,13 @@ class WorkQueues:
                 answer.left += 1
             else:
                 answer.rows[number] = list(found)
+        late = sum(row[0] == RECEIPT_EXPIRED for row in answer.rows)
+        if late:
+            context.too_late(group.name, cast("int", fields["member"]), late)
         turn.answers.append(answer.confirmed)
-        if group.name in self._full:
-            self._full.discard(group.name)
-            turn.stirred.add(group.name)
+        if group.mode == "ordered":
+            for number in {row.share for row in rows}:
+                context.settled(group, turn.scratch.share(number))
 
     def _commit(
         self,
@@ -341,7 +455,7 @@ class WorkQueues:
         group = context.group(str(fields["group"]))
         session = context.session(group.name, cast("int", fields["member"]), asker)
         session.heard_at = turn.now
-        rows = [list(commit(context, session, turn, *one)) for one in commits]
+        rows = commit(context, session, turn, commits)
 
         def answer(error: TwinlogError | None) -> None:
             done(error or {"rows": rows})
@@ -381,14 +495,22 @@ class WorkQueues:
         context = self.context
         self.epoch, self.moved = 0, True
         error = context.refusal("not-master", "")
+        for _, done in self._commits.take():
+            done(error)
         for pop in context.parked.drain():
             pop.answer(error)
         self.joining.drain(error)
         self.dead.clear(error)
+        self.delays.clear()
+        self.timers.clear()
+        self.transactions.clear()
+        self.rescue.clear()
         self._decisions.clear()
         context.members.clear()
         context.due.clear()
         context.turns.clear()
+        context.late_at.clear()
+        context.freed.clear()
         self._full.clear()
 
     def wants(self, now: float) -> bool:
@@ -396,12 +518,14 @@ class WorkQueues:
         context = self.context
         leading = context.driver.core.leading
         if (leading.epoch if leading is not None else 0) != self.epoch:
-            return self._enabled
+            return True
         if not self.epoch:
             return False
-        if self._requests or self._decisions or self.dead.ready:
+        if self._requests or self._decisions or context.freed or self.dead.ready:
             return True
-        if context.parked.count and context.records.dispatched != self._seen:
+        if self.delays.ready or self.timers.ready or self.transactions.ready or self.rescue.ready:
+            return True
+        if context.parked.count and (context.records.dispatched != self._seen or self._roomy()):
             return True
         return now >= self._leaving_at and context.driver.retention.held_for_groups > 0
 
@@ -430,6 +554,11 @@ class WorkQueues:
             context.parked.next_deadline(),
             context.members.next_deadline(),
             self.joining.next_deadline(),
+            self.delays.next_deadline(now),
+            self._commits.deadline,
+            self.timers.next_deadline(now),
+            self.transactions.next_deadline(now),
+            self.rescue.next_deadline(),
         )
         due = context.due.next_ms()
         if due is not None:

@@ -87,14 +87,14 @@ class Together:
 
     def _append(self, asked: TogetherFields, asker: Asker, done: Done, turn: Turn) -> None:
         context = self._context
-        found = context.messaging.defined(asked.group)
+        found = context.messaging.standing(asked.group)
         session = context.members.get(asked.group, asked.member)
         if found is None or session is None:
             done(context.unknown(asked.group))
             return
         scratch = Scratch(context.messaging.ahead)
         mine = Turn(turn.now, turn.now_ms, scratch, turn.leasing, _settling(context, turn, scratch))
-        settles = [mine.settling.settle(found[0], row, lambda code: None) for row in asked.settles]
+        settles = [mine.settling.settle(found, row, lambda code: None) for row in asked.settles]
         repeated = self._context.driver.store.stored_before(asked.sections) is not None
         if asked.sections and not repeated:
             # A message that is settled by now may have been handled by another member.
@@ -102,12 +102,12 @@ class Together:
                 code if whole(context.messaging.ahead, row) else (RECEIPT_EXPIRED, 0)
                 for code, row in zip(settles, asked.settles, strict=True)
             ]
-        commits = [commit(context, session, mine, *one) for one in asked.commits]
-        codes: Codes = (
-            [list(code or (DONE, 0)) for code in settles],
-            [list(code) for code in commits],
-        )
+        commits = commit(context, session, mine, asked.commits)
+        codes: Codes = [list(code or (DONE, 0)) for code in settles], commits
         if any(row[0] != DONE for rows in codes for row in rows):
+            late = sum(row[0] == RECEIPT_EXPIRED for row in codes[0])
+            if late:
+                context.too_late(asked.group, asked.member, late)
             done(self._fields(False, [], codes))
             return
 
@@ -123,6 +123,8 @@ class Together:
                     text = "it may or may not be in the log; repeat it: it is done once"
                     done(OutcomeUnknown(text))
 
+        for number in {row.share for row in asked.settles}:
+            context.settled(found, scratch.share(number))
         context.driver.append_rows(
             turn.now, scratch.rows, sections=asked.sections,
             deadline=turn.now + asked.seconds, reply=reply,

@@ -25,14 +25,16 @@ class MessagingClock:
 
     Attributes:
         ms: What was read last.
-        leaps: How many steps ahead were met since the start.
+        leaps: How many steps of the wall clock were met since the start, ahead or back.
+        leapt_ms: How far the newest one was; below 0: back.
     """
 
     def __init__(self) -> None:
         self.ms = 0
         self._at = 0.0
         self._leapt_at: float | None = None
-        self.leaps = 0
+        self._behind = False
+        self.leaps = self.leapt_ms = 0
 
     def begin(self, wall_ms: int, now: float, newest_ms: int) -> None:
         """A reign begins at monotonic ``now``, seconds, on a log whose newest record is that old.
@@ -43,7 +45,7 @@ class MessagingClock:
         9000
         """
         self.ms, self._at = max(wall_ms, newest_ms), now
-        self._leapt_at = None
+        self._leapt_at, self._behind = None, False
 
     def read(self, wall_ms: int, now: float) -> int:
         """Return the time, ms since 1970.
@@ -58,12 +60,20 @@ class MessagingClock:
             self._leapt_at = None
             found = max(self.ms, wall_ms)
         elif self._leapt_at is None:
-            self.leaps += 1
+            self._leap(wall_ms - steady)
             self._leapt_at, found = now, steady
         elif now - self._leapt_at < STANDS_SECONDS:
             found = steady
         else:
             self._leapt_at, found = None, wall_ms
+        behind = self.ms - wall_ms > LEAP_MS
+        if behind and not self._behind:
+            self._leap(wall_ms - self.ms)
+        self._behind = behind
         if found > self.ms:
             self.ms, self._at = found, now
         return self.ms
+
+    def _leap(self, ms: int) -> None:
+        self.leaps += 1
+        self.leapt_ms = ms

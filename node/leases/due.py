@@ -10,13 +10,17 @@ Nothing here is in the log: a new master makes it from the shares it finds (`beg
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from heapq import heapify, heappop, heappush
+from typing import Final
 
 from storage.messaging.share import SETTLED, Run, Share
 
 Entry = tuple[int, int, int, int, int]
 """Time in ms, share, n, first, last."""
+
+TIDY_ENTRIES: Final = 65_536
+"""As many entries are let in before the first look at which of them are still true."""
 
 
 class Due:
@@ -24,6 +28,7 @@ class Due:
 
     def __init__(self) -> None:
         self._later: list[Entry] = []
+        self._most = TIDY_ENTRIES
         self._ready: dict[str, dict[int, deque[Entry]]] = {}
 
     def clear(self) -> None:
@@ -39,6 +44,22 @@ class Due:
                 if run.state != SETTLED:
                     self._later.append((run.until, share.id, run.n, run.first, run.last))
         heapify(self._later)
+
+    def tidy(self, find: Callable[[int], Share | None]) -> None:
+        """Drop entries that are no longer true, once there are many: long leases that were settled.
+
+        ``find`` returns a share by number. Half of what is looked at goes, or twice as many are
+        let in before the next look, so an entry is looked at a few times in all.
+        """
+        if len(self._later) < self._most:
+            return
+        self._later = [
+            entry
+            for entry in self._later
+            if (share := find(entry[1])) is not None and over(share, entry, entry[0])
+        ]
+        heapify(self._later)
+        self._most = max(TIDY_ENTRIES, 2 * len(self._later))
 
     def add(self, at: int, share: int, n: int, first: int, last: int) -> None:
         """Look at a range again at ``at``."""

@@ -20,13 +20,16 @@ from typing import Protocol
 from node.leases.due import Due, over
 from node.leases.filters import wanted as wanted_by
 from node.leases.limits import LOOKS_MAX, GroupLimits
+from node.leases.ordering import available, head, holder
 from node.leases.scratch import Scratch
 from storage.messaging.groups import Group
 from storage.messaging.share import LEASED, Run, Share
 from storage.read.filters import PropertyFilter
 from storage.read.result import ReadResult, ReadStatus
 from twinlog.errors import CorruptionError
-from twinlog.format.group_rows import AckRow, LeaseRow, ShareRow
+from twinlog.format.group_rows import LEFT_OUT, GivenUpRow, LeaseRow, ShareRow
+from twinlog.format.light_queues import LIGHT_PREFIX
+from twinlog.format.messages import in_light_queue, messages_of
 
 OFFSET_AT = 20
 """Place of the queue offset in a stored record."""
@@ -72,9 +75,9 @@ class Starts(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Wish:
-    """What a POP asks for.
+    """What a POP asks for. Treat as immutable; a frozen value costs more than a small pop's rows.
 
     Attributes:
         member: Who asks.
@@ -83,6 +86,7 @@ class Wish:
         records: Most messages.
         size: Most bytes, unless the first record alone is larger.
         invisible_ms: How long the lease lasts.
+        queues: How many queues of an ordered group the member may have; 0: any number.
     """
 
     member: int
@@ -91,6 +95,7 @@ class Wish:
     records: int
     size: int
     invisible_ms: int
+    queues: int = 0
 
 
 @dataclass(slots=True)
@@ -148,6 +153,7 @@ class Leasing:
         now_ms: The clock.
         limits: Of shares.
         turns: By group: at which queue the next pop begins; kept by the caller.
+        lasting_ms: Leases that end after this last; by default ``now_ms``.
     """
 
     def __init__(
@@ -159,6 +165,7 @@ class Leasing:
         now_ms: int,
         limits: GroupLimits,
         turns: dict[str, int],
+        lasting_ms: int | None = None,
     ) -> None:
         self._scratch = scratch
         self._due = due
@@ -167,10 +174,11 @@ class Leasing:
         self._now_ms = now_ms
         self._limits = limits
         self._turns = turns
+        self._lasting_ms = now_ms if lasting_ms is None else lasting_ms
         self.redelivered = 0
         """Messages handed out again by this turn."""
-        self.full: Share | None = None
-        """A share that has reached a limit, if one was met."""
+        self.full: list[Share] = []
+        """Shares that were met and have reached a limit."""
         self._damage: CorruptionError | None = None
 
     def hand_out(self, group: Group, wish: Wish) -> Handed:
@@ -182,15 +190,21 @@ class Leasing:
             CorruptionError: There is nothing but messages that are damaged, or come after one.
         """
         handed, self._damage = Handed(), None
+        if group.mode == "ordered":
+            self._in_order(group, wish, handed)
+        else:
+            self._in_any_order(group, wish, handed)
+        if self._damage is not None and not handed.parts:
+            raise self._damage
+        return handed
+
+    def _in_any_order(self, group: Group, wish: Wish, handed: Handed) -> None:
         ready = self._due.shares(group.name)
         if ready:
             self._again(group, wish, handed, ready, max(1, wish.records // 2))
         self._new(group, wish, handed)
         if ready and handed.records < wish.records and handed.size < wish.size:
             self._again(group, wish, handed, ready, wish.records)
-        if self._damage is not None and not handed.parts:
-            raise self._damage
-        return handed
 
     def find(self, group: Group, wish: Wish) -> Handed:
         """Return what this very request got before, as far as it still has it."""
@@ -266,7 +280,7 @@ class Leasing:
         found = self._read(share, run.first, room, wish.size - handed.size, wanted)
         if found.status is ReadStatus.BEFORE_START:  # retention has taken it
             gone = min(found.start - 1, run.last)
-            self._scratch.write(AckRow(number, run.n, run.first, gone))
+            self._scratch.write(GivenUpRow(number, run.n, run.first, gone, LEFT_OUT))
             if gone < run.last:
                 self._due.put_back(group.name, (run.until, number, run.n, gone + 1, run.last))
             return
@@ -277,13 +291,13 @@ class Leasing:
         if not _leaves_out(found, wanted):
             self._lease(wish, handed, share, run.first, after - run.first, attempt, found)
         else:
-            for first, records, pieces in stretches(found.slices):
+            for first, records, pieces in stretches(found.slices, share.topic):
                 if first < after:
                     part = ReadResult(ReadStatus.FOUND, pieces, records, first + records)
                     self._lease(wish, handed, share, first, records, attempt, part)
                     share = self._scratch.share(number) or share
             # What was leased again has another number by now: this settles the rest.
-            self._scratch.write(AckRow(number, run.n, run.first, after - 1))
+            self._scratch.write(GivenUpRow(number, run.n, run.first, after - 1, LEFT_OUT))
         self.redelivered += handed.records - before
         if after <= run.last:
             self._due.put_back(group.name, (run.until, number, run.n, after, run.last))
@@ -308,23 +322,87 @@ class Leasing:
         run = Run(first, last, LEASED, n, attempt, until, wish.member, wish.pop)
         self._hand(handed, share, run, found)
 
+    # ── in order ────────────────────────────────────────────────────────────────────────────────
+
+    def _in_order(self, group: Group, wish: Wish, handed: Handed) -> None:
+        """Lease what comes next in each queue that is the member's, or free; see `ordering`."""
+        shares = self._scratch.shares_of(group.name)
+        mine = [share.id for share in shares if holder(share) == wish.member]
+        kept = mine[: wish.queues] if wish.queues else mine
+        for topic, queue in self._places(group, wish):
+            if handed.records >= wish.records or handed.size >= wish.size:
+                return
+            share = self._scratch.find(group.name, topic, queue)
+            number = share.id if share is not None else 0
+            own = number in mine
+            if wish.queues and (number not in kept if own else len(mine) >= wish.queues):
+                continue
+            before = handed.records
+            try:
+                if not number or self._heads(group, wish, handed, number):
+                    self._from_queue(group, wish, handed, topic, queue)
+            except CorruptionError as error:
+                self._damage = error
+            if handed.records > before:
+                self._turns[group.name] = queue + 1
+                taken = self._scratch.find(group.name, topic, queue)
+                if taken is not None and not own:
+                    mine.append(taken.id)
+
+    def _heads(self, group: Group, wish: Wish, handed: Handed, number: int) -> bool:
+        """Lease again what a queue begins with; whether its new messages may follow."""
+        for _ in range(LOOKS_MAX):
+            share = self._scratch.share(number)
+            assert share is not None, "it was there"
+            at = head(share, wish.member, self._lasting_ms)
+            if at == share.next:
+                return True
+            if at is None or handed.records >= wish.records or handed.size >= wish.size:
+                return False
+            found = available(self._ready(group, share), at)
+            if found is None:
+                return False
+            if found.attempt >= group.attempts:  # the group allows fewer by now
+                self._due.add(found.until, number, found.n, found.first, found.last)
+                return False
+            try:
+                self._lease_again(group, wish, handed, found, number, wish.records)
+            except CorruptionError:
+                at_ms = self._now_ms + DAMAGE_MS
+                self._due.add(at_ms, number, found.n, found.first, found.last)
+                raise
+        return False
+
+    def _ready(self, group: Group, share: Share) -> list[Run]:
+        """Return what of a share can be leased again; entries that are true no more are dropped."""
+        found: list[Run] = []
+        entries = dict.fromkeys(iter(lambda: self._due.take(group.name, share.id), None))
+        for entry in reversed(entries):
+            runs = over(share, entry, self._now_ms)
+            found += runs
+            if runs:
+                self._due.put_back(group.name, entry)
+        return found
+
     # ── new ─────────────────────────────────────────────────────────────────────────────────────
 
-    def _new(self, group: Group, wish: Wish, handed: Handed) -> None:
+    def _places(self, group: Group, wish: Wish) -> Iterator[tuple[str, int]]:
+        """Yield the queues of all topics, those whose turn it is first."""
         turn = self._turns.get(group.name, 0)
         for topic in wish.topics:
-            queues = self._records.queues(topic)
-            if queues is None:
-                continue
+            queues = self._records.queues(topic) or 0
             for at in range(queues):
-                if handed.records >= wish.records or handed.size >= wish.size:
-                    return
-                queue = (turn + at) % queues
-                try:
-                    if self._from_queue(group, wish, handed, topic, queue):
-                        self._turns[group.name] = queue + 1
-                except CorruptionError as error:
-                    self._damage = error
+                yield topic, (turn + at) % queues
+
+    def _new(self, group: Group, wish: Wish, handed: Handed) -> None:
+        for topic, queue in self._places(group, wish):
+            if handed.records >= wish.records or handed.size >= wish.size:
+                return
+            try:
+                if self._from_queue(group, wish, handed, topic, queue):
+                    self._turns[group.name] = queue + 1
+            except CorruptionError as error:
+                self._damage = error
 
     def _from_queue(self, group: Group, wish: Wish, handed: Handed, topic: str, queue: int) -> bool:
         """Lease new messages of one queue; whether there were any."""
@@ -340,7 +418,7 @@ class Leasing:
             if at >= end or handed.records >= wish.records or handed.size >= wish.size:
                 break
             if share.full(self._limits.span_max, self._limits.runs_max):
-                self.full = share
+                self.full.append(share)
                 break
             room = min(wish.records - handed.records, self._limits.span_max - share.span)
             found = self._read(share, at, room, wish.size - handed.size, wanted)
@@ -367,7 +445,7 @@ class Leasing:
         if not _leaves_out(found, wanted):
             self._lease(wish, handed, share, at, after - at, 1, found)
             return after
-        for first, records, pieces in stretches(found.slices):
+        for first, records, pieces in stretches(found.slices, share.topic):
             share = self._scratch.share(share.id) or share
             part = ReadResult(ReadStatus.FOUND, pieces, records, first + records)
             self._lease(wish, handed, share, first, records, 1, part)
@@ -399,8 +477,14 @@ def _leaves_out(found: ReadResult, wanted: str) -> bool:
     return bool(wanted) and not found.cold
 
 
-def stretches(slices: Sequence[memoryview]) -> Iterator[tuple[int, int, list[memoryview]]]:
-    """Yield (first queue offset, records, pieces) of neighbours among stored records."""
+def stretches(
+    slices: Sequence[memoryview], topic: str = ""
+) -> Iterator[tuple[int, int, list[memoryview]]]:
+    """Yield (first queue offset, records, pieces) of neighbours among stored records.
+
+    Offsets are those of ``topic`` where that is a light queue, else of the records' own queue.
+    """
+    light = topic if topic.startswith(LIGHT_PREFIX) else ""
     first, count, pieces = -1, 0, list[memoryview]()
     for each in slices:
         at = 0
@@ -408,6 +492,9 @@ def stretches(slices: Sequence[memoryview]) -> Iterator[tuple[int, int, list[mem
             size = int.from_bytes(each[at : at + 4], "big")
             place = at + OFFSET_AT
             offset = int.from_bytes(each[place : place + 8], "big")
+            if light:
+                [message] = messages_of(each[at : at + size])
+                offset = in_light_queue(message, light).queue_offset
             if offset != first + count:
                 if count:
                     yield first, count, pieces

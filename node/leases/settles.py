@@ -19,14 +19,17 @@ from typing import NamedTuple
 from node.leases.due import Due
 from node.leases.limits import DELAY_MS_MAX, INVISIBLE_MS_MAX
 from node.leases.scratch import Scratch
+from node.leases.times import LeaseTimes
 from storage.messaging.groups import Group
 from storage.messaging.share import LEASED, SETTLED, WAITING, Run, Share
 from twinlog.errors import TwinlogError
 from twinlog.format.group_rows import AckRow, ExtendRow, ReleaseRow
-from twinlog.wire.groups import BACK_OFF, DONE, RECEIPT_EXPIRED, RECEIPT_UNKNOWN, What
+from twinlog.wire.groups import BACK_OFF, DONE, LEAVING, RECEIPT_EXPIRED, RECEIPT_UNKNOWN, What
 
 WHY_MAX = 200
 """Characters of the words that a member says about a dead letter."""
+DYING_MS = 30_000
+"""A rejected message of an ordered group that is no dead letter after this is handed out again."""
 
 
 class Settle(NamedTuple):
@@ -68,14 +71,19 @@ Late = Callable[[str | TwinlogError], None]
 
 
 class SettleCounts:
-    """Messages by what became of them, since the start."""
+    """Messages by group and what became of them, since the start.
 
-    def __init__(self) -> None:
-        self.settled: dict[str, int] = {}
+    Args:
+        times: Told when messages of a lease have an outcome.
+    """
 
-    def add(self, how: str, count: int) -> None:
+    def __init__(self, times: LeaseTimes) -> None:
+        self.times = times
+        self.settled: dict[tuple[str, str], int] = {}
+
+    def add(self, group: str, how: str, count: int) -> None:
         """Count messages."""
-        self.settled[how] = self.settled.get(how, 0) + count
+        self.settled[group, how] = self.settled.get((group, how), 0) + count
 
 
 class Settling:
@@ -87,6 +95,7 @@ class Settling:
         now_ms: The clock.
         counts: Of messages.
         dead: Takes messages that are to become dead letters; ``done`` of `settle` tells the end.
+        leaving: Says below which queue offset of a share the log file is about to leave.
     """
 
     def __init__(
@@ -96,12 +105,14 @@ class Settling:
         now_ms: int,
         counts: SettleCounts,
         dead: Callable[[Dying, Late | None], None],
+        leaving: Callable[[Share], int] = lambda share: 0,
     ) -> None:
         self._scratch = scratch
         self._due = due
         self._now_ms = now_ms
         self._counts = counts
         self._dead = dead
+        self._leaving = leaving
 
     def settle(self, group: Group, row: Settle, late: Late) -> tuple[str, int] | None:
         """Return code and number of a row's answer; None: ``late`` is called with the code."""
@@ -115,17 +126,21 @@ class Settling:
         runs, lost = held(share, row.n, row.first, row.last)
         if not runs:
             return (RECEIPT_EXPIRED if lost else DONE), 0
+        if row.what not in (What.EXTEND, What.UNUSED):
+            self._counts.times.ended(row.share, row.n, self._now_ms)
         match row.what:
             case What.ACK:
                 self._scratch.write(AckRow(row.share, row.n, row.first, row.last))
-                self._counts.add("ack", sum(run.last - run.first + 1 for run in runs))
+                self._counts.add(group.name, "ack", sum(run.last - run.first + 1 for run in runs))
             case What.RELEASE | What.UNUSED:
                 self._release(group, row, runs)
             case What.EXTEND:
-                return self._extend(row, runs, lost)
+                return self._extend(share, row, runs, lost)
             case _:
                 run = runs[0]
                 why = reason("rejected", row.why)
+                for each in runs:
+                    self._hold(group, row, each)
                 dying = Dying(
                     group.name, row.share, row.n, run.first, runs[-1].last, why, run.attempt
                 )
@@ -139,6 +154,7 @@ class Settling:
                 continue
             if row.what == What.RELEASE and run.attempt >= group.attempts:
                 why = reason("attempts", row.why)
+                self._hold(group, row, run)
                 self._dead(
                     Dying(group.name, row.share, row.n, run.first, run.last, why, run.attempt), None
                 )
@@ -151,12 +167,26 @@ class Settling:
             released = ReleaseRow(row.share, row.n, run.first, run.last, at, unused)
             self._scratch.write(released)
             self._due.add(at, row.share, row.n, run.first, run.last)
-            self._counts.add("unused" if unused else "release", run.last - run.first + 1)
+            how = "unused" if unused else "release"
+            self._counts.add(group.name, how, run.last - run.first + 1)
 
-    def _extend(self, row: Settle, runs: list[Run], lost: bool) -> tuple[str, int]:
+    def _hold(self, group: Group, row: Settle, run: Run) -> None:
+        """Let what is to become a dead letter block its queue, where order is kept.
+
+        It is not the member's any more, so nothing that comes after it is handed out, until copy
+        and settling are in the log.
+        """
+        if group.mode == "ordered" and run.state == LEASED:
+            at = self._now_ms + DYING_MS
+            self._scratch.write(ReleaseRow(row.share, row.n, run.first, run.last, at, 0))
+            self._due.add(at, row.share, row.n, run.first, run.last)
+
+    def _extend(self, share: Share, row: Settle, runs: list[Run], lost: bool) -> tuple[str, int]:
         leased = [run for run in runs if run.state == LEASED]
         if not leased:
             return RECEIPT_EXPIRED, 0
+        if leased[0].first < self._leaving(share):  # its file waits for the end of this lease
+            return LEAVING, leased[0].until
         until = self._now_ms + min(max(row.argument, 0), INVISIBLE_MS_MAX)
         self._scratch.write(ExtendRow(row.share, row.n, row.first, row.last, until))
         for run in leased:

@@ -9,7 +9,7 @@ Not here: which metrics there are (``node.observe.metrics``), the HTTP path
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from prometheus_client import (
     CollectorRegistry,
@@ -45,8 +45,6 @@ MOST: Mapping[str, int] = {"topic": TOPICS_MAX, "group": GROUPS_MAX}
 Values = Mapping[str, "float | Mapping[Labels, float]"]
 """Present values by metric name; those with labels as a map from label values to number."""
 
-_BUCKETS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0)
-
 
 class UnknownMetric(LookupError):
     """A value was given under a name, or with labels, that the table does not have."""
@@ -67,7 +65,7 @@ class NodeMetrics:
                 metric.name,
                 metric.help,
                 metric.labels,
-                buckets=_BUCKETS,
+                buckets=metric.buckets,
                 registry=self.registry,
             )
             for metric in METRICS
@@ -104,12 +102,43 @@ class NodeMetrics:
             raise UnknownMetric(name)
         return histogram
 
-    def render(self, accept: str) -> tuple[bytes, str]:
-        """Return all metrics in the format the Accept header prefers, and its content type."""
+    def pieces(self, accept: str) -> tuple[Iterator[bytes], str]:
+        """Return all metrics in the format the Accept header prefers, and its content type.
+
+        One metric at a time is made and encoded, as the iterator is asked for it: of those by group
+        or topic each is milliseconds of work, between which the loop has others to serve. Values
+        are of the moment of the first piece.
+        """
         for often in self._often:
             often.sort()
         encode, content_type = choose_encoder(accept)
-        return encode(self.registry), content_type
+
+        def encoded() -> Iterator[bytes]:
+            for family in self.registry.collect():
+                yield encode(_Alone(family)).removesuffix(_END)
+            if encode(_Alone()):
+                yield _END
+
+        return encoded(), content_type
+
+    def render(self, accept: str) -> tuple[bytes, str]:
+        """Return `pieces` at once."""
+        pieces, content_type = self.pieces(accept)
+        return b"".join(pieces), content_type
+
+
+_END = b"# EOF\n"
+"""The last line of OpenMetrics."""
+
+
+class _Alone(Collector):
+    """A registry of one metric, or of none."""
+
+    def __init__(self, *families: Family) -> None:
+        self._families = families
+
+    def collect(self) -> Iterable[Family]:
+        return self._families
 
 
 class _Often:

@@ -8,9 +8,11 @@
     /role/readable        it is ready, whatever its role
     /status               always: the JSON document of ``node show``
     /metrics              always: Prometheus text or OpenMetrics, as the client asks
+    /  /cluster  /events  the page, the whole cluster, a stream of it: ``node.observe.live``
 
-A failed check is 503, never 200. HEAD works on all of them. All paths are read-only: paths that
-change state need access rules first.
+A failed check is 503, never 200. HEAD works on all of them. All paths are read-only. Where clients
+are asked who they are (docs/access.md), ``/status``, ``/groups``, the page and what it shows need
+user and password (HTTP Basic) of someone who operates the cluster; probes and metrics are open.
 
 starlette on hypercorn, inside the node's own nursery: no thread, no second loop, no signal handler.
 Connections are accepted here and handed to hypercorn one by one, because it bounds neither their
@@ -24,9 +26,12 @@ contain (``node.observe.status``), the figures (``node.observe.metrics``).
 
 from __future__ import annotations
 
+import base64
 import os
 import socket
-from collections.abc import Callable, Mapping
+import ssl
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -37,11 +42,16 @@ from hypercorn.trio.tcp_server import TCPServer
 from hypercorn.trio.worker_context import WorkerContext
 from hypercorn.typing import ConnectionState
 from starlette.applications import Starlette
+from starlette.datastructures import Headers
+from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
 
+from node.observe.live import Live
 from node.observe.status import role_matches
+from replication.net.handshakes import FIRST_BYTES, HANDSHAKE_SECONDS, TLS_FIRST, told
 from twinlog.units import UnitError, parse_duration, parse_size
 
 LOOP_SECONDS_MAX = 2.0
@@ -56,6 +66,9 @@ CONNECTIONS_MAX = 64
 CONNECTION_SECONDS_MAX = 60.0
 """A connection is closed after this time in any case: a page takes milliseconds."""
 
+OPEN = ("/livez", "/readyz", "/role/", "/metrics")
+"""Beginnings of the paths that need no login."""
+
 ROLES = ("master", "slave", "readable")
 BACKLOG = 128
 KEEP_ALIVE_SECONDS = 5.0
@@ -68,19 +81,61 @@ class Pages:
 
     Attributes:
         document: Builds the node's status document; called for each request that needs it.
-        metrics: Given the Accept header, returns the body and its content type; None: off.
+        metrics: Given the Accept header, returns the body in pieces, between which the loop turns,
+            and its content type; None: off.
         delayed: Called with the delay of the loop, seconds, twice a second.
         limited: Called with the name of a limit that a client reached.
         groups: A page of groups after a name.
         group: The document of one group; None: there is no such group.
+        live: The page, and what it shows; None: neither is served.
+        admits: Says in a thread whether user and password may see what names topics and groups;
+            None: everybody may.
     """
 
     document: Callable[[], Mapping[str, object]]
-    metrics: Callable[[str], tuple[bytes, str]] | None
+    metrics: Callable[[str], tuple[Iterable[bytes], str]] | None
     delayed: Callable[[float], None]
     limited: Callable[[str], None]
     groups: Callable[[str], Mapping[str, object]] = lambda after: {"groups": []}
     group: Callable[[str], Mapping[str, object] | None] = lambda name: None
+    live: Live | None = None
+    admits: Callable[[str, str], bool] | None = None
+
+
+class _Guard:
+    """Asks for user and password before a request to a path that is not open."""
+
+    def __init__(self, app: ASGIApp, admits: Callable[[str, str], bool]) -> None:
+        self._app = app
+        self._admits = admits
+        self._one = trio.CapacityLimiter(1)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and not str(scope["path"]).startswith(OPEN):
+            found = _basic(Headers(scope=scope).get("authorization", ""))
+            run = trio.to_thread.run_sync
+            if found is None or not await run(self._admits, *found, limiter=self._one):
+                asked = {"www-authenticate": 'Basic realm="twinlog", charset="UTF-8"'}
+                text = "log in as someone who operates the cluster\n"
+                await PlainTextResponse(text, 401, asked)(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
+
+
+def _guards(pages: Pages) -> list[Middleware]:
+    return [] if pages.admits is None else [Middleware(_Guard, admits=pages.admits)]
+
+
+def _basic(header: str) -> tuple[str, str] | None:
+    """Return user and password of an Authorization header; None: the header has no login."""
+    kind, _, value = header.partition(" ")
+    if kind.lower() != "basic":
+        return None
+    try:
+        user, colon, password = base64.b64decode(value, validate=True).decode().partition(":")
+    except ValueError:
+        return None
+    return (user, password) if colon else None
 
 
 class _Beat:
@@ -101,14 +156,22 @@ class _Beat:
         return trio.current_time() - self.at
 
 
+async def _joined(pieces: Iterable[bytes]) -> bytes:
+    """Return a body that is made in pieces; the loop turns between them."""
+    body: list[bytes] = []
+    for piece in pieces:
+        body.append(piece)
+        await trio.lowlevel.checkpoint()
+    return b"".join(body)
+
+
 def application(pages: Pages, silent: Callable[[], float]) -> Starlette:
     """Return the ASGI application; ``silent`` says how long ago the loop last turned, seconds."""
 
     async def livez(request: Request) -> Response:
         since = silent()
-        if since <= LOOP_SECONDS_MAX + BEAT_SECONDS:
-            return _checks(request, {"loop": None})
-        return _checks(request, {"loop": f"has not turned for {since:.1f} s"})
+        late = since > LOOP_SECONDS_MAX + BEAT_SECONDS
+        return _checks(request, {"loop": f"has not turned for {since:.1f} s" if late else None})
 
     async def readyz(request: Request) -> Response:
         document = pages.document()
@@ -136,8 +199,8 @@ def application(pages: Pages, silent: Callable[[], float]) -> Starlette:
     async def metrics(request: Request) -> Response:
         if pages.metrics is None:
             return PlainTextResponse("metrics are off: [metrics] enabled = false\n", 404)
-        body, kind = pages.metrics(request.headers.get("accept", ""))
-        return Response(body, headers={"content-type": kind})
+        pieces, kind = pages.metrics(request.headers.get("accept", ""))
+        return Response(await _joined(pieces), headers={"content-type": kind})
 
     async def groups(request: Request) -> Response:
         return JSONResponse(pages.groups(request.query_params.get("after", "")))
@@ -150,6 +213,7 @@ def application(pages: Pages, silent: Callable[[], float]) -> Starlette:
         return JSONResponse(found)
 
     return Starlette(
+        middleware=_guards(pages),
         routes=[
             Route("/livez", livez),
             Route("/readyz", readyz),
@@ -158,7 +222,8 @@ def application(pages: Pages, silent: Callable[[], float]) -> Starlette:
             Route("/metrics", metrics),
             Route("/groups", groups),
             Route("/groups/{name:str}", group),
-        ]
+            *(pages.live.routes() if pages.live is not None else ()),
+        ],
     )
 
 
@@ -182,12 +247,14 @@ def _checks(request: Request, checks: Mapping[str, str | None]) -> Response:
 async def serve(
     listener: socket.socket,
     pages: Pages,
+    secure: Callable[[], ssl.SSLContext] | None = None,
     *,
     task_status: trio.TaskStatus[int] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve until cancelled; `task_status` is given the port once it answers.
 
-    ``listener`` is bound; the caller closes it, a duplicate is used here.
+    ``listener`` is bound; the caller closes it, a duplicate is used here. ``secure`` returns the
+    context of a connection for TLS; None: plain HTTP.
     """
     beat = _Beat(pages.delayed)
     config = Config()
@@ -195,7 +262,8 @@ async def serve(
     config.errorlog = None
     config.keep_alive_timeout = KEEP_ALIVE_SECONDS
     config.include_server_header = False
-    server = _Server(application(pages, beat.silent), config, pages.limited)
+    config.ssl_handshake_timeout = HANDSHAKE_SECONDS
+    server = _Server(application(pages, beat.silent), config, pages.limited, secure)
     own = socket.socket(fileno=os.dup(listener.fileno()))
     async with trio.SocketListener(trio.socket.from_stdlib_socket(own)) as accepting:
         accepting.socket.listen(BACKLOG)
@@ -208,8 +276,15 @@ async def serve(
 class _Server:
     """The connections."""
 
-    def __init__(self, app: Starlette, config: Config, limited: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        app: Starlette,
+        config: Config,
+        limited: Callable[[str], None],
+        secure: Callable[[], ssl.SSLContext] | None,
+    ) -> None:
         self._app, self._config, self._limited = ASGIWrapper(cast("Any", app)), config, limited
+        self._secure = secure
         self._context = WorkerContext(None)
         self._open = 0
 
@@ -221,15 +296,34 @@ class _Server:
             return
         self._open += 1
         state: Any = ConnectionState({})
-        plain: Any = stream  # hypercorn's types allow TLS streams only
-        server = TCPServer(self._app, self._config, self._context, state, plain)
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(_close_in_time, stream)
-                await server
+                served: Any = await self._secured(stream)  # hypercorn's types allow only TLS
+                if served is not None:
+                    await TCPServer(self._app, self._config, self._context, state, served)
                 nursery.cancel_scope.cancel()
         finally:
             self._open -= 1
+
+    async def _secured(
+        self, stream: trio.SocketStream
+    ) -> trio.SocketStream | trio.SSLStream[trio.SocketStream] | None:
+        """Return what HTTP is spoken over; None: the peer does not speak TLS, and has the reason.
+
+        The handshake itself is carried out by hypercorn.
+        """
+        if self._secure is None:
+            return stream
+        with trio.move_on_after(HANDSHAKE_SECONDS), suppress(OSError, trio.BrokenResourceError):
+            first = await stream.socket.recv(1, socket.MSG_PEEK)
+            if first[:1] == TLS_FIRST:
+                context = self._secure()
+                return trio.SSLStream(stream, context, server_side=True, https_compatible=True)
+            if first:
+                await stream.send_all(told(await stream.receive_some(FIRST_BYTES)))
+                await stream.send_eof()
+        return None
 
 
 async def _close_in_time(stream: trio.SocketStream) -> None:

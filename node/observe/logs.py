@@ -22,10 +22,11 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Protocol, TextIO
+from typing import Protocol, TextIO, cast
 
 import structlog
 
@@ -40,10 +41,24 @@ REPEAT_SECONDS = 60.0
 KINDS_MAX = 1024
 """Kinds of warnings remembered; beyond it the oldest is forgotten and may be repeated."""
 
+RECENT_KEPT = 200
+"""Lines kept for those who watch."""
+
+FACT_MAX = 200
+"""Characters of a fact that are kept."""
+
 KIND_FACTS = ("peer", "node", "kind", "limit", "topic", "code")
 """Facts that make two warnings of one name different."""
 
 EVENTS: Mapping[str, str] = {
+    "access_denied": "a request or a login was refused: kind is the request, or login; right and "
+    "what are missing",
+    "access_used": "a user administers topics, groups, the cluster, users or rules: request and op "
+    "say how, what is what it is about",
+    "certificates_read": "the files of the certificates were read again: new connections use them",
+    "certificates_refused": "the new files of the certificates cannot be used: the old ones stay",
+    "tls_refused": "a TLS handshake failed: port says where it was accepted, if it was; "
+    "why says which side refused",
     "batch_repaired": "a damaged batch was replaced by another node's copy and is served again",
     "batch_not_found": "no other node gave a whole copy of a damaged batch; they are asked again",
     "batch_not_repaired": "another node's copy of a damaged batch did not fit, or was not written",
@@ -72,8 +87,24 @@ EVENTS: Mapping[str, str] = {
     "seat_taken_by_other": "another coordinator keeps the register; this one waits",
     "dead_letter": "messages failed for good and were copied to `%DLQ%group`, or dropped where the "
     "group keeps none; why says what happened",
+    "delay_held": "a delayed message that is due cannot be delivered; it stays, its level waits "
+    "behind it, and it is tried again",
+    "rescue_held": "what waits in a log file that is to leave cannot be appended again; the file "
+    "stays, and it is tried again",
+    "rescued": "what waits in a log file that is to leave was appended again; the file can go",
+    "timer_held": "a message whose time has come cannot be delivered; it stays, later ones wait "
+    "behind it, and it is tried again",
+    "transaction_given_up": "messages of a producer group whose transaction nothing ended for 72 "
+    "hours were copied to a topic of their own; messages and topic say how many and where",
+    "transaction_held": "messages whose transaction is to be given up stay; it is tried again",
+    "undeliverable": "delayed messages whose topic or queue was not there when they were due went "
+    "to the undeliverable messages",
     "dead_letter_refused": "the copy of a dead letter was refused; the message keeps its lease and "
     "is tried again when that ends",
+    "member_fenced": "a member said what became of messages after their lease had ended and others "
+    "were given them: they may have been handled twice; rows counts the refused ones",
+    "clock_jumped": "the wall clock leapt by seconds, ahead or back: leases stand still until it "
+    "has caught up, or go on by it once it has stood for 10 s",
     "member_lost": "a member of a group said nothing for longer than its session; its leases end "
     "by time",
     "messaging_ready": "the new master has read all that it inherited and serves groups",
@@ -132,6 +163,9 @@ EVENTS: Mapping[str, str] = {
     "again",
     "slaves_overtaken": "the disk was too full to keep what these members lack; they must start "
     "again",
+    "slave_slow": "each confirmed write waits for this slave: it takes longer than "
+    "replication.slow_slave for every acknowledgement",
+    "slave_fast_again": "the slave is no longer slow, or nothing is sent that it could delay",
     "slave_left": "the link of a slave ended",
     "slave_refused": "the handshake of a slave was refused; code says why",
     "slave_streams": "a slave receives the log from this offset",
@@ -139,6 +173,9 @@ EVENTS: Mapping[str, str] = {
     "stepped_down": "the node is no longer master of its epoch",
     "switchover": "the master hands over to a slave",
     "switchover_over": "a switchover was given up",
+    "reloaded": "SIGHUP: cluster.toml was read again and the log level taken; restart names the "
+    "settings that differ and take effect when the node is started again",
+    "reload_refused": "SIGHUP: cluster.toml could not be read or has mistakes; nothing was changed",
     "tasks_dumped": "SIGUSR1: every task and where it waits",
 }
 """Every event name with its meaning."""
@@ -167,6 +204,34 @@ class _Lines:
             self.lost += 1
 
     debug = info = warning = error = msg
+
+
+class Recent:
+    """The newest `RECENT_KEPT` lines of a log, without facts of any length; numbered from 1."""
+
+    def __init__(self) -> None:
+        self._lines: deque[dict[str, object]] = deque(maxlen=RECENT_KEPT)
+        self.newest = 0
+
+    def add(self, name: str, level: str, seconds: float, facts: Mapping[str, object]) -> None:
+        """Keep one line; of debug lines there would be one for every batch."""
+        if level == "debug":
+            return
+        self.newest += 1
+        short = {key: _brief(value) for key, value in facts.items()}
+        line: dict[str, object] = {"number": self.newest, "time_ms": round(seconds * 1000)}
+        self._lines.append({**line, "event": name, "level": level, "facts": short})
+
+    def after(self, number: int) -> list[dict[str, object]]:
+        """Return the lines above ``number``, oldest first; one that is gone is left out."""
+        return [line for line in self._lines if cast("int", line["number"]) > number]
+
+
+def _brief(value: object) -> object:
+    if isinstance(value, (bool, int, float)) or value is None:
+        return value
+    text = str(value)
+    return text if len(text) <= FACT_MAX else text[: FACT_MAX - 1] + "…"
 
 
 @dataclass(slots=True)
@@ -209,6 +274,12 @@ class NodeLog:
         )
         self.counts: dict[tuple[str, str], int] = {}
         """Events by (name, level) since the start, written or not."""
+        self.recent = Recent()
+        """The newest lines, for those who watch."""
+
+    def set_level(self, level: str) -> None:
+        """Write events of this level and above from now on."""
+        self._level = LEVELS[level]
 
     def bind(self, **facts: object) -> None:
         """Put ``facts`` on every line from now on: role and epoch after each change."""
@@ -231,6 +302,7 @@ class NodeLog:
                 facts = {**facts, "repeats": repeats}
         write: Callable[..., object] = getattr(self._logger, level)
         told = {**self._facts, **facts}
+        self.recent.add(name, level, self._wall(), told)
         for taken in _OWN_KEYS & told.keys():
             told[f"fact_{taken}"] = told.pop(taken)
         write(name, level=level, **told)

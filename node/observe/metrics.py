@@ -36,6 +36,11 @@ if TYPE_CHECKING:
 ROLES = ("master", "slave", "fenced", "candidate", "quarantined", "stopped")
 """As ``replication.core.view`` names them."""
 
+BUCKETS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0)
+"""Of what a node does by itself, seconds."""
+HELD_BUCKETS = (0.001, 0.01, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0, 3600.0, 43_200.0)
+"""Of what bodies of consumers do, up to the longest lease, seconds."""
+
 Labels = tuple[str, ...]
 Value = float | Mapping[Labels, float] | None
 """A number, or one for each combination of label values; None: does not apply, or is unknown."""
@@ -66,6 +71,7 @@ class Metric:
         labels: Names of the labels, in the order of the label values.
         status: Its name among the ``counters`` of the status document; empty: not there.
         alike: What RocketMQ, Kafka or etcd call it, for people who come from there.
+        buckets: Upper ends of a histogram's buckets, seconds.
     """
 
     name: str
@@ -75,6 +81,7 @@ class Metric:
     labels: Labels = ()
     status: str = ""
     alike: str = ""
+    buckets: tuple[float, ...] = BUCKETS
 
 
 def _offset(name: str, help_: str) -> Metric:
@@ -176,19 +183,19 @@ METRICS: tuple[Metric, ...] = (
     ),
     Metric(
         "twinlog_records_appended", "counter", "Records stored by clients.",
-        lambda node: _labelled(node.requests.counts.records), ("topic",),
+        lambda node: _labelled(node.requests.counts.records), ("topic",), "records_appended",
     ),
     Metric(
         "twinlog_appended_bytes", "counter", "Bytes of records stored by clients.",
-        lambda node: _labelled(node.requests.counts.size), ("topic",),
+        lambda node: _labelled(node.requests.counts.size), ("topic",), "appended_bytes",
     ),
     Metric(
         "twinlog_records_read", "counter", "Records served to readers.",
-        lambda node: _labelled(node.requests.reads.counts.records), ("topic",),
+        lambda node: _labelled(node.requests.reads.counts.records), ("topic",), "records_read",
     ),
     Metric(
         "twinlog_read_bytes", "counter", "Bytes of records served to readers.",
-        lambda node: _labelled(node.requests.reads.counts.size), ("topic",),
+        lambda node: _labelled(node.requests.reads.counts.size), ("topic",), "read_bytes",
     ),
     Metric(
         "twinlog_reads_cold", "counter", "Reads that had to wait for the disk.",
@@ -212,8 +219,26 @@ METRICS: tuple[Metric, ...] = (
         lambda node: _slaves(node, lambda peer: peer.contact_seconds), ("slave",),
     ),
     Metric(
-        "twinlog_replication_in_sync", "gauge", "1 if the slave is in the in-sync set.",
-        lambda node: _slaves(node, lambda peer: float(peer.in_sync)), ("slave",),
+        "twinlog_replication_round_trip_seconds", "gauge",
+        "Time from sending to the slave until its acknowledgement that counts, smoothed.",
+        lambda node: _slaves(node, lambda peer: peer.round_trip_seconds), ("slave",),
+    ),
+    Metric(
+        "twinlog_replication_unacknowledged_bytes", "gauge",
+        "Bytes sent to the slave that it has not acknowledged.",
+        lambda node: _slaves(node, lambda peer: peer.unacknowledged_bytes), ("slave",),
+    ),
+    Metric(
+        "twinlog_replication_slow", "gauge",
+        "1 if the slave is in sync and so slow that confirmed writes wait for it.",
+        lambda node: _slaves(node, lambda peer: float(peer.slow)), ("slave",),
+    ),
+    Metric(
+        "twinlog_replication_in_sync", "gauge",
+        "1 if the slave is in the in-sync set; learners have no value.",
+        lambda node: _slaves(
+            node, lambda peer: None if peer.role == "learner" else float(peer.in_sync)
+        ), ("slave",),
     ),
     Metric(
         "twinlog_replication_in_sync_nodes", "gauge",
@@ -285,6 +310,11 @@ METRICS: tuple[Metric, ...] = (
     Metric(
         "twinlog_coordinator_contact_age_seconds", "gauge",
         "Time since the coordinator last answered.", lambda node: node.facts.coordinator_seconds,
+    ),
+    Metric(
+        "twinlog_certificate_expiry_timestamp_seconds", "gauge",
+        "When the certificate expires, seconds since 1970; absent without TLS.",
+        lambda node: node.facts.certificate_until,
     ),
     Metric(
         "twinlog_disk_free_bytes", "gauge", "Free space on the file system of the data directory.",
@@ -369,7 +399,12 @@ METRICS: tuple[Metric, ...] = (
     Metric(
         "twinlog_messages_settled", "counter",
         "Messages by what became of them on this node as master: ack, release, unused, dead.",
-        lambda node: node.groups.settled(), ("how",),
+        lambda node: node.groups.settled(), ("group", "how"),
+    ),
+    Metric(
+        "twinlog_lease_seconds", "histogram",
+        "How long members held messages: from when they were handed out until each outcome.",
+        buckets=HELD_BUCKETS,
     ),
     Metric(
         "twinlog_messages_redelivered", "counter",
@@ -390,6 +425,57 @@ METRICS: tuple[Metric, ...] = (
         lambda node: node.groups.parked,
     ),
     Metric(
+        "twinlog_delays_waiting", "gauge", "Messages that wait for a delay level.",
+        lambda node: node.groups.delays_waiting(), ("level",),
+    ),
+    Metric(
+        "twinlog_delays_delivered", "counter",
+        "Delayed messages delivered by this node as master, undeliverable ones included.",
+        lambda node: node.groups.delivered,
+    ),
+    Metric(
+        "twinlog_delay_lateness_seconds", "histogram",
+        "From the due time of a delivery's oldest delayed message to the confirm of its copy.",
+    ),
+    Metric(
+        "twinlog_timers_waiting", "gauge", "Messages that wait for a time.",
+        lambda node: node.groups.timers_waiting,
+    ),
+    Metric(
+        "twinlog_timers_delivered", "counter",
+        "Messages that waited for a time, delivered by this node as master.",
+        lambda node: node.groups.timers_delivered,
+    ),
+    Metric(
+        "twinlog_timers_cancelled", "counter",
+        "Messages that waited for a time and were taken back, by this node as master.",
+        lambda node: node.groups.timers_cancelled,
+    ),
+    Metric(
+        "twinlog_timer_lateness_seconds", "histogram",
+        "From the time of a delivery's first message that waited for a time to the confirm of its "
+        "copy.",
+    ),
+    Metric(
+        "twinlog_halves_open", "gauge", "Messages that wait for the end of their transaction.",
+        lambda node: node.groups.halves_open,
+    ),
+    Metric(
+        "twinlog_transaction_messages", "counter",
+        "Messages of transactions that this node ended as master.",
+        lambda node: node.groups.settled_halves(), ("outcome",),
+    ),
+    Metric(
+        "twinlog_undeliverable", "counter",
+        "Delayed messages whose topic or queue was not there when they were due.",
+        lambda node: node.groups.undeliverable,
+    ),
+    Metric(
+        "twinlog_loop_polling_seconds", "counter",
+        "CPU time of the event loop without work: it polled for the next request (limits.spin).",
+        lambda node: node.world.outbox.readiness.polled, status="loop_polling_seconds",
+    ),
+    Metric(
         "twinlog_loop_delay_seconds", "histogram",
         "How long a task that was ready waited for the event loop.",
     ),
@@ -406,12 +492,17 @@ def present(node: Observed) -> dict[str, float | Mapping[Labels, float]]:
 
 
 def counters(node: Observed) -> dict[str, object]:
-    """Return the ``counters`` of the status document; labels are joined by slashes."""
+    """Return the ``counters`` of the status document; labels are joined by slashes.
+
+    Topics are summed: the document's size does not depend on what users store.
+    """
     found: dict[str, object] = {}
     for metric in METRICS:
         if metric.status and metric.read is not None:
             value = metric.read(node)
-            if isinstance(value, Mapping):
+            if isinstance(value, Mapping) and metric.labels == ("topic",):
+                found[metric.status] = int(sum(value.values()))
+            elif isinstance(value, Mapping):
                 found[metric.status] = {"/".join(key): int(n) for key, n in value.items()}
             else:
                 found[metric.status] = value

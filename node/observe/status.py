@@ -18,6 +18,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, cast
 
+from twinlog.levels import LEVEL
+
 if TYPE_CHECKING:
     from replication.core.view import PeerView, RoleView
 
@@ -39,11 +41,15 @@ class Facts:
         coordinator_seconds: Time since the coordinator last answered; None: never.
         topics: How many confirmed topics there are.
         disk_free, disk_size: Bytes of the file system; None: unknown.
+        folders_passed_over: Log folders that take no files though they should, and why.
         boot: State of the store at the start (clean or why not, what was cut).
         unlocked_bytes: Memory that should be locked but may not be.
         staleness_max_seconds: Largest age of a slave's data with which it counts as ready.
         retention: See ``replication.driver.retention``; empty: retention is off.
         scrub: See ``replication.driver.scrubbing``.
+        insecure: Whether a port of the cluster is open beyond loopback without TLS.
+        certificate_until: When this process's certificate expires, seconds since 1970; None: no
+            TLS.
     """
 
     node: str
@@ -62,8 +68,11 @@ class Facts:
     boot: Mapping[str, object]
     staleness_max_seconds: float
     unlocked_bytes: int = 0
+    folders_passed_over: Mapping[str, str] = field(default_factory=dict[str, str])
     retention: Mapping[str, object] = field(default_factory=dict[str, object])
     scrub: Mapping[str, object] = field(default_factory=dict[str, object])
+    insecure: bool = False
+    certificate_until: float | None = None
 
 
 def node_status(view: RoleView, facts: Facts, counters: Mapping[str, object]) -> Document:
@@ -81,9 +90,12 @@ def node_status(view: RoleView, facts: Facts, counters: Mapping[str, object]) ->
         "group": facts.group,
         "time": facts.time,
         "twinlog": facts.version,
+        "level": LEVEL,
         "pid": facts.pid,
         "uptime_seconds": round(facts.uptime_seconds, 3),
         "addresses": dict(facts.addresses),
+        "insecure": facts.insecure,
+        "certificate_until": facts.certificate_until,
         "role": view.role,
         "state": view.state,
         "why": view.why,
@@ -105,7 +117,11 @@ def node_status(view: RoleView, facts: Facts, counters: Mapping[str, object]) ->
         "topics": facts.topics,
         "retention": dict(facts.retention),
         "scrub": dict(facts.scrub),
-        "disk": {"free_bytes": facts.disk_free, "size_bytes": facts.disk_size},
+        "disk": {
+            "free_bytes": facts.disk_free,
+            "size_bytes": facts.disk_size,
+            "folders_passed_over": dict(facts.folders_passed_over),
+        },
         "coordinator": {
             "contact_seconds": _rounded(facts.coordinator_seconds),
             "register_id": view.register_id,
@@ -181,8 +197,11 @@ def _peer(peer: PeerView) -> Document:
         "lag_bytes": peer.lag_bytes,
         "lag_seconds": _rounded(peer.lag_seconds),
         "contact_seconds": _rounded(peer.contact_seconds),
+        "round_trip_seconds": _rounded(peer.round_trip_seconds, 6),
+        "unacknowledged_bytes": peer.unacknowledged_bytes,
+        "slow": peer.slow,
     }
 
 
-def _rounded(seconds: float | None) -> float | None:
-    return None if seconds is None else round(seconds, 3)
+def _rounded(seconds: float | None, digits: int = 3) -> float | None:
+    return None if seconds is None else round(seconds, digits)

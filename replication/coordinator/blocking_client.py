@@ -27,11 +27,16 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Mapping, Sequence
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from twinlog.errors import OutcomeUnknown, ProtocolError, TwinlogError, Unavailable, from_code
+from twinlog.session.connection import secure_of
 from twinlog.session.routing import Address
 from twinlog.wire import frames
+
+if TYPE_CHECKING:
+    from twinlog.session.connection import Secure
+    from twinlog.session.tls_files import Tls
 
 Fields = dict[str, object]
 Endpoint = tuple[str, int]
@@ -78,6 +83,7 @@ class CoordinatorCalls:
         its names are learned from HELLO and sent from then on.
         timeout: Seconds for one call, connecting included.
         client: Name of the caller, for the coordinator's log.
+        tls: The files for TLS; None: none is spoken.
     """
 
     def __init__(
@@ -87,7 +93,9 @@ class CoordinatorCalls:
         *,
         timeout: float = 5.0,
         client: str = "cli",
+        tls: Tls | None = None,
     ) -> None:
+        self._secure = secure_of(tls)
         self._endpoints = tuple(endpoints)
         self._names = names_crc
         self._timeout = timeout
@@ -181,19 +189,21 @@ class CoordinatorCalls:
     def _connected(self, end: float) -> socket.socket:
         if self._sock is not None:
             return self._sock
-        reasons: list[str] = []
+        reasons, hint = list[str](), "start it: twinlog coordinator start"
         for host, port in self._endpoints:
             try:
                 return self._connect(host, port, end)
             except (OSError, ProtocolError) as error:
                 reasons.append(f"{Address(host, port)}: {error}")
-        hint = "start it: twinlog coordinator start"
+                hint = getattr(error, "hint", "") or hint
         raise Unavailable(f"no coordinator answers ({'; '.join(reasons)})", hint=hint)
 
     def _connect(self, host: str, port: int, end: float) -> socket.socket:
         sock = socket.create_connection((host, port), timeout=max(0.001, end - time.monotonic()))
         self._reader = frames.FrameReader(payload_max=0)
         try:
+            if self._secure is not None:
+                sock = _secured(sock, self._secure, host)
             hello = frames.Frame(
                 frames.Type.CO_HELLO, names_crc=self._names, fields=hello_fields(self._client)
             )
@@ -219,7 +229,33 @@ class CoordinatorCalls:
             if answer is not None:
                 continue
             sock.settimeout(max(0.001, end - time.monotonic()))
-            data = sock.recv(65536)
+            data = sock.recv(65536) if self._secure is None else _received(sock)
             if not data:
                 raise ConnectionResetError("it closed the connection")
             self._reader.feed(data)
+
+
+def _secured(sock: socket.socket, secure: Secure, host: str) -> socket.socket:
+    """Carry out the handshake; raises `TlsRefused`."""
+    import ssl
+
+    from twinlog.session.tls import closed_early, refusal
+
+    try:
+        return secure().wrap_socket(sock, server_hostname=host)
+    except ssl.SSLError as error:
+        raise refusal(error) from None
+    except ConnectionResetError:
+        raise closed_early() from None
+
+
+def _received(sock: socket.socket) -> bytes:
+    """Receive over TLS: whether our certificate is refused is known only now."""
+    import ssl
+
+    from twinlog.session.tls import refusal
+
+    try:
+        return sock.recv(65536)
+    except ssl.SSLError as error:
+        raise refusal(error) from None

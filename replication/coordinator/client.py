@@ -23,7 +23,7 @@ Not here: deciding what to call (``replication.core.replica``); frames and field
 from __future__ import annotations
 
 import math
-import select
+import ssl
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -38,7 +38,10 @@ from replication.coordinator.blocking_client import (
     hello_fields,
     map_of,
 )
+from replication.net.handshakes import connect_secured
+from replication.net.tls_stream import AnyStream, TlsStream, close_now, said_something
 from twinlog.errors import ProtocolError, TwinlogError
+from twinlog.session.tls import TlsRefused
 from twinlog.wire import frames
 
 WATCH_SECONDS = 20.0
@@ -90,12 +93,19 @@ class _Lost(Exception):
 class _Link:
     """One connection with one request at a time; opened when needed, closed on any error."""
 
-    def __init__(self, endpoints: Callable[[], Sequence[Endpoint]], names: int, who: str) -> None:
+    def __init__(
+        self,
+        endpoints: Callable[[], Sequence[Endpoint]],
+        names: int,
+        who: str,
+        secure: Callable[[], ssl.SSLContext] | None,
+    ) -> None:
         self._endpoints = endpoints
+        self._secure = secure
         self._names = names
         self._who = who
         self._turn = 0
-        self._stream: trio.SocketStream | None = None
+        self._stream: AnyStream | None = None
         self._reader = frames.FrameReader(payload_max=0)
         self._request = 0
 
@@ -110,12 +120,16 @@ class _Link:
         try:
             with trio.fail_after(seconds):
                 stream = self._stream
-                if stream is not None and _said_something(stream):
+                # A restarted coordinator has closed it: the call would be sent, and be unknown.
+                if stream is not None and said_something(stream):
                     self.close()
                 if self._stream is None:
                     await self._open()
                 sent = True
                 answer = await self._exchange(kind, fields)
+        except TlsRefused as error:
+            self.close()
+            raise _Lost(f"the coordinator {error.text}; {error.hint}", sent=sent) from error
         except (OSError, trio.BrokenResourceError, trio.ClosedResourceError) as error:
             self.close()
             raise _Lost(f"{type(error).__name__}: {error}", sent=sent) from error
@@ -138,8 +152,10 @@ class _Link:
             raise ConnectionRefusedError("no endpoint is known yet")
         host, port = endpoints[self._turn % len(endpoints)]
         self._turn += 1
-        stream = await trio.open_tcp_stream(host, port)
-        self._stream = stream
+        if self._secure is None:
+            self._stream = await trio.open_tcp_stream(host, port)
+        else:
+            self._stream = TlsStream(await connect_secured(host, port, self._secure()))
         self._reader = frames.FrameReader(payload_max=0)
         answer = await self._exchange(frames.Type.CO_HELLO, hello_fields(self._who))
         if answer.is_error:
@@ -169,18 +185,8 @@ class _Link:
     def close(self) -> None:
         """Close at once, without waiting; may be called twice."""
         if self._stream is not None:
-            self._stream.socket.close()
+            close_now(self._stream)
             self._stream = None
-
-
-def _said_something(stream: trio.SocketStream) -> bool:
-    """Whether an idle peer has sent bytes or closed: a restarted coordinator.
-
-    Without this check the next call would be sent into the closed connection, and be unknown.
-    """
-    poll = select.poll()
-    poll.register(stream.socket.fileno(), select.POLLIN)
-    return bool(poll.poll(0))
 
 
 class CoordinatorClient:
@@ -195,6 +201,7 @@ class CoordinatorClient:
         event: Given ``coordinator_lost``, ``coordinator_back`` and ``coordinator_refused``.
         on_live: Given the live entries once a second, and after `publish`.
         report: Returns this node's newest (register_id, revision, tag) and its session, or None.
+        secure: Returns the context for TLS; None: none is spoken.
     """
 
     def __init__(
@@ -207,11 +214,12 @@ class CoordinatorClient:
         on_live: Callable[[Mapping[str, Fields]], None] | None = None,
         event: Event = no_event,
         report: Callable[[], tuple[str, int, int, int] | None] = lambda: None,
+        secure: Callable[[], ssl.SSLContext] | None = None,
     ) -> None:
         where = endpoints if callable(endpoints) else lambda: endpoints
-        self._calls = _Link(where, names_crc, name)
-        self._watch = _Link(where, names_crc, name)
-        self._poll = _Link(where, names_crc, name)
+        self._calls = _Link(where, names_crc, name, secure)
+        self._watch = _Link(where, names_crc, name, secure)
+        self._poll = _Link(where, names_crc, name, secure)
         self._name = name
         self._on_state = on_state
         self._on_live = on_live

@@ -16,6 +16,8 @@ from typing import cast
 import trio
 
 from replication.coordinator.service import CoordinatorService, Fields
+from replication.net.handshakes import NO_TLS
+from replication.net.tls_stream import AnyStream, close_now
 from replication.register.leases import Incarnation
 from twinlog.wire import frames
 
@@ -43,13 +45,13 @@ class Connections:
         self._peers: list[_Peer] = []
         self._members: Counter[Incarnation] = Counter()
 
-    async def serve(self, stream: trio.SocketStream) -> None:
+    async def serve(self, stream: AnyStream) -> None:
         """Serve one peer until it disconnects, violates the protocol or stays silent."""
         counts = self._counts
         counts.accepted += 1
         if len(self._peers) >= CONNECTIONS_MAX and not self._make_room():
             counts.refused += 1
-            stream.socket.close()
+            close_now(stream)
             return
         peer = _Peer(stream)
         self._peers.append(peer)
@@ -62,7 +64,7 @@ class Connections:
             if peer in self._peers:
                 self._peers.remove(peer)
             counts.open = len(self._peers)
-            stream.socket.close()
+            close_now(stream)
             self._left(peer)
 
     def _make_room(self) -> bool:
@@ -145,6 +147,8 @@ class Connections:
     async def _broken(self, peer: _Peer, error: frames.FrameError) -> None:
         """Count a protocol violation; a peer of another version gets the supported one."""
         self._counts.close(error.kind)
+        if error.kind == "tls":
+            await peer.say(NO_TLS)
         if error.kind == "version":
             fields: Fields = {"code": "version", "text": error.text, "hint": None}
             fields |= {"retryable": False, "min": frames.VERSION, "max": frames.VERSION}
@@ -175,7 +179,7 @@ def caller(frame: frames.Frame) -> Incarnation | None:
 class _Peer:
     """Frames in and out of one stream."""
 
-    def __init__(self, stream: trio.SocketStream) -> None:
+    def __init__(self, stream: AnyStream) -> None:
         self._stream = stream
         self._reader = frames.FrameReader(fields_max=FIELDS_MAX, payload_max=0)
         self.who: Incarnation | None = None
@@ -186,7 +190,7 @@ class _Peer:
 
     def close(self) -> None:
         """Close at once; wakes tasks that wait for the peer."""
-        self._stream.socket.close()
+        close_now(self._stream)
 
     async def frame(self) -> frames.Frame | None:
         """Return the next frame, or None at the end of the stream."""
@@ -208,7 +212,7 @@ class _Peer:
         """Cancel ``scope`` once the peer has sent something or disconnected."""
         try:
             await self.receive()
-        except (trio.BrokenResourceError, trio.ClosedResourceError):
+        except (trio.BrokenResourceError, trio.ClosedResourceError, OSError):
             self._ended = True
         scope.cancel()
 
@@ -226,6 +230,10 @@ class _Peer:
             fields: Fields = {"code": "too-large", "text": error.text, "hint": None}
             refused = frames.refusal(asked, {**fields, "retryable": False}, names=frame.names_crc)
             data = frames.encode_whole(refused)
+        await self.say(data)
+
+    async def say(self, data: bytes) -> None:
+        """Send bytes; as `send`."""
         try:
             with trio.fail_after(SEND_SECONDS):
                 await self._stream.send_all(data)

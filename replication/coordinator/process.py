@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -25,8 +26,13 @@ from replication.coordinator.seat import SeatLost
 from replication.coordinator.service import CoordinatorService, CoordinatorSettings
 from replication.coordinator.standby import LOOK_SECONDS, Standby
 from replication.coordinator.store import CoordinatorStore, RegisterStore, StoreStopped
-from replication.net.streams import listen
+from replication.net.certificates import Certificates, renew
+from replication.net.handshakes import Handshakes
+from replication.net.streams import accept, listen
+from replication.net.tls_stream import TlsStream
 from twinlog.run_file import remove_run_file, write_run_file
+from twinlog.session.tls_files import TlsSettings
+from twinlog.session.tls_socket import TlsSocket
 
 
 async def serve(
@@ -34,9 +40,13 @@ async def serve(
     *,
     event: Event = no_event,
     ready: Callable[[int], None] | None = None,
+    certificates: Certificates | None = None,
     task_status: trio.TaskStatus[int] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Keep the register until cancelled; ``ready`` and ``task_status`` are given the port.
+
+    ``certificates``: those of ``settings.tls``, if the caller wants to read them again; else they
+    are read here.
 
     With etcd, ``task_status`` waits for the first seat, and ``ready`` is called for each seat.
 
@@ -49,7 +59,9 @@ async def serve(
         OSError: The port is taken.
         StoreStopped: The disk failed; only answered changes are durable.
     """
-    process = _Process(settings, event, ready, task_status)
+    if certificates is None and settings.tls is not None:
+        certificates = Certificates(settings.tls)
+    process = _Process(settings, event, ready, task_status, certificates)
     if settings.etcd:
         await process.take_turns(Standby(settings, event))
         return
@@ -69,11 +81,13 @@ class _Process:
         event: Event,
         ready: Callable[[int], None] | None,
         task_status: trio.TaskStatus[int],
+        certificates: Certificates | None = None,
     ) -> None:
         self._settings = settings
         self._event = event
         self._ready = ready
         self._status: trio.TaskStatus[int] | None = task_status
+        self._certificates = certificates
 
     async def take_turns(self, standby: Standby) -> None:
         """Keep the register whenever this process has the seat, until cancelled."""
@@ -104,10 +118,8 @@ class _Process:
         """Serve from ``store`` until cancelled; ``beside`` runs for the same time."""
         settings, event = self._settings, self._event
         service = CoordinatorService(settings, store, event=event)
-        listener = trio.SocketListener(
-            trio.socket.from_stdlib_socket(listen(settings.host, settings.port))
-        )
-        port = int(listener.socket.getsockname()[1])
+        listener = listen(settings.host, settings.port)
+        port = int(listener.getsockname()[1])
         facts = {"pid": os.getpid(), "ports": {"coordinator": port}, "version": settings.version}
         try:
             try:
@@ -119,19 +131,19 @@ class _Process:
             await self._accept(Connections(service), listener, port, beside)
         finally:
             remove_run_file(settings.data)
-            listener.socket.close()
+            listener.close()
             event("coordinator_stopped", "info", changes=service.counts.changes)
 
     async def _accept(
         self,
         connections: Connections,
-        listener: trio.SocketListener,
+        listener: socket.socket,
         port: int,
         beside: Callable[[], Awaitable[None]] | None,
     ) -> None:
         try:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(partial(trio.serve_listeners, connections.serve, [listener]))
+                self._listen(nursery, connections, listener)
                 nursery.start_soon(connections.service.watch_master)
                 if beside is not None:
                     nursery.start_soon(beside)
@@ -144,6 +156,25 @@ class _Process:
             if isinstance(lost, SeatLost):
                 raise SeatLost(str(lost)) from group
             raise StoreStopped("the coordinator's disk failed; it stops") from group
+
+    def _listen(
+        self, nursery: trio.Nursery, connections: Connections, listener: socket.socket
+    ) -> None:
+        if self._certificates is None:
+            plain = trio.SocketListener(trio.socket.from_stdlib_socket(listener))
+            serve: Callable[[trio.SocketStream], Awaitable[None]] = connections.serve
+            nursery.start_soon(partial(trio.serve_listeners, serve, [plain]))
+            return
+
+        def opened(secured: TlsSocket, peer: str) -> None:
+            nursery.start_soon(connections.serve, TlsStream(secured))
+
+        def refused(peer: str, why: str) -> None:
+            connections.service.counts.close("tls")
+            self._event("tls_refused", "warning", peer=peer, why=why)
+
+        shaking = Handshakes(nursery, self._certificates.peers, opened, refused)
+        nursery.start_soon(accept, listener, shaking.begin)
 
     def _tell_ready(self, port: int) -> None:
         if self._status is not None:
@@ -176,6 +207,9 @@ class Config(Protocol):
     def group(self) -> str: ...
     @property
     def coordinator(self) -> _Coordinator: ...
+    def tls_of(self, name: str) -> TlsSettings | None:
+        """Return the files of a process; None: no TLS."""
+        ...
 
 
 def settings_of(config: Config, version: str = "0", number: int = 1) -> CoordinatorSettings:
@@ -183,7 +217,8 @@ def settings_of(config: Config, version: str = "0", number: int = 1) -> Coordina
     host, port = config.coordinator.endpoints[number - 1]
     data = config.coordinator.folder(number)
     etcd = tuple(config.coordinator.etcd)
-    return CoordinatorSettings(config.name, config.group, host, port, data, version, etcd)
+    tls = config.tls_of("coordinator" if number == 1 else f"coordinator-{number}")
+    return CoordinatorSettings(config.name, config.group, host, port, data, version, etcd, tls)
 
 
 async def run(
@@ -195,6 +230,8 @@ async def run(
     number: int = 1,
 ) -> int | None:
     """Run the coordinator's process: `serve` until SIGTERM or SIGINT, then stop cleanly.
+
+    SIGHUP has it read the files of its certificates again.
 
     Must be called in the main thread. A second signal changes nothing: stopping takes no longer
     than the running operation.
@@ -213,12 +250,13 @@ async def run(
         As `serve`.
     """
     settings = settings_of(config, version, number)
-    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-        stopped = _Stopped()
+    certificates = None if settings.tls is None else Certificates(settings.tls)
+    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
+        stopped = _Stopped(certificates, event)
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(stopped.wait, signals, nursery.cancel_scope)
-                await serve(settings, event=event, ready=ready)
+                await serve(settings, event=event, ready=ready, certificates=certificates)
         except BaseExceptionGroup as group:
             if len(group.exceptions) == 1:
                 raise group.exceptions[0] from None
@@ -227,13 +265,19 @@ async def run(
 
 
 class _Stopped:
-    """Which signal ended the process."""
+    """Which signal ended the process; SIGHUP does not."""
 
-    def __init__(self) -> None:
+    def __init__(self, certificates: Certificates | None, event: Event) -> None:
         self.by: int | None = None
+        self._certificates = certificates
+        self._event = event
 
     async def wait(self, signals: AsyncIterator[int], scope: trio.CancelScope) -> None:
         async for signum in signals:
+            if signum == signal.SIGHUP:
+                if self._certificates is not None:
+                    await renew(self._certificates, self._event)
+                continue
             self.by = signum
             scope.cancel()
             return

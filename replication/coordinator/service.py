@@ -36,9 +36,11 @@ from replication.coordinator.client import Event, no_event
 from replication.coordinator.history import newest
 from replication.coordinator.store import RegisterStore, StoreStopped
 from replication.register.leases import Leases
-from replication.register.operations import Operation, Read, parse_op
+from replication.register.operations import Depose, Operation, Read, parse_op
 from replication.register.register import Answer, Register
 from twinlog.errors import Busy, ProtocolError, TwinlogError, UsageError
+from twinlog.levels import LEVEL
+from twinlog.session.tls_files import TlsSettings
 from twinlog.wire import frames
 
 LIVE_MAX = 64
@@ -65,6 +67,8 @@ class CoordinatorSettings:
     version: str = "0"
     etcd: tuple[Endpoint, ...] = ()
     """Client addresses of etcd's members; empty: the register is a file in ``data``."""
+    tls: TlsSettings | None = None
+    """The files for TLS; None: none is spoken."""
 
 
 @dataclass(slots=True)
@@ -119,6 +123,7 @@ class CoordinatorService:
             self._register = Register(store.register_id)
         else:
             self._register = Register.load(recorded.document, recorded.pairs, recorded.history)
+        self._refuse_newer()
         self._published: Fields = self._register.state.to_json()
         self._revision = self._register.state.revision
         self._history: list[Fields] = [dict(entry) for entry in self._register.history]
@@ -128,6 +133,13 @@ class CoordinatorService:
         self._started_at = trio.current_time()
         self.leases = Leases(self._started_at)
         self.counts = CoordinatorCounts()
+
+    def _refuse_newer(self) -> None:
+        level = self._register.state.level
+        if level > LEVEL:
+            text = f"the register is of a group at level {level}, this release knows {LEVEL}"
+            hint = "run the newer release: twinlog version --check"
+            raise UsageError(text, code="too-old", hint=hint)
 
     # ── the register ────────────────────────────────────────────────────────────────────────────
 
@@ -174,24 +186,32 @@ class CoordinatorService:
 
     @property
     def members(self) -> tuple[str, ...]:
-        """Names of the group's members; their connections are not closed for new ones."""
-        return self._register.state.replicas
+        """Names of members and learners; their connections are not closed for new ones."""
+        return self._register.state.followers
 
     async def watch_master(self) -> None:
-        """End the leadership of a master that is gone (R59); runs until cancelled.
+        """End the leadership of a master that is gone (R59), and a pause (R68).
+
+        Runs until cancelled.
 
         Cancellation: a running change is completed.
         """
+        not_before = 0.0
         while True:
             await trio.sleep(LOOK_SECONDS)
-            due = self.leases.due(trio.current_time(), self._register.state)
-            if due is None:
+            if self._turn.locked():
+                continue  # a change is being recorded: no call is heard meanwhile
+            now = trio.current_time()
+            self.leases.awake(now)
+            due = self.leases.due(now, self._register.state, self._wall_ms())
+            if due is None or now < not_before:
                 continue
             answer = await self._apply(due)
             if not answer["ok"]:
-                await trio.sleep(REFUSED_SECONDS)
+                not_before = trio.current_time() + REFUSED_SECONDS
                 continue
-            self._event("master_gone", "warning", node=due.leader, why=due.why)
+            if isinstance(due, Depose):
+                self._event("master_gone", "warning", node=due.leader, why=due.why)
 
     # ── requests ────────────────────────────────────────────────────────────────────────────────
 
@@ -311,6 +331,8 @@ class CoordinatorService:
             "version": 1,
             "cluster": self._settings.cluster,
             "group": self._settings.group,
+            "twinlog": self._settings.version,
+            "level": LEVEL,
             "register_id": register.state.register_id,
             "revision": self._revision,
             "pid": os.getpid(),

@@ -201,10 +201,12 @@ class Registered:
 
 
 @dataclass(frozen=True, slots=True)
-class SetQuality:
-    """Set the quality of acknowledgements, durably before the next command (R26, R27)."""
+class SetFacts:
+    """Take facts of the group: the quality of acknowledgements, durably before the next command
+    (R26, R27), and the level of what may be appended (R74)."""
 
     quality: str
+    level: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,7 +262,7 @@ Command = (
     | GiveUp
     | Verify
     | Registered
-    | SetQuality
+    | SetFacts
     | Quarantine
     | Answer
     | Tell

@@ -126,7 +126,7 @@ class Context:
 
     Attributes:
         quality: Meaning of an acknowledgement, ``received`` or ``durable``: a fact of the group, or
-        the configured one before the group state is known.
+        the configured one before the group state is known. ``level``: the group's (R74), 0 before.
         lacking: Why this node must tell the register that it lacks records it acknowledged; else
         empty.
         promise: The durable promise.
@@ -164,6 +164,7 @@ class Context:
         self.cutting = False
         self.lacking = ""
         self.quality: str = settings.ack
+        self.level = 0
         self.notes: deque[Operation] = deque(maxlen=64)
         self._conn = 0
         self._alarms: set[str] = set()

@@ -15,8 +15,8 @@ in the message, epoch and session are ordinary fields.
     13 NACK      slave to master   a batch arrived with a CRC that differs
 
 The declaration of a class is its wire format: a field's type says what a peer may send in it
-(`Offset`, `Number`, `Text` ...), and encoding and decoding are derived from it. A new field is one
-line here.
+(`Offset`, `Number`, `Text` ...). The code that encodes and decodes is written from it when this
+module is imported. A new field is one line here.
 
 An entry is sent as 36 bytes: the 48 of the batch index without ``flushed`` and its CRC.
 
@@ -31,13 +31,15 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, cast, get_type_hints
+from functools import partial
+from typing import Annotated, Any, NoReturn, cast, get_type_hints
 
 from replication.settings import EPOCHS_SENT_MAX
 from twinlog.errors import ProtocolError
 from twinlog.format.batch_index import BATCH_LENGTH_MAX, BatchEntry
 from twinlog.format.epoch_history import Epoch
 from twinlog.wire import frames
+from twinlog.wire.generated import function, outside
 
 ENTRY = struct.Struct(">QIIIIQI")
 """start, length, records, epoch, crc, store timestamp, kind."""
@@ -109,7 +111,7 @@ class Hello:
     """See the module; ``border`` is where the chain of CRCs should begin.
 
     ``seed_from`` is set by a slave that begins again: it requests the seed from this byte on
-    (`Seed`).
+    (`Seed`). ``flushed`` is for masters of the first release, which refuse a HELLO without it.
     """
 
     epoch: int
@@ -118,7 +120,6 @@ class Hello:
     store: Text
     start: Offset
     end: Offset
-    flushed: Offset
     confirm: Offset
     border: Offset
     epochs: Epochs
@@ -132,6 +133,7 @@ class Hello:
     features: Number
     quality: Text
     seed_from: Position = None
+    flushed: Position = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,56 +322,86 @@ def unpack_entries(data: bytes) -> list[BatchEntry]:
 # -- the wire
 
 
-class _Form:
-    """The wire form of one class; made from its declaration."""
+Reader = Callable[[frames.Frame], Message]
+Writer = Callable[[Any, int], frames.Frame]
 
-    __slots__ = ("columns", "make", "number", "payload", "title")
 
-    def __init__(self, cls: type[Message], number: int) -> None:
-        hints = get_type_hints(cls, include_extras=True)
-        self.make: Callable[..., Message] = cls
-        self.number = int(number)
-        self.title = frames.type_name(number)
-        self.payload = "payload" in hints
-        self.columns: tuple[tuple[str, type, int, Kind], ...] = tuple(
-            (name, kind.plain, kind.most, kind)
-            for name, hint in hints.items()
-            for kind in getattr(hint, "__metadata__", ())
-        )
+def _columns(cls: type[Message]) -> Iterable[tuple[str, Kind]]:
+    """The fields of the frame, in the order of the declaration."""
+    for name, hint in get_type_hints(cls, include_extras=True).items():
+        for kind in getattr(hint, "__metadata__", ()):
+            yield name, kind
 
-    def write(self, message: Message) -> dict[str, object]:
-        """Return the fields of the frame that carries ``message``."""
-        found: dict[str, object] = {}
-        for name, _, _, kind in self.columns:
-            value = getattr(message, name)
-            found[name] = value if kind.write is None else kind.write(value)
-        return found
 
-    def read(self, frame: frames.Frame) -> Message:
-        """Return the message in ``frame``.
+def _writer(cls: type[Message], number: int) -> Writer:
+    """Write the function that makes the frame of a message."""
+    names: dict[str, object] = {"Frame": frames.Frame}
+    pairs: list[str] = []
+    for name, kind in _columns(cls):
+        value = f"message.{name}"
+        if kind.write is not None:
+            names[f"write_{name}"] = kind.write
+            value = f"write_{name}({value})"
+        pairs.append(f"{name!r}: {value}")
+    flags = f"{frames.BATCH_CRC} if message.entries else 0" if cls is Append else "0"
+    payload = ", message.payload" if "payload" in get_type_hints(cls) else ""
+    head = f"{int(number)}, {flags}, message.epoch, message.session, names_crc"
+    line = f"return Frame({head}, {{{', '.join(pairs)}}}{payload})"
+    return function(f"write_{cls.__name__}", "message, names_crc", [line], names)
 
-        Raises:
-            ProtocolError: A field is missing, of another type or out of bounds.
-        """
-        get = frame.fields.get
-        values: list[object] = [frame.epoch, frame.request]
-        for name, plain, most, kind in self.columns:
-            value = get(name)
-            if type(value) is plain:
-                size = value if plain is int else len(value)  # type: ignore[arg-type]
-                if 0 <= size <= most:  # type: ignore[operator]
-                    values.append(value)
-                    continue
-            elif kind.read is not None:
-                values.append(kind.read(value))
+
+def _reader(cls: type[Message], number: int) -> Reader:
+    """Write the function that makes a message of a frame, every value checked.
+
+    Values that may not be nil are compared with their bounds all together, `_refuse` finds which
+    one is wrong.
+    """
+    names: dict[str, object] = {"make": cls, "refuse": partial(_refuse, cls, number)}
+    lines, values = ["fields = frame.fields"], ["frame.epoch", "frame.request"]
+    needed: list[str] = []
+    bounds: dict[int, list[str]] = {}
+    wrong: list[str] = []
+    for at, (name, kind) in enumerate(_columns(cls)):
+        value = f"v{at}"
+        values.append(value)
+        if kind.read is not None:
+            names[f"read{at}"] = kind.read
+            lines.append(f"{value} = read{at}(fields.get({name!r}))")
+            continue
+        size = value if kind.plain is int else f"len({value})"
+        if kind.nil:
+            within = f"type({value}) is {kind.plain.__name__} and 0 <= {size} <= {kind.most}"
+            lines.append(f"{value} = fields.get({name!r})")
+            lines.append(f"if {value} is not None and not ({within}): refuse(frame)")
+            continue
+        needed.append(f"    {value} = fields[{name!r}]")
+        wrong.append(f"type({value}) is not {kind.plain.__name__}")
+        if kind.plain is int:
+            bounds.setdefault(kind.most, []).append(value)
+        else:
+            wrong.append(f"{size} > {kind.most}")
+    wrong += [outside(numbers, most) for most, numbers in bounds.items()]
+    lines += ["try:", *needed, "except KeyError: refuse(frame)"]
+    lines.append(f"if {' or '.join(wrong)}: refuse(frame)")
+    if "payload" in get_type_hints(cls):
+        values.append("frame.payload")
+    lines.append(f"return make({', '.join(values)})")
+    return function(f"read_{cls.__name__}", "frame", lines, names)
+
+
+def _refuse(cls: type[Message], number: int, frame: frames.Frame) -> NoReturn:
+    """Say which field of a frame that was refused is wrong, and what it must be."""
+    for name, kind in _columns(cls):
+        value = frame.fields.get(name)
+        if kind.read is not None or (value is None and kind.nil):
+            continue
+        if type(value) is kind.plain:
+            size = cast("int", value) if kind.plain is int else len(cast("str", value))
+            if 0 <= size <= kind.most:
                 continue
-            elif value is None and kind.nil:
-                values.append(None)
-                continue
-            raise ProtocolError(
-                f"{self.title}: {name} is {value!r}"[:80] + f", not {_wanted(kind)}", code="fields"
-            )
-        return self.make(*values, frame.payload) if self.payload else self.make(*values)
+        text = f"{frames.type_name(number)}: {name} is {value!r}"[:80] + f", not {_wanted(kind)}"
+        raise ProtocolError(text, code="fields")
+    raise AssertionError("nothing is wrong with the frame")
 
 
 def _wanted(kind: Kind) -> str:
@@ -377,23 +409,13 @@ def _wanted(kind: Kind) -> str:
     return f"{what[kind.plain]} {kind.most}"
 
 
-_FORMS: Mapping[type[Message], _Form] = {cls: _Form(cls, number) for cls, number in TYPES.items()}
-_READERS: Mapping[int, _Form] = {form.number: form for form in _FORMS.values()}
+_WRITERS: Mapping[type[Message], Writer] = {cls: _writer(cls, n) for cls, n in TYPES.items()}
+_READERS: Mapping[int, Reader] = {int(n): _reader(cls, n) for cls, n in TYPES.items()}
 
 
 def encode(message: Message, names_crc: int) -> frames.Frame:
     """Return the frame that carries ``message``."""
-    form = _FORMS[type(message)]
-    flags, payload = 0, cast("memoryview | bytes", b"")
-    if isinstance(message, Seed):
-        payload = message.payload
-    elif form.payload:
-        append = cast("Append", message)
-        payload = append.payload
-        flags = frames.BATCH_CRC if append.entries else 0
-    return frames.Frame(
-        form.number, flags, message.epoch, message.session, names_crc, form.write(message), payload
-    )
+    return _WRITERS[type(message)](message, names_crc)
 
 
 def decode(frame: frames.Frame) -> Message:
@@ -402,11 +424,11 @@ def decode(frame: frames.Frame) -> Message:
     Raises:
         ProtocolError: Not a type between nodes, or a field that does not fit its declaration.
     """
-    form = _READERS.get(frame.type)
-    if form is None or frame.flags & ~frames.BATCH_CRC:
+    read = _READERS.get(frame.type)
+    if read is None or frame.flags & ~frames.BATCH_CRC:
         kind = frames.type_name(frame.type)
         raise ProtocolError(f"{kind} with flags {frame.flags} between nodes", code="type")
-    message = form.read(frame)
+    message = read(frame)
     if type(message) is Append:
         if bool(message.entries) != bool(len(frame.payload)):
             raise ProtocolError("an APPEND has entries and a payload, or neither", code="fields")

@@ -240,9 +240,9 @@ def is_older_epoch(hello: messages.Hello, master: Master) -> bool:
 
 
 def is_registered(hello: messages.Hello, state: GroupState) -> bool:
-    """Whether (session, store) are those of the last registration of a replica, not the master."""
+    """Whether (session, store) are those of the last registration of a follower."""
     known = state.reg.get(hello.node)
-    if known is None or hello.node not in state.replicas or hello.node == state.leader:
+    if known is None or hello.node not in state.followers or hello.node == state.leader:
         return False
     return (known.session, known.store) == (hello.session, hello.store)
 

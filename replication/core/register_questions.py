@@ -19,8 +19,8 @@ from math import inf
 
 from replication.core.commands import Coordinate
 from replication.core.context import Context
-from replication.core.leading import Leading
-from replication.core.waiters import CONFIRMED
+from replication.core.master.leading import Leading
+from replication.core.master.waiters import CONFIRMED
 from replication.register.group_state import End, GroupState
 from replication.register.leases import LEASE_SECONDS
 from replication.register.operations import (
@@ -36,7 +36,14 @@ from replication.register.operations import (
 )
 from replication.register.rules import standing_order
 
-RETRIED = ("reports-missing", "read-only", "other-register", "unknown-node", "not-seeded")
+RETRIED = (
+    "reports-missing",
+    "read-only",
+    "other-register",
+    "unknown-node",
+    "not-seeded",
+    "too-old",
+)
 """Refusals that only an operator or another node can end; the call is repeated after a pause."""
 
 
@@ -155,7 +162,7 @@ def stand_delay(context: Context, state: GroupState, *, overdue: bool) -> float:
     if restarted and state.previous == name:
         return 0.0
     old = None if restarted else state.previous
-    able = [other for other in state.replicas if state.counts(other)] or list(state.replicas)
+    able = [other for other in state.replicas if state.may_lead(other)] or list(state.replicas)
     able.sort(key=lambda other: standing_order(state, other, old))
     rank = able.index(name) + 1 if name in able else len(able) + 1
     delay = rank * settings.stand_seconds
@@ -305,6 +312,7 @@ class Questions:
             promised=context.promise.epoch,
             seed=context.settings.seed,
             session=context.session,
+            level=context.settings.level,
         )
 
     def settle(

@@ -27,13 +27,13 @@ from replication.core import commands, messages
 from replication.core.commands import Received
 from replication.core.context import Context, Log, Node
 from replication.core.following import Following
-from replication.core.leading import Leading
+from replication.core.master.leading import Leading
+from replication.core.master.switchover import STOP_CHECK_SECONDS, Handover
+from replication.core.master.waiters import REPLICATED, WRITTEN, Waiters
 from replication.core.peer_checks import is_of_group
 from replication.core.promises import Promises
 from replication.core.register_questions import Questions, Verdict
 from replication.core.roles import Role, RoleInput
-from replication.core.switchover import STOP_CHECK_SECONDS, Handover
-from replication.core.waiters import REPLICATED, WRITTEN, Waiters
 from replication.register.group_state import GroupState
 from replication.register.operations import Elect, Operation, RegisterNode
 from replication.settings import ReplicationSettings
@@ -48,7 +48,7 @@ class ReplicaCore:
 
     Attributes:
         context: State shared by the parts.
-        mastership: The leadership, while this node leads. ``following``: while it follows.
+        leading: The leadership, while this node leads. ``following``: while it follows.
         waiters: Appends that wait for an acknowledgement.
         questions: Calls to the register. ``promises``: states that may be acted upon.
         trouble: Why the node has no role, for people; empty if it has one.
@@ -123,10 +123,10 @@ class ReplicaCore:
         if newest is not None and state.revision == newest.revision:
             return
         context.newest = state  # acted on by `_act`, once promised
-        if state.ack != context.quality:
+        if (state.ack, state.level) != (context.quality, context.level):
             # Before anything is acknowledged by it: a start must know the quality (R26).
-            context.quality = state.ack
-            context.do(commands.SetQuality(state.ack))
+            context.quality, context.level = state.ack, state.level
+            context.do(commands.SetFacts(state.ack, state.level))
         if state.ack != context.settings.ack:
             configured = context.settings.ack
             context.alarm("quality-differs", configured=configured, group=state.ack)
@@ -246,7 +246,7 @@ class ReplicaCore:
                 return False
             everybody = all(other in state.reg for other in state.replicas)
             return everybody and state.first in (None, name)
-        return state.counts(name)
+        return state.may_lead(name)
 
     def _fence(self, why: str) -> None:
         """End any role; ``why`` is for people, empty if another role follows at once."""
@@ -349,12 +349,12 @@ class ReplicaCore:
         if self.following is not None and self.following.conn == conn:
             self.following.on_closed(now, why)
         elif self.leading is not None:
-            self.leading.on_closed(now, conn, why)
+            self.leading.slaves.on_closed(now, conn, why)
         self._after(now)
 
     def on_message(self, now: float, conn: int, message: messages.Message) -> None:
         """A message arrived."""
-        if self.leading is not None and conn in self.leading.sessions:
+        if self.leading is not None and conn in self.leading.slaves.sessions:
             self.leading.on_message(now, conn, message)
         elif self.following is not None and self.following.conn == conn:
             self.following.on_message(now, message)
@@ -374,7 +374,7 @@ class ReplicaCore:
         if self.leading is not None:
             if message.epoch > self.leading.epoch and is_of_group(message, self.leading.state):
                 self.leading.on_newer_epoch(now, message.node, message.epoch)
-            self.leading.on_hello(now, conn, message)
+            self.leading.slaves.on_hello(now, conn, message)
             return
         leader = context.newest.leader if context.newest is not None else None
         text, epoch = f"{context.node.name} is not the master", context.promise.epoch
@@ -400,7 +400,7 @@ class ReplicaCore:
     def on_repaired(self, now: float) -> None:
         """All damage is repaired; the register is first informed that there was damage."""
         if self.leading is not None:
-            self.leading.on_repaired(now)
+            self.leading.slaves.on_repaired(now)
         if self.role is Role.QUARANTINED:
             self.context.repair()
             self.trouble = "repaired"
@@ -424,7 +424,7 @@ class ReplicaCore:
     def on_shipped(self, now: float, conn: int, append: messages.Append, end: int) -> None:
         """The frame of `commands.Ship` was sent with the batches up to ``end``."""
         if self.leading is not None:
-            self.leading.on_shipped(now, conn, append, end)
+            self.leading.slaves.on_shipped(now, conn, append, end)
 
     def on_received(
         self, now: float, conn: int, append: messages.Append, outcome: Received
@@ -442,13 +442,13 @@ class ReplicaCore:
     def on_seed(self, now: float, conn: int, data: bytes | None) -> None:
         """The seed of `commands.MakeSeed` is made; None: the log changed meanwhile."""
         if self.leading is not None:
-            self.leading.on_seed(now, conn, data)
+            self.leading.slaves.on_seed(now, conn, data)
             self._after(now)
 
     def on_verified(self, now: float, conn: int, start: int, what: str | None, soon: bool) -> None:
         """The batch of `commands.Verify` is good (None), or not; ``soon``: it is being repaired."""
         if self.leading is not None:
-            self.leading.on_verified(now, conn, start, what, soon)
+            self.leading.slaves.on_verified(now, conn, start, what, soon)
             self._after(now)
 
     # -- clients
@@ -465,7 +465,7 @@ class ReplicaCore:
 
     def overtake(self, now: float, start: int) -> int:
         """End the links of slaves that lack bytes below ``start``; return how many lack them."""
-        return self.leading.overtake(now, start) if self.leading is not None else 0
+        return self.leading.slaves.overtake(now, start) if self.leading is not None else 0
 
     def admission(self, ack: str, size: int) -> tuple[str, str] | None:
         """Return code and text of a refusal, before anything is written; None to continue."""

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from replication.core.in_sync import Member
-from replication.core.leading import Leading
+from replication.core.master.in_sync import Member
+from replication.core.master.leading import Leading
+from replication.core.master.waiters import CONFIRMED
 from replication.core.replica import MASTER_ROLES, ReplicaCore
 from replication.core.roles import Role
-from replication.core.waiters import CONFIRMED
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,9 +20,13 @@ class PeerView:
     """This node's knowledge of another node; None: unknown to this node.
 
     Attributes:
+        role: ``master``, ``slave``, or ``learner`` (R70).
         acked: Received end, bytes. ``flushed``: flushed end.
         lag_bytes, lag_seconds: Distance to the master's end; time since it was level.
         contact_seconds: Time since it was heard.
+        round_trip_seconds: Time from sending until the acknowledgement that counts.
+        unacknowledged_bytes: Sent and not acknowledged yet.
+        slow: In sync, and so slow that confirmed writes wait for it.
         state: ``streaming``, ``connecting`` ...; ``why`` says why it does not stream or count.
     """
 
@@ -36,6 +40,9 @@ class PeerView:
     in_sync: bool
     state: str
     why: str | None
+    round_trip_seconds: float | None = None
+    unacknowledged_bytes: int | None = None
+    slow: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,13 +106,13 @@ def needed(core: ReplicaCore, now: float, absent_seconds: float) -> int | None:
     leading = core.leading
     if leading is None:
         return None
-    linked = (session.kept for session in leading.sessions.values())
+    linked = (session.kept for session in leading.slaves.sessions.values())
     return min((*linked, *leading.insync.needed(now, absent_seconds)), default=None)
 
 
 def is_only_copy(core: ReplicaCore) -> bool:
     """Return whether this master is alone in its set: damage then does not end its role."""
-    return core.leading is not None and core.leading.is_only_copy
+    return core.leading is not None and core.leading.insync.is_only_copy
 
 
 def role_view(core: ReplicaCore, now: float, *, full: bool) -> RoleView:
@@ -168,13 +175,13 @@ def _why(core: ReplicaCore) -> str | None:
 
 
 def _member(leading: Leading, member: Member, end: int, now: float) -> PeerView:
-    linked = leading.links.get(member.name)
-    session = leading.sessions.get(linked) if linked is not None else None
+    linked = leading.slaves.links.get(member.name)
+    session = leading.slaves.sessions.get(linked) if linked is not None else None
     known = member.session > 0
     level = member.received >= end
     return PeerView(
         name=member.name,
-        role="slave",
+        role="learner" if leading.insync.is_learner(member.name) else "slave",
         acked=member.received if known else None,
         flushed=member.flushed if known else None,
         lag_bytes=max(0, end - member.received) if known else None,
@@ -182,5 +189,8 @@ def _member(leading: Leading, member: Member, end: int, now: float) -> PeerView:
         contact_seconds=now - member.heard_at if member.heard_at is not None else None,
         in_sync=member.name in leading.state.isr,
         state=session.state.value if session is not None else "away",
-        why=leading.why_behind(member.name, now) or None,
+        why=leading.slaves.why_behind(member.name, now) or None,
+        round_trip_seconds=session.answers.seconds(now) if session is not None else None,
+        unacknowledged_bytes=session.window.bytes if session is not None else None,
+        slow=session is not None and session.answers.is_slow and member.name in leading.state.isr,
     )

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from replication.core.master.waiters import CONFIRMED, FLUSHED
 from replication.core.replica import ReplicaCore
-from replication.core.waiters import CONFIRMED, FLUSHED
 from replication.driver.background_jobs import BackgroundJobs
 from replication.driver.outcomes import or_unknown
 from replication.driver.outside import Reply

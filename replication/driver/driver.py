@@ -25,9 +25,10 @@ from typing import cast
 
 from replication.core import commands, messages
 from replication.core.context import Node
+from replication.core.master.waiters import CONFIRMED, FLUSHED, WRITTEN
 from replication.core.replica import ReplicaCore
 from replication.core.view import PeerView, RoleView, is_only_copy, role_view
-from replication.core.waiters import CONFIRMED, FLUSHED, WRITTEN
+from replication.driver import odd_frames
 from replication.driver.appends import Appends, TogetherReply
 from replication.driver.background_jobs import FULL_SECONDS, BackgroundJobs
 from replication.driver.incoming_batches import received
@@ -142,7 +143,7 @@ class Driver:
             commands.GiveUp: self._replies.give_up,
             commands.Verify: self._do_verify,
             commands.Registered: lambda *_: self.store.registered(),
-            commands.SetQuality: self._do_quality,
+            commands.SetFacts: self._do_facts,
             commands.Quarantine: self._do_quarantine,
             commands.Answer: self._replies.answer,
             commands.Tell: self._do_tell,
@@ -175,11 +176,19 @@ class Driver:
             message = messages.decode(frame)
         except ProtocolError as error:
             if not self._crashed:
-                self._outside.event("odd-frame", "warning", conn=conn, why=str(error))
-                self._outside.close(conn, str(error))
-                self._turn(now, self.core.on_closed, conn, str(error))
+                self._on_odd_frame(now, conn, frame, error)
             return
         self._turn(now, self.core.on_message, conn, message, brief=True)
+
+    def _on_odd_frame(
+        self, now: float, conn: int, frame: frames.Frame, error: ProtocolError
+    ) -> None:
+        text = odd_frames.odd_text(frame, error)
+        self._outside.event("odd-frame", "warning", conn=conn, why=text)
+        if (answer := odd_frames.refusal(frame, error, self.core)) is not None:
+            self._outside.send(conn, messages.encode(answer, self._names_crc))
+        self._outside.close(conn, text)
+        self._turn(now, self.core.on_closed, conn, text)
 
     def on_answer(self, now: float, call_id: int, answer: object) -> None:
         """The register answered with a map; anything else means that the outcome is unknown."""
@@ -534,8 +543,8 @@ class Driver:
         self._promising = (job, command.promise)
         self._outside.run_job(job)
 
-    def _do_quality(self, now: float, command: commands.SetQuality) -> None:
-        self.store.note_quality(command.quality)
+    def _do_facts(self, now: float, command: commands.SetFacts) -> None:
+        self.store.note_facts(command.quality, command.level)
         self.jobs.eager = self.core.context.counts_flushed
 
     def _do_quarantine(self, now: float, command: commands.Quarantine) -> None:

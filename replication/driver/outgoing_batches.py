@@ -3,22 +3,35 @@
 The frame for one offset is the same for every slave, so it is built once per turn;
 `OutgoingBatches.clear` ends the turn, because a view must not outlive the file it maps.
 
+Bytes older than what is hot may have to come from the disk, and the event loop would wait for each
+page. So the system is asked to read them `AHEAD_BYTES` before a slave gets there.
+
 Units: bytes. Not here: the recipients and the other fields (``leading``).
 Rules: docs/protocol.md R42, R44.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 
 from replication.core import messages
-from replication.settings import FRAME_BYTES_MAX
+from replication.settings import FRAME_BYTES_MAX, MiB
 from storage import Store
 from twinlog import kernels
 from twinlog.format.batch_index import KIND_FILLER, BatchEntry
 
 FILLER_BYTES = 8
 """Bytes of a filler that are sent; the rest is zero."""
+
+AHEAD_BYTES = 16 * MiB
+"""How far ahead of a slave that catches up the log is read: one default window."""
+
+AHEAD_STEP = 4 * MiB
+"""Bytes of the log for which the system is asked once."""
+
+AHEAD_STEPS = 64
+"""Steps that are remembered: those of four slaves at different places, four times over."""
 
 FrameBatches = tuple[bytes, memoryview | bytes, int]
 """Packed entries, bytes, end."""
@@ -39,6 +52,7 @@ class OutgoingBatches:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._held: tuple[int, int, FrameBatches] | None = None
+        self._asked: deque[int] = deque(maxlen=AHEAD_STEPS)
 
     def at(self, start: int) -> FrameBatches:
         """Return the batches of one frame from border ``start``, which is below the end."""
@@ -51,6 +65,7 @@ class OutgoingBatches:
             lone: FrameBatches = batch[0][: messages.ENTRY.size], batch[1], end
             self._held = (start, end, lone)
             return lone
+        self._read_ahead(start, end)
         entries = one_file(
             store.entries(start, max_bytes=FRAME_BYTES_MAX), store.settings.segment_size
         )
@@ -63,6 +78,18 @@ class OutgoingBatches:
         )
         self._held = (start, end, batches)
         return batches
+
+    def _read_ahead(self, start: int, end: int) -> None:
+        """Ask the system to read what a slave at ``start`` gets next, if that is not hot."""
+        cold, step = end - self._store.settings.hot_bytes, start // AHEAD_STEP
+        if start >= cold or step in self._asked:
+            return
+        new = AHEAD_BYTES if step - 1 in self._asked else 0
+        self._asked.append(step)
+        begin = step * AHEAD_STEP + new
+        stop = min((step + 1) * AHEAD_STEP + AHEAD_BYTES, end)
+        if max(begin, start) < stop:
+            self._store.read_ahead(max(begin, start), stop - max(begin, start))
 
     def clear(self) -> None:
         """Release the views."""

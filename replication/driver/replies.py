@@ -11,9 +11,9 @@ how many are kept. Not here: limits and deadlines (``waiters``).
 from __future__ import annotations
 
 from replication.core import commands
+from replication.core.master.waiters import CONFIRMED, FLUSHED, REPLICATED
 from replication.core.replica import ReplicaCore
 from replication.core.view import holders, holds
-from replication.core.waiters import CONFIRMED, FLUSHED, REPLICATED
 from replication.driver.outcomes import BUFFERED, NOT_KNOWN_FLUSHED, unknown
 from replication.driver.outside import Done, Reply
 from storage import SectionResult, Store

@@ -234,7 +234,8 @@ class RetentionDriver:
         if now < self._aside_at:
             return None
         self._aside_at = now + ASIDE_SECONDS
-        if self._core.leads and (below := self._store.stale_producers(self._wall_ms())):
+        below = self._store.stale_producers(now)
+        if below and self._core.leads:
             # No client waits for it; it is repeated if it was not appended.
             change, until = ForgetProducers(below), now + FORGET_SECONDS
             self._control(now, change, deadline=until, reply=_ignore)

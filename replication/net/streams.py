@@ -30,7 +30,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import math
-import os
 import socket
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -39,8 +38,10 @@ from typing import cast
 
 import trio
 
+from replication.net.handshakes import NO_TLS
 from replication.net.readiness import Readiness
 from storage.disk.mapping import Loan
+from twinlog.session.tls_socket import TlsSocket
 from twinlog.wire import frames
 
 JOIN_MAX = 4096
@@ -111,7 +112,7 @@ class Stream:
     """A connected, non-blocking socket; see the module.
 
     Args:
-        sock: Connected; the stream owns it from now on.
+        sock: Connected, with its TLS handshake done; the stream owns it from now on.
         outbox: Marks the stream when something was queued.
         reader: Splits received bytes into frames.
         congested: Unsent bytes beyond which the peer is not read; None: always read.
@@ -123,7 +124,7 @@ class Stream:
 
     def __init__(
         self,
-        sock: socket.socket,
+        sock: socket.socket | TlsSocket,
         outbox: Outbox,
         reader: frames.FrameReader,
         *,
@@ -131,11 +132,14 @@ class Stream:
         defect: Callable[[Exception], None] | None = None,
         held: Callable[[int], None] | None = None,
     ) -> None:
-        sock.setblocking(False)
-        if sock.family in (socket.AF_INET, socket.AF_INET6):
+        self._tls = sock if isinstance(sock, TlsSocket) else None
+        raw = sock.raw if isinstance(sock, TlsSocket) else sock
+        raw.setblocking(False)
+        if raw.family in (socket.AF_INET, socket.AF_INET6):
             with contextlib.suppress(OSError):  # some systems refuse it after the peer has closed
-                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._sock = sock
+        self._raw = raw
         self._outbox = outbox
         self._reader = reader
         self._congested = congested
@@ -210,7 +214,9 @@ class Stream:
             while out:
                 first = out[0]
                 if isinstance(first, Loan):
-                    count = first.give(self._sock)
+                    # What is encrypted is copied anyway, so nothing can be lent.
+                    tls = self._tls
+                    count = first.give(self._raw) if tls is None else tls.send(first.view)
                 elif len(out) == 1:
                     count = self._sock.send(first)
                 else:
@@ -317,6 +323,8 @@ class Stream:
         """
         self._on_frame, self._end = on_frame, end
         try:
+            if self._tls is not None and self._tls.pending and self.closed is None:
+                self._readiness.turn(self._turn)  # it came with the end of the handshake
             if self.closed is None:
                 await self._readiness.watch(self._sock.fileno(), self._turn, self._over)
         except trio.ClosedResourceError:
@@ -336,7 +344,7 @@ class Stream:
         if self._paused:  # most pauses are over before this and cost nothing
             self._readiness.forget(self._sock.fileno())
             return
-        budget, more = TURN_BYTES, True
+        budget, more, tls = TURN_BYTES, True, self._tls
         try:
             while more and budget > 0 and self.closed is None:
                 room = self._reader.buffer()
@@ -352,6 +360,8 @@ class Stream:
                     break
                 more = count == len(room)
                 budget -= count
+                if tls is not None and tls.pending:  # no socket becomes readable for it
+                    more, budget = True, max(budget, 1)
                 self.received += count
                 self.moved_at = self._readiness.now
                 self._reader.received(count)
@@ -377,6 +387,8 @@ class Stream:
             try:
                 frame = reader.next()
             except frames.FrameError as error:
+                if error.kind == "tls":
+                    self._answer_tls()
                 self._broken = error
                 self._readiness.forget(self._sock.fileno())
                 self._over.set()
@@ -390,6 +402,11 @@ class Stream:
                 self._pause()
                 return False
         return True
+
+    def _answer_tls(self) -> None:
+        """Say in the clear, to a peer that begins with TLS, that it is not spoken here."""
+        with contextlib.suppress(OSError):
+            self._sock.send(NO_TLS)
 
     def _end_turn(self) -> None:
         """End a turn that delivered a frame; part of a large frame is not a turn."""
@@ -414,6 +431,8 @@ class Stream:
             self._paused = False
             if self.closed is None:  # a delivered frame may have closed it
                 self._readiness.again(self._sock.fileno(), self._turn)
+                if self._tls is not None and self._tls.pending:
+                    self._readiness.soon(self._turn)
         except Exception as error:
             self._broke(error)
         self._end_turn()
@@ -492,19 +511,3 @@ async def accept(listener: socket.socket, accepted: Callable[[socket.socket, str
             await trio.sleep(0.1)
             continue
         accepted(sock, f"{address[0]}:{address[1]}")
-
-
-async def connect(host: str, port: int) -> socket.socket:
-    """Return a connected socket; a cancelled call leaves nothing open.
-
-    Raises:
-        OSError: No answer, or not a valid address: addresses come from other nodes.
-    """
-    try:
-        stream = await trio.open_tcp_stream(host, port)
-    except (ValueError, OverflowError) as error:
-        raise OSError(f"{host!r} port {port} is not an address: {error}") from error
-    sock = socket.socket(fileno=os.dup(stream.socket.fileno()))
-    with trio.CancelScope(shield=True):
-        await stream.aclose()
-    return sock

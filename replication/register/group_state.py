@@ -5,7 +5,7 @@ nodes see copies and never change them. Every change gives it a higher revision 
 
 Rules that hold in every state of the register:
 
-* ``leader`` is unset or a member of ``isr``; a learner is in neither set;
+* ``leader`` is unset or a member of ``isr``; a learner is no replica, and in neither set (R70);
 * ``isr`` and ``elr`` (eligible though not in sync) are disjoint; ``elr`` is empty while the in-sync
   set has at least ``min_isr`` members;
 * the session in ``isr``, ``elr`` and ``suspect`` is the registered one;
@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from typing import cast
 
 from twinlog.errors import ProtocolError
+from twinlog.levels import FIRST
 
 STARTS_KEPT = 16
 """Earlier start ids kept per store; no call is delayed over more restarts than that."""
@@ -107,7 +108,24 @@ class Unclean:
     at_ms: int
 
 
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """An operator's hold on something automatic (R68); texts are `shortened`.
+
+    ``until_ms``: when it ends by itself, by the coordinator's wall clock; 0: when it is released.
+    """
+
+    who: str
+    why: str
+    since_ms: int
+    until_ms: int = 0
+
+
 def _none() -> Mapping[str, int]:
+    return {}
+
+
+def _no_holds() -> Mapping[str, Hold]:
     return {}
 
 
@@ -137,7 +155,8 @@ class GroupState:
         after_power_loss: One of `POWER_LOSS`. ``failover``: One of `FAILOVER`.
         reg: Last registrations.
         retired: Last sessions of replicas that were removed.
-        replicas: Full members, in the order of the file. ``learners`` count nowhere.
+        replicas: Full members, in the order of the file.
+        learners: Nodes that copy the log and serve reads, and count nowhere (R70).
         priorities: Name to priority, larger stands first; absent means 0.
         min_isr: Least members of the in-sync set for writes.
         ack: Meaning of every member's acknowledgement, the master's own part included; one of
@@ -145,8 +164,12 @@ class GroupState:
         transfer_to: Only this node may stand now (planned switchover).
         first: The node whose configuration says ``role = "master"``; None when no node does.
         reason, by: Why and by whom the present epoch was begun; repeated in its epoch record.
+        pause: No master is deposed automatically while this holds; None while none does.
+        maintenance: Replicas that are not elected until they are released.
         unclean: The newest `UNCLEAN_KEPT` unclean elections, oldest first.
         seeded: The first registration has happened.
+        level: Which records the log may hold (R74); see ``twinlog.levels``. ``levels``:
+        name to the highest level that the registered process knows.
     """
 
     register_id: str = ""
@@ -178,17 +201,30 @@ class GroupState:
     by: str = ""
     unclean: tuple[Unclean, ...] = ()
     seeded: bool = False
+    pause: Hold | None = None
+    maintenance: Mapping[str, Hold] = field(default_factory=_no_holds)
+    level: int = FIRST
+    levels: Mapping[str, int] = field(default_factory=_none)
 
     def session_of(self, node: str) -> int:
         """Return the registered session of ``node``, 0 if it never registered."""
         known = self.reg.get(node)
         return known.session if known is not None else 0
 
+    @property
+    def followers(self) -> tuple[str, ...]:
+        """All nodes that copy the log: full members, then learners."""
+        return (*self.replicas, *self.learners)
+
     def counts(self, node: str) -> bool:
         """Whether ``node`` may be elected cleanly: in either set, with its registered session."""
         # R22: the session, not only the name: another start of the node may lack records.
         session = self.isr.get(node, self.elr.get(node, 0))
         return session > 0 and session == self.session_of(node)
+
+    def may_lead(self, node: str) -> bool:
+        """Whether ``node`` may be elected cleanly now: it `counts`, and is not in maintenance."""
+        return self.counts(node) and node not in self.maintenance
 
     def last_unclean(self) -> int:
         """Return the newest epoch of an unclean election, 0 for none."""
@@ -230,6 +266,10 @@ class GroupState:
             "by": self.by,
             "unclean": [[u.epoch, u.who, u.why, u.at_ms] for u in self.unclean],
             "seeded": self.seeded,
+            "pause": _hold(self.pause) if self.pause is not None else None,
+            "maintenance": {name: _hold(hold) for name, hold in self.maintenance.items()},
+            "level": self.level,
+            "levels": dict(self.levels),
         }
 
     @classmethod
@@ -272,6 +312,16 @@ class GroupState:
             by=take.text("by"),
             unclean=tuple(_as_unclean(item) for item in take.items("unclean")),
             seeded=take.flag("seeded"),
+            # Absent in documents of a coordinator that knew no holds.
+            pause=_as_hold(take.raw("pause")) if take.raw("pause") is not None else None,
+            maintenance={
+                name: _as_hold(item) for name, item in sorted(take.mapping("maintenance").items())
+            }
+            if take.raw("maintenance") is not None
+            else {},
+            # Not a value of the registrations: older nodes would not read those.
+            level=take.optional("level") or FIRST,
+            levels=take.numbers("levels", least=1) if take.raw("levels") is not None else {},
         )
 
 
@@ -330,6 +380,18 @@ def _as_unclean(item: object) -> Unclean:
             return Unclean(epoch, who, why, at_ms)
         case _:
             raise ProtocolError(f"an unclean election is {item!r}", code="fields")
+
+
+def _hold(hold: Hold) -> list[object]:
+    return [hold.who, hold.why, hold.since_ms, hold.until_ms]
+
+
+def _as_hold(item: object) -> Hold:
+    match item:
+        case [str() as who, str() as why, int() as since_ms, int() as until_ms]:
+            return Hold(who, why, since_ms, until_ms)
+        case _:
+            raise ProtocolError(f"a hold is {item!r}", code="fields")
 
 
 class Fields:

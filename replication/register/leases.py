@@ -13,7 +13,10 @@ within `LIVE_SECONDS`. Confirmed records do not depend on any of these times: co
 in-sync set of an epoch, and the register grants an epoch once. So clocks that drift cost
 availability, or allow a stale read from a master that is cut off, but never lose a record.
 
-After the coordinator's own start every master has a full `LEASE_SECONDS`.
+After the coordinator's own start every master has a full `LEASE_SECONDS`. So it has when the
+coordinator slept, for its machine stood still or its disk did: meanwhile it heard no node, and
+nodes gave up connections that did not answer. Each living node has called again `LIVE_SECONDS`
+later; until then a connection that ended says nothing.
 
 Pure: events and the time in, an operation out. Units: seconds of a clock that does not jump.
 Not here: elections (``replication.register.rules``). Rules: docs/protocol.md R59.
@@ -22,7 +25,8 @@ Not here: elections (``replication.register.rules``). Rules: docs/protocol.md R5
 from __future__ import annotations
 
 from replication.register.group_state import GroupState
-from replication.register.operations import Depose, Report
+from replication.register.holds import is_paused
+from replication.register.operations import Depose, Report, Resume
 
 LEASE_SECONDS = 5.0
 """A master that the coordinator has not heard for this long is gone; every node calls each second.
@@ -34,6 +38,10 @@ does not, a living one reconnects at once."""
 
 LIVE_SECONDS = 2.5
 """A member that was heard this recently can take over; it calls each second."""
+
+ASLEEP_SECONDS = 0.8
+"""A coordinator that was not awake for this long has slept: nodes wait hardly longer for an answer
+before they close the connection."""
 
 WHO = "coordinator"
 
@@ -49,7 +57,8 @@ class Leases:
     """
 
     def __init__(self, now: float) -> None:
-        self._began = now
+        self._began = self._awake_at = now
+        self._woke_at = float("-inf")
         self._heard: dict[str, tuple[int, float]] = {}
         self._ended: dict[str, tuple[int, float]] = {}
 
@@ -66,20 +75,40 @@ class Leases:
         name, session = who
         self._ended[name] = (session, now)
 
-    def due(self, now: float, state: GroupState) -> Depose | None:
-        """Return the operation that ends the leadership of a master that is gone; else None."""
+    def awake(self, now: float) -> None:
+        """Record that calls are heard now; to be called several times in `ASLEEP_SECONDS`."""
+        if now - self._awake_at > ASLEEP_SECONDS:
+            self._began = self._woke_at = now
+            self._heard.clear()
+        self._awake_at = now
+
+    def due(self, now: float, state: GroupState, wall_ms: int) -> Depose | Resume | None:
+        """Return the operation that ends the leadership of a master that is gone; else None.
+
+        Or the one that ends a pause whose time is over by the wall clock (R68): a clock that is
+        wrong lets a pause end early or late, and changes nothing else.
+        """
         leader, session = state.leader, state.leader_session
+        if state.pause is not None and wall_ms >= state.pause.until_ms:
+            return Resume(WHO, "its time is over")
+        if is_paused(state):
+            return None
         if leader is None or state.failover != "automatic" or not self._has_heir(now, state):
             return None
         # A new connection clears this entry (`heard`), so a master that only reconnects stays.
-        ended = self._ended.get(leader)
-        if ended is not None and ended[0] == session and now >= ended[1] + GONE_SECONDS:
+        if self._has_ended(now, leader, session):
             why = "its connections to the coordinator ended"
         elif now >= self._last(leader, session) + LEASE_SECONDS:
             why = f"not heard for {LEASE_SECONDS:g} s"
         else:
             return None
         return Depose(leader, session, WHO, f"{leader} is gone: {why}")
+
+    def _has_ended(self, now: float, name: str, session: int) -> bool:
+        ended = self._ended.get(name)
+        if ended is None or ended[0] != session or now < self._woke_at + LIVE_SECONDS:
+            return False
+        return now >= ended[1] + GONE_SECONDS
 
     def _last(self, name: str, session: int) -> float:
         heard = self._heard.get(name)
@@ -89,7 +118,7 @@ class Leases:
         return any(
             # Only with a successor that has everything: ending the leadership alone would just stop
             # writes.
-            state.counts(name)
+            state.may_lead(name)
             and name != state.leader
             and (heard := self._heard.get(name)) is not None
             and heard[0] == state.session_of(name)

@@ -21,21 +21,33 @@ from replication.register.group_state import (
 )
 from replication.register.operations import NAMES_MAX, AddReplica, Change, RemoveReplica
 from replication.register.outcome import Outcome, Refused
+from twinlog.levels import FIRST, LEVEL
 
 
 def add(state: GroupState, op: AddReplica, wall_ms: int) -> Outcome:
-    """Add a full member; it does not count before it joins the in-sync set."""
-    if not state.seeded or op.node in state.replicas:
-        return Refused("known-node", f"{op.node} is a member already, or the group has not begun")
-    if len(state.replicas) + len(state.learners) >= NAMES_MAX:
+    """Add a full member, which does not count before it joins the in-sync set; or a learner."""
+    name = op.node
+    if not state.seeded or name in state.replicas:
+        return Refused("known-node", f"{name} is a member already, or the group has not begun")
+    if name not in state.learners and len(state.followers) >= NAMES_MAX:
         return Refused("too-many", f"a group has at most {NAMES_MAX} members")
-    priorities = {**state.priorities, op.node: op.priority}
-    return replace(state, replicas=(*state.replicas, op.node), priorities=priorities)
+    learners = tuple(other for other in state.learners if other != name)
+    if op.learner:
+        if name in state.learners:
+            return Refused("known-node", f"{name} is a learner already")
+        return replace(state, learners=(*learners, name))
+    # A learner keeps its registration: its session goes on, and it is in no set (R70).
+    priorities = {**state.priorities, name: op.priority}
+    return replace(
+        state, replicas=(*state.replicas, name), learners=learners, priorities=priorities
+    )
 
 
 def remove(state: GroupState, op: RemoveReplica, wall_ms: int) -> Outcome:
     """Remove a member, unless the group needs it or it alone may have everything."""
     name = op.node
+    if name in state.learners:
+        return _without_learner(state, name)
     if name not in state.replicas:
         return Refused("unknown-node", f"{name} is not a member: {', '.join(state.replicas)}")
     if name == state.leader:
@@ -64,33 +76,85 @@ def remove(state: GroupState, op: RemoveReplica, wall_ms: int) -> Outcome:
         previous=None if state.previous == name else state.previous,
         transfer_to=None if state.transfer_to == name else state.transfer_to,
         first=None if state.first == name else state.first,
+        levels=without(state.levels, name),
+        maintenance={other: hold for other, hold in state.maintenance.items() if other != name},
     )
+
+
+def _without_learner(state: GroupState, name: str) -> GroupState:
+    """Return the state without a learner; nothing depended on it."""
+    return replace(
+        state,
+        learners=tuple(other for other in state.learners if other != name),
+        reg={other: reg for other, reg in state.reg.items() if other != name},
+        levels=without(state.levels, name),
+        retired=retire(state, name),
+    )
+
+
+def why_no_fact(name: str, value: str) -> str:
+    """Return why a group has no such fact, with all that there are; empty if it may have it."""
+    choices = {"ack": ACKS, "after_power_loss": POWER_LOSS, "failover": FAILOVER}
+    counts = name == "in_sync_min" and value.isdecimal() and 0 < int(value) <= NAMES_MAX
+    raised = name == "level" and value.isdecimal() and FIRST <= int(value) <= LEVEL
+    if counts or raised or value in choices.get(name, ()):
+        return ""
+    known = [f"in_sync_min = 1 to {NAMES_MAX}"]
+    known += [f"{one} = {' or '.join(allowed)}" for one, allowed in choices.items()]
+    known.append(f"level = {FIRST} to {LEVEL}")
+    return f"{name} = {value} is not a fact of the group: {', '.join(known)}"
 
 
 def change(state: GroupState, op: Change, wall_ms: int) -> Outcome:
     """Change one fact of the group; the refusal of an unknown one lists the known ones."""
-    after: GroupState | None = None
+    if why := why_no_fact(op.name, op.value):
+        return Refused("fields", why)
+    after = state
     match op.name:
-        case "in_sync_min" if op.value.isdecimal() and 0 < int(op.value) <= NAMES_MAX:
-            if int(op.value) > len(state.replicas):
-                return Refused("too-few", f"the group has {len(state.replicas)} replicas")
+        case "in_sync_min" if int(op.value) > len(state.replicas):
+            return Refused("too-few", f"the group has {len(state.replicas)} replicas")
+        case "in_sync_min":
             after = replace(state, min_isr=int(op.value))
-        case "ack" if op.value in ACKS:
+        case "level" if (refused := _level_refusal(state, int(op.value))) is not None:
+            return refused
+        case "level":
+            after = replace(state, level=int(op.value))
+        case "ack":
             after = replace(state, ack=op.value)
-        case "after_power_loss" if op.value in POWER_LOSS:
+        case "after_power_loss":
             after = replace(state, after_power_loss=op.value)
-        case "failover" if op.value in FAILOVER:
-            after = replace(state, failover=op.value)
         case _:
-            known = f"in_sync_min = 1 to {NAMES_MAX}, ack = {' or '.join(ACKS)}"
-            known += f", after_power_loss = {' or '.join(POWER_LOSS)}"
-            known += f", failover = {' or '.join(FAILOVER)}"
-            return Refused("fields", f"{op.name} = {op.value} is not a fact of the group: {known}")
+            after = replace(state, failover=op.value)
     return state if after == state else after
+
+
+def knows_level(state: GroupState, name: str, level: int) -> bool:
+    """Whether the registered process of ``name`` knows the records of ``level`` (R74)."""
+    return name not in state.reg or state.levels.get(name, FIRST) >= level
+
+
+def _level_refusal(state: GroupState, level: int) -> Refused | None:
+    if level < state.level:
+        text = f"the group is at level {state.level}: its log may hold records of that level"
+        return Refused("level", text)
+    lacking = [name for name in state.followers if not knows_level(state, name, level)]
+    if not lacking:
+        return None
+    known = ", ".join(f"{name} knows {state.levels.get(name, FIRST)}" for name in lacking)
+    return Refused("level", f"not every node knows level {level}: {known}", UPGRADE)
+
+
+UPGRADE = "run the newer release on each node first: twinlog version --check"
+"""What ends the refusal of a level."""
 
 
 def no_member(state: GroupState, name: str) -> Refused:
     """Return the refusal of an unknown member, with the command that adds it."""
+    if name in state.learners:
+        text = f"{name} is a learner of this group, which counts nowhere"
+        return Refused(
+            "unknown-node", text, f"make it a full member: twinlog cluster promote {name}"
+        )
     text = f"{name} is not a member of this group: {', '.join(state.replicas)}"
     return Refused("unknown-node", text, f"add it: twinlog cluster add {name}")
 

@@ -102,6 +102,7 @@ class RegisterNode:
         empty, last_epoch, end, promised: See ``Registration``.
         seed: Used when the register is empty.
         session: The session that this process last got; 0: none that it knows of.
+        level: The highest level that it knows; 0: it is of a release without levels.
     """
 
     node: Id
@@ -116,6 +117,7 @@ class RegisterNode:
     seed: Seed | None = None
     report: Report = NOTHING
     session: Optional = 0
+    level: Optional = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,11 +300,15 @@ class ClearAlarm:
 
 @dataclass(frozen=True, slots=True)
 class AddReplica:
-    """An operator adds a full member; it joins the in-sync set once it has caught up."""
+    """An operator adds a full member; it joins the in-sync set once it has caught up.
+
+    A learner becomes a full member by it. ``learner``: it is added as a learner instead (R70).
+    """
 
     node: Id
     priority: Priority
     who: Remark
+    learner: bool = False
     report: Report = NOTHING
 
 
@@ -318,7 +324,7 @@ class RemoveReplica:
 @dataclass(frozen=True, slots=True)
 class Change:
     """An operator changes a fact of the group: ``in_sync_min``, ``ack``, ``failover``,
-    ``after_power_loss``.
+    ``after_power_loss``, ``level``.
 
     All members must agree on the facts, because a difference could lose data; a node's file only
     seeds them.
@@ -327,6 +333,36 @@ class Change:
     name: str
     value: str
     who: Remark
+    report: Report = NOTHING
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """An operator pauses automatic failover for ``seconds`` (R68)."""
+
+    seconds: int
+    who: Remark
+    why: Remark
+    report: Report = NOTHING
+
+
+@dataclass(frozen=True, slots=True)
+class Resume:
+    """An operator, or the coordinator when the time is over, ends the pause."""
+
+    who: Remark
+    why: Remark
+    report: Report = NOTHING
+
+
+@dataclass(frozen=True, slots=True)
+class Maintain:
+    """An operator takes a replica into maintenance, or releases it (R68)."""
+
+    node: str
+    on: bool
+    who: Remark
+    why: Remark
     report: Report = NOTHING
 
 
@@ -348,6 +384,9 @@ Operation = (
     | AddReplica
     | RemoveReplica
     | Change
+    | Pause
+    | Resume
+    | Maintain
 )
 
 _CLASSES: Mapping[str, type[Operation]] = {
@@ -368,6 +407,9 @@ _CLASSES: Mapping[str, type[Operation]] = {
     "recover": Recover,
     "clear-alarm": ClearAlarm,
     "change": Change,
+    "pause": Pause,
+    "resume": Resume,
+    "maintain": Maintain,
 }
 _NAMES: Mapping[type, str] = {operation: name for name, operation in _CLASSES.items()}
 

@@ -39,12 +39,15 @@ from replication.register.operations import (
     Annotate,
     Change,
     ClearAlarm,
+    Maintain,
     Operation,
+    Pause,
     Read,
     Recover,
     RegisterNode,
     RemoveReplica,
     Report,
+    Resume,
     Vouch,
     parse_op,
 )
@@ -344,10 +347,13 @@ def _epoch_entry(state: GroupState, wall_ms: int) -> dict[str, object]:
     }
 
 
-Recorded = Adopt | ClearAlarm | Recover | AddReplica | RemoveReplica | Change | Vouch
+Recorded = (
+    Adopt | ClearAlarm | Recover | AddReplica | RemoveReplica | Change | Vouch | Pause | Resume
+    | Maintain
+)  # fmt: skip
 """Operators' changes other than elections; each is an entry of the history."""
 
-RECORDED = (Adopt, Recover, AddReplica, RemoveReplica, Change)
+RECORDED = (Adopt, Recover, AddReplica, RemoveReplica, Change, Pause, Resume, Maintain)
 """Changes recorded at once; the others are recorded with the next change."""
 
 
@@ -368,11 +374,17 @@ def _words(op: Recorded) -> str:
         case ClearAlarm():
             return f"alarm cleared{_because(op.why)}"
         case AddReplica():
-            return f"{op.node} added"
+            return f"{op.node} added{' as a learner' if op.learner else ''}"
         case RemoveReplica():
             return f"{op.node} removed"
         case Change():
             return f"{op.name} = {op.value}"
+        case Pause():
+            return f"automatic failover paused for {op.seconds} s{_because(op.why)}"
+        case Resume():
+            return f"automatic failover resumed{_because(op.why)}"
+        case Maintain():
+            return f"{op.node} {'in' if op.on else 'released from'} maintenance{_because(op.why)}"
 
 
 def _because(why: str) -> str:

@@ -24,6 +24,7 @@ from replication.register.group_state import (
     Unclean,
     shortened,
 )
+from replication.register.holds import held_back, is_in_maintenance, maintain, pause, resume
 from replication.register.membership import (
     add,
     change,
@@ -41,15 +42,19 @@ from replication.register.operations import (
     Depose,
     Elect,
     Failover,
+    Maintain,
     Operation,
+    Pause,
     RegisterNode,
     RemoveReplica,
     ReportEnd,
+    Resume,
     Transfer,
     UncleanElect,
 )
 from replication.register.outcome import Outcome, Refused
 from replication.register.vacancy import best_of_all
+from twinlog.levels import FIRST
 
 
 def decide(state: GroupState, op: Operation, wall_ms: int) -> Outcome:
@@ -108,6 +113,7 @@ def _seeded(state: GroupState, op: RegisterNode) -> Outcome:
         ack=seed.ack,
         after_power_loss=seed.after_power_loss,
         failover=seed.failover,
+        level=max(op.level, FIRST),
         seeded=True,
     )
 
@@ -133,14 +139,24 @@ def is_said_again(known: Registration, op: RegisterNode) -> bool:
     return not known.clean and op.session < known.session
 
 
+def is_new_enough(state: GroupState, op: RegisterNode) -> bool:
+    """Whether the process knows every kind of record that the log may hold (R74)."""
+    return max(op.level, FIRST) >= state.level
+
+
 def register(state: GroupState, op: RegisterNode, wall_ms: int) -> Outcome:
     """Give the node a session; an unclean or other store leaves both sets (R20, R21)."""
     seeded = _seeded(state, op)
     if isinstance(seeded, Refused):
         return seeded
     state_before, state = state, seeded
-    if op.node not in state.replicas and op.node not in state.learners:
+    if op.node not in state.followers:
         return no_member(state, op.node)
+    if not is_new_enough(state, op):
+        text = f"{op.node} knows level {max(op.level, FIRST)}, the group is at {state.level}"
+        return Refused(
+            "too-old", text, f"run a newer release on {op.node}: twinlog version --check"
+        )
     # R18: the node followed a master that this register never elected.
     if op.promised > state.epoch > 0:
         text = f"{op.node} has promised epoch {op.promised}, this register is at {state.epoch}"
@@ -187,7 +203,8 @@ def _with_session(
     if out:
         was = name in state.isr or name in state.elr or name in state.suspect
         sets["isr"], sets["elr"] = without(state.isr, name), without(state.elr, name)
-        sets["suspect"] = {**state.suspect, name: session} if was or not op.clean else state.suspect
+        if was or (not op.clean and name in state.replicas):  # a learner acknowledged nothing
+            sets["suspect"] = {**state.suspect, name: session}
         if was and is_other_store(known, op):
             wiped = tuple(dict.fromkeys((*wiped, name)))
     after = replace(
@@ -198,6 +215,7 @@ def _with_session(
         wiped=wiped,
         reg=dict(sorted({**state.reg, name: reg}.items())),
         retired=without(state.retired, name),
+        levels=dict(sorted({**state.levels, name: max(op.level, FIRST)}.items())),
     )
     if state.leader == name:
         # The process that led in the old session is dead: this one has the directory's lock.
@@ -270,6 +288,8 @@ def _elect(state: GroupState, op: Elect, wall_ms: int) -> Outcome:
         return Refused("old-session", text)
     if op.node not in state.replicas:
         return Refused("unknown-node", f"{op.node} is not a full member")
+    if is_in_maintenance(state, op.node):
+        return held_back(op.node)
     if not is_next_epoch(state, op):
         text = f"{op.node} stands for epoch {op.epoch}, the last one is {state.epoch}"
         return Refused("other-epoch", text)
@@ -336,6 +356,11 @@ def _no_leader(state: GroupState, node: str, epoch: int) -> Refused:
     return Refused("not-leader", f"{text}, the caller says {epoch}")
 
 
+def may_be_in_sync(state: GroupState, name: str) -> bool:
+    """Whether ``name`` may be in the in-sync set: a full member, not a learner (R70)."""
+    return name in state.replicas
+
+
 def has_registered_session(state: GroupState, name: str, session: int) -> bool:
     """Whether a proposal names the registered session of ``name`` (R24)."""
     return state.session_of(name) == session > 0
@@ -351,7 +376,7 @@ def _alter(state: GroupState, op: AlterInSync, wall_ms: int) -> Outcome:
     if op.leader in op.remove:
         return Refused("leader-stays", "a master never leaves its own in-sync set")
     for name, session in op.add.items():
-        if name not in state.replicas or name in state.learners:
+        if not may_be_in_sync(state, name):
             return Refused("unknown-node", f"{name} is not a full member")
         if not has_registered_session(state, name, session):
             text = f"session {session} of {name} is over, {state.session_of(name)} is current"
@@ -368,6 +393,8 @@ def _transfer(state: GroupState, op: Transfer, wall_ms: int) -> Outcome:
     # R36: only a member of the set is safe, even for a late copy of this call.
     if op.to == op.leader or op.to not in state.isr:
         return Refused("not-in-sync", f"{op.to} is not a slave of the in-sync set")
+    if is_in_maintenance(state, op.to):
+        return held_back(op.to)
     after = leaderless(state, reason="switchover", by=op.who or op.leader)
     # Who stops acknowledges nothing more: its successor would wait for it until it noticed that.
     isr = without(after.isr, op.leader) if op.leaving else after.isr
@@ -396,6 +423,8 @@ def _failover(state: GroupState, op: Failover, wall_ms: int) -> Outcome:
     if state.vacant and op.to in (None, (best := best_of_all(state)).name):
         if best.name is None:
             return Refused("not-eligible", best.text, best.hint)
+        if is_in_maintenance(state, best.name):
+            return held_back(best.name)
         return crowned_uncleanly(state, best.name, op.who, op.why or "failover", wall_ms)
     old = state.leader or state.previous
     to = op.to or _best(state, old)
@@ -406,6 +435,8 @@ def _failover(state: GroupState, op: Failover, wall_ms: int) -> Outcome:
         return no_member(state, to)
     if to == state.leader:
         return Refused("leader-present", f"{to} is master of epoch {state.epoch} already")
+    if is_in_maintenance(state, to):
+        return held_back(to)
     if not is_eligible(state, to):
         return _not_eligible(state, to)
     if state.leader is not None:
@@ -432,7 +463,12 @@ def _planned_for_another(state: GroupState, op: Failover | UncleanElect) -> Refu
 
 
 def _best(state: GroupState, old: str | None) -> str | None:
-    able = [name for name in state.replicas if is_eligible(state, name) and name != state.leader]
+    able = [
+        name for name in state.replicas
+        if is_eligible(state, name)
+        and name != state.leader
+        and not is_in_maintenance(state, name)
+    ]  # fmt: skip
     able.sort(key=lambda name: standing_order(state, name, old))
     return able[0] if able else None
 
@@ -452,6 +488,8 @@ def _unclean_elect(state: GroupState, op: UncleanElect, wall_ms: int) -> Outcome
         return Refused("unknown-node", f"{op.to} never registered")
     if state.leader == op.to:
         return Refused("leader-present", f"{op.to} is master of epoch {state.epoch} already")
+    if is_in_maintenance(state, op.to):
+        return held_back(op.to)
     return crowned_uncleanly(state, op.to, op.who, op.why or "unclean failover", wall_ms)
 
 
@@ -478,7 +516,7 @@ def _report_end(state: GroupState, op: ReportEnd, wall_ms: int) -> Outcome:
         return state
     state = replace(state, ends=dict(sorted({**state.ends, op.node: end}.items())))
     best = best_of_all(state).name
-    if best is None or state.after_power_loss != "best":
+    if best is None or state.after_power_loss != "best" or is_in_maintenance(state, best):
         return state
     why = f"{best} has the most of all {len(state.replicas)} replicas"
     return crowned_uncleanly(state, best, "after_power_loss = best", why, wall_ms)
@@ -492,6 +530,8 @@ def has_promised_vacancy(state: GroupState, op: ReportEnd) -> bool:
 def _adopt(state: GroupState, op: Adopt, wall_ms: int) -> Outcome:
     if state.epoch or state.isr or state.elr:
         return Refused("not-empty", "the group has a history already, so no log can be adopted")
+    if op.node in state.learners:
+        return no_member(state, op.node)
     reg = state.reg.get(op.node)
     if reg is None:
         hint = "a node registers within a second of its start: ask again"
@@ -517,4 +557,7 @@ _RULES: Mapping[type, Callable[..., Outcome]] = {
     AddReplica: add,
     RemoveReplica: remove,
     Change: change,
+    Pause: pause,
+    Resume: resume,
+    Maintain: maintain,
 }

@@ -16,14 +16,17 @@ confirmed.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from storage.append.file_heads import FileHeads
+from storage.append.halves import later_refusal
+from storage.append.waiting_timers import WAITING_QUEUES
 from storage.errors import DiskFull
 from storage.log.commit_log import CommitLog
 from storage.log.epoch_history import EpochRecord
 from storage.log.stretches import STRETCH_MAX
+from storage.messaging.fold import Messaging
 from storage.queues.light_queues import (
     QUEUES_MAX,
     LightRefused,
@@ -39,8 +42,9 @@ from storage.state.dispatcher import enter_sections, scan
 from storage.state.layers import Layers
 from storage.state.producers import LINES_MAX, Done, Key, Line, Producers, Verdict, judge
 from storage.state.sections import Outcome, Section, SectionResult, digest_of, refused
-from storage.state.sequences import first_sequence, marks_of, sequence_text
+from storage.state.sequences import first_sequence, line_topic, marks_of, sequence_text
 from twinlog import kernels
+from twinlog.errors import NotYetConfirmed
 from twinlog.format.batch_index import KIND_RECORDS, BatchEntry
 from twinlog.format.record import pack_host
 from twinlog.kernels.codes import LIGHT
@@ -93,7 +97,9 @@ class Appender:
         layers: Layers,
         queues: ConsumeQueues,
         producers: Producers,
+        messaging: Callable[[], Messaging] = Messaging,
     ) -> None:
+        self._messaging = messaging
         self._log = log
         self._settings = settings
         self._layers = layers
@@ -196,7 +202,7 @@ class Appender:
         """
         log, topic, queue = self._log, section.topic, section.queue
         # Batch topics, unknown topics and oversized sections: general path.
-        known = self._layers.confirmed.topics.get(topic)
+        known = self._layers.open.get(topic)
         length = len(section.data)
         if known is None or known.batch or not 0 <= queue < known.queues:
             return None
@@ -297,7 +303,7 @@ class Appender:
         Stops at a second section of the same producer and queue: whether it follows can only be
         judged after the first one is recorded.
         """
-        topics, lines = self._layers.confirmed.topics, self._producers
+        topics, lines = self._layers.open, self._producers
         rows: list[Placing] = []
         keys: list[Key] = []
         following: dict[tuple[str, int], int] = {}
@@ -325,9 +331,9 @@ class Appender:
         return rows, keys
 
     def append_whole(
-        self, sections: Sequence[Section], own: Section | None, wall_ms: int
+        self, sections: Sequence[Section], own: Sequence[Section], wall_ms: int
     ) -> list[SectionResult]:
-        """Append all of the sections in one batch, with a record of the store's own, or nothing.
+        """Append all of the sections in one batch, with records of the store's own, or nothing.
 
         They fit into one batch. Returns one result each, ``own`` last: all stored, or all
         duplicates (then without ``own``, which was stored with them). Anything else, up to the one
@@ -335,7 +341,7 @@ class Appender:
         """
         log = self._log
         log.timestamp = max(log.timestamp, wall_ms)
-        every = [*sections, own] if own is not None else [*sections]
+        every = [*sections, *own]
         turn = _Turn([None] * len(every))
         turn.begin(log.tail)
         results: list[SectionResult] = []
@@ -343,9 +349,9 @@ class Appender:
             self._make_room(turn, sum(len(section.data) for section in every))
             turn.whole = True
             for number, section in enumerate(every):
-                if section is own and results and not turn.count:
+                if number >= len(sections) and results and not turn.count:
                     break
-                result = self._one(turn, number, section, section is own)
+                result = self._one(turn, number, section, number >= len(sections) or section.own)
                 assert result is not None
                 results.append(result)
                 if result.outcome is Outcome.REFUSED:
@@ -370,7 +376,7 @@ class Appender:
         if refusal is not None:
             shared = refusal
         length = len(section.data)
-        key = (section.producer, section.topic, section.queue)
+        key = (section.producer, line_topic(section.topic, section.data), section.queue)
         digest = 0
         if section.producer:
             # Over the bytes as sent: `patch_section` changes them in place below.
@@ -428,9 +434,10 @@ class Appender:
 
     def _refusal(self, section: Section, system: bool) -> SectionResult | list[Share] | None:
         """Return why a section is refused, or the light queues it also goes to, if any."""
-        topic = self._layers.confirmed.topics.get(section.topic)
-        queues = topic.queues if topic is not None else 1
-        if topic is None and not system:
+        topic = self._layers.open.get(section.topic)
+        waits = WAITING_QUEUES.get(section.topic, 0)
+        queues = topic.queues if topic is not None else waits or 1
+        if topic is None and not system and not waits:
             return self._no_topic(section.topic)
         if not 0 <= section.queue < queues:
             text = f"topic {section.topic} has queues 0 to {queues - 1}, not {section.queue}"
@@ -455,19 +462,23 @@ class Appender:
         named = first_sequence(section.data)
         if named != (sequence_text(section) if section.producer else None):
             return refused("sequence", "TL_SEQ of the first record is not the request's", 0)
+        if light >= 0 and waits:
+            return refused("light-queues", "what is delivered later goes to none", light)
         if light >= 0 and topic is not None and topic.batch:
             text = f"record {light}: messages of a batch topic go to no light queue"
             return refused("light-queues", text, light)
-        return self._shares(section, light) if light >= 0 else None
+        if light >= 0:
+            return self._shares(section, light)
+        args = section, self._layers, self._log.timestamp, self._messaging(), most
+        return later_refusal(*args) if waits and not system else None
 
     def _no_topic(self, name: str) -> SectionResult:
         reason = topic_refusal(name)
         if reason is not None:
             return refused("topic", reason)
-        if self._layers.existing(name) is not None:
-            return refused("busy", f"topic {name} exists and is not confirmed yet")
-        text = f"topic {name} does not exist; twinlog topic create {name}"
-        return refused("unknown-topic", text)
+        error = self._layers.missing(name)
+        code = "busy" if isinstance(error, NotYetConfirmed) else error.code
+        return refused(code, f"{error.text}; twinlog topic create {name}")
 
     def _judge(self, section: Section, key: Key, digest: int) -> SectionResult | None:
         line = self._producers.line(key)

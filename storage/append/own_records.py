@@ -1,7 +1,8 @@
 """Records of the store's own topics: control records, and rows of what groups have consumed.
 
 A control record is a batch of its own. Rows ride in one batch with the sections that they belong
-to: a copy and the row that says "delivered" are in the log together or not at all. What is
+to: a copy and the row that says "delivered" are in the log together or not at all. Rows that settle
+halves have a record beside them that says the same to RocketMQ's brokers. What is
 appended binds the master at once: control records in `storage.state.layers`, rows in
 `storage.messaging.ahead`.
 
@@ -14,20 +15,25 @@ Not here: sections and batches (`storage.append.appender`), what rows say
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from storage.append.appender import Appender
 from storage.log.commit_log import CommitLog
 from storage.messaging.ahead import Ahead
 from storage.settings import StoreSettings
-from storage.state.controls import Control, encode_control
+from storage.state.control import Control
+from storage.state.controls import encode_control
 from storage.state.dispatcher import Dispatcher
 from storage.state.layers import Layers
 from storage.state.producers import Producers, Verdict, judge
 from storage.state.sections import Outcome, Section, SectionResult, Together, digest_of, refused
+from storage.state.sequences import line_topic
+from twinlog import levels
 from twinlog.format import record
-from twinlog.format.group_rows import Row, encode_rows
-from twinlog.format.system_topics import SYSTEM_TOPIC_GROUP, SYSTEM_TOPIC_META
+from twinlog.format.group_rows import HalfRow, Row, encode_rows
+from twinlog.format.record import TAGS
+from twinlog.format.system_topics import OP_TOPIC, SYSTEM_TOPIC_GROUP, SYSTEM_TOPIC_META
+from twinlog.format.waiting.halves import OP_TAG, op_body
 
 TOGETHER_MAX = 64
 """Sections that go into one batch together."""
@@ -67,17 +73,20 @@ class OwnRecords:
         self._ahead = ahead
         self._dispatcher = dispatcher
 
-    def _record(self, topic: str, body: bytes, wall_ms: int) -> Section:
+    def _record(
+        self, topic: str, body: bytes, wall_ms: int, tags: Mapping[str, str] | None = None
+    ) -> Section:
         host = self._settings.store_host
         data = record.encode(
-            topic, 0, body, born_timestamp=wall_ms, born_host=host, store_host=host
-        )
+            topic, 0, body, born_timestamp=wall_ms, born_host=host, store_host=host,
+            properties=tags or b"",
+        )  # fmt: skip
         return Section(topic, 0, 1, data)
 
     def append_control(self, change: Control, wall_ms: int) -> SectionResult:
         """Append a control record, as a batch of its own."""
         layers = self._layers
-        refusal = change.refusal(layers)
+        refusal = levels.refusal(change.LEVEL, layers.level) or change.refusal(layers)
         if refusal is not None:
             return refused(*refusal)
         repeated = change.repeated(layers)
@@ -91,6 +100,8 @@ class OwnRecords:
             change.forget(self._producers, result.log_offset, confirmed=False)
             for group in change.dropped:
                 self._ahead.drop(group)
+            if change.deleted:
+                self._ahead.drop_topic(change.deleted)
         return result
 
     def append_rows(self, rows: Sequence[Row], wall_ms: int) -> SectionResult:
@@ -112,10 +123,9 @@ class OwnRecords:
         """
         if not self._ahead.ready(self._dispatcher.position):
             return _nothing("not-ready", _NOT_READY)
-        own = self._record(SYSTEM_TOPIC_GROUP, encode_rows(rows), wall_ms) if rows else None
+        own = self._told(rows, wall_ms)
         most = self._settings.batch_length_max
-        length = sum(len(section.data) for section in sections)
-        length += len(own.data) if own is not None else 0
+        length = sum(len(section.data) for section in (*sections, *own))
         if length > most:
             return _nothing("too-large", f"{length} bytes together, at most {most} fit")
         if len(sections) > TOGETHER_MAX:
@@ -124,11 +134,20 @@ class OwnRecords:
         results = self._appender.append_whole(sections, own, wall_ms)
         return self._judged(results, len(sections), rows)
 
+    def _told(self, rows: Sequence[Row], wall_ms: int) -> list[Section]:
+        """Return the records that say what rows do: ours, and RocketMQ's of settled halves."""
+        told = [self._record(SYSTEM_TOPIC_GROUP, encode_rows(rows), wall_ms)] if rows else []
+        halves = [row.half for row in rows if isinstance(row, HalfRow)]
+        if halves:
+            told.append(self._record(OP_TOPIC, op_body(halves), wall_ms, {TAGS: OP_TAG}))
+        return told
+
     def stored_before(self, sections: Sequence[Section]) -> int | None:
         """Return the log offset after the originals when all sections are duplicates; else None."""
         end = 0
         for one in sections:
-            line = self._producers.line((one.producer, one.topic, one.queue))
+            topic = line_topic(one.topic, one.data)
+            line = self._producers.line((one.producer, topic, one.queue))
             digest = digest_of(one.data, 0, len(one.data))
             verdict, done = judge(line, one.producer_epoch, one.sequence, one.count, digest)
             if not one.producer or line is None or verdict is not Verdict.DUPLICATE:

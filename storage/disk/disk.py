@@ -42,7 +42,15 @@ from typing import Protocol
 
 from storage.disk.descriptors import Descriptors
 from storage.disk.drill_faults import DrillFaults
-from storage.disk.mapping import PAGE, Mapping, Memory, RealMapping, RealMemory, sync_file_system
+from storage.disk.mapping import (
+    PAGE,
+    Mapping,
+    Memory,
+    RealMapping,
+    RealMemory,
+    data_sync,
+    sync_file_system,
+)
 from storage.errors import DirectoryInUse, disk_error
 
 __all__ = ["PAGE", "Disk", "Mapping", "Memory", "RealDisk"]
@@ -317,19 +325,19 @@ class RealDisk:
 
     def fsync(self, path: str, op: str) -> None:
         """See `Disk`. Uses its own descriptor, so that no other thread waits for this one."""
-        self._sync(path, os.O_RDWR, op)
+        self._sync(path, os.O_RDWR, op, data_sync)
 
     def fsync_dir(self, path: str, op: str) -> None:
         """See `Disk`."""
-        self._sync(path, os.O_RDONLY | os.O_DIRECTORY, op)
+        self._sync(path, os.O_RDONLY | os.O_DIRECTORY, op, os.fsync)
 
-    def _sync(self, path: str, flags: int, op: str) -> None:
+    def _sync(self, path: str, flags: int, op: str, sync: Callable[[int], None]) -> None:
         try:
             if self._drill is not None:
                 self._drill.flush()
             descriptor = os.open(self._path(path), flags | os.O_CLOEXEC)
             try:
-                os.fsync(descriptor)
+                sync(descriptor)
             finally:
                 os.close(descriptor)
         except OSError as error:
@@ -443,9 +451,10 @@ class RealDisk:
     def boot_id(self) -> str | None:
         """See `Disk`."""
         try:
-            return Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip() or None
+            found = Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
         except OSError:
             return None
+        return self._drill.boot_id(found) if found and self._drill is not None else found or None
 
     def device(self) -> int:
         """See `Disk`."""

@@ -10,6 +10,10 @@ Only a node with ``storage.drill_faults`` set looks for them, in ``DATA/twinlog/
 The file is read again when it has changed, at most every `LOOK_SECONDS`; without the file nothing
 is wrong.  A flush that waits looks again meanwhile, so removing the file ends the wait.
 
+A loss of power cannot be made on a running kernel, so it is imitated: such a node notes how far it
+has flushed each mapped file (`FLUSHED`), and once it was killed `lose_power` deletes what lies
+beyond that in its log files and gives the directory another boot id (`BOOT`).
+
 Not here: which call is a flush (`storage.disk.disk`, `storage.disk.mapping`).
 """
 
@@ -18,16 +22,25 @@ from __future__ import annotations
 import errno
 import json
 import os
+import struct
 import threading
 import time
+import uuid
 from pathlib import Path
 from typing import cast
 
 PATH = "twinlog/drill-faults.json"
 """Below the data directory."""
+FLUSHED = "twinlog/drill-flushed"
+"""Below the data directory: inode and flushed end of each mapped file, `_SLOT` by `_SLOT`.  It is
+not made durable itself: only a process ends here, never the kernel."""
+BOOT = "twinlog/drill-boot"
+"""Below the data directory: what is added to the kernel's boot id."""
 LOOK_SECONDS = 0.05
 WAIT_MAX = 600.0
 """Longest wait of one flush."""
+_SLOT = struct.Struct("<QQ")
+_LOG = "commitlog"
 
 
 class DrillFaults:
@@ -45,6 +58,10 @@ class DrillFaults:
         self._looked = 0.0
         self._version: tuple[int, int] | None = None
         self._now: dict[str, object] = {}
+        self._notes = root / FLUSHED
+        self._boot = root / BOOT
+        self._noted = _read_notes(self._notes)
+        self._slots = {inode: number for number, inode in enumerate(self._noted)}
 
     def _faults(self) -> dict[str, object]:
         with self._guard:
@@ -80,6 +97,26 @@ class DrillFaults:
             time.sleep(LOOK_SECONDS)
         self._raise()
 
+    def flushed(self, descriptor: int, end: int) -> None:
+        """Note that a mapped file is on the disk up to ``end``; never less than noted before."""
+        inode = os.fstat(descriptor).st_ino
+        with self._guard:
+            if end <= self._noted.get(inode, -1):
+                return
+            self._noted[inode] = end
+            slot = self._slots.setdefault(inode, len(self._slots))
+            self._notes.parent.mkdir(parents=True, exist_ok=True)
+            self._notes.touch()
+            with self._notes.open("r+b", buffering=0) as notes:
+                os.pwrite(notes.fileno(), _SLOT.pack(inode, end), slot * _SLOT.size)
+
+    def boot_id(self, kernel: str) -> str:
+        """The kernel's boot id, or another one after each loss of power."""
+        try:
+            return kernel + self._boot.read_text(encoding="ascii")
+        except OSError:
+            return kernel
+
     def create(self) -> None:
         """Meet what is wrong before a file is made.
 
@@ -104,3 +141,36 @@ class DrillFaults:
     def clock_ms(self) -> int:
         """How far the wall clock is ahead, milliseconds."""
         return int(self._number("clock_ms"))
+
+
+def _read_notes(path: Path) -> dict[int, int]:
+    """Inode to flushed end, in the order of the file."""
+    try:
+        data = path.read_bytes()
+    except OSError:
+        return {}
+    whole = len(data) - len(data) % _SLOT.size
+    return dict(_SLOT.iter_unpack(data[:whole]))
+
+
+def lose_power(root: Path) -> int:
+    """Do to the data directory of a killed node what a loss of power may do; bytes that were lost.
+
+    Of each log file everything beyond its flushed end becomes zeros.  All else stays: a kernel may
+    have written any of it in time.
+    """
+    noted, lost = _read_notes(root / FLUSHED), 0
+    folder = root / _LOG
+    for path in folder.iterdir() if folder.exists() else ():
+        found = path.stat()
+        end = min(noted.get(found.st_ino, 0), found.st_size)
+        with path.open("r+b") as file:
+            file.seek(end)
+            lost += len(file.read().rstrip(b"\0"))
+            file.truncate(end)
+            file.truncate(found.st_size)
+            if hasattr(os, "posix_fallocate") and found.st_size:
+                os.posix_fallocate(file.fileno(), 0, found.st_size)
+    (root / BOOT).parent.mkdir(parents=True, exist_ok=True)
+    (root / BOOT).write_text(f"+{uuid.uuid4().hex}", encoding="ascii")
+    return lost

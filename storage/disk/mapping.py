@@ -179,6 +179,11 @@ class Loan:
         except DiskError:
             return sock.send(self._view)
 
+    @property
+    def view(self) -> memoryview:
+        """The bytes, for a socket that needs a copy of them."""
+        return self._view
+
     def after(self, count: int) -> Loan | memoryview:
         """Return the rest after ``count`` bytes were sent."""
         rest = self._view[count:]
@@ -219,6 +224,11 @@ def _zero_range(descriptor: int, start: int, length: int) -> bool:
         ctypes.c_longlong(length),
     )
     return bool(status == 0)
+
+
+def data_sync(descriptor: int) -> None:
+    """Flush a file's bytes and its length; not its times, which would cost a journal commit."""
+    os.fdatasync(descriptor) if hasattr(os, "fdatasync") else os.fsync(descriptor)
 
 
 def sync_file_system(descriptor: int) -> bool:
@@ -271,6 +281,11 @@ class RealMapping:
         self._closed = False
         self._guard = threading.Lock()
 
+    def __del__(self) -> None:
+        """Close the descriptor of a mapping that was let go without `close`, as files do."""
+        if getattr(self, "_users", 0):  # 0 where `mmap` refused: the caller closes it
+            os.close(self._descriptor)
+
     def _enter(self) -> int:
         with self._guard:
             if self._users == 0:
@@ -293,7 +308,9 @@ class RealMapping:
         try:
             if self._drill is not None:
                 self._drill.flush()
-            os.fdatasync(descriptor) if hasattr(os, "fdatasync") else os.fsync(descriptor)
+            data_sync(descriptor)
+            if self._drill is not None:
+                self._drill.flushed(descriptor, end)
         except OSError as error:
             raise disk_error(op, self.path, error) from None
         finally:

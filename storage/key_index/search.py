@@ -103,12 +103,16 @@ class Lookup:
         segments: The log.
         query: The query.
         confirm: Confirm offset.
+        since: Records below it are of a deleted topic of this name.
     """
 
-    def __init__(self, disk: Disk, segments: Segments, query: KeyQuery, confirm: int) -> None:
+    def __init__(
+        self, disk: Disk, segments: Segments, query: KeyQuery, confirm: int, since: int = 0
+    ) -> None:
         self._disk = disk
         self._segments = segments
         self.confirm = confirm
+        self.since = since
         self.query = query
         self._hash = key_hash(f"{query.topic}#{query.key}".encode())
         self._chains: list[tuple[FileMark, int]] = []
@@ -194,7 +198,7 @@ class Lookup:
             self._reading = mark.name
             number = first if first >= 0 else self._slot(mark)
             for offset in self._chain(mark, number):
-                if offset < last and offset < self.query.before:
+                if self.since <= offset < last and offset < self.query.before:
                     yield offset
                     last = offset
 

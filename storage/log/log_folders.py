@@ -29,14 +29,21 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from storage.disk.disk import Disk, Mapping, Memory
-from storage.errors import DiskError, LogFolder
+from storage.errors import DiskError, DiskFull, LogFolder
 from storage.log.segment import AHEAD_LOG, DIRECTORY
 from twinlog.store.files import FOLDERS
 
 FULL = 0.85
 """Share of a file system in use above which its folder takes no new file while others have room."""
 _PREFIX = DIRECTORY + "/"
-_ELSEWHERE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EPERM, errno.EACCES)
+_ELSEWHERE = {
+    errno.ENOSPC: "there is no room for a log file",
+    errno.EDQUOT: "the quota is used up",
+    errno.EROFS: "it is mounted read-only",
+    errno.EPERM: "the system does not permit files to be made there",
+    errno.EACCES: "this user may not write there",
+}
+"""Errors after which another folder is tried, and what they mean for this one."""
 _PIECE = 4 * 1024 * 1024
 
 
@@ -91,6 +98,8 @@ class MultiFolderDisk:
         self._held: dict[str, str] = {}
         self._unmade: set[str] = set()
         """Folders in which this process could not create files; tried again."""
+        self.passed_over: dict[str, str] = {}
+        """Folders that refused the last file they should have taken, and why."""
 
     # -- where files lie
 
@@ -121,12 +130,11 @@ class MultiFolderDisk:
         return total > 0 and 1 - free / total > FULL
 
     def _new(self, path: str, size: int) -> list[str]:
-        """Return paths for a new log file, the best one first."""
+        """Return the folders for a new log file, the best one first."""
         names = [int(name) for name in self.list(DIRECTORY) if name.isdigit()]
         ahead = path == AHEAD_LOG
         start = (max(names) + size if names else 0) if ahead else int(path[len(_PREFIX) :])
-        found = order(self._open, start, size, self._full)
-        return [self._in(folder, path) for folder in found]
+        return order(self._open, start, size, self._full)
 
     # -- the folders themselves
 
@@ -168,6 +176,7 @@ class MultiFolderDisk:
             if error.errno not in _ELSEWHERE:
                 raise
             self._unmade.add(folder)
+            self.passed_over[folder] = _ELSEWHERE[error.errno]
             return False
         self._unmade.discard(folder)
         return True
@@ -229,21 +238,24 @@ class MultiFolderDisk:
         if not create or not is_log or self._disk.exists(place):
             return self._disk.map(place, size, op=op, create=create)
         last: DiskError | None = None
-        for place in self._new(path, size):
-            folder = next((one for one in self._unmade if place.startswith(f"{one}/")), None)
-            if folder is not None and not self._make(folder, op):
+        for folder in self._new(path, size):
+            place = self._in(folder, path)
+            if folder in self._unmade and not self._make(folder, op):
                 continue
             try:
                 made = self._disk.map(place, size, op=op, create=True)
             except DiskError as error:
                 if error.errno not in _ELSEWHERE:
                     raise
+                self.passed_over[folder] = _ELSEWHERE[error.errno]
                 last = error
                 continue
+            self.passed_over.pop(folder, None)
             if path != AHEAD_LOG:
                 self._held[path] = place
             return made
-        raise last or DiskError(op, path, errno.EROFS)
+        # No folder takes a file now: writes are refused and repeated, as when all are full.
+        raise DiskFull(op, path, last.errno if last is not None else errno.EROFS)
 
     def memory(self, size: int) -> Memory:
         """See `Disk`."""
@@ -385,6 +397,11 @@ def noted(disk: Disk) -> tuple[str, ...]:
     if not disk.exists(FOLDERS):
         return ()
     return tuple(disk.read(FOLDERS, "open.folders").decode().splitlines())
+
+
+def passed_over(disk: Disk) -> dict[str, str]:
+    """Return the log folders that take no files at present though they should, and why."""
+    return dict(disk.passed_over) if isinstance(disk, MultiFolderDisk) else {}
 
 
 def multi_folder_disk(disk: Disk, folders: Folders) -> Disk:

@@ -149,23 +149,6 @@ class Segments:
             raise _lost(start - start % self.size)
         return found
 
-    def older_than(self, ms: int) -> int:
-        """Return the log offset below which every batch was stored before ``ms``.
-
-        Store timestamps never fall along a log, so a binary search finds the border.
-
-        Raises:
-            CorruptionError: An entry is damaged or lost.
-        """
-        for segment in reversed(self.all):
-            index = segment.index
-            if index.count and index.entry(0).store_timestamp < ms:
-                number = bisect_left(
-                    range(index.count), ms, key=lambda at: index.entry(at).store_timestamp
-                )
-                return index.entry(number - 1).end
-        return 0
-
     def view(self, start: int, end: int) -> memoryview:
         """Return the bytes of a range within one segment.
 

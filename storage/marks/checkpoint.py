@@ -1,15 +1,18 @@
 """What a start may trust: our checkpoint and RocketMQ's.
 
-``twinlog/checkpoint`` (slots): flushed offset, confirm offset, start of the log. Written each
-second and each 64 MiB, after the flush it names, so it never leads. The log's start is made durable
-before a file below it is deleted (R51), and opening the store removes files that are still below.
-``checkpoint`` is RocketMQ's file of timestamps.
+``twinlog/checkpoint`` (slots): flushed offset, confirm offset, start of the log. Written after each
+flush, before what it flushed counts as flushed (R67), so a start knows of every byte that was ever
+promised as flushed. The confirm offset is renewed each second and each 64 MiB. Neither leads. The
+log's start is made durable before a file below it is deleted (R51), and opening the store removes
+files that are still below. ``checkpoint`` is RocketMQ's file of timestamps.
 
 Not here: when they are written (`storage.background`).
 """
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from storage.disk.disk import Disk
@@ -30,7 +33,7 @@ class Trusted:
 
 
 class CheckpointFile:
-    """``twinlog/checkpoint``.
+    """``twinlog/checkpoint``. Flushes, checkpoints and retention write it from several threads.
 
     Attributes:
         start: First log offset that is kept, as every later `write` says too; never falls.
@@ -43,6 +46,7 @@ class CheckpointFile:
     def __init__(self, disk: Disk) -> None:
         self._slots = Slots(disk, CHECKPOINT)
         self._last = Trusted()
+        self._lock = threading.RLock()
         self.start = self.durable = 0
         self.lost = False
         self.untidy = True
@@ -66,14 +70,38 @@ class CheckpointFile:
 
     def write(self, value: Trusted, op: str) -> None:
         """Write it durably."""
-        self._last = value
-        start = self.start
-        fields = {
-            "flushed": value.flushed, "confirm": value.confirm, "start": start,
-            "untidy": int(self.untidy),
-        }  # fmt: skip
-        self._slots.store(pack(fields), op)
-        self.durable = max(self.durable, start)
+        with self._lock:
+            self._last = value
+            start = self.start
+            fields = {
+                "flushed": value.flushed, "confirm": value.confirm, "start": start,
+                "untidy": int(self.untidy),
+            }  # fmt: skip
+            self._slots.store(pack(fields), op)
+            self.durable = max(self.durable, start)
+
+    def trace(self, flushed: int, overtaken: Callable[[], bool], op: str) -> None:
+        """Make durable that the log is flushed up to ``flushed``; only then it counts as flushed.
+
+        Args:
+            flushed: Log offset.
+            overtaken: Whether a cut has begun since the flush, which lowers the offset: nothing is
+                written then.
+            op: Name of the operation.
+
+        Raises:
+            DiskError: It is unknown whether it is durable.
+        """
+        # The lock is held over the question and the write: a cut begins first and writes its own
+        # offset later, so the higher one is never written after it.
+        with self._lock:
+            if not overtaken() and flushed > self._last.flushed:
+                self.write(Trusted(flushed, self._last.confirm), op)
+
+    def renew(self, value: Trusted, op: str) -> None:
+        """Write it durably, with the flushed offset of a trace that was written meanwhile."""
+        with self._lock:
+            self.write(Trusted(max(value.flushed, self._last.flushed), value.confirm), op)
 
     def advance(self, start: int, op: str) -> None:
         """Make durable that the log starts at ``start``; then files below may be deleted.
@@ -81,8 +109,9 @@ class CheckpointFile:
         Raises:
             DiskError: It is unknown whether it is durable; nothing may be deleted yet.
         """
-        self.start = max(self.start, start)
-        self.write(self._last, op)
+        with self._lock:
+            self.start = max(self.start, start)
+            self.write(self._last, op)
 
 
 def write_rocketmq_checkpoint(disk: Disk, value: Checkpoint, op: str) -> bytes:

@@ -17,8 +17,19 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 
 from storage.messaging.fold import Member, Messaging, Shares, dropped_names
+from storage.messaging.halves import Halves, HalvesAhead
 from storage.messaging.share import Share
-from twinlog.format.group_rows import MemberRow, Row, ShareRow
+from storage.messaging.timers import Timers, TimersAhead
+from twinlog.format.group_rows import (
+    CancelRow,
+    DelayRow,
+    HalfRow,
+    MemberRow,
+    Row,
+    ShareRow,
+    TimerRow,
+    WaitsRow,
+)
 
 
 class Ahead:
@@ -29,10 +40,14 @@ class Ahead:
 
     Attributes:
         since: Log offset after the record that opened this reign; None: there is no reign.
+        timers: What waits for a time, less what the master has delivered or cancelled.
+        halves: Messages of transactions, less what the master has settled.
     """
 
-    def __init__(self, base: Shares) -> None:
+    def __init__(self, base: Messaging | Ahead) -> None:
         self._base = base
+        self.timers = TimersAhead(base.timers if isinstance(base, Messaging) else Timers())
+        self.halves = HalvesAhead(base.halves if isinstance(base, Messaging) else Halves())
         self._own = Messaging()
         self._touched: set[str] = set()
         self.since: int | None = None
@@ -41,6 +56,8 @@ class Ahead:
         """Begin again with what is confirmed: the reign has ended."""
         self._own = Messaging()
         self._touched.clear()
+        self.timers.forget()
+        self.halves.forget()
         self.since = None
 
     def ready(self, dispatched: int) -> bool:
@@ -87,6 +104,10 @@ class Ahead:
         """Return the shares of which there may be more than is confirmed."""
         return self._own.shares()
 
+    def delay_next(self, level: int) -> int:
+        """See `storage.messaging.fold.Messaging`: progress only rises, so the larger one counts."""
+        return max(self._own.delay_next(level), self._base.delay_next(level))
+
     def _fold_of(self, group: str) -> Shares:
         return self._own if group in self._touched else self._base
 
@@ -99,6 +120,14 @@ class Ahead:
 
     def apply(self, row: Row, at: int) -> bool:
         """Take a row that was appended; return whether it changed anything. Never raises."""
+        if isinstance(row, DelayRow):
+            return row.next > self.delay_next(row.level) and self._own.apply(row, at)
+        if isinstance(row, WaitsRow):
+            return True  # it waits once it is dispatched
+        if isinstance(row, (TimerRow, CancelRow)):
+            return self.timers.apply(row)
+        if isinstance(row, HalfRow):
+            return self.halves.apply(row)
         if isinstance(row, (ShareRow, MemberRow)):
             self._touch(row.group)
             self._own.number_from(self.next_share())
@@ -114,6 +143,13 @@ class Ahead:
         for name in {group, *dropped_names(self._base, group)}:
             self._touch(name)
         self._own.drop(group)
+
+    def drop_topic(self, topic: str) -> None:
+        """Forget what groups have consumed of a topic whose deletion was appended: it binds."""
+        for name in list(self.names()):
+            if any(share.topic == topic for share in self.shares_of(name)):
+                self._touch(name)
+        self._own.drop_topic(topic)
 
     def _touch(self, group: str) -> None:
         if group in self._touched:

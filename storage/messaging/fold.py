@@ -1,9 +1,10 @@
-"""What all groups have consumed: the fold of the rows in ``rmq_sys_TWINLOG_GROUP``. Pure.
+"""What all groups have consumed, and what waits: the fold of ``rmq_sys_TWINLOG_GROUP``. Pure.
 
 `Messaging.apply` is total and deterministic: the same rows in the same order give the same state on
 every node, after any restart, and a row that does not fit changes nothing. Nothing expires by a
 clock: the master writes a row. Groups that are deleted take their shares and members with them
-(`Messaging.drop`, from a control record, in the order of the log).
+(`Messaging.drop`, from a control record, in the order of the log), and topics that are deleted the
+shares of them.
 
 ``position`` is the log offset after the last record that was applied. What lies below is not
 applied again: queues may be built from further back than the state is known.
@@ -16,13 +17,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
+from storage.messaging.halves import NO_HALVES, Half, HalfValues, Halves
 from storage.messaging.share import Run, Share
+from storage.messaging.timers import NOTHING, Timers, TimerValues
 from twinlog.format.group_rows import (
     AckRow,
+    CancelRow,
+    DelayRow,
     ExtendRow,
     ForgottenRow,
+    GivenUpRow,
+    HalfRow,
     LeaseRow,
     MemberRow,
     PositionRow,
@@ -30,8 +37,12 @@ from twinlog.format.group_rows import (
     ResetRow,
     Row,
     ShareRow,
+    TimerRow,
     UnknownRow,
+    WaitsRow,
+    tell_rows,
 )
+from twinlog.kernels.plain import Buffer
 
 MEMBER_SIGN = "~"
 """Between a broadcast group and the name of a member: no group name has it."""
@@ -88,12 +99,18 @@ class Values:
         next_share: Number of the next share.
         shares: (share, group, topic, incarnation, queue, low, next, n, runs as `Run`).
         members: (group, member, name, since).
+        delays: (level, offset of the first record that waits for it).
+        timers: Messages that wait for a time.
+        halves: Messages of transactions.
     """
 
     position: int = 0
     next_share: int = 1
     shares: tuple[tuple[int, str, str, int, int, int, int, int, tuple[Run, ...]], ...] = ()
     members: tuple[tuple[str, int, str, int], ...] = ()
+    delays: tuple[tuple[int, int], ...] = ()
+    timers: TimerValues = NOTHING
+    halves: HalfValues = NO_HALVES
 
 
 EMPTY = Values()
@@ -105,26 +122,19 @@ class Messaging:
 
     Attributes:
         position: Log offset after the last record that was applied.
+        timers: Messages that wait for a time.
+        halves: Messages of transactions.
     """
 
     def __init__(self) -> None:
         self.position = 0
+        self.timers = Timers()
+        self.halves = Halves()
         self._next_share = 1
         self._shares: dict[int, Share] = {}
         self._places: dict[str, dict[tuple[str, int], Share]] = {}
         self._people: dict[str, dict[int, Member]] = {}
-        self._changes: dict[type[Row] | type[UnknownRow], Callable[[Any, int], bool]] = {
-            ShareRow: self._begin,
-            LeaseRow: self._lease,
-            AckRow: self._settle,
-            ReleaseRow: self._release,
-            ExtendRow: self._extend,
-            PositionRow: self._move,
-            ResetRow: self._reset,
-            ForgottenRow: self._forget,
-            MemberRow: self._member,
-            UnknownRow: lambda row, at: False,
-        }
+        self._delays: dict[int, int] = {}
 
     def __len__(self) -> int:
         """How many shares there are."""
@@ -160,6 +170,18 @@ class Messaging:
         """See `Shares`."""
         return self._places
 
+    def delay_next(self, level: int) -> int:
+        """Return the offset, in a level's queue, of the first record that waits; 0: from its first.
+
+        Retention deletes none that waits, so a queue may begin at it, and not after it.
+        """
+        return self._delays.get(level, 0)
+
+    @property
+    def delays(self) -> tuple[tuple[int, int], ...]:
+        """The same of all levels of which anything is delivered: (level, offset)."""
+        return tuple(sorted(self._delays.items()))
+
     # -- what rows change
 
     def apply(self, row: Row | UnknownRow, at: int) -> bool:
@@ -167,16 +189,55 @@ class Messaging:
 
         ``at`` is the store timestamp of its record, ms.
         """
-        return self._changes[type(row)](row, at)
+        return self._CHANGES[type(row)](self, row, at)
 
-    def apply_all(self, rows: Iterable[Row | UnknownRow], at: int, start: int, end: int) -> None:
-        """Apply the rows of the record at log offset ``start``, unless they were applied before."""
+    def apply_body(self, body: Buffer, at: int, start: int, end: int) -> None:
+        """Apply the rows in the record at log offset ``start``, unless they were applied before."""
         if start < self.position:
             return
-        changes = self._changes
-        for row in rows:
-            changes[type(row)](row, at)
+        tell_rows(
+            body,
+            settled=self._settled,
+            leased=self._leased,
+            moved=self._moved,
+            other=lambda row: self._CHANGES[type(row)](self, row, at),
+        )
         self.position = end
+
+    def enter_timer(self, due: int, start: int, end: int, origin: int = -1) -> None:
+        """Let the message of the record at ``start`` wait until ``due``, as `apply_body` does.
+
+        With ``origin`` it waits already, as what was stored there, and its record is this one now.
+        """
+        if start < self.position:
+            return
+        if origin >= 0:
+            self.timers.move(due, origin, start, end - start)
+        else:
+            self.timers.enter(due, start, end - start)
+        self.position = end
+
+    def enter_half(self, half: Half) -> None:
+        """Let a message wait for the end of its transaction, as `apply_body` does."""
+        if half.offset < self.position:
+            return
+        self.halves.enter(half)
+        self.position = half.offset + half.size
+
+    def _settled(self, number: int, n: int, first: int, last: int) -> None:
+        share = self._shares.get(number)
+        if share is not None:
+            share.settle(n, first, last)
+
+    def _leased(self, number: int, *lease: int) -> None:
+        share = self._shares.get(number)
+        if share is not None:
+            share.lease(*lease)
+
+    def _moved(self, number: int, member: int, generation: int, position: int) -> None:
+        share = self._shares.get(number)
+        if share is not None:
+            share.move(position)
 
     def drop(self, group: str) -> None:
         """Forget everything of a group that was deleted."""
@@ -185,12 +246,26 @@ class Messaging:
                 del self._shares[share.id]
         self._people.pop(group, None)
 
-    def drop_all(self, groups: Iterable[str], start: int, end: int) -> None:
-        """Forget the groups that the control record at ``start`` deletes, as `apply_all` does."""
+    def drop_topic(self, topic: str) -> None:
+        """Forget all shares of a topic that was deleted."""
+        for share in [one for one in self._shares.values() if one.topic == topic]:
+            self._remove(share)
+
+    def drop_all(self, groups: Iterable[str], topic: str, start: int, end: int) -> None:
+        """Forget what the control record at ``start`` deletes, as `apply_body` does.
+
+        Args:
+            groups: Groups with all their shares and members.
+            topic: A topic whose shares go; empty: none.
+            start: Log offset of the record.
+            end: Log offset after it.
+        """
         if start < self.position:
             return
         for group in groups:
             self.drop(group)
+        if topic:
+            self.drop_topic(topic)
         self.position = end
 
     def number_from(self, share: int) -> None:
@@ -219,7 +294,7 @@ class Messaging:
         share = self._shares.get(row[0])
         return share is not None and share.lease(*row[1:])
 
-    def _settle(self, row: AckRow, at: int) -> bool:
+    def _settle(self, row: AckRow | GivenUpRow, at: int) -> bool:
         share = self._shares.get(row[0])
         return share is not None and share.settle(row[1], row[2], row[3])
 
@@ -240,14 +315,17 @@ class Messaging:
         return share is not None and share.reset(row.next)
 
     def _forget(self, row: ForgottenRow, at: int) -> bool:
-        share = self._shares.pop(row.share, None)
-        if share is None:
-            return False
+        share = self._shares.get(row.share)
+        if share is not None:
+            self._remove(share)
+        return share is not None
+
+    def _remove(self, share: Share) -> None:
+        del self._shares[share.id]
         places = self._places[share.group]
         del places[share.topic, share.queue]
         if not places:
             del self._places[share.group]
-        return True
 
     def _member(self, row: MemberRow, at: int) -> bool:
         members = self._people.get(row.group, {})
@@ -260,6 +338,41 @@ class Messaging:
             return False
         self._people.setdefault(row.group, members)[row.member] = Member(row.member, row.name, at)
         return True
+
+    def _deliver(self, row: DelayRow, at: int) -> bool:
+        if row.level < 1 or row.next <= self._delays.get(row.level, 0):
+            return False
+        self._delays[row.level] = row.next
+        return True
+
+    def _waits(self, row: WaitsRow, at: int) -> bool:
+        self.timers.enter(*row)
+        return True
+
+    def _timer(self, row: TimerRow | CancelRow, at: int) -> bool:
+        return self.timers.apply(row)
+
+    def _half(self, row: HalfRow, at: int) -> bool:
+        return self.halves.apply(row)
+
+    _CHANGES: ClassVar[Mapping[type[Row] | type[UnknownRow], Callable[[Any, Any, int], bool]]] = {
+        ShareRow: _begin,
+        LeaseRow: _lease,
+        AckRow: _settle,
+        GivenUpRow: _settle,
+        ReleaseRow: _release,
+        ExtendRow: _extend,
+        PositionRow: _move,
+        ResetRow: _reset,
+        ForgottenRow: _forget,
+        MemberRow: _member,
+        DelayRow: _deliver,
+        TimerRow: _timer,
+        CancelRow: _timer,
+        WaitsRow: _waits,
+        HalfRow: _half,
+        UnknownRow: lambda fold, row, at: False,
+    }
 
     # -- snapshots
 
@@ -277,7 +390,10 @@ class Messaging:
             for group, members in self._people.items()
             for member in members.values()
         )
-        return Values(self.position, self._next_share, shares, members)
+        return Values(
+            self.position, self._next_share, shares, members, self.delays, self.timers.values(),
+            self.halves.values(),
+        )  # fmt: skip
 
     @classmethod
     def restore(cls, values: Values) -> Messaging:
@@ -285,6 +401,8 @@ class Messaging:
         made = cls()
         made.position = values.position
         made._next_share = values.next_share
+        made.timers = Timers.restore(values.timers)
+        made.halves = Halves.restore(values.halves)
         for number, group, topic, incarnation, queue, low, after, n, runs in values.shares:
             share = Share(number, group, topic, incarnation, queue, low)
             share.next, share.n = after, n
@@ -292,6 +410,7 @@ class Messaging:
             made.adopt(share)
         for group, number, name, since in values.members:
             made._people.setdefault(group, {})[number] = Member(number, name, since)
+        made._delays.update(values.delays)
         return made
 
 

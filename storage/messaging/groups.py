@@ -1,7 +1,7 @@
 """What a group of consumers is: mode, where it begins, how it retries. Pure.
 
 A definition is made and changed by control records (`storage.state.controls`) and is part of the
-confirmed state (`storage.state.topics`). A group keeps its mode and the place where it begins.
+confirmed state (`storage.state.topics`). A group keeps the place where it begins.
 
 Not here: what a group has consumed (`storage.messaging.fold`), its members' filters on the way of a
 message (``node.groups``). Sources: RocketMQ's ``SubscriptionGroupConfig``, its retry policies.
@@ -14,8 +14,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
-MODES = ("shared", "broadcast")
-"""``shared``: any member gets any message. ``broadcast``: each named member gets all."""
+MODES = ("shared", "ordered", "broadcast")
+"""``shared``: any member gets any message. ``ordered``: the same, but the messages of a queue one
+after the other, so one member has a queue at a time. ``broadcast``: each named member gets all."""
+CHANGEABLE = frozenset({"shared", "ordered"})
+"""Modes that a group may change between: both keep what was handled in the same way."""
 NAME_LENGTH_MAX = 120
 GROUPS_MAX = 10_000
 FILTERS_MAX = 256
@@ -112,9 +115,13 @@ class Group:
         if reason is not None:
             return "group", reason
         if self.mode not in MODES:
-            return "group-mode", f'the mode of a group is "{MODES[0]}" or "{MODES[1]}"'
+            return "group-mode", f"the mode of a group is one of {', '.join(MODES)}"
         wrong = self.retry.refusal() or _value_refusal(self)
         return ("group", wrong) if wrong is not None else None
+
+    def keeps_mode(self, other: Group) -> bool:
+        """Whether a group may become ``other`` as far as its mode is concerned."""
+        return self.mode == other.mode or {self.mode, other.mode} <= CHANGEABLE
 
     def same(self, other: Group) -> bool:
         """Whether both say the same, whenever they were made."""

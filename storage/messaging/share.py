@@ -171,11 +171,17 @@ class Share:
     def settle(self, n: int, first: int, last: int) -> bool:
         """Settle what of ``first..last`` lease ``n`` is the newest of, waiting ones too."""
         runs = self.runs
-        at = max(0, bisect_right(runs, first, key=_FIRST) - 1)
+        at = 0
+        if runs and runs[0][1] < first:
+            at = bisect_right(runs, first, key=_FIRST) - 1
         if runs and (run := runs[at])[0] == first and run[1] == last and run[3] == n:
             if run[2] == SETTLED:
                 return False
-            self._settle_run(at)  # as most are
+            if at == 0 and (len(runs) == 1 or runs[1][2] != SETTLED):  # as most are
+                del runs[0]
+                self.low = last + 1
+            else:
+                self._settle_run(at)
             return True
         if not self._change(n, first, last, (LEASED, WAITING), _settled):
             return False

@@ -116,6 +116,11 @@ class BatchQueue(ConsumeQueue):
             self.end = units_of(bytes(part[-UNIT_SIZE:]))[0].after
             view = view[len(part) :]
 
+    def drop(self) -> None:
+        """As `ConsumeQueue.drop`."""
+        super().drop()
+        self._units = self._first = self._floor = self.removed = 0
+
     def unit(self, number: int) -> Unit:
         """Return one unit by its number."""
         return units_of(self._bytes(number, number + 1))[0]

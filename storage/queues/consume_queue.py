@@ -37,7 +37,8 @@ from twinlog.format.log_file import file_name
 
 DIRECTORY = "consumequeue"
 ENTRY_SIZE = 20
-_BLANK = QUEUE_ENTRY.pack(0, 0x7FFFFFFF, 0)
+_BLANK_ENTRY = (0, 0x7FFFFFFF, 0)
+_BLANK = QUEUE_ENTRY.pack(*_BLANK_ENTRY)
 _FILL_MAX = 64 * 1024
 _LOOK = 1024 * ENTRY_SIZE
 _ZEROS = bytes(_LOOK)
@@ -286,6 +287,20 @@ class ConsumeQueue:
         if self.start < start <= self.end:
             self.start, self.low = start, low
 
+    def drop(self) -> None:
+        """Forget all entries: the topic was deleted. If it is made again, it goes on at ``end``."""
+        self.start = self.end
+
+    def remove_files(self, most: int) -> int:
+        """Remove up to ``most`` of its files, the newest first; return how many that were."""
+        names = sorted(self._names(), reverse=True)[:most]
+        for name in names:
+            self._disk.remove(f"{self.directory}/{name}", "queue.drop.remove")
+            self._unflushed.files.discard(f"{self.directory}/{name}")
+        if names:
+            self._unflushed.directories.add(self.directory)
+        return len(names)
+
     def leads_below(self, log_start: int) -> bool:
         """Whether entries may point below ``log_start``."""
         return self.low < log_start and self.start < self.end
@@ -370,9 +385,10 @@ class ConsumeQueue:
     def whole(self, end: int, log_start: int = 0) -> bool:
         """Whether the files seem to hold entries up to queue offset ``end``.
 
-        The first entry and the last one of each file are checked: they must not be empty, must
-        point to ``log_start`` or beyond, and rise. A queue whose first entry points to deleted
-        records would silently lose its other records.
+        The first entry and the last one of each file are checked: they must not be empty or blank
+        (the topic was deleted and made again after the newest snapshot), must point to
+        ``log_start`` or beyond, and rise. A queue whose first entry points to deleted records would
+        silently lose its other records.
         """
         if end <= self.start:
             return True
@@ -386,7 +402,7 @@ class ConsumeQueue:
                 return False
             for raw in found:
                 offset, size, _ = QUEUE_ENTRY.unpack(raw)
-                if not size or offset < lowest:
+                if size in (0, _BLANK_ENTRY[1]) or offset < lowest:
                     return False
                 lowest = offset
             looked = base + self._size

@@ -121,6 +121,25 @@ class ConsumeQueues:
         found = self._all.get((topic, queue))
         return found.end if found is not None else 0
 
+    def drop(self, topic: str) -> None:
+        """Let all queues of a deleted topic begin at their ends; `remove_files` does the rest."""
+        for queue in self._of(topic):
+            queue.drop()
+
+    def remove_files(self, topic: str, most: int) -> bool:
+        """Remove up to ``most`` files of a topic that was dropped; return whether any were left.
+
+        The newest first: a file at whose end a queue goes on must not hold other entries.
+        """
+        for queue in self._of(topic):
+            most -= queue.remove_files(most)
+            if most <= 0:
+                return True
+        return False
+
+    def _of(self, topic: str) -> list[ConsumeQueue]:
+        return [queue for queue in self._all.values() if queue.topic == topic]
+
     def tidy(self, *, thorough: bool) -> None:
         """Remove entries and files beyond the queues' ends, after a stop that was not clean."""
         known = {queue.directory: queue for queue in self._all.values()}

@@ -85,9 +85,9 @@ def property_filter(text: str) -> PropertyFilter:
     return PropertyFilter(parse_filter(text))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Wanted:
-    """Limits and filters of one read.
+    """Limits and filters of one read. Treat as immutable.
 
     Attributes:
         bytes: Bytes of records, unless the first alone is larger.

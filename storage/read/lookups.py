@@ -128,6 +128,36 @@ class Lookups:
 
         return OffLoopLookup(work, self._batch(log_offset).length, log_offset)
 
+    def is_cold(self, offset: int) -> bool:
+        """Whether a record is probably not in memory."""
+        return self._log.end - offset > self._hot_bytes
+
+    def stretches(
+        self, places: Sequence[tuple[int, int]]
+    ) -> list[memoryview] | OffLoopLookup[list[memoryview]]:
+        """Return the bytes of records, (log offset, size) each, whatever their topic; or the lookup
+        of those that are probably not in memory.
+
+        Raises:
+            CorruptionError: Damage, which has been reported.
+        """
+        log, lowest = self._log, min(offset for offset, _ in places)
+        segments = log.segments
+        if self.is_cold(lowest):
+
+            def work(_: Stop) -> list[memoryview]:
+                found = {at: segments.fetch(at, at + size) for at, size in sorted(places)}
+                return [found[at] for at, _ in places]
+
+            return OffLoopLookup(work, sum(size for _, size in places), lowest)
+        try:
+            for at, size in places:
+                segments.prove(at, at + size)
+        except CorruptionError as error:
+            self._damaged(error)
+            raise
+        return [segments.view(at, at + size) for at, size in places]
+
     def times(
         self, spans: Sequence[QueueSpan], ms: int, *, upper: bool
     ) -> OffLoopLookup[list[tuple[int, int, int]]]:
@@ -146,6 +176,25 @@ class Lookups:
             return found
 
         return OffLoopLookup(work, TIMES_BYTES * len(spans), self._log.start)
+
+    def stamps(self, places: Sequence[tuple[QueueSpan, int]]) -> OffLoopLookup[list[int]]:
+        """Return the lookup of when the messages at queue offsets were stored, ms since 1970."""
+
+        def work(stop: Stop) -> list[int]:
+            found: list[int] = []
+            for span, number in places:
+                if stop():
+                    raise Busy("the client no longer waits for the times")
+                assert span.queue is not None, "it has this message"
+                found.append(self._stored_at(span.queue, number))
+            return found
+
+        return OffLoopLookup(work, TIMES_BYTES * len(places), self._log.start)
+
+    def _stored_at(self, queue: ConsumeQueue, number: int) -> int:
+        if isinstance(queue, BatchQueue):
+            return queue.units(number, 1)[0].store_timestamp
+        return self._stored(queue, number)
 
     def _at_time(self, span: QueueSpan, ms: int, upper: bool) -> int:
         queue, low, high = span.queue, span.start, span.end

@@ -1,7 +1,7 @@
 """Reading records by queue offset, below the confirm offset.
 
 An answer is a list of slices of the log, not decoded. Queue entries are read in bulk; where they
-point into one stretch of the log, it is served as a range (`storage.read.stretches`), otherwise
+point into stretches of the log, those are served as ranges (`storage.read.stretches`), otherwise
 record by record (`storage.read.scattered`). Every entry is compared with its record, and bytes that
 this process has not written itself are compared with their batch's CRC before the first reader gets
 them. So damage is an error and never a wrong record.
@@ -27,10 +27,10 @@ from storage.read.lookups import QueueSpan
 from storage.read.result import ReadResult, ReadStatus
 from storage.read.scattered import Scattered
 from storage.read.selection import picked
-from storage.read.stretches import NEAR_MIN, Stretches
+from storage.read.stretches import Stretches
 from storage.settings import StoreSettings
 from storage.state.layers import Layers
-from twinlog.errors import Busy, CorruptionError, UnknownTopic
+from twinlog.errors import Busy, CorruptionError, NotYetConfirmed, UnknownTopic
 from twinlog.format.consume_queue import QUEUE_ENTRY
 
 READ_ENTRIES = 4096
@@ -48,6 +48,7 @@ class Reader:
         settings: How far back reads are hot.
         layers: Which topics exist.
         queues: Point to the records.
+        dispatched: Up to where they do.
         damaged: Called with an error that means damage, before it is raised to the reader.
     """
 
@@ -57,12 +58,14 @@ class Reader:
         settings: StoreSettings,
         layers: Layers,
         queues: ConsumeQueues,
+        dispatched: Callable[[], int],
         damaged: Callable[[CorruptionError], None],
     ) -> None:
         self._log = log
         self._settings = settings
         self._layers = layers
         self._queues = queues
+        self._dispatched = dispatched
         self._damaged = damaged
         self._stretches = Stretches(log)
         self._scattered = Scattered(log)
@@ -85,11 +88,18 @@ class Reader:
         queues = self._layers.confirmed.queues(topic)
         if queues is None:
             raise self._layers.missing(topic)
+        if self._layers.confirmed.deleted and self._early(topic):
+            raise NotYetConfirmed(f"topic {topic} is being made again", topic=topic)
         if not 0 <= queue < queues:
             text = f"topic {topic} has queues 0 to {queues - 1}, not {queue}"
             raise UnknownTopic(text, code="unknown-queue", topic=topic, queue=queue)
         found = self._kept(topic, queue)
         return (found.start, found.end) if found is not None else (0, 0)
+
+    def _early(self, topic: str) -> bool:
+        """Whether queues may still hold entries of a deleted topic of this name (R75)."""
+        known = self._layers.confirmed.topics.get(topic)
+        return known is not None and known.since > self._dispatched()
 
     def span(self, topic: str, queue: int) -> QueueSpan:
         """Return a queue as it is now; raises as `range`."""
@@ -136,6 +146,8 @@ class Reader:
         if queues is None:
             waits = self._layers.existing(topic) is not None
             return ReadResult(ReadStatus.ABOVE_CONFIRM if waits else ReadStatus.UNKNOWN_TOPIC)
+        if self._layers.confirmed.deleted and self._early(topic):
+            return ReadResult(ReadStatus.ABOVE_CONFIRM)
         if not 0 <= queue < queues:
             return ReadResult(ReadStatus.UNKNOWN_QUEUE)
         found = self._kept(topic, queue)
@@ -162,11 +174,12 @@ class Reader:
         raw = self._guarded(lambda: queue.read(first, most))
         cold = self._log.end - QUEUE_ENTRY.unpack_from(raw)[0] > self._settings.hot_bytes
         if not wanted.filtered and not queue.light:
-            total = min(len(raw) // QUEUE_ENTRY.size, wanted.records)
-            near = self._stretches.near(raw, total, wanted.bytes)
-            if near >= NEAR_MIN or near == total:
-                part = raw[: near * QUEUE_ENTRY.size]
-                return self._guarded(lambda: self._stretch(queue, first, part, cold=cold))
+            most = wanted.records * QUEUE_ENTRY.size
+            found = self._guarded(
+                lambda: self._stretches.served(queue, first, raw[:most], wanted.bytes, cold=cold)
+            )
+            if found is not None:
+                return found
         columns: tuple[tuple[int, ...], ...] = tuple(zip(*QUEUE_ENTRY.iter_unpack(raw)))
         offsets, sizes, codes = columns
         if 0 in sizes:  # no filter may skip damage
@@ -181,13 +194,6 @@ class Reader:
         return self._guarded(
             lambda: self._scattered.served(queue, entries, following, wanted, cold=cold)
         )
-
-    def _stretch(self, queue: ConsumeQueue, first: int, raw: bytes, *, cold: bool) -> ReadResult:
-        """Return the records of entries that are near each other in the log."""
-        if not cold:
-            return self._stretches.hot(queue, first, raw)
-        found = self._stretches.resident(queue, first, raw)
-        return self._stretches.cold(queue, first, raw) if found is None else found
 
     def _found_units(self, queue: BatchQueue, first: int, wanted: Wanted) -> ReadResult:
         """Return the records of a batch queue from the one on that holds queue offset ``first``.

@@ -1,4 +1,5 @@
-"""Exports for RocketMQ: ``epochFileCheckpoint``, and in ``config`` topics, groups and positions.
+"""Exports for RocketMQ: ``epochFileCheckpoint``, and in ``config`` topics, groups, positions and
+how far each delay level is delivered.
 
 A RocketMQ broker needs them to open the store. It enters the whole log in queues, unconfirmed
 records too, and must know the kind of each queue. twinlog writes them and never reads them. The
@@ -24,9 +25,11 @@ from storage.recovery.group_export import Position, group_files
 from storage.state.topics import State, Topic
 from twinlog.format.epoch_history import Epoch
 from twinlog.format.system_topics import SYSTEM_TOPIC_EPOCH, SYSTEM_TOPIC_GROUP, SYSTEM_TOPIC_META
+from twinlog.format.waiting.delay_levels import LEVELS
 
 DIRECTORY = "config"
 TOPICS = "config/topics.json"
+DELAYS = "config/delayOffset.json"
 _READ, _READ_WRITE = 4, 6
 
 
@@ -37,6 +40,15 @@ def topics_json(topics: Iterable[Topic], *, changes: int, timestamp: int) -> byt
         table[name] = _row(name, 1, _READ)
     version = {"counter": changes, "stateVersion": 0, "timestamp": timestamp}
     whole = {"dataVersion": version, "topicConfigTable": table}
+    return json.dumps(whole, indent="\t", sort_keys=True).encode() + b"\n"
+
+
+def delays_json(delays: Iterable[tuple[int, int]], *, changes: int, timestamp: int) -> bytes:
+    """Return the file that says of each delay level which record of its queue is next."""
+    known = dict(delays)
+    offsets = {str(level): known.get(level, 0) for level in range(1, LEVELS + 1)}
+    version = {"counter": changes, "stateVersion": 0, "timestamp": timestamp}
+    whole = {"dataVersion": version, "offsetTable": offsets}
     return json.dumps(whole, indent="\t", sort_keys=True).encode() + b"\n"
 
 
@@ -73,6 +85,7 @@ class Prepared:
         epoch_file: ``epochFileCheckpoint``.
         groups: All groups.
         positions: Those of their queues; None leaves out groups and positions.
+        delays: How far each delay level is delivered; None leaves that out.
         changes: Log offset after the last record that changed them.
         timestamp: Of the newest record, ms.
     """
@@ -82,13 +95,14 @@ class Prepared:
     epoch_file: bytes
     groups: tuple[Group, ...]
     positions: tuple[Position, ...] | None
+    delays: tuple[tuple[int, int], ...] | None
     changes: int
     timestamp: int
 
     @property
     def depends(self) -> object:
         """Equal where the files would be."""
-        return len(self.topics), self.epochs, self.groups, self.changes
+        return len(self.topics), self.epochs, self.groups, self.changes, self.delays
 
 
 class Exports:
@@ -98,17 +112,20 @@ class Exports:
         self._disk = disk
         self._written: object = None
 
-    def prepare(self, state: State, messaging: Messaging, log: CommitLog) -> Prepared | None:
+    def prepare(
+        self, state: State, messaging: Messaging, log: CommitLog, *, waited: bool
+    ) -> Prepared | None:
         """Return what `write` needs; None when nothing has changed.
 
         A store that never had a group leaves the files of groups alone: they may be RocketMQ's.
+        Likewise the file of delay levels where no message ``waited`` for one.
         """
         known = state.groups or messaging.position
         positions = tuple((one.topic, one.group, one.queue, one.low) for one in messaging.shares())
         found = Prepared(
             tuple(state.topics.values()), log.history.epochs, log.history.file(),
-            tuple(state.groups.values()), positions if known else None, messaging.position,
-            log.timestamp,
+            tuple(state.groups.values()), positions if known else None,
+            messaging.delays if waited else None, messaging.position, log.timestamp,
         )  # fmt: skip
         return found if found.depends != self._written else None
 
@@ -130,6 +147,9 @@ class Exports:
                 )
                 for path, data in files.items():
                     _replace(self._disk, path, data, op + ".groups")
+            if one.delays is not None:
+                data = delays_json(one.delays, changes=one.changes, timestamp=one.timestamp)
+                _replace(self._disk, DELAYS, data, op + ".delays")
         except DiskFull:
             return
         self._written = one.depends

@@ -30,8 +30,10 @@ from storage.messaging.share import Share
 from storage.queues.batch_queue import BatchQueue
 from storage.queues.queues import ConsumeQueues
 from storage.recovery.snapshot import DIRECTORY, Snapshot, Snapshots
+from storage.recovery.timer_export import LastRecord, TimerFiles, timer_files
 from storage.settings import StoreSettings
-from storage.state.controls import Control, decode_control
+from storage.state.control import Control
+from storage.state.controls import decode_control
 from storage.state.dispatcher import Dispatcher, apply_rows, entered, scan, touched
 from storage.state.layers import Layers
 from storage.state.producers import Producers
@@ -46,7 +48,9 @@ from twinlog.format.batch_index import (
     BatchEntry,
 )
 from twinlog.format.record import FLAG_BORN_V6
-from twinlog.format.system_topics import SYSTEM_TOPIC_META
+from twinlog.format.system_topics import DELAY_TOPIC, SYSTEM_TOPIC_META, TIMER_TOPIC
+from twinlog.format.waiting.delay_levels import LEVELS
+from twinlog.format.waiting.timers import due_of, out_ms
 
 _META = SYSTEM_TOPIC_META.encode()
 
@@ -124,6 +128,8 @@ class Derived:
             min((one.low for one in self.queues if one.start < one.end), default=log.start),
             tuple(self.layers.confirmed.groups.values()),
             self.messaging.values(),
+            self.layers.confirmed.access,
+            tuple(self.layers.confirmed.deleted.values()),
         )
 
     def whole_messaging(self, log: CommitLog) -> Messaging:
@@ -147,10 +153,55 @@ class Derived:
     def held(self, most: int) -> int:
         """Return the least log offset below ``most`` of a message that is leased or waiting.
 
-        Both folds count: what is leased must not lose its record, and what an unconfirmed row
-        settles may still come back. ``most`` without such a message.
+        Waiting: for another attempt of a group, a delay level, a time, or the end of a
+        transaction. Both folds count: what is leased must not lose its record, and what an
+        unconfirmed row settles or delivers may still come back. ``most`` without such a message.
         """
-        return min((at for _, at in self.holding(most)), default=most)
+        shares = min((at for _, at in self.holding(most)), default=most)
+        return min(shares, self.delayed_from(), self.timed_from(), self.halved_from())
+
+    def timer_files(
+        self, messaging: Messaging, log: CommitLog, file_size: int
+    ) -> TimerFiles | None:
+        """Return RocketMQ's timer files for what waits; None where nothing ever did.
+
+        Raises:
+            CorruptionError: The newest record of the timer topic is damaged.
+        """
+        queue, timers = self.queues.get(TIMER_TOPIC, 0), messaging.timers
+        last, size = timers.last
+        if last < 0:
+            return None  # RocketMQ's own files, if there are any, are as it left them
+        if queue is not None and queue.start < queue.end:
+            offset, length, _ = queue.entry(queue.end - 1)
+            last, size = max((last, size), (offset, length))
+        if last < log.start:
+            return None
+        log.segments.prove(last, last + size)
+        found = record.decode(bytes(log.segments.view(last, last + size)))
+        due = due_of(found.properties, found.store_timestamp) or found.store_timestamp
+        newest = LastRecord(last, size, found.queue_offset, out_ms(due))
+        return timer_files(timers.after(), newest, log.timestamp, file_size=file_size)
+
+    def timed_from(self) -> int:
+        """Return a log offset that no record lies before which waits for a time.
+
+        By the confirmed fold: a delivery that is not confirmed may still be cut.
+        """
+        least = self.messaging.timers.least()
+        return least if least is not None else sys.maxsize
+
+    def halved_from(self) -> int:
+        """Return the log offset of the oldest half, by the confirmed fold; else a huge one."""
+        least = self.messaging.halves.least()
+        return least if least is not None else sys.maxsize
+
+    def delayed_from(self) -> int:
+        """Return the least log offset of a record that waits for a delay level; else a huge one."""
+        return min(
+            _kept_at(self.queues, DELAY_TOPIC, level - 1, self.messaging.delay_next(level))
+            for level in range(1, LEVELS + 1)
+        )
 
     def holding(self, below: int) -> list[tuple[Share, int]]:
         """Return the shares that hold a message below a log offset, and where it lies."""
@@ -234,7 +285,7 @@ def derive(
     # R50: a snapshot is never above confirm, so it proves that much, even if the checkpoint lags.
     confirm = max(confirm, base.offset)
     rebuild_keys = rebuild
-    layers = Layers(State(base.topics, base.batched, base.groups))
+    layers = Layers(State(base.topics, base.batched, base.groups, base.access, base.deleted))
     queues = ConsumeQueues(disk, settings.queue_file_size, layers.confirmed.batched)
     rebuild |= not _load(queues, base)
     producers, position = Producers(), base.offset

@@ -80,7 +80,8 @@ def group_files(
 def _group(one: Group) -> Mapping[str, object]:
     return {
         "attributes": {}, "brokerId": 0, "consumeBroadcastEnable": True, "consumeEnable": True,
-        "consumeFromMinEnable": True, "consumeMessageOrderly": False, "consumeTimeoutMinute": 15,
+        "consumeFromMinEnable": True, "consumeMessageOrderly": one.mode == "ordered",
+        "consumeTimeoutMinute": 15,
         "groupName": one.name, "groupRetryPolicy": _policy(one.retry), "groupSysFlag": 0,
         "notifyConsumerIdsChangedEnable": True, "retryMaxTimes": one.attempts,
         "retryQueueNums": 1, "whichBrokerWhenConsumeSlowly": 1,

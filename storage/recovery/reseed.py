@@ -60,7 +60,9 @@ def seed_job(opened: Opened) -> Job:
     topics, batched = tuple(layers.topics.values()), tuple(sorted(layers.batched))
     producers = tuple(derived.producers.confirmed())
     groups, messaging = tuple(layers.groups.values()), derived.messaging.values()
+    deleted = tuple(layers.deleted.values())
     epochs = tuple(epoch for epoch in log.history.epochs if epoch.start < start)
+    access = layers.access
 
     def work() -> bytes | None:
         rows: list[tuple[str, int, int, int]] = []
@@ -76,7 +78,7 @@ def seed_job(opened: Opened) -> Job:
             return None
         seed = Snapshot(
             start, epochs, topics, tuple(rows), producers, start=start, batched=batched,
-            lowest=start, groups=groups, messaging=messaging,
+            lowest=start, groups=groups, messaging=messaging, access=access, deleted=deleted,
         )  # fmt: skip
         return encode_snapshot(seed)
 

@@ -27,9 +27,12 @@ from storage.key_index.file import FileMark
 from storage.key_index.index import IndexMark
 from storage.messaging.fold import EMPTY, Values
 from storage.messaging.groups import Group, group_fields, group_from
+from storage.messaging.halves import NO_HALVES, Half, HalfValues
 from storage.messaging.share import Run
+from storage.messaging.timers import NOTHING, TimerValues, with_places
+from storage.state.access import NOBODY, Access, rule_of, user_of, user_row
 from storage.state.producers import Done, Key, Line
-from storage.state.topics import Topic
+from storage.state.topics import Gone, Topic
 from twinlog.errors import CorruptionError
 from twinlog.format.epoch_history import Epoch
 from twinlog.format.key_index import IndexHeader
@@ -62,6 +65,8 @@ class Snapshot:
             queues have not been trimmed to it yet.
         groups: All groups.
         messaging: What they have consumed.
+        access: Users and rules.
+        deleted: Topics that were deleted, made again or not.
     """
 
     offset: int
@@ -76,6 +81,12 @@ class Snapshot:
     lowest: int = 0
     groups: tuple[Group, ...] = ()
     messaging: Values = EMPTY
+    access: Access = NOBODY
+    deleted: tuple[Gone, ...] = ()
+
+
+_WITH_PLACES = 1
+"""Behind the values of timers: messages name the record that they are in."""
 
 
 def encode_snapshot(value: Snapshot) -> bytes:
@@ -95,15 +106,27 @@ def encode_snapshot(value: Snapshot) -> bytes:
         ],
         "index": _index_row(value.index),
     }
+    if value.deleted:
+        fields["since"] = {topic.name: topic.since for topic in value.topics if topic.since}
+        fields["deleted"] = [
+            [one.name, one.end, one.deleted_ms, one.batch] for one in value.deleted
+        ]
     if value.batched:
         fields["batched"] = list(value.batched)
     if value.groups:
         fields["groups"] = [group_fields(one) | {"end": one.created_at} for one in value.groups]
+    if value.access != NOBODY:
+        fields["users"] = [user_row(user) for user in value.access.users.values()]
+        fields["rules"] = [[one.who, one.right, one.what] for one in sorted(value.access.rules)]
     if value.messaging.position:
         one = value.messaging
         fields["messaging"] = [
-            one.position, one.next_share, one.shares, one.members,
+            one.position, one.next_share, one.shares, one.members, one.delays,
         ]  # fmt: skip
+        if one.timers != NOTHING:
+            fields["timers"] = [*one.timers, _WITH_PLACES]
+        if one.halves != NO_HALVES:
+            fields["halves"] = list(one.halves)
     return seal(fields)
 
 
@@ -135,10 +158,12 @@ def decode_snapshot(data: bytes) -> Snapshot:
     try:
         batched = tuple(cast("Sequence[str]", fields.get("batched", ())))
         rows = cast("Sequence[_TopicRow]", fields["topics"])
+        since = cast("Mapping[str, int]", fields.get("since", {}))
+        gone = cast("Sequence[tuple[str, int, int, bool]]", fields.get("deleted", ()))
         return Snapshot(
             number(fields, "offset"),
             tuple(Epoch(*row) for row in _rows(fields, "epochs")),
-            tuple(Topic(name, n, ms, name in batched) for name, n, ms in rows),
+            tuple(Topic(name, n, ms, name in batched, since.get(name, 0)) for name, n, ms in rows),
             tuple((a, b, c, d) for a, b, c, d in cast("Sequence[_QueueRow]", fields["queues"])),
             tuple(_line(row) for row in _rows(fields, "producers")),
             number(fields, "timestamp"),
@@ -147,7 +172,9 @@ def decode_snapshot(data: bytes) -> Snapshot:
             batched,
             number(fields, "lowest") if "lowest" in fields else start,
             tuple(_group(row) for row in cast("Sequence[object]", fields.get("groups", ()))),
-            _messaging(fields.get("messaging")),
+            _messaging(fields.get("messaging"), fields.get("timers"), fields.get("halves")),
+            _access(fields),
+            tuple(Gone(name, end, ms, batch) for name, end, ms, batch in gone),
         )
     except (TypeError, KeyError, ValueError) as error:
         raise CorruptionError(f"a snapshot of another structure: {error}") from None
@@ -161,14 +188,44 @@ def _group(row: object) -> Group:
     return replace(found, created_at=number(fields, "end"))
 
 
-def _messaging(row: object) -> Values:
+def _access(fields: Mapping[str, object]) -> Access:
+    users = [user_of(row) for row in cast("Sequence[object]", fields.get("users", ()))]
+    rules = [rule_of(row) for row in cast("Sequence[object]", fields.get("rules", ()))]
+    if None in users or None in rules:
+        raise ValueError("a user or a rule")
+    found = {one.name: one for one in users if one is not None}
+    return Access(found, frozenset(one for one in rules if one is not None))
+
+
+def _messaging(row: object, waiting: object, halves: object) -> Values:
     if row is None:
         return EMPTY
-    position, share, shares, members = cast("Sequence[Any]", row)
+    position, share, shares, members, *later = cast("Sequence[Any]", row)
+    delays = later[0] if later else ()  # a snapshot of an older version has none
     return Values(
         position, share, tuple(_share(one) for one in shares),
         tuple((group, number, name, since) for group, number, name, since in members),
+        tuple((level, after) for level, after in delays), _timers(waiting), _halves(halves),
     )  # fmt: skip
+
+
+def _timers(row: object) -> TimerValues:
+    if row is None:
+        return NOTHING
+    (due, offset), seconds, grains, cancelled, (last, size), *later = cast("Sequence[Any]", row)
+    whole = bytes if later else with_places  # those of an older version
+    return TimerValues(
+        (due, offset), tuple((second, whole(entries)) for second, entries in seconds),
+        tuple((grain, count) for grain, count in grains),
+        tuple((time, at) for time, at in cancelled), (last, size),
+    )  # fmt: skip
+
+
+def _halves(row: object) -> HalfValues:
+    if row is None:
+        return NO_HALVES
+    base, outcomes, halves = cast("Sequence[Any]", row)
+    return HalfValues(base, outcomes, tuple(Half(*one) for one in halves))
 
 
 def _share(row: Sequence[Any]) -> Any:

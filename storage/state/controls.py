@@ -15,83 +15,30 @@ Not here: waiting for confirm (`storage.state.layers`), producers (`storage.stat
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import ClassVar, Protocol, Self, cast
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Self, cast
 
 from storage.disk.packing import pack, unpack
-from storage.messaging.groups import GROUPS_MAX, Group, group_fields, group_from
 from storage.queues.names import topic_refusal
+from storage.state.access import (
+    RULES_MAX,
+    USERS_MAX,
+    Access,
+    Rule,
+    User,
+    rule_of,
+    rule_refusal,
+    user_of,
+    user_refusal,
+    user_row,
+)
+from storage.state.control import Control, Known, texts
+from storage.state.group_controls import AlterGroups, CreateGroups, DeleteGroups
 from storage.state.producers import Producers
-from storage.state.topics import QUEUES_MAX, State, Topic
+from storage.state.topics import DELETED_MAX, QUEUES_MAX, Gone, State, Topic
 from twinlog.errors import CorruptionError
-
-
-class Known(Protocol):
-    """The topics of both layers; see `storage.state.layers.Layers`."""
-
-    def existing(self, name: str) -> tuple[Topic, int] | None:
-        """Return the topic and the log offset whose confirm makes it binding (0: it is binding)."""
-        ...
-
-    def group(self, name: str) -> tuple[Group, int] | None:
-        """Return the group and the log offset whose confirm makes it so (0: it is)."""
-        ...
-
-    @property
-    def groups(self) -> int:
-        """How many groups there are."""
-        ...
-
-
-class Control(ABC):
-    """One control record.
-
-    Attributes:
-        KIND: Its name in the record.
-    """
-
-    __slots__ = ()
-    KIND: ClassVar[str]
-
-    @classmethod
-    @abstractmethod
-    def read(cls, fields: Mapping[str, object]) -> Self | None:
-        """Return the control of a record's fields; None if they do not fit this kind."""
-
-    @abstractmethod
-    def fields(self) -> Mapping[str, object]:
-        """Return the fields of the record, without its kind."""
-
-    @abstractmethod
-    def refusal(self, known: Known) -> tuple[str, str] | None:
-        """Return (code, text) when the master must not append it; None when it may."""
-
-    @abstractmethod
-    def apply(self, state: State, end: int) -> bool:
-        """Change the confirmed state, or a copy; return whether anything changed. Never raises.
-
-        ``end`` is the log offset after the record's batch.
-        """
-
-    @abstractmethod
-    def forget(self, producers: Producers, at: int, *, confirmed: bool) -> None:
-        """Change a layer of producers; the record is at log offset ``at``."""
-
-    def repeated(self, known: Known) -> int | None:
-        """Return the end of the record that has done all of it already; None when none has."""
-        return None
-
-    @property
-    def topic(self) -> Topic | None:
-        """The topic that it creates, if any."""
-        return None
-
-    @property
-    def dropped(self) -> Collection[str]:
-        """The groups that are deleted with it, with all that they have consumed."""
-        return ()
+from twinlog.levels import LATER
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +93,11 @@ class CreateTopic(Control):
             return "topic", reason
         if not 1 <= self.queues <= QUEUES_MAX:
             return "queues", f"a topic has 1 to {QUEUES_MAX} queues"
+        gone = known.gone(self.name)
+        if gone is not None and gone.batch != self.batch:
+            kind = "batch" if gone.batch else "simple"
+            text = f"topic {self.name} was deleted, and its name keeps {kind} queues"
+            return "topic-kind", text
         existing = known.existing(self.name)
         if existing is None:
             return None
@@ -162,10 +114,78 @@ class CreateTopic(Control):
         # Every node must decide alike, so the rules are checked on apply, too, not only by the
         # master that appends.
         legal = topic_refusal(self.name) is None and 1 <= self.queues <= QUEUES_MAX
-        return legal and state.add(Topic(self.name, self.queues, self.created_ms, self.batch))
+        gone = state.deleted.get(self.name)
+        if gone is not None and (gone.end >= end or gone.batch != self.batch):
+            return False  # a seed knows a later deletion already; the kind is kept
+        since = gone.end if gone is not None else 0
+        made = Topic(self.name, self.queues, self.created_ms, self.batch, since)
+        return legal and state.add(made)
 
     def forget(self, producers: Producers, at: int, *, confirmed: bool) -> None:
         """See `Control`: forgets no producer."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteTopic(Control):
+    """Deletes a topic. Its records stay in the log until retention takes them; no reader gets them.
+
+    On the master it binds from its append: no section, waiting record or member is accepted for the
+    topic. On every node, when the dispatcher passes it, its queues begin at their ends, and what
+    groups have consumed of it is forgotten.
+
+    Attributes:
+        name: Which.
+        deleted_ms: Wall time of the request; for people.
+    """
+
+    KIND: ClassVar[str] = "delete-topic"
+    LEVEL: ClassVar[int] = LATER
+    name: str
+    deleted_ms: int
+
+    @classmethod
+    def read(cls, fields: Mapping[str, object]) -> Self | None:
+        """See `Control`."""
+        match fields.get("name"), fields.get("at"):
+            case str(name), int(deleted):
+                return cls(name, deleted)
+            case _:
+                return None
+
+    def fields(self) -> Mapping[str, object]:
+        """See `Control`."""
+        return {"name": self.name, "at": self.deleted_ms}
+
+    @property
+    def deleted(self) -> str:
+        """See `Control`."""
+        return self.name
+
+    def refusal(self, known: Known) -> tuple[str, str] | None:
+        """See `Control`."""
+        reason = topic_refusal(self.name)
+        if reason is not None:
+            return "topic", reason
+        gone, existing = known.gone(self.name), known.existing(self.name)
+        if existing is None and gone is None:
+            return "unknown-topic", f"topic {self.name} does not exist"
+        if existing is not None and existing[1]:
+            return "busy", f"topic {self.name} exists and is not confirmed yet"
+        if gone is None and known.gone_topics >= DELETED_MAX:
+            return "topics-deleted", f"at most {DELETED_MAX} names of topics can be deleted"
+        return None
+
+    def repeated(self, known: Known) -> int | None:
+        """See `Control`."""
+        gone = known.gone(self.name) if known.existing(self.name) is None else None
+        return gone.end if gone is not None else None
+
+    def apply(self, state: State, end: int) -> bool:
+        """See `Control`."""
+        return state.delete(Gone(self.name, end, self.deleted_ms))
+
+    def forget(self, producers: Producers, at: int, *, confirmed: bool) -> None:
+        """See `Control`: producers go on where they are if the topic is made again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,181 +225,89 @@ class ForgetProducers(Control):
 
 
 @dataclass(frozen=True, slots=True)
-class CreateGroups(Control):
-    """Groups come into being; those that exist stay as they are.
+class ChangeAccess(Control):
+    """Users and rules are removed, then others made; a user that exists is replaced.
+
+    A user leaves with the rules that name it. What is removed binds the master from the append,
+    what is made binds from its confirm (R48); see `storage.state.layers.Layers.access_now`.
 
     Attributes:
-        groups: Their definitions.
+        users: Made or replaced.
+        rules: Made.
+        gone: Names of users that are removed.
+        ended: Rules that are removed.
     """
 
-    KIND: ClassVar[str] = "create-groups"
-    groups: tuple[Group, ...]
+    KIND: ClassVar[str] = "access"
+    LEVEL: ClassVar[int] = LATER
+    users: tuple[User, ...] = ()
+    rules: tuple[Rule, ...] = ()
+    gone: tuple[str, ...] = ()
+    ended: tuple[Rule, ...] = ()
 
     @classmethod
     def read(cls, fields: Mapping[str, object]) -> Self | None:
         """See `Control`."""
-        groups = _definitions(fields)
-        return cls(groups) if groups is not None else None
-
-    def fields(self) -> Mapping[str, object]:
-        """See `Control`."""
-        return {"groups": [group_fields(group) for group in self.groups]}
-
-    def repeated(self, known: Known) -> int | None:
-        """See `Control`."""
-        found = [known.group(group.name) for group in self.groups]
-        same = [
-            one[1]
-            for one, group in zip(found, self.groups, strict=True)
-            if one is not None and one[0].same(group)
-        ]
-        return max(same) if same and len(same) == len(found) else None
-
-    def refusal(self, known: Known) -> tuple[str, str] | None:
-        """See `Control`. The same groups once more are no error: the answer is "duplicate"."""
-        wrong = _group_refusal(self.groups)
-        if wrong is not None:
-            return wrong
-        new = 0
-        for group in self.groups:
-            existing = known.group(group.name)
-            new += existing is None
-            if existing is not None and existing[0].mode != group.mode:
-                text = f"group {group.name} exists with mode {existing[0].mode} and keeps it"
-                return "group-mode", text
-            if existing is not None and not existing[0].same(group):
-                return "group-exists", f"group {group.name} exists and is defined otherwise"
-        if known.groups + new > GROUPS_MAX:
-            return "groups", f"there are at most {GROUPS_MAX} groups; delete some first"
-        return None
-
-    def apply(self, state: State, end: int) -> bool:
-        """See `Control`."""
-        new = [one for one in self.groups if one.name not in state.groups and one.refusal() is None]
-        for group in new:
-            state.groups.setdefault(group.name, replace(group, created_at=end))
-        return bool(new)
-
-    def forget(self, producers: Producers, at: int, *, confirmed: bool) -> None:
-        """See `Control`: forgets no producer."""
-
-
-@dataclass(frozen=True, slots=True)
-class AlterGroups(Control):
-    """Groups are defined otherwise; mode and place of birth stay.
-
-    Attributes:
-        groups: Their whole definitions.
-    """
-
-    KIND: ClassVar[str] = "alter-groups"
-    groups: tuple[Group, ...]
-
-    @classmethod
-    def read(cls, fields: Mapping[str, object]) -> Self | None:
-        """See `Control`."""
-        groups = _definitions(fields)
-        return cls(groups) if groups is not None else None
-
-    def fields(self) -> Mapping[str, object]:
-        """See `Control`."""
-        return {"groups": [group_fields(group) for group in self.groups]}
-
-    def refusal(self, known: Known) -> tuple[str, str] | None:
-        """See `Control`."""
-        wrong = _group_refusal(self.groups)
-        if wrong is not None:
-            return wrong
-        for group in self.groups:
-            existing = known.group(group.name)
-            if existing is None:
-                return "unknown-group", f"group {group.name} does not exist"
-            if existing[0].mode != group.mode:
-                text = f"group {group.name} has mode {existing[0].mode} and keeps it"
-                return "group-mode", text
-        return None
-
-    def apply(self, state: State, end: int) -> bool:
-        """See `Control`."""
-        changed = False
-        for group in self.groups:
-            old = state.groups.get(group.name)
-            if old is not None and old.mode == group.mode and group.refusal() is None:
-                kept = replace(group, created_at=old.created_at, created_ms=old.created_ms)
-                changed |= kept != old
-                state.groups[group.name] = kept
-        return changed
-
-    def forget(self, producers: Producers, at: int, *, confirmed: bool) -> None:
-        """See `Control`: forgets no producer."""
-
-
-@dataclass(frozen=True, slots=True)
-class DeleteGroups(Control):
-    """Groups are deleted, with their shares, positions and members.
-
-    Attributes:
-        names: Which.
-    """
-
-    KIND: ClassVar[str] = "delete-groups"
-    names: tuple[str, ...]
-
-    @classmethod
-    def read(cls, fields: Mapping[str, object]) -> Self | None:
-        """See `Control`."""
-        names = fields.get("names")
-        if not isinstance(names, list):
+        rows = [fields.get(name) for name in ("users", "rules", "gone", "ended")]
+        if not all(isinstance(one, list) for one in rows):
             return None
-        found = cast("list[object]", names)
-        return cls(tuple(str(name) for name in found)) if _texts(found) else None
+        made, new, gone, old = (cast("list[object]", one) for one in rows)
+        users = [user_of(row) for row in made]
+        rules, ended = [rule_of(row) for row in new], [rule_of(row) for row in old]
+        if None in users or None in rules or None in ended or not texts(gone):
+            return None
+        return cls(
+            tuple(one for one in users if one), tuple(one for one in rules if one),
+            tuple(str(one) for one in gone), tuple(one for one in ended if one),
+        )  # fmt: skip
 
     def fields(self) -> Mapping[str, object]:
         """See `Control`."""
-        return {"names": list(self.names)}
-
-    @property
-    def dropped(self) -> Collection[str]:
-        """See `Control`."""
-        return self.names
+        return {
+            "users": [user_row(user) for user in self.users],
+            "rules": [[rule.who, rule.right, rule.what] for rule in self.rules],
+            "gone": list(self.gone),
+            "ended": [[rule.who, rule.right, rule.what] for rule in self.ended],
+        }
 
     def refusal(self, known: Known) -> tuple[str, str] | None:
         """See `Control`."""
-        for name in self.names:
-            if known.group(name) is None:
-                return "unknown-group", f"group {name} does not exist"
-        return None if self.names else ("group", "no group is named")
+        wrong = self._illegal()
+        if wrong is not None:
+            return "access", wrong
+        access = known.access
+        for name in self.gone:
+            if name not in access.users:
+                return "unknown-user", f"there is no user {name}"
+        if not access.rules.issuperset(self.ended):
+            return "unknown-rule", "there is no such rule"
+        after = self._after(access)
+        if len(after.users) > USERS_MAX or len(after.rules) > RULES_MAX:
+            return "access", f"there are at most {USERS_MAX} users and {RULES_MAX} rules"
+        return None
+
+    def _illegal(self) -> str | None:
+        if not (self.users or self.rules or self.gone or self.ended):
+            return "nothing is changed"
+        found = [*map(user_refusal, self.users), *map(rule_refusal, self.rules)]
+        return next((one for one in found if one is not None), None)
+
+    def _after(self, access: Access) -> Access:
+        gone = set(self.gone)
+        users = {name: one for name, one in access.users.items() if name not in gone}
+        rules = frozenset(one for one in access.rules if one.who not in gone)
+        made = {one.name: one for one in self.users}
+        return Access(users | made, rules.difference(self.ended).union(self.rules))
 
     def apply(self, state: State, end: int) -> bool:
-        """See `Control`."""
-        found = [state.groups.pop(name, None) for name in self.names]
-        return any(group is not None for group in found)
+        """See `Control`. What an older version took and this one does not changes nothing."""
+        if self._illegal() is not None:
+            return False
+        before, state.access = state.access, self._after(state.access)
+        return before != state.access
 
     def forget(self, producers: Producers, at: int, *, confirmed: bool) -> None:
         """See `Control`: forgets no producer."""
-
-
-def _definitions(fields: Mapping[str, object]) -> tuple[Group, ...] | None:
-    rows = fields.get("groups")
-    if not isinstance(rows, list):
-        return None
-    found = [
-        group_from(cast("Mapping[str, object]", row)) if isinstance(row, dict) else None
-        for row in cast("list[object]", rows)
-    ]
-    groups = tuple(group for group in found if group is not None)
-    return groups if len(groups) == len(found) else None
-
-
-def _texts(values: Sequence[object]) -> bool:
-    return all(isinstance(value, str) for value in values)
-
-
-def _group_refusal(groups: Sequence[Group]) -> tuple[str, str] | None:
-    names = [group.name for group in groups]
-    if not names or len(set(names)) < len(names):
-        return "group", "one record defines at least one group, and each only once"
-    return next((wrong for group in groups if (wrong := group.refusal()) is not None), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -412,7 +340,15 @@ class UnknownControl(Control):
 
 KINDS: Mapping[str, type[Control]] = {
     kind.KIND: kind
-    for kind in (CreateTopic, ForgetProducers, CreateGroups, AlterGroups, DeleteGroups)
+    for kind in (
+        CreateTopic,
+        DeleteTopic,
+        ForgetProducers,
+        CreateGroups,
+        AlterGroups,
+        DeleteGroups,
+        ChangeAccess,
+    )
 }
 """Every kind that this version knows, by the name in the record."""
 

@@ -18,20 +18,38 @@ from collections.abc import Collection, Iterator
 from storage.log.segments import Segments
 from storage.log.stretches import STRETCH_MAX, stretch
 from storage.messaging.fold import Messaging
+from storage.messaging.halves import Half
 from storage.queues.light_queues import light_runs
 from storage.queues.queues import ConsumeQueues
-from storage.state.controls import Control, decode_control
+from storage.state.control import Control
+from storage.state.controls import decode_control
 from storage.state.gathered import Gathered, idempotent_sections
 from storage.state.producers import Producers
 from storage.state.sequences import Marks, marks_of
 from twinlog.format import record
 from twinlog.format.consume_queue import QUEUE_ENTRY
-from twinlog.format.group_rows import decode_rows
-from twinlog.format.system_topics import SYSTEM_TOPIC_GROUP, SYSTEM_TOPIC_META
+from twinlog.format.system_topics import (
+    DELAY_TOPIC,
+    HALF_TOPIC,
+    SYSTEM_TOPIC_GROUP,
+    SYSTEM_TOPIC_META,
+    TIMER_TOPIC,
+)
+from twinlog.format.waiting import halves
+from twinlog.format.waiting.timers import due_of, origin_of
 from twinlog.kernels import gather_queues, gather_units
 
 _META = SYSTEM_TOPIC_META.encode()
 _GROUP = SYSTEM_TOPIC_GROUP.encode()
+_DELAY = DELAY_TOPIC.encode()
+_TIMER = TIMER_TOPIC.encode()
+_HALF = HALF_TOPIC.encode()
+_FOLDED = frozenset({_META, _GROUP, _TIMER, _HALF})
+DROPPED_FILES = 64
+"""Queue files of a deleted topic that one step removes."""
+DUE_NOW = 1 << 62
+"""So many bytes of control records make a snapshot due at once: until then a start that was not
+clean finds queue files missing and builds all queues again."""
 
 
 def scan(
@@ -122,10 +140,13 @@ class Dispatcher:
         self._producers = producers
         self._messaging = messaging
         self.position = position
+        self._deleting: tuple[int, str] | None = None
         self.control_bytes = 0
         """Bytes of control records entered since it was reset; they make a snapshot due."""
         self.group_bytes = 0
         """The same for records of rows, which say what groups have consumed."""
+        self.delayed = 0
+        """Stretches with records that wait for a delay level, entered since the start."""
 
     def step(self, confirm: int, max_bytes: int) -> bool:
         """Dispatch about ``max_bytes``, at least one batch; returns whether more is left.
@@ -134,6 +155,8 @@ class Dispatcher:
             DiskError: Everything below ``position`` is entered; call again later.
             CorruptionError: The log or a queue is inconsistent.
         """
+        if self._deleting is not None:
+            return self._delete(*self._deleting, confirm)
         if self.position >= confirm:
             return False
         start = self.position
@@ -142,10 +165,39 @@ class Dispatcher:
             # A queue must never be built from bytes that no longer match their CRC.
             self._segments.prove(start, data_end)
             batched = self._queues.batched_names
-            self._enter(*scan(self._segments, start, data_end, batched), start)
+            gathered, view = scan(self._segments, start, data_end, batched)
+            deletion = self._deletion(gathered, view, start)
+            if deletion is not None:
+                # What is after the record may be of a topic made again: it is the next stretch.
+                self._enter(*scan(self._segments, start, deletion[0], batched), start)
+                self._queues.drop(deletion[1])
+                self._deleting = deletion
+                return self._delete(*deletion, confirm)
+            self._enter(gathered, view, start)
         # Last: after an error the whole stretch is entered again.
         self.position = end
         return end < confirm
+
+    def _delete(self, end: int, topic: str, confirm: int) -> bool:
+        """Remove some of a deleted topic's files; with the last ones ``position`` becomes ``end``.
+
+        Before, no reader sees a topic made again: it begins at ``end``.
+        """
+        if self._queues.remove_files(topic, DROPPED_FILES):
+            return True
+        self._deleting = None
+        self.position, self.control_bytes = end, DUE_NOW
+        return end < confirm
+
+    def _deletion(self, gathered: Gathered, view: memoryview, base: int) -> tuple[int, str] | None:
+        """Return end and topic of the first record of a stretch that deletes a topic.
+
+        Not those that an adoption found (epoch 0): it took the store over as it was.
+        """
+        for at, size, change in _controls(view, base, gathered):
+            if change.deleted and self._segments.batch_at(at).epoch:
+                return at + size, change.deleted
+        return None
 
     def _enter(self, gathered: Gathered, view: memoryview, base: int) -> None:
         for name, queue, first, _, units in gathered.units:
@@ -156,6 +208,8 @@ class Dispatcher:
                 self.control_bytes += sum(size for _, size, _ in QUEUE_ENTRY.iter_unpack(entries))
             elif name == _GROUP:
                 self.group_bytes += sum(size for _, size, _ in QUEUE_ENTRY.iter_unpack(entries))
+            elif name == _DELAY:
+                self.delayed += 1
         sequences, lights = marks_of(view)
         for light, first, entries in light_runs(view, base, lights):
             self._queues.write_light(light, first, entries)
@@ -166,31 +220,48 @@ class Dispatcher:
 def apply_rows(
     messaging: Messaging, segments: Segments, view: memoryview, base: int, gathered: Gathered
 ) -> None:
-    """Give the fold what whole batches say of groups: rows, and control records that delete some.
+    """Give the fold what whole batches say of groups and of what waits.
 
-    In log order. Epoch 0 says nothing: it is what an adoption found, and took over in its own way.
+    These are rows, control records that delete groups, and records that wait for a time or for the
+    end of a transaction, in log order. Epoch 0 says nothing: it is what an adoption found, and took
+    over in its own way.
     Arguments as of `enter_sections`; the batches lie in one file, and with it in one such history.
     """
-    if not any(name in (_GROUP, _META) for name, *_ in gathered.entries):
+    if not any(name in _FOLDED for name, *_ in gathered.entries):
         return
     if not segments.batch_at(base).epoch:
         return
-    places = [
-        (offset, size)
+    dropped = {
+        at: (one.dropped, one.deleted)
+        for at, _, one in _controls(view, base, gathered)
+        if one.dropped or one.deleted
+    }
+    places = sorted(
+        (offset, size, name)
         for name, _, _, entries in gathered.entries
-        if name == _GROUP
+        if name in (_GROUP, _TIMER, _HALF) or (name == _META and dropped)
         for offset, size, _ in QUEUE_ENTRY.iter_unpack(entries)
-    ]
-    dropped = [(at, size, one.dropped) for at, size, one in _controls(view, base, gathered)]
-    dropped = [one for one in dropped if one[2]]
-    for at, size in places:
-        while dropped and dropped[0][0] < at:
-            start, length, names = dropped.pop(0)
-            messaging.drop_all(names, start, start + length)
+    )
+    for at, size, name in places:
+        if name == _META:
+            if at in dropped:
+                messaging.drop_all(*dropped[at], at, at + size)
+            continue
         found = record.decode(view[at - base : at - base + size], check_crc=False)
-        messaging.apply_all(decode_rows(found.body), found.store_timestamp, at, at + size)
-    for start, length, names in dropped:
-        messaging.drop_all(names, start, start + length)
+        if name == _GROUP:
+            messaging.apply_body(found.body, found.store_timestamp, at, at + size)
+        elif name == _HALF:
+            messaging.enter_half(_half(found))
+        elif (due := due_of(found.properties, found.store_timestamp)) is not None:
+            messaging.enter_timer(due, at, at + size, origin_of(found.properties))
+
+
+def _half(found: record.Record) -> Half:
+    named = found.properties
+    return Half(
+        found.queue_offset, found.log_offset, found.size, found.store_timestamp,
+        named.get(halves.GROUP, ""), named.get(halves.NAME, ""),
+    )  # fmt: skip
 
 
 def enter_sections(

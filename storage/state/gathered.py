@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from storage.state.producers import Done
 from storage.state.sections import digest_of
-from storage.state.sequences import Marks, parse_sequence
+from storage.state.sequences import Marks, line_topic, parse_sequence
 from twinlog.format.consume_queue import BATCH_QUEUE_UNIT, QUEUE_ENTRY
 
 _PLACE = struct.Struct(">i4xq")
@@ -72,7 +72,7 @@ def idempotent_sections(
             continue
         after = last - base
         done = Done(sequence, count, first, base + at, last, digest_of(data, at, after))
-        yield producer, topic.decode(), queue, epoch, done
+        yield producer, line_topic(topic.decode(), data, at), queue, epoch, done
 
 
 def _entry(gathered: Gathered, topic: bytes, queue: int, number: int) -> int | None:

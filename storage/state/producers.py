@@ -19,11 +19,11 @@ a copied record with its old property changes nothing.
 Nothing expires by a node's own clock. The master writes a control record that names a log offset
 (`storage.state.controls.ForgetProducers`): lines whose last section ends at or below it are
 forgotten, on the master from the append on, on every node when the dispatcher passes the record.
-`Producers.stale_below` decides when. The newest `LINES_KEPT` lines are never forgotten, others once
-they were not used for `IDLE_SECONDS`, and with more than `LINES_MANY` once they were not used for
-`RETRY_SECONDS_MAX`. No retry comes later than that, so no forgotten section can be stored twice. If
-`LINES_MAX` lines are younger, there is no room for a new one: its producer is refused with
-``busy``.
+`Producers.stale_below` decides when, by ages on a monotonic clock (`storage.state.ages`). The
+newest `LINES_KEPT` lines are never forgotten, others once they were not used for `IDLE_SECONDS`,
+and with more than `LINES_MANY` once they were not used for `RETRY_SECONDS_MAX`. No retry comes
+later than that, so no forgotten section can be stored twice. If `LINES_MAX` lines are younger,
+there is no room for a new one: its producer is refused with ``busy``.
 
 Sequences count records, per producer and queue, from 0.
 

@@ -38,6 +38,7 @@ class Section:
         producer: Producer id; 0: the section is not idempotent.
         producer_epoch: Grows when a producer starts again under the same id.
         sequence: Number of the first record in its (producer, queue).
+        own: The store's own: it may name the store's topics, and what only these may say.
     """
 
     topic: str
@@ -47,6 +48,7 @@ class Section:
     producer: int = 0
     producer_epoch: int = 0
     sequence: int = 0
+    own: bool = False
 
 
 @dataclass(slots=True)

@@ -14,6 +14,8 @@ from collections.abc import Sequence
 from storage.state.sections import Section
 from twinlog import kernels
 from twinlog.format.light_queues import LIGHT_PROPERTY
+from twinlog.format.system_topics import DELAY_TOPIC, HALF_TOPIC, TIMER_TOPIC
+from twinlog.format.waiting.delay_levels import REAL_TOPIC
 
 SEQUENCE_PROPERTY = b"TL_SEQ"
 """First record of an idempotent section: producer (16 hex).epoch.sequence.count."""
@@ -58,6 +60,20 @@ def first_sequence(data: memoryview | bytes | bytearray, start: int = 0) -> byte
     size = int.from_bytes(data[start : start + 4], "big")
     found = kernels.find_property(data, start, start + size, SEQUENCE_PROPERTY)
     return found[0][1] if found else None
+
+
+def line_topic(topic: str, data: memoryview | bytes | bytearray, start: int = 0) -> str:
+    """Return what stands for the topic in the line that a section continues.
+
+    Waiting records of all topics lie in the queues of `DELAY_TOPIC` and its like, but the senders
+    of a client share one producer id, each with a line of its own: what is delayed has a line for
+    each real topic. ``start`` is where the section's first record begins.
+    """
+    if topic not in (DELAY_TOPIC, TIMER_TOPIC, HALF_TOPIC):
+        return topic
+    size = int.from_bytes(data[start : start + 4], "big")
+    found = kernels.find_property(data, start, start + size, REAL_TOPIC.encode())
+    return f"{topic}@{found[0][1].decode('utf-8', 'replace')}" if found else topic
 
 
 Marks = Sequence[tuple[int, bytes]]

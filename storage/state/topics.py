@@ -1,42 +1,82 @@
 """The topics and groups that exist: the confirmed state that control records change. Pure.
 
+A topic may be deleted and made again. Its queues go on at their offsets then, and only records
+after its deletion, from ``Topic.since`` on, belong to the topic of today.
+
 Not here: the control records (`storage.state.controls`), pending ones (`storage.state.layers`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from storage.messaging.groups import Group
 from storage.queues.names import light_refusal
+from storage.state.access import Access
 from twinlog.format.system_topics import (
+    DELAY_TOPIC,
+    HALF_TOPIC,
+    OP_TOPIC,
     SYSTEM_TOPIC_EPOCH,
     SYSTEM_TOPIC_GROUP,
     SYSTEM_TOPIC_META,
+    TIMER_TOPIC,
 )
+from twinlog.format.waiting.delay_levels import LEVELS
 
 QUEUES_MAX = 65_536
+DELETED_MAX = 65_536
+"""Names of deleted topics that are known; each is in every snapshot."""
+_OWN = frozenset(
+    {SYSTEM_TOPIC_EPOCH, SYSTEM_TOPIC_META, SYSTEM_TOPIC_GROUP, TIMER_TOPIC, HALF_TOPIC, OP_TOPIC}
+)
+"""Topics of the store's own, with one queue each."""
 
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A topic that exists; see `storage.state.controls.CreateTopic`."""
+    """A topic that exists; see `storage.state.controls.CreateTopic`.
+
+    Attributes:
+        since: Log offset after the record that deleted the last topic of this name; 0: there was
+            none. Records below it are of another topic.
+    """
 
     name: str
     queues: int
     created_ms: int
     batch: bool = False
+    since: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """The last deletion of a topic; kept when the topic is made again.
+
+    Attributes:
+        name: Its name.
+        end: Log offset after the record that deleted it.
+        deleted_ms: Wall time of the request; for people.
+        batch: The kind of its queues, which a topic of that name keeps.
+    """
+
+    name: str
+    end: int
+    deleted_ms: int
+    batch: bool = False
 
 
 class State:
-    """The confirmed layer: all topics, and the definitions of all groups.
+    """The confirmed layer: all topics, the definitions of all groups, users and rules.
 
     Attributes:
         topics: By name.
         groups: By name.
+        access: Users and rules; replaced as a whole.
         batched: Names of the topics with batch queues; in an adopted store also of topics that are
             not created yet.
+        deleted: Deletions, by name of the topic.
 
     >>> state = State()
     >>> state.add(Topic("t", 4, 1)), state.add(Topic("t", 9, 2))
@@ -50,7 +90,11 @@ class State:
         topics: Iterable[Topic] = (),
         batched: Iterable[str] = (),
         groups: Iterable[Group] = (),
+        access: Access | None = None,
+        deleted: Iterable[Gone] = (),
     ) -> None:
+        self.access = access or Access()
+        self.deleted: dict[str, Gone] = {gone.name: gone for gone in deleted}
         self.groups: dict[str, Group] = {group.name: group for group in groups}
         self.topics: dict[str, Topic] = {topic.name: topic for topic in topics}
         self.batched = set(batched) | {name for name, one in self.topics.items() if one.batch}
@@ -64,11 +108,22 @@ class State:
             self.batched.add(topic.name)
         return True
 
+    def delete(self, gone: Gone) -> bool:
+        """Delete a topic; False if it is missing, or if this was done before."""
+        topic, before = self.topics.get(gone.name), self.deleted.get(gone.name)
+        if topic is None or (before is not None and before.end >= gone.end):
+            return False
+        del self.topics[gone.name]
+        self.deleted[gone.name] = replace(gone, batch=topic.batch)
+        return True
+
     def queues(self, topic: str) -> int | None:
-        """Return how many queues a topic has; system topics and light queues have one."""
+        """Return how many queues a topic has; light queues and the store's own topics have one."""
         found = self.topics.get(topic)
         if found is not None:
             return found.queues
         if light_refusal(topic) is None:
             return 1
-        return 1 if topic in (SYSTEM_TOPIC_EPOCH, SYSTEM_TOPIC_META, SYSTEM_TOPIC_GROUP) else None
+        if topic == DELAY_TOPIC:
+            return LEVELS
+        return 1 if topic in _OWN else None

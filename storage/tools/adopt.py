@@ -46,16 +46,20 @@ from storage.recovery.config_export import TOPICS
 from storage.recovery.snapshot import DIRECTORY as STATE_DIRECTORY
 from storage.recovery.snapshot import Snapshot, Snapshots
 from storage.settings import SEGMENT_SIZE_MIN
-from storage.state.controls import CreateGroups, CreateTopic
+from storage.state.controls import CreateTopic
+from storage.state.group_controls import CreateGroups
 from storage.state.sections import Outcome
 from storage.store import Store
 from storage.token import Token
+from storage.tools.adopt_delays import NOTHING_DELAYED, Delayed, read_delayed
 from storage.tools.adopt_groups import NOTHING, Consumed, read_consumed
+from storage.tools.adopt_timers import NOTHING_TIMED, Timed, read_timed
 from storage.tools.recover import identity_of, index_capacity, settings_of
 from twinlog.errors import CorruptionError
 from twinlog.format.batch_index import KIND_FILLER, KIND_REBUILT, BatchEntry
 from twinlog.format.consume_queue import BATCH_QUEUE_UNIT, QUEUE_FILE_SIZE_DEFAULT
 from twinlog.format.epoch_history import Epoch
+from twinlog.format.group_rows import DelayRow, Row
 from twinlog.format.light_queues import LIGHT_PREFIX
 from twinlog.format.log_file import BLANK
 from twinlog.format.record import FLAG_STORE_V6, MAGIC_BLANK, Record
@@ -66,7 +70,6 @@ from twinlog.store.log import Run, TwinLog
 from twinlog.store.queues import BatchQueue, Queue
 from twinlog.store.reader import StoreReader
 from twinlog.store.rocketmq_config import topic_queues
-from twinlog.store.timers import Timers, waiting_by_level
 from twinlog.store.topics import Deleted, queues_in_database
 from twinlog.store.verify.check import verify
 
@@ -118,8 +121,8 @@ class Adoption:
         queues: (topic, queue, start, end) of every queue.
         batched: Names of the topics that have batch queues.
         beyond: Starts of log files beyond the end.
-        waiting: Undelivered messages in RocketMQ's timer wheel; twinlog does not deliver them.
-        delayed: Messages that wait for their delay level; twinlog does not deliver them either.
+        timed: Messages that wait for a time; they are delivered when due.
+        delayed: How far each delay level is delivered, and what waits: it is delivered when due.
         consumed: Groups, their positions, and what they had popped.
         before: Whose store it was; None for RocketMQ's.
     """
@@ -139,8 +142,8 @@ class Adoption:
     queues: tuple[tuple[str, int, int, int], ...]
     beyond: tuple[int, ...]
     batched: tuple[str, ...] = ()
-    waiting: int = 0
-    delayed: int = 0
+    timed: Timed = NOTHING_TIMED
+    delayed: Delayed = NOTHING_DELAYED
     consumed: Consumed = NOTHING
 
     @property
@@ -161,7 +164,8 @@ def plan_adoption(reader: StoreReader, ours: StoreReader) -> Adoption:
             is damaged or was not stopped cleanly, `UNREADABLE` if nothing is known to be damaged
             but a part could not be read, ``nothing-to-adopt`` without a log file,
             ``queue-extension`` if its queues have one or are in a database, ``pop-database`` if
-            what POP has handed out is in one, ``segment-size`` if twinlog does not support the
+            what POP has handed out is in one, ``delay-levels`` if it has more than twinlog knows,
+            ``segment-size`` if twinlog does not support the
             length of its log files.
     """
     abort = reader.root / ABORT
@@ -197,19 +201,10 @@ def plan_adoption(reader: StoreReader, ours: StoreReader) -> Adoption:
         queues=tuple((q.topic, q.queue, q.min, q.max) for q in reader.queues()),
         beyond=tuple(file.start for file in reader.series.files if file.start >= end),
         batched=tuple(sorted(reader.batch_topics)),
-        waiting=_waiting(reader),
-        delayed=waiting_by_level(reader),
+        timed=read_timed(reader),
+        delayed=read_delayed(reader),
         consumed=read_consumed(reader),
     )
-
-
-def _waiting(reader: StoreReader) -> int:
-    """Return how many messages wait in the timer wheel, by the counts of its slots."""
-    timers = Timers(reader.root)
-    passed = timers.check.last_read_time_ms if timers.check is not None else 0
-    count = sum(max(slot.count, 0) for slot in timers.slots() if slot.time_ms > passed)
-    timers.close()
-    return count
 
 
 def _closed(reader: StoreReader, size: int) -> int:
@@ -503,8 +498,11 @@ def _first_epoch(disk: Disk, value: Adoption, who: Who, capacity: tuple[int, int
 
 
 def _take_over_groups(store: Store, token: Token, value: Adoption) -> None:
-    """Create the groups, and append what they have consumed."""
-    groups, rows = value.consumed.groups, list(value.consumed.rows())
+    """Create the groups, and append what they have consumed, and what waits."""
+    groups = value.consumed.groups
+    rows: list[Row] = [*value.consumed.rows()]
+    rows += [DelayRow(level, after) for level, after in value.delayed.next]
+    rows += value.timed.rows
     for at in range(0, len(groups), GROUPS_TOGETHER):
         change = CreateGroups(groups[at : at + GROUPS_TOGETHER])
         made = store.append_control(token, change, wall_ms=value.timestamp)

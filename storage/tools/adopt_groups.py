@@ -33,12 +33,12 @@ from storage.recovery.group_export import BROADCAST, SKIPPED_DELAYS_MS
 from twinlog.errors import CorruptionError
 from twinlog.format.group_rows import LeaseRow, Row, ShareRow
 from twinlog.format.record import Record
+from twinlog.format.system_topics import TIMER_TOPIC
 from twinlog.store.reader import StoreReader
 
 POP_DATABASE = "kvStore"
 REVIVE_PREFIX = "rmq_sys_REVIVE_LOG_"
 REVIVE_GROUP = "CID_RMQ_SYS_REVIVE_GROUP"
-TIMER_TOPIC = "rmq_sys_wheel_timer"
 BROKERS_OWN = frozenset(
     {"TOOLS_CONSUMER", "FILTERSRV_CONSUMER", "SELF_TEST_C_GROUP", "CID_ONS-HTTP-PROXY",
      "CID_ONSAPI_PULL", "CID_ONSAPI_PERMISSION", "CID_ONSAPI_OWNER"}
@@ -185,6 +185,8 @@ def _groups(
             left_out.append((name, why))
             continue
         mode = "broadcast" if name in used and name not in plain else "shared"
+        if mode == "shared" and _map(rows.get(name)).get("consumeMessageOrderly") is True:
+            mode = "ordered"
         groups.append(_group(name, mode, _map(rows.get(name))))
     return tuple(groups), tuple(left_out)
 

@@ -1,6 +1,6 @@
 """Crash everything in every disk call with every kind of loss; report what did not hold.
 
-    python -m tests.crash [--history] [--tools] [--folders] [--only KIND]
+    python -m tests.crash [--history] [--groups] [--delays] [--tools] [--folders] [--only KIND]
 
 Takes some minutes of a core. Prints how many calls and crashes there were; exit 1 with the first
 of each kind of finding.
@@ -15,22 +15,26 @@ import traceback
 from collections.abc import Callable
 
 from tests.crash import tools
-from tests.crash.deaths import ONE_FOLDER, THREE_FOLDERS
+from tests.crash.deaths import DELAYS, GROUPS, ONE_FOLDER, THREE_FOLDERS
 from tests.stores.histories import LOSSES
 
 
 def main() -> int:
     """Run what is asked for, everything by default."""
     parser = argparse.ArgumentParser(prog="python -m tests.crash")
-    for name in ("history", "tools", "folders"):
+    for name in ("history", "groups", "delays", "tools", "folders"):
         parser.add_argument(f"--{name}", action="store_true")
     parser.add_argument("--only", choices=LOSSES)
     asked = parser.parse_args()
-    every = not (asked.history or asked.tools or asked.folders)
+    every = not (asked.history or asked.groups or asked.delays or asked.tools or asked.folders)
     kinds = (asked.only,) if asked.only else LOSSES
     wrong = 0
     if asked.history or every:
         wrong += crash("history", ONE_FOLDER.calls, kinds, ONE_FOLDER.die)
+    if asked.groups or every:
+        wrong += crash("groups", GROUPS.calls, kinds, GROUPS.die)
+    if asked.delays or every:
+        wrong += crash("delays", DELAYS.calls, kinds, DELAYS.die)
     if asked.tools or every:
         for name in tools.NAMES:
             tool = tools.tools()[name]

@@ -10,7 +10,9 @@ from random import Random
 
 import pytest
 
-from storage import Damage, Store
+from storage import Damage, Job, Store
+from storage.errors import DiskError
+from storage.log.segment import Segment
 from tests.fakes.disk import FakeDisk
 from tests.stores.workbench import (
     TOPIC,
@@ -204,6 +206,86 @@ def test_a_later_flushed_offset_turns_a_torn_tail_into_damage() -> None:
     store.close(clean=False)
     again = open_store(disk)
     assert damage_of(again).offset == at
+
+
+@pytest.mark.parametrize("power", [False, True])
+@pytest.mark.parametrize("what", ["bit", "zeros", "entry"])
+def test_what_was_flushed_last_is_no_torn_tail(what: str, power: bool) -> None:
+    """Nothing was written after the flush, not even a checkpoint: the flush left its trace."""
+    disk = FakeDisk()
+    store = master(disk)
+    at = store.end
+    append(store, section(5))
+    run(store, store.jobs.flush_job(thorough=True))
+    assert store.flushed == store.checkpointed == store.end
+    entries = store.entries(0, max_bytes=1 << 30)
+    store.close(clean=False)
+    disk.crash(keep_page_cache=not power, rng=Random(1))
+    if what == "bit":
+        flip(disk, LOG, at + 70)
+    elif what == "zeros":
+        disk.write_at(LOG, at, bytes(store.end - at), "test")
+    else:
+        disk.write_at(INDEX, 48 * (len(entries) - 1), bytes(48), "test")
+    again = open_store(disk)
+    assert damage_of(again).offset == at
+    assert not again.boot.clean
+
+
+def test_a_flush_without_its_trace_does_not_count() -> None:
+    """The disk refuses the trace: nothing is promised, and the next flush tries both again."""
+    disk = FakeDisk()
+    store = master(disk)
+    before = store.flushed
+    append(store, section(5))
+    disk.faults.fail("flush.trace.fsync")
+    with pytest.raises(DiskError):
+        run(store, store.jobs.flush_job(thorough=True))
+    assert store.flushed == before
+    run(store, store.jobs.flush_job(thorough=True))
+    assert store.flushed == store.end
+
+
+def test_a_trace_of_an_older_flush_is_not_written_into_a_cut() -> None:
+    """The flush was under way when the cut began; the start afterwards takes nothing for lost."""
+    disk = FakeDisk()
+    store = master(disk)
+    to = store.end
+    append(store, section(5))
+    flush = store.jobs.flush_job(thorough=True)
+    assert flush is not None
+    cuts: list[Job] = []
+    whole = Segment.flush
+
+    def overtaken(self: Segment, start: int, end: int, op: str) -> None:
+        whole(self, start, end, op)
+        if not cuts:
+            cuts.append(store.cut_job(token(1), to))
+            cuts[0].run()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Segment, "flush", overtaken)
+        flush.run()
+    store.jobs.finish(flush)
+    store.jobs.finish(cuts[0])
+    store.close(clean=False)
+    again = open_store(disk)
+    assert (again.end, again.damage) == (to, None)
+
+
+def test_a_checkpoint_does_not_take_a_trace_back() -> None:
+    """The checkpoint was prepared before the flush ended and is written after it."""
+    disk = FakeDisk()
+    store = master(disk)
+    at = store.end
+    checkpoint = store.jobs.checkpoint_job()
+    append(store, section(5))
+    run(store, store.jobs.flush_job(thorough=True))
+    run(store, checkpoint)
+    assert store.checkpointed == store.end
+    store.close(clean=False)
+    flip(disk, LOG, at + 70)
+    assert damage_of(open_store(disk)).offset == at
 
 
 @pytest.mark.parametrize("path", [LOG, INDEX])

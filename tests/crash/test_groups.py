@@ -6,25 +6,15 @@ their own and in one batch with sections; groups are deleted and made again.
 
 from __future__ import annotations
 
-from functools import cache
-
 import pytest
 
+from tests.crash.deaths import GROUPS
 from tests.crash.rotation import PARTS, numbers
 from tests.fakes.disk import FakeDisk
-from tests.fakes.faults import SimulatedCrash
-from tests.stores.group_history import GroupHistory, examine_groups
-from tests.stores.histories import LOSSES, examine, lose
+from tests.stores.group_history import KINDS, GroupHistory, rows_in
+from tests.stores.histories import LOSSES
 
 STRIDE = 160
-
-
-@cache
-def calls() -> int:
-    """Disk calls of the whole history."""
-    disk = FakeDisk(page_size=512)
-    GroupHistory(disk).play()
-    return disk.faults.calls
 
 
 def test_groups_consume() -> None:
@@ -37,6 +27,7 @@ def test_groups_consume() -> None:
     assert len(history.told) > 20
     assert len(store.messaging.confirmed) > 1
     assert any(share.runs for share in store.messaging.confirmed.shares())
+    assert {type(row) for one in history.told for row in rows_in(one)} >= KINDS
     assert disk.exists("config/consumerOffset.json")
 
 
@@ -45,16 +36,5 @@ def test_groups_consume() -> None:
 def test_a_part_of_the_calls(kind: str) -> None:
     """See the module's text; each kind of loss has calls of its own, ``some`` others each day."""
     step = STRIDE // PARTS if kind == "some" else STRIDE
-    for number in numbers(calls(), kind, first=LOSSES.index(kind), step=step):
-        die(number, kind)
-
-
-def die(number: int, kind: str) -> None:
-    """Die in one call, lose something, and look at what is left."""
-    disk = FakeDisk(page_size=512)
-    history = GroupHistory(disk)
-    disk.faults.crash(after=number)
-    with pytest.raises(SimulatedCrash):
-        history.play()
-    lose(disk, kind, number)
-    examine(disk, history, kind, also=lambda _, store: examine_groups(history, store))
+    for number in numbers(GROUPS.calls, kind, first=LOSSES.index(kind), step=step):
+        GROUPS.die(number, kind)

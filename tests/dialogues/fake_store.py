@@ -238,6 +238,9 @@ class FakeStore:
         """Always by way of `entries`."""
         return None
 
+    def read_ahead(self, start: int, length: int) -> None:
+        """All of it is in memory."""
+
     def view(self, start: int, end: int) -> memoryview:
         """A copy, so that the log may grow."""
         return memoryview(bytes(self.log[start:end]))
@@ -355,7 +358,7 @@ class FakeStore:
 
     only_copy = False
 
-    def note_quality(self, quality: str) -> None:
+    def note_facts(self, quality: str, level: int) -> None:
         """Nothing here is durable."""
 
     def refused_batches(self) -> list[Damage]:

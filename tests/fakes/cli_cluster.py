@@ -20,8 +20,20 @@ from cli.render import Printer
 from twinlog.client.search import Finding
 from twinlog.consumer.core import Source
 from twinlog.errors import TwinlogError, Unavailable, UnknownGroup, UnknownTopic
+from twinlog.format.group_rows import (
+    DEAD_LETTER,
+    AckRow,
+    GivenUpRow,
+    LeaseRow,
+    MemberRow,
+    ReleaseRow,
+    ResetRow,
+    encode_rows,
+)
 from twinlog.format.messages import Message, Receipt
 from twinlog.format.record import encode_properties, pack_host
+from twinlog.format.system_topics import DEAD_PREFIX, SYSTEM_TOPIC_GROUP
+from twinlog.groups.telling import GroupSteps, Telling
 from twinlog.producer.section import Section, State
 from twinlog.session.routing import Address
 from twinlog.wire.frames import Frame, Type
@@ -87,7 +99,8 @@ def peer(name: str, *, lag: int, seconds: float, contact: float, in_sync: bool) 
         "name": name, "role": "slave", "state": "streaming" if in_sync else "catching up",
         "why": None if in_sync else "1 MiB behind", "in_sync": in_sync, "acked": 10485760 - lag,
         "flushed": 10485760 - lag, "lag_bytes": lag, "lag_seconds": seconds,
-        "contact_seconds": contact,
+        "contact_seconds": contact, "round_trip_seconds": 0.0006 if in_sync else None,
+        "unacknowledged_bytes": 0 if in_sync else None, "slow": False,
     }  # fmt: skip
 
 
@@ -230,14 +243,19 @@ class FakeClient:
         self, node: str, kind: Type, fields: Mapping[str, object], *, timeout: float | None = None
     ) -> Frame:
         """METADATA of one topic, or a page of topics with one topic on it."""
-        assert node == "master"
+        assert node in ("master", "any")
         if kind is Type.METADATA:
-            return Frame(kind, fields={"topics": dict(self.known), "nodes": []})
+            epochs = [[6, 0], [7, 4200]]
+            return Frame(kind, fields={"topics": dict(self.known), "nodes": [], "epochs": epochs})
         if kind is Type.OFFSETS:
             places = self.offsets(str(fields["topic"])).items()
             return Frame(kind, fields={"queues": {q: [a, b, None] for q, (a, b) in places}})
         if kind is Type.GROUP:
             return Frame(kind, fields=self._group(fields))
+        if fields["op"] == "delete":
+            assert fields["plan"] is True
+            groups = ["billing"] if fields["name"] == "orders" else []
+            return Frame(kind, fields={"deleted": False, "groups": groups})
         assert (kind, fields["op"]) == (Type.TOPIC, "list")
         names = [name for name in sorted(self.known) if name > str(fields["after"])]
         answer: dict[str, object] = {
@@ -275,6 +293,10 @@ class FakeClient:
             raise UnknownTopic.named(name)
         return {queue: (queue, 3 * queue + 3) for queue in range(self.known[name])}
 
+    def delete_topic(self, name: str, *, consumed: bool = False) -> bool:
+        """Delete a topic."""
+        return self.known.pop(name, None) is not None
+
     def send(self, topic: str, body: bytes, **_: object) -> Receipt:
         """Store a message."""
         return Receipt(topic, 3, 1187, 4096, 7, ("n1", "n2"))
@@ -284,7 +306,11 @@ class FakeClient:
         return FakeProducer()
 
     def read(self, topic: str, range: str, **_: object) -> FakeMessages:
-        """Three messages, whatever was asked."""
+        """Three messages, whatever was asked; of a group that it was given one and gave it up."""
+        if topic == SYSTEM_TOPIC_GROUP:
+            return FakeMessages(iter([rows_record()]))
+        if topic.startswith(DEAD_PREFIX):
+            return FakeMessages(iter([dead_letter(message(1))]))
         return FakeMessages(message(number) for number in range_of(3))
 
     def get(self, address: str, **_: object) -> Message:
@@ -295,6 +321,42 @@ class FakeClient:
         """The messages of key k1: two."""
         found = (message(2), message(1)) if key == "k1" and not unique else ()
         return Finding(found, key != "many", "n1", 0)
+
+    def history(self, group: str, *, since: str, **_: object) -> GroupSteps:
+        """What `rows_record` tells."""
+        told = Telling(group, since)
+        if group == "billing":
+            told.know({"group": GROUP})
+        else:
+            told.missing = UnknownGroup(f"there is no group {group}")
+        return GroupSteps(told, FakeMessages(iter([rows_record()])))
+
+
+def rows_record() -> Message:
+    """One record of rows: a worker of billing joins, takes three messages, gives one up."""
+    worker = 7_205_759_403_792
+    return record_of(SYSTEM_TOPIC_GROUP, encode_rows([
+        MemberRow("billing", worker, "worker-1", 1),
+        LeaseRow(1, 3, 0, 3, worker, 1, NOW_MS + 60_000, 2),
+        AckRow(1, 3, 0, 0),
+        GivenUpRow(1, 3, 1, 1, DEAD_LETTER),
+        ReleaseRow(1, 3, 2, 2, NOW_MS + 10_000, 0),
+        ResetRow(2, 40, "a bad batch"),
+    ]))  # fmt: skip
+
+
+def dead_letter(of: Message) -> Message:
+    """The copy of a message that its group gave up."""
+    origin = {"DLQ_ORIGIN_MESSAGE_ID": of.record.message_id}
+    return record_of("%DLQ%billing", of.body, **origin)
+
+
+def record_of(topic: str, body: bytes, **properties: str) -> Message:
+    """The first record of queue 0 of a topic."""
+    host = pack_host(("127.0.0.1", 7410))
+    head = (100, 0, 0, 0, 0, 0, 9000, 0, NOW_MS, host, NOW_MS, host, 0, 0, 0)
+    text = encode_properties(properties)
+    return Message(topic, 0, 0, 9000, body, NOW_MS, NOW_MS, (head, body, text, topic))
 
 
 def range_of(count: int) -> list[int]:
@@ -344,7 +406,7 @@ class FakeCluster:
                 return {"history": HISTORY}
             case Type.CO_STATUS:
                 own = {"read_only": self.alarm, "waiting_for": self.waiting}
-                return {"cluster": self.owner, **own}
+                return {"cluster": self.owner, "twinlog": "0.1.0", "level": 2, **own}
             case Type.CO_CALL:
                 return self.on_call(fields["op"])
             case Type.ADMIN:
@@ -413,8 +475,8 @@ class FakeCluster:
                 printer=printer,
                 environment=variables,
                 stdin=Terminal(stdin) if terminal else io.StringIO(stdin),
-                ask=self.ask,
-                open_client=lambda endpoints, timeout: self.client,  # type: ignore[arg-type, return-value]
+                question=lambda *asked: self.ask(*asked[:4]),
+                open_client=lambda endpoints, timeout, named, tls: self.client,  # type: ignore[arg-type, return-value]
                 wall_ms=lambda: NOW_MS,
             )
             code = run(rest, context)

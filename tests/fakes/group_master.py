@@ -13,7 +13,7 @@ from typing import Any
 from twinlog import kernels
 from twinlog.format import record
 from twinlog.wire.frames import Frame
-from twinlog.wire.groups import BACK_OFF, DONE, RECEIPT_EXPIRED, RECEIPT_UNKNOWN, What
+from twinlog.wire.groups import BACK_OFF, DONE, LEAVING, RECEIPT_EXPIRED, RECEIPT_UNKNOWN, What
 from twinlog.wire.types import Type
 
 Fields = dict[str, Any]
@@ -59,6 +59,7 @@ class GroupMaster:
     """One group with one share for each queue of one topic."""
 
     topic: str = "orders"
+    ordered: bool = False
     attempts: int = 16
     invisible_ms: int = 60_000
     session_ms: int = 10_000
@@ -72,6 +73,8 @@ class GroupMaster:
     """Every lease: share, offset, n, from, until of the lease before it (0: none)."""
     refuse: list[str] = field(default_factory=list)
     """Codes that the next requests are refused with, for now."""
+    leaving: bool = False
+    """The log files of all messages are about to leave."""
     numbers: int = 0
 
     def send(self, queue: int, body: bytes) -> None:
@@ -170,6 +173,8 @@ class GroupMaster:
         room = fields["max_records"]
         for queue, share in self.shares.items():
             for offset, kept in enumerate(share):
+                if self.ordered and self._held_back(share, offset, fields["member"], now):
+                    break
                 if kept.state != "free" or room <= 0:
                     continue
                 self.n[queue] = n = self.n.get(queue, 0) + 1
@@ -184,6 +189,13 @@ class GroupMaster:
                 )  # fmt: skip
                 room -= 1
         return rows
+
+    def _held_back(self, share: list[Kept], offset: int, member: int, now: int) -> bool:
+        """Whether order forbids this message: another member has one of the queue, or one before it
+        waits."""
+        held = [kept for kept in share if kept.state == "leased" and kept.until > now]
+        mine = all(kept.member == member for kept in held)
+        return not mine or any(kept.state in ("waiting", "free") for kept in share[:offset])
 
     def _settle(self, row: list[Any], now: int) -> list[Any]:
         share, n, what, first, last, number = row[:6]
@@ -207,8 +219,10 @@ class GroupMaster:
             case What.REJECT:
                 kept.state = "settled"
                 self.dead.append((share, at, why[0] if why else ""))
+            case What.EXTEND if self.leaving:
+                return LEAVING
             case What.EXTEND:
-                kept.state, kept.until = "leased", max(kept.until, now + number)
+                kept.state, kept.until = "leased", now + number
             case What.UNUSED | What.RELEASE:
                 kept.attempt -= what == What.UNUSED
                 pause = BACK_OFF_MS if number == BACK_OFF else number

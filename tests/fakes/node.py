@@ -45,6 +45,7 @@ class Line:
 class FakeCluster:
     """Topics, records and who is master, shared by all nodes."""
 
+    name: str = "demo"
     topics: dict[str, int] = field(default_factory=lambda: {"orders": 4})
     epoch: int = 7
     epochs: list[list[int]] = field(default_factory=lambda: [[7, 0]])
@@ -345,7 +346,7 @@ class FakeNode:
                 "version": 1,
                 "features": 0,
                 "node": self.name,
-                "cluster": "demo",
+                "cluster": self.cluster.name,
                 "group": "g1",
                 "family": 4,
                 "segment_size": 16 << 20,
@@ -368,7 +369,7 @@ class FakeNode:
         ]
         arrived.answer(
             {
-                "cluster": "demo",
+                "cluster": cluster.name,
                 "group": "g1",
                 "epoch": cluster.epoch,
                 "leader": cluster.leader,

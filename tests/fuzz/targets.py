@@ -25,7 +25,8 @@ from storage.marks.two_slots import Slots
 from storage.messaging.fold import Messaging
 from storage.messaging.groups import Group
 from storage.recovery.snapshot import Snapshot, decode_snapshot, encode_snapshot
-from storage.state.controls import CreateGroups, CreateTopic, decode_control, encode_control
+from storage.state.controls import CreateTopic, decode_control, encode_control
+from storage.state.group_controls import CreateGroups
 from tests.fakes.disk import FakeDisk
 from tests.stores.sample import Ours, sample
 from twinlog.errors import Corrupt, CorruptionError, UsageError
@@ -258,7 +259,7 @@ def read_group_rows(data: bytes) -> None:
     known = [row for row in rows if not isinstance(row, UnknownRow)]
     assert decode_rows(encode_rows(known)) == known
     fold = Messaging()
-    fold.apply_all(rows, 1, 0, 10)
+    fold.apply_body(data, 1, 0, 10)
     kept = decode_snapshot(encode_snapshot(Snapshot(0, messaging=fold.values())))
     assert Messaging.restore(kept.messaging).values() == fold.values()
     for share in fold.shares():
@@ -358,7 +359,7 @@ def _small_files() -> Iterator[bytes]:
     yield encode_control(CreateTopic("t", 4, 5))
     yield encode_control(CreateGroups((Group("g", filters={"t": "a = 1"}),)))
     fold = Messaging()
-    fold.apply_all(_ROWS, 1, 0, 10)
+    fold.apply_body(encode_rows(_ROWS), 1, 0, 10)
     yield encode_snapshot(Snapshot(0, groups=(Group("g"),), messaging=fold.values()))
     disk = FakeDisk()
     slots = Slots(disk, "slots", slot_size=256)

@@ -80,7 +80,6 @@ def an_append() -> bytes:
     [
         (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", "http"),
         (b"POST /x", "http"),
-        (bytes.fromhex("160301020001"), "tls"),
         (b"\x00\x00\x00\x85{}", "not-ours"),
         (b"SSH-2.0-OpenSSH_9.2", "not-ours"),
     ],
@@ -88,11 +87,23 @@ def an_append() -> bytes:
 async def test_other_protocols_are_closed_at_the_first_byte(
     one: Cluster, first: bytes, kind: str
 ) -> None:
-    """HTTP, TLS and anything else that is not ours: closed at once, counted by kind."""
+    """HTTP and anything else that is not ours: closed at once, counted by kind."""
     before = closings(one).get(kind, 0)
     await say(one, first, greet=False)
     assert closings(one)[kind] == before + 1
     assert "connection_refused" in one.logs["n1"].getvalue()
+
+
+async def test_tls_is_closed_at_the_first_byte_with_a_word(one: Cluster) -> None:
+    """In the clear: the other side's TLS sees that none is spoken here."""
+    before = closings(one).get("tls", 0)
+    async with connected(one.address("n1"), greet=False) as client:
+        await client.stream.send_all(bytes.fromhex("160301020001"))
+        answer = await client.receive()
+        assert answer.is_error and answer.fields["code"] == "tls"
+        assert answer.fields["text"] == "this port does not speak TLS"
+        assert await client.closed()
+    assert closings(one)["tls"] == before + 1
 
 
 async def test_a_port_scan_leaves_nothing(one: Cluster) -> None:
@@ -211,7 +222,7 @@ async def test_oversized_and_unknown_frames_close_the_connection(one: Cluster) -
     for kind, head in (
         ("oversized", header(wire.Type.APPEND, fields=wire.FIELDS_MAX + 1)),
         ("oversized", header(wire.Type.APPEND, payload=wire.PAYLOAD_MAX + 1)),
-        ("type", header(60)),
+        ("type", header(63)),
         ("type", wire.encode_whole(wire.Frame(wire.Type.HA_HELLO))),
         ("type", wire.encode_whole(wire.Frame(wire.Type.CO_READ))),
         ("type", wire.encode_whole(wire.Frame(wire.Type.METADATA, wire.ANSWER))),
@@ -515,7 +526,7 @@ async def test_what_no_frame_can_carry_is_an_error_and_counted_once(one: Cluster
     known = {f"{name}{number:07}": 8 for number in range(10_000)}
     metadata = running.clients.handlers.metadata
     real = metadata.metadata
-    metadata.metadata = lambda topics, after="": {**real(topics), "topics": known}  # type: ignore[method-assign]
+    metadata.metadata = lambda topics, *_: {**real(topics), "topics": known}  # type: ignore[method-assign]
     async with one.client("n1") as client:
         refused = await client.ask(wire.Type.METADATA, {"topics": None})
         assert refused.is_error

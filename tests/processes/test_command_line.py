@@ -275,6 +275,62 @@ def test_processes_by_hand(tmp_path: Path) -> None:
             coordinator.kill()
 
 
+def commands_in(text: str) -> list[str]:
+    """What a line of commands names, without the program's name."""
+    return [word.strip().removeprefix("twinlog ") for word in text.split(",")]
+
+
+def test_a_written_file_is_started_by_the_commands_that_it_names(tmp_path: Path) -> None:
+    """Three nodes: ``config init`` says how, and `dev up` runs the same file and the same data.
+
+    First each process by hand, then all at once; a message of the first cluster is read in the
+    second one. ``dev down --wipe`` deletes the data, and not the file.
+    """
+    shell = Shell(tmp_path)
+    del shell.environment["TWINLOG_CONFIG"]
+    said = shell.run("config init --base-port 0")
+    by_hand = re.search(r"terminal of its own: (.+)", said)
+    following = re.search(r"all of it: twinlog (.+)", said)
+    assert by_hand and following, said
+    words = commands_in(by_hand[1])
+    assert len(words) == 4
+    running = [shell.start(word) for word in words]
+    try:
+        wait_healthy(shell)
+        shell.run("topic create orders")
+        shell.run("message send orders --body kept")
+    finally:
+        for process in reversed(running):
+            process.terminate()
+        for process in reversed(running):
+            process.communicate(timeout=WAIT_SECONDS)
+    assert [process.returncode for process in running] == [0] * 4
+    shell.run(following[1])
+    try:
+        wait_healthy(shell)
+        assert shell.run("message read orders --format %v%n") == "kept\n"
+        assert (tmp_path / "dev" / "state.json").exists()
+    finally:
+        shell.run("-c cluster.toml dev down --wipe --yes")
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["cluster.toml"]
+
+
+def test_a_file_with_other_machines_is_refused(tmp_path: Path) -> None:
+    """``dev up`` starts processes of this machine only, and names what starts the others."""
+    shell = Shell(tmp_path)
+    shell.run("config init mine/cluster.toml --base-port 0")
+    path = tmp_path / "mine" / "cluster.toml"
+    text = path.read_text().replace('address = "127.0.0.1"', 'address = "10.0.0.1"', 1)
+    path.write_text(text.replace("clients = 0", "clients = 0\ninsecure = true", 1))
+    code, _, err = shell.run_any("-c mine/cluster.toml dev up --background")
+    assert code == 64
+    assert "n1 is on 10.0.0.1" in err
+    path.rename(tmp_path / "mine" / "other.toml")
+    code, _, err = shell.run_any("-c mine/other.toml dev up --background")
+    assert code == 64
+    assert "--data DIR" in err
+
+
 def end_by_signals(
     shell: Shell,
     coordinator: subprocess.Popen[str],

@@ -71,6 +71,8 @@ def a_demo(folder: Path) -> tuple[float, float]:
     assert (found["lost"], found["duplicated"], found["different"]) == (0, 0, 0)
     assert found["read_from_slave"] == found["flights"] == 27_004
     assert found["found"] == found["acknowledged"] > 27_004 + 5_000
+    assert found["handled"] == found["acknowledged"]
+    assert (found["handled_too_early"], found["group_lag"]) == (0, 0)
     assert found["write_gap_seconds"] > 0
     assert found["cut_bytes"] >= 0
     whole = time.monotonic() - began

@@ -95,6 +95,14 @@ def test_a_drill_holds_and_leaves_a_page(tmp_path: Path) -> None:
     assert "First counter-example" in (report / "report.html").read_text()
 
 
+def test_a_loss_of_power_forgets_nothing_of_a_group(tmp_path: Path) -> None:
+    """All nodes lose what they had not flushed: leases and acknowledgements that counted stay."""
+    code, document, said = run(tmp_path, "power-loss-groups")
+    assert (code, document["verdict"]) == (0, "held"), document
+    assert "bytes were not flushed" in said
+    assert "nothing is left" in json.dumps(document)
+
+
 def test_a_promise_that_is_not_kept_is_exit_1(tmp_path: Path) -> None:
     """No master dies of a slave's death, so "the master changes" is broken."""
     code, document, _ = run(tmp_path, written(tmp_path, 'master = "changes"'))

@@ -2,83 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from errno import ENOSPC
-from pathlib import Path
-
 import pytest
 import trio
 
-from node.config.config import load
-from node.config.pages import Local, write_local
-from storage.disk.disk import RealDisk, RealMapping
-from storage.errors import DiskFull
 from tests.fixtures.cluster import Cluster
+from tests.fixtures.full_disk import dispatched, fill
 from tests.fixtures.wire_client import bodies, outcomes, records
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
-MiB = 1 << 20
 BODY = bytes(200_000)
-
-
-class SmallDisk(RealDisk):
-    """The real directory on a disk that is full when the test says so: nothing new is allocated."""
-
-    full = False
-
-    def _space(self, op: str, path: str) -> None:
-        if self.full:
-            raise DiskFull(op, path, ENOSPC)
-
-    def map(self, path: str, size: int, *, op: str, create: bool = False) -> RealMapping:
-        """Refuse new files."""
-        if create:
-            self._space(op, path)
-        return super().map(path, size, op=op, create=create)
-
-    def create_sparse(self, path: str, size: int, op: str) -> None:
-        """Refuse new files."""
-        self._space(op, path)
-        super().create_sparse(path, size, op)
-
-    def write_file(self, path: str, data: bytes, op: str) -> None:
-        """Refuse new files."""
-        self._space(op, path)
-        super().write_file(path, data, op)
-
-
-@pytest.fixture
-async def small(tmp_path: Path) -> AsyncIterator[Cluster]:
-    """Two nodes with files of 1 MiB, each on a `SmallDisk`; one may be out of sync."""
-    path = tmp_path / "cluster.toml"
-    write_local(
-        path, Local(failover="manual", nodes=2, cluster="test", base_port=0, segment_size=MiB)
-    )
-    path.write_text(path.read_text().replace("in_sync_min = 2", "in_sync_min = 1"))
-    async with trio.open_nursery() as nursery:
-        cluster = Cluster(load(path), nursery)
-        await cluster.start_coordinator()
-        for node in cluster.config.nodes:
-            cluster.disks[node.name] = SmallDisk(node.data)
-            await cluster.start(node.name)
-        await cluster.settled()
-        async with cluster.client() as client:
-            await client.create("t")
-            assert outcomes(await client.append(records("t", b"first"))) == [0]
-        master = str(cluster.master)
-        await cluster.until(lambda: dispatched(cluster, master), "the files of the queue")
-        yield cluster
-        for name in list(cluster.nodes):
-            await cluster.stop(name)
-        nursery.cancel_scope.cancel()
-
-
-def fill(cluster: Cluster, name: str, *, full: bool) -> None:
-    """Take the space of a node's disk away, or give it back."""
-    disk = cluster.disks[name]
-    assert isinstance(disk, SmallDisk)
-    disk.full = full
 
 
 async def test_a_master_without_space_refuses_and_resumes(small: Cluster) -> None:
@@ -127,13 +60,6 @@ async def test_a_slave_without_space_leaves_the_set_says_why_and_rejoins(small: 
         end = (await client.read("t", 0)).fields["end"]
     async with small.client(slave) as client:
         assert (await client.read("t", 0)).fields["end"] == end
-
-
-def dispatched(cluster: Cluster, name: str) -> bool:
-    """Whether the queues show everything that is confirmed."""
-    offsets = cluster.view(name)["offsets"]
-    assert isinstance(offsets, dict)
-    return offsets["dispatched"] == offsets["confirm"]  # pyright: ignore
 
 
 def in_sync(cluster: Cluster) -> list[str]:

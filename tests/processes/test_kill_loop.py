@@ -1,5 +1,8 @@
 """Load, SIGKILL, failover, restart, again and again: nothing acknowledged is lost or doubled.
 
+A group handles the load meanwhile, and one of its two members is killed in each round, too. Its
+ledger has to come out even: all is handled, and again only after a lease had ended.
+
 ``TWINLOG_KILL_ROUNDS`` sets the rounds; 50 where everything must run (``TWINLOG_REQUIRE=all``), a
 few otherwise. Every fifth round kills all nodes at once.
 """
@@ -11,7 +14,7 @@ import random
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -19,6 +22,7 @@ import pytest
 from cli.history.checker import check
 from cli.history.operations import Recorder
 from cli.history.operations import load as load_history
+from tests.fixtures.handling import Handling, Word, judge
 from tests.fixtures.processes import Processes
 from twinlog import Client
 from twinlog.errors import TwinlogError
@@ -111,17 +115,27 @@ def test_nothing_acknowledged_is_lost_or_doubled(processes: Processes, tmp_path:
     """After every round's kill and restart, and after all of them, the ledger is right.
 
     And one log explains what the client saw, by the word of a checker that knows nothing of logs.
+    The group has handled all that is there.
     """
     chance = random.Random(SEED)
     nodes = [node.name for node in processes.config.nodes]
     endpoints = [":".join(map(str, processes.address(name))) for name in nodes]
     history = tmp_path / "history.jsonl"
-    with Client(endpoints, timeout=60.0) as client, Recorder(history) as recorder:
+    handling = Handling(tmp_path, endpoints, "load")
+    with (
+        Client(endpoints, timeout=60.0) as client,
+        Recorder(history) as recorder,
+        closing(handling),
+    ):
         client.create_topic("load", 1)
+        handling.create(client)
+        for _ in range(2):
+            handling.start()
         load = Load(client, recorder)
         with load.running():
             for number in range(1, ROUNDS + 1):
                 load.wait_for_more()
+                handling.replace()
                 one_round(processes, chance, nodes, everybody=number % EVERYBODY == 0)
             load.wait_for_more()
         looked = recorder.begin("read", "reader", "load", 0)
@@ -134,8 +148,23 @@ def test_nothing_acknowledged_is_lost_or_doubled(processes: Processes, tmp_path:
         assert not missing, f"{len(missing)} acknowledged records are gone: {sorted(missing)[:9]}"
         assert set(bodies) <= set(range(load.sent))
         assert bodies == sorted(bodies), "one producer, one queue: the order is kept"
+        processes.until(lambda: handling.left(client) == 0, "the group has nothing left")
+        handling.end()
+        assert not judge(handling.words(), bodies)
     verdict = check(load_history(history))
     assert verdict.holds, verdict.findings
+
+
+def test_an_uneven_ledger_is_noticed() -> None:
+    """What was never handled, handled under a lease, or after a confirmed acknowledgement."""
+    first = Word(1, 10.0, 15.0, confirmed=False)
+    late, early = Word(1, 15.0, 20.0, confirmed=False), Word(1, 14.0, 19.0, confirmed=False)
+    done = Word(1, 11.0, 15.0, confirmed=True)
+    assert judge([first, late], [1]) == []
+    assert judge([first, done], [1]) == []
+    assert len(judge([first, early], [1])) == 1
+    assert len(judge([first, done, late], [1])) == 1
+    assert len(judge([first], [1, 2])) == 1
 
 
 def one_round(

@@ -148,7 +148,9 @@ def test_a_restored_register_that_refuses_is_recovered(processes: Processes) -> 
     processes.start("coordinator")
     first = str(processes.master())
     processes.kill(first)
-    assert command(processes, "cluster", "failover", "--yes").returncode == 0
+    processes.until(  # the coordinator that was just started waits for the reports of two nodes
+        lambda: command(processes, "cluster", "failover", "--yes").returncode == 0, "a master"
+    )
     send(processes, 5, start=5)
     assert processes.stop("coordinator") == 0
     shutil.rmtree(data)

@@ -12,6 +12,7 @@ break, answers get lost, requests are refused for now, members leave in the midd
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections import Counter
 from collections.abc import Generator
@@ -40,11 +41,11 @@ PEER = Peer("n1", "demo", "g1", 4, 1 << 24)
 class World:
     """A clock, a master, and what is on its way to members."""
 
-    def __init__(self, seed: int, faults: float) -> None:
+    def __init__(self, seed: int, faults: float, *, ordered: bool = False) -> None:
         self.random = random.Random(seed)
         self.now = 100.0
         self.faults = faults
-        self.master = GroupMaster(invisible_ms=4000)
+        self.master = GroupMaster(invisible_ms=4000, ordered=ordered)
         self.members: list[Member] = []
 
     @property
@@ -76,8 +77,12 @@ class Member:
         self.world = world
         session = Session([Address("h", 1)], random=world.random.random)
         self.core = GroupCore(
-            GroupSettings("billing", ("orders",), batch=batch, timeout=1e9), world.now
-        )
+            GroupSettings(
+                "billing", ("orders",), batch=batch, timeout=1e9,
+                mode="ordered" if world.master.ordered else "shared",
+            ),
+            world.now,
+        )  # fmt: skip
         self.session = session
         self.dialogue = Dialogue(session, self.core)
         self.open = False
@@ -206,17 +211,35 @@ class History:
     def __init__(self, world: World) -> None:
         self.world = world
         self.given: Counter[tuple[int, int, int]] = Counter()
+        self.done: set[tuple[int, int, int]] = set()
+        """(share, offset, n) of what was acknowledged or rejected in time."""
 
-    def handed(self, held: Held) -> None:
+    def handed(self, held: Held, member: Member) -> None:
         """A body begins."""
         kept = self.world.master.shares[held.share][held.offset]
+        if self.world.master.ordered:
+            self._in_order(held, member)
         assert held.ends > self.world.now, "handed out after its lease"
         if kept.n == held.n and kept.state == "leased":
-            assert self.world.now + (kept.until - self.world.ms) / 1000 >= held.ends - 0.001
+            assert (kept.until - CLOCK_MS) / 1000 >= held.ends - 1e-6, "by the master's clock"
         else:
             assert kept.state == "settled" and kept.n == held.n, "given to two at a time"
         self.given[held.share, held.n, held.offset] += 1
         assert max(self.given.values()) == 1, "twice under one lease"
+
+    def _in_order(self, held: Held, member: Member) -> None:
+        """All before it is settled, and no other member handles a message of the queue."""
+        for offset, kept in enumerate(self.world.master.shares[held.share][: held.offset]):
+            said = (held.share, offset, kept.n) in self.done
+            assert kept.state == "settled" or said, f"{offset} comes before {held.offset}"
+        for other in self.world.members:
+            for one in other.core.handed:
+                assert other is member or one.share != held.share or one.ends <= self.world.now
+
+    def settled(self, held: Held) -> None:
+        """A body said that it is done."""
+        if held.ends > self.world.now:
+            self.done.add((held.share, held.offset, held.n))
 
 
 def step(world: World, member: Member, history: History) -> None:
@@ -228,7 +251,7 @@ def step(world: World, member: Member, history: History) -> None:
         core.wait(world.now)
         member.run(member.dialogue.turn(world.now + random_.choice([0.0, 0.1, 1.0])))
         return
-    history.handed(held)
+    history.handed(held, member)
     before = core.speed.allowance(core.invisible)
     assert core.ready + 1 <= max(before, core.settings.batch)
     world.pass_time(random_.choice([0.0, 0.0, 0.001, 0.05, 0.5] + [6.0] * (random_.random() < 0.1)))
@@ -240,9 +263,12 @@ def step(world: World, member: Member, history: History) -> None:
         member.run(member.dialogue.look())
         world.pass_time(1.0)
         core.settle(held, Told(What.ACK), world.now)
+        history.settled(held)
     elif what < 0.15:
+        history.settled(held)
         core.settle(held, Told(What.REJECT, 0, "bad"), world.now)
     else:
+        history.settled(held)
         assert core.settle(held, Told(What.ACK), world.now)
         assert not core.settle(held, Told(What.ACK), world.now), "settled once"
 
@@ -258,8 +284,9 @@ def leave(world: World, member: Member) -> None:
 
 
 @pytest.mark.parametrize("seed", range(24))
-def test_every_message_is_handled(seed: int) -> None:
-    world = World(seed, faults=0.0 if seed % 3 == 0 else 0.15)
+@pytest.mark.parametrize("ordered", [False, True])
+def test_every_message_is_handled(seed: int, ordered: bool) -> None:
+    world = World(seed, faults=0.0 if seed % 3 == 0 else 0.15, ordered=ordered)
     history = History(world)
     for number in range(40):
         world.master.send(number % 3, b"%d" % number)
@@ -284,7 +311,7 @@ def test_every_message_is_handled(seed: int) -> None:
     states = {kept.state for share in world.master.shares.values() for kept in share}
     assert states == {"settled"}
     given = sum(history.given.values())
-    assert given >= 46
+    assert given >= (44 if ordered else 46)
 
 
 def test_outcomes_of_neighbours_are_one_row() -> None:
@@ -304,6 +331,44 @@ def test_outcomes_of_neighbours_are_one_row() -> None:
     outcomes.note(1, 7, 10, Told(What.ACK), 0.0)
     assert [row.again for row in outcomes.take()] == [True, True, True, False]
     assert joined_runs([]) == []
+
+
+def test_outcomes_leave_with_the_next_pop() -> None:
+    """Before it, so that one turn of the node decides both; not all 5 ms by themselves."""
+    core, master = GroupCore(GroupSettings("billing", ("orders",), batch=4), 0.0), GroupMaster()
+    for number in range(40):
+        master.send(0, b"%d" % number)
+    core.routed(fresh=True)
+    asked: list[list[Type]] = []
+    numbers = itertools.count(1)
+
+    def look(now: float) -> None:
+        requests = core.requests(now)
+        for request in requests:
+            frame = Frame(request.type, fields=request.fields)
+            number, answer = next(numbers), master.ask(frame, CLOCK_MS)
+            assert answer is not None
+            core.on_sent(number, request, now)
+            core.on_answer(
+                number,
+                Frame(frame.type, frames.ANSWER, fields=answer[0], payload=answer[1]),
+                now,
+                0.1,
+            )
+        asked.append([Type(request.type) for request in requests])
+
+    core.wait(0.0)
+    for turn in range(24):
+        held = core.take(turn / 10_000)
+        if held is not None:
+            core.settle(held, Told(What.ACK), turn / 10_000)
+        else:
+            core.wait(turn / 10_000)
+        look(turn / 10_000)
+    assert sum(len(sent) == 2 for sent in asked) >= 3
+    assert all(sent in ([Type.JOIN], [Type.POP], [Type.SETTLE, Type.POP], []) for sent in asked), (
+        asked
+    )
 
 
 def test_a_slow_body_holds_one_message_and_a_fast_one_a_batch() -> None:

@@ -19,12 +19,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.readme.upgrade import roll
 from tests.stores.golden import manifest, unpack
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("twinlog", "storage", "replication", "node", "cli")
 FILES = ("pyproject.toml", "setup.py", "README.md", "LICENSE", "pyspark_twinlog.py")
-WAIT_SECONDS = 240.0
+WAIT_SECONDS = 900.0
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
@@ -163,3 +164,12 @@ def test_the_demo_works_from_the_wheel(server: Environment) -> None:
     found = json.loads(done.stdout.splitlines()[-1])
     assert found["promises_kept"] is True
     assert found["flights"] == 27_004
+
+
+def test_a_cluster_is_upgraded_node_by_node(server: Environment, tmp_path: Path) -> None:
+    """From the installed wheel to this tree, under load.
+
+    No release is published yet, so both are this tree's; ``make upgrade FROM=COMMIT`` takes an
+    older one.
+    """
+    assert roll([str(server.bin / "twinlog")], tmp_path, same=True) > 0

@@ -4,6 +4,10 @@
     python -m tests.sim --seeds 0:1000 [--jobs 2]             run many, print the failing ones
     python -m tests.sim --seed 7 --shrink                     make a failing run small
     python -m tests.sim --plan plan-7.json --trace            run what came of that
+    python -m tests.sim --seeds 0:100 --profile groups        consumers above all
+    python -m tests.sim --seeds 0:100 --profile delays        delayed messages above all
+    python -m tests.sim --seeds 0:100 --profile timers        messages at a time above all
+    python -m tests.sim --seeds 0:100 --profile deletions     a topic that is deleted above all
     python -m tests.sim --seed 7 --history 7.jsonl            for `python -m cli.history 7.jsonl`
 
 Exit code 0 when every invariant held in every run, 1 otherwise.
@@ -16,13 +20,14 @@ import multiprocessing
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
+from tests.sim.groups import RARE as RARE_OF_GROUPS
 from tests.sim.run import SECONDS, Verdict, replay_command, run_seed
 from tests.sim.shrink import read, shrink, write
-from tests.sim.swarm import Plan, draw
+from tests.sim.swarm import PROFILES, Plan, draw
 from tests.sim.world import BY_HAND, RARE
 
 _STORY_SHOWN = 12
@@ -45,20 +50,24 @@ def main() -> int:
     parser.add_argument("--shrink", action="store_true", help="make the failing seed's plan small")
     parser.add_argument("--plan", type=Path, help="run the plan of this file")
     parser.add_argument("--history", type=Path, help="write what clients saw to this file")
+    parser.add_argument("--profile", choices=PROFILES, default="", help="what runs are about")
     given = parser.parse_args()
     if given.shrink:
-        return smaller(given.seed or 0, seconds=given.seconds)
+        return smaller(draw(given.seed or 0, given.profile), seconds=given.seconds)
     if given.seeds:
         low, _, high = given.seeds.partition(":")
         seeds = range(int(low), int(high or int(low) + 1))
-        return many(seeds, seconds=given.seconds, jobs=given.jobs, stop_after=given.stop_after)
-    plan, seconds = read(given.plan) if given.plan else (draw(given.seed or 0), given.seconds)
+        seconds, profile = given.seconds, given.profile
+        stop_after = given.stop_after
+        return many(seeds, profile, seconds=seconds, jobs=given.jobs, stop_after=stop_after)
+    drawn = draw(given.seed or 0, given.profile)
+    plan, seconds = read(given.plan) if given.plan else (drawn, given.seconds)
     return one(plan, seconds=seconds, printing=given.trace, history=given.history)
 
 
-def smaller(seed: int, *, seconds: float) -> int:
+def smaller(plan: Plan, *, seconds: float) -> int:
     """Take what is not needed out of a failing seed's plan, and write the rest to a file."""
-    found = shrink(draw(seed), seconds)
+    seed, found = plan.seed, shrink(plan, seconds)
     if found is None:
         print(f"seed {seed}: every invariant held")
         return 0
@@ -81,13 +90,13 @@ def one(plan: Plan, *, seconds: float, printing: bool, history: Path | None = No
     return 1 if verdict.failed else 0
 
 
-def many(seeds: range, *, seconds: float, jobs: int, stop_after: int) -> int:
+def many(seeds: range, profile: str, *, seconds: float, jobs: int, stop_after: int) -> int:
     """Run many seeds; print failures as they come and a summary."""
     begin = time.monotonic()
     failures: list[Verdict] = []
     total: Counter[str] = Counter()
     done = 0
-    for verdict in _verdicts(seeds, seconds, jobs):
+    for verdict in _verdicts(seeds, partial(run_seed, seconds=seconds, profile=profile), jobs):
         done += 1
         total.update(verdict.facts)
         if done % _PROGRESS == 0:
@@ -97,12 +106,15 @@ def many(seeds: range, *, seconds: float, jobs: int, stop_after: int) -> int:
             print(f"FAIL seed {verdict.seed}: {verdict.text}")
             for line in verdict.story[-_STORY_SHOWN:]:
                 print(f"     {line}")
-            print(f"     {replay_command(verdict.seed, seconds)}")
-            print(f"     python -m tests.sim --seed {verdict.seed} --shrink", flush=True)
+            print(f"     {replay_command(verdict.seed, seconds, profile)}")
+            about = f" --profile {profile}" if profile else ""
+            print(f"     python -m tests.sim --seed {verdict.seed}{about} --shrink", flush=True)
             if len(failures) >= stop_after:
                 break
     spent = time.monotonic() - begin
     wanted = [name for name in RARE if name not in BY_HAND]
+    if profile == "groups":
+        wanted = list(RARE_OF_GROUPS)
     never = [name for name in wanted if not total[name]] if done >= RARE_SEEDS else []
     if never:
         print(f"states that must be met in {RARE_SEEDS} seeds and were not: {', '.join(never)}")
@@ -110,12 +122,11 @@ def many(seeds: range, *, seconds: float, jobs: int, stop_after: int) -> int:
     print(f"{done} seeds of {seconds:g} s in {spent:.0f} s, {len(failures)} failures")
     for name, count in Counter(verdict.invariant for verdict in failures).most_common():
         first = min(verdict.seed for verdict in failures if verdict.invariant == name)
-        print(f"  {name}: {count}, first: {replay_command(first, seconds)}")
+        print(f"  {name}: {count}, first: {replay_command(first, seconds, profile)}")
     return 1 if failures or never else 0
 
 
-def _verdicts(seeds: range, seconds: float, jobs: int) -> Iterator[Verdict]:
-    run = partial(run_seed, seconds=seconds)
+def _verdicts(seeds: range, run: Callable[[int], Verdict], jobs: int) -> Iterator[Verdict]:
     if jobs <= 1:
         yield from map(run, seeds)
         return

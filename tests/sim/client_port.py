@@ -15,6 +15,7 @@ from node.clients.limits import Limits
 from node.clients.lookups import Answer, Asked, Lookups
 from node.clients.metadata import Identity, Leadership, Metadata
 from node.clients.presence import Presence
+from node.clients.refusals import Refusals
 from node.clients.searches import Finds, parse_find, search
 from replication.core.view import RoleView
 from storage.errors import DiskFull
@@ -66,6 +67,7 @@ class ClientPort:
             leadership=self._leadership,
             freshness=self._freshness,
         )
+        self._refusals = Refusals(node.name, presence, self._leadership)
         self._lookups = Lookups(node.store.reads, self._freshness)
         self._finds = Finds(
             node.store.reads,
@@ -89,15 +91,20 @@ class ClientPort:
         view = self._seen()
         return Leadership(view.leader, view.epoch, view.role == "master" and view.admission is None)
 
+    def refusal(self, code: str, text: str) -> TwinlogError:
+        """Return the error for a refusal that concerns the whole node."""
+        self._view = None
+        return self._refusals.error(code, text)
+
     def ask(self, frame: Frame) -> Frame:
         """Return the answer to a question."""
         self._view = None
         try:
             fields, payload = self._answer(frame)
         except DiskFull as full:
-            return _error(frame, Busy(str(full)))
+            return error_answer(frame, Busy(str(full)))
         except TwinlogError as error:
-            return _error(frame, error)
+            return error_answer(frame, error)
         return Frame(frame.type, frames.ANSWER, fields=dict(fields), payload=b"".join(payload))
 
     def _answer(self, frame: Frame) -> Answer:
@@ -118,7 +125,8 @@ def _looked(found: Answer | Asked[T]) -> Answer:
     return found.finish(found.look.run(lambda: False)) if isinstance(found, Asked) else found
 
 
-def _error(frame: Frame, error: TwinlogError) -> Frame:
+def error_answer(frame: Frame, error: TwinlogError) -> Frame:
+    """Return the answer that refuses a request."""
     told = {"code": error.code, "text": error.text, "hint": error.hint}
     fields: dict[str, object] = {**error.facts, **told, "retryable": error.retryable}
     return Frame(frame.type, frames.ANSWER | frames.ERROR, fields=fields)

@@ -20,10 +20,22 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from storage.state.sections import Section
-from tests.sim.contents import BATCH_TOPIC, LIGHTS, key_of
+from tests.sim.contents import (
+    BATCH_TOPIC,
+    BRIEF_TOPIC,
+    FIRST_TOPIC,
+    LIGHTS,
+    SCHEDULE,
+    TIMERS,
+    key_of,
+)
+from tests.sim.delays import DELAYS_MS
+from tests.sim.deletions import BRIEF_QUEUES
 from tests.sim.ledger import Violation
 from twinlog.format.inner_batches import InnerEncoder
 from twinlog.format.record import RecordEncoder, encode_properties
+from twinlog.format.waiting.delay_levels import waiting_text
+from twinlog.format.waiting.timers import due_text, real_text
 from twinlog.producer.new_message import NewMessage, light_text
 
 if TYPE_CHECKING:
@@ -115,19 +127,28 @@ class Producer:
         world.schedule.after(
             world.plan.pause_between_sends * (0.2 + 1.6 * rng.random()), self._turn
         )
-        topic = rng.choice(world.topics)
-        queue = rng.randrange(world.topic_queues[topic])
+        if world.plan.delayed and rng.random() < world.plan.delayed:
+            topic, queue = SCHEDULE, rng.randrange(len(DELAYS_MS))
+            if world.plan.timed:
+                topic, queue = TIMERS, 0
+        elif BRIEF_TOPIC in world.topics_apart and rng.random() < 0.3:
+            topic, queue = BRIEF_TOPIC, rng.randrange(BRIEF_QUEUES)
+        else:
+            topic = rng.choice(world.topics)
+            queue = rng.randrange(world.topic_queues[topic])
         line = self.lines.get((topic, queue))
         if line is None:
-            line = self.lines[topic, queue] = Line(self, topic, queue)
+            # Copies go to topics whose own records must not have the same names.
+            epoch = 1_000 * (queue + 1) if topic in (SCHEDULE, TIMERS) else 0
+            line = self.lines[topic, queue] = Line(self, topic, queue, epoch)
         if len(line.open) < WINDOW:
             self._make(line)
         if not line.busy:
             self._send(line)
 
     def _make(self, line: Line) -> None:
-        rng = self.world.schedule.rng
-        plan = self.world.plan
+        world, rng = self.world, self.world.schedule.rng
+        plan = world.plan
         count = rng.randint(1, plan.records_max)
         encoder = RecordEncoder(line.topic, line.queue)
         born = self.world.wall_ms()
@@ -138,11 +159,26 @@ class Producer:
         for index in range(count):
             name = b"%s|%d|%d|%d|" % (self.name, line.epoch, line.next_sequence, index)
             properties = b""
-            if index == 0:
+            if line.topic in (SCHEDULE, TIMERS):
+                real = rng.randrange(world.topic_queues[FIRST_TOPIC])
+                properties = waiting_text(line.queue + 1, FIRST_TOPIC, real)
+                if line.topic == TIMERS:
+                    after = rng.choice((0, rng.randrange(300), rng.randrange(8_000)))
+                    delay = after if rng.random() < 0.5 else None
+                    properties = due_text(born, delay_ms=delay, at_ms=born - 200 + after)
+                    properties += real_text(FIRST_TOPIC, real)
+                if index == 0:
+                    label = f"{self.id:016x}.{line.epoch}.{line.next_sequence}.{count}"
+                    properties += encode_properties({"TL_SEQ": label})
+            elif index == 0:
                 label = f"{self.id:016x}.{line.epoch}.{line.next_sequence}.{count}"
                 keys = f"{key_of(line.next_sequence)} {self.id:x}.{line.next_sequence}"
                 properties = encode_properties({"TL_SEQ": label, "KEYS": keys})
-            if plan.lights and (names := rng.sample(LIGHTS, rng.randint(0, len(LIGHTS)))):
+            if (
+                plan.lights
+                and line.topic not in (SCHEDULE, TIMERS)
+                and (names := rng.sample(LIGHTS, rng.randint(0, len(LIGHTS))))
+            ):
                 properties += light_text(names)
             body = name + b"x" * rng.randrange(plan.body_max)
             encoder.add(body, properties=properties, born_timestamp=born)

@@ -216,7 +216,8 @@ class SimCoordinator:
         if not self.alive or process != self._process:
             return
         self.world.schedule.after(LOOK_SECONDS, self._look, process)
-        due = self._leases.due(self.world.schedule.now, self._register.state)
+        self._leases.awake(self.world.schedule.now)
+        due = self._leases.due(self.world.schedule.now, self._register.state, self.world.wall_ms())
         if due is not None:
             answer = self._apply(due, due.why)
             self.deposed += answer is None or bool(answer["ok"])

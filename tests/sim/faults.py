@@ -326,7 +326,11 @@ class Faults:
         ]
         if not wanted or node.cutting:
             return False
-        self._crash(node, power=False)
+        flushed = world.ledger.shadows[node.name].flushed
+        lasting = [batch for batch in wanted if batch.end <= flushed]
+        power = world.is_durable(node) and bool(lasting) and self.rng.random() < 0.5
+        wanted = lasting if power else wanted
+        self._crash(node, power=power)
         self._rot_batch(node, self.rng.choice(wanted))
         return True
 

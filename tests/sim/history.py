@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from cli.history.operations import Operation
-from tests.sim.contents import LIGHTS
+from tests.sim.contents import BRIEF_TOPIC, FIRST_TOPIC, LIGHTS, NO_PRODUCER, TIMERS
 
 if TYPE_CHECKING:
     from tests.sim.clients import Outgoing, Producer
@@ -30,7 +30,7 @@ class History:
 
     def read(self, node: SimNode, topic: str, queue: int, at: int, rows: list[Stored]) -> None:
         """Any node served these messages, from queue offset ``at`` on."""
-        if topic in LIGHTS or not rows:
+        if topic in LIGHTS or topic.startswith(NO_PRODUCER) or not rows:
             return
         names = tuple(
             _name(row.name.split(b"|", 4)[:4], at + number - row.queue_offset, row.messages)
@@ -54,8 +54,10 @@ class History:
         )
 
     def operations(self) -> list[Operation]:
-        """Everything so far."""
-        return [*self._heard, *(one for p in self._world.producers for one in _sends(p))]
+        """Everything so far; not of topics that have copies, nor of one that is deleted."""
+        every = [*self._heard, *(one for p in self._world.producers for one in _sends(p))]
+        left_out = {FIRST_TOPIC, TIMERS} if self._world.plan.delayed else set[str]()
+        return [one for one in every if one.topic not in left_out | {BRIEF_TOPIC}]
 
 
 def _sends(producer: Producer) -> Iterator[Operation]:

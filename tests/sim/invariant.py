@@ -10,8 +10,15 @@ from typing import TYPE_CHECKING, ClassVar
 from tests.sim.ledger import Batch, Shadow, Violation
 
 if TYPE_CHECKING:
+    from tests.sim.contents import Stored
+    from tests.sim.delays import DelayBatch
+    from tests.sim.group_log import Row, ShareLog
+    from tests.sim.groups import GroupBatch
+    from tests.sim.members import Member
     from tests.sim.node import SimNode
     from tests.sim.world import World
+    from twinlog.groups.leases import Held
+    from twinlog.wire.frames import Frame
 
 
 class Invariant:
@@ -19,6 +26,8 @@ class Invariant:
 
     rules: ClassVar[str] = ""
     """Numbers of docs/protocol.md that it holds."""
+    of_rotten: ClassVar[bool] = False
+    """Whether its `booted` also looks at a node on whose disk a bit has flipped."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -45,6 +54,9 @@ class Invariant:
     def started(self, node: SimNode, start: int) -> None:
         """A store's log begins later than it did."""
 
+    def served(self, node: SimNode, topic: str, row: Stored) -> None:
+        """A node has given this record of the confirmed log to a reader of the topic."""
+
     def canon_grew(self) -> None:
         """A master confirmed more than anybody before."""
 
@@ -68,6 +80,30 @@ class Invariant:
 
     def asked(self, wrong: str) -> None:
         """A reader believes an answer that lacks what was acknowledged before it asked."""
+
+    def row(self, batch: GroupBatch, row: Row, share: ShareLog | None) -> None:
+        """A row about groups is confirmed; the account does not have it yet."""
+
+    def vain_row(self, row: Row) -> None:
+        """A confirmed row about groups has changed nothing."""
+
+    def group_batch(self, batch: GroupBatch) -> None:
+        """A confirmed batch settled messages, or has what was sent with that."""
+
+    def delay_batch(self, batch: DelayBatch) -> None:
+        """A confirmed batch has copies of delayed messages, or says how far they are delivered."""
+
+    def cancelled(self, name: bytes) -> None:
+        """A message that waits was taken back: that was answered."""
+
+    def leased(self, node: SimNode, request: Frame, row: list[int]) -> None:
+        """A node answers a POP whose leases are to be confirmed, with this lease."""
+
+    def body(self, member: Member, held: Held) -> None:
+        """A member of a group begins with a message."""
+
+    def pop_stands(self, node: SimNode, what: str) -> None:
+        """A parked pop was left alone for a second, although there is something for it."""
 
     def sample(self, node: SimNode) -> None:
         """A good moment for what costs the length of a log; the node is alive and idle."""

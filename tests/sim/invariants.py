@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tests.sim.deletions import DeletedStaysDeleted
 from tests.sim.invariant import Invariant
 from tests.sim.invariants_clients import (
     AckedIsFound,
@@ -24,6 +25,7 @@ from tests.sim.invariants_clients import (
     QueueFollowsLog,
     ReaderFindsAcknowledged,
 )
+from tests.sim.invariants_delays import OF_DELAYS
 from tests.sim.invariants_group import (
     AckedIsHeld,
     CandidatesComplete,
@@ -32,12 +34,32 @@ from tests.sim.invariants_group import (
     EpochIsFlushedFirst,
     EpochsRise,
     GivesUpOnlyOutside,
+    HoldsHold,
+    LearnersCountNowhere,
+    LevelIsKnown,
     MasterComplete,
     OneMasterPerEpoch,
     QuarantineStays,
     SetsNameIncarnations,
     TruncateOnlyUnconfirmed,
     WeakAckNeedsLease,
+)
+from tests.sim.invariants_messaging import (
+    AheadMeetsConfirmed,
+    AttemptsBounded,
+    DeadOnce,
+    ExportIsState,
+    GraceIsGiven,
+    InOrder,
+    LeaseExclusive,
+    MembersSurvive,
+    NoneForgotten,
+    ParkedPopsWake,
+    PopOnce,
+    RowsCount,
+    SettledStays,
+    StateFollowsLog,
+    StepWhole,
 )
 from tests.sim.invariants_store import (
     CleanMeansComplete,
@@ -46,6 +68,7 @@ from tests.sim.invariants_store import (
     EpochsAlongLog,
     FilesAreFilled,
     FlushedIsDurable,
+    FlushedIsKnown,
     KeepsWhatIsNeeded,
     OnlyZerosBeyond,
     RestartLosesNothing,
@@ -67,11 +90,15 @@ ALL: tuple[type[Invariant], ...] = (
     ConfirmNeverFalls,
     TruncateOnlyUnconfirmed,
     GivesUpOnlyOutside,
+    HoldsHold,
+    LearnersCountNowhere,
+    LevelIsKnown,
     EpochIsFlushedFirst,
     QuarantineStays,
     WeakAckNeedsLease,
     AckedIsHeld,
     FlushedIsDurable,
+    FlushedIsKnown,
     EndedWriterWritesNothing,
     RestartLosesNothing,
     CutIsDurable,
@@ -84,6 +111,23 @@ ALL: tuple[type[Invariant], ...] = (
     ReaderFindsAcknowledged,
     OneLogExplainsAll,
     KeepsWhatIsNeeded,
+    SettledStays,
+    LeaseExclusive,
+    InOrder,
+    GraceIsGiven,
+    PopOnce,
+    AttemptsBounded,
+    NoneForgotten,
+    DeadOnce,
+    StepWhole,
+    RowsCount,
+    MembersSurvive,
+    StateFollowsLog,
+    AheadMeetsConfirmed,
+    ParkedPopsWake,
+    ExportIsState,
+    *OF_DELAYS,
+    DeletedStaysDeleted,
 )
 
 
@@ -104,6 +148,7 @@ class Court:
         self.flushed = self._having("flushed")
         self.confirmed = self._having("confirmed")
         self.started = self._having("started")
+        self.served = self._having("served")
         self.canon_grew = self._having("canon_grew")
         self.register_changed = self._having("register_changed")
         self.acked = self._having("acked")
@@ -111,6 +156,14 @@ class Court:
         self.weakly_acknowledged = self._having("weakly_acknowledged")
         self.late_write = self._having("late_write")
         self.asked = self._having("asked")
+        self.row = self._having("row")
+        self.vain_row = self._having("vain_row")
+        self.group_batch = self._having("group_batch")
+        self.delay_batch = self._having("delay_batch")
+        self.cancelled = self._having("cancelled")
+        self.leased = self._having("leased")
+        self.body = self._having("body")
+        self.pop_stands = self._having("pop_stands")
         self.sample = self._having("sample")
         self.finished = self._having("finished")
 

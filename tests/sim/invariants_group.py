@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from replication.register.leases import LEASE_SECONDS
+from replication.register.leases import LEASE_SECONDS, WHO
 from tests.sim.invariant import Invariant
 from tests.sim.ledger import Batch, Shadow
 
@@ -207,6 +207,57 @@ class WeakAckNeedsLease(Invariant):
         allowed += 1.0 + self.world.plan.disk_slow  # what was admitted before waits for the disk
         if self.world.schedule.now - since > allowed:
             self.fail(f"{node.name} acknowledges weakly in epoch {epoch}, over since {since:.1f} s")
+
+
+class HoldsHold(Invariant):
+    """No node in maintenance is elected; during a pause no master is deposed for its silence."""
+
+    rules = "R68"
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self._before = world.coordinator.state
+
+    def register_changed(self) -> None:
+        before, state = self._before, self.world.coordinator.state
+        self._before = state
+        elected = state.leader is not None and state.epoch > before.epoch
+        if elected and state.leader in before.maintenance:
+            self.fail(f"{state.leader} is elected for epoch {state.epoch}, in maintenance")
+        ended = before.leader is not None and state.leader is None and state.by == WHO
+        if ended and before.pause is not None:
+            self.fail(f"{before.leader} is deposed although failover is paused: {state.reason}")
+
+
+class LearnersCountNowhere(Invariant):
+    """A learner is no replica and in no set, and no confirmation needs it."""
+
+    rules = "R70"
+
+    def register_changed(self) -> None:
+        state = self.world.coordinator.state
+        counted = {*state.replicas, *state.isr, *state.elr, *state.suspect, state.leader}
+        if wrong := sorted(counted & set(state.learners)):
+            self.fail(f"{wrong} count, and are learners")
+
+
+class LevelIsKnown(Invariant):
+    """The level never falls, and every registered node knows what the log may hold."""
+
+    rules = "R74"
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self._level = 0
+
+    def register_changed(self) -> None:
+        state = self.world.coordinator.state
+        if state.level < self._level:
+            self.fail(f"the level falls from {self._level} to {state.level}")
+        self._level = state.level
+        low = {n: k for n, k in state.levels.items() if n in state.reg and k < state.level}
+        if low:
+            self.fail(f"the group is at level {state.level}, registered are {low}")
 
 
 class GivesUpOnlyOutside(Invariant):

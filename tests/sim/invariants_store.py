@@ -50,6 +50,10 @@ class EpochsAlongLog(Invariant):
             self.fail(f"{node.name}: epochs {known}, the log says {seen}")
 
 
+COPIES_MAX = 40
+"""Of delayed messages, in one batch: what became due while no master served."""
+
+
 class FilesAreFilled(Invariant):
     """A filler ends a file only when the next batch does not fit."""
 
@@ -59,7 +63,8 @@ class FilesAreFilled(Invariant):
         plan = self.world.plan
         more = INSIDE_MAX * 100 if plan.batches else 0
         more += 200 if plan.lights else 0
-        largest = plan.records_max * (plan.body_max + more + 300) + 1024
+        records = plan.records_max if not plan.delayed else COPIES_MAX
+        largest = records * (plan.body_max + more + 300) + 1024
         for batch in batches:
             if batch.kind == 1 and batch.length > largest:
                 self.fail(f"{node.name}: {batch} skips {batch.length} bytes, {largest} would do")
@@ -111,6 +116,23 @@ class RestartLosesNothing(Invariant):
                 f"{node.name} starts with end {node.store.end}, had {floor}"
                 f" ({'flushed' if node.lost_power else 'in the page cache'})"
             )
+
+
+class FlushedIsKnown(Invariant):
+    """A start never takes for a torn tail what had counted as flushed, not even where it rotted."""
+
+    rules = "R67"
+    of_rotten = True
+
+    def booted(self, node: SimNode, shadow: Shadow) -> None:
+        assert node.store is not None
+        boot = node.store.boot
+        if node.died_cutting or boot.damage is not None or node.store.end >= shadow.flushed:
+            return
+        self.fail(
+            f"{node.name} starts with end {node.store.end} and knows of no damage; it had flushed"
+            f" {shadow.flushed}"
+        )
 
 
 class CutIsDurable(Invariant):

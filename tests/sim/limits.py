@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from replication.core import following, master_session, messages, peer_checks
+from replication.core import following, messages, peer_checks
+from replication.core.master import session
 from replication.driver import outgoing_batches
 from storage.append import appender
 from storage.recovery import open as recovery_open
@@ -31,7 +32,7 @@ _PLACES = {
     "epochs_sent": ((messages, "EPOCHS_SENT_MAX"), (peer_checks, "EPOCHS_SENT_MAX")),
     "chain_check": ((following, "CHAIN_CHECK_BYTES"), (peer_checks, "CHAIN_CHECK_BYTES")),
     "frame_bytes": ((outgoing_batches, "FRAME_BYTES_MAX"),),
-    "nacks": ((master_session, "NACKS_MAX"),),
+    "nacks": ((session, "NACKS_MAX"),),
     "prove_back": ((recovery_open, "PROVE_BACK"),),
     "lines": ((producers, "LINES_MAX"), (appender, "LINES_MAX")),
 }

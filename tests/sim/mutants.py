@@ -18,15 +18,28 @@ from collections.abc import Callable
 
 from tests.sim.ledger import Violation
 from tests.sim.mutant import SEEDS, Mutant
+from tests.sim.mutants_delays import MUTANTS as OF_DELAYS
+from tests.sim.mutants_deletions import MUTANTS as OF_DELETIONS
+from tests.sim.mutants_messaging import MUTANTS as OF_GROUPS
 from tests.sim.mutants_reading import MUTANTS as OF_READING
 from tests.sim.mutants_register import MUTANTS as OF_THE_REGISTER
 from tests.sim.mutants_replication import MUTANTS as OF_REPLICATION
 from tests.sim.mutants_storage import MUTANTS as OF_STORAGE
+from tests.sim.mutants_timed import MUTANTS as OF_TIMED
 from tests.sim.patches import Patches
 from tests.sim.run import Verdict, run_seed
 from tests.sim.swarm import draw
 
-MUTANTS = (*OF_STORAGE, *OF_REPLICATION, *OF_THE_REGISTER, *OF_READING)
+MUTANTS = (
+    *OF_STORAGE,
+    *OF_REPLICATION,
+    *OF_THE_REGISTER,
+    *OF_READING,
+    *OF_GROUPS,
+    *OF_DELAYS,
+    *OF_DELETIONS,
+    *OF_TIMED,
+)
 
 
 def hunt(mutant: Mutant, *, seeds: int = SEEDS, seconds: float = 60.0) -> Verdict | None:

@@ -15,13 +15,13 @@ from replication.core import peer_checks
 from replication.core.commands import TakeToken
 from replication.core.context import Context
 from replication.core.following import Following
-from replication.core.in_sync import InSyncSet
-from replication.core.leading import Leading
-from replication.core.master_session import MasterSession
+from replication.core.master.in_sync import InSyncSet
+from replication.core.master.session import MasterSession
+from replication.core.master.slave_links import SlaveLinks
+from replication.core.master.waiters import Waiters
 from replication.core.messages import Ack, Append, HelloOk
 from replication.core.promises import Promises
 from replication.core.replica import ReplicaCore
-from replication.core.waiters import Waiters
 from replication.driver.driver import Driver
 from replication.driver.outgoing_batches import OutgoingBatches
 from replication.register import rules as register_rules
@@ -174,7 +174,7 @@ def _confirm_own_end(patches: Patches) -> None:
 
 
 def _ack_before_fsync(patches: Patches) -> None:
-    patches.set(Leading, "quality_of", lambda self, ack: ack.end)
+    patches.set(SlaveLinks, "quality_of", lambda self, ack: ack.end)
 
 
 def _leader_no_fsync(patches: Patches) -> None:

@@ -37,6 +37,7 @@ from storage.store import Store
 from storage.token import Token
 from tests.fakes.disk import FakeDisk
 from tests.fakes.files import FakeMapping
+from tests.sim import tales
 from tests.sim.mutant import Mutant, always, bend
 from tests.sim.patches import Patches
 from tests.sim.swarm import Plan
@@ -292,6 +293,10 @@ def _checkpoint_leads(patches: Patches) -> None:
     patches.set(CheckpointFile, "write", write)
 
 
+def _flush_without_trace(patches: Patches) -> None:
+    patches.set(CheckpointFile, "trace", always(None))
+
+
 def _receiver_splits(patches: Patches) -> None:
     real = Receiver.__dict__["_write"]
 
@@ -400,6 +405,8 @@ MUTANTS = (
     Mutant("entry_before_bytes", "an entry is written after its bytes", _entry_before_bytes,
            bend(crash_in_call=0.6)),
     Mutant("flushed_without_index", "flushed covers log and index", _flushed_without_index, None),
+    Mutant("flush_without_trace", "what counts as flushed is known to a start",
+           _flush_without_trace, None, tale=tales.the_last_flush_rots),
     Mutant("names_not_flushed", "flushed covers the files' names", _names_not_flushed, None),
     Mutant("no_zero_beyond_end", "a start zeroes what lies beyond the end", _no_zero_beyond_end,
            _POWER),

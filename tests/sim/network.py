@@ -35,8 +35,16 @@ class Endpoint(Protocol):
     """A process that can hold one side of a stream."""
 
     name: str
-    incarnation: int
-    alive: bool
+
+    @property
+    def incarnation(self) -> int:
+        """Number of the process."""
+        ...
+
+    @property
+    def alive(self) -> bool:
+        """Whether it runs."""
+        ...
 
     def stream_opened(self, incarnation: int, conn: int) -> None:
         """A dial succeeded."""
@@ -266,6 +274,12 @@ class Network:
         """Cut a random part of all streams."""
         for (_, _, conn), (near, far) in list(self._sides.items()):
             if conn < _FIRST_ACCEPTED and near.open and self._rng.random() < share:
+                self.cut(near, far)
+
+    def cut_of(self, endpoint: Endpoint) -> None:
+        """Cut the streams of one process."""
+        for (name, _, _), (near, far) in list(self._sides.items()):
+            if name == endpoint.name and near.open:
                 self.cut(near, far)
 
     def process_gone(self, endpoint: Endpoint, *, silently: bool) -> None:

@@ -15,62 +15,30 @@ Not here: who decides on crashes (`tests.sim.faults`).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from random import Random
 from typing import TYPE_CHECKING
 
 from replication.driver.driver import Driver
-from replication.settings import ReplicationSettings
 from storage import Job, SectionResult, Store, StoreSettings, Token, Who
 from storage.errors import DiskError
-from storage.settings import RetentionSettings
 from storage.state.controls import CreateTopic
 from tests.fakes.disk import FakeDisk
 from tests.fakes.faults import SimulatedCrash
 from tests.sim.clock import Clock
 from tests.sim.contents import BATCH_TOPIC
 from tests.sim.copies import ask_others
+from tests.sim.group_port import GroupPort, Listener
 from tests.sim.ledger import Violation
+from tests.sim.node_settings import replication_of, retention_of
 from twinlog.format.batch_index import BatchEntry
+from twinlog.levels import LEVEL
 from twinlog.wire import frames
 
 if TYPE_CHECKING:
     from tests.sim.clients import Request
-    from tests.sim.swarm import Plan
     from tests.sim.world import World
 
 TICKS_MAX = 2000  # a second; a busy master has some hundreds
-
-
-def retention_of(plan: Plan) -> RetentionSettings | None:
-    """Return what a node keeps: so many files, whatever the disk, and whatever a slave lacks."""
-    if not plan.keep_files:
-        return None
-    return RetentionSettings(
-        keep_seconds=None, keep_bytes=plan.keep_files * plan.segment_size, hours=None,
-        disk_clean=0.9, disk_force=0.9, disk_refuse=1.0, look_seconds=0.5, hold_seconds=5.0,
-        absent_seconds=plan.absent_seconds,
-    )  # fmt: skip
-
-
-def replication_of(plan: Plan, quality: str) -> ReplicationSettings:
-    """Return how a node takes part; the group goes by the first that registers."""
-    settings = ReplicationSettings(
-        members=plan.nodes,
-        first=plan.first,
-        in_sync_min=plan.in_sync_min,
-        ack="durable" if quality == "durable" else "received",
-        failover="automatic" if plan.failover == "automatic" else "manual",
-        after_power_loss="best" if plan.after_power_loss == "best" else "wait",
-        dispatch_bytes=plan.slice_bytes,
-    )
-    limits = plan.limits
-    return replace(
-        settings,
-        in_flight_bytes_max=limits.get("window_bytes", settings.in_flight_bytes_max),
-        in_flight_frames_max=limits.get("window_frames", settings.in_flight_frames_max),
-        waiters_max=limits.get("waiters", settings.waiters_max),
-    )
 
 
 class ProcessEnded(BaseException):
@@ -107,6 +75,8 @@ class SimNode:
         self.quality = plan.qualities.get(name, plan.quality)
         self.store: Store | None = None
         self.driver: Driver | None = None
+        self.groups: GroupPort | None = None
+        self.listener = Listener(self)
         self.incarnation = 0
         self.alive = False
         self.paused = False
@@ -169,14 +139,16 @@ class SimNode:
         self.opened = True
         self.driver = Driver(
             self.store,
-            replication_of(plan, self.quality),
+            replication_of(plan, self.quality, plan.levels.get(self.name, LEVEL)),
             self,
             node=self.name,
             wall_ms=self.clock.wall_ms,
             seed=plan.seed * 64 + self.incarnation,
             now=self.clock.now(),
         )
-        self._tell(self.driver.start)
+        if plan.members:
+            self.groups = GroupPort(self)
+        self.tell(self.driver.start)
         self._poll_again(self.incarnation)
 
     def crash(self, why: str) -> None:
@@ -222,6 +194,7 @@ class SimNode:
         self.disk.crash(keep_page_cache=not power, rng=world.schedule.rng)
         self.store = None
         self.driver = None
+        self.groups = None
         if power or broken:
             world.lost_bytes(self)
 
@@ -251,7 +224,7 @@ class SimNode:
     def order_stop(self) -> None:
         """Stop cleanly, as TERM does: the driver pays its debts, then the store is closed."""
         if self.driver is not None:
-            self._tell(self._stop)
+            self.tell(self._stop)
 
     def _stop(self, now: float) -> None:
         assert self.driver is not None
@@ -290,11 +263,11 @@ class SimNode:
         self.clock.resume()
         backlog, self._backlog = self._backlog, []
         for call, args in backlog:
-            self._tell(call, *args)
+            self.tell(call, *args)
 
     # -- everything the driver is told goes through here
 
-    def _tell(self, call: Callable[..., None], *args: object) -> None:
+    def tell(self, call: Callable[..., None], *args: object) -> None:
         """Call ``call(now, *args)`` of the driver, or later when the process is paused."""
         if not self.alive:
             return
@@ -305,6 +278,8 @@ class SimNode:
         self.cut_before = self.cutting
         try:
             call(self.clock.now(), *args)
+            if self.groups is not None:
+                self.groups.after_turn()
         except SimulatedCrash as crash:
             self._observe_last()
             self._died(f"crash in {crash}")
@@ -348,15 +323,15 @@ class SimNode:
         if not self.alive or incarnation != self.incarnation or due != self._tick_at:
             return
         self._tick_at = float("inf")
-        self._count_tick()
+        self.count_tick()
         assert self.driver is not None
         deadline = self.driver.next_deadline()
         if deadline is not None and deadline > self.clock.now() + 1e-9 and not self.paused:
             self._set_tick()
             return
-        self._tell(self.driver.on_tick)
+        self.tell(self.driver.on_tick)
 
-    def _count_tick(self) -> None:
+    def count_tick(self) -> None:
         """A deadline that stays in the past is a timer that burns a core."""
         second = int(self.world.schedule.now)
         if second != self._tick_second:
@@ -370,22 +345,22 @@ class SimNode:
     def stream_opened(self, incarnation: int, conn: int) -> None:
         """A dial succeeded."""
         if incarnation == self.incarnation and self.driver is not None:
-            self._tell(self.driver.on_dialed, conn)
+            self.tell(self.driver.on_dialed, conn)
 
     def stream_accepted(self, incarnation: int, conn: int) -> None:
         """Somebody dialed us."""
         if incarnation == self.incarnation and self.driver is not None:
-            self._tell(self.driver.on_accept, conn)
+            self.tell(self.driver.on_accept, conn)
 
     def stream_frame(self, incarnation: int, conn: int, frame: object) -> None:
         """A frame arrived."""
         if incarnation == self.incarnation and self.driver is not None:
-            self._tell(self.driver.on_frame, conn, frame)
+            self.tell(self.driver.on_frame, conn, frame)
 
     def stream_closed(self, incarnation: int, conn: int, why: str) -> None:
         """The stream is gone."""
         if incarnation == self.incarnation and self.driver is not None:
-            self._tell(self.driver.on_closed, conn, why)
+            self.tell(self.driver.on_closed, conn, why)
 
     # -- Outside
 
@@ -425,12 +400,12 @@ class SimNode:
     def answered(self, incarnation: int, call_id: int, answer: object) -> None:
         """The coordinator's answer, or that there was none."""
         if incarnation == self.incarnation and self.driver is not None:
-            self._tell(self.driver.on_answer, call_id, answer)
+            self.tell(self.driver.on_answer, call_id, answer)
 
     def group_state(self, incarnation: int, state: Mapping[str, object]) -> None:
         """The coordinator's state as polled."""
         if incarnation == self.incarnation and self.driver is not None:
-            self._tell(self.driver.on_group_state, state)
+            self.tell(self.driver.on_group_state, state)
 
     def push(self) -> None:
         """Frames leave at once."""
@@ -438,9 +413,9 @@ class SimNode:
     def run_job(self, job: Job) -> None:
         """Run a job as a thread would: later, at one instant, and tell later still."""
         self._jobs += 1
-        self.world.schedule.after(self._disk_delay(), self._job_runs, self.incarnation, job)
+        self.world.schedule.after(self.disk_delay(), self._job_runs, self.incarnation, job)
 
-    def _disk_delay(self) -> float:
+    def disk_delay(self) -> float:
         plan, chance = self.world.plan, self.world.schedule.rng.random()
         if plan.disk_slow > plan.disk_delay and chance < 0.05:
             return plan.disk_slow * chance * 20
@@ -457,16 +432,16 @@ class SimNode:
             return
         except DiskError as caught:
             error = caught
-        self.world.schedule.after(self._disk_delay(), self._job_ran, incarnation, job, error)
+        self.world.schedule.after(self.disk_delay(), self._job_ran, incarnation, job, error)
 
     def _job_ran(self, incarnation: int, job: Job, error: Exception | None) -> None:
         if incarnation == self.incarnation and self.driver is not None:
             self._jobs -= 1
-            self._tell(self.driver.on_job, job, error)
+            self.tell(self.driver.on_job, job, error)
 
     def fetch(self, start: int, length: int) -> None:
         """Ask the other machines for a batch."""
-        ask_others(self, start, length, self._disk_delay(), self._tell)
+        ask_others(self, start, length, self.disk_delay(), self.tell)
 
     def event(self, name: str, level: str, **facts: object) -> None:
         """Write the driver's event into the trace."""
@@ -502,7 +477,7 @@ class SimNode:
     def client_append(self, request: Request) -> None:
         """An append request reached this machine."""
         if self.alive and self.driver is not None:
-            self._tell(self._append, self.incarnation, request)
+            self.tell(self._append, self.incarnation, request)
 
     def _append(self, now: float, incarnation: int, request: Request) -> None:
         assert self.driver is not None
@@ -521,7 +496,7 @@ class SimNode:
     def order_transfer(self, to: str) -> None:
         """An operator's switchover."""
         if self.driver is not None:
-            self._tell(self._transfer, to)
+            self.tell(self._transfer, to)
 
     def _transfer(self, now: float, to: str) -> None:
         assert self.driver is not None
@@ -533,7 +508,7 @@ class SimNode:
     def order_topic(self, name: str, queues: int, deadline: float) -> None:
         """An operator's new topic."""
         if self.driver is not None:
-            self._tell(self._topic, name, queues, deadline)
+            self.tell(self._topic, name, queues, deadline)
 
     def _topic(self, now: float, name: str, queues: int, deadline: float) -> None:
         assert self.driver is not None

@@ -19,9 +19,12 @@ from replication.register.operations import (
     ClearAlarm,
     Depose,
     Failover,
+    Maintain,
     Operation,
+    Pause,
     Recover,
     RemoveReplica,
+    Resume,
     UncleanElect,
     Voice,
 )
@@ -38,6 +41,7 @@ _CARE = 2.0  # seconds between two looks at a cluster without a master
 _PATIENCE = 12  # looks at a quarantined node until its disk is exchanged
 _IMPATIENT = 0.3  # of the moments at which a register is lost and nodes are down
 _DEADLINE = 5.0  # seconds an order may take
+_LEARNS = 0.5  # of the nodes that are added again, as learners first
 
 
 class Operator:
@@ -51,6 +55,7 @@ class Operator:
         self.world = world
         self.orders = 0
         self.removed: set[str] = set()
+        self._learning = Random(f"learners {world.plan.seed}")
         self._caring = False
         self._looks: Counter[tuple[str, int]] = Counter()
         self._rng = Random(f"operator {world.plan.seed}")
@@ -94,7 +99,7 @@ class Operator:
 
     def create_until_known(self, name: str, queues: int) -> None:
         """Repeat the order of a topic until it is done."""
-        if name not in self.world.topics:
+        if name not in self.world.topics and name not in self.world.topics_apart:
             self.create(name, queues)
             self.world.schedule.after(0.5, self.create_until_known, name, queues)
 
@@ -117,6 +122,8 @@ class Operator:
             Change("failover", rng.choice(("manual", "automatic")), who[0]),
             Change("after_power_loss", rng.choice(("wait", "best")), who[0]),
             RemoveReplica(name, who[0]),
+            Pause(rng.randint(10, 60), *who),
+            Maintain(name, rng.random() < 0.7, *who),
         ]
         order = rng.choice(orders)
         self.orders += 1
@@ -132,9 +139,18 @@ class Operator:
         """Add a removed node again, and start it again: it waits for a person."""
         if name not in self.removed:
             return
-        if not self.world.coordinator.order(AddReplica(name, 0, "operator")):
+        first = name not in self.world.coordinator.state.learners
+        learner = first and self._learning.random() < _LEARNS
+        if not self.world.coordinator.order(AddReplica(name, 0, "operator", learner)):
             return
-        self.removed.discard(name)
+        if learner:
+            self.world.events["learner"] += 1
+            self.world.schedule.after(5.0 * self._learning.random(), self._add_again, name)
+        else:
+            self.removed.discard(name)
+        if not first:
+            self.world.events["promoted"] += 1
+            return
         node = self.world.nodes[name]
         if node.alive:
             node.kill(power=False)
@@ -239,6 +255,14 @@ class Operator:
             self.world.trace("oper", "vouch", ",".join(missing))
             coordinator.order_vouch(missing)
 
+    def _let_go(self) -> None:
+        """End the pause and release what is in maintenance: the group has to work."""
+        coordinator = self.world.coordinator
+        if coordinator.state.pause is not None:
+            coordinator.order(Resume("operator", "simulated"))
+        for name in coordinator.state.maintenance:
+            coordinator.order(Maintain(name, False, "operator", "simulated"))
+
     def _look(self) -> None:
         world = self.world
         world.schedule.after(_CARE, self._look)
@@ -249,9 +273,13 @@ class Operator:
                 node.boot()
             if node.name in world.rotten and node.is_quarantined:
                 self._replace(node)
+        members = world.coordinator.state.replicas
+        if members:  # a removal whose answer was lost has happened all the same
+            self.removed.update(name for name in world.nodes if name not in members)
         for name in sorted(self.removed):
             self._add_again(name)
         self._vouch()
+        self._let_go()
         master = world.newest_master()
         state = world.coordinator.state
         if state.vacant:

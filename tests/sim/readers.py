@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 
 from storage.errors import DiskFull
 from storage.key_index.search import RESULTS_MAX, KeyQuery
-from tests.sim.contents import LIGHTS
+from tests.sim.contents import BRIEF_TOPIC, LIGHTS
+from tests.sim.deletions import BRIEF_QUEUES
 from tests.sim.ledger import Violation
 from tests.stores.workbench import find_key
-from twinlog.errors import Busy, CorruptionError, UnknownTopic
+from twinlog.errors import Busy, CorruptionError, NotYetConfirmed, UnknownTopic
 
 if TYPE_CHECKING:
     from tests.sim.node import SimNode
@@ -42,11 +43,15 @@ class Readers:
         node = world.nodes[rng.choice(world.plan.nodes)]
         topic = rng.choice(world.topics)
         queue = rng.randrange(world.topic_queues[topic])
+        if BRIEF_TOPIC in world.topics_apart and rng.random() < 0.5:
+            topic, queue = BRIEF_TOPIC, rng.randrange(BRIEF_QUEUES)
         if not node.alive or node.paused or node.store is None or node.name in world.rotting:
             return
         if topic not in node.store.reads.topics():
             return
         start, end = self._range(node, topic, queue)
+        if topic == BRIEF_TOPIC:
+            start = 0
         self.read(node, topic, queue, rng.randint(start, end))
 
     def _range(self, node: SimNode, topic: str, queue: int) -> tuple[int, int]:
@@ -55,6 +60,8 @@ class Readers:
         node.disk.faults.asleep = True
         try:
             return node.store.reads.queue_range(topic, queue)
+        except NotYetConfirmed:
+            return -1, -1  # made again, and not dispatched
         except UnknownTopic:
             if topic not in LIGHTS:
                 raise
@@ -106,6 +113,9 @@ class Readers:
                 raise Violation(
                     "ReadsConfirmed", f"{node.name} serves {last.log_offset} above its confirm"
                 )
+        for row in records:
+            for one in self.world.court.served:
+                one.served(node, topic, row)
         self.records += result.count
         self.world.history.read(node, topic, queue, at, rows[at:after])
         return after
@@ -122,7 +132,8 @@ class Readers:
         for (topic, key), rows in self.world.contents.keyed.items():
             if topic not in known:
                 continue
-            kept = [row.log_offset for row in reversed(rows) if row.log_offset >= store.start]
+            least = max(store.start, self.world.deletions.since(topic, store.confirm))
+            kept = [row.log_offset for row in reversed(rows) if row.log_offset >= least]
             wanted = [offset for offset in kept if offset < store.confirm][:RESULTS_MAX]
             node.disk.faults.asleep = True
             try:
@@ -160,7 +171,11 @@ class Readers:
                     raise Violation("QueueFollowsLog", f"{node.name} does not know {topic}")
                 continue
             start, end = self._range(node, topic, queue)
-            gone = min(sum(1 for row in rows if row.log_offset < node.store.start), end)
+            deleted = self.world.deletions.since(topic, node.store.confirm)
+            if end < 0 and node.store.dispatched < deleted:
+                continue
+            kept = max(node.store.start, deleted)
+            gone = min(sum(1 for row in rows if row.log_offset < kept), end)
             below = sum(1 for row in rows if row.log_offset + row.size <= node.store.confirm)
             if start != gone or end > below or (complete and end != len(rows)):
                 raise Violation(

@@ -48,9 +48,10 @@ class Verdict:
         return bool(self.invariant)
 
 
-def replay_command(seed: int, seconds: float = SECONDS) -> str:
+def replay_command(seed: int, seconds: float = SECONDS, profile: str = "") -> str:
     """The command that shows a run again."""
-    return f"python -m tests.sim --seed {seed} --seconds {seconds:g} --trace"
+    about = f" --profile {profile}" if profile else ""
+    return f"python -m tests.sim --seed {seed} --seconds {seconds:g}{about} --trace"
 
 
 def run_seed(
@@ -61,6 +62,7 @@ def run_seed(
     plan: Plan | None = None,
     alone: str = "",
     history: Path | None = None,
+    profile: str = "",
 ) -> Verdict:
     """Run one seed to its end or its first broken invariant; see `World` for ``alone``.
 
@@ -72,7 +74,7 @@ def run_seed(
     invariant, text = "", ""
     world: World | None = None
     try:
-        world = World(plan or draw(seed), printing=printing, alone=alone)
+        world = World(plan or draw(seed, profile), printing=printing, alone=alone)
         world.run(seconds)
     except Violation as violation:
         invariant, text = violation.name, str(violation)

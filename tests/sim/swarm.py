@@ -9,9 +9,10 @@ Not here: how a fault is carried out (`tests.sim.faults`).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 
+from node.leases.limits import GroupLimits
 from tests.sim.limits import LIMITS
 from tests.sim.network import Weather
 
@@ -99,10 +100,21 @@ class Plan:
         flushes: Nodes that flush in another mode.
         qualities: Nodes that are configured with another quality; the group has the one that came
             first.
+        levels: Nodes of an older release, with the highest level that they know (R74).
         limits: Limits of production that are smaller than usual, by name (`tests.sim.limits`).
         drift: Each node's clock is fast or slow by up to this share.
         absent_seconds: How long retention waits for a slave that is away.
         after_power_loss: ``wait`` or ``best``.
+        members: Consumers, in two groups; one more deals with dead letters.
+        ordered: The second group keeps the order of its queues.
+        fast_share: Share of members that take leases before they are confirmed.
+        long_share, extend_share: Share of bodies that take about as long as their lease, and of
+            those that ask for a longer one.
+        extend_late: They ask in the middle of the body, not at its beginning.
+        disturbance: How much more often than usual members are disturbed and orders given.
+        delayed: Share of sections that wait for a delay level, or, with ``timed``, for a time.
+        deletions: How often a topic is deleted and made again: probability, about twice a second.
+        span_max, runs_max, dead_max: Limits of groups that are smaller than usual; 0: the usual.
     """
 
     seed: int
@@ -130,14 +142,79 @@ class Plan:
     append_deadline: float = 2.0
     flushes: dict[str, str] = field(default_factory=dict)
     qualities: dict[str, str] = field(default_factory=dict)
+    levels: dict[str, int] = field(default_factory=dict)
     limits: dict[str, int] = field(default_factory=dict)
     drift: float = 0.0
     absent_seconds: float = float("inf")
     after_power_loss: str = "wait"
+    members: int = 0
+    ordered: bool = False
+    fast_share: float = 0.0
+    long_share: float = 0.03
+    extend_share: float = 0.1
+    extend_late: bool = False
+    disturbance: float = 1.0
+    delayed: float = 0.0
+    timed: bool = False
+    deletions: float = 0.0
+    span_max: int = 0
+    runs_max: int = 0
+    dead_max: int = 0
+
+    @property
+    def group_limits(self) -> GroupLimits:
+        """Limits of groups."""
+        usual = GroupLimits(invisible_ms=2_500, attempts=4)
+        return replace(
+            usual,
+            span_max=self.span_max or usual.span_max,
+            runs_max=self.runs_max or usual.runs_max,
+            dead_max=self.dead_max or usual.dead_max,
+        )
 
 
-def draw(seed: int) -> Plan:
+PROFILES = ("", "groups", "delays", "timers", "deletions")
+"""What runs are about: everything, or groups, delayed messages of either kind, or a topic that is
+deleted and made again, above all."""
+
+
+def draw(seed: int, profile: str = "") -> Plan:
     """Draw the plan of a seed."""
+    plan = _drawn(seed)
+    _groups(plan, dense=profile == "groups")
+    if profile == "deletions":
+        plan.deletions = Random(f"deletions {seed}").choice((0.1, 0.3, 0.8))
+    plan.timed = profile == "timers"
+    if profile in ("delays", "timers"):
+        plan.members, plan.delayed = (
+            max(plan.members, 1),
+            Random(f"delays {seed}").choice((0.2, 0.6)),
+        )
+    return plan
+
+
+def _groups(plan: Plan, *, dense: bool) -> None:
+    """Draw members; apart from everything else, so that other runs stay as they were."""
+    rng = Random(f"groups {plan.seed}")
+    if rng.random() >= 0.12 and not dense:
+        return
+    plan.members = rng.randint(3, 6) if dense else rng.randint(2, 4)
+    plan.fast_share = rng.choice((0.0, 0.0, 0.0, 0.5))
+    plan.disturbance = rng.choice((0.5, 1.0, 3.0))
+    plan.ordered = Random(f"order {plan.seed}").random() < 0.5
+    if rng.random() < 0.3:
+        plan.span_max = rng.choice((4, 20))
+    if rng.random() < 0.2:
+        plan.runs_max = rng.choice((2, 6))
+    if rng.random() < 0.3:
+        plan.dead_max = rng.choice((1, 3))
+    if dense and rng.random() < 0.3:
+        plan.batches = True
+    if dense and rng.random() < 0.3:
+        plan.lights = True
+
+
+def _drawn(seed: int) -> Plan:
     rng = Random(f"plan {seed}")
     count = rng.choices((3, 4, 5), (7, 2, 1))[0]
     plan = Plan(seed, nodes=tuple(f"n{i + 1}" for i in range(count)))

@@ -10,7 +10,14 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from replication.register.operations import Failover
+from replication.register.operations import (
+    AddReplica,
+    Change,
+    Failover,
+    Maintain,
+    Pause,
+    RemoveReplica,
+)
 from tests.sim.layout import LOG
 from tests.sim.ledger import Violation
 from tests.sim.limits import put_in_force
@@ -101,7 +108,7 @@ def half_of_the_replicas_report() -> None:
     Raises:
         Violation: Their reports are enough for a change.
     """
-    world = running(Plan(7, nodes=("n1", "n2", "n3", "n4"), pause_between_sends=0.1), 5)
+    world = running(Plan(11, nodes=("n1", "n2", "n3", "n4"), pause_between_sends=0.1), 5)
     network, coordinator = world.network, world.coordinator
     near, far = ("n1", "n2", _COORDINATOR), ("n3", "n4")
     for one in near:
@@ -165,6 +172,29 @@ def _a_reader_finds_rot() -> None:
     assert "n2" not in world.coordinator.state.isr
 
 
+def the_last_flush_rots() -> None:
+    """A bit of what was flushed last, and answered, flips while the machine is off (R67).
+
+    Raises:
+        Violation: The start takes the batch for a torn tail.
+    """
+    plan = Plan(7, pause_between_sends=0.1, quality="durable")
+    world = running(plan, 10)
+    node = world.nodes["n2"]
+    shadow = world.ledger.shadows["n2"]
+    _until(world, "unflushed", lambda: shadow.end > shadow.flushed)
+    _until(world, "flushed", lambda: shadow.end == shadow.flushed)
+    batch = shadow.batches[-1]
+    node.kill(power=True)
+    node.disk.rot(LOG.format(batch.start // plan.segment_size * plan.segment_size),
+                  batch.start % plan.segment_size + batch.length // 2)  # fmt: skip
+    world.rotten.add("n2")
+    node.boot()
+    go_on(world, 1)
+    assert node.store is not None
+    assert not node.store.boot.clean
+
+
 def the_best_is_away() -> None:
     """All lose power at once; the node with the longest log does not come back at first (R56).
 
@@ -192,7 +222,120 @@ def the_best_is_away() -> None:
     assert world.newest_master() is not None
 
 
+def a_master_dies_during_a_pause() -> None:
+    """Automatic failover is paused, and the master dies (R68).
+
+    Nobody takes over while the pause lasts; then the coordinator ends it, and a slave does.
+
+    Raises:
+        Violation: The master is deposed during the pause.
+    """
+    world = running(Plan(7, pause_between_sends=0.1, failover="automatic"), 5)
+    coordinator = world.coordinator
+    dead, epoch = coordinator.state.leader, coordinator.state.epoch
+    assert dead is not None
+    assert coordinator.order(Pause(20, "operator", "simulated"))
+    world.nodes[dead].kill(power=False)
+    go_on(world, 15)
+    assert (coordinator.state.leader, coordinator.state.epoch) == (dead, epoch)
+    go_on(world, 15)
+    assert coordinator.state.pause is None
+    assert coordinator.state.epoch > epoch
+    master = world.newest_master()
+    assert master is not None
+    assert master.name != dead
+
+
+def an_operator_elects_a_node_in_maintenance() -> None:
+    """n2 and n3 have everything, n2 is in maintenance, and an operator forgets that (R68).
+
+    Raises:
+        Violation: n2 is elected.
+    """
+    world = running(Plan(7, pause_between_sends=0.1, failover="automatic"), 5)
+    coordinator = world.coordinator
+    old = coordinator.state.leader
+    held, other = sorted(name for name in coordinator.state.isr if name != old)
+    assert coordinator.order(Maintain(held, True, "operator", "simulated"))
+    epoch = coordinator.state.epoch
+    assert not coordinator.order(Failover(held, epoch, "operator", "simulated"))
+    assert old is not None
+    world.nodes[old].kill(power=False)
+    go_on(world, 15)
+    assert coordinator.state.leader == other
+    assert coordinator.order(Maintain(held, False, "operator", "simulated"))
+    assert coordinator.order(Failover(held, epoch + 1, "operator", "simulated"))
+
+
+def a_learner_copies() -> None:
+    """A slave is removed and comes back as a learner, which is promoted later (R70).
+
+    Raises:
+        Violation: It is in a set before.
+    """
+    world = running(Plan(7, pause_between_sends=0.1), 5)
+    coordinator = world.coordinator
+    leader = coordinator.state.leader
+    name = max(name for name in coordinator.state.isr if name != leader)
+    assert coordinator.order(RemoveReplica(name, "operator"))
+    assert coordinator.order(AddReplica(name, 0, "operator", learner=True))
+    node = world.nodes[name]
+    node.kill(power=False)
+    node.boot()
+    go_on(world, 15)
+    assert name not in coordinator.state.isr
+    assert node.store is not None
+    assert leader is not None
+    master = world.nodes[leader].store
+    assert master is not None
+    assert node.store.confirm > 0.9 * master.confirm, "a learner copies the log"
+    assert coordinator.order(AddReplica(name, 0, "operator"))
+    go_on(world, 10)
+    assert name in coordinator.state.isr
+
+
+def a_group_is_upgraded() -> None:
+    """Nodes of an older release are replaced one by one, then the level is raised (R74).
+
+    A node that goes back to the old release before that takes part, and after it does not.
+
+    Raises:
+        Violation: A node takes part whose release does not know the group's level.
+    """
+    plan = Plan(7, pause_between_sends=0.1, failover="automatic")
+    plan.levels = dict.fromkeys(plan.nodes, 1)
+    world = running(plan, 5)
+    coordinator, back = world.coordinator, plan.nodes[-1]
+    assert coordinator.state.level == 1
+    steps = [(name, 2) for name in plan.nodes]
+    for name, level in (*steps[:-1], (plan.nodes[0], 1), (plan.nodes[0], 2), steps[-1]):
+        assert not coordinator.order(Change("level", "2", "operator"))
+        _restart_as(world, name, level)
+        assert name in coordinator.state.isr
+    assert coordinator.order(Change("level", "2", "operator"))
+    assert not coordinator.order(Change("level", "1", "operator"))
+    session = coordinator.state.session_of(back)
+    _restart_as(world, back, 1)
+    assert coordinator.state.session_of(back) == session
+    assert back not in coordinator.state.isr
+    _restart_as(world, back, 2)
+    assert back in coordinator.state.isr
+
+
+def _restart_as(world: World, name: str, level: int) -> None:
+    """Start a node again as a release that knows ``level``, and give it time to join."""
+    world.plan.levels[name] = level
+    world.nodes[name].kill(power=False)
+    world.nodes[name].boot()
+    go_on(world, 15)
+
+
 TALES = (
+    a_group_is_upgraded,
+    a_learner_copies,
+    a_master_dies_during_a_pause,
+    an_operator_elects_a_node_in_maintenance,
+    the_last_flush_rots,
     half_of_the_replicas_report,
     a_reader_finds_rot,
     a_grant_that_no_node_saw,

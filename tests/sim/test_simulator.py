@@ -91,7 +91,7 @@ def test_a_mutant_finds_the_rule_it_removes(mutant: Mutant) -> None:
 def test_a_broken_rule_is_noticed(name: str) -> None:
     """With one rule of production taken away, the named invariant fails within a few seeds."""
     mutant = next(one for one in MUTANTS if one.name == name)
-    verdict = hunt(mutant, seeds=20)
+    verdict = hunt(mutant, seeds=30)
     assert verdict is not None, f"{name} survives"
     assert verdict.invariant == QUICK[name]
 

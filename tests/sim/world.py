@@ -14,13 +14,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from tests.sim.askers import Askers
 from tests.sim.clients import Producer
-from tests.sim.contents import BATCH_TOPIC, Contents
+from tests.sim.contents import BATCH_TOPIC, BRIEF_TOPIC, STEP_TOPIC, Contents
 from tests.sim.coordinator import SimCoordinator
+from tests.sim.delays import Delays
+from tests.sim.deletions import Deletions
 from tests.sim.faults import Faults
+from tests.sim.groups import Groups
+from tests.sim.healing import unhealed, unheard
 from tests.sim.history import History
 from tests.sim.invariants import Court
 from tests.sim.layout import Layout
@@ -32,6 +37,7 @@ from tests.sim.operator import Operator
 from tests.sim.patches import Patches
 from tests.sim.readers import Readers
 from tests.sim.schedule import Schedule
+from tests.sim.timed import Timed
 from tests.sim.trace import Trace
 from twinlog.wire.frames import Frame, Type
 
@@ -45,7 +51,7 @@ HEAL_SECONDS = 150.0
 RARE = (
     "switchover", "switchover-over", "slept", "newer-epoch-seen", "quarantined", "own-copy-damaged",
     "acknowledged-bytes-missing", "batch-damaged", "slaves-overtaken", "registered-elsewhere",
-    "deposed", "begun again", "recovered", "gone",
+    "deposed", "begun again", "recovered", "gone", "learner", "promoted",
 )  # fmt: skip
 """Events whose number says whether the runs met the states that they are meant to meet."""
 BY_HAND = ("acknowledged-bytes-missing",)
@@ -85,6 +91,8 @@ class World:
         self.begun_again = 0
         self.topics: list[str] = []
         self.topic_queues: dict[str, int] = {}
+        self.topics_apart: set[str] = set()
+        """Topics that no producer sends to."""
         self.coordinator = SimCoordinator(self)
         self.history = History(self)
         self.court = Court(self, alone)
@@ -100,6 +108,9 @@ class World:
         self.answers = 0
         self.cuts = 0
         self.events: Counter[str] = Counter()
+        self.groups = Groups(self)
+        self.deletions = Deletions(self)
+        self.delays = Timed(self) if self.plan.timed else Delays(self)
         self._limits = Patches()
 
     def trace(self, who: str, what: str, text: str = "") -> None:
@@ -274,7 +285,14 @@ class World:
         assert node.store is not None
         length = 8 if batch.kind == 1 else batch.length
         data = bytes(node.store.view(batch.start, batch.start + length))
-        for topic, queue, stored in self.contents.add(batch, data):
+        found = self.contents.add(batch, data)
+        if self.contents.others and self.groups.members:
+            self.groups.enter(batch, self.contents.others)
+        if self.plan.deletions:
+            self.deletions.enter(found, self.contents.others)
+        if self.plan.delayed:
+            self.delays.enter(batch, found, self.contents.others)
+        for topic, queue, stored in found:
             producer, epoch, sequence, number, _ = stored.name.split(b"|", 4)
             if int(number) != 0:
                 continue
@@ -305,8 +323,9 @@ class World:
         assert store is not None
         self.rotting.discard(node.name)
         self._look_for_seed(node, shadow)
-        for one in self.court.booted if node.name not in self.rotten else ():
-            one.booted(node, shadow)
+        for one in self.court.booted:
+            if one.of_rotten or node.name not in self.rotten:
+                one.booted(node, shadow)
         if node.name in self.rotten and not store.boot.clean:
             node.unclean_pending = True
         kept = store.boot.clean and store.end >= shadow.acked
@@ -322,6 +341,8 @@ class World:
         wrong = self.layout.first_wrong(node, shadow)
         if wrong is not None and node.name not in self.rotten:
             raise Violation("OnlyZerosBeyond", f"{node.name} after its start: {wrong}")
+        if wrong is None and not node.is_quarantined:
+            self.damaged.discard(node.name)  # a crash came between the repair and its event (R66)
 
     def _compare_whole(self, node: SimNode, shadow: Shadow) -> None:
         previous: Batch | None = None
@@ -367,6 +388,8 @@ class World:
         self.events[name] += 1
         if name == "registered":
             node.unclean_pending = False
+        if name == "batch-rotten" and node.disk.faults.full:
+            node.unclean_pending = True  # the finding had no room: the node trusts itself no more
         if name == "quarantine-ended":
             self.damaged.discard(node.name)
         if name == "master":
@@ -449,6 +472,10 @@ class World:
     def topic_answered(self, epoch: int, name: str, queues: int, result: SectionResult) -> None:
         """A master of that epoch answers the order of a topic."""
         self.trace("oper", "topic is", f"{name} {result.outcome.name} {result.code}")
+        if name in (STEP_TOPIC, BRIEF_TOPIC):
+            if result.outcome in (0, 1):
+                self.topics_apart.add(name)
+            return
         if result.outcome in (0, 1) and name not in self.topics:
             self.topics.append(name)
             self.topic_queues[name] = queues
@@ -475,6 +502,9 @@ class World:
             "begun again": self.begun_again,
             "gone": self.coordinator.deposed,
             "recovered": self.coordinator.recovered,
+            **self.groups.facts(),
+            **self.delays.facts(),
+            **self.deletions.counts,
             "faults": sum(self.faults.counts.values()) if self.faults else 0,
         }
 
@@ -499,11 +529,15 @@ class World:
         self.operator.create_until_known("topic0", 2)
         if self.plan.batches:
             self.operator.create_until_known(BATCH_TOPIC, 2)
+        if self.groups.members:
+            self.operator.create_until_known(STEP_TOPIC, 1)
         self._until(START_SECONDS, "Start", self._started)
         for producer in self.producers:
             producer.start()
         self.readers.start()
         self.askers.start()
+        self.groups.start()
+        self.deletions.start()
         self.schedule.after(_SAMPLE_EVERY, self._sample_again)
         self.network.weather = self.plan.weather
         self.faults = Faults(self)
@@ -519,13 +553,20 @@ class World:
         self.trace("world", "heal")
         self.faults.heal()
         self._limits.undo()
+        self.groups.heal()
+        self.deletions.deleting = False
         self.operator.care()
         begin = self.schedule.now
         self._until(HEAL_SECONDS / 2, "MasterComesBack", self._has_master)
         self.schedule.run_until(self.schedule.now + 2.0)
+        self._until(HEAL_SECONDS / 2, "HealedWorldWorks", self.deletions.missing)
         for producer in self.producers:
             producer.active = False
-        self._until(HEAL_SECONDS / 2, "HealedWorldWorks", self._unhealed)
+        self._until(HEAL_SECONDS / 2, "HealedWorldWorks", partial(unhealed, self))
+        self._until(HEAL_SECONDS / 2, "ConsumersGoOn", self.groups.unfinished)
+        self._until(HEAL_SECONDS / 2, "DeliveredInTheEnd", self.delays.unfinished)
+        self._until(HEAL_SECONDS / 2, "HealedWorldWorks", partial(unhealed, self))
+        self._until(HEAL_SECONDS / 2, "HealedWorldWorks", partial(unheard, self))
         self.healed_after = self.schedule.now - begin
         self.sample()
         for name in self.rotten:  # nobody needed what is bad there, so nobody has noticed
@@ -545,28 +586,3 @@ class World:
 
     def _has_master(self) -> str:
         return "" if self.newest_master() is not None else "no master"
-
-    def _unhealed(self) -> str:
-        """Say what liveness still lacks, or nothing."""
-        master = self.newest_master()
-        if master is None or master.store is None:
-            return "no master"
-        state = self.coordinator.state
-        missing = [name for name in self.plan.nodes if name not in state.isr]
-        if missing:
-            return f"not in sync: {', '.join(missing)} ({self.nodes[missing[0]].describe()})"
-        for producer in self.producers:
-            for line in producer.lines.values():
-                if line.open:
-                    return f"{producer.name!r} waits for {line.topic}/{line.queue}"
-        end = master.store.end
-        for node in self.nodes.values():
-            store = node.store
-            if store is None:
-                return f"{node.name} is down: {node.cause}"
-            if (store.end, store.confirm, store.dispatched) != (end, end, end):
-                return (
-                    f"{node.name}: end {store.end} confirm {store.confirm} dispatched"
-                    f" {store.dispatched}, master's end {end}"
-                )
-        return ""

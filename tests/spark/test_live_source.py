@@ -11,6 +11,9 @@ import pytest
 
 from tests.fixtures.processes import Processes
 from twinlog import Client
+from twinlog.spark.jobs.reports.queries import LAG
+from twinlog.spark.jobs.reports.tables import ReportSource, facts_of, report_on
+from twinlog.wire.frames import Type
 
 ROWS = 3000
 
@@ -36,6 +39,24 @@ def send(cluster: Processes, first: int, count: int) -> None:
         with client.producer("orders") as producer:
             for number in range(first, first + count):
                 producer.send(b"%d" % number, key=f"k{number}", tag="ab"[number % 2])
+
+
+def test_lag_of_a_cluster(spark: Any, cluster: Processes) -> None:
+    """Where its groups are now: three messages, one of them settled."""
+    with Client(servers(cluster).split(","), timeout=120.0) as client:
+        client.create_topic("lagging", 1)
+        create = {"op": "create", "name": "billing", "settings": {"start": "start"}}
+        client.call("master", Type.GROUP, create)
+        for number in range(3):
+            client.send("lagging", b"%d" % number)
+        with client.consumer("billing", "lagging") as consumer:
+            (first,) = consumer.pop(max=1, wait=60.0)
+            first.ack()
+    origin = ReportSource(servers=servers(cluster))
+    facts = facts_of(origin, now=1 << 50, asked=True, positions=True)
+    (row,) = report_on(spark, LAG, origin, facts).tables["rows"].rows
+    assert row[:6] == ("billing", "lagging", 0, 1, 3, 2)
+    assert isinstance(row[6], int), "the age of what it handles next"
 
 
 def test_read_stream_kill_stream(spark: Any, cluster: Processes, tmp_path: Path) -> None:

@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from tests.stores.archives import half_archived
+from tests.stores.consumed import consumed
 from tests.stores.golden import unpack
 from twinlog.spark.archive.archive_dir import ArchiveDir
 from twinlog.spark.jobs.reports import tables
-from twinlog.spark.jobs.reports.queries import QUERIES
+from twinlog.spark.jobs.reports.queries import LAG_OVER_TIME, QUERIES
 from twinlog.spark.jobs.reports.reference import thousandths
 
 
@@ -40,6 +41,16 @@ def test_sql_and_plain_python_agree(
         found = tables.report_on(spark, QUERIES[name], origin, facts)
         assert found.tables["rows"].rows == wanted.tables["rows"].rows, name
         assert wanted.tables["rows"].rows, name
+
+
+def test_groups_over_time(spark: Any, tmp_path: Path) -> None:
+    """Row for row what plain Python says of where groups were, and of what they did."""
+    origin = tables.ReportSource(consumed(tmp_path / "store"))
+    facts = tables.positions_taken(origin, tables.facts_of(origin, key="k0"), 60_000)
+    for query, least in ((LAG_OVER_TIME, 5), (QUERIES["trace"], 6), (QUERIES["timeline"], 2)):
+        wanted = tables.report_on(None, query, origin, facts).tables["rows"].rows
+        assert tables.report_on(spark, query, origin, facts).tables["rows"].rows == wanted
+        assert len(wanted) == least, query.name
 
 
 def test_an_archive_and_what_is_live(spark: Any, tmp_path: Path) -> None:

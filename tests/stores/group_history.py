@@ -12,19 +12,27 @@ from storage import Outcome, Store
 from storage.messaging.fold import Messaging
 from storage.messaging.groups import Group
 from storage.messaging.share import SETTLED
-from storage.state.controls import Control, CreateGroups, DeleteGroups, decode_control
+from storage.state.control import Control
+from storage.state.controls import decode_control
+from storage.state.group_controls import CreateGroups, DeleteGroups
 from tests.fakes.disk import FakeDisk
 from tests.stores.histories import History
 from tests.stores.workbench import TOPIC, log_records, section, settle, token
 from twinlog.format.group_rows import (
+    DEAD_LETTER,
+    DROPPED,
     AckRow,
     ExtendRow,
+    ForgottenRow,
+    GivenUpRow,
     LeaseRow,
     MemberRow,
+    PositionRow,
     ReleaseRow,
     ResetRow,
     Row,
     ShareRow,
+    UnknownRow,
     decode_rows,
 )
 from twinlog.format.record import Record
@@ -91,10 +99,31 @@ class GroupHistory(History):
                     rows.append(ReleaseRow(share.id, run.n, run.last, run.last, 9500, number % 2))
                 case _:
                     rows.append(ExtendRow(share.id, run.n, run.first, run.last, 9900 + number))
+        given = next(
+            (run for run in share.runs if run.state != SETTLED and run.last > run.first), None
+        )
+        if number % 5 == 1 and given is not None:  # with the copies of dead letters, or without
+            how = DEAD_LETTER if number % 2 else DROPPED
+            rows.append(GivenUpRow(share.id, given.n, given.last, given.last, how))
+        self.broadcast(store, number, rows)
         if number % 7 == 6:
             rows.append(ResetRow(share.id, share.next, "reset"))
         rows.append(MemberRow(name, number // 2, f"w{number}", number % 2))
         return rows
+
+    def broadcast(self, store: Store, number: int, rows: list[Row]) -> None:
+        """A member with a position of its own, which rises, and is forgotten now and then."""
+        ahead = store.messaging.ahead
+        share = ahead.find("g0~m", TOPIC, 1)
+        if share is None:
+            free = max(
+                [ahead.next_share(), *(row.share + 1 for row in rows if isinstance(row, ShareRow))]
+            )
+            rows.append(ShareRow(free, "g0~m", TOPIC, 0, 1, 0))
+        elif number % 11 == 10:
+            rows.append(ForgottenRow(share.id))
+        else:
+            rows.append(PositionRow(share.id, 1, 0, share.next + 1))
 
     def retain(self, *, erase: bool) -> None:
         """Settle what is out, for it holds its files; then as ever."""
@@ -114,6 +143,18 @@ class GroupHistory(History):
         super().retain(erase=erase)
 
 
+KINDS = {
+    ShareRow, LeaseRow, AckRow, GivenUpRow, ReleaseRow, ExtendRow, PositionRow, ResetRow,
+    ForgottenRow, MemberRow,
+}  # fmt: skip
+"""The rows that the history has."""
+
+
+def rows_in(record: Record) -> list[Row | UnknownRow]:
+    """The rows of a record of the history."""
+    return decode_rows(record.body) if record.topic == SYSTEM_TOPIC_GROUP else []
+
+
 def remembered(known: list[Record], store: Store) -> list[Record]:
     """Records of groups that the log no longer has, and those that it has up to confirm."""
     gone = [one for one in known if one.log_offset < store.start]
@@ -127,7 +168,7 @@ def examine_groups(history: GroupHistory, store: Store) -> None:
     for one in remembered(history.told, store):
         start, end = one.log_offset, one.log_offset + one.size
         if one.topic == SYSTEM_TOPIC_GROUP:
-            fold.apply_all(decode_rows(one.body), one.store_timestamp, start, end)
+            fold.apply_body(one.body, one.store_timestamp, start, end)
             continue
         match change := decode_control(one.body):
             case CreateGroups():
@@ -135,7 +176,7 @@ def examine_groups(history: GroupHistory, store: Store) -> None:
             case DeleteGroups():
                 for name in change.names:
                     groups.pop(name, None)
-                fold.drop_all(change.names, start, end)
+                fold.drop_all(change.names, "", start, end)
             case _:
                 pass
     assert store.dispatched == store.confirm

@@ -8,14 +8,16 @@ ROOT = Path(__file__).parents[2]
 FOLDERS = ("twinlog", "storage", "replication", "node", "cli")
 
 PURE = {
+    "node/access": "gate grants visitor",
     "node/clients": "counts freshness limits presence",
     "node/config": "section sections storage_sections toml_lines values",
     "node/groups": "members",
-    "node/leases": "clock due filters limits scratch settles",
+    "node/leases": "clock due filters limits ordering scratch settles times",
     "node/observe": "status",
-    "replication": "pacing settings",
+    "replication": "answer_times pacing settings",
     "replication/coordinator": "history",
     "replication/core": "*",
+    "replication/core/master": "*",
     "replication/driver": "outcomes",
     "replication/register": "*",
     "storage": "damage errors flush_policy jobs settings token",
@@ -26,22 +28,29 @@ PURE = {
     "storage/read": "filters selection",
     "storage/recovery": "group_export log_end summary",
     "storage/retention": "policy",
-    "storage/state": "controls gathered layers producers sections sequences topics",
-    "twinlog": "errors ranges units",
+    "storage/state": (
+        "access ages control controls gathered group_controls layers producers sections sequences "
+        "topics"
+    ),
+    "twinlog": "errors levels ranges units",
     "twinlog/client": "arguments calls search",
     "twinlog/consumer": "core fetching start_offsets",
-    "twinlog/groups": ("core delivery dialogue leases outcomes requests settings speed together"),
+    "twinlog/groups": (
+        "core delivery dialogue leases outcomes ready renewal requests seat settings speed "
+        "telling together"
+    ),
     "twinlog/filters": "*",
     "twinlog/format": "*",
+    "twinlog/format/waiting": "*",
     "twinlog/kernels": "*",
     "twinlog/producer": (
-        "core fast_path lane master_link new_message outcomes section settings single_sends"
+        "core fast_path lane later master_link new_message outcomes section settings single_sends"
     ),
-    "twinlog/session": "link reading routing session",
+    "twinlog/session": "link reading routing session tls_files",
     "twinlog/spark": "arrow errors",
     "twinlog/spark/archive": "manifest",
     "twinlog/spark/engine": "report",
-    "twinlog/spark/jobs/reports": "queries reference",
+    "twinlog/spark/jobs/reports": "groups queries reference",
     "twinlog/spark/plan": "*",
     "twinlog/spark/sink": "settings",
     "twinlog/wire": "*",
@@ -51,25 +60,30 @@ own nor through another module of the tree. `tests.tidy.cover` demands that test
 them."""
 
 SEAM = {
+    "node/access": "orders",
     "node/clients": "append_path connection lookups metadata raw_log reads refusals searches",
+    "node/delivery": "*",
     "node/groups": (
-        "context dead_letters documents figures joining orders parked pops positions requests "
-        "service together"
+        "backlog context dead_letters documents figures joining orders parked pops "
+        "positions requests service together"
     ),
     "node/leases": "leasing",
+    "node/transactions": "*",
     "replication/driver": (
-        "appends background_jobs driver incoming_batches outgoing_batches outside replies "
-        "retention scrubbing"
+        "appends background_jobs driver incoming_batches odd_frames outgoing_batches outside "
+        "replies retention scrubbing"
     ),
     "storage/append": "*",
     "storage/key_index": "*",
     "storage/log": (
         "batch_index commit_log log_folders reserve sealed_index segment segments stretches"
     ),
-    "storage/marks": "*",
+    "storage/marks": "archive_mark clean_start identity promise quarantine run two_slots",
     "storage/queues": "batch_queue consume_queue entry_check queues",
     "storage/read": "lookups raw reader result scattered stretches",
-    "storage/recovery": "close config_export derived open opened reseed snapshot truncate",
+    "storage/recovery": (
+        "close config_export derived open opened reseed snapshot timer_export truncate"
+    ),
     "storage/retention": "removal",
     "storage/state": "dispatcher",
     "twinlog/store": "damage epochs find log",
@@ -82,22 +96,23 @@ SHELL = {
     "node": "*",
     "node/clients": "admin memory_budget off_loop server",
     "node/config": "config layer_settings pages sources",
-    "node/observe": "exposition http_server logs metrics task_tree",
+    "node/observe": "exposition http_server live logs metrics systemd task_tree",
     "replication": "replica_service",
     "replication/coordinator": (
         "blocking_client client etcd_gateway etcd_store peer process seat service standby store"
     ),
     "replication/net": "*",
     "storage": "background clean_stop cuts progress reads scrub store",
-    "storage/disk": "descriptors disk drill_faults mapping",
+    "storage/disk": "copies descriptors disk drill_faults mapping",
     "storage/log": "block_cache",
+    "storage/marks": "checkpoint",
     "storage/tools": "*",
     "twinlog": "__main__ run_file",
-    "twinlog/client": "aio blocking",
+    "twinlog/client": "aio blocking transactions",
     "twinlog/consumer": "aio blocking",
     "twinlog/groups": "aio blocking",
     "twinlog/producer": "aio blocking",
-    "twinlog/session": "aio_caller aio_connection caller connection",
+    "twinlog/session": "aio_caller aio_connection caller connection login tls tls_socket",
     "twinlog/spark": "sessions",
     "twinlog/spark/archive": (
         "archive_dir integrity job lease notify_nodes queue_offsets restore rows scan sources view "
@@ -108,14 +123,14 @@ SHELL = {
     "twinlog/spark/jobs/compact": "*",
     "twinlog/spark/jobs/rebuild": "*",
     "twinlog/spark/jobs/replay": "*",
-    "twinlog/spark/jobs/reports": "archived tables",
+    "twinlog/spark/jobs/reports": "archived group_topic tables",
     "twinlog/spark/jobs/verify": "*",
     "twinlog/spark/nodes": "*",
     "twinlog/spark/sink": "writer",
     "twinlog/spark/source": "*",
     "twinlog/store": (
         "batch_queues compacted_queues files key_index marks queue_entries queues "
-        "reader rocketmq_config timers topics"
+        "reader rocketmq_config delays timers topics"
     ),
 }
 """The rest: sockets, files, tasks, clocks, and what draws random numbers."""

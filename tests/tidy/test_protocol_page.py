@@ -11,6 +11,7 @@ from importlib import import_module
 from pathlib import Path
 
 import replication
+from cli.drill.scenario import shipped
 from tests.sim.invariant import Invariant
 from tests.sim.mutants import MUTANTS
 
@@ -87,6 +88,27 @@ def test_the_page_names_invariants_and_mutants_that_exist() -> None:
     assert mutants == {mutant.name for mutant in MUTANTS}, "the page and tests/sim differ"
     for row in rows:
         assert set(re.findall(r"R\d+", row[1])) <= set(RULES)
+
+
+def test_the_guarantees_link_to_what_exists() -> None:
+    """Each promise's rules, invariants, mutants, drills and tests are there under these names."""
+    page = (ROOT / "docs" / "guarantees.md").read_text(encoding="utf-8")
+    table = page.partition("| promise | rules |")[2]
+    rows = [line.split("|")[1:-1] for line in table.splitlines() if line.startswith("| ")]
+    assert len(rows) > 8
+    known = {mutant.name for mutant in MUTANTS}
+    for promise, rules, invariants, mutants, others in rows:
+        assert set(re.findall(r"R\d+", rules)) <= set(RULES), promise
+        assert set(re.findall(r"`(\w+)`", invariants)) <= named_invariants(), promise
+        assert set(re.findall(r"`(\w+)`", mutants)) <= known, promise
+        drills = re.search(r"drills? ((?:`[\w-]+`(?:, )?)+)", others)
+        named = set(re.findall(r"`([\w-]+)`", drills[1])) if drills else set()
+        assert named <= set(shipped()), promise
+        for path, name in re.findall(r"`(tests/[\w/]+)(?:::(\w+))?`", others):
+            place = ROOT / path
+            file = place.with_suffix(".py")
+            assert place.is_dir() or file.is_file(), path
+            assert not name or f"def {name}(" in file.read_text(encoding="utf-8"), name
 
 
 def test_every_invariant_names_rules_of_the_page() -> None:

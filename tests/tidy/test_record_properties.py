@@ -66,6 +66,30 @@ PLACES = {
         "properties",
     ),
     "queue": Places("queue", "queue_id", "queue", "queue_id"),
+    "delay_level": Places(
+        "delay_level",
+        NOWHERE,  # rows are written at once
+        "properties",
+        "properties",
+    ),
+    "delay": Places(
+        "delay",
+        NOWHERE,  # rows are written at once
+        "properties",
+        "properties",
+    ),
+    "at": Places(
+        "at",
+        NOWHERE,  # rows are written at once
+        "properties",
+        "properties",
+    ),
+    "transaction": Places(
+        NOWHERE,  # a message sent by hand is of no transaction
+        NOWHERE,  # rows are committed by their batches
+        "properties",
+        "properties",
+    ),
     "born_ms": Places(
         NOWHERE,  # what is sent by hand is born now
         "born_timestamp",

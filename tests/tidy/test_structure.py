@@ -23,16 +23,21 @@ TEXT_MAX = 300
 FRAGMENTS = {
     "cli.log.topics": "names of topics and the closest one: a noun of its own",
     "node.observe.task_tree": "the task tree of trio, for a signal",
+    "node.observe.systemd": "the protocol of systemd, tested without a node",
+    "node.reload": "what a changed file means, tested without a signal",
     "node.leases.clock": "pure, beside the turns that read the wall clock",
     "replication.coordinator.history": "trims the history; pure, beside a service that is not",
     "storage.log.memory_pool": "the pool, pure, beside the log that is not",
     "replication.driver.incoming_batches": "the way in, beside the way out",
+    "replication.driver.odd_frames": "what other releases hear, beside the driver",
+    "storage.state.ages": "ages of a log by a monotonic clock: numbers alone",
     "storage.marks.clean_start": "a decision, pure, beside the files it is made from",
     "storage.messaging.holds": "pure, beside the lookup in queues that is not",
     "storage.recovery.close": "the end of a store, beside its beginning",
     "twinlog.consumer.aio": "the awaiting shell of a reader; anyio is an extra",
     "twinlog.groups.requests": "what a member asks and counts, beside its decisions",
     "twinlog.groups.speed": "how much may be held, decided by numbers alone and tested so",
+    "twinlog.producer.later": "times as callers write them, beside what is stored of a message",
     "twinlog.spark.engine.spark_errors": "errors of Spark by their names, without importing it",
 }
 """Modules below 70 lines that one other module imports, and why they are not part of it."""

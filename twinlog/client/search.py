@@ -55,6 +55,8 @@ class Search:
         Raises:
             UsageError: No key, a key that no message can have, or a number out of its limits.
         """
+        UsageError.check_text("topic", self.topic)
+        UsageError.check_text("key", self.key)
         if not self.key or (not self.unique and " " in self.key):
             hint = "a message has several keys when spaces separate them; look for one"
             raise UsageError(f"{self.key!r} is not a key", code="key", hint=hint)

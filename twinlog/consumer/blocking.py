@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Generator, Iterator
+from types import GeneratorType
 
 from twinlog.consumer.core import Cursor, ReaderCore, ReadSettings, Source
 from twinlog.consumer.fetching import Fetching
+from twinlog.errors import UsageError
 from twinlog.format.messages import Message
 from twinlog.session.caller import Caller
 from twinlog.session.session import Steps
@@ -19,7 +21,7 @@ class Messages(Iterator[Message]):
     """The messages of a read, in order within a queue, and who served them last.
 
     Nothing is asked before the first message is; the first asks where the queues begin. Closing it
-    closes its connection.
+    closes its connection. It belongs to one thread at a time.
 
     Args:
         caller: Of the client.
@@ -32,18 +34,29 @@ class Messages(Iterator[Message]):
     ) -> None:
         self._caller, self._settings, self._begin = caller, settings, begin
         self._core: ReaderCore | None = None
-        self._messages = self._read()
+        read = self._read()
+        assert isinstance(read, GeneratorType), "what a function that yields returns"
+        self._messages: GeneratorType[Message, None, None] = read
 
     def __iter__(self) -> Iterator[Message]:
-        """Return what yields the messages; the same every time."""
+        """Return what yields the messages; the same every time.
+
+        Raises:
+            UsageError: Another thread reads from it at this moment.
+        """
+        if self._messages.gi_running:
+            raise _two_threads()
         return self._messages
 
     def __next__(self) -> Message:
         """Return the next message.
 
         Raises:
+            UsageError: Another thread reads from it at this moment.
             TwinlogError: See `Client.read`.
         """
+        if self._messages.gi_running:
+            raise _two_threads()
         return next(self._messages)
 
     def close(self) -> None:
@@ -67,3 +80,8 @@ class Messages(Iterator[Message]):
                 core.consumed(time.monotonic())
         finally:
             own.close()
+
+
+def _two_threads() -> UsageError:
+    hint = "begin a read in each thread: client.read(topic)"
+    return UsageError("two threads use one read at the same time", code="threads", hint=hint)

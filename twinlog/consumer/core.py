@@ -49,6 +49,9 @@ that the two answers a reader holds do not matter."""
 
 ANSWER_RECORDS: Final = 65536
 
+QUEUE_END: Final = (1 << 63) - 1
+"""Beyond every queue offset."""
+
 FOLLOW_WAIT_MS: Final = 10_000
 """How long a node keeps a question for records that do not exist yet."""
 
@@ -129,6 +132,8 @@ def parse_where(text: str | None) -> Filter | None:
     Raises:
         FilterError: It is not a filter.
     """
+    if text:
+        UsageError.check_text("where", text)
     return parse_filter(text) if text and not text.isspace() else None
 
 
@@ -141,6 +146,8 @@ def parse_tags(text: str | None) -> frozenset[str]:
     >>> sorted(parse_tags("paid || sent"))
     ['paid', 'sent']
     """
+    if text:
+        UsageError.check_text("tag", text)
     words = (text or "").split("||")
     tags = frozenset(word.strip() for word in words) - {""}
     if len(words) > 1 and not tags:
@@ -375,23 +382,22 @@ class ReaderCore:
         following = _whole(frame.fields, "next")
         if following <= cursor.next:
             raise FrameError("fields", "READ answer: next does not move on")
+        stop = QUEUE_END if cursor.stop is None else cursor.stop
+        if self.settings.topic.startswith(LIGHT_PREFIX):
+            there = (in_light_queue(one, self.settings.topic) for one in messages_of(frame.payload))
+            found = [one for one in there if cursor.next <= one.queue_offset < stop]
+        else:
+            found = messages_of(frame.payload, cursor.next, stop)
+        if self.settings.tags:
+            found = [one for one in found if one.tag in self.settings.tags]
         where = self.settings.where
-        if "skipped" in frame.fields:
-            where = None  # a node that does not say so is too old to have filtered
-        light = self.settings.topic if self.settings.topic.startswith(LIGHT_PREFIX) else None
-        for read in messages_of(frame.payload):
-            message = read if light is None else in_light_queue(read, light)
-            if message.queue_offset < cursor.next or self._left == 0:
-                continue
-            if cursor.stop is not None and message.queue_offset >= cursor.stop:
-                break
-            if self.settings.tags and message.tag not in self.settings.tags:
-                continue
-            if where is not None and not where.matches(message.properties):
-                continue
-            self.messages.append(message)
-            if self._left is not None:
-                self._left -= 1
+        if where is not None and "skipped" not in frame.fields:
+            # a node that does not say so is too old to have filtered
+            found = [one for one in found if where.matches(one.properties)]
+        if self._left is not None:
+            found = found[: self._left]
+            self._left -= len(found)
+        self.messages.extend(found)
         cursor.next = following
         self._progressed(now)
 

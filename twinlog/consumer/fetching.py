@@ -12,12 +12,14 @@ from __future__ import annotations
 from collections import deque
 
 from twinlog.consumer.core import FOLLOW_WAIT_MS, ReaderCore
-from twinlog.errors import Unavailable
+from twinlog.errors import TwinlogError, Unavailable
 from twinlog.format.messages import Message
 from twinlog.session.reading import STALE_HINT
 from twinlog.session.routing import Address
 from twinlog.session.session import (
+    ANY,
     MASTER,
+    SLAVE,
     LinkDown,
     Open,
     Opened,
@@ -48,8 +50,10 @@ class Fetching:
         self._at: Address | None = None
         self._attempt = 0
 
-    def fetch(self) -> Steps[deque[Message] | None]:
+    def fetch(self, *, once: bool = False) -> Steps[deque[Message] | None]:
         """Wait for the next messages, those after them asked for already; None at the end.
+
+        ``once``: return without messages as well, after one answer or pause.
 
         Raises:
             TwinlogError: See `Client.read`.
@@ -63,6 +67,8 @@ class Fetching:
             if core.done:
                 return None
             yield from self._wait()
+            if once and not core.messages:
+                return core.messages
 
     def _ask(self) -> Steps[None]:
         """Send every request that should be under way, to the node that should have it."""
@@ -108,17 +114,24 @@ class Fetching:
         if address is None or session.table.suspected(address):
             yield from session.refresh(session.now + SILENCE_SECONDS)
             address = core.choose(session.now)
+        wanted = core.settings.read_from
+        if address is None and wanted not in (ANY, MASTER, SLAVE):
+            try:
+                yield from session.address_of(wanted, session.now + SILENCE_SECONDS)
+            except Unavailable as error:
+                self._failed(error)
+                return
+            address = core.choose(session.now)
         if address is None:
-            wanted = core.settings.read_from
             hint = STALE_HINT if wanted == MASTER else None
             self._failed(Unavailable(f"{wanted} does not serve clients now", hint=hint))
             return
         try:
             opened = yield Open(address, fresh=self._at is None)
         except LinkDown as down:
-            session.table.suspect(address)
+            session.table.suspect(address, down.stranger)
             self._at = None
-            self._failed(Unavailable(f"{address} {down.why}"))
+            self._failed(down.error(address))
             return
         assert isinstance(opened, Opened), "what an Open is answered by"
         if opened.fresh:
@@ -137,5 +150,5 @@ class Fetching:
             self._session.table.suspect(address)
         self._failed(Unavailable(f"{address} {why}"))
 
-    def _failed(self, error: Unavailable) -> None:
+    def _failed(self, error: TwinlogError) -> None:
         self._core.on_lost(self._session.now, error, self._pause())

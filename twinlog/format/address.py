@@ -17,6 +17,7 @@ def parse_address(text: str) -> tuple[str, int, int]:
     >>> parse_address("7F00000100002A9F0000000000001000")
     ('', -1, 4096)
     """
+    UsageError.check_text("the address of a message", text)
     if len(text) in (32, 56) and all(digit in "0123456789abcdefABCDEF" for digit in text):
         return "", -1, int(text[-16:], 16)
     place, _, offset = text.rpartition("@")

@@ -18,7 +18,7 @@ from twinlog import kernels
 from twinlog.errors import CorruptionError
 from twinlog.format.compression import COMPRESSION_MASK, decompress
 from twinlog.format.inner_batches import items_in
-from twinlog.format.light_queues import LIGHT_OFFSETS_PROPERTY, LIGHT_PROPERTY
+from twinlog.format.light_queues import offset_in
 from twinlog.format.record import (
     FLAG_BORN_V6,
     FLAG_COMPRESSED,
@@ -33,9 +33,11 @@ from twinlog.format.record import (
     decode_properties,
     unpack_host,
 )
-from twinlog.units import parse_whole
 
 T = TypeVar("T")
+_LOW: Final = -(1 << 63)
+_HIGH: Final = (1 << 63) - 1
+"""All queue offsets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,14 +92,15 @@ class _Once(Generic[T]):
 class Message:
     """One message as it was read; nothing changes it. What is not looked at is not decoded.
 
-    Until something of it is looked at, a message holds on to the answer that it came in, about
-    1 MiB; from then on it has bytes of its own.
+    It has bytes of its own: keeping a message keeps nothing of the answer that it came in.
 
     Attributes:
         queue_offset: Its number in the queue.
+        body: The body, decompressed.
     """
 
     queue_offset: int
+    body: bytes
 
     def __init__(
         self,
@@ -154,13 +157,13 @@ class Message:
         )
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Pickle and copy without the answer that it came in."""
+        """Pickle and copy by place, body, times and what is stored."""
         return Message, (*self._compared(), self.stored)
 
     @_Once
     def stored(self) -> Stored:
-        """Head, stored body and property text; the answer is let go."""
-        return _cut(self)
+        """Head, stored body, property text and topic."""
+        return _parts(self.__dict__["_rest"], self.body)
 
     @_Once
     def origin(self) -> str:
@@ -181,11 +184,6 @@ class Message:
     def log_offset(self) -> int:
         """Where its record begins, bytes."""
         return self.stored[0][6]
-
-    @_Once
-    def body(self) -> bytes:
-        """The body, decompressed."""
-        return self.stored[1]
 
     @_Once
     def born_timestamp(self) -> int:
@@ -249,47 +247,41 @@ class Message:
         )
 
 
-def messages_of(payload: memoryview | bytes) -> list[Message]:
+def messages_of(payload: memoryview | bytes, low: int = _LOW, high: int = _HIGH) -> list[Message]:
     """Return the messages whose records are one after the other in ``payload``.
 
     A record that holds several messages (an inner batch) is taken apart.
 
-    All records are proven by one call into the kernels before the first is looked at.
+    All records are proven before the first is looked at.
+
+    Args:
+        payload: Records; nothing refers to it afterwards.
+        low: Messages with smaller queue offsets are left out.
+        high: So are those from the first on that has this queue offset or a larger one.
 
     Raises:
         CorruptionError: A record is not what was written.
         UsageError: A body is compressed by a library that is not installed.
         Corrupt: A body does not decompress.
     """
-    data, end = bytes(payload), len(payload)  # one copy here spares two objects a record below
-    _, stop, code, _, _ = kernels.walk(data, 0, end)
-    if code:
-        what = kernels.REFUSALS[code]
-        raise CorruptionError(f"no record at byte {stop} of an answer: {what}", what=what)
-    found: list[Message] = []
-    at = 0
-    while at < end:
-        size, queue_offset, flags = _FRONT(data, at)
-        if flags & _AT_ONCE:
-            found += _decoded(data, at)
-        else:
-            # Past the constructor, and with as few entries as will do: most of what reading costs.
-            message = _new(Message)
-            message.__dict__.update(_data=data, _at=at, queue_offset=queue_offset)
-            found.append(message)
-        at += size
-    return found
+    found = kernels.cut_messages(payload, Message, _decoded, low, high)
+    if isinstance(found, list):
+        return found
+    stop, code = found
+    what = kernels.REFUSALS[code]
+    raise CorruptionError(f"no record at byte {stop} of an answer: {what}", what=what)
 
 
-def _decoded(data: bytes, at: int) -> list[Message]:
+def _decoded(record: bytes) -> list[Message]:
     """Return the messages of a record that cannot wait: what is wrong with it is said at once."""
-    stored = _parts(data, at)
-    head, body, _, topic = stored
+    start = _SIZES[record[39] & _V6]
+    length = max(int.from_bytes(record[start - 4 : start], "big", signed=True), 0)
+    body = record[start : start + length]
+    stored = _parts(record[:start] + record[start + length :], body)
+    head, _, _, topic = stored
     if head[7] & FLAG_INNER_BATCH:
         return _inner(topic, stored)
-    if head[7] & FLAG_COMPRESSED:
-        body = decompress(body, head[7] & COMPRESSION_MASK)
-    return [_message(stored, body)]
+    return [_message(stored, decompress(body, head[7] & COMPRESSION_MASK))]
 
 
 def _message(stored: Stored, body: bytes) -> Message:
@@ -297,26 +289,19 @@ def _message(stored: Stored, body: bytes) -> Message:
     return Message(topic, head[3], head[5], head[6], body, head[8], head[10], stored)
 
 
-def _cut(message: Message) -> Stored:
-    """Return a message's own bytes out of the answer that it came in, and let that go."""
-    own = message.__dict__
-    return _parts(own.pop("_data"), own.pop("_at"))
-
-
-def _parts(data: bytes, at: int) -> Stored:
-    """Return head, stored body, property text and topic of a record that is proven."""
-    flags = data[at + 39]
-    head = _HEADS[flags & _V6](data, at)
-    start = at + _SIZES[flags & _V6]
-    middle = start + max(head[14], 0)
+def _parts(rest: bytes, body: bytes) -> Stored:
+    """Return head, stored body, property text and topic of a record, given without its body."""
+    flags = rest[39]
+    head = _HEADS[flags & _V6](rest, 0)
+    start = _SIZES[flags & _V6]
     if head[1] == MAGIC_V1:
-        name = middle + 1
-        after = name + data[middle]
+        name = start + 1
+        after = name + rest[start]
     else:
-        name = middle + 2
-        after = name + int.from_bytes(data[middle:name], "big")
-    topic = str(data[name:after], "utf-8", "replace")
-    return head, data[start:middle], data[after + 2 : at + head[0]], topic
+        name = start + 2
+        after = name + int.from_bytes(rest[start:name], "big")
+    topic = str(rest[name:after], "utf-8", "replace")
+    return head, body, rest[after + 2 :], topic
 
 
 def _inner(topic: str, outer: Stored) -> list[Message]:
@@ -346,9 +331,7 @@ def in_light_queue(message: Message, name: str) -> Message:
     Raises:
         CorruptionError: It does not say that it is in that queue.
     """
-    names = message.properties.get(LIGHT_PROPERTY.decode(), "").split(",")
-    offsets = message.properties.get(LIGHT_OFFSETS_PROPERTY.decode(), "").split(",")
-    found = parse_whole(dict(zip(names, offsets, strict=False)).get(name, ""))
+    found = offset_in(message.properties, name)
     if found is None:
         text = f"the record at {message.log_offset} does not say that it is in {name}"
         raise CorruptionError(text, offset=message.log_offset)
@@ -365,13 +348,6 @@ Stored = tuple[Head, bytes, bytes, str]
 """Those, the stored body, the property text, and the topic that it was sent to."""
 
 _V6: Final = FLAG_BORN_V6 | FLAG_STORE_V6
-
-_AT_ONCE: Final = FLAG_INNER_BATCH | FLAG_COMPRESSED
-
-_FRONT: Final = struct.Struct(">i16xq8xi").unpack_from
-"""Size, queue offset and system flag of a record."""
-
-_new: Final = object.__new__
 
 
 def _layouts() -> tuple[dict[int, Callable[[bytes, int], Head]], dict[int, int]]:

@@ -17,12 +17,16 @@ from typing import Self, TypeVarTuple
 import anyio
 from anyio.abc import TaskGroup
 
+from twinlog.consumer.core import ReaderCore, ReadSettings
+from twinlog.consumer.fetching import Fetching
 from twinlog.errors import TwinlogError, Unavailable, UsageError
-from twinlog.groups.core import Counts, GroupCore
+from twinlog.format.messages import Message
+from twinlog.groups.core import CLOSE_SECONDS, Counts, GroupCore
 from twinlog.groups.delivery import FAILED, Delivery, seconds_of
 from twinlog.groups.dialogue import SEND_SECONDS, Dialogue
 from twinlog.groups.leases import Held
 from twinlog.groups.outcomes import Told
+from twinlog.groups.seat import Seat
 from twinlog.groups.settings import GroupSettings
 from twinlog.groups.together import Step
 from twinlog.session.aio_caller import AsyncCaller
@@ -178,7 +182,7 @@ class AsyncConsumer:
                 self._raise()
                 with anyio.move_on_after(max(0.0, deadline - anyio.current_time())):
                     await self._moved.wait()
-        step.finish(request, answer)
+        step.finish(answer)
 
     def statistics(self) -> Counts:
         """Return what was done so far; the object keeps counting."""
@@ -340,3 +344,71 @@ class AsyncDeliveries(AsyncIterator[Delivery]):
             yield message
             if not message.settled:
                 message.ack()
+
+
+class AsyncBroadcast(AsyncIterator[Message]):
+    """A member of a broadcast group, used by ``async with``, then ``async for``; as `Broadcast`.
+
+    Args:
+        caller: Of the client.
+        settings: Which group, and the member's name.
+        reads: What is read.
+    """
+
+    def __init__(self, caller: AsyncCaller, settings: GroupSettings, reads: ReadSettings) -> None:
+        self._caller, self._settings, self._reads = caller, settings, reads
+        self._seat = Seat(caller.session, settings)
+        self._own = caller.own()
+        self._messages = self._read()
+
+    async def __aenter__(self) -> Self:
+        """Return itself."""
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Store the positions and leave the group; at most 5 s, also when it is cancelled."""
+        with anyio.CancelScope(shield=True):
+            await self._messages.aclose()
+            try:
+                end = anyio.current_time() + CLOSE_SECONDS
+                await self._caller.run(self._seat.leave(end), self._own)
+            except TwinlogError:
+                pass  # what is not stored is read again
+            finally:
+                await self._own.close()
+
+    async def __anext__(self) -> Message:
+        """Return the next message; errors as of `Broadcast`. Cancelled, the read has ended."""
+        return await anext(self._messages)
+
+    async def commit(self, timeout: float | None = None) -> None:
+        """Wait until the positions so far are stored; as `Broadcast.commit`."""
+        seconds = self._settings.timeout if timeout is None else timeout
+        await self._caller.run(self._seat.commit(anyio.current_time() + seconds), self._own)
+
+    async def _read(self) -> AsyncGenerator[Message, None]:
+        caller, seat = self._caller, self._seat
+        await caller.run(seat.join(anyio.current_time() + self._settings.timeout), self._own)
+        while True:
+            now, table = anyio.current_time(), caller.session.table
+            core = ReaderCore(self._reads, seat.cursors(), table, now)
+            fetching, own = Fetching(caller.session, core), caller.own()
+            moved = False
+            try:
+                while not moved:
+                    for message in await caller.run(fetching.fetch(once=True), own) or ():
+                        yield message
+                        seat.note(message.queue, message.next)
+                        if seat.due(anyio.current_time(), idle=False) and await self._speak():
+                            moved = True
+                            break
+                    else:
+                        for cursor in core.cursors:
+                            seat.note(cursor.queue, cursor.next)
+                        core.consumed(anyio.current_time())
+                        moved = seat.due(anyio.current_time(), idle=True) and await self._speak()
+            finally:
+                await own.close()
+
+    async def _speak(self) -> bool:
+        return await self._caller.run(self._seat.speak(), self._own)

@@ -9,18 +9,23 @@ Not here: what is asked and what answers mean (``twinlog.groups.core``).
 from __future__ import annotations
 
 import os
+import threading
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Self
 
+from twinlog.consumer.core import ReaderCore, ReadSettings
+from twinlog.consumer.fetching import Fetching
 from twinlog.errors import TwinlogError, UsageError
-from twinlog.groups.core import JOIN_SECONDS, Counts, GroupCore
+from twinlog.format.messages import Message
+from twinlog.groups.core import CLOSE_SECONDS, JOIN_SECONDS, Counts, GroupCore
 from twinlog.groups.delivery import FAILED, Delivery, seconds_of
 from twinlog.groups.dialogue import Dialogue
 from twinlog.groups.leases import Held
 from twinlog.groups.outcomes import Told
+from twinlog.groups.seat import Seat
 from twinlog.groups.settings import GroupSettings
 from twinlog.groups.together import Step
 from twinlog.session.caller import Caller
@@ -32,7 +37,8 @@ class Consumer:
 
     Iterating yields a `Delivery` for each message, and waits for the next one for as long as a
     master answers. It joins the group when the first message is asked for. It belongs to one
-    thread, and not to a forked child.
+    thread at a time, and not to a forked child: what a second thread asks meanwhile, an outcome
+    too, is refused (`UsageError`) and changes nothing.
 
     The end of the block gives back what is not settled, waits for the outcomes and leaves the
     group, all within 5 s.
@@ -50,6 +56,7 @@ class Consumer:
         self._own = caller.own()
         self._look_at = 0.0
         self._pid = os.getpid()
+        self._lock = threading.Lock()
         self._closed = False
 
     def __enter__(self) -> Self:
@@ -79,14 +86,20 @@ class Consumer:
             LeaseLost: A body took longer than its lease, and the message was handed out again.
             UnknownGroup, GroupDiffers: The group does not exist, or has another mode or filter.
             Unavailable: No master answered for ``timeout``; the iteration can go on.
+            UsageError: Of an ordered group: the message before is not settled.
             StopIteration: The consumer is closed.
         """
-        core, now = self._core, time.monotonic()
-        if now < self._look_at and core.ready and not core.low:
-            held = core.take(now)
-            if held is not None:
-                return Delivery(held, self)
-        return self._next()
+        if not self._lock.acquire(False):
+            raise _two_threads()
+        try:
+            core, now = self._core, time.monotonic()
+            if now < self._look_at and core.ready and not core.low:
+                held = core.take(now)
+                if held is not None:
+                    return Delivery(held, self)
+            return self._next()
+        finally:
+            self._lock.release()
 
     def _next(self) -> Delivery:
         if self._closed:
@@ -95,6 +108,10 @@ class Consumer:
         self._run_look()
         while (held := core.take(time.monotonic())) is None:
             self._raise_late()
+            if core.blocked:
+                text = "the next message of an ordered queue comes once the one before is settled"
+                hint = "call ack(), retry() or reject() of it first"
+                raise UsageError(text, code="unsettled", hint=hint)
             core.wait(time.monotonic())
             self._turn(time.monotonic() + 3600.0)
         self._raise_late(held)
@@ -113,6 +130,10 @@ class Consumer:
         if not 1 <= max <= self._settings.batch:
             text = f"max is {max}; it must be 1 to the consumer's batch, {self._settings.batch}"
             raise UsageError(text, code="fields")
+        with self._alone():
+            return self._pop(max, wait)
+
+    def _pop(self, max: int, wait: float | str) -> list[Delivery]:
         if self._closed:
             raise UsageError("the consumer is closed", code="closed")
         core, began = self._core, time.monotonic()
@@ -146,7 +167,8 @@ class Consumer:
         seconds = self._settings.timeout if timeout is None else timeout
         self._check_process()
         deadline = time.monotonic() + seconds
-        lost = self._caller.run(self._dialogue.settle(deadline), self._own)
+        with self._alone():
+            lost = self._caller.run(self._dialogue.settle(deadline), self._own)
         if lost:
             raise lost[0]
 
@@ -169,7 +191,8 @@ class Consumer:
         self._check_process()
         seconds = self._settings.timeout if timeout is None else timeout
         now_ms, deadline = time.time_ns() // 1_000_000, time.monotonic() + seconds
-        self._caller.run(self._dialogue.together(step, deadline, now_ms), self._own)
+        with self._alone():
+            self._caller.run(self._dialogue.together(step, deadline, now_ms), self._own)
 
     def statistics(self) -> Counts:
         """Return what was done so far; the object keeps counting."""
@@ -179,26 +202,43 @@ class Consumer:
         """Give back what is not settled, wait for the outcomes, leave the group; at most 5 s."""
         if self._closed:
             return
-        self._closed = True
         if os.getpid() != self._pid:
+            self._closed = True
             return
-        self._core.close(time.monotonic(), FAILED)
-        try:
-            self._caller.run(self._dialogue.leave(), self._own)
-        except TwinlogError:
-            pass  # the leases end by time; nothing is lost
-        finally:
-            self._own.close()
+        with self._alone():
+            self._closed = True
+            self._core.close(time.monotonic(), FAILED)
+            try:
+                self._caller.run(self._dialogue.leave(), self._own)
+            except TwinlogError:
+                pass  # the leases end by time; nothing is lost
+            finally:
+                self._own.close()
 
     def tell(self, held: Held, told: Told) -> bool:
         """Note an outcome; for `Delivery`."""
-        noted = self._core.settle(held, told, time.monotonic())
-        if noted and told.what == What.EXTEND:
-            self._core.urge()
-            self._run_look()
-        return noted
+        if not self._lock.acquire(False):
+            raise _two_threads()
+        try:
+            noted = self._core.settle(held, told, time.monotonic())
+            if noted and told.what == What.EXTEND:
+                self._core.urge()
+                self._run_look()
+            return noted
+        finally:
+            self._lock.release()
 
     # ── inside ──────────────────────────────────────────────────────────────────────────────────
+
+    @contextmanager
+    def _alone(self) -> Generator[None]:
+        """Keep other threads out; refuse where one is inside."""
+        if not self._lock.acquire(False):
+            raise _two_threads()
+        try:
+            yield
+        finally:
+            self._lock.release()
 
     def _run_look(self) -> None:
         self._check_process()
@@ -221,6 +261,12 @@ class Consumer:
         if os.getpid() != self._pid:
             text = "a consumer belongs to the process that made it"
             raise UsageError(text, hint="make one in the child: client.consumer(...)")
+
+
+def _two_threads() -> UsageError:
+    hint = "make one consumer for each thread: client.consumer(group, topic)"
+    text = "two threads use one consumer at the same time; nothing was done"
+    return UsageError(text, code="threads", hint=hint)
 
 
 class Deliveries(Iterator[Delivery]):
@@ -269,3 +315,100 @@ def _acknowledged(consumer: Consumer) -> Generator[Delivery, None, None]:
                 message.ack()
     finally:
         consumer.close()
+
+
+class Broadcast(Iterator[Message]):
+    """A member of a broadcast group: all messages of a topic, and a position of its own.
+
+    The position moves over a message when the next one is asked for; it is stored after each
+    answer of a node is handled, at least every second, and at the end. A loop that is left by an
+    error or ``break`` leaves its message to be read again. It reads from any node, also while there
+    is no master.
+
+    Args:
+        caller: Of the client.
+        settings: Which group, and the member's name.
+        reads: What is read.
+    """
+
+    def __init__(self, caller: Caller, settings: GroupSettings, reads: ReadSettings) -> None:
+        self._caller, self._settings, self._reads = caller, settings, reads
+        self._seat = Seat(caller.session, settings)
+        self._own = caller.own()
+        self._messages = self._read()
+        self._closed = False
+
+    def __enter__(self) -> Self:
+        """Return itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close."""
+        self.close()
+
+    def __next__(self) -> Message:
+        """Return the next message; waits for it.
+
+        Raises:
+            NotMember: Another process is a member under this name.
+            UnknownGroup, GroupDiffers: The group does not exist, or has another mode or filter.
+            OffsetGone: Retention has deleted messages that were not read; reset the group.
+            Unavailable: No node answered, or no master took positions, for ``timeout``.
+        """
+        return next(self._messages)
+
+    def commit(self, timeout: float | None = None) -> None:
+        """Wait until the positions so far are stored; the message at hand is not among them.
+
+        Raises:
+            Unavailable: They were not in time; they may or may not be.
+        """
+        seconds = self._settings.timeout if timeout is None else timeout
+        self._caller.run(self._seat.commit(time.monotonic() + seconds), self._own)
+
+    def close(self) -> None:
+        """Store the positions and leave the group; at most 5 s."""
+        if self._closed:
+            return
+        self._closed = True
+        self._messages.close()
+        try:
+            self._caller.run(self._seat.leave(time.monotonic() + CLOSE_SECONDS), self._own)
+        except TwinlogError:
+            pass  # what is not stored is read again
+        finally:
+            self._own.close()
+
+    def _read(self) -> Generator[Message, None, None]:
+        caller, seat = self._caller, self._seat
+        caller.run(seat.join(time.monotonic() + self._settings.timeout), self._own)
+        while True:
+            now, table = time.monotonic(), caller.session.table
+            core = ReaderCore(self._reads, seat.cursors(), table, now)
+            fetching, own = Fetching(caller.session, core), caller.own()
+            try:
+                while True:
+                    messages = caller.run(fetching.fetch(once=True), own)
+                    moved = yield from self._handed(messages or (), core)
+                    if moved:
+                        break
+            finally:
+                own.close()
+
+    def _handed(
+        self, messages: Iterable[Message], core: ReaderCore
+    ) -> Generator[Message, None, bool]:
+        """Yield what a fetch brought; return whether the positions were moved meanwhile."""
+        seat = self._seat
+        for message in messages:
+            yield message
+            seat.note(message.queue, message.next)
+            if seat.due(time.monotonic(), idle=False) and self._speak():
+                return True
+        for cursor in core.cursors:  # what a filter leaves out is handled, too
+            seat.note(cursor.queue, cursor.next)
+        core.consumed(time.monotonic())
+        return seat.due(time.monotonic(), idle=True) and self._speak()
+
+    def _speak(self) -> bool:
+        return self._caller.run(self._seat.speak(), self._own)

@@ -7,8 +7,8 @@ are known by lease and range, so they are repeated, too. After a failover the me
 it was.
 
 Messages are fetched ahead as `Speed` allows. One whose lease has too little left when its turn
-comes is given back unused. Outcomes are joined for `JOIN_SECONDS`, and leave at once when the
-caller waits.
+comes is given back unused. Outcomes are joined for `JOIN_SECONDS`; they leave at once with a pop,
+and when the caller waits.
 
 Pure: no clock, socket or thread. The shell calls `requests`, `on_sent`, `on_answer`, `on_lost`,
 `take`, `settle`, and looks at `unrouted`, `retry_at`, `wake`. Times are seconds of one monotonic
@@ -20,7 +20,6 @@ Sources: KIP-932 (share groups); RocketMQ's PopConsumer, whose receipts these le
 from __future__ import annotations
 
 import math
-from collections import deque
 from typing import Final, cast
 
 from twinlog.errors import (
@@ -32,19 +31,15 @@ from twinlog.errors import (
     Unavailable,
 )
 from twinlog.groups.leases import HANDED, READY, SETTLED, Held, leased
-from twinlog.groups.outcomes import Outcomes, Told
-from twinlog.groups.requests import Counts, Request, lost
-from twinlog.groups.settings import (
-    ANSWER_BYTES,
-    SESSION_SECONDS,
-    SHARED,
-    WAIT_SECONDS,
-    GroupSettings,
-)
+from twinlog.groups.outcomes import URGENT, Outcomes, Told
+from twinlog.groups.ready import Ready
+from twinlog.groups.renewal import Renewals
+from twinlog.groups.requests import Counts, Request, join_fields, lost, pop_fields
+from twinlog.groups.settings import ORDERED, SESSION_SECONDS, WAIT_SECONDS, GroupSettings
 from twinlog.groups.speed import Speed
 from twinlog.session.link import error_of
 from twinlog.wire.frames import Frame
-from twinlog.wire.groups import DONE, What
+from twinlog.wire.groups import DONE, LEAVING, What
 from twinlog.wire.schema import check
 from twinlog.wire.types import Type
 
@@ -88,7 +83,6 @@ class GroupCore:
         unrouted: The master must be looked for before anything is asked.
         refusal: What the last node refused everything with.
         retry_at: Nothing is asked before this time.
-        renew_at: When the first lease of a body is to be extended.
         waiting: The body waits for a message.
         closing: The member is leaving.
         producer: Id of the producer of what is sent together; 0: none was asked yet.
@@ -118,7 +112,7 @@ class GroupCore:
         self.counts = Counts()
         self.speed = Speed(settings.batch)
         self._joined = False
-        self._ready: deque[Held] = deque()
+        self._ready = Ready(ordered=settings.mode == ORDERED)
         self._handed: dict[tuple[int, int, int], Held] = {}
         self._outcomes = Outcomes()
         self._under_way: dict[int, Request] = {}
@@ -126,30 +120,32 @@ class GroupCore:
         self._step: Request | None = None
         self._step_answer: Frame | TwinlogError | None = None
         self._pop_number = 0
-        self._pop_at = 0.0
+        self._pop_at = self._popped = 0.0
         self._most = 0
         self._ahead = False
         self._seconds = WAIT_SECONDS
-        self._spoke = started
-        self._progress = started
+        self._spoke = self._progress = started
         self._close_by = math.inf
-        self._left_at = math.inf
-        self._damaged_at = math.inf
-        self.renew_at = math.inf
+        self._left_at = self._damaged_at = math.inf
+        self._renewals = Renewals()
 
     # ── messages out ────────────────────────────────────────────────────────────────────────────
 
     def take(self, now: float) -> Held | None:
         """Return the next message for the body, now its own; None: nothing is here yet."""
         needed = self.speed.needed(self.invisible)
-        while self._ready:
-            held = self._ready.popleft()
+        for old in self.handed if self._ready.ordered else ():
+            if old.ends <= now:  # no word came in time: it comes again, and what follows it too
+                del self._handed[old.share, old.n, old.offset]
+                self._give_back_rest(old, now)
+        while (held := self._ready.take(self._busy)) is not None:
             if held.ends - now <= needed:
                 self._give_back(held, now)
+                self._give_back_rest(held, now)
                 continue
             held.state, held.begun = HANDED, now
             self._handed[held.share, held.n, held.offset] = held
-            self.renew_at = min(self.renew_at, held.ends - self.invisible / 2)
+            self._renewals.begun(held, self.invisible)
             self.counts.handed += 1
             self.waiting = False
             return held
@@ -159,6 +155,28 @@ class GroupCore:
         held.state = SETTLED
         self.counts.unused += 1
         self._outcomes.note(held.share, held.n, held.offset, Told(What.UNUSED), now)
+
+    def _give_back_rest(self, held: Held, now: float) -> None:
+        """Give back what comes after a message of an ordered queue that is to come again."""
+        for other in self._ready.cut(held.share, held.offset, self._pop_number):
+            self._give_back(other, now)
+        if self._ready.ordered:
+            self.urge()
+
+    @property
+    def _busy(self) -> set[int]:
+        """The queues of an ordered group of which the body has a message."""
+        return {share for share, _, _ in self._handed} if self._ready.ordered else set()
+
+    @property
+    def blocked(self) -> bool:
+        """Whether all that is here comes after messages that the body has not settled."""
+        return bool(self._ready) and not self._ready.beyond(self._busy)
+
+    @property
+    def renew_at(self) -> float:
+        """When the first lease of a body is to be extended."""
+        return self._renewals.at
 
     @property
     def ready(self) -> int:
@@ -190,10 +208,9 @@ class GroupCore:
         self.waiting, self._most, self._seconds = False, 0, WAIT_SECONDS
 
     def answers(self, began: float, end: float, now: float) -> bool:
-        """Say whether a pop that was sent after ``began`` may still be answered at ``now``.
-
-        ``end`` is until when it may be kept by the node.
-        """
+        """Say whether a pop since ``began``, kept until ``end`` at most, may still be answered."""
+        if self._pop is None and self._popped < began and self._room():
+            return now < end + PATIENCE_SECONDS  # the member joins first
         pop = self._pop
         return pop is not None and pop.sent >= began and now < end + PATIENCE_SECONDS
 
@@ -207,12 +224,13 @@ class GroupCore:
     def settle(self, held: Held, told: Told, now: float) -> bool:
         """Note what became of a message; False when that was said before.
 
-        An extension says nothing about that, and moves the end of the lease at once.
+        An extension says nothing about that; the lease lasts longer once the node has taken it.
         """
         if held.state != HANDED:
             return False
         if told.what == What.EXTEND:
-            held.ends = max(held.ends, now + told.number / 1000)
+            held.extending = True
+            held.ends = min(held.ends, now + told.number / 1000)  # an earlier end counts at once
         else:
             held.state = SETTLED
             self._handed.pop((held.share, held.n, held.offset), None)
@@ -220,6 +238,8 @@ class GroupCore:
             if now >= held.ends:
                 told = told._replace(late=True)
         self._outcomes.note(held.share, held.n, held.offset, told, now)
+        if told.late or told.what not in (What.ACK, What.EXTEND):
+            self._give_back_rest(held, now)
         return True
 
     def settled_elsewhere(self, held: Held) -> None:
@@ -240,17 +260,16 @@ class GroupCore:
             OutcomeUnknown: The deadline has passed.
         """
         answer, request = self._step_answer, self._step
-        if isinstance(answer, TwinlogError):
+        if answer is not None:
             self._step = self._step_answer = None
-            raise answer
-        if answer is None and now >= deadline and request is not None:
+        elif now >= deadline and request is not None:
             self._step = None
             if not request.sent:
                 raise Unavailable("no master took the step in time; nothing of it was done")
             text = "the step may or may not have been carried out: no node answered in time"
             raise OutcomeUnknown(text, hint="its messages come again unless it was")
-        if answer is not None:
-            self._step = self._step_answer = None
+        if isinstance(answer, TwinlogError):
+            raise answer
         return answer
 
     @property
@@ -273,7 +292,7 @@ class GroupCore:
 
     def urge(self) -> None:
         """Have what is noted sent with the next look, however young it is."""
-        self._outcomes.since = -math.inf
+        self._outcomes.since = URGENT
 
     def close(self, now: float, failed: Told) -> None:
         """Begin to leave: what the body has gets the outcome ``failed``, the rest is given back."""
@@ -282,8 +301,8 @@ class GroupCore:
         self.closing, self._close_by = True, now + CLOSE_SECONDS
         for held in self.handed:
             self.settle(held, failed, now)
-        while self._ready:
-            self._give_back(self._ready.popleft(), now)
+        for held in self._ready.clear():
+            self._give_back(held, now)
         self.urge()
 
     def closed(self, now: float) -> bool:
@@ -309,10 +328,12 @@ class GroupCore:
         if not self._joined:
             asked = any(request.type == Type.JOIN for request in self._under_way.values())
             return [] if asked or (self.closing and self.settled) else [self._join()]
-        if now >= self.renew_at and self.settings.renew:
-            self._renew(now)
+        for held in self._renewals.due(self.handed, self.invisible, self.settings.renew, now):
+            self.settle(held, Told(What.EXTEND, round(self.invisible * 1000)), now)
+            self.urge()
+        pop = None if self.closing else self._next_pop(now)
         found: list[Request] = []
-        if self._outcomes and self._settles < SETTLES_MAX and self._ripe(now):
+        if self._outcomes and self._settles < SETTLES_MAX and (pop is not None or self._ripe(now)):
             rows = self._outcomes.take()
             found.append(Request(Type.SETTLE, self._own({"rows": [row.wire() for row in rows]})))
             found[-1].rows = rows
@@ -323,23 +344,12 @@ class GroupCore:
         if self._step is not None and not self._asked(Type.TOGETHER):
             self._step.fields |= self._own({"generation": self.generation})
             found.append(self._step)
-        pop = self._next_pop(now)
-        if pop is not None:
+        if pop is not None and not self._giving_back(found):
+            # After the outcomes: the node decides both in one turn.
             found.append(pop)
         if not found and now >= self._spoke + SESSION_SECONDS / 3 and not self._asked(Type.BEAT):
             found.append(self._beat())
         return found
-
-    def _renew(self, now: float) -> None:
-        """Extend the leases of what bodies have, once half of a lease has passed."""
-        half, self.renew_at = self.invisible / 2, math.inf
-        for held in self.handed:
-            if now - held.begun >= self.settings.renew or now >= held.ends:
-                continue
-            if held.ends - now <= half:
-                self.settle(held, Told(What.EXTEND, round(self.invisible * 1000)), now)
-                self.urge()
-            self.renew_at = min(self.renew_at, held.ends - half)
 
     def _asked(self, kind: Type) -> bool:
         return any(request.type == kind for request in self._under_way.values())
@@ -347,6 +357,15 @@ class GroupCore:
     @property
     def _settles(self) -> int:
         return sum(bool(request.rows) for request in self._under_way.values())
+
+    def _giving_back(self, found: list[Request]) -> bool:
+        """Whether the node has to know first, in an ordered group, what of a queue comes again."""
+        if not self._ready.ordered:
+            return False
+        rows = (row for request in (*found, *self._under_way.values()) for row in request.rows)
+        return self._outcomes.urgent or any(
+            row.told.what not in (What.ACK, What.EXTEND) for row in rows
+        )
 
     def _ripe(self, now: float) -> bool:
         """Say whether the outcomes leave now."""
@@ -356,16 +375,7 @@ class GroupCore:
         return {"group": self.settings.group, "member": self.member, **fields}
 
     def _join(self) -> Request:
-        settings = self.settings
-        fields: dict[str, object] = {
-            "name": settings.member,
-            "topics": list(settings.topics),
-            "mode": SHARED,
-            "session_ms": round(SESSION_SECONDS * 1000),
-        }
-        if settings.wanted is not None:
-            fields["filters"] = dict.fromkeys(settings.topics, settings.wanted)
-        return Request(Type.JOIN, self._own(fields))
+        return Request(Type.JOIN, self._own(join_fields(self.settings)))
 
     def _beat(self, *, leave: bool = False) -> Request:
         fields: dict[str, object] = {"generation": self.generation, "finished": [], "wait_ms": 0}
@@ -381,19 +391,8 @@ class GroupCore:
             return None
         self._pop_number += 1
         wait = self._seconds
-        fields = self._own(
-            {
-                "pop": self._pop_number,
-                "topics": list(self.settings.topics),
-                "max_records": most,
-                "max_bytes": ANSWER_BYTES,
-                "invisible_ms": round(self.invisible * 1000),
-                "wait_ms": round(wait * 1000),
-                "lease": self.settings.lease,
-                "places": False,
-            }
-        )
-        self._pop = Request(Type.POP, fields, wait=wait)
+        fields = pop_fields(self.settings, self._pop_number, most, self.invisible, wait)
+        self._pop = Request(Type.POP, self._own(fields), wait=wait)
         return self._pop
 
     def _room(self) -> int:
@@ -410,8 +409,9 @@ class GroupCore:
         """Return when to look again, if nothing comes before, seconds."""
         if now < self.retry_at:
             return min(self.retry_at, max(now, self._close_by))
-        times = [self._close_by, self._spoke + SESSION_SECONDS / 3]
-        times.append(self._left_at + LAST_POP_SECONDS)
+        times = [self._close_by, self._left_at + LAST_POP_SECONDS]
+        if self._joined and not self.closing and not self._asked(Type.BEAT):
+            times.append(self._spoke + SESSION_SECONDS / 3)
         if self._joined and self.settings.renew:
             times.append(self.renew_at)
         if self._joined and self._outcomes and self._settles < SETTLES_MAX:
@@ -521,23 +521,33 @@ class GroupCore:
         if self.member != before:
             # The pop under way was another member's; what it leased ends by time.
             self._pop, self._pop_number = None, 0
+            self._ready.forget()
             self.counts.joined += 1
 
     def _on_pop(self, request: Request, frame: Frame, now: float) -> None:
-        self._pop, self._damaged_at = None, math.inf
-        for held in leased(frame, request.sent, now):
-            self._ready.append(held)
-        while self.closing and self._ready:
-            self._give_back(self._ready.popleft(), now)
+        self._pop, self._popped, self._damaged_at = None, request.sent, math.inf
+        found = leased(frame, request.sent, now)
+        for held in self._ready.add(found, cast("int", request.fields["pop"])):
+            self._give_back(held, now)
+            self._give_back_rest(held, now)
+        for held in self._ready.clear() if self.closing else ():
+            self._give_back(held, now)
             if self.left:
                 self.left, self._joined, self._left_at = False, False, math.inf
 
     def _on_settled(self, request: Request, frame: Frame) -> None:
         answers = cast("list[list[object]]", frame.fields["rows"])
         for row, answer in zip(request.rows, answers, strict=False):
-            count = row.last - row.first + 1
-            if answer[0] == DONE:
-                self.counts.settled += 0 if row.told.what == What.EXTEND else count
+            count, taken = row.last - row.first + 1, answer[0] == DONE
+            if row.told.what == What.EXTEND:
+                self._renewals.answered(
+                    row, self._handed, request.sent, self.invisible, taken=taken
+                )
+                if answer[0] == LEAVING:  # it lasts as long as it would have
+                    continue
+            elif taken:
+                self.counts.settled += count
+            if taken:
                 continue
             # Given back twice because the first answer was lost, it may be out again by now.
             if row.told.what == What.UNUSED or (row.again and row.told.what == What.RELEASE):

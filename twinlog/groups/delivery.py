@@ -12,6 +12,7 @@ from twinlog.errors import UsageError
 from twinlog.format.messages import Message
 from twinlog.groups.leases import HANDED, Held
 from twinlog.groups.outcomes import Told
+from twinlog.groups.settings import INVISIBLE_MAX
 from twinlog.units import parse_duration
 from twinlog.wire.groups import BACK_OFF, What
 
@@ -99,12 +100,16 @@ class Delivery:
     def extend(self, time: float | str) -> None:
         """Prolong the lease until ``time`` from now, seconds or text with a unit; sent at once.
 
-        An extension that comes too late is noticed at the outcome: `LeaseLost`.
+        An extension that comes too late is noticed at the outcome: `LeaseLost`. A message whose log
+        file is about to leave is not held any longer; then the lease ends when it would have.
 
         Raises:
-            UsageError: Something was said of it before, or it is less than 1 s.
+            UsageError: Something was said of it before, or it is not 1 s to 12 h.
         """
-        self._tell(Told(What.EXTEND, _ms(time, 1000)))
+        number = _ms(time, 1000)
+        if number > INVISIBLE_MAX * 1000:
+            raise UsageError(f"{number / 1000:g} s is too long; a lease lasts 12 h at most")
+        self._tell(Told(What.EXTEND, number))
 
     def _tell(self, told: Told) -> None:
         if not self._teller.tell(self.held, told):

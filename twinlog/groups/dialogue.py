@@ -34,6 +34,8 @@ class Dialogue:
 
     def __init__(self, session: Session, core: GroupCore) -> None:
         self.at: Address | None = None
+        self._unreached: Address | None = None
+        """The last master that could not be connected to: the others are asked who it is now."""
         self._session = session
         self._core = core
         self._attempt = 0
@@ -116,15 +118,16 @@ class Dialogue:
             TwinlogError: No node has answered for too long.
         """
         core, session = self._core, self._session
-        asked, self.at = self.at, None
+        asked, self.at = self.at or self._unreached, None
         try:
             deadline = core.limit(session.now + ROUTE_SECONDS)
             address = yield from session.successor(asked, core.refusal, deadline)
             opened = yield Open(address, core.limit(session.now + ROUTE_SECONDS) - session.now)
         except LinkDown as down:
             if session.table.master is not None:
-                session.table.suspect(session.table.master)
-            core.on_lost(session.now, Unavailable(f"the master {down.why}"), self._pause())
+                self._unreached = session.table.master
+                session.table.suspect(session.table.master, down.stranger)
+            core.on_lost(session.now, down.error("the master"), self._pause())
             return
         except TwinlogError as error:
             core.on_lost(session.now, error, self._pause())
@@ -132,7 +135,7 @@ class Dialogue:
         assert isinstance(opened, Opened), "what an Open is answered by"
         if opened.fresh:
             session.table.trust(address)
-        self.at = address
+        self.at, self._unreached = address, None
         core.local, core.segment_size = opened.local, opened.peer.segment_size
         core.routed(fresh=opened.fresh)
 
@@ -194,7 +197,7 @@ class Dialogue:
         core.begin(request)
         while (answer := core.answered(deadline, session.now)) is None:
             yield from self.turn(deadline)
-        step.finish(request, answer)
+        step.finish(answer)
 
     def leave(self) -> Steps[None]:
         """Say what is left to say and leave the group; `GroupCore.close` was called before."""

@@ -1,8 +1,9 @@
 """Messages under a lease, and when it ends on this machine's clock.
 
 A node says until when a lease lasts by its clock, how late it was there, and for how long it had
-kept the request. The end taken here, ``asked + waited + (until - now)``, never lies after the
-node's, however long the answer was under way and whether this process was paused meanwhile.
+kept the request. The end taken here, ``asked + waited + (until - now)`` less one tick of the node's
+clock, never lies after the node's, however long the answer was under way and whether this process
+was paused meanwhile.
 
 Pure; seconds of one monotonic clock, ms on the wire.
 """
@@ -19,6 +20,9 @@ READY: Final = 0
 HANDED: Final = 1
 SETTLED: Final = 2
 
+TICK_SECONDS: Final = 0.001
+"""A node's clock counts whole ms: a lease may end there so much before its length has passed."""
+
 
 class Held:
     """A message that this member holds under a lease.
@@ -32,9 +36,14 @@ class Held:
         ends: When the lease ends, seconds.
         state: `READY` (fetched ahead), `HANDED` (to the body) or `SETTLED`.
         begun: When it was handed to the body, seconds.
+        extending: An extension was asked for and was not taken by the node.
+        extended: When the extension that its end comes from was sent, seconds; 0: none was.
     """
 
-    __slots__ = ("attempt", "begun", "ends", "message", "n", "offset", "share", "state")
+    __slots__ = (
+        "attempt", "begun", "ends", "extended", "extending", "message", "n", "offset", "share",
+        "state",
+    )  # fmt: skip
 
     def __init__(self, message: Message, share: int, n: int, attempt: int, ends: float) -> None:
         self.message = message
@@ -45,6 +54,8 @@ class Held:
         self.ends = ends
         self.state = READY
         self.begun = 0.0
+        self.extending = False
+        self.extended = 0.0
 
 
 class PopRow(NamedTuple):
@@ -77,7 +88,7 @@ def leased(answer: Frame, asked: float, taken: float) -> list[Held]:
     fields, found, at = answer.fields, list[Held](), 0
     rows = [PopRow(*row[:10]) for row in cast("list[list[Any]]", fields["rows"])]
     now, waited = cast("int", fields["now_ms"]), cast("int", fields["waited_ms"])
-    begin = min(asked + waited / 1000, taken)
+    begin = min(asked + waited / 1000, taken) - TICK_SECONDS
     for row in rows:
         end = at + row.bytes
         if row.bytes < 0 or end > len(answer.payload):

@@ -9,10 +9,14 @@ Pure. Not here: when they are sent (``twinlog.groups.core``).
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from twinlog.wire.groups import ROWS_MAX, What
+
+URGENT: Final = -math.inf
+"""What `Outcomes.since` is when they are to leave with the next request."""
 
 
 class Told(NamedTuple):
@@ -65,6 +69,11 @@ class Outcomes:
         """Whether anything is noted."""
         return bool(self._runs or self._again)
 
+    @property
+    def urgent(self) -> bool:
+        """Whether something is noted that is to leave before anything else is asked."""
+        return bool(self) and self.since == URGENT
+
     def note(self, share: int, n: int, offset: int, told: Told, now: float) -> None:
         """Note one outcome."""
         if not self:
@@ -80,6 +89,7 @@ class Outcomes:
     def back(self, rows: list[Row]) -> None:
         """Take back rows that were sent and not answered: they are sent again, first."""
         self._again = [row._replace(again=True) for row in rows] + self._again
+        self.since = URGENT
 
     def take(self) -> list[Row]:
         """Return the rows to send now, at most `ROWS_MAX`; the rest stays."""

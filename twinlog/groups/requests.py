@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from twinlog.errors import LeaseLost
 from twinlog.groups.outcomes import Row
+from twinlog.groups.settings import ANSWER_BYTES, SESSION_SECONDS, GroupSettings
 from twinlog.wire.types import Type
 
 
@@ -43,6 +44,35 @@ class Request:
     sent: float = 0.0
     overdue: float = 0.0
     """From when on the node's silence means something, seconds."""
+
+
+def join_fields(settings: GroupSettings) -> dict[str, object]:
+    """Return what a JOIN says besides group and member."""
+    fields: dict[str, object] = {
+        "name": settings.member,
+        "topics": list(settings.topics),
+        "mode": settings.mode,
+        "session_ms": round(SESSION_SECONDS * 1000),
+    }
+    if settings.wanted is not None:
+        fields["filters"] = dict.fromkeys(settings.topics, settings.wanted)
+    return fields
+
+
+def pop_fields(
+    settings: GroupSettings, number: int, most: int, invisible: float, wait: float
+) -> dict[str, object]:
+    """Return what a POP says besides group and member; times in seconds."""
+    return {
+        "pop": number,
+        "topics": list(settings.topics),
+        "max_records": most,
+        "max_bytes": ANSWER_BYTES,
+        "invisible_ms": round(invisible * 1000),
+        "wait_ms": round(wait * 1000),
+        "lease": settings.lease,
+        "places": False,
+    }
 
 
 def lost(row: Row, code: str) -> LeaseLost:

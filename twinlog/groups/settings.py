@@ -13,7 +13,10 @@ from twinlog.errors import UsageError
 from twinlog.units import MiB
 
 SHARED: Final = "shared"
-"""The mode of groups that this client is a member of: each message goes to one member."""
+"""The mode of groups in which each message goes to one member."""
+
+ORDERED: Final = "ordered"
+"""The same, and the messages of a queue are handled one after the other."""
 
 BATCH_MAX: Final = 4096
 """Messages of one pop; more would wait for the same body, not arrive sooner."""
@@ -55,6 +58,7 @@ class GroupSettings:
         renew: Leases of messages that a body has are extended for this long, seconds; 0: only when
             asked.
         timeout: How long no master may answer, seconds.
+        mode: `SHARED` or `ORDERED`; the group's, or that of the group that this member makes.
     """
 
     group: str
@@ -66,6 +70,7 @@ class GroupSettings:
     lease: str = "confirmed"
     renew: float = 0.0
     timeout: float = 30.0
+    mode: str = SHARED
 
     def __post_init__(self) -> None:
         """Check what can be checked without a node; raises UsageError."""
@@ -77,6 +82,8 @@ class GroupSettings:
             raise _wrong(f"invisible is {self.invisible:g} s; 1 s to 12 h can be leased")
         if self.lease not in ("confirmed", "fast"):
             raise _wrong(f'lease is "{self.lease}"; there are confirmed and fast')
+        if self.mode not in (SHARED, ORDERED):
+            raise _wrong(f'mode is "{self.mode}"; a consumer has {SHARED} or {ORDERED}')
         if not self.timeout > 0:
             raise _wrong("timeout must be above 0 s")
 

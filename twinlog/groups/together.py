@@ -61,6 +61,7 @@ class Step:
         self._sent: list[Sent] = []
         self._handled: list[Held] = []
         self._sections: list[tuple[Section, int]] = []
+        self._found: list[Section] = []
 
     def send(self, topic: str, body: bytes, **message: Unpack[MessageFields]) -> None:
         """Send a message with the step; arguments as of `Client.send`.
@@ -152,6 +153,7 @@ class Step:
         for producer in producers.values():
             producer.close_all(now)
             found += [section for lane in producer.lanes for section in lane.waiting]
+        self._found = found
         return found
 
     def _rows(self) -> list[list[int]]:
@@ -164,7 +166,7 @@ class Step:
             for first, last in joined_runs(each)
         ]
 
-    def finish(self, request: Request, answer: Frame) -> None:
+    def finish(self, answer: Frame) -> None:
         """Take the answer: the messages are settled and the receipts known.
 
         Raises:
@@ -177,14 +179,12 @@ class Step:
             raise self._refusal(results, cast("list[list[object]]", fields["settles"]))
         for held in self._handled:
             self._core.settled_elsewhere(held)
-        rows = cast("list[list[object]]", request.fields["sections"])
         places = {
-            (row[0], row[1], row[6]): (cast("int", result[1]), cast("int", result[2]))
-            for row, result in zip(rows, results, strict=False)
+            id(section): (cast("int", result[1]), cast("int", result[2]))
+            for section, result in zip(self._found, results, strict=False)
         }
         for section, number in self._sections:
-            place = places.get((section.topic, section.queue, section.sequence))
-            section.queue_offset, section.log_offset = place or (-1, -1)
+            section.queue_offset, section.log_offset = places.get(id(section), (-1, -1))
             section.master_epoch = cast("int", fields["epoch"])
             by = fields.get("confirmed_by")
             section.confirmed_by = tuple(map(str, by)) if isinstance(by, list) else ()  # pyright: ignore

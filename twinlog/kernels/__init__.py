@@ -25,6 +25,7 @@ from twinlog.kernels.codes import REFUSALS as REFUSALS
 from twinlog.kernels.columns import decode_columns as decode_columns
 from twinlog.kernels.columns import record_starts as record_starts
 from twinlog.kernels.match import match_entries as match_entries
+from twinlog.kernels.messages import cut_messages as cut_messages
 from twinlog.kernels.plain import Buffer as Buffer
 from twinlog.kernels.plain import SectionEncoder as SectionEncoder
 from twinlog.kernels.plain import bodies_digest as bodies_digest
@@ -56,7 +57,7 @@ from twinlog.kernels.single import place_section as place_section
 from twinlog.kernels.single import place_sections as place_sections
 from twinlog.kernels.single import take_frame as take_frame
 
-_SOURCES = ("_compiled.pyx", "columns.pxi", "match.pxi", "single.pxi", "crc.h")
+_SOURCES = ("_compiled.pyx", "columns.pxi", "match.pxi", "messages.pxi", "single.pxi", "crc.h")
 REBUILD = "uv sync --reinstall-package twinlog"
 """The command that builds the compiled kernels again."""
 

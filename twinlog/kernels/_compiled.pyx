@@ -1458,3 +1458,4 @@ def split_record(data, Py_ssize_t at, *, bint check_crc=True):
 include "columns.pxi"
 include "single.pxi"
 include "match.pxi"
+include "messages.pxi"

@@ -23,7 +23,9 @@ cdef inline int _is_entry(
     return _tags_code(&parts) == _i64(entry + 12)
 
 
-def match_entries(data, int64_t base, entries, bytes topic not None, int64_t queue, int64_t first):
+def match_entries(
+    data, int64_t base, entries, bytes topic not None, int64_t queue, int64_t first, uint32_t crc=0
+):
     """See `match.match_entries`."""
     cdef Py_buffer view, held
     cdef const uint8_t *p
@@ -32,7 +34,6 @@ def match_entries(data, int64_t base, entries, bytes topic not None, int64_t que
     cdef int64_t name_length = len(topic)
     cdef Py_ssize_t count, number = 0, stop, each
     cdef uint64_t begin, end = 0, start = 0, joined = <uint64_t>-1, size, length
-    cdef uint32_t crc = 0
     cdef list found = []
     PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
     try:

@@ -29,7 +29,7 @@ _PLACE = struct.Struct(">iiq")
 
 
 def match_entries(
-    data: Buffer, base: int, entries: Buffer, topic: bytes, queue: int, first: int
+    data: Buffer, base: int, entries: Buffer, topic: bytes, queue: int, first: int, crc: int = 0
 ) -> tuple[list[int], int] | int:
     """Compare entries of one queue with the records they point to.
 
@@ -40,6 +40,7 @@ def match_entries(
         topic: Theirs.
         queue: Theirs.
         first: Queue offset of the first.
+        crc: CRC-32C of the bytes before them, which the returned one continues.
 
     Returns:
         Where the records are in ``data``, neighbours joined, as start and end in turn; and the
@@ -47,7 +48,7 @@ def match_entries(
         not point to the record it stands for, whole within ``data`` and after the one before it.
     """
     found: list[int] = []
-    crc = last = 0
+    last = 0
     for number, (at, size, code) in enumerate(_ENTRY.iter_unpack(_whole(entries))):
         begin = at - base
         end = begin + size

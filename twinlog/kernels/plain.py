@@ -7,7 +7,8 @@ Rules for all of them:
 
 * input is a buffer (bytes, bytearray, memoryview); nothing outside ``start..end`` is read, whatever
   lengths the bytes claim;
-* no Python object per record leaves a kernel, only counts, offsets and packed entries;
+* no Python object per record leaves a kernel, only counts, offsets and packed entries; a reader's
+  messages (`twinlog.kernels.messages`) are the exception;
 * ``start``, ``end``, ``at`` are indexes into the buffer, ``log_offset`` is the log offset of the
   byte at ``start``; ends are exclusive; times are milliseconds.
 
@@ -81,6 +82,7 @@ from twinlog.kernels.inner import (
 from twinlog.kernels.inner import gather_units as gather_units
 from twinlog.kernels.key_cells import enter_keys, link_cells, unlink_cells
 from twinlog.kernels.match import match_entries as match_entries
+from twinlog.kernels.messages import cut_messages as cut_messages
 
 __all__ = [
     "MAGIC_BLANK",

@@ -97,7 +97,8 @@ class Producer:
         Args:
             body: The message.
             message: The fields of `NewMessage`: ``key``, ``tag``, ``order_key``, ``properties``,
-                ``light``, ``queue``, ``born_ms``.
+                ``light``, ``queue``, ``born_ms``, ``delay_level``,
+                ``delay``, ``at``, ``transaction``.
 
         Raises:
             RecordRefused: The record cannot be stored; nothing was taken.
@@ -105,17 +106,23 @@ class Producer:
             Unavailable: No node could be asked about the topic (first call only).
             UnknownTopic: It does not exist (first call only).
         """
-        core = self._core
-        if core is None or self._closed:
-            core = self._start(self._settings.timeout)
-        flags = 0
-        if self._compression is not None:
-            body, flags = packed(self._compression, body)
-        said = NewMessage(**message) if message else PLAIN
-        section = core.add(body, said, time.monotonic(), time.time_ns() // 1_000_000, flags)
-        if core.due:
-            self._work(core)
-        return section
+        # Two threads inside `add` would mix up their records, and one of them could be lost.
+        if not self._lock.acquire(False):
+            raise _two_threads()
+        try:
+            core = self._core
+            if core is None or self._closed:
+                core = self._start(self._settings.timeout)
+            flags = 0
+            if self._compression is not None:
+                body, flags = packed(self._compression, body)
+            said = NewMessage(**message) if message else PLAIN
+            section = core.add(body, said, time.monotonic(), time.time_ns() // 1_000_000, flags)
+            if core.due:
+                self._turn_over(core)
+            return section
+        finally:
+            self._lock.release()
 
     def flush(self, timeout: float | None = None) -> None:
         """Wait until everything taken so far has its final answer.
@@ -131,7 +138,7 @@ class Producer:
         core = self._core
         if core is None or self._closed:
             return
-        core.close_all(time.monotonic())
+        self._alone(lambda: core.close_all(time.monotonic()))
         self._until(lambda: core.idle, timeout)
         error = raised_for(core.collect())
         if error is not None:
@@ -223,20 +230,16 @@ class Producer:
     def _alone(self, work: Callable[[], None]) -> None:
         """Work, unless another thread does so at this moment."""
         if not self._lock.acquire(blocking=False):
-            hint = "make one producer for each thread: client.producer(topic)"
-            raise UsageError("two threads use one producer at the same time", hint=hint)
+            raise _two_threads()
         try:
             work()
         finally:
             self._lock.release()
 
-    def _work(self, core: ProducerCore) -> None:
+    def _turn_over(self, core: ProducerCore) -> None:
         """Send what is ready, take what has come, wait while too much is unanswered."""
         if self._pid != os.getpid():
             raise UsageError("a producer cannot be used in another process than it was made in")
-        self._alone(lambda: self._turn_over(core))
-
-    def _turn_over(self, core: ProducerCore) -> None:
         if not core.unrouted:
             self._send_ready(core, time.monotonic())
             while not core.unrouted and core.in_flight and self._take(core, 0.0):
@@ -329,3 +332,9 @@ class Producer:
         """Give up the connection; what was under way is sent again."""
         self._own.close()
         self._link.lost(time.monotonic())
+
+
+def _two_threads() -> UsageError:
+    hint = "make one producer for each thread: client.producer(topic)"
+    text = "two threads use one producer at the same time; nothing was taken"
+    return UsageError(text, code="threads", hint=hint)

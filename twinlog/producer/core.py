@@ -143,8 +143,10 @@ class ProducerCore:
             TwinlogError: A section before it had no success, and the epoch was given.
         """
         self.check_open()
-        text = b"" if message is PLAIN else message.text()
-        lane = self.lanes.current if message is PLAIN else self.lanes.lane_for(message)
+        if message is PLAIN:
+            text, lane = b"", self.lanes.current
+        else:
+            lane, text = self.lanes.placed(message, now_ms)
         if type(body) is not bytes:
             check_body(body)
         if len(body) > self._large:
@@ -190,7 +192,7 @@ class ProducerCore:
     def begin(self, lane: Lane, now: float) -> Section:
         """Return a new section of a lane; `add` or the caller puts records into it."""
         return Section(
-            self.target.topic,
+            lane.topic,
             lane.queue,
             producer=self.target.producer,
             epoch=lane.epoch,
@@ -227,7 +229,7 @@ class ProducerCore:
 
     def close(self, section: Section, now: float) -> None:
         """Close one section, unless it is closed already."""
-        lane = self.lanes[section.queue]
+        lane = self.lanes.of(section)
         if lane.open is section:
             self._close(lane, section, now)
 
@@ -366,7 +368,7 @@ class ProducerCore:
         sections = self._requests.get(number)
         if sections is None or len(sections) != 1:
             return None
-        lane = self.lanes[sections[0].queue]
+        lane = self.lanes.of(sections[0])
         other = lane.held or lane.again or lane.waiting or lane.ahead
         return sections[0] if lane.sent == sections and not other else None
 
@@ -376,7 +378,7 @@ class ProducerCore:
         self.statistics.acknowledged += 1
         self._attempt = 0
         self.refusal = None
-        self.lanes[section.queue].sent.clear()
+        self.lanes.of(section).sent.clear()
         self._settle(section, State.STORED, now)
 
     def on_answer(self, number: int, frame: Frame, now: float) -> None:
@@ -411,7 +413,7 @@ class ProducerCore:
                 self._refused(section, error, now)
 
     def _result(self, section: Section, outcome: Outcome, now: float) -> None:
-        lane = self.lanes[section.queue]
+        lane = self.lanes.of(section)
         if section not in lane.sent:
             return
         if outcome.error is not None:
@@ -429,7 +431,7 @@ class ProducerCore:
 
     def _refused(self, section: Section, error: TwinlogError, now: float) -> None:
         """A definite no to this attempt; earlier ones may still have been stored."""
-        lane = self.lanes[section.queue]
+        lane = self.lanes.of(section)
         if section not in lane.sent:
             return
         if error.retryable:
@@ -456,7 +458,7 @@ class ProducerCore:
 
     def _repeat(self, section: Section, now: float) -> None:
         """Have a section sent again once the lane's other answers are in."""
-        lane = self.lanes[section.queue]
+        lane = self.lanes.of(section)
         if section not in lane.sent:
             return
         lane.repeat(section)

@@ -57,8 +57,15 @@ class SingleSender:
             RecordRefused: As `ProducerCore.add`.
         """
         core = self._core
-        text = b"" if message is PLAIN else message.text()
-        lane = core.lanes.lane_for(message)
+        if message is PLAIN:
+            text, lane = b"", core.lanes.current
+        elif message.waits:  # `add` places it: its queue takes turns
+            section = core.add(body, message, now, now_ms, flags)
+            core.close(section, now)
+            core.limit(section, now + timeout)
+            return section, None
+        else:
+            text, lane = message.text(), core.lanes.lane_for(message)
         if not core.may_launch(lane, now):
             section = core.add(body, message, now, now_ms, flags)
             core.close(section, now)

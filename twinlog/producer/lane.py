@@ -16,15 +16,25 @@ from collections.abc import Iterator
 from twinlog.errors import RecordRefused, TwinlogError
 from twinlog.format.inner_batches import InnerEncoder
 from twinlog.format.record import RecordEncoder, java_hash
-from twinlog.producer.new_message import NewMessage
+from twinlog.format.system_topics import DELAY_TOPIC, HALF_TOPIC, TIMER_TOPIC
+from twinlog.format.waiting.delay_levels import waiting_text
+from twinlog.format.waiting.halves import half_text
+from twinlog.format.waiting.timers import real_text
+from twinlog.producer.new_message import PROPERTIES_MAX, NewMessage
 from twinlog.producer.section import Section, State
 from twinlog.producer.settings import Target
+
+_TIMED = 0
+"""Number of the lane of messages that wait for a time, among those of delay levels."""
+_HALF = -1
+"""Likewise of messages that wait for the end of their transaction."""
 
 
 class Lane:
     """See the module.
 
     Attributes:
+        topic: Where its sections are stored.
         open: The section that takes records.
         waiting: Closed and not under way, in order.
         sent: Under way.
@@ -52,16 +62,19 @@ class Lane:
         "queue",
         "sent",
         "sequence",
+        "topic",
         "waiting",
     )
 
     def __init__(
         self,
+        topic: str,
         queue: int,
         encoder: RecordEncoder,
         epoch: int = 0,
         inner: InnerEncoder | None = None,
     ) -> None:
+        self.topic = topic
         self.queue = queue
         self.encoder = encoder
         self.inner = inner
@@ -150,22 +163,77 @@ class Lane:
 class Lanes:
     """The lanes of a topic, one for each queue, and whose turn it is.
 
+    Messages that wait for a delay level first have a lane for each level: their sections are stored
+    in `DELAY_TOPIC`, and the records say which queue they are for. Those that wait for a time have
+    one lane, into `TIMER_TOPIC`; those of transactions one, into `HALF_TOPIC`.
+
     Attributes:
         current: The lane of records that name neither queue nor order key.
     """
 
     def __init__(self, target: Target, window: int) -> None:
-        self._lanes = [_lane(target, queue) for queue in range(target.queues)]
-        self._topic, self._window = target.topic, window
+        self._lanes = [_lane(target, target.topic, queue) for queue in range(target.queues)]
+        self._delayed: dict[int, Lane] = {}
+        self._target, self._topic, self._window = target, target.topic, window
+        self._turn = 0
         self.current: Lane = self._lanes[0]
 
     def __iter__(self) -> Iterator[Lane]:
-        """Yield them by queue number."""
-        return iter(self._lanes)
+        """Yield them by queue number, then those of delay levels."""
+        return iter((*self._lanes, *self._delayed.values()) if self._delayed else self._lanes)
 
     def __getitem__(self, queue: int) -> Lane:
         """Return the lane of a queue."""
         return self._lanes[queue]
+
+    def of(self, section: Section) -> Lane:
+        """Return the lane of a section."""
+        if section.topic == self._topic:
+            return self._lanes[section.queue]
+        kept = {TIMER_TOPIC: _TIMED, HALF_TOPIC: _HALF}
+        return self._delayed[kept.get(section.topic, section.queue + 1)]
+
+    def placed(self, message: NewMessage, now_ms: int) -> tuple[Lane, bytes]:
+        """Return the lane that a message goes to and its stored properties.
+
+        ``now_ms`` is the wall clock, ms since 1970.
+
+        Raises:
+            RecordRefused: There is no such queue, or it cannot be stored; see `NewMessage.text`.
+            UsageError: An argument is of another type, or there is no such delay level.
+        """
+        text = message.text()
+        return (
+            self._wait(message, text, now_ms) if message.waits else (self.lane_for(message), text)
+        )
+
+    def _wait(self, message: NewMessage, text: bytes, now_ms: int) -> tuple[Lane, bytes]:
+        """Return the lane of messages that wait, and the properties with what that adds."""
+        target = self._target
+        if target.batch:
+            why = f"topic {self._topic} has batch queues: delayed messages cannot go to it"
+            raise RecordRefused(why, record=0, reason="delay-level")
+        queue = self.lane_for(message).queue
+        if message.queue is None and message.order_key is None:
+            queue, self._turn = self._turn, (self._turn + 1) % len(self._lanes)
+        level = _TIMED if message.delay_level is None else message.delay_level
+        if message.transaction is not None:
+            level = _HALF
+            group, _, name = message.transaction.rpartition("/")
+            text += half_text(group, name, self._topic, queue)
+        elif level == _TIMED:
+            text += message.due_text(now_ms) + real_text(self._topic, queue)
+        else:
+            text += waiting_text(level, self._topic, queue)
+        if len(text) > PROPERTIES_MAX:
+            why = f"the properties have {len(text)} bytes, at most {PROPERTIES_MAX} fit"
+            raise RecordRefused(why, record=0, reason="properties")
+        lane = self._delayed.get(level)
+        if lane is None:
+            own = {_TIMED: TIMER_TOPIC, _HALF: HALF_TOPIC}
+            place = (own[level], 0) if level in own else (DELAY_TOPIC, level - 1)
+            lane = self._delayed[level] = _lane(target, *place)
+        return lane, text
 
     def lane_for(self, message: NewMessage) -> Lane:
         """Return the lane of a message: of its queue, of its order key, or whose turn it is.
@@ -200,12 +268,12 @@ class Lanes:
 
         Sections that could not be sent then do not count.
         """
-        due = [lane.open.due for lane in self._lanes if lane.open and lane.load < self._window]
+        due = [lane.open.due for lane in self if lane.open and lane.load < self._window]
         return max(0.0, min(due) - now) if due else None
 
 
-def _lane(target: Target, queue: int) -> Lane:
-    encoder = RecordEncoder(target.topic, queue, family=target.family, born_host=target.born_host)
+def _lane(target: Target, topic: str, queue: int) -> Lane:
+    encoder = RecordEncoder(topic, queue, family=target.family, born_host=target.born_host)
     inner = InnerEncoder(encoder, target.message_size_max) if target.batch else None
     epoch = target.first_epoch if target.epoch is None else target.epoch
-    return Lane(queue, encoder, epoch, inner)
+    return Lane(topic, queue, encoder, epoch, inner)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from twinlog.errors import TwinlogError, Unavailable, UnknownTopic
+from twinlog.errors import TwinlogError, UnknownTopic, UsageError
 from twinlog.producer.core import ProducerCore, Request
 from twinlog.producer.settings import ProducerSettings, Target
 from twinlog.producer.single_sends import Origin
@@ -54,6 +54,7 @@ class MasterLink:
         identity: tuple[int, int] | None = None,
         origin: Origin | None = None,
     ) -> None:
+        UsageError.check_text("topic", topic)
         self.core: ProducerCore | None = None
         self.heard = 0.0
         self._session = session
@@ -112,8 +113,8 @@ class MasterLink:
             except LinkDown as down:
                 pause = session.pause(attempt)
                 attempt += 1
-                if deadline - session.now <= pause:
-                    raise Unavailable(f"the master {self._asked} {down.why}") from None
+                if deadline - session.now <= pause or session.table.stranger is not None:
+                    raise down.error(f"the master {self._asked}") from None
                 yield Pause(pause)
 
     def _reach(self, deadline: float, error: TwinlogError | None = None) -> Steps[Opened]:
@@ -128,9 +129,9 @@ class MasterLink:
         self._asked = address
         try:
             opened = yield Open(address, deadline - session.now)
-        except LinkDown:
+        except LinkDown as down:
             self.lost(session.now)
-            session.table.suspect(address)
+            session.table.suspect(address, down.stranger)
             raise
         assert isinstance(opened, Opened), "what an Open is answered by"
         if opened.fresh:
@@ -146,8 +147,7 @@ class MasterLink:
         try:
             yield from self._reach(min(deadline, self._session.now + ROUTE_SECONDS), refused)
         except LinkDown as down:
-            why = Unavailable(f"the master {self._asked} {down.why}")
-            core.postpone(self._session.now, why)
+            core.postpone(self._session.now, down.error(f"the master {self._asked}"))
         except TwinlogError as error:
             core.postpone(self._session.now, error)
         else:

@@ -22,10 +22,17 @@ from twinlog.format.light_queues import (
     LIGHT_PROPERTY,
 )
 from twinlog.format.record import KEYS, SEQUENCE, SHARDING_KEY, TAGS, encode_properties
+from twinlog.format.waiting.delay_levels import DELAY, REAL_QUEUE, REAL_TOPIC, check_level
+from twinlog.format.waiting.halves import GROUP, NAME, PREPARED
+from twinlog.format.waiting.timers import DELAY_MAX_MS, DELAY_MS, DELIVER_MS, OUT_MS, due_text
 from twinlog.kernels.inner import BASE_PROPERTY, NUMBER_PROPERTY
+from twinlog.producer.later import Delay, Moment, at_ms, delay_ms
 
 BORN_END: Final = 253_402_300_800_000
 """The year 10000 in ms since 1970: no calendar shows what is born later."""
+
+TRANSACTION_MAX: Final = 255
+"""Characters of a producer group and the name of one of its transactions."""
 
 PROPERTIES_MAX: Final = 32_600
 """Properties of one record, bytes: what a stored record holds, less the longest `TL_SEQ`."""
@@ -34,6 +41,12 @@ _RESERVED: Final = frozenset(
     {KEYS, TAGS, SHARDING_KEY, SEQUENCE}
     | {LIGHT_PROPERTY.decode(), LIGHT_OFFSETS_PROPERTY.decode()}
     | {NUMBER_PROPERTY.decode(), BASE_PROPERTY.decode()}
+)
+
+_LATER: Final = ("delay_level", "delay", "at", "transaction")
+"""Arguments of a message that is delivered later."""
+_WAITING: Final = frozenset(
+    {DELAY, REAL_TOPIC, REAL_QUEUE, DELIVER_MS, OUT_MS, DELAY_MS, PREPARED, GROUP, NAME}
 )
 
 
@@ -47,6 +60,10 @@ class MessageFields(TypedDict, total=False):
     light: Sequence[str]
     queue: int | None
     born_ms: int | None
+    delay_level: int | None
+    delay: Delay | None
+    at: Moment | None
+    transaction: str | None
 
 
 class NewMessage(NamedTuple):
@@ -60,6 +77,14 @@ class NewMessage(NamedTuple):
         light: Light queues (``%LMQ%name``) that it also goes to.
         queue: The queue itself; None: ``order_key`` chooses it, or queues take turns.
         born_ms: When it was born, ms since 1970, for one that is sent again; None: now.
+        delay_level: It waits in the log first: level 1 to 18 of RocketMQ's table, 1 s to 2 h
+            (``twinlog.format.waiting.delay_levels``); None: not at all.
+        delay: It is delivered that much later than it was stored, seconds or text with a unit, to
+            the millisecond; at most 365 days. None: at once.
+        at: It is delivered at this time: a date, text of ISO 8601, or ms since 1970; one that has
+            passed: at once.
+        transaction: It is delivered when this transaction is committed: producer group, ``/`` and
+            name, as `Transaction.name` says it. None: it is of none.
     """
 
     key: str | None = None
@@ -69,6 +94,10 @@ class NewMessage(NamedTuple):
     light: Sequence[str] = ()
     queue: int | None = None
     born_ms: int | None = None
+    delay_level: int | None = None
+    delay: Delay | None = None
+    at: Moment | None = None
+    transaction: str | None = None
 
     def text(self) -> bytes:
         r"""Return the stored property text, without what the section adds.
@@ -91,7 +120,9 @@ class NewMessage(NamedTuple):
         return text
 
     def _text(self) -> bytes:
-        key, tag, order_key, properties, light, queue, born_ms = self
+        key, tag, order_key, properties, light, queue, born_ms, *_ = self
+        if self.waits:
+            self._check_delay()
         if queue is not None:
             queue.__index__()  # AttributeError for anything but a whole number
         if order_key is None and not properties and not light and born_ms is None:
@@ -119,6 +150,39 @@ class NewMessage(NamedTuple):
             data += encode_properties(properties)
         return data + light_text(light) if light else data
 
+    @property
+    def waits(self) -> bool:
+        """Whether it waits in the log before it is delivered."""
+        return not self.delay_level is self.delay is self.at is self.transaction is None
+
+    def due_text(self, now_ms: int) -> bytes:
+        """Return the properties that say when it is due, for one with ``delay`` or ``at``.
+
+        Raises:
+            UsageError: That is no time, or it is too far away.
+        """
+        wait = None if self.delay is None else delay_ms(self.delay)
+        moment = None if self.at is None else at_ms(self.at)
+        if moment is not None and moment - now_ms > DELAY_MAX_MS:
+            delay_ms((moment - now_ms) / 1000)
+        return due_text(now_ms, delay_ms=wait, at_ms=moment)
+
+    def _check_delay(self) -> None:
+        """Refuse what a delayed message cannot be, or cannot say."""
+        given = [name for name in _LATER if getattr(self, name) is not None]
+        if len(given) > 1:
+            raise UsageError(f"a message has {' or '.join(given)}, not both", code="delay")
+        if self.delay_level is not None:
+            check_level(self.delay_level)
+        elif self.transaction is not None:
+            check_transaction(self.transaction)
+        else:
+            self.due_text(0 if self.at is None else at_ms(self.at))
+        if self.light:
+            raise _refused("what is delivered later is entered in no light queue")
+        if self.properties and (taken := _WAITING & self.properties.keys()):
+            raise _refused(f"property {min(taken)} is set by {given[0]}")
+
     def _refuse(self) -> NoReturn:
         """Name the argument that made `_text` raise.
 
@@ -131,16 +195,16 @@ class NewMessage(NamedTuple):
         for name in ("queue", "born_ms"):
             value = getattr(self, name)
             if value is not None and not isinstance(value, int):
-                raise _other_type(name, "a whole number", value)
+                raise UsageError.other_type(name, "a whole number", value)
         properties = cast("object", self.properties)
         if properties is not None and not isinstance(properties, Mapping):
-            raise _other_type("properties", "a mapping of text to text", properties)
+            raise UsageError.other_type("properties", "a mapping of text to text", properties)
         for name, value in (self.properties or {}).items():
             _check_text("the name of a property", name)
             _check_text(f"property {name}", value)
         light = cast("object", self.light)
         if not isinstance(light, Sequence):
-            raise _other_type("light", "a sequence of names", light)
+            raise UsageError.other_type("light", "a sequence of names", light)
         for name in self.light:
             _check_text("the name of a light queue", name)
         raise AssertionError("every argument is of its type")
@@ -148,6 +212,16 @@ class NewMessage(NamedTuple):
 
 PLAIN: Final = NewMessage()
 """A message of which nothing is said."""
+
+
+def check_transaction(name: object) -> None:
+    """Raise unless it names a producer group and a transaction: ``shop/7f3a``."""
+    _check_text("transaction", name)
+    assert isinstance(name, str), "checked"
+    group, _, one = name.rpartition("/")
+    if not group or not one or not name.isprintable() or len(name) > TRANSACTION_MAX:
+        text = f"{name[:50]!r} is not a producer group, a slash and the name of a transaction"
+        raise UsageError(text, code="transaction", hint="use client.transaction(group)")
 
 
 def light_text(names: Sequence[str]) -> bytes:
@@ -184,7 +258,7 @@ def packed(compression: Compression | None, body: bytes) -> tuple[bytes, int]:
 def check_body(body: object) -> None:
     """Raise UsageError unless it is bytes."""
     if not isinstance(body, (bytes, bytearray, memoryview)):
-        error = _other_type("the body of a message", "bytes", body)
+        error = UsageError.other_type("the body of a message", "bytes", body)
         error.hint = "encode text: body.encode()" if isinstance(body, str) else None
         raise error
 
@@ -192,8 +266,8 @@ def check_body(body: object) -> None:
 def _check_text(name: str, value: object, *, optional: bool = False) -> None:
     if value is None and optional:
         return
-    if not isinstance(value, str):
-        raise _other_type(name, "text", value)
+    UsageError.check_text(name, value)
+    assert isinstance(value, str), "checked"
     try:
         value.encode()
     except UnicodeEncodeError as error:
@@ -202,10 +276,6 @@ def _check_text(name: str, value: object, *, optional: bool = False) -> None:
         hint = "a lone surrogate comes from text that was decoded wrongly"
         text = f"{name} contains {bad}, which UTF-8 cannot represent"
         raise RecordRefused(text, record=0, reason="properties", hint=hint) from None
-
-
-def _other_type(name: str, wanted: str, value: object) -> UsageError:
-    return UsageError(f"{name} must be {wanted}, not {type(value).__name__}", code="type")
 
 
 def _refused(text: str) -> RecordRefused:

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import anyio
 
 from twinlog.session.aio_connection import AsyncConnection, close
 from twinlog.session.connection import CONNECT_SECONDS
-from twinlog.session.routing import Address
+from twinlog.session.link import Expected
+from twinlog.session.routing import Address, RoutingTable
 from twinlog.session.session import (
     Ask,
     Came,
@@ -32,6 +33,10 @@ from twinlog.session.session import (
 )
 from twinlog.wire.frames import Frame
 
+if TYPE_CHECKING:
+    from twinlog.session.connection import Secure
+    from twinlog.session.tls_files import Login
+
 T = TypeVar("T")
 
 FREE_MAX: Final = 16
@@ -44,11 +49,22 @@ class AsyncOwnConnection:
 
     Args:
         name: What the node may log about the client.
+        table: Names the cluster that must answer.
+        secure: See `AsyncConnection.connect`.
+        login: Likewise.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(
+        self,
+        name: str,
+        table: RoutingTable,
+        secure: Secure | None = None,
+        login: Login | None = None,
+    ) -> None:
         self.connection: AsyncConnection | None = None
         self._name = name
+        self._table = table
+        self._secure, self._login = secure, login
 
     async def close(self) -> None:
         """Close it if it is open; requests under way stay without an answer."""
@@ -84,7 +100,14 @@ class AsyncOwnConnection:
         seconds = CONNECT_SECONDS
         if step.seconds is not None:
             seconds = min(seconds, max(step.seconds, 0.05))
-        made = await AsyncConnection.connect(step.address, client=self._name, seconds=seconds)
+        made = await AsyncConnection.connect(
+            step.address,
+            client=self._name,
+            seconds=seconds,
+            expected=self._table.required,
+            secure=self._secure,
+            login=self._login,
+        )
         self.connection = made
         return Opened(made.peer, made.local, fresh=True)
 
@@ -95,16 +118,28 @@ class AsyncCaller:
     Args:
         endpoints: Where to ask first.
         name: What nodes may log about the client.
+        expected: The cluster that must answer; None: the first that does.
+        secure: See `AsyncConnection.connect`.
+        login: Likewise.
     """
 
-    def __init__(self, endpoints: Iterable[Address], *, name: str) -> None:
+    def __init__(
+        self,
+        endpoints: Iterable[Address],
+        *,
+        name: str,
+        expected: Expected | None = None,
+        secure: Secure | None = None,
+        login: Login | None = None,
+    ) -> None:
         self.name = name
-        self.session = Session(endpoints, random=random.random)
+        self._secure, self._login = secure, login
+        self.session = Session(endpoints, random=random.random, expected=expected)
         self._free: list[AsyncConnection] = []
 
     def own(self) -> AsyncOwnConnection:
         """Return what keeps a connection for one producer or reader; nothing is opened yet."""
-        return AsyncOwnConnection(self.name)
+        return AsyncOwnConnection(self.name, self.session.table, self._secure, self._login)
 
     async def close(self) -> None:
         """Close the idle connections."""
@@ -151,8 +186,14 @@ class AsyncCaller:
             connection = None
         if connection is None:
             seconds = min(CONNECT_SECONDS, step.seconds)
+            required = self.session.table.required
             connection = await AsyncConnection.connect(
-                step.address, client=self.name, seconds=seconds
+                step.address,
+                client=self.name,
+                seconds=seconds,
+                expected=required,
+                secure=self._secure,
+                login=self._login,
             )
         answered = False
         try:

@@ -10,16 +10,26 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
+from typing import TYPE_CHECKING, TypeAlias
 
 import anyio
 from anyio.abc import SocketAttribute, SocketStream
 
 from twinlog.errors import TwinlogError
-from twinlog.session.connection import CONNECT_SECONDS
-from twinlog.session.link import Link, Peer
+from twinlog.session.connection import CONNECT_SECONDS, broken
+from twinlog.session.link import Expected, Link, Peer
+from twinlog.session.login import nonce
 from twinlog.session.routing import Address
-from twinlog.session.session import LinkDown
+from twinlog.session.session import LinkDown, not_opened
 from twinlog.wire.frames import Frame, FrameError
+
+if TYPE_CHECKING:
+    from anyio.streams.tls import TLSStream
+
+    from twinlog.session.connection import Secure
+    from twinlog.session.tls_files import Login
+
+    AnyStream: TypeAlias = SocketStream | TLSStream
 
 RECEIVE_SIZE = 256 * 1024
 
@@ -31,22 +41,32 @@ node may have gone, and the streams of anyio do not tell before something is rec
 class AsyncConnection:
     """An open, greeted connection; made by `connect`."""
 
-    def __init__(self, address: Address, stream: SocketStream, client: str) -> None:
+    def __init__(self, address: Address, stream: AnyStream, link: Link) -> None:
         self.address = address
         self._stream = stream
-        self._link = Link(client)
+        self._link = link
         self._answers: deque[Frame] = deque()
         self._used = anyio.current_time()
 
     @classmethod
     async def connect(
-        cls, address: Address, *, client: str, seconds: float = CONNECT_SECONDS
+        cls,
+        address: Address,
+        *,
+        client: str,
+        seconds: float = CONNECT_SECONDS,
+        expected: Expected | None = None,
+        secure: Secure | None = None,
+        login: Login | None = None,
     ) -> AsyncConnection:
-        """Connect and greet.
+        """Connect and greet; ``secure`` returns the context for TLS, None: none is spoken.
+
+        ``login`` says who we are, to nodes that ask.
 
         Raises:
-            LinkDown: No node accepted and greeted in time; no request was sent.
-            TwinlogError: The node refused the greeting.
+            LinkDown: No node accepted and greeted in time, or one of another cluster did, or one
+                that refused TLS or was refused (`LinkDown.stranger`); no request was sent.
+            TwinlogError: The node refused the greeting, or the login (`Denied`).
 
         A cancelled connect leaves nothing open.
         """
@@ -55,11 +75,17 @@ class AsyncConnection:
             if not 0 < address.port < 65536:  # asyncio tells of it in a group of exceptions
                 raise ValueError(f"port {address.port}")
             with anyio.fail_after(max(seconds, 0.001)):
-                stream = await anyio.connect_tcp(address.host, address.port)
-                made = cls(address, stream, client)
+                plain = await anyio.connect_tcp(address.host, address.port)
+                stream: AnyStream = plain
+                if secure is not None:
+                    stream = await _secured(plain, secure, address)
+                number = "" if login is None else nonce()
+                made = cls(address, stream, Link(client, expected, login, number))
                 await made._write([made._link.hello()])
                 while made._link.peer is None:
                     await made._receive()
+                    if (more := made._link.due()) is not None:
+                        await made._write([more])
         except TimeoutError as error:
             await close(made)
             raise LinkDown(f"did not greet within {seconds:.3g} s", sent=False) from error
@@ -72,8 +98,11 @@ class AsyncConnection:
         except LinkDown as down:
             await close(made)
             # Only the greeting was sent, so no request can have been carried out.
-            raise LinkDown(down.why, sent=False) from down
-        except (TwinlogError, anyio.get_cancelled_exc_class()):
+            raise LinkDown(down.why, sent=False, stranger=down.stranger) from down
+        except TwinlogError as error:
+            await close(made)
+            raise not_opened(error) from None
+        except anyio.get_cancelled_exc_class():
             await close(made)
             raise
         return made
@@ -167,12 +196,48 @@ class AsyncConnection:
         except anyio.EndOfStream as error:
             raise LinkDown("closed the connection", sent=True) from error
         except (anyio.BrokenResourceError, anyio.ClosedResourceError, OSError) as error:
-            raise LinkDown("broke off", sent=True) from error
+            raise _broken_off(self.address, error) from error
         try:
             self._link.feed(data)
             self._answers.extend(self._link.answers())
         except FrameError as error:
             raise LinkDown(f"broke the protocol: {error.text}", sent=True) from error
+
+
+async def _secured(stream: SocketStream, secure: Secure, address: Address) -> TLSStream:
+    """Carry out the handshake; raises `LinkDown` and closes the stream."""
+    from anyio.streams.tls import TLSStream
+
+    from twinlog.session.tls import closed_early
+
+    try:
+        return await TLSStream.wrap(
+            stream,
+            server_side=False,
+            hostname=address.host,
+            ssl_context=secure(),
+            standard_compatible=False,
+        )
+    except BaseException as error:
+        await anyio.aclose_forcefully(stream)
+        if isinstance(error, (anyio.EndOfStream, anyio.BrokenResourceError)):
+            raise broken(address, "", closed_early(), sent=False) from error
+        if isinstance(error, OSError) and not isinstance(error, TimeoutError):
+            raise _broken_off(address, error) from error
+        raise
+
+
+def _broken_off(address: Address, error: Exception) -> LinkDown:
+    """Return what the end of a connection means; a side that refused TLS says why."""
+    reason = getattr(error, "reason", None)
+    if reason is None:
+        return LinkDown("broke off", sent=True)
+    from ssl import SSLError
+
+    from twinlog.session.tls import refusal
+
+    assert isinstance(error, SSLError), "no other error of a stream has a reason"
+    return broken(address, "", refusal(error), sent=True)
 
 
 async def close(connection: AsyncConnection | None) -> None:

@@ -17,11 +17,12 @@ import threading
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from twinlog.errors import Unavailable
 from twinlog.session.connection import CONNECT_SECONDS, Connection
-from twinlog.session.routing import Address
+from twinlog.session.link import Expected
+from twinlog.session.routing import Address, RoutingTable
 from twinlog.session.session import (
     Ask,
     Came,
@@ -37,6 +38,10 @@ from twinlog.session.session import (
 )
 from twinlog.wire import schema
 from twinlog.wire.frames import Frame, FrameError, Type
+
+if TYPE_CHECKING:
+    from twinlog.session.connection import Secure
+    from twinlog.session.tls_files import Login
 
 T = TypeVar("T")
 
@@ -61,11 +66,22 @@ class OwnConnection:
 
     Args:
         name: What the node may log about the client.
+        table: Names the cluster that must answer.
+        secure: See `Connection`.
+        login: Likewise.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(
+        self,
+        name: str,
+        table: RoutingTable,
+        secure: Secure | None = None,
+        login: Login | None = None,
+    ) -> None:
         self.connection: Connection | None = None
         self._name = name
+        self._table = table
+        self._secure, self._login = secure, login
 
     def close(self) -> None:
         """Close it if it is open; requests under way stay without an answer."""
@@ -101,7 +117,15 @@ class OwnConnection:
         seconds = CONNECT_SECONDS
         if step.seconds is not None:
             seconds = min(seconds, max(step.seconds, 0.05))
-        made = Connection(step.address, client=self._name, seconds=seconds)
+        required = self._table.required
+        made = Connection(
+            step.address,
+            client=self._name,
+            seconds=seconds,
+            expected=required,
+            secure=self._secure,
+            login=self._login,
+        )
         self.connection = made
         return Opened(made.peer, made.local, fresh=True)
 
@@ -112,18 +136,30 @@ class Caller:
     Args:
         endpoints: Where to ask first.
         name: What nodes may log about the client.
+        expected: The cluster that must answer; None: the first that does.
+        secure: See `Connection`.
+        login: Likewise.
     """
 
-    def __init__(self, endpoints: Iterable[Address], *, name: str) -> None:
+    def __init__(
+        self,
+        endpoints: Iterable[Address],
+        *,
+        name: str,
+        expected: Expected | None = None,
+        secure: Secure | None = None,
+        login: Login | None = None,
+    ) -> None:
         self.name = name
-        self.session = Session(endpoints, random=random.random)
+        self._secure, self._login = secure, login
+        self.session = Session(endpoints, random=random.random, expected=expected)
         self._connections: dict[Address, Connection] = {}
         self._pid = os.getpid()
         self._lock = threading.Lock()
 
     def own(self) -> OwnConnection:
         """Return what keeps a connection for one producer or reader; nothing is opened yet."""
-        return OwnConnection(self.name)
+        return OwnConnection(self.name, self.session.table, self._secure, self._login)
 
     def close(self) -> None:
         """Close all kept connections; the next call opens new ones."""
@@ -182,7 +218,15 @@ class Caller:
             connection = None
         if connection is None:
             seconds = min(CONNECT_SECONDS, step.seconds)
-            connection = Connection(step.address, client=self.name, seconds=seconds)
+            required = self.session.table.required
+            connection = Connection(
+                step.address,
+                client=self.name,
+                seconds=seconds,
+                expected=required,
+                secure=self._secure,
+                login=self._login,
+            )
         try:
             answer = connection.ask(step.frame, step.seconds)
         except BaseException:

@@ -15,18 +15,38 @@ import socket
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from twinlog.errors import TwinlogError
-from twinlog.session.link import Link, Peer
+from twinlog.session.link import Expected, Link, Peer
+from twinlog.session.login import nonce
 from twinlog.session.routing import Address
-from twinlog.session.session import LinkDown
+from twinlog.session.session import LinkDown, not_opened
 from twinlog.wire.frames import Frame, FrameError
+
+if TYPE_CHECKING:
+    from ssl import SSLContext
+
+    from twinlog.session.tls_files import Login, Tls
+    from twinlog.session.tls_socket import TlsSocket
+
+    Secure = Callable[[], SSLContext]
+    """Returns the context of the next connection; ``ssl`` is imported only where TLS is used."""
 
 JOIN_MAX = 4096
 """A request up to this size, bytes, is sent from one buffer: copying is cheaper than gathering."""
 
 CONNECT_SECONDS = 2.0
 """How long a node has to accept and greet; beyond it another one is asked."""
+
+
+def secure_of(tls: Tls | None) -> Secure | None:
+    """Return what gives the context of each connection; None: no TLS is spoken."""
+    if tls is None or not tls.authority:
+        return None
+    from twinlog.session.tls import ClientContext
+
+    return ClientContext(tls)
 
 
 class Connection:
@@ -36,39 +56,72 @@ class Connection:
         address: Whom to connect to.
         client: What the node may log about us.
         seconds: How long connecting and greeting may take.
+        expected: The cluster that must answer; None: any.
+        secure: Returns the context for TLS; None: none is spoken.
+        login: Who we are, for nodes that ask.
 
     Raises:
-        LinkDown: No node accepted and greeted in time; no request was sent.
-        TwinlogError: The node refused the greeting (another cluster, another version).
+        LinkDown: No node accepted and greeted in time, or one of another cluster did, or one that
+            refused TLS or was refused (`LinkDown.stranger`); no request was sent.
+        TwinlogError: The node refused the greeting (another version) or the login (`Denied`).
     """
 
-    def __init__(self, address: Address, *, client: str, seconds: float = CONNECT_SECONDS) -> None:
+    def __init__(
+        self,
+        address: Address,
+        *,
+        client: str,
+        seconds: float = CONNECT_SECONDS,
+        expected: Expected | None = None,
+        secure: Secure | None = None,
+        login: Login | None = None,
+    ) -> None:
         self.address = address
-        self._link = Link(client)
+        self._link = Link(client, expected, login, "" if login is None else nonce())
+        self._tls: TlsSocket | None = None
         self._answers: deque[Frame] = deque()
         self._used = time.monotonic()
         end = self._used + seconds
         try:
-            self._socket = socket.create_connection(address, timeout=max(seconds, 0.001))
+            sock = socket.create_connection(address, timeout=max(seconds, 0.001))
         except OSError as error:
             raise LinkDown(f"cannot be reached: {_why(error)}", sent=False) from error
         except (ValueError, OverflowError) as error:  # the address came from another node
             raise LinkDown(f"is not an address: {error}", sent=False) from error
+        self._raw: socket.socket = sock
+        self._socket: socket.socket | TlsSocket = sock
         try:
-            self._socket.setblocking(False)
-            self._poll = _poll_of(self._socket)
+            sock.setblocking(False)
+            self._poll = _poll_of(sock)
             with contextlib.suppress(OSError):
-                self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if secure is not None:
+                self._socket = self._tls = self._secured(secure(), end)
             self._send([self._link.hello()], end)
             while self._link.peer is None:
                 self._receive(end)
+                if (more := self._link.due()) is not None:
+                    self._send([more], end)
         except LinkDown as down:
             self.close()
             # Only the greeting was sent, so no request can have been carried out.
-            raise LinkDown(down.why, sent=False) from down
-        except TwinlogError:
+            raise LinkDown(down.why, sent=False, stranger=down.stranger) from down
+        except TwinlogError as error:
             self.close()
-            raise
+            raise not_opened(error) from None
+
+    def _secured(self, context: SSLContext, end: float) -> TlsSocket:
+        """Carry out the handshake; raises `LinkDown`."""
+        from twinlog.session.tls_socket import TlsSocket
+
+        secured = TlsSocket(self._raw, context, self.address.host)
+        try:
+            while (wanted := secured.handshake()) is not None:
+                if not _ready(self._raw, end - time.monotonic(), write=wanted == "write"):
+                    raise LinkDown("did not finish the TLS handshake in time", sent=False)
+        except OSError as error:
+            raise broken(self.address, "cannot be reached", error, sent=False) from error
+        return secured
 
     @property
     def peer(self) -> Peer:
@@ -93,14 +146,16 @@ class Connection:
 
     def _readable(self, seconds: float) -> bool:
         """Wait until something can be read, at most ``seconds``; say whether it can."""
+        if self._tls is not None and self._tls.pending:
+            return True
         if self._poll is None:
-            return _ready(self._socket, seconds, write=False)
+            return _ready(self._raw, seconds, write=False)
         return bool(self._poll(seconds * 1000 + 0.5))
 
     def stale(self) -> bool:
         """Whether the node has closed its end, or said something we did not ask for."""
         try:
-            return len(self._socket.recv(1, socket.MSG_PEEK)) == 0
+            return len(self._raw.recv(1, socket.MSG_PEEK)) == 0
         except BlockingIOError:
             return False
         except OSError:
@@ -165,7 +220,7 @@ class Connection:
                 try:
                     count = _send_some(self._socket, rest)
                 except BlockingIOError:
-                    if not _ready(self._socket, end - time.monotonic(), write=True):
+                    if not _ready(self._raw, end - time.monotonic(), write=True):
                         raise TimeoutError from None
                     continue
                 begun = True
@@ -176,7 +231,9 @@ class Connection:
         except OSError as error:
             self.close()
             # No byte written: the node cannot have the request, and even a change may be repeated.
-            raise LinkDown(f"does not take what is sent: {_why(error)}", sent=begun) from error
+            # Under TLS a part may have left before the rest did not fit.
+            sent = begun or self._tls is not None
+            raise broken(self.address, "does not take what is sent", error, sent=sent) from error
         except BaseException:  # Ctrl-C in the middle of a frame: what follows would be garbage
             self.close()
             raise
@@ -190,12 +247,14 @@ class Connection:
             with self._link.buffer() as room:
                 count = self._socket.recv_into(room)
         except (TimeoutError, BlockingIOError) as error:
+            if self._tls is not None and seconds > 0 and isinstance(error, BlockingIOError):
+                return True  # a part of a record, which is nothing yet
             if patient:
                 return False
             raise LinkDown("did not answer in time", sent=True) from error
         except OSError as error:
             self.close()
-            raise LinkDown(f"broke off: {_why(error)}", sent=True) from error
+            raise broken(self.address, "broke off", error, sent=True) from error
         if count == 0:
             self.close()
             raise LinkDown("closed the connection", sent=True)
@@ -232,10 +291,22 @@ _GATHERS = hasattr(socket.socket, "sendmsg")
 """Windows has no sendmsg."""
 
 
-def _send_some(sock: socket.socket, parts: list[memoryview | bytes]) -> int:
+def _send_some(sock: socket.socket | TlsSocket, parts: list[memoryview | bytes]) -> int:
     if _GATHERS and len(parts) > 1:
         return sock.sendmsg(parts[:64])
     return sock.send(parts[0])
+
+
+def broken(address: Address, what: str, error: OSError, *, sent: bool) -> LinkDown:
+    """Return what an error of a socket means; a side that refused TLS will do so again."""
+    hint = getattr(error, "hint", None)
+    if hint is None:
+        return LinkDown(f"{what}: {_why(error)}", sent=sent)
+    from twinlog.session.tls import TlsRefused
+
+    assert isinstance(error, TlsRefused), "no other error of a socket has a hint"
+    stranger = error.error(address) if error.final else None
+    return LinkDown(error.text, sent=sent, stranger=stranger)
 
 
 def _why(error: OSError) -> str:

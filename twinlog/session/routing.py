@@ -14,7 +14,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple, cast
 
-from twinlog.errors import UsageError
+from twinlog.errors import TwinlogError, UsageError
+from twinlog.session.link import Expected
 from twinlog.units import parse_whole
 from twinlog.wire.frames import FrameError
 
@@ -43,6 +44,8 @@ def parse_endpoints(endpoints: str | Iterable[str]) -> tuple[Address, ...]:
     >>> [str(address) for address in parse_endpoints("10.0.0.1, [::1]:7420")]
     ['10.0.0.1:7410', '[::1]:7420']
     """
+    if not isinstance(cast("object", endpoints), Iterable):
+        raise UsageError.other_type("endpoints", 'text as "host:port" or a list of it', endpoints)
     parts = endpoints.split(",") if isinstance(endpoints, str) else list(endpoints)
     found = tuple(_address(part.strip()) for part in parts if part.strip())
     if not found:
@@ -202,19 +205,41 @@ class RoutingTable:
 
     Attributes:
         bootstrap: What the client was given; always asked too.
+        expected: The cluster that it was given; None: the one of the first answer.
         route: The newest answer, None before the first.
         epoch: The largest epoch seen anywhere.
     """
 
     bootstrap: tuple[Address, ...]
+    expected: Expected | None = None
     route: Route | None = None
     epoch: int = 0
     _hinted: Address | None = None
-    _suspects: dict[Address, None] = field(default_factory=dict[Address, None])
+    _suspects: dict[Address, TwinlogError | None] = field(
+        default_factory=dict[Address, "TwinlogError | None"]
+    )
+
+    @property
+    def required(self) -> Expected | None:
+        """The cluster that must answer: the given one, else that of the first answer."""
+        if self.expected is not None or self.route is None:
+            return self.expected
+        return Expected(self.route.cluster, "the first node that answered this client")
+
+    @property
+    def stranger(self) -> TwinlogError | None:
+        """Why there is no node to ask: every address that is known answers for another cluster."""
+        found: TwinlogError | None = None
+        for address in self.candidates():
+            found = self._suspects.get(address)
+            if found is None:
+                return None
+        return found
 
     def learn(self, route: Route) -> bool:
         """Take ``route`` unless it is of a smaller epoch, or of another cluster; say whether."""
-        other = self.route is not None and route.cluster != self.route.cluster
+        required = self.required
+        other = required is not None and route.cluster != required.cluster
         # A smaller epoch comes from a node that has not heard of the failover: believing it leads
         # back.
         if route.epoch < self.epoch or other:
@@ -240,10 +265,13 @@ class RoutingTable:
         """Where the master should be."""
         return self._hinted or (self.route.master if self.route else None)
 
-    def suspect(self, address: Address) -> None:
-        """Note that ``address`` did not answer: it is asked last, and a hint to it is dropped."""
+    def suspect(self, address: Address, stranger: TwinlogError | None = None) -> None:
+        """Note that ``address`` did not answer: it is asked last, and a hint to it is dropped.
+
+        ``stranger``: another cluster did, with this error.
+        """
         self._suspects.pop(address, None)
-        self._suspects[address] = None
+        self._suspects[address] = stranger
         if self._hinted == address:
             self._hinted = None
 

@@ -28,7 +28,7 @@ from twinlog.errors import (
     Unavailable,
     UsageError,
 )
-from twinlog.session.link import Peer, error_of
+from twinlog.session.link import OTHER_CLUSTER, Expected, Peer, error_of
 from twinlog.session.routing import Address, Route, RoutingTable, parse_route
 from twinlog.wire import schema
 from twinlog.wire.frames import Frame, FrameError, Type, type_name
@@ -138,12 +138,25 @@ class LinkDown(Exception):
     Attributes:
         sent: Whether the node may have received the request.
         why: For a person.
+        stranger: A node of another cluster answered: what to tell the caller.
     """
 
-    def __init__(self, why: str, *, sent: bool) -> None:
+    def __init__(self, why: str, *, sent: bool, stranger: TwinlogError | None = None) -> None:
         super().__init__(why)
         self.why = why
         self.sent = sent
+        self.stranger = stranger
+
+    def error(self, who: object) -> TwinlogError:
+        """Return the error of a call that has no other node to ask."""
+        return self.stranger or Unavailable(f"{who} {self.why}")
+
+
+def not_opened(error: TwinlogError) -> Exception:
+    """Return what the refusal of a greeting means to a session: a stranger is only not there."""
+    if error.code != OTHER_CLUSTER:
+        return error
+    return LinkDown(f"is another cluster's: {error.text}", sent=False, stranger=error)
 
 
 def backoff(attempt: int, random: float) -> float:
@@ -164,13 +177,20 @@ class Session:
     Args:
         endpoints: Where to ask first.
         random: Numbers from 0 to 1 for the jitter.
+        expected: The cluster that must answer; None: the first that does.
 
     Attributes:
         now: Seconds; set before each step is resumed.
     """
 
-    def __init__(self, endpoints: Iterable[Address], *, random: Callable[[], float]) -> None:
-        self.table = RoutingTable(tuple(endpoints))
+    def __init__(
+        self,
+        endpoints: Iterable[Address],
+        *,
+        random: Callable[[], float],
+        expected: Expected | None = None,
+    ) -> None:
+        self.table = RoutingTable(tuple(endpoints), expected)
         self.now = 0.0
         self._random = random
 
@@ -199,7 +219,7 @@ class Session:
                 try:
                     route = yield from self._route_of(address, min(left, ATTEMPT_SECONDS))
                 except LinkDown as down:
-                    self.table.suspect(address)
+                    self.table.suspect(address, down.stranger)
                     why = f"{address} {down.why}"
                     continue
                 except TwinlogError as error:
@@ -216,6 +236,8 @@ class Session:
                     return route
             if found is not None:
                 return found
+            if self.table.stranger is not None:
+                raise self.table.stranger
             if not (yield from self._pause(attempt, deadline)):
                 raise self._nobody(why)
             attempt += 1
@@ -299,7 +321,7 @@ class Session:
         last: TwinlogError = Unavailable("the deadline had passed before a node was asked")
         while True:
             try:
-                address = yield from self._address(to, deadline)
+                address = yield from self.address_of(to, deadline)
             except Unavailable as error:
                 raise self._result(kind, error, maybe) from None
             left = deadline - self.now
@@ -317,13 +339,13 @@ class Session:
                 if self.redirect(last, address) and turns <= REDIRECTS_MAX:
                     continue
             except LinkDown as down:
-                self.table.suspect(address)
+                self.table.suspect(address, down.stranger)
                 maybe = maybe or (down.sent and schema.CALLS[kind].repeat is schema.Repeat.CHANGE)
-                last = Unavailable(f"{to if named else address} {down.why}")
+                last = down.error(to if named else address)
                 moved = named and not down.sent and (yield from self._moved(to, address, deadline))
                 if moved and turns <= REDIRECTS_MAX:
                     continue
-                if (maybe and not repeat) or named:
+                if (maybe and not repeat) or named or self.table.stranger is not None:
                     raise self._result(kind, last, maybe) from None
             if not (yield from self._pause(attempt, deadline)):
                 raise self._result(kind, last, maybe)
@@ -420,7 +442,13 @@ class Session:
             yield from self.refresh(deadline)
         return self.table.master or (yield from self.master(deadline))
 
-    def _address(self, to: str, deadline: float) -> Steps[Address]:
+    def address_of(self, to: str, deadline: float) -> Steps[Address]:
+        """Return where ``master``, ``any`` or the node named ``to`` can be asked.
+
+        Raises:
+            UsageError: The cluster has no node of that name.
+            Unavailable: It serves no clients, or no node answered before the deadline.
+        """
         if to == ANY:
             return self.table.candidates()[0]
         if to == MASTER:

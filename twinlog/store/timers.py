@@ -1,4 +1,4 @@
-"""RocketMQ's delayed records, read only: which wait for which second, how many for a delay level.
+"""RocketMQ's timed records, read only: which wait for which second.
 
 Three files are beside the log of a store with the timer wheel on:
 
@@ -11,51 +11,26 @@ Three files are beside the log of a store with the timer wheel on:
 A slot that was delivered stays in the wheel until its place is taken again, so what is shown here
 is what was entered, not what is still due.
 
-Without the timer wheel, a record with a delay level waits in the queue of its level of
-``SCHEDULE_TOPIC_XXXX``, level n in queue n - 1; ``config/delayOffset.json`` says for each level
-which queue offset is delivered next. After a kill the file is up to ten seconds old: the broker
-would deliver everything from that offset again, so all of it counts as waiting.
-
 Units: times in milliseconds, positions in bytes of the timer log, offsets in bytes of the log.
 
-Not here: delivering anything, or deciding what is due.
+Not here: delivering anything, or deciding what is due; delay levels (``twinlog.store.delays``).
 
-Sources: RocketMQ 5.3 (``TimerWheel``, ``TimerLog``, ``TimerCheckpoint``,
-``ScheduleMessageService``).
+Sources: RocketMQ 5.3 (``TimerWheel``, ``TimerLog``, ``TimerCheckpoint``).
 """
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
 
-from twinlog.format.system_topics import DELAY_TOPIC
+from twinlog.format.waiting.timers import CHECK, PRECISION_MS, SLOT, UNIT
 from twinlog.store.files import FileSeries, LogFile, extents, head_of
-from twinlog.store.reader import StoreReader
 
-DELAY_FILE = "delayOffset.json"
-PRECISION_MS = 1000
-"""RocketMQ's default ``timerPrecisionMs``; the wheel says seconds only when it is unchanged."""
 CHAIN_MAX = 10_000_000
 """Units of one slot: a chain that is longer goes in a circle."""
 
-SLOTS = 1_209_600
-"""Seconds of the wheel: two weeks."""
-BLANK_MAGIC = 0xCBD43194 - (1 << 32)
-"""Where a unit has its magic: no unit fits into what is left of the file."""
-ROLL, DELETE = 2, 4
-"""Bits of a unit's magic: entered again later; takes another one back."""
-
-_SLOT = struct.Struct(">qqqii")
-assert _SLOT.size == 32
-_UNIT = struct.Struct(">iqiqiqiiq")
-assert _UNIT.size == 52
-UNIT_SIZE, SLOT_SIZE = _UNIT.size, _SLOT.size
-_CHECK = struct.Struct(">qqqqqqq")
-assert _CHECK.size == 56
+UNIT_SIZE, SLOT_SIZE = UNIT.size, SLOT.size
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,8 +97,8 @@ class Timers:
         size = path.stat().st_size if path.is_file() else 0
         self.wheel = LogFile(path, 0, size) if size else None
         check = root / "config" / "timercheck"
-        data = head_of(check, _CHECK.size)
-        self.check = TimerCheck(*_check_fields(data)) if len(data) >= _CHECK.size else None
+        data = head_of(check, CHECK.size)
+        self.check = TimerCheck(*_check_fields(data)) if len(data) >= CHECK.size else None
 
     def slots(self) -> Iterator[TimerSlot]:
         """Yield the slots in use in order of their time; holes of the file are not read."""
@@ -132,13 +107,13 @@ class Timers:
             return
         with self.wheel.path.open("rb") as opened:
             for start, end in extents(self.wheel, 0):
-                first = start - start % _SLOT.size
+                first = start - start % SLOT.size
                 opened.seek(first)
-                data = opened.read(-(-(end - first) // _SLOT.size) * _SLOT.size)
-                whole = data[: len(data) // _SLOT.size * _SLOT.size]
-                for i, fields in enumerate(_SLOT.iter_unpack(whole)):
+                data = opened.read(-(-(end - first) // SLOT.size) * SLOT.size)
+                whole = data[: len(data) // SLOT.size * SLOT.size]
+                for i, fields in enumerate(SLOT.iter_unpack(whole)):
                     if fields[0] > 0:
-                        index = first // _SLOT.size + i
+                        index = first // SLOT.size + i
                         found.append(TimerSlot(index, fields[0] * PRECISION_MS, *fields[1:]))
         yield from sorted(found, key=lambda slot: slot.time_ms)
 
@@ -156,11 +131,11 @@ class Timers:
 
     def unit(self, position: int) -> TimerUnit | None:
         """Return the unit at a position of the timer log; None when none is there."""
-        data = self.log.read(position, _UNIT.size) if position >= 0 else b""
-        if len(data) < _UNIT.size:
+        data = self.log.read(position, UNIT.size) if position >= 0 else b""
+        if len(data) < UNIT.size:
             return None
-        fields = _UNIT.unpack(data)
-        if fields[0] != _UNIT.size or fields[2] | 0xF != 0xF:
+        fields = UNIT.unpack(data)
+        if fields[0] != UNIT.size or fields[2] | 0xF != 0xF:
             return None
         return TimerUnit(position, *fields)
 
@@ -170,21 +145,4 @@ class Timers:
 
 
 def _check_fields(data: bytes) -> tuple[int, ...]:
-    return _CHECK.unpack_from(data)
-
-
-def waiting_by_level(store: StoreReader) -> int:
-    """Return how many messages wait for their delay level; a level without a number is all new.
-
-    Raises:
-        CorruptionError: The file and its backup are both damaged.
-    """
-    table = store.config().get(DELAY_FILE, {}).get("offsetTable")
-    delivered = cast("dict[str, object]", table) if isinstance(table, dict) else {}
-    count = 0
-    for queue in store.queues():
-        if queue.topic == DELAY_TOPIC:
-            named = delivered.get(str(queue.queue + 1))
-            to = named if isinstance(named, int) else 0
-            count += queue.max - min(max(to, queue.min), queue.max)
-    return count
+    return CHECK.unpack_from(data)

@@ -9,12 +9,13 @@ POP is known by (member, pop), a row of SETTLE by (share, n, range), a position 
 
 * ``list``: groups in pages sorted by name, ``after`` the last name of the page before;
 * ``show``: one group with its queues and members;
-* ``create``, ``alter``: ``settings``, a map with any of ``mode`` (``shared``, ``broadcast``),
-  ``start`` (``end``, ``start`` or a time in ms), ``attempts``, ``retry`` (a list of pauses in ms),
-  ``growing`` (first pause, longest, factor) in its place, ``invisible_ms``, ``dead_letter``,
-  ``filters`` (topic to filter); what is absent stays as it is;
+* ``create``, ``alter``: ``settings``, a map with any of ``mode`` (``shared``, ``ordered``,
+  ``broadcast``), ``start`` (``end``, ``start`` or a time in ms), ``attempts``, ``retry`` (a list of
+  pauses in ms), ``growing`` (first pause, longest, factor) in its place, ``invisible_ms``,
+  ``dead_letter``, ``filters`` (topic to filter); what is absent stays as it is;
 * ``delete``;
-* ``reset``: ``positions``, rows [topic, queue, next]; leases of these queues end;
+* ``reset``: ``positions``, rows [topic, queue, next]; leases of these queues end; of a broadcast
+  group the positions of all members move, and the sessions of those that read the topic end;
 * ``skip``: ``positions``, rows [topic, queue, count]: as many messages after the first unsettled
   one are left out. Both answer ``positions``: rows [topic, queue, from, to].
 
@@ -85,7 +86,7 @@ POSITION_OFFSET: Final = "offset"
 FENCED: Final = "fenced"
 """The queue belongs to another member or generation."""
 
-MODES: Final = ("shared", "broadcast")
+MODES: Final = ("shared", "ordered", "broadcast")
 """Modes of groups that this version has."""
 
 ROWS_MAX: Final = 4096

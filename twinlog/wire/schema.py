@@ -13,69 +13,20 @@ does not exist is not a matter of shape).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from enum import Enum
 from typing import Final, cast
 
-from twinlog.wire.frames import Frame, FrameError
+from twinlog.wire import rights
+from twinlog.wire.frames import ANSWER, ERROR, Frame, FrameError
+from twinlog.wire.generated import function, outside
+from twinlog.wire.shapes import INT_MAX, INT_MIN, PYTHON, is_a
+from twinlog.wire.shapes import Field as Field
+from twinlog.wire.shapes import Kind as Kind
+from twinlog.wire.shapes import Shape as Shape
+from twinlog.wire.shapes import mistake as mistake
 from twinlog.wire.types import Type, type_name
-
-
-class Kind(Enum):
-    """The type of a field's value, named as errors name it."""
-
-    INT = "a whole number"
-    STR = "text"
-    BOOL = "true or false"
-    BYTES = "bytes"
-    LIST = "a list"
-    MAP = "a map"
-    ANY = "anything"
-
-
-_PYTHON: Final[Mapping[Kind, type]] = {
-    Kind.INT: int,
-    Kind.STR: str,
-    Kind.BOOL: bool,
-    Kind.BYTES: bytes,
-    Kind.LIST: list,
-    Kind.MAP: dict,
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Field:
-    """What one field must be.
-
-    Attributes:
-        kind: Type of the value.
-        required: Must be there.
-        nil: May be nil.
-        items: For a list: the kind of every item.
-        row: For a list of rows: the kinds of each row's columns; longer rows are fine.
-        plain: The Python type that needs no further look.
-        columns: The Python types of ``row``.
-        quick: The Python types of ``items`` that need no look at each.
-    """
-
-    kind: Kind
-    required: bool = True
-    nil: bool = False
-    items: Kind | None = None
-    row: tuple[Kind, ...] = ()
-    plain: type | None = None
-    columns: tuple[type, ...] = field(init=False)
-    quick: frozenset[type] = field(init=False)
-
-    def __post_init__(self) -> None:
-        """Look the types up once: enumerations hash slowly."""
-        quick = {str} if self.items is Kind.STR else set[type]()
-        object.__setattr__(self, "columns", tuple(_PYTHON[kind] for kind in self.row))
-        object.__setattr__(self, "quick", frozenset(quick))
-
-
-Shape = Mapping[str, Field]
 
 
 class Repeat(Enum):
@@ -91,22 +42,19 @@ class Repeat(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One request of a client and its good answer."""
+    """One request of a client and its good answer, and who may ask it."""
 
     repeat: Repeat
+    needs: rights.Needs
     request: Shape
     answer: Shape
 
 
-_INT_MAX: Final = (1 << 63) - 1
-"""msgpack carries unsigned 64-bit numbers as well; the least it carries is ours."""
-
 AGE_UNKNOWN_MS: Final = 1 << 40
 """Sent as the age of data that is unknown, and as a limit that accepts any age: 34 years."""
 
-_INT, _BOOL = Field(Kind.INT, plain=int), Field(Kind.BOOL)
-_STR = Field(Kind.STR, plain=str)
-_MAP, _NAMES = Field(Kind.MAP, plain=dict), Field(Kind.LIST, items=Kind.STR)
+_INT, _BOOL, _STR, _MAP = (Field(kind) for kind in (Kind.INT, Kind.BOOL, Kind.STR, Kind.MAP))
+_NAMES: Final = Field(Kind.LIST, items=Kind.STR)
 _ROWS: Final = Field(Kind.LIST, items=Kind.MAP)
 _SECTION: Final = (Kind.STR,) + (Kind.INT,) * 6
 _RESULT: Final = (Kind.INT,) * 4 + (Kind.STR, Kind.STR, Kind.INT)
@@ -115,6 +63,7 @@ _QUEUES: Final = Field(Kind.LIST, row=(Kind.STR,) + (Kind.INT,) * 3)
 _LEASES: Final = Field(Kind.LIST, row=(Kind.STR,) + (Kind.INT,) * 9)
 _SETTLES: Final = Field(Kind.LIST, row=(Kind.INT,) * 6)
 _COMMITS: Final = Field(Kind.LIST, row=(Kind.INT,) * 2)
+_HALF: Final = (Kind.INT,) * 4 + (Kind.STR, Kind.STR)
 _SETTLED: Final = Field(Kind.LIST, row=(Kind.STR, Kind.INT))
 
 
@@ -125,7 +74,14 @@ def _may(kind: Kind, items: Kind | None = None) -> Field:
 CALLS: Final[Mapping[Type, Call]] = {
     Type.HELLO: Call(
         Repeat.QUESTION,
-        request={"min": _INT, "max": _INT, "features": _INT, "client": _STR},
+        rights.anybody,
+        request={
+            "min": _INT,
+            "max": _INT,
+            "features": _INT,
+            "client": _STR,
+            "cluster": _may(Kind.STR),
+        },
         answer={
             "version": _INT,
             "features": _INT,
@@ -138,6 +94,7 @@ CALLS: Final[Mapping[Type, Call]] = {
     ),
     Type.METADATA: Call(
         Repeat.QUESTION,
+        rights.a_viewer,
         request={"topics": _may(Kind.LIST, Kind.STR), "after": _may(Kind.STR)},
         answer={
             "cluster": _STR,
@@ -156,6 +113,7 @@ CALLS: Final[Mapping[Type, Call]] = {
     ),
     Type.APPEND: Call(
         Repeat.CHANGE,
+        rights.writer,
         request={
             "ack": _STR,
             "timeout_ms": _INT,
@@ -170,6 +128,7 @@ CALLS: Final[Mapping[Type, Call]] = {
     ),
     Type.READ: Call(
         Repeat.QUESTION,
+        rights.reader,
         request={
             "topic": _STR,
             "queue": _INT,
@@ -199,6 +158,7 @@ CALLS: Final[Mapping[Type, Call]] = {
     ),
     Type.OFFSETS: Call(
         Repeat.QUESTION,
+        rights.reader,
         request={
             "topic": _STR,
             "queues": _may(Kind.LIST, Kind.INT),
@@ -213,24 +173,30 @@ CALLS: Final[Mapping[Type, Call]] = {
     ),
     Type.TOPIC: Call(
         Repeat.CHANGE,
+        rights.of_topic,
         request={
             "op": _STR,
             "name": _may(Kind.STR),
             "after": _may(Kind.STR),
             "queues": _may(Kind.INT),
             "batch": _may(Kind.BOOL),
+            "plan": _may(Kind.BOOL),
+            "consumed": _may(Kind.BOOL),
         },
         answer={
             "topics": _may(Kind.MAP),
             "messages": _may(Kind.MAP),
             "more": _may(Kind.STR),
             "created": _may(Kind.BOOL),
+            "deleted": _may(Kind.BOOL),
+            "groups": _may(Kind.LIST),
             "queues": _may(Kind.INT),
             "batch": _may(Kind.BOOL),
         },
     ),
     Type.GET: Call(
         Repeat.QUESTION,
+        rights.a_user,
         request={"log_offset": _INT, "host": _may(Kind.BYTES)},
         answer={
             "status": _STR,
@@ -240,6 +206,7 @@ CALLS: Final[Mapping[Type, Call]] = {
     ),
     Type.FIND: Call(
         Repeat.SEARCH,
+        rights.reader,
         request={
             "topic": _STR,
             "key": _STR,
@@ -264,6 +231,7 @@ CALLS: Final[Mapping[Type, Call]] = {
     ),
     Type.LOG: Call(
         Repeat.QUESTION,
+        rights.operator,
         request={"offset": _INT, "max_bytes": _INT},
         answer={
             "status": _STR,
@@ -278,21 +246,25 @@ CALLS: Final[Mapping[Type, Call]] = {
     ),
     Type.STATUS: Call(
         Repeat.QUESTION,
+        rights.a_user,
         request={},
         answer={},
     ),
     Type.ADMIN: Call(
         Repeat.CHANGE,
+        rights.operator,
         request={"op": _STR},
         answer={},
     ),
     Type.PRODUCER: Call(
         Repeat.QUESTION,
+        rights.a_user,
         request={},
         answer={"producer": _INT, "epoch": _INT},
     ),
     Type.GROUP: Call(
         Repeat.CHANGE,
+        rights.of_group,
         request={
             "op": _STR,
             "name": _may(Kind.STR),
@@ -314,6 +286,7 @@ CALLS: Final[Mapping[Type, Call]] = {
     ),
     Type.JOIN: Call(
         Repeat.CHANGE,
+        rights.member,
         request={
             "group": _STR,
             "name": _STR,
@@ -334,6 +307,7 @@ CALLS: Final[Mapping[Type, Call]] = {
     ),
     Type.BEAT: Call(
         Repeat.CHANGE,
+        rights.member,
         request={
             "group": _STR,
             "member": _INT,
@@ -350,6 +324,7 @@ CALLS: Final[Mapping[Type, Call]] = {
     ),
     Type.POP: Call(
         Repeat.CHANGE,
+        rights.member,
         request={
             "group": _STR,
             "member": _INT,
@@ -366,16 +341,19 @@ CALLS: Final[Mapping[Type, Call]] = {
     ),
     Type.SETTLE: Call(
         Repeat.CHANGE,
+        rights.member,
         request={"group": _STR, "member": _INT, "rows": _SETTLES},
         answer={"rows": _SETTLED, "now_ms": _INT},
     ),
     Type.COMMIT: Call(
         Repeat.CHANGE,
+        rights.member,
         request={"group": _STR, "member": _INT, "generation": _INT, "rows": _COMMITS},
         answer={"rows": _SETTLED},
     ),
     Type.TOGETHER: Call(
         Repeat.CHANGE,
+        rights.handler,
         request={
             "ack": _STR,
             "timeout_ms": _INT,
@@ -395,6 +373,55 @@ CALLS: Final[Mapping[Type, Call]] = {
             "now_ms": _INT,
             "epoch": _INT,
         },
+    ),
+    Type.CANCEL: Call(
+        Repeat.CHANGE,
+        rights.a_user,
+        request={"log_offset": _INT, "due_ms": _INT},
+        answer={"epoch": _INT},
+    ),
+    Type.LOGIN: Call(
+        Repeat.QUESTION,
+        rights.anybody,
+        request={"user": _STR, "nonce": _STR, "proof": _may(Kind.BYTES)},
+        answer={
+            "nonce": _may(Kind.STR),
+            "salt": _may(Kind.BYTES),
+            "iterations": _may(Kind.INT),
+            "signature": _may(Kind.BYTES),
+        },
+    ),
+    Type.ACCESS: Call(
+        Repeat.CHANGE,
+        rights.of_access,
+        request={
+            "op": _STR,
+            "users": _may(Kind.LIST),
+            "rules": _may(Kind.LIST),
+            "gone": _may(Kind.LIST),
+            "ended": _may(Kind.LIST),
+            "who": _may(Kind.STR),
+            "what": _may(Kind.STR),
+        },
+        answer={
+            "users": _may(Kind.LIST, Kind.MAP),
+            "rules": _may(Kind.LIST, Kind.MAP),
+            "judged": _may(Kind.LIST, Kind.MAP),
+            "user": _may(Kind.STR),
+            "changed": _may(Kind.BOOL),
+        },
+    ),
+    Type.END: Call(
+        Repeat.CHANGE,
+        rights.member,
+        request={"group": _STR, "halves": Field(Kind.LIST, items=Kind.INT), "outcome": _INT},
+        answer={"outcome": _INT, "epoch": _INT},
+    ),
+    Type.WAITING: Call(
+        Repeat.QUESTION,
+        rights.operator,
+        request={"what": _STR, "first": _INT, "limit": _INT},
+        answer={"rows": Field(Kind.LIST, row=_HALF), "next": _INT, "now_ms": _INT, "epoch": _INT},
     ),
 }
 """Every request of a client: its fields, those of a good answer, whether it may be repeated."""
@@ -418,86 +445,99 @@ def check(frame: Frame) -> None:
     Traceback (most recent call last):
     twinlog.wire.frames.FrameError: GET request: log_offset must be a whole number, not 'str'
     """
-    if frame.is_error:
-        shape, side = ERRORS, "error"
+    flags, shape, side = frame.flags, ERRORS, "error"
+    if flags & ERROR:
+        right = _ERRORS(frame.fields)
     else:
-        call = CALLS.get(cast("Type", frame.type))  # equal numbers are equal keys
-        if call is None:
-            return
-        shape, side = (call.answer, "answer") if frame.is_answer else (call.request, "request")
-    fields = frame.fields
-    for name, wanted in shape.items():
-        value = fields.get(name)
-        if wanted.plain is type(value) and (type(value) is not int or value >> 63 in (0, -1)):
-            continue
-        if value is None and not wanted.required and name not in fields:
-            continue
-        if wanted.kind is Kind.LIST and _is_quick(wanted, value):
-            continue
-        text = _mistake(wanted, value, name in fields)
-        if text is not None:
-            raise FrameError("fields", f"{type_name(frame.type)} {side}: {name} {text}")
+        judge = (_ANSWERS if flags & ANSWER else _REQUESTS).get(frame.type)
+        right = judge is None or judge(frame.fields)
+    if right:
+        return
+    if not flags & ERROR:
+        call = CALLS[cast("Type", frame.type)]  # equal numbers are equal keys
+        shape, side = (call.answer, "answer") if flags & ANSWER else (call.request, "request")
+    text = f"{type_name(frame.type)} {side}: {mistake(shape, frame.fields)}"
+    raise FrameError("fields", text)
 
 
-def _is_quick(wanted: Field, value: object) -> bool:
-    """Say whether it is a list of texts, or of one row, without a fault; False: look closely."""
-    if type(value) is not list:
-        return False
-    values: list[object] = value  # pyright: ignore[reportUnknownVariableType]
-    if not wanted.row:
-        return wanted.items is not None and frozenset(map(type, values)) == wanted.quick
-    row = values[0] if len(values) == 1 else None
-    if type(row) is not list:
-        return False
-    columns: list[object] = row  # pyright: ignore[reportUnknownVariableType]
-    if tuple(map(type, columns)) != wanted.columns:
-        return False
-    return max([one for one in columns if type(one) is int], default=0) <= _INT_MAX
+# ── what is right, as code ──────────────────────────────────────────────────────────────────────
+
+Judge = Callable[[Mapping[str, object]], bool]
 
 
-def _mistake(wanted: Field, value: object, there: bool) -> str | None:
-    if not there:
-        return "is missing" if wanted.required else None
-    if value is None and wanted.nil:
-        return None
-    if not _is(value, wanted.kind):
-        return f"must be {wanted.kind.value}, not {type(value).__name__!r}"
-    if not isinstance(value, list):
-        return None
-    values: list[object] = value  # pyright: ignore[reportUnknownVariableType]
-    if wanted.items is not None and frozenset(map(type, values)) != wanted.quick:
-        for at, item in enumerate(values):
-            if not _is(item, wanted.items):
-                return f"[{at}] must be {wanted.items.value}, not {type(item).__name__!r}"
-    if wanted.row:
-        for at, item in enumerate(values):
-            text = _row_mistake(wanted, item)
-            if text is not None:
-                return f"[{at}]{text}"
-    return None
-
-
-def _row_mistake(wanted: Field, row: object) -> str | None:
-    if not isinstance(row, list):
-        return f" must be a list, not {type(row).__name__!r}"
-    columns: list[object] = row  # pyright: ignore[reportUnknownVariableType]
-    if tuple(map(type, columns)) == wanted.columns:
-        for column in columns:
-            if type(column) is int and column > _INT_MAX:
-                break
+def _judge(shape: Shape) -> Judge:
+    """Write the function that says whether fields are as ``shape`` declares them."""
+    lines, needed, numbers = list[str](), list[str](), list[str]()
+    names: dict[str, object] = {"STR": frozenset([str]), "MAP": frozenset([dict]), "ints": _ints}
+    for at, (name, wanted) in enumerate(shape.items()):
+        value = f"v{at}"
+        if wanted.required:
+            needed.append(f"    {value} = fields[{name!r}]")
         else:
-            return None
-    kinds = wanted.row
-    if len(columns) < len(kinds):
-        return f" has {len(columns)} columns; it must have {len(kinds)}"
-    for at, kind in enumerate(kinds):
-        if not _is(columns[at], kind):
-            return f"[{at}] must be {kind.value}, not {type(columns[at]).__name__!r}"
-    return None
+            lines.append(f"{value} = fields.get({name!r})")
+        if wanted.kind is Kind.INT and wanted.required and not wanted.nil:
+            lines.append(f"if type({value}) is not int: return False")
+            numbers.append(value)
+            continue
+        right = _right(value, wanted)
+        if wanted.row:
+            names[f"rows{at}"] = _rows(wanted.row)
+            right += f" and rows{at}({value})"
+        if wanted.nil:
+            right = f"{value} is None or {right}"
+        elif not wanted.required:
+            right = f"{value} is None and {name!r} not in fields or {right}"
+        lines.append(f"if not ({right}): return False")
+    if needed:
+        lines = ["try:", *needed, "except KeyError: return False", *lines]
+    if numbers:
+        lines.append(f"if {_beyond(numbers)}: return False")
+    return function("judge", "fields", [*lines, "return True"], names)
 
 
-def _is(value: object, kind: Kind) -> bool:
-    """Say whether ``value`` is of ``kind``; a bool is not a number, a number not a bool."""
-    if kind is Kind.INT:
-        return type(value) is int and -(1 << 63) <= value < 1 << 63
-    return kind is Kind.ANY or type(value) is _PYTHON[kind]
+def _right(value: str, wanted: Field) -> str:
+    """The condition that one value is right, rows apart."""
+    right = f"type({value}) is {PYTHON[wanted.kind].__name__}"
+    if wanted.kind is Kind.INT:
+        right += f" and {INT_MIN} <= {value} <= {INT_MAX}"
+    if wanted.items is Kind.INT:
+        right += f" and ints({value})"
+    elif wanted.items is not None:
+        right += f" and {wanted.items.name}.issuperset(map(type, {value}))"
+    return right
+
+
+def _rows(kinds: tuple[Kind, ...]) -> Callable[[list[object]], bool]:
+    """Write the function that says whether each row begins with columns of ``kinds``."""
+    columns, count = [f"c{at}" for at in range(len(kinds))], len(kinds)
+    wrong = [
+        f"type({column}) is not {PYTHON[kind].__name__}" for column, kind in zip(columns, kinds)
+    ]
+    numbers = [column for column, kind in zip(columns, kinds) if kind is Kind.INT]
+    lines = [
+        "for row in values:",
+        f"    if type(row) is not list or len(row) < {count}: return False",
+        f"    {', '.join(columns)} = row if len(row) == {count} else row[:{count}]",
+        f"    if {' or '.join(wrong)}: return False",
+    ]
+    if numbers:
+        lines.append(f"    if {_beyond(numbers)}: return False")
+    return function("rows", "values", [*lines, "return True"], {})
+
+
+def _beyond(numbers: list[str]) -> str:
+    """The condition that one of the whole ``numbers`` needs more than 64 bits.
+
+    One comparison where all are 0 or more, which is the rule; else each is looked at.
+    """
+    each = " and ".join(f"{INT_MIN} <= {number} <= {INT_MAX}" for number in numbers)
+    return f"{outside(numbers, INT_MAX)} and not ({each})"
+
+
+def _ints(values: list[object]) -> bool:
+    return all(is_a(value, Kind.INT) for value in values)
+
+
+_REQUESTS: Final[Mapping[int, Judge]] = {kind: _judge(call.request) for kind, call in CALLS.items()}
+_ANSWERS: Final[Mapping[int, Judge]] = {kind: _judge(call.answer) for kind, call in CALLS.items()}
+_ERRORS: Final = _judge(ERRORS)

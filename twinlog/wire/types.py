@@ -39,6 +39,11 @@ class Type(IntEnum):
     SETTLE = 48
     COMMIT = 49
     TOGETHER = 50
+    END = 51
+    CANCEL = 53
+    WAITING = 54
+    LOGIN = 60
+    ACCESS = 61
     CO_HELLO = 64
     CO_READ = 65
     CO_CALL = 66

@@ -17,6 +17,7 @@ import java.util.Map;
 import java.util.TreeMap;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ConcurrentMap;
+import org.apache.rocketmq.broker.schedule.ScheduleMessageService;
 import org.apache.rocketmq.common.BrokerConfig;
 import org.apache.rocketmq.common.TopicConfig;
 import org.apache.rocketmq.common.message.MessageAccessor;
@@ -34,19 +35,22 @@ import org.apache.rocketmq.store.queue.ConsumeQueueInterface;
 import org.apache.rocketmq.store.queue.CqUnit;
 import org.apache.rocketmq.store.queue.ReferredIterator;
 import org.apache.rocketmq.store.stats.BrokerStatsManager;
+import org.apache.rocketmq.store.timer.TimerMessageStore;
 
 /**
  * The real RocketMQ as a judge of store directories: one JSON request per line on standard input,
  * one JSON answer per line on standard output, one JVM for a whole test session.
  *
- * <p>Requests: open {dir, commit_log_size, queue_size, commit_logs?, batch_queue_size?, light?}, dump,
- * query {topic, key, begin?, end?}, time {topic, queue, timestamp}, put {messages: [{topic, queue,
+ * <p>Requests: open {dir, commit_log_size, queue_size, commit_logs?, batch_queue_size?, light?,
+ * timers?}, serve {millis} (its own threads go on for so long), dump, query {topic, key, begin?, end?}, time {topic, queue, timestamp}, put {messages: [{topic, queue,
  * body (hex), properties, sys_flag?, flag?, born_host?, inner?: [[body, properties]]}]}, close,
  * filter {cases: [[expression, properties]]}, pack and unpack {rows: [[flag, level, hex]]}. Opening
  * changes a directory, so callers hand over copies.
  */
 public final class Judge {
     private DefaultMessageStore store;
+    private TimerMessageStore timers;
+    private ScheduleMessageService delays;
 
     public static void main(String[] args) throws Exception {
         PrintStream out = new PrintStream(System.out, true, StandardCharsets.UTF_8);
@@ -79,6 +83,7 @@ public final class Judge {
             case "filter": return Filters.judge(request);
             case "pack": return Bodies.judge(request, true);
             case "unpack": return Bodies.judge(request, false);
+            case "serve": return serve(request);
             case "close": return close();
             default: throw new IllegalArgumentException(request.getString("op"));
         }
@@ -100,7 +105,8 @@ public final class Judge {
         config.setMaxHashSlotNum(100);
         config.setMaxIndexNum(400);
         config.setFlushDiskType(FlushDiskType.ASYNC_FLUSH);
-        config.setTimerWheelEnable(false);
+        boolean timed = request.getBooleanValue("timers");
+        config.setTimerWheelEnable(timed);
         config.setCleanResourceInterval(3_600_000);
         config.setDiskMaxUsedSpaceRatio(99);
         ConcurrentMap<String, TopicConfig> topics = new ConcurrentHashMap<>();
@@ -118,12 +124,22 @@ public final class Judge {
         store = new DefaultMessageStore(
             config, statistics, (topic, queue, offset, tags, time, map, properties) -> { },
             broker, topics);
-        boolean loaded = store.load();
+        timers = timed ? Timers.beside(store, config, statistics) : null;
+        delays = request.getBooleanValue("delays") ? Delays.beside(store, config, broker) : null;
+        boolean loaded = store.load() && (timers == null || timers.load())
+            && (delays == null || delays.load());
         JSONObject answer = new JSONObject();
         answer.put("loaded", loaded);
         if (loaded) {
             store.start();
             waitForDispatch();
+            if (timers != null) {
+                timers.start();
+                timers.setShouldRunningDequeue(true);
+            }
+            if (delays != null) {
+                delays.start();
+            }
             answer.put("min_offset", store.getMinPhyOffset());
             answer.put("max_offset", store.getMaxPhyOffset());
             answer.put("topics", new ArrayList<>(topics.keySet()));
@@ -279,7 +295,23 @@ public final class Judge {
         return answer;
     }
 
+    private JSONObject serve(JSONObject request) throws InterruptedException {
+        Thread.sleep(request.getLongValue("millis"));
+        waitForDispatch();
+        JSONObject answer = new JSONObject();
+        answer.put("now", System.currentTimeMillis());
+        return answer;
+    }
+
     private JSONObject close() {
+        if (timers != null) {
+            timers.shutdown();
+            timers = null;
+        }
+        if (delays != null) {
+            delays.shutdown();
+            delays = null;
+        }
         store.shutdown();
         store = null;
         JSONObject answer = new JSONObject();

@@ -203,6 +203,9 @@ def test_a_broken_promise_is_exit_1(
         self.report.ledger.acknowledge([0, 1], 1.0)
         self.report.from_slave, self.report.at_end = GOOD, at_end
         self.report.difference = difference
+        for row in (0, 1):
+            self.report.handlings.note(row, 1.0, 31.0)
+        self.report.lag = 0
 
     monkeypatch.setattr(story, "PrivateCluster", Nowhere)
     monkeypatch.setattr(story.Demo, "run", pretend)
@@ -212,6 +215,21 @@ def test_a_broken_promise_is_exit_1(
     assert document["promises_kept"] is (code is Exit.OK)
     assert document["logs_equal"] is (difference is None)
     assert Nowhere.closed == 1
+
+
+def test_the_group_is_part_of_the_promise() -> None:
+    """All is handled, nothing is left, and again only after the lease before."""
+    report = story.Report(from_slave=GOOD, at_end=GOOD, lag=0)
+    report.ledger.acknowledge([0, 1], 1.0)
+    report.handlings.note(0, 1.0, 31.0)
+    assert not report.kept, "row 1 was not handled"
+    report.handlings.note(1, 1.0, 31.0)
+    report.handlings.note(1, 31.0, 61.0)
+    assert (report.kept, report.handlings.again) == (True, 1)
+    for lag in (None, 1):
+        assert not replace(report, lag=lag).kept, "something is left, or nobody can tell"
+    report.handlings.note(1, 60.0, 90.0)
+    assert not report.kept, "row 1 was handled again under a lease"
 
 
 @pytest.mark.parametrize(

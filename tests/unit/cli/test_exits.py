@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 
 from cli.app import unwrap
-from cli.failures import EXITS, Exit, describe, exit_of
+from cli.failures import EXITS, UNKNOWN_AGE_MS, Exit, describe, exit_of
 from cli.help.pages import reference
 from tests.fakes.cli_cluster import FakeCluster
 from twinlog import errors
 from twinlog.client.search import message_at
 from twinlog.wire.frames import Frame, Type
+from twinlog.wire.schema import AGE_UNKNOWN_MS
 
 ROOT = Path(__file__).parents[3]
 
@@ -62,6 +63,17 @@ def test_an_error_ends_with_its_code(error: BaseException, code: Exit, tmp_path:
         assert (got, out) == (code, "")
         assert error.text in err
         assert "Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    ("age_ms", "facts"), [(0, ()), (1500, ("age: 1.5 s",)), (AGE_UNKNOWN_MS, ("age: unknown",))]
+)
+def test_an_error_tells_the_age_of_what_it_is_based_on(age_ms: int, facts: tuple[str]) -> None:
+    """As a duration; a master's word has none."""
+    failure = describe(errors.OffsetBeyond("there is no queue 99", age_ms=age_ms))
+    assert failure is not None
+    assert failure.facts == facts
+    assert UNKNOWN_AGE_MS == AGE_UNKNOWN_MS
 
 
 WORDS = [
@@ -302,6 +314,33 @@ def test_a_failover_to_the_master_changes_nothing(tmp_path: Path) -> None:
         assert "n1 is master already" in err
         assert "is cut" not in err
         assert "master n1" in out
+
+
+@pytest.mark.parametrize(
+    ("down", "words", "elected", "code"),
+    [
+        ({"n1"}, (), "n2", Exit.OK),
+        ({"n1"}, ("--to", "n3"), "n2", Exit.UNAVAILABLE),
+        (set[str](), (), "n2", Exit.UNAVAILABLE),
+    ],
+    ids=["no master", "another was named", "a master was deposed meanwhile"],
+)
+def test_a_failover_that_comes_second(
+    down: set[str], words: tuple[str, ...], elected: str, code: Exit, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """The coordinator elected by itself while a person decided: the wish is fulfilled, or not."""
+    cluster = FakeCluster(tmp_path, down=down)
+
+    def refused(operation: object) -> dict[str, object]:
+        cluster.become_master(elected)
+        return {"ok": False, "code": "other-epoch", "text": "the newest is of n2"}
+
+    monkeypatch.setattr(cluster, "on_call", refused)
+    got, out, err = cluster.run("cluster", "failover", *words, "--yes")
+    assert got == code, err
+    assert ("n2 was elected meanwhile" in err) is (code == Exit.OK)
+    assert ("master n2" in out) is (code == Exit.OK)
 
 
 def test_ctrl_c_while_a_change_settles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,6 +25,7 @@ GOLDEN = Path(__file__).parents[2] / "golden_cli"
 
 CASES = {
     "cluster-status": ["cluster", "status"],
+    "cluster-top": ["cluster", "top"],
     "cluster-history": ["cluster", "history"],
     "cluster-switchover": ["cluster", "switchover", "--to", "n2", "--yes"],
     "cluster-switchover-dry-run": ["cluster", "switchover", "--to", "n2", "--dry-run"],
@@ -32,8 +33,18 @@ CASES = {
     "cluster-failover-dry-run": ["cluster", "failover", "--dry-run"],
     "cluster-add": ["cluster", "add", "n4", "--yes"],
     "cluster-add-dry-run": ["cluster", "add", "n4", "--priority", "5", "--dry-run"],
+    "cluster-add-learner": ["cluster", "add", "n4", "--learner", "--yes"],
+    "cluster-add-learner-again": ["cluster", "add", "n3", "--learner"],
+    "cluster-promote": ["cluster", "promote", "n3", "--priority", "5", "--yes"],
+    "cluster-promote-dry-run": ["cluster", "promote", "n3", "--dry-run"],
+    "cluster-promote-member": ["cluster", "promote", "n2", "--yes"],
+    "cluster-promote-unknown": ["cluster", "promote", "n9", "--yes"],
+    "coordinator-status-learner": ["coordinator", "status"],
     "cluster-remove": ["cluster", "remove", "n3", "--yes"],
     "cluster-set": ["cluster", "set", "ack", "durable", "--yes"],
+    "cluster-set-level": ["cluster", "set", "level", "2", "--yes"],
+    "version-check": ["version", "--check"],
+    "version-check-old": ["version", "--check"],
     "cluster-set-unknown": ["cluster", "set", "flush", "sync"],
     "coordinator-status": ["coordinator", "status"],
     "coordinator-vouch": ["coordinator", "vouch", "n2", "--why", "burned", "--yes"],
@@ -53,6 +64,9 @@ CASES = {
     "topic-create": ["topic", "create", "new", "--queues", "2"],
     "topic-create-again": ["topic", "create", "orders", "--queues", "4"],
     "topic-create-dry-run": ["topic", "create", "new", "--dry-run"],
+    "topic-delete": ["topic", "delete", "orders", "--consumed", "--yes"],
+    "topic-delete-dry-run": ["topic", "delete", "orders", "--consumed", "--dry-run"],
+    "topic-delete-consumed": ["topic", "delete", "orders", "--yes"],
     "topic-missing": ["topic", "show", "ordres"],
     "message-send": ["message", "send", "orders", "--body", "hello", "--key", "42"],
     "message-send-lines": ["message", "send", "orders", "--lines", "--tag", "x"],
@@ -66,10 +80,16 @@ CASES = {
     "message-find-many": ["message", "find", "orders", "--key", "many"],
     "message-find-both": ["message", "find", "orders", "--key", "a", "--id", "b"],
     "message-find-time": ["message", "find", "orders", "--key", "a", "--until", "soon"],
+    "message-trace": ["message", "trace", "orders/0@1"],
+    "message-trace-group": ["message", "trace", "orders/0@1", "--group", "audit"],
     "group-list": ["group", "list"],
     "group-show": ["group", "show", "billing"],
     "group-missing": ["group", "show", "biling"],
     "group-members": ["group", "members", "billing"],
+    "group-history": ["group", "history", "billing", "--since=-1h"],
+    "group-history-topic": ["group", "history", "billing", "--topic", "orders", "-n", "2"],
+    "group-history-missing": ["group", "history", "biling"],
+    "group-history-time": ["group", "history", "billing", "--since", "soon"],
     "group-wait": ["group", "wait", "billing", "--lag", "5"],
     "group-create": ["group", "create", "new", "--start", "start", "--retry", "1s,1m"],
     "group-create-differs": ["group", "create", "billing", "--attempts", "3"],
@@ -107,8 +127,9 @@ def shown(code: int, out: str, err: str, directory: Path) -> str:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_output(name: str, tmp_path: Path) -> None:
+def test_output(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A command prints exactly this, in each format."""
+    monkeypatch.setattr("cli.cluster.top.SPAN_SECONDS", 0.0)
     sections: list[str] = []
     table = ""
     for output in FORMATS:
@@ -126,6 +147,12 @@ def printed(name: str, output: str, folder: Path) -> str:
     cluster = FakeCluster(folder, client=FakeClient())
     if name.startswith("cluster-failover"):
         cluster.down = {"n1"}
+    if name.startswith("cluster-promote") or "-learner" in name:
+        assert cluster.state is not None
+        cluster.state = {**cluster.state, "replicas": ["n1", "n2"], "learners": ["n3"]}
+    if name in ("version-check-old", "cluster-set-level"):
+        assert cluster.state is not None
+        cluster.state = {**cluster.state, "level": 2 if name.startswith("version") else 1}
     if name.startswith("coordinator-vouch"):
         cluster.down, cluster.waiting = {"n2"}, ["n2"]
     if name.startswith("coordinator-clear-alarm"):

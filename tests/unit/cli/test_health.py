@@ -7,14 +7,19 @@ Each sentence of `cli.cluster.health.SENTENCES` is played on a fake cluster, and
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from cli.cluster.health import SENTENCES, Grade
+from cli.drill.scenario import shipped
 from cli.failures import Exit
 from tests.fakes.cli_cluster import CONFIG, FakeCluster, peer
+
+WORDS_ONLY_MAX = 5
+"""Sentences that no test plays on real processes; fewer are welcome, more are not."""
 
 PAGE = Path(__file__).parents[3] / "docs" / "when-something-is-broken.md"
 
@@ -99,6 +104,11 @@ def _lagging(cluster: FakeCluster) -> None:
     cluster.nodes["n1"]["peers"] = [late]
 
 
+def _slow(cluster: FakeCluster) -> None:
+    late = peer("n3", lag=100, seconds=0.0, contact=0.0, in_sync=True)
+    cluster.nodes["n1"]["peers"] = [late | {"slow": True, "round_trip_seconds": 0.023}]
+
+
 def _other_register(cluster: FakeCluster) -> None:
     cluster.nodes["n2"]["coordinator"] = {"register_id": "another"}
 
@@ -120,6 +130,13 @@ def _suspect(*wiped: str) -> Play:
         _state(cluster, isr={"n1": 3, "n3": 5}, suspect={"n2": 4}, wiped=list(wiped))
 
     return play
+
+
+def _all_held(cluster: FakeCluster) -> None:
+    _slaves_only(cluster)
+    _away(cluster, "n1")
+    held: list[object] = ["user a", "", 1000, 0]
+    _state(cluster, maintenance={"n2": held, "n3": held})
 
 
 PLAYS: dict[str, Play] = {
@@ -146,6 +163,7 @@ PLAYS: dict[str, Play] = {
     "other-directory": _suspect("n2"),
     "unclean": _suspect(),
     "not-in-sync": _lagging,
+    "slow-slave": _slow,
     "coordinator-away": lambda cluster: _away(cluster, "coordinator"),
     "etcd-away": _etcd_away,
     "other-coordinator": lambda cluster: setattr(cluster, "owner", "shop"),
@@ -153,6 +171,9 @@ PLAYS: dict[str, Play] = {
     "other-register": _other_register,
     "register-read-only": lambda cluster: setattr(cluster, "alarm", "it went back"),
     "register-waiting": lambda cluster: cluster.waiting.append("n2"),
+    "paused": lambda cluster: _state(cluster, pause=["user a", "switches", 1000, 3_601_000]),
+    "maintenance": lambda cluster: _state(cluster, maintenance={"n2": ["user a", "", 1000, 0]}),
+    "all-in-maintenance": _all_held,
     "other-leader": lambda cluster: _state(cluster, leader="n2"),
 }
 
@@ -187,6 +208,18 @@ def test_each_trouble_has_its_sentence(code: str, tmp_path: Path) -> None:
     assert "· healthy" not in status
 
 
+def test_what_is_wrong_is_red(tmp_path: Path) -> None:
+    """Not the command that goes on, and not without colours."""
+    cluster = FakeCluster(tmp_path)
+    _level(cluster)
+    PLAYS["paused"](cluster)
+    plain = cluster.run("cluster", "status", "--color", "never")[1]
+    assert "\x1b" not in plain
+    coloured = cluster.run("cluster", "status", "--color", "always")[1]
+    assert "\x1b[31mautomatic failover is paused" in coloured
+    assert "  next: twinlog cluster resume" in coloured.splitlines()
+
+
 def test_every_sentence_is_played() -> None:
     """A new sentence needs a cluster that makes it true."""
     assert set(PLAYS) == set(SENTENCES)
@@ -212,9 +245,17 @@ VALUES = {
     "cluster": "prod", "leader": "n1", "master": "n1", "epoch": 7, "old": 6, "names": "n1, n2",
     "first": "n2", "node": "n2", "address": "10.0.0.2:7410", "stranger": "n3 of prod",
     "members": "10.0.0.1:2379", "why": "...", "count": 1, "least": 2, "data": "DIR",
+    "seconds": "23 ms",
 }  # fmt: skip
 """The page's examples."""
-EXCEPT = {"other-coordinator": {"stranger": "shop"}, "other-leader": {"leader": "n2"}}
+HELD = {"who": "user ann", "since": "2026-11-21T10:00:00Z", "why": ""}
+EXCEPT = {
+    "other-coordinator": {"stranger": "shop"},
+    "other-leader": {"leader": "n2"},
+    "paused": HELD | {"until": "2026-11-21T11:00:00Z"},
+    "maintenance": HELD,
+    "all-in-maintenance": {"names": "n2"},
+}
 
 
 @pytest.mark.parametrize("code", SENTENCES)
@@ -238,6 +279,26 @@ def test_the_page_has_no_other_sentence() -> None:
     """What the program no longer says leaves the page, too."""
     titles = [line for line in PAGE.read_text(encoding="utf-8").splitlines() if line[:4] == "### "]
     assert len(titles) == len(SENTENCES)
+
+
+ROW = re.compile(r"^\| `([a-z-]+)` \| (.*) \|$", re.MULTILINE)
+
+
+def test_each_way_back_names_the_tests_that_go_it() -> None:
+    """The table at the end of the page has each sentence, and tests and drills that are there."""
+    rows = dict(ROW.findall(PAGE.read_text(encoding="utf-8")))
+    assert set(rows) == set(SENTENCES)
+    for code, told in rows.items():
+        if told == "words only":
+            continue
+        for one in told.split(", "):
+            if one.startswith("drill "):
+                assert one[6:].strip("`") in shipped(), f"{code}: {one}"
+                continue
+            file, _, name = one.strip("`").partition("::")
+            text = (PAGE.parents[1] / file).read_text(encoding="utf-8")
+            assert re.search(rf"^(async )?def {name}\(", text, re.MULTILINE), f"{code}: {one}"
+    assert sum(told == "words only" for told in rows.values()) <= WORDS_ONLY_MAX
 
 
 def test_processes_of_dev_are_started_by_dev(tmp_path: Path) -> None:
@@ -264,3 +325,15 @@ def test_hints_name_the_cluster_as_the_call_did(tmp_path: Path) -> None:
     cluster = FakeCluster(tmp_path, down={"n1", "n2", "n3", "coordinator"})
     err = cluster.run("-e", "127.0.0.1:7410", "cluster", "failover")[2]
     assert "twinlog dev up" in err
+
+
+def test_open_ports_without_tls_are_a_red_line(tmp_path: Path) -> None:
+    """It is no trouble that a command could mend, so the cluster is as healthy as before."""
+    cluster = FakeCluster(tmp_path)
+    assert "insecure" not in cluster.run("cluster", "status")[1]
+    cluster.nodes["n2"]["insecure"] = True
+    code, out, _ = cluster.run("cluster", "status", "--color", "always")
+    assert code == 0
+    line = next(one for one in out.splitlines() if "insecure" in one)
+    assert line.startswith("\x1b[31minsecure: ports beyond loopback speak no TLS")
+    assert '"insecure": true' in cluster.run("cluster", "status", "-o", "json")[1]

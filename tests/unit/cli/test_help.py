@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from cli.context import Context
+from cli.failures import Exit
 from cli.help.pages import arguments, noun_page, overview, page, reference, visible
 from cli.options import split
 from cli.parsing import bind, load
@@ -44,6 +45,18 @@ def test_examples_parse(command: Command) -> None:
         found, left = find(rest)
         assert found is command
         bind(command, left, Context())
+
+
+UNWATCHED = ("config show", "drill list", "drill show", "dlq show")
+"""Show files, or messages one after the other."""
+
+
+@pytest.mark.parametrize("command", visible(), ids=lambda command: command.name)
+def test_what_shows_the_cluster_can_be_watched(command: Command) -> None:
+    """Each command that lists or shows what changes by itself shows it again with ``--watch``."""
+    showing = ("list", "show", "status", "health", "top", "members")
+    if command.name not in UNWATCHED and command.name.split()[-1] in showing:
+        assert any("--watch" in argument.name for argument in arguments(command))
 
 
 PASTED = ("  twinlog ", "  echo ", "  seq ")
@@ -82,7 +95,7 @@ def test_a_command_is_two_places() -> None:
             if not isinstance(found, ast.FunctionDef) or found.name.startswith("_"):
                 continue
             if any("PRIVATE" in ast.unparse(arg) for arg in found.args.kwonlyargs):
-                assert f"{module}:{found.name}" in known, "it is not in cli/commands.py"
+                assert f"{module}:{found.name}" in known, "it is not in cli/commands"
 
 
 def test_a_mistyped_command_is_never_a_harmful_one(tmp_path: Path) -> None:
@@ -94,13 +107,33 @@ def test_a_mistyped_command_is_never_a_harmful_one(tmp_path: Path) -> None:
     assert 'the nearest is "topic list"' in FakeCluster(tmp_path).run("topic", "lst")[2]
 
 
+@pytest.mark.parametrize(
+    ("call", "hint"),
+    [
+        ("nosuch verb", None),
+        ("message tail orders --max 1", None),
+        ("cluster maintenance n3 --ye", None),
+        ("dev down --wpe", None),
+        ("message tail orders --fromat raw", "--format"),
+        ("cluster statsu", "cluster status"),
+    ],
+)
+def test_a_suggestion_is_near_and_agrees_to_nothing(
+    call: str, hint: str | None, tmp_path: Path
+) -> None:
+    """What is merely the least far is none, and ``--yes`` is for the caller to say."""
+    code, _, err = FakeCluster(tmp_path).run(*call.split())
+    assert code == Exit.USAGE
+    assert (f'the nearest is "{hint}"' in err) if hint else ("the nearest is" not in err)
+
+
 HARM = re.compile(r"twinlog [^\n]*(?:--wipe|--unclean|--yes|\blog repair\b)(?![^\n]*--dry-run)")
 
 
 def test_no_hint_does_harm() -> None:
     """What is printed to be pasted shows a plan or asks first; examples are for readers."""
     for path in sorted((ROOT / "cli").rglob("*.py")):
-        if path.name == "commands.py":
+        if path.parent.name == "commands":
             continue
         tree = ast.parse(path.read_text(encoding="utf-8"))
         joined = [node for node in ast.walk(tree) if isinstance(node, ast.JoinedStr)]

@@ -41,7 +41,7 @@ def test_option_over_environment_over_default() -> None:
 
 
 @pytest.mark.parametrize(
-    "words", [["-o", "yaml"], ["--color", "pink"], ["--timeout", "soon"], ["-o"], ["-c"]]
+    "words", [["-o", "xml"], ["--color", "pink"], ["--timeout", "soon"], ["-o"], ["-c"]]
 )
 def test_a_value_that_does_not_fit(words: list[str]) -> None:
     """Exit 64, with what fits."""

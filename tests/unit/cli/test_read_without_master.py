@@ -73,6 +73,7 @@ def test_old_copies_are_read_when_that_is_said(
     code, out, err = run(nodes, tmp_path, "message", *words, "--stale-ok", "5s", timeout=0.3)
     assert (code, out) == (Exit.UNAVAILABLE, ""), err
     assert "the newest data is 12 s old" in err
+    assert "age: 12 s" in err
     code, _, err = run(nodes, tmp_path, "message", *words, "--stale-ok", "5x")
     assert (code, '--stale-ok is "5x"' in err) == (Exit.USAGE, True)
 

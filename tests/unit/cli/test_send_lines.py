@@ -105,7 +105,9 @@ def test_stdin_is_stored_byte_by_byte(
         context = Context(
             printer=printer,
             stdin=stdin,
-            open_client=lambda endpoints, timeout: Client(nodes.nodes["n1"].address, timeout=60.0),
+            open_client=lambda endpoints, timeout, named, tls: Client(
+                nodes.nodes["n1"].address, timeout=60.0
+            ),
         )
         context.options = split(["-e", nodes.nodes["n1"].address], {})[0]
         try:

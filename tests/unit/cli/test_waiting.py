@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -115,7 +116,18 @@ def test_verbose_does_what_help_says(tmp_path: Path, monkeypatch: pytest.MonkeyP
     """``-v``: cluster file and time; ``-vv``: each question too. Data on stdout stays the same."""
     cluster = FakeCluster(tmp_path)
     plain = cluster.run("cluster", "history", "-o", "name")[1]
-    monkeypatch.setattr("cli.connection.ask", cluster.ask)
+
+    def ask(
+        address: str,
+        kind: int,
+        fields: Mapping[str, object],
+        timeout: float | None,
+        named: object,
+        tls: object,
+    ) -> Mapping[str, object]:
+        return cluster.ask(address, kind, fields, timeout)
+
+    monkeypatch.setattr("cli.connection.ask", ask)
     path = str(tmp_path / "cluster.toml")
     shown: dict[str, tuple[str, str]] = {}
     for level in ("-v", "-vv"):

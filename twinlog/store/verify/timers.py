@@ -29,16 +29,13 @@ from collections import Counter
 from collections.abc import Iterator
 
 from twinlog.format.record import Record, java_hash
+from twinlog.format.system_topics import TIMER_TOPIC
+from twinlog.format.waiting.timers import BLANK_MAGIC, DELETE, PRECISION_MS, ROLL, SLOTS, out_ms
 from twinlog.store.damage import Grade
 from twinlog.store.files import EMPTY, LogFile
 from twinlog.store.reader import StoreReader
 from twinlog.store.timers import (
-    BLANK_MAGIC,
-    DELETE,
-    PRECISION_MS,
-    ROLL,
     SLOT_SIZE,
-    SLOTS,
     UNIT_SIZE,
     Timers,
     TimerSlot,
@@ -46,8 +43,6 @@ from twinlog.store.timers import (
 )
 from twinlog.store.verify.findings import FINDINGS_MAX, Finding
 
-TOPIC = "rmq_sys_wheel_timer"
-"""Where messages wait; its only queue is 0."""
 WHEEL, CHECK = "timerwheel", "config/timercheck"
 UNJUDGED = "nothing else says up to when timers were delivered, and how far the master was"
 _READABLE = "the records, through the log"
@@ -168,7 +163,7 @@ class _Look:
         text = self._chain(unit)
         if text:
             self._add(_name(file), at, text)
-        if unit.reserved or unit.magic & ~(ROLL | DELETE) != 1:
+        if unit.reserved < 0 or unit.magic & ~(ROLL | DELETE) != 1:
             text = "bits of the unit without a meaning are not as RocketMQ writes them"
             self._add(_name(file), at, text, grade=Grade.NOTE)
         store, offset = self._store, unit.log_offset
@@ -262,7 +257,7 @@ class _Look:
         if self._flushed > self._end or (clean and self._flushed != self._next_or_end()):
             text = f"the timer log was flushed up to {self._flushed}; it ends at {self._end}"
             self._add(CHECK, 8, text)
-        queue = self._store.queue(TOPIC, 0)
+        queue = self._store.queue(TIMER_TOPIC, 0)
         end = queue.max if queue is not None else 0
         if not 0 <= check.last_queue_offset <= end:
             text = f"the timer queue was read up to {check.last_queue_offset}; it ends at {end}"
@@ -279,16 +274,18 @@ def _name(file: LogFile) -> str:
 
 def _said(unit: TimerUnit, record: Record | None) -> str:
     """Return what a unit says otherwise than its record."""
-    if record is None or record.topic != TOPIC or record.size != unit.record_size:
+    if record is None or record.topic != TIMER_TOPIC or record.size != unit.record_size:
         return f"the unit points to no timer of {unit.record_size} bytes at {unit.log_offset}"
     named = record.properties
     topic = named.get("REAL_TOPIC")
-    if unit.topic_hash != (java_hash(topic) if topic is not None else 0):
+    if unit.topic_hash not in (0, java_hash(topic) if topic is not None else 0):
         return f"the unit is of another topic than its record, {topic}"
     if bool(unit.magic & DELETE) != ("TIMER_DEL_UNIQKEY" in named):
         return "the unit and its record differ in whether they take another one back"
     due = named.get("TIMER_OUT_MS", "")
     rolled = bool(unit.magic & ROLL)
+    if unit.reserved and "TIMER_DELAY_MS" in named:
+        due = str(out_ms(unit.reserved))  # counted from when it was stored, by twinlog
     if due.isdecimal() and (unit.time_ms >= int(due) if rolled else unit.time_ms != int(due)):
         return f"the unit waits for {unit.time_ms}, its record for {due}"
     return ""

@@ -167,3 +167,19 @@ def test_replay_judges_a_stored_history(tmp_path: Path) -> None:
     write(path, good()[:-2])
     code, document = replayed(path)
     assert (code, document["verdict"]) == (2, "unknown")
+
+
+def test_what_retention_deleted_is_not_lost() -> None:
+    """Only where the drill says so, and only before the first message that a node still has."""
+    history = good()
+    for at in (-2, -1):
+        history[at] = replace(history[at], start=3, records=history[at].records[3:])
+    # What the reader saw is known; what nobody saw and no node has any more is deleted.
+    history = [one for one in history if one.op != "read" or one.settled]
+    sends = [replace(one, ack="written") for one in history if one.op == "send"]
+    weak = [*sends, *(one for one in history if one.op != "send")]
+    assert judge(weak, Promises()).counts.lost == 3
+    assert judge(weak, Promises(deleted=True)).counts.lost == 0
+    for at in (-2, -1):
+        weak[at] = replace(weak[at], records=weak[at].records[:-1])
+    assert judge(weak, Promises(deleted=True)).counts.lost == 1

@@ -46,6 +46,7 @@ def test_the_page_shows_a_sound_file() -> None:
     found = parse(text, "example")
     assert [fault.do for fault in found.faults] == ["cut", "disk-slow"]
     assert (found.rounds, found.promises.says) == (2, ("not-in-sync",))
+    assert found.cluster.node == {"n2": {"storage.hot_memory": "64 MiB"}}
 
 
 def test_all_drills_fit_into_their_time() -> None:
@@ -106,6 +107,13 @@ def test_an_unknown_drill_names_the_nearest() -> None:
     with pytest.raises(Failure, match="no drill") as caught:
         find("kill-mastr")
     assert "kill-master" in caught.value.hints[0]
+
+
+def test_a_node_may_have_settings_of_its_own() -> None:
+    """And etcd may keep the register."""
+    text = '[cluster]\ncoordinator = "etcd"\n[cluster.node.n2]\n"storage.flush" = "sync"\n'
+    found = parse(GOOD + text, "mine").cluster
+    assert (found.coordinator, found.node) == ("etcd", {"n2": {"storage.flush": "sync"}})
 
 
 def test_any_is_no_limit() -> None:

@@ -41,6 +41,10 @@ class Shelf:
         """Topic ``soon`` is in the log and not confirmed."""
         return NotYetConfirmed(topic) if topic == "soon" else UnknownTopic(topic)
 
+    def since(self, topic: str) -> int:
+        """No topic was deleted."""
+        return 0
+
     def topics_waiting(self) -> bool:
         """Topic ``soon`` does."""
         return True

@@ -189,7 +189,6 @@ def test_facts_of_the_group_may_not_differ(tmp_path: Path) -> None:
     ("lines", "refused"),
     [
         ('[failover]\nlease = "6 s"', "lease comes with a later version"),
-        ("[tls]\nenabled = true", "[tls] comes with a later version"),
         ("[metrics]\ntopics_max = 1", "topics_max comes with a later version"),
     ],
 )
@@ -204,7 +203,7 @@ def test_what_comes_later_is_refused_with_a_sentence(
 
 @pytest.mark.parametrize("where", ['address = "10.0.0.1"', 'address = "db1.example"'])
 def test_listening_beyond_loopback_needs_a_word(tmp_path: Path, where: str) -> None:
-    """Nothing is encrypted yet, so an open port is a decision and not an accident."""
+    """An open port without encryption is a decision and not an accident."""
     text = TWO_NODES.replace('address = "127.0.0.1"', where, 1)
     assert "would listen on" in mistakes(tmp_path, text)[0]
     assert read(tmp_path, text + "[listen]\ninsecure = true\n").node("n1").bind == where[11:-1]
@@ -393,3 +392,45 @@ def test_a_coordinator_beyond_loopback_needs_the_same_word(tmp_path: Path, where
     assert read(tmp_path, text + "[listen]\ninsecure = true\n").coordinator.endpoints[0][0] == where
     for host in ("127.0.0.1", "localhost", "[::1]"):
         read(tmp_path, text.replace(where, host))
+
+
+TLS = '[tls]\nauthority = "ca.pem"\n'
+
+
+def test_tls_opens_ports_beyond_loopback(tmp_path: Path) -> None:
+    """One rule for all listeners: TLS, or the word that says that there is none."""
+    text = TWO_NODES.replace('address = "127.0.0.1"', 'address = "10.0.0.1"', 1)
+    text += '[coordinator]\nendpoints = ["10.0.0.1:7400"]\n'
+    assert len(mistakes(tmp_path, text)) == 2
+    assert not read(tmp_path, text + TLS).insecure
+    assert read(tmp_path, text + "[listen]\ninsecure = true\n").insecure
+    assert not read(tmp_path, TWO_NODES + "[listen]\ninsecure = true\n").insecure
+    assert read(tmp_path, TWO_NODES + '[listen]\nbind = "all"\ninsecure = true\n').insecure
+
+
+def test_tls_does_not_excuse_an_etcd_in_the_clear(tmp_path: Path) -> None:
+    lines = '[coordinator]\nkind = "etcd"\netcd = ["10.0.0.1:2379"]\n'
+    assert "would speak to etcd" in mistakes(tmp_path, TWO_NODES + lines + TLS)[0]
+
+
+def test_each_process_has_files_of_its_own(tmp_path: Path) -> None:
+    assert read(tmp_path, TWO_NODES).tls_of("n1") is None
+    found = read(tmp_path, TWO_NODES + TLS).tls_of("n1")
+    assert found is not None and not found.clients_ask
+    assert found.files.authority == str(tmp_path / "ca.pem")
+    assert found.files.certificate == str(tmp_path / "certificates" / "n1.pem")
+    assert found.files.key == str(tmp_path / "certificates" / "n1.key")
+    more = (
+        'certificate = "/etc/pki/{name}/cert"\nclients = "certificate"\nclients_authority = "b"\n'
+    )
+    found = read(tmp_path, TWO_NODES + TLS + more).tls_of("coordinator-2")
+    assert found is not None and found.clients_ask
+    assert found.files.certificate == "/etc/pki/coordinator-2/cert"
+    assert found.clients_authority == str(tmp_path / "b")
+
+
+def test_options_of_commands_are_no_settings(tmp_path: Path) -> None:
+    """The environment of a command has names that begin like a section."""
+    path = tmp_path / "cluster.toml"
+    path.write_text(TWO_NODES)
+    load(path, {"TWINLOG_TLS_CA": "x", "TWINLOG_TLS_CERT": "y", "TWINLOG_TLS_KEY": "z"})

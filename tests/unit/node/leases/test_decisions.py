@@ -14,13 +14,15 @@ from node.leases.leasing import DAMAGE_MS, Handed, Leasing, Wish, stretches
 from node.leases.limits import GroupLimits
 from node.leases.scratch import Scratch
 from node.leases.settles import Dying, Late, Settle, SettleCounts, Settling, reason
+from node.leases.times import LeaseTimes
 from storage.messaging.fold import Messaging
 from storage.messaging.groups import START_BEGIN, Group, Retry
 from storage.messaging.share import LEASED, SETTLED
 from tests.unit.node.leases.queues import Queues
 from twinlog.errors import CorruptionError, UsageError
-from twinlog.format.group_rows import ResetRow
-from twinlog.wire.groups import BACK_OFF, DONE, RECEIPT_EXPIRED, RECEIPT_UNKNOWN, What
+from twinlog.format.group_rows import MemberRow, ResetRow
+from twinlog.format.record import encode
+from twinlog.wire.groups import BACK_OFF, DONE, LEAVING, RECEIPT_EXPIRED, RECEIPT_UNKNOWN, What
 
 GROUP = Group("g", start=START_BEGIN, attempts=3, retry=Retry((50,)))
 
@@ -62,7 +64,13 @@ class World:
         def dead(dying: Dying, late: Late | None) -> None:
             self.dead.append(dying)
 
-        return Settling(self.scratch, self.due, self.now_ms, SettleCounts(), dead)
+        return Settling(
+            self.scratch,
+            self.due,
+            self.now_ms,
+            SettleCounts(LeaseTimes(lambda seconds: None)),
+            dead,
+        )
 
     def pop(self, records: int, member: int = 1, invisible_ms: int = 100) -> Handed:
         """Hand messages out."""
@@ -210,7 +218,7 @@ def test_a_share_that_is_full_gives_nothing_new() -> None:
     assert offsets(world.pop(10)) == [0, 1, 2, 3]
     leasing = world.leasing()
     assert not leasing.hand_out(GROUP, Wish(1, 9, ("t",), 10, 1 << 20, 100)).parts
-    assert leasing.full is not None
+    assert leasing.full
     world.pass_time(200)
     assert offsets(world.pop(10)) == [0, 1, 2, 3]
 
@@ -327,6 +335,21 @@ def test_a_lease_is_extended_while_it_is_one() -> None:
     assert world.settling().settle(GROUP, row, lambda code: None) == (RECEIPT_EXPIRED, 0)
 
 
+def test_a_lease_in_a_file_that_is_to_leave_is_not_extended() -> None:
+    """The file waits for the end of the lease as it is; later messages are extended."""
+    world = World()
+    world.queues.send(2)
+    world.pop(1)
+    world.pop(1)
+    counts = SettleCounts(LeaseTimes(lambda seconds: None))
+    settling = Settling(
+        world.scratch, world.due, world.now_ms, counts, lambda *_: None, lambda share: 1
+    )
+    for n, first, code in ((1, 0, (LEAVING, 1_100)), (2, 1, (DONE, 1_500))):
+        row = Settle(1, n, What.EXTEND, first, first, 500)
+        assert settling.settle(GROUP, row, lambda code: None) == code
+
+
 def test_a_word_about_another_lease_changes_nothing() -> None:
     """What is partly another's by now counts for the rest, and the answer says so."""
     world = World()
@@ -382,3 +405,31 @@ def test_a_range_may_hold_what_is_settled() -> None:
     share = world.scratch.share(1)
     assert share is not None
     assert (share.low, share.runs) == (4, [])
+
+
+def test_a_filter_of_a_light_queue_leases_its_offsets() -> None:
+    """A record's own queue offset is another one."""
+    pieces = [
+        memoryview(
+            encode(
+                "orders", 0, b"x", queue_offset=7 + number,
+                properties={
+                    "INNER_MULTI_DISPATCH": "%LMQ%x", "INNER_MULTI_QUEUE_OFFSET": str(light)
+                },
+            )
+        )
+        for number, light in enumerate((0, 1, 4))
+    ]  # fmt: skip
+    found = [(first, count) for first, count, _ in stretches(pieces, "%LMQ%x")]
+    assert found == [(0, 2), (4, 1)]
+
+
+def test_a_member_leaves_once() -> None:
+    """Nothing is written for a member that has left, or whose group was deleted meanwhile."""
+    fold = Messaging()
+    fold.apply(MemberRow("g", 7, "m", 1), 0)
+    scratch = Scratch(fold)
+    assert scratch.write(MemberRow("g", 7, "m", 0))
+    assert not scratch.write(MemberRow("g", 7, "m", 0))
+    fold.drop("g")
+    assert not Scratch(fold).write(MemberRow("g", 7, "m", 0))

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
+
 from node.leases.clock import LEAP_MS, MessagingClock
 from node.leases.due import Due, over
 from node.leases.scratch import Scratch
+from node.leases.times import LeaseTimes
 from storage.messaging.fold import Messaging
-from storage.messaging.share import LEASED, SETTLED, Run, Share
+from storage.messaging.share import LEASED, SETTLED, WAITING, Run, Share
 from twinlog.format.group_rows import AckRow, LeaseRow, MemberRow, ShareRow
 
 
@@ -90,6 +93,50 @@ def test_an_entry_counts_as_far_as_it_is_true() -> None:
     found = over(share, (100, 1, 1, 0, 8), 200)
     assert [(run.first, run.last) for run in found] == [(0, 1), (7, 8)]
     assert over(share, (100, 1, 1, 20, 30), 200) == []
+
+
+def test_entries_that_are_no_longer_true_are_dropped_once_there_are_many(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Leases of 12 hours that were settled at once would be kept for 12 hours."""
+    monkeypatch.setattr("node.leases.due.TIDY_ENTRIES", 4)
+    share = share_of(Run(0, 1, LEASED, 1, 1, 100), Run(2, 2, SETTLED), Run(3, 4, WAITING, 2, 1, 50))
+    due = Due()
+    due.add(100, 1, 1, 0, 1)
+    due.add(50, 1, 2, 3, 4)
+    due.add(70, 1, 1, 2, 2)
+    due.tidy({1: share}.get)
+    assert due.next_ms() == 50
+    for number in range(9):
+        due.add(40, 7, number, 0, 0)
+    due.tidy({1: share}.get)
+    assert due.passed(200) == [(50, 1, 2, 3, 4), (100, 1, 1, 0, 1)]
+
+
+def test_a_clock_that_is_set_back_is_a_leap_too() -> None:
+    """Once, until it has caught up; a reign that begins behind its log says so at once."""
+    clock = MessagingClock()
+    clock.begin(100_000 + 2 * LEAP_MS, 0.0, 0)
+    assert clock.read(100_000, 1.0) == 100_000 + 2 * LEAP_MS
+    assert (clock.leaps, clock.leapt_ms) == (1, -2 * LEAP_MS)
+    clock.read(100_500, 1.5)
+    assert clock.leaps == 1
+    clock.read(100_000 + 2 * LEAP_MS, 121.0)
+    clock.begin(0, 0.0, 2 * LEAP_MS)
+    clock.read(1_000, 1.0)
+    assert clock.leaps == 2
+
+
+def test_the_times_of_old_leases_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the newest ones it is known how long they were held."""
+    monkeypatch.setattr("node.leases.times.LEASES_MAX", 2)
+    took: list[float] = []
+    times = LeaseTimes(took.append)
+    for n in (1, 2, 3):
+        times.begun(1, n, n * 1_000)
+    times.ended(1, 1, 9_000)
+    times.ended(1, 3, 9_000)
+    assert took == [6.0]
 
 
 def test_a_scratch_keeps_what_it_decides_to_itself() -> None:

@@ -55,9 +55,9 @@ class Fake:
             group=lambda name: {"group": {"name": name}} if name == "billing" else None,
         )
 
-    def metrics(self, accept: str) -> tuple[bytes, str]:
-        """Echo what the client wants."""
-        return f"accept {accept}\n".encode(), "text/plain; version=0.0.4"
+    def metrics(self, accept: str) -> tuple[list[bytes], str]:
+        """Echo what the client wants, in pieces."""
+        return [b"accept ", f"{accept}\n".encode()], "text/plain; version=0.0.4"
 
 
 async def asked(pages: Pages, body: Body) -> None:

@@ -15,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families as classic
 
 from node.clients.counts import ClientCounts
 from node.clients.reads import ReadCounts
-from node.observe.exposition import OFTEN_MAX, TOPICS_MAX, NodeMetrics, UnknownMetric
+from node.observe.exposition import GROUPS_MAX, OFTEN_MAX, TOPICS_MAX, NodeMetrics, UnknownMetric
 from node.observe.metrics import (
     BY_NAME,
     METRICS,
@@ -58,12 +58,20 @@ GROUPS = SimpleNamespace(
     ready=1.0,
     parked=2.0,
     redelivered=3.0,
+    delays_waiting=lambda: {("3",): 2.0},
+    delivered=5.0,
+    undeliverable=1.0,
+    halves_open=2.0,
+    settled_halves=lambda: {("commit",): 3.0},
+    timers_waiting=2.0,
+    timers_delivered=5.0,
+    timers_cancelled=1.0,
     lags=lambda: {("billing", "orders"): 5.0},
     count=lambda state: {("billing",): float(state)},
     members=lambda: {("billing",): 2.0},
     leased=lambda: {("billing",): 9.0},
     dead=lambda: {("billing",): 1.0},
-    settled=lambda: {("ack",): 8.0},
+    settled=lambda: {("billing", "ack"): 8.0},
     rows=lambda: {("LeaseRow",): 4.0},
 )
 
@@ -86,7 +94,7 @@ FACTS = Facts(
     offsets={"start": 0, "checkpointed": 40, "flushed": 50, "dispatched": 55, "confirm": 60,
              "committed": 80, "end": 80},
     coordinator_seconds=0.5, topics=2, disk_free=100, disk_size=200, boot={},
-    staleness_max_seconds=5.0,
+    staleness_max_seconds=5.0, certificate_until=2_000_000_000.0,
     scrub={"compared_bytes": 1 << 20, "found": 1, "repaired": 1, "waiting": 0},
     retention={"deleted": {"age": 3}, "leaving": 1, "forced": 2, "overtaken": 0,
                "disk_used": 0.5, "refuses": False},
@@ -97,7 +105,12 @@ NODE_1 = Observed(
     FACTS,
     cast("ClientServer", CLIENTS),
     cast("RequestHandlers", REQUESTS),
-    cast("ReplicaService", SimpleNamespace(links_closed={"crc": 1})),
+    cast(
+        "ReplicaService",
+        SimpleNamespace(
+            links_closed={"crc": 1}, outbox=SimpleNamespace(readiness=SimpleNamespace(polled=1.5))
+        ),
+    ),
     cast("NodeLog", SimpleNamespace(counts={("coordinator_lost", "warning"): 1})),
     cast("Figures", GROUPS),
 )
@@ -120,6 +133,16 @@ def scrape(metrics: NodeMetrics, accept: str = "") -> dict[tuple[str, tuple[str,
     }
 
 
+def test_a_learner_is_not_out_of_sync() -> None:
+    """It has a lag, and no value that an alert takes for a slave which should count (R70)."""
+    learner = PeerView("n4", "learner", 60, 40, 20, 0.1, 0.2, False, "streaming", "a learner")
+    found = values(view=replace(VIEW, peers=(*SLAVES, learner)))
+    assert found["twinlog_replication_in_sync"] == {("n2",): 1.0, ("n3",): 0.0}
+    lags = found["twinlog_replication_lag_bytes"]
+    assert isinstance(lags, dict)
+    assert lags["n4",] == 20
+
+
 def test_every_figure_has_help_and_a_proper_name() -> None:
     """Prometheus' rules for names, so that nobody is surprised."""
     units = ("bytes", "seconds", "offset_bytes")
@@ -139,6 +162,22 @@ def test_every_figure_of_the_table_is_shown() -> None:
     for figure in METRICS:
         assert f"# HELP {figure.name}" in body, figure.name
         assert figure.help in body
+
+
+@pytest.mark.parametrize("accept", ["", "application/openmetrics-text"])
+def test_a_scrape_of_many_groups_is_made_in_pieces(accept: str) -> None:
+    """Each is one metric, of at most 1,000 series; together they are the whole answer."""
+    lags = {(f"g{number}", "t"): 1.0 for number in range(5000)}
+    metrics = NodeMetrics(lambda: {**values(), "twinlog_group_lag_messages": lags})
+    pieces, kind = metrics.pieces(accept)
+    found = list(pieces)
+    assert all(piece.count(b"# HELP ") <= 2 for piece in found), "a histogram says when it began"
+    assert max(piece.count(b"\n") for piece in found) < GROUPS_MAX + 10
+    assert len(found) > len(METRICS) / 2
+    parse = openmetrics if "openmetrics" in kind else classic
+    names = {family.name for family in parse(b"".join(found).decode())}
+    assert "twinlog_group_lag_messages" in names
+    assert (b"# EOF\n" in found) == ("openmetrics" in kind)
 
 
 def test_every_histogram_is_fed_by_somebody() -> None:

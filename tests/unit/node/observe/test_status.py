@@ -80,6 +80,7 @@ def test_a_masters_document() -> None:
     assert cast("Sequence[Mapping[str, object]]", found["peers"])[0] == {
         "name": "n2", "role": "slave", "state": "streaming", "why": None, "in_sync": True,
         "acked": 60, "flushed": 40, "lag_bytes": 20, "lag_seconds": 0.123, "contact_seconds": 0.1,
+        "round_trip_seconds": None, "unacknowledged_bytes": None, "slow": False,
     }  # fmt: skip
     assert (found["uptime_seconds"], found["quarantined"]) == (12.346, None)
 

@@ -11,6 +11,7 @@ import trio
 from crc32c import crc32c
 
 from replication.coordinator import peer
+from replication.register.operations import AddReplica, to_wire
 from tests.unit.replication.coordinator.serving import (
     NAMES,
     Coordinator,
@@ -164,5 +165,27 @@ async def test_a_flipped_bit_anywhere_changes_nothing(tmp_path: Path) -> None:
         assert sum(cast("dict[str, int]", status["closed"]).values()) == len(
             range(0, len(order), 3)
         )
+
+    await with_coordinator(tmp_path, body)
+
+
+async def test_a_learner_keeps_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It needs the coordinator as a member does, to find the master (R70)."""
+    monkeypatch.setattr(peer, "CONNECTIONS_MAX", 2)
+
+    async def body(coordinator: Coordinator) -> None:
+        member = coordinator.client("n1")
+        await member.call(registration("n1"))
+        await member.call(to_wire(AddReplica("n4", 0, "alice", learner=True)))
+        learner = coordinator.client("n4")
+        answer = await learner.call(registration("n4"))
+        assert isinstance(answer, dict)
+        assert answer["ok"]
+        late = await coordinator.stream()
+        assert await late.receive_some(1) == b"", "both places are taken"
+        member.close()
+        await trio.testing.wait_all_tasks_blocked(0.01)
+        status = cast("dict[str, object]", await ask(coordinator, lambda calls: calls.status()))
+        assert (status["closed"], status["refused"]) == ({}, 1)
 
     await with_coordinator(tmp_path, body)

@@ -128,6 +128,25 @@ async def test_the_state_survives_a_restart_and_waits_for_reports(tmp_path: Path
     await with_coordinator(tmp_path, body)
 
 
+async def test_a_register_of_a_higher_level_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """R74: a coordinator that went back to an older release says which command looks further."""
+
+    async def body(coordinator: Coordinator) -> None:
+        await elected(coordinator.client())
+        await coordinator.stop()
+        monkeypatch.setattr(service, "LEVEL", 0)
+        store = CoordinatorStore(tmp_path, "demo", "g1")
+        settings = service.CoordinatorSettings("demo", "g1", "127.0.0.1", 0, tmp_path)
+        with pytest.raises(UsageError, match="at level 1, this release knows 0") as refused:
+            service.CoordinatorService(settings, store)
+        assert "twinlog version --check" in refused.value.hint
+        store.close()
+
+    await with_coordinator(tmp_path, body)
+
+
 async def test_the_register_never_goes_back(tmp_path: Path) -> None:
     """A node that has seen more than the file holds makes it read-only, also after a restart."""
 

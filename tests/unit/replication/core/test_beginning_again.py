@@ -43,7 +43,7 @@ def test_a_slave_below_the_masters_start_begins_again(world: World) -> None:
 
 def test_a_seed_arrives_in_pieces(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each piece is asked for; together they are the whole."""
-    monkeypatch.setattr("replication.core.seeding.SEED_PIECE_BYTES", 3)
+    monkeypatch.setattr("replication.core.master.seeding.SEED_PIECE_BYTES", 3)
     node = overtaken(world)
     world.run(6.0)
     assert node.store.start == world.nodes["n1"].store.start > 0
@@ -52,7 +52,7 @@ def test_a_seed_arrives_in_pieces(world: World, monkeypatch: pytest.MonkeyPatch)
 
 def test_a_seed_beyond_its_limit_is_not_sent(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """The slave keeps its log, says why it waits, and tries again."""
-    monkeypatch.setattr("replication.core.seeding.SEED_BYTES_MAX", 2)
+    monkeypatch.setattr("replication.core.master.seeding.SEED_BYTES_MAX", 2)
     node = overtaken(world)
     end = node.store.end
     world.run(4.0)

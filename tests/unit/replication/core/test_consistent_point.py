@@ -6,7 +6,6 @@ import doctest
 
 import pytest
 
-from replication.core import leading
 from replication.core import peer_checks as consistency
 from replication.core.peer_checks import point_for
 from twinlog.format.epoch_history import Epoch
@@ -14,8 +13,7 @@ from twinlog.format.epoch_history import Epoch
 
 def test_the_examples_in_docstrings_are_true() -> None:
     """They are read by those who learn the protocol."""
-    for module in (consistency, leading):
-        assert doctest.testmod(module).failed == 0
+    assert doctest.testmod(consistency).failed == 0
 
 
 @pytest.mark.parametrize(

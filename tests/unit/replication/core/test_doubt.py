@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from replication.core import commands, messages, peer_checks
-from replication.core.leading import Leading
+from replication.core.master.leading import Leading
 from replication.register.operations import Change
 from storage import Outcome
 from tests.dialogues.stories import NAMES

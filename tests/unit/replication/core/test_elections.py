@@ -124,8 +124,9 @@ def test_a_damaged_log_that_is_alone_is_still_the_best(
     context, leading = world.nodes["n1"].driver.core.context, world.nodes["n1"].driver.core.leading
     assert leading is not None
     isr = {"n1": 1} if alone else {"n1": 1, "n3": 1}
-    leading.state = replace(leading.state, isr=isr, elr=elr)
-    leading.on_verified(world.clock.now, link_of(world.nodes["n1"], "n2"), 0, "bytes differ", False)
+    leading.insync.state = replace(leading.state, isr=isr, elr=elr)
+    link = link_of(world.nodes["n1"], "n2")
+    leading.slaves.on_verified(world.clock.now, link, 0, "bytes differ", False)
     assert bool(context.damage) is bool(elr or not alone)
 
 

@@ -417,7 +417,7 @@ def test_a_hello_that_does_not_fit_is_refused(
     """In the order of the protocol; the slave is told why."""
     hello = messages.Hello(
         epoch=1, session=1, node="n2", store=world.nodes["n2"].store.boot.store_id, start=0, end=0,
-        flushed=0, confirm=0, border=0, epochs=(), register_id="register-1", revision=0, tag=0,
+        confirm=0, border=0, epochs=(), register_id="register-1", revision=0, tag=0,
         family=4, segment_size=1 << 20, least_version=1, version=1, features=0, quality="received",
     )  # fmt: skip
     node = world.nodes["n1"]
@@ -433,7 +433,7 @@ def test_a_hello_that_does_not_fit_is_refused(
 def test_a_slave_refuses_a_hello_and_names_the_master(world: World) -> None:
     """It is not the master."""
     hello = messages.Hello(
-        1, 1, "n3", "s", 0, 0, 0, 0, 0, (), "register-1", 0, 0, 4, 1 << 20, 1, 1, 0, "received"
+        1, 1, "n3", "s", 0, 0, 0, 0, (), "register-1", 0, 0, 4, 1 << 20, 1, 1, 0, "received"
     )
     node = world.nodes["n2"]
     conn = node.next_accepted = node.next_accepted + 1

@@ -14,6 +14,7 @@ from replication.register.operations import (
 )
 from tests.dialogues.stories import NAMES, hear, link_of
 from tests.dialogues.world import Node, World
+from twinlog.wire import frames
 
 
 def test_borders_that_differ_under_the_same_history_are_a_divergence(world: World) -> None:
@@ -23,7 +24,7 @@ def test_borders_that_differ_under_the_same_history_are_a_divergence(world: Worl
     world.send("n1")
     world.run(0.1)
     hello = messages.Hello(
-        epoch=1, session=1, node="n3", store=store.boot.store_id, start=0, end=150, flushed=0,
+        epoch=1, session=1, node="n3", store=store.boot.store_id, start=0, end=150,
         confirm=0, border=130, epochs=store.epochs, register_id="register-1", revision=0, tag=0,
         family=4, segment_size=1 << 20, least_version=1, version=1, features=0, quality="received",
     )  # fmt: skip
@@ -82,6 +83,34 @@ def test_a_refusal_for_another_reason_is_told_and_the_slave_waits(world: World) 
     world.resume("n1")
     world.run(60.0)
     assert node.driver.view().state == "streaming"
+
+
+def test_a_hello_of_another_release_is_answered_with_a_sentence(world: World) -> None:
+    """Both sides say what is wrong, and the slave does not dial again at once."""
+
+    def older(source: Node, target: Node, frame: frames.Frame) -> frames.Frame:
+        if frame.type != frames.Type.HA_HELLO:
+            return frame
+        kept = {name: value for name, value in frame.fields.items() if name != "quality"}
+        return replace(frame, fields=kept)
+
+    slave, master = world.nodes["n2"], world.nodes["n1"]
+    world.bender = older
+    world.kill("n2")
+    slave = world.restart("n2")
+    world.run(3.0)
+    sentence = "run the same release of twinlog on all nodes"
+    assert slave.has_event("handshake-refused")
+    assert sentence in (slave.driver.view().why or "")
+    leading = master.driver.core.leading
+    assert leading is not None
+    assert sentence in leading.slaves.why_not["n2"]
+    odd = [line for line in world.trace if line.startswith("n1 > n2  no  BAD_VERSION")]
+    assert len(odd) <= 2, "it waits between two attempts"
+    world.bender = None
+    world.run(30.0)
+    assert slave.driver.view().state == "streaming"
+    assert "n2" not in leading.slaves.why_not
 
 
 def ok_for(node: Node, **changes: Any) -> messages.HelloOk:
@@ -145,12 +174,12 @@ def test_nobody_says_hello_in_the_masters_name(world: World) -> None:
     hello, own = said[0], master.driver.core.context
     assert isinstance(hello, messages.Hello)
     in_its_name = replace(hello, node="n1", session=own.session, store=own.node.store)
-    leading.on_hello(world.clock.now, 777, in_its_name)
-    assert 777 not in leading.sessions
-    assert leading.why_not["n1"].startswith("UNKNOWN_REPLICA")
+    leading.slaves.on_hello(world.clock.now, 777, in_its_name)
+    assert 777 not in leading.slaves.sessions
+    assert leading.slaves.why_not["n1"].startswith("UNKNOWN_REPLICA")
     conn = link_of(master, "n2")
-    session = leading.sessions[conn]
+    session = leading.slaves.sessions[conn]
     session.machine = type(session.machine)(MASTER_SESSION)
     master.tell(leading.on_message, conn, replace(hello, node="n3"))
-    assert conn not in leading.sessions
-    assert set(leading.links) == {"n3"}
+    assert conn not in leading.slaves.sessions
+    assert set(leading.slaves.links) == {"n3"}

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from replication.core import messages
-from replication.core.in_sync import InSyncSet, Member
+from replication.core.master.in_sync import InSyncSet, Member
 from replication.register.group_state import GroupState, Registration
 from replication.register.operations import AlterInSync
 from replication.settings import ReplicationSettings
@@ -185,9 +185,10 @@ def test_nobody_joins_before_it_has_the_epoch_record() -> None:
 
 def test_a_learner_never_joins() -> None:
     """It copies and never counts."""
-    insync = a_set(n2=150, n3=150)
-    insync.adopt(change_to(learners=("n3",)), 1.0)
+    insync = a_set(n2=100, n3=150)
+    insync.adopt(change_to(replicas=("n1", "n2"), learners=("n3",)), 1.0)
     assert insync.change(5.0, 200, 150) == ({}, [])
+    assert insync.one_slave() == 100  # `replicated` needs a copy that can be elected (R70)
 
 
 @pytest.mark.parametrize(
@@ -267,8 +268,8 @@ def test_an_acknowledgement_is_worth_what_the_quality_says(ack: str, worth: int)
     world = steady("n1", "n2", ack=ack)
     core = world.nodes["n1"].driver.core
     assert core.leading is not None
-    assert core.leading.quality_of(messages.Ack(1, 1, 150, 120, 0, 0)) == worth
-    assert core.leading.quality_of(messages.Ack(1, 1, 150, 999, 0, 0)) == 150
+    assert core.leading.slaves.quality_of(messages.Ack(1, 1, 150, 120, 0, 0)) == worth
+    assert core.leading.slaves.quality_of(messages.Ack(1, 1, 150, 999, 0, 0)) == 150
     store = world.nodes["n1"].store
     world.send("n1", ack="written")
     store.flushed = 100

@@ -37,9 +37,9 @@ def test_events_of_a_link_that_has_ended_change_nothing(world: World) -> None:
     """They were under way."""
     leading = world.nodes["n1"].driver.core.leading
     assert leading is not None
-    leading.on_verified(world.clock.now, 12345, 0, None, False)
-    leading.on_shipped(world.clock.now, 12345, messages.Append(*[0] * 9), 0)
-    leading.on_closed(world.clock.now, 12345, "gone")
+    leading.slaves.on_verified(world.clock.now, 12345, 0, None, False)
+    leading.slaves.on_shipped(world.clock.now, 12345, messages.Append(*[0] * 9), 0)
+    leading.slaves.on_closed(world.clock.now, 12345, "gone")
     leading.on_message(world.clock.now, 12345, messages.Ping(1, 1, 1))
     leading.switchover.give_up("not-leader", "late")
     assert world.nodes["n1"].driver.view().role == "master"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from replication.core.in_sync import Member
+from replication.core.master.in_sync import Member
 from replication.register.group_state import GroupState
 from replication.register.operations import (
     AddReplica,
@@ -47,19 +47,59 @@ def test_a_new_member_is_greeted_after_the_state_is_known(world: World) -> None:
     assert "n4" in world.register.state.isr
 
 
+def test_a_learner_copies_and_counts_nowhere_until_it_is_promoted(world: World) -> None:
+    """R70: no write waits for it; promoted, it joins on the link that it has."""
+    assert world.apply(AddReplica("n4", 0, "alice", learner=True)).ok
+    world.boot("n4")
+    world.run(4.0)
+    key = world.send("n1")
+    world.run(0.1)
+    assert world.stored(key)
+    learner, master = world.nodes["n4"].store, world.nodes["n1"].store
+    assert learner is not None
+    assert master is not None
+    assert (learner.end, learner.confirm) == (master.end, master.confirm)
+    assert "n4" not in world.register.state.isr
+    leading = world.nodes["n1"].driver.core.leading
+    assert leading is not None
+    assert leading.slaves.why_behind("n4", world.clock.now).startswith("a learner")
+    roles = {peer.name: peer.role for peer in world.nodes["n1"].driver.view().peers}
+    assert roles == {"n2": "slave", "n3": "slave", "n4": "learner"}
+    world.partition("n1", "n4")
+    key = world.send("n1")
+    world.run(0.1)
+    assert world.stored(key)
+    world.heal()
+    assert world.apply(AddReplica("n4", 0, "alice")).ok
+    world.run(4.0)
+    assert "n4" in world.register.state.isr
+
+
+def test_a_learner_is_not_elected(world: World) -> None:
+    """R70: it does not stand when every full member is gone, although it has everything."""
+    assert world.apply(AddReplica("n4", 0, "alice", learner=True)).ok
+    world.boot("n4")
+    world.run(4.0)
+    for name in ("n1", "n2", "n3"):
+        world.kill(name)
+    world.run(10.0)
+    assert world.register.state.leader != "n4"
+    assert world.nodes["n4"].driver.core.role.value != "master"
+
+
 def test_why_a_replica_is_not_level_is_said_in_words(world: World) -> None:
     """For status and people."""
     leading = world.nodes["n1"].driver.core.leading
     assert leading is not None
-    assert leading.why_behind("n9", world.clock.now) == "not a replica"
-    assert leading.why_behind("n2", world.clock.now) == ""
+    assert leading.slaves.why_behind("n9", world.clock.now) == "not a replica"
+    assert leading.slaves.why_behind("n2", world.clock.now) == ""
     member = leading.insync.members["n2"]
     member.acked = 0
-    assert leading.why_behind("n2", world.clock.now) == "behind"
+    assert leading.slaves.why_behind("n2", world.clock.now) == "behind"
     leading.insync.members["n8"] = stranger = Member("n8", 0.0)
-    assert leading.why_behind("n8", world.clock.now) == "no link"
+    assert leading.slaves.why_behind("n8", world.clock.now) == "no link"
     stranger.linked_at = 0.0
-    assert leading.why_behind("n8", world.clock.now) == "not the registered session"
+    assert leading.slaves.why_behind("n8", world.clock.now) == "not the registered session"
 
 
 def test_a_flapping_past_is_forgiven_after_a_long_time(world: World) -> None:

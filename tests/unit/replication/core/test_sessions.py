@@ -10,7 +10,7 @@ import pytest
 
 from replication.core import following, messages, peer_checks
 from replication.core.context import Log
-from replication.core.master_session import MasterSession
+from replication.core.master.session import MasterSession
 from replication.core.peer_checks import (
     Agreed,
     Divergence,
@@ -29,7 +29,7 @@ from twinlog.format.epoch_history import Epoch
 from twinlog.wire import frames
 
 HELLO = messages.Hello(
-    epoch=3, session=5, node="n2", store="s", start=0, end=100, flushed=100, confirm=80, border=0,
+    epoch=3, session=5, node="n2", store="s", start=0, end=100, confirm=80, border=0,
     epochs=(Epoch(3, 0),), register_id="r", revision=1, tag=1, family=4, segment_size=1 << 20,
     least_version=1, version=1, features=0, quality="received",
 )  # fmt: skip
@@ -173,7 +173,7 @@ def test_a_batch_is_asked_for_again_a_few_times() -> None:
     nack = messages.Nack(3, 5, 100, 50, "crc")
     for _ in range(NACKS_MAX):
         assert session.on_nack(nack) is None
-        session.rewind(100)
+        session.rewind(100, 1.0)
         assert session.next_ship(150) == 100
         session.shipped(150, 90, 1, 1.0)
     assert "times" in (session.on_nack(nack) or "")
@@ -287,9 +287,9 @@ def test_a_master_is_not_to_blame_for_a_nack_between_borders(world: World) -> No
     """The link closes; the master leads on."""
     node = world.nodes["n1"]
     conn = link_of(node, "n2")
-    session = node.driver.core.leading
-    assert session is not None
-    session.sessions[conn].acked = 0  # so that the number lies in the window
+    leading = node.driver.core.leading
+    assert leading is not None
+    leading.slaves.sessions[conn].acked = 0  # so that the number lies in the window
     node.tell(node.driver.on_frame, conn, messages.encode(messages.Nack(1, 1, 7, 1, ""), NAMES))
     assert conn not in node.links
     assert node.driver.view().role == "master"

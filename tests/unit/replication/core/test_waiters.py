@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replication.core.waiters import CONFIRMED, FLUSHED, KINDS, Waiters
+from replication.core.master.waiters import CONFIRMED, FLUSHED, KINDS, Waiters
 
 
 def test_a_waiter_that_was_released_does_not_expire() -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import pytest
 
 from replication.driver.outcomes import unknown
-from replication.driver.outgoing_batches import OutgoingBatches
+from replication.driver.outgoing_batches import AHEAD_BYTES, OutgoingBatches
+from replication.settings import MiB
 from storage import Job, Outcome, SectionResult
 from tests.dialogues.world import World
 from twinlog.errors import CorruptionError
@@ -47,6 +50,25 @@ def test_a_job_of_nobody_is_left_alone(world: World) -> None:
     shipments = OutgoingBatches(world.nodes["n1"].store)  # type: ignore[arg-type]
     assert shipments.damage_at(7) == "no batch begins there"
     assert shipments.damage_at(0) is None
+
+
+def test_what_a_slave_gets_next_is_read_ahead(world: World, monkeypatch: Any) -> None:
+    """Each byte that is not hot is asked for once, before the slave is there; what is hot never."""
+    store, asked = world.nodes["n1"].store, list[tuple[int, int]]()
+    shipments = OutgoingBatches(store)  # type: ignore[arg-type]
+    monkeypatch.setattr(store, "settings", replace(store.settings, hot_bytes=20 * MiB))
+    monkeypatch.setattr(store, "read_ahead", lambda start, length: asked.append((start, length)))
+    end = 100 * MiB
+    for start in range(3 * MiB, end, MiB):
+        shipments._read_ahead(start, end)
+        reached = max((at + length for at, length in asked), default=0)
+        assert reached >= min(start + AHEAD_BYTES, end - 20 * MiB)
+    assert asked[0] == (3 * MiB, AHEAD_BYTES + MiB)
+    assert all(one[0] + one[1] == other[0] for one, other in pairwise(asked))
+    assert asked[-1][0] < end - 20 * MiB + AHEAD_BYTES
+    count = len(asked)
+    shipments._read_ahead(30 * MiB, end)  # another slave, behind the first one
+    assert len(asked) == count
 
 
 def test_jobs_that_a_store_has_not_are_asked_for_again(world: World) -> None:

@@ -13,8 +13,8 @@ from typing import Any, cast
 
 import pytest
 
-from replication.core.in_sync import InSyncSet
-from replication.core.leading import Leading
+from replication.core.master.in_sync import InSyncSet
+from replication.core.master.slave_links import SlaveLinks
 from replication.core.replica import ReplicaCore
 from replication.driver.outside import Outside
 from replication.driver.retention import RetentionDriver
@@ -65,7 +65,7 @@ class Kept:
         self.around = Around()
         self.core = SimpleNamespace(
             leads=leading is not None, leading=leading, context=SimpleNamespace(cutting=False),
-            overtake=lambda now, start: Leading.overtake(leading, now, start),
+            overtake=lambda now, start: SlaveLinks.overtake(leading.slaves, now, start),
         )  # fmt: skip
         self.wall = 3000
         self.forgotten: list[int] = []
@@ -107,13 +107,13 @@ def leading(*, acked: int, heard: float | None = 0.0, streaming: bool = True) ->
     insync = SimpleNamespace(members={"n2": member}, began=0.0)
     insync.needed = lambda now, absent: InSyncSet.needed(cast(InSyncSet, insync), now, absent)
     closed, told = list[int](), list[tuple[str, dict[str, object]]]()
-    return SimpleNamespace(
+    slaves = SimpleNamespace(
         sessions={7: session} if streaming else {},
         insync=insync,
-        closed=closed, _drop=lambda conn, why, now: closed.append(conn),
-        told=told,
+        drop=lambda conn, why, now: closed.append(conn),
         _context=SimpleNamespace(tell=lambda name, level, **facts: told.append((name, facts))),
-    )  # fmt: skip
+    )
+    return SimpleNamespace(slaves=slaves, insync=insync, closed=closed, told=told)
 
 
 def test_a_log_is_kept_at_its_length() -> None:
@@ -245,7 +245,7 @@ def test_errors_of_the_disk_end_the_process_but_a_full_one() -> None:
 def test_a_master_has_stale_producers_forgotten(leads: bool) -> None:
     """About once a minute it asks which; a slave waits for the record."""
     kept = Kept(leading=leading(acked=1 << 40) if leads else None)
-    kept.store.stale_producers = lambda wall_ms: 77  # type: ignore[method-assign]
+    kept.store.stale_producers = lambda now: 77  # type: ignore[method-assign]
     kept.pass_time(61)
     assert kept.forgotten == ([77, 77] if leads else [])
 

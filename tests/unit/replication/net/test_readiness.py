@@ -85,25 +85,31 @@ class Poll:
 async def test_a_round_spins_only_while_sockets_answer_briskly(
     spin: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And yields the processor each time; when nothing came in time it sleeps."""
+    """And yields the processor each time; when nothing came in time it says so, and sleeps."""
     yields: list[None] = []
+    pauses: list[None] = []
     monkeypatch.setattr("os.sched_yield", lambda: yields.append(None))
     readiness, clock = Readiness(spin), [0.0]
     monkeypatch.setattr(readiness, "clock", lambda: clock[0])
     late, soon, nothing = (0.0005, True), (0.0001, True), (0.00015, False)
     poll = Poll(clock, [late, soon, nothing, (0.0, True), nothing, nothing, late, late])
+    readiness.idle = lambda: pauses.append(None)
     wait = readiness._wait  # pyright: ignore[reportPrivateUsage]
     assert wait(poll), "late: it slept"  # type: ignore[arg-type]
     assert wait(poll), "it slept, but was woken soon"  # type: ignore[arg-type]
     if not spin:
         assert not wait(poll)  # type: ignore[arg-type]
         assert not any(pause == 0 for pause in poll.waits)
+        assert len(pauses) == 1
+        assert readiness.polled == 0
         return
     assert wait(poll), "it looked twice"  # type: ignore[arg-type]
     assert wait(poll), "it looked twice in vain, and slept"  # type: ignore[arg-type]
     assert wait(poll), "nobody is brisk: it slept at once"  # type: ignore[arg-type]
     assert [pause > 0 for pause in poll.waits] == [True, True] + 4 * [False] + 2 * [True]
     assert len(yields) == 2
+    assert len(pauses) == 1, "once, when it had looked in vain"
+    assert 0 < readiness.polled < 1, "and it is known what that took"
 
 
 async def test_a_socket_that_never_rests_leaves_the_loop_its_turns() -> None:

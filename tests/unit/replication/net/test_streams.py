@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 import trio
 
-from replication.net.streams import Outbox, Stream, accept, connect, listen
+from replication.net.handshakes import connect
+from replication.net.streams import Outbox, Stream, accept, listen
 from twinlog.wire import frames
 
 

@@ -13,14 +13,8 @@ from storage.messaging.fold import Messaging
 from storage.messaging.groups import START_BEGIN, Group, Retry
 from storage.retention.policy import Facts, Retention, Wait
 from storage.settings import RetentionSettings
-from storage.state.controls import (
-    AlterGroups,
-    CreateGroups,
-    DeleteGroups,
-    UnknownControl,
-    decode_control,
-    encode_control,
-)
+from storage.state.controls import UnknownControl, decode_control, encode_control
+from storage.state.group_controls import AlterGroups, CreateGroups, DeleteGroups
 from tests.fakes.disk import FakeDisk
 from tests.stores.workbench import (
     SETTINGS,
@@ -236,7 +230,7 @@ def test_groups_are_made_altered_and_deleted_by_control_records() -> None:
         store, *BEGIN, ShareRow(2, "audit", TOPIC, 0, 0, 0), ShareRow(3, "audit~a", TOPIC, 0, 0, 0)
     )
     settle(store)
-    altered = replace(group, filters={TOPIC: "a = 1"}, created_ms=5)
+    altered = replace(group, mode="ordered", filters={TOPIC: "a = 1"}, created_ms=5)
     store.append_control(token(1), AlterGroups((altered,)), wall_ms=1000)
     settle(store)
     assert store.messaging.group("billing") == replace(altered, created_ms=0, created_at=made.end)
@@ -262,7 +256,7 @@ def test_groups_are_made_altered_and_deleted_by_control_records() -> None:
         (CreateGroups((Group("a@b"),)), "group"),
         (CreateGroups((Group("a~b"),)), "group"),
         (CreateGroups((Group("x" * 121),)), "group"),
-        (CreateGroups((Group("a", "ordered"),)), "group-mode"),
+        (CreateGroups((Group("a", "in turns"),)), "group-mode"),
         (CreateGroups((Group("a", attempts=0),)), "group"),
         (CreateGroups((Group("a", invisible_ms=999),)), "group"),
         (CreateGroups((Group("a", retry=Retry((1,), 2)),)), "group"),
@@ -293,7 +287,7 @@ def test_what_no_group_can_be(change: CreateGroups | AlterGroups | DeleteGroups,
 
 def test_there_are_only_so_many_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that are not confirmed count; the same once more is none more."""
-    monkeypatch.setattr("storage.state.controls.GROUPS_MAX", 2)
+    monkeypatch.setattr("storage.state.group_controls.GROUPS_MAX", 2)
     store = master(FakeDisk())
     for names in (("a",), ("b",), ("a", "b")):
         change = CreateGroups(tuple(Group(name) for name in names))

@@ -6,6 +6,7 @@ Not here: what the calls of the disk do (`tests.conformance.test_disk`).
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import threading
 from pathlib import Path
@@ -192,3 +193,16 @@ def test_a_file_that_gets_another_name_stays_open(tmp_path: Path) -> None:
     assert len(disk._open) == before - 2
     disk.write_at("target", 1, b"A", "test")
     assert (tmp_path / "target").read_bytes()[:4] == b"TAde"
+
+
+def test_a_mapping_that_is_let_go_closes_its_descriptor(tmp_path: Path) -> None:
+    """A store that ends without `Mapping.close`, as each tool's does, leaves nothing open."""
+    gc.collect()  # what other tests left behind
+    before = len(os.listdir("/proc/self/fd"))
+    mapping = RealDisk(tmp_path).map("a", 4096, op="test", create=True)
+    view = mapping.buffer
+    assert len(os.listdir("/proc/self/fd")) > before
+    del mapping
+    view.release()
+    gc.collect()
+    assert len(os.listdir("/proc/self/fd")) == before

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from storage.disk.disk import RealDisk
-from storage.disk.drill_faults import LOOK_SECONDS, PATH, DrillFaults
+from storage.disk.drill_faults import LOOK_SECONDS, PATH, DrillFaults, lose_power
 from storage.errors import DiskError, DiskFull
 
 SECONDS = 30.0
@@ -97,3 +97,34 @@ def test_a_clock_is_ahead(asked: Asked) -> None:
     """By what the file says."""
     asked.say({"clock_ms": 3_600_000})
     assert asked.faults.clock_ms == 3_600_000
+
+
+def test_a_loss_of_power_takes_what_was_not_flushed(asked: Asked, tmp_path: Path) -> None:
+    """Of log files only; a restart without one remembers what an earlier process flushed."""
+    asked.disk.make_dir("commitlog", "test")
+    mapping = asked.disk.map("commitlog/0", 8192, op="test", create=True)
+    mapping.buffer[:5000] = b"a" * 5000
+    mapping.flush_range(0, 3000, "test")
+    mapping.flush_range(1000, 2000, "test")
+    other = asked.disk.map("queue", 4096, op="test", create=True)
+    other.buffer[:4] = b"kept"
+    boot = asked.disk.boot_id()
+    again = RealDisk(tmp_path, drill=DrillFaults(tmp_path))
+    assert again.boot_id() == boot
+    third = again.map("commitlog/0", 8192, op="test")
+    third.flush_range(0, 100, "test")
+    assert lose_power(tmp_path) == 2000
+    assert asked.disk.read("commitlog/0", "test") == b"a" * 3000 + bytes(5192)
+    assert asked.disk.read("queue", "test")[:4] == b"kept"
+    assert asked.disk.boot_id() != boot
+    assert lose_power(tmp_path) == 0
+
+
+def test_a_log_file_that_was_never_flushed_is_lost(asked: Asked, tmp_path: Path) -> None:
+    """All of it; without a log nothing happens."""
+    assert lose_power(tmp_path) == 0
+    asked.disk.make_dir("commitlog", "test")
+    mapping = asked.disk.map("commitlog/0", 4096, op="test", create=True)
+    mapping.buffer[:1] = b"a"
+    assert lose_power(tmp_path) == 1
+    assert asked.disk.read("commitlog/0", "test") == bytes(4096)

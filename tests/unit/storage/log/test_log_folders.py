@@ -10,8 +10,8 @@ import pytest
 
 from storage import Store
 from storage.disk.disk import Disk, RealDisk
-from storage.errors import DiskError, DiskFull, LogFolder
-from storage.log.log_folders import Folders, MultiFolderDisk, multi_folder_disk, noted
+from storage.errors import DiskFull, LogFolder
+from storage.log.log_folders import Folders, MultiFolderDisk, multi_folder_disk, noted, passed_over
 from storage.marks.identity import Who
 from storage.tools.adopt import carry_out, plan_adoption
 from storage.tools.recover import disk_at, identity_of, recover, settings_of
@@ -120,11 +120,14 @@ def test_a_folder_without_room_is_passed_over(number: int, op: str) -> None:
     assert places(fake)[1] == "third/logs"
     for call in range(3):
         fake.faults.fail(op, after=call, error=number)
-    with pytest.raises(DiskFull if number == errno.ENOSPC else DiskError):
-        MultiFolderDisk(fake, THREE).map(
-            f"commitlog/{file_name(90 * SIZE)}", SIZE, op=op, create=True
-        )
+    spread = MultiFolderDisk(fake, THREE)
+    path = f"commitlog/{file_name(90 * SIZE)}"
+    with pytest.raises(DiskFull):
+        spread.map(path, SIZE, op=op, create=True)
     assert 90 not in places(fake)
+    assert set(passed_over(spread)) == {"commitlog", *THREE.more}
+    spread.map(path, SIZE, op=op, create=True)
+    assert len(passed_over(spread)) == 2, "not the one that took the file"
 
 
 def test_a_folder_that_is_nearly_full_takes_no_file_while_others_have_room(

@@ -5,7 +5,14 @@ from __future__ import annotations
 import pytest
 
 from storage import StoreSettings
-from storage.log.page_advice import CALM, HOT_MIN, TOUCH_ASYNC, TOUCH_SYNC, Paging
+from storage.log.page_advice import (
+    CALM,
+    HOT_MIN,
+    TOUCH_ASYNC,
+    TOUCH_MOST,
+    TOUCH_SYNC,
+    Paging,
+)
 from tests.fakes.disk import FakeDisk
 from tests.fakes.files import FakeMapping
 from tests.stores.workbench import append, fill, master, run, section
@@ -130,3 +137,29 @@ def test_a_full_file_is_unlocked_and_leaves_huge_pages(monkeypatch: pytest.Monke
     said.clear()
     run(store, store.jobs.prepare_job())
     assert said == ["False", "unlock 0..32768"]
+
+
+@pytest.mark.parametrize(("flush", "most"), [("sync", TOUCH_SYNC), ("async", TOUCH_MOST)])
+def test_a_fast_writer_gets_a_longer_window(flush: str, most: int) -> None:
+    """It comes to pages that are not there: twice as many are populated, up to a limit."""
+    settings = StoreSettings(segment_size=16 * SIZE, flush=flush, hot_bytes=1 << 40)
+    paging = Paging(settings, 0)
+    paging.began(0, paging.first)
+    windows: list[int] = []
+    end = paging.first - MiB
+    for _ in range(8):
+        due = paging.due(end, 0)
+        assert due is not None
+        assert due.touch is not None
+        windows.append(due.touch[1] - end)
+        end = due.touch[1] + MiB  # the writer is past it already
+    assert windows[-1] == most
+    assert windows == sorted(windows)
+    assert paging.first == most
+
+
+def test_a_slow_writer_keeps_the_short_window() -> None:
+    """Every page it comes to is there."""
+    paging = Paging(StoreSettings(segment_size=SIZE, hot_bytes=1 << 40), 0)
+    walk(paging, 5 * SIZE, step=MiB)
+    assert paging.first == TOUCH_ASYNC

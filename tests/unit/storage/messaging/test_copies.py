@@ -118,3 +118,17 @@ def test_a_store_takes_them() -> None:
     assert result.outcome is Outcome.STORED
     settle(store)
     assert store.reads.queue_range("%DLQ%billing", 0) == (0, 2)
+
+
+def test_dead_letters_of_a_light_queue_go_by_its_offsets() -> None:
+    """Which messages are meant is said in offsets of the light queue, not of their own."""
+    data = b"".join(
+        encode(
+            "orders", 0, b"%d" % number, queue_offset=number,
+            properties={"INNER_MULTI_DISPATCH": "%LMQ%x", "INNER_MULTI_QUEUE_OFFSET": str(light)},
+        )
+        for number, light in ((4, 0), (5, 1), (9, 2))
+    )  # fmt: skip
+    wanted = {1, 2}.__contains__
+    copy = dead_letters([data], "billing", "attempts", wanted=wanted, light="%LMQ%x")
+    assert [one.body for one in records(copy)] == [b"5", b"9"]

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from dataclasses import replace
+
+import msgpack
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from storage.messaging.ahead import Ahead
-from storage.messaging.fold import Messaging
+from storage.messaging.fold import Messaging, Values
 from twinlog.format.group_rows import (
+    LETTERS,
+    ROWS_VERSION,
     AckRow,
+    CancelRow,
     ExtendRow,
     ForgottenRow,
+    HalfRow,
     LeaseRow,
     MemberRow,
     PositionRow,
@@ -18,6 +25,8 @@ from twinlog.format.group_rows import (
     ResetRow,
     Row,
     ShareRow,
+    TimerRow,
+    WaitsRow,
     decode_rows,
     encode_rows,
 )
@@ -34,9 +43,23 @@ ROWS: st.SearchStrategy[Row] = st.one_of(
     st.builds(ResetRow, SMALL, SMALL, st.just("x")),
     st.builds(ForgottenRow, SMALL),
     st.builds(MemberRow, st.sampled_from(["g", "h"]), SMALL, st.just("m"), st.integers(0, 1)),
+    st.builds(TimerRow, SMALL, SMALL, SMALL),
+    st.builds(CancelRow, SMALL, SMALL),
+    st.builds(WaitsRow, SMALL, SMALL, SMALL),
+    st.builds(HalfRow, SMALL, SMALL),
 )
 STEPS = st.lists(st.one_of(st.lists(ROWS, max_size=8), st.sampled_from(["g", "h"])), max_size=12)
 """Records, and groups that are deleted between them."""
+
+
+def state(fold: Messaging) -> Values:
+    """The values of a fold, those that wait within a second in one order: it says nothing."""
+    values = fold.values()
+    seconds = tuple(
+        (second, b"".join(sorted(entries[at : at + 28] for at in range(0, len(entries), 28))))
+        for second, entries in values.timers.seconds
+    )
+    return replace(values, timers=values.timers._replace(seconds=seconds))
 
 
 def feed(fold: Messaging, steps: list[list[Row] | str]) -> None:
@@ -44,9 +67,31 @@ def feed(fold: Messaging, steps: list[list[Row] | str]) -> None:
     for number, step in enumerate(steps):
         start, end = 10 * number, 10 * number + 10
         if isinstance(step, str):
-            fold.drop_all([step], start, end)
+            fold.drop_all([step], "", start, end)
         else:
-            fold.apply_all(decode_rows(encode_rows(step)), 77, start, end)
+            fold.apply_body(encode_rows(step), 77, start, end)
+
+
+ODD_ROWS = [
+    ["A", True, 1, 0, 2],
+    ["A", 1, 1, "x", 2],
+    ["A", 1, 1, 0],
+    ["L", 1, 2, 3, 1, 1, 1, 9, True],
+]
+
+
+@example([LeaseRow(1, 1, 0, 3, 1, 1, 9, 1), *ODD_ROWS, AckRow(1, 1, 1, 2)])
+@given(st.lists(ROWS | st.sampled_from(ODD_ROWS)))
+def test_a_body_changes_what_its_rows_change(items: list[Row | list[object]]) -> None:
+    """Rows of most kinds are not made for it; a row of an odd shape changes nothing."""
+    rows = [item if isinstance(item, list) else [LETTERS[type(item)], *item] for item in items]
+    body = msgpack.packb([ROWS_VERSION, ["S", 1, "g", "t", 0, 0, 0], *rows])
+    by_body, by_rows = Messaging(), Messaging()
+    by_body.apply_body(body, 77, 0, 10)
+    for row in decode_rows(body):
+        by_rows.apply(row, 77)
+    by_rows.position = 10
+    assert state(by_body) == state(by_rows)
 
 
 @given(STEPS, st.integers(0, 12))
@@ -58,9 +103,9 @@ def test_a_snapshot_and_the_rest_of_the_log_are_the_running_state(
     feed(running, steps)
     feed(before, steps[:cut])
     again = Messaging.restore(before.values())
-    assert again.values() == before.values()
+    assert state(again) == state(before)
     feed(again, steps)
-    assert again.values() == running.values()
+    assert state(again) == state(running)
 
 
 @given(STEPS, st.integers(0, 12))

@@ -41,6 +41,15 @@ def test_what_no_group_can_be(group: Group) -> None:
     assert group.refusal() is not None
 
 
+def test_a_group_may_begin_to_keep_order() -> None:
+    """And end it; a broadcast group stays one."""
+    shared, ordered, broadcast = (Group("a", mode) for mode in ("shared", "ordered", "broadcast"))
+    assert shared.keeps_mode(ordered)
+    assert ordered.keeps_mode(shared)
+    assert not shared.keeps_mode(broadcast)
+    assert not broadcast.keeps_mode(ordered)
+
+
 @pytest.mark.parametrize(
     "wrong",
     [

@@ -5,9 +5,7 @@ from __future__ import annotations
 import pytest
 
 from storage.queues.names import light_refusal, topic_refusal
-from storage.state.controls import (
-    CreateTopic,
-)
+from storage.state.controls import CreateTopic
 from storage.state.layers import Layers
 from storage.state.topics import State
 

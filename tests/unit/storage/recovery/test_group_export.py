@@ -8,7 +8,7 @@ import pytest
 
 from storage import Store
 from storage.messaging.groups import Group, Retry
-from storage.state.controls import CreateGroups
+from storage.state.group_controls import CreateGroups
 from tests.fakes.disk import FakeDisk
 from tests.stores.workbench import (
     TOPIC,

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from storage.disk.packing import pack
+from storage.state.control import Control
 from storage.state.controls import (
     KINDS,
-    Control,
     CreateTopic,
     ForgetProducers,
     UnknownControl,

@@ -139,19 +139,51 @@ def test_a_retry_after_very_many_other_producers_is_stored_once(
     """Lines are forgotten by age: not one that the same section may still be sent for."""
     monkeypatch.setattr(producers, "LINES_KEPT", 2)
     monkeypatch.setattr(producers, "LINES_MANY", 5)
-    monkeypatch.setattr("storage.store.LINES_KEPT", 2)
     store = master(FakeDisk())
     assert send(store, 7, 0) is Outcome.STORED
     for number in range(100, 140):
         assert send(store, number, 0) is Outcome.STORED
     settle(store)
+    assert store.stale_producers(50.0) == 0
     for seconds, goes in ((RETRY_SECONDS_MAX - 1, False), (RETRY_SECONDS_MAX + 1, True)):
-        below = store.stale_producers(2000 + int(seconds * 1000))
+        below = store.stale_producers(50.0 + seconds)
         assert (below > 0) is goes
     assert send(store, 7, 0) is Outcome.DUPLICATE
     forget(store, below)
     result = append(store, section(2, producer=7, sequence=2))[0]
     assert result.code == "unknown-producer", "not out of order: an earlier attempt may be stored"
+
+
+def test_a_jump_of_the_wall_clock_forgets_no_live_producer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The record of another producer is stamped a year ahead; a retry is still a duplicate."""
+    monkeypatch.setattr(producers, "LINES_KEPT", 2)
+    monkeypatch.setattr(producers, "LINES_MANY", 5)
+    store = master(FakeDisk())
+    store.stale_producers(0.0)
+    assert send(store, 7, 0) is Outcome.STORED
+    for number in range(100, 140):
+        store.append(token(1), [section(2, producer=number)], wall_ms=365 * 24 * 3600 * 1000)
+    settle(store)
+    assert store.stale_producers(RETRY_SECONDS_MAX + 1) < store.end
+    forget(store, store.stale_producers(RETRY_SECONDS_MAX + 1))
+    assert send(store, 7, 0) is Outcome.DUPLICATE
+
+
+def test_after_a_cut_everything_counts_as_young(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is appended afterwards lies below an end that was noted before."""
+    monkeypatch.setattr(producers, "LINES_KEPT", 2)
+    monkeypatch.setattr(producers, "LINES_MANY", 5)
+    store = master(FakeDisk())
+    border = store.end
+    send(store, 7, 0)
+    assert store.stale_producers(0.0) == 0
+    run(store, store.cut_job(token(1), border))
+    for number in range(100, 140):
+        send(store, number, 0)
+    settle(store)
+    assert store.stale_producers(RETRY_SECONDS_MAX + 1) == 0
 
 
 def test_where_every_line_is_young_a_new_producer_is_told_busy(
@@ -171,21 +203,6 @@ def test_where_every_line_is_young_a_new_producer_is_told_busy(
     forget(store, border - 1)
     settle(store)
     assert send(store, 10, 0) is Outcome.STORED
-
-
-def test_what_is_older_than_a_time() -> None:
-    """Whole batches, in whichever file they lie."""
-    store = master(FakeDisk())
-    ends = {0: 0}
-    for stamp in (3000, 4000, 4000, 5000):
-        while store.end < 8 * SETTINGS.segment_size * (stamp - 2000) // 10_000:
-            store.append(token(1), [section(9)], wall_ms=stamp)
-        ends[stamp] = store.end
-    find = store._log.segments.older_than
-    assert [find(3001), find(4000), find(4001), find(1 << 50)] == [
-        ends[3000], ends[3000], ends[4000], ends[5000],
-    ]  # fmt: skip
-    assert find(1) == 0
 
 
 def test_a_snapshot_is_due_by_control_records() -> None:

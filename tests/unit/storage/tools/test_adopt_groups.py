@@ -15,8 +15,9 @@ from storage.messaging.groups import Retry
 from storage.messaging.share import LEASED, SETTLED
 from storage.recovery.group_export import BROADCAST
 from storage.tools.adopt import plan_adoption
+from storage.tools.adopt_groups import read_consumed
 from tests.stores.adopted import adopted
-from tests.stores.golden import CONSUMERS, unpack
+from tests.stores.golden import CONSUMERS, manifest, unpack
 from tests.stores.workbench import settle
 from twinlog.store.reader import StoreReader
 from twinlog.store.rocketmq_config import parse
@@ -119,6 +120,63 @@ def test_what_pop_had_out_is_handed_out_again(tmp_path: Path) -> None:
         topic, _, group = key.partition("@")
         share = store.messaging.confirmed.find(group, topic, queue)
         assert group.startswith("CID_RMQ_SYS_") or (share and share.next >= offset), key
+
+
+def unsettled(store: Store) -> dict[tuple[str, str, int], list[int]]:
+    """What is leased, by group, topic (without their numbers) and queue."""
+    return {
+        (one.group.split("_")[0], one.topic.split("_")[0], one.queue): [
+            offset for run in one.runs if run.state == LEASED
+            for offset in range(run.first, run.last + 1)
+        ]
+        for one in store.messaging.confirmed.shares()
+    }  # fmt: skip
+
+
+def test_checkpoints_and_acknowledgements_that_no_revive_has_passed(tmp_path: Path) -> None:
+    """Golden 07: the revive service had noted no position, so its own work comes again, too.
+
+    PopA acknowledged the even offsets, and the broker has put the odd ones into its retry topic.
+    PopB acknowledged 0, 2 and 4 of 12, for 600 s; its checkpoints still lie in the timer topic.
+    """
+    root = unpack("07-consuming", tmp_path)
+    store = adopted(root)
+    settle(store)
+    found = unsettled(store)
+    for queue in (0, 1):
+        assert found["PopA", "Pop", queue] == [1, 3, 5, 7, 9, 11]
+        assert found["PopB", "Pop", queue] == [1, 3, 5, 6, 7, 8, 9, 10, 11]
+    lows = {(group, topic.split("_")[0], queue): low for group, topic, queue, low in places(store)}
+    offsets = manifest("07-consuming")["config"]["consumerOffset.json"]["offsetTable"]
+    for key, queues in offsets.items():
+        topic, _, group = key.partition("@")
+        for queue, offset in queues.items():
+            if group.startswith("CG_"):
+                assert lows[group, topic.split("_")[0], int(queue)] == offset
+    group = store.messaging.group("CG_978ac007")
+    assert group is not None
+    assert (group.mode, group.attempts) == ("shared", 16)
+
+
+def test_acknowledgements_of_several_messages(tmp_path: Path) -> None:
+    """Golden 24b, killed: ``bAck`` counts; pops that were in memory alone come as new messages."""
+    root = unpack("24b-pop-merge", tmp_path, CONSUMERS)
+    with StoreReader(root, rocketmq=True) as reader:
+        found = read_consumed(reader)
+    flying = {queue: [one for one, _ in offsets] for (_, _, queue), offsets in found.flying}
+    assert flying == {0: [14, 15], 1: [4, 6, 7]}
+    assert [position for _, position in found.positions] == [16, 8]
+
+
+def test_pops_of_long_names(tmp_path: Path) -> None:
+    """Golden 15b: a group and a topic of more than 100 characters each, nothing acknowledged."""
+    root = unpack("15b-v2-pop", tmp_path)
+    store = adopted(root)
+    settle(store)
+    found = unsettled(store)
+    assert found["LongGroup", "Long", 0] == list(range(18))
+    assert found["LongGroup", "%RETRY%LongGroup", 0] == []
+    assert {len(group) > 100 for group, *_ in places(store)} == {True}
 
 
 def test_pops_in_a_database_are_refused_by_name(tmp_path: Path) -> None:

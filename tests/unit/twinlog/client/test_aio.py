@@ -371,7 +371,7 @@ def test_a_reader_lives_through_lost_nodes(
         assert sorted(found) == [b"%02d" % number for number in range(20)]
         clock.jumps = True
         monkeypatch.setattr("twinlog.session.session.BACKOFF_MAX", 10.0)
-        with pytest.raises(Unavailable, match="does not serve"):
+        with pytest.raises(UsageError, match="there is no node n9"):
             await anext(client.read("orders", read_from="n9", timeout=60.0))
         with pytest.raises(OffsetBeyond):
             await client.get("orders/0@99")

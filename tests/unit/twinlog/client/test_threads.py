@@ -106,3 +106,80 @@ def test_a_producer_refuses_a_second_thread(client: Client, cluster: FakeCluster
             master.serve(master.kept.pop())
         first.result(60)
     producer.close()
+
+
+def test_a_producer_takes_no_record_of_a_second_thread(
+    client: Client, cluster: FakeCluster
+) -> None:
+    """A record that is refused is known to be not taken; all that were taken are stored once."""
+    producer = client.producer("orders", linger=0)
+    together = threading.Barrier(THREADS)
+    hints: set[str | None] = set()
+
+    def work(thread: int) -> int:
+        taken = 0
+        together.wait(60)
+        for number in range(300):
+            try:
+                producer.send(b"%d.%d" % (thread, number))
+            except UsageError as error:
+                hints.add(error.hint)
+            else:
+                taken += 1
+        return taken
+
+    with ThreadPoolExecutor(THREADS) as pool:
+        taken = sum(done.result(120) for done in [pool.submit(work, n) for n in range(THREADS)])
+    producer.flush()
+    producer.close()
+    stored = [body for bodies in cluster.bodies("orders") for body in bodies]
+    assert len(stored) == len(set(stored)) == taken
+    assert hints <= {"make one producer for each thread: client.producer(topic)"}
+
+
+def test_a_read_in_use_refuses_a_second_thread(client: Client, cluster: FakeCluster) -> None:
+    """Both ways of asking for the next message say so."""
+    client.send("orders", b"one", queue=0)
+    asked, master = threading.Event(), cluster.nodes["n1"]
+
+    def hold(arrived: Arrived) -> bool:
+        if arrived.frame.type != Type.READ or asked.is_set():
+            return False
+        asked.set()
+        raise Keep
+
+    for node in cluster.nodes.values():
+        node.faults.append(hold)
+    messages = client.read("orders", queue=0, read_from="master")
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(next, messages)
+        assert asked.wait(60)
+        with pytest.raises(UsageError, match="two threads use one read"):
+            next(messages)
+        with pytest.raises(UsageError, match="two threads use one read"):
+            iter(messages)
+        with cluster.lock:
+            master.serve(master.kept.pop())
+        assert first.result(60).body == b"one"
+
+
+@pytest.mark.parametrize("key", [42, b"42"])
+def test_a_key_of_another_type_is_named(client: Client, key: object) -> None:
+    """Sending and searching say the same."""
+    with pytest.raises(UsageError, match=r"^key must be text, not ") as sent:
+        client.send("orders", b"x", key=key)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match=r"^key must be text, not ") as searched:
+        client.find("orders", key)  # type: ignore[arg-type]
+    assert sent.value.hint == searched.value.hint == ("write '42'" if key == 42 else None)
+
+
+def test_a_topic_of_another_type_is_named(client: Client) -> None:
+    """Before a node is asked."""
+    for use in (
+        lambda: client.send(42, b"x"),  # type: ignore[arg-type]
+        lambda: client.read(42),  # type: ignore[arg-type]
+        lambda: client.offsets(42),  # type: ignore[arg-type]
+        lambda: client.find(42, "k"),  # type: ignore[arg-type]
+    ):
+        with pytest.raises(UsageError, match=r"^topic must be text, not int"):
+            use()

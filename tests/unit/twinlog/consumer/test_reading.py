@@ -312,12 +312,12 @@ def test_what_a_slave_let_go_is_read_elsewhere(filled: Client, cluster: FakeClus
 
 @pytest.mark.usefixtures("long_pauses")
 def test_a_reader_waits_for_its_node(filled: Client, cluster: FakeCluster) -> None:
-    """A node that is down, and one that nobody knows, are told apart from an empty queue."""
+    """A node that is down, and one that there is not, are told apart from an empty queue."""
     filled.metadata()
     cluster.nodes["n3"].close()
     with pytest.raises(Unavailable, match="127"):
         list(filled.read("orders", read_from="n3"))
-    with pytest.raises(Unavailable, match="n9 does not serve"):
+    with pytest.raises(UsageError, match="there is no node n9"):
         list(filled.read("orders", read_from="n9"))
 
 

@@ -5,7 +5,9 @@ What the member asks and when is tested without sockets (``tests/properties/test
 
 from __future__ import annotations
 
+import time
 from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import anyio
 import pytest
@@ -92,6 +94,50 @@ def test_pop_waits_for_a_while(client: Client, group: ServedGroup) -> None:
         assert consumer.pop(max=1, wait=0.01) == []
 
 
+def test_the_first_pop_returns_what_is_there(client: Client, group: ServedGroup) -> None:
+    """Without a wait it returned nothing: the member had joined, and was not asked again."""
+    with client.consumer("billing", "orders", batch=6) as consumer:
+        assert len(consumer.pop(max=4)) == 4
+        assert len(consumer.pop(max=4)) == 2
+        assert consumer.pop(max=4) == [], "all are in hand, so there is nothing to ask for"
+
+
+def test_a_lease_that_is_not_prolonged_is_not_lost(client: Client, group: ServedGroup) -> None:
+    """The message's log file is about to leave; until its end the lease is as good as before."""
+    group.master.leaving = True
+    with client.consumer("billing", "orders", batch=1) as consumer:
+        message = next(consumer)
+        ends = message.held.ends
+        message.extend("5 m")
+        message.ack()
+        consumer.settle()
+        assert message.held.ends == ends
+        assert consumer.statistics().lost == 0
+
+
+def test_a_consumer_in_use_refuses_a_second_thread(client: Client, group: ServedGroup) -> None:
+    """The first may wait for a message for hours; the other learns at once what to do."""
+    with client.consumer("billing", "orders", batch=6) as consumer:
+        held = next(consumer)
+        for message in consumer.pop(max=5, wait=60.0):
+            message.ack()
+        with ThreadPoolExecutor(1) as pool:
+            first = pool.submit(next, consumer)
+            end = time.monotonic() + 60
+            while not consumer._lock.locked() and time.monotonic() < end:  # pyright: ignore[reportPrivateUsage]
+                pass
+            uses = (lambda: next(consumer), consumer.pop, consumer.settle, consumer.close, held.ack)
+            for use in uses:
+                with pytest.raises(UsageError, match="two threads use one consumer"):
+                    use()
+            assert not held.settled
+            group.send(0, b"wakes it")
+            first.result(60).ack()
+        held.ack()
+        consumer.settle()
+    assert group.states() == ["settled"] * 7
+
+
 def test_a_lease_that_is_over_is_reported(client: Client, group: ServedGroup, clock: Clock) -> None:
     """Another member has the message by then; the loop says so, and so does `settle`."""
     with client.consumer("billing", "orders", batch=1, invisible="1 m") as consumer:
@@ -150,6 +196,32 @@ def test_a_failover_is_nothing_to_the_body(
     assert len(set(found)) == 6
     assert group.states() == ["settled"] * 6
     assert group.master.numbers == 1
+
+
+def test_a_dead_master_is_left_once_the_others_know_another(
+    client: Client, cluster: FakeCluster, group: ServedGroup
+) -> None:
+    """As long as they name the dead one they are asked again, not only it."""
+    asked: list[Arrived] = []
+
+    def elect(arrived: Arrived) -> bool:
+        if arrived.frame.type == Type.METADATA:
+            asked.append(arrived)
+            if len(asked) == 4:
+                cluster.fail_over("n2")
+        return False
+
+    found: list[bytes] = []
+    with client.consumer("billing", "orders", batch=1) as consumer:
+        for message in consumer:
+            found.append(message.body)
+            message.ack()
+            if len(found) == 2:
+                cluster.nodes["n2"].faults.append(elect)
+                cluster.nodes["n1"].close()
+            if len(found) == 6:
+                break
+    assert len(asked) >= 4
 
 
 def test_what_a_group_refuses_ends_the_loop(
@@ -257,6 +329,19 @@ def test_awaiting_a_loop_acknowledges(run: Callable[[Body], None], group: Served
     assert not group.master.members
 
 
+def test_the_first_awaited_pop_returns_what_is_there(
+    run: Callable[[Body], None], group: ServedGroup
+) -> None:
+    """As the blocking one."""
+
+    async def body(client: AsyncClient) -> None:
+        async with client.consumer("billing", "orders", batch=6) as consumer:
+            assert len(await consumer.pop(max=4)) == 4
+            assert len(await consumer.pop(max=4)) == 2
+
+    run(body)
+
+
 def test_awaiting_leases_are_extended(run: Callable[[Body], None], group: ServedGroup) -> None:
     """While a body runs its lease goes on, without a word of the body."""
 
@@ -274,6 +359,27 @@ def test_awaiting_leases_are_extended(run: Callable[[Body], None], group: Served
 
     run(body)
     assert "settled" in group.states()
+
+
+def test_awaiting_a_lease_that_cannot_be_extended(
+    run: Callable[[Body], None], group: ServedGroup
+) -> None:
+    """Its end stays what it was: an extension that the master refused prolongs nothing."""
+
+    async def body(client: AsyncClient) -> None:
+        options = {"batch": 1, "invisible": 1.0}
+        async with client.consumer("billing", "orders", **options) as consumer:  # type: ignore[arg-type]
+            message = await anext(consumer)
+            ends = message.held.ends
+            with_another(group)
+            while not consumer.statistics().lost:  # noqa: ASYNC110  # refused, in a thread
+                await anyio.sleep(0.01)
+            assert message.held.ends == ends
+            message.ack()
+            with pytest.raises(LeaseLost, match="extend of offset 0 changed nothing"):
+                await consumer.settle()
+
+    run(body)
 
 
 def test_awaiting_an_error_gives_back(run: Callable[[Body], None], group: ServedGroup) -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from storage.state.producers import RETRY_SECONDS_MAX
 from tests.fakes.producer_bench import Bench, stored
 from twinlog.errors import OutcomeUnknown, OutOfSequence, RecordRefused, Unavailable, UsageError
 from twinlog.format import record
-from twinlog.producer.core import FRAME_SIZE, Request
+from twinlog.producer.core import FRAME_SIZE, RETRY_SECONDS, Request
 from twinlog.producer.new_message import PROPERTIES_MAX
 from twinlog.producer.section import State
 from twinlog.producer.settings import SECTION_MAX, ProducerSettings
@@ -191,6 +192,27 @@ def test_deadlines_tell_unknown_from_not_stored() -> None:
     assert len(bench.core.collect()) == 3
     assert bench.core.collect() == []
     assert (bench.add(b"4", queue=0).epoch, never.epoch) == (1, 0)
+
+
+def test_no_retry_comes_after_the_nodes_may_have_forgotten() -> None:
+    """An hour to wait: what may be stored is sent until 589 s have passed, and unknown at 590."""
+    assert RETRY_SECONDS < RETRY_SECONDS_MAX, "a retry under way arrives before it is forgotten"
+    bench = Bench(batch=1, timeout=3600.0, window=1)
+    begun = bench.now
+    maybe = bench.add(b"1", queue=0)
+    bench.requests()
+    bench.core.on_lost(bench.now)
+    bench.now = begun + RETRY_SECONDS - 1
+    assert len(bench.again().pieces) == 1
+    bench.core.on_lost(bench.now)
+    never = bench.add(b"2", queue=1)
+    bench.core.expire(begun + RETRY_SECONDS)
+    assert maybe.state is State.UNKNOWN
+    assert isinstance(maybe.error, OutcomeUnknown)
+    bench.now = begun + RETRY_SECONDS + 5
+    bench.answer(bench.again(), stored(0))
+    assert never.stored, "its own first attempt was later"
+    assert bench.core.idle
 
 
 def test_an_acknowledged_sequence_that_is_gone_is_reported() -> None:

@@ -6,8 +6,9 @@ same rows.
 
 Views: ``messages`` (records), ``queues`` (topic, queue_id, start, end), ``epochs`` (epoch, start),
 ``segments`` (start, end, bytes), ``offsets`` (consumer_group, topic, queue_id, committed),
-``archive`` (segments of an archive), and for those that ask for it ``traces`` (body, sys_flag).
-Parameters are ``:now``, ``:top``, ``:key``.
+``archive`` (segments of an archive), ``taken`` (at, consumer_group, topic, queue_id, committed:
+where groups were), and for those that ask for it ``traces`` (body, sys_flag). Parameters are
+``:now``, ``:top``, ``:key``, ``:every``.
 
 Not here: making the views (`twinlog.spark.jobs.reports.tables`).
 """
@@ -17,8 +18,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from twinlog.format.group_history import History
 from twinlog.format.record import Record
-from twinlog.spark.jobs.reports import reference
+from twinlog.spark.jobs.reports import groups, reference
+from twinlog.spark.jobs.reports.groups import Told
 from twinlog.spark.jobs.reports.reference import Facts, Row
 
 _USERS = """
@@ -43,6 +46,7 @@ class Query:
         sql: The question.
         plain: The same in Python.
         traces: Whether it reads the view ``traces``, whichever topic is asked for.
+        groups: Adds what the rows of groups say to the answer.
     """
 
     name: str
@@ -52,6 +56,7 @@ class Query:
     sql: str
     plain: Callable[[Iterable[Record], Facts], list[Row]]
     traces: bool = False
+    groups: Callable[[Iterable[Row], Iterable[Told], History], list[Row]] | None = None
 
 
 RATES = Query(
@@ -205,10 +210,40 @@ ORDER BY 1, 2, 3
     reference.lag,
 )
 
+LAG_OVER_TIME = Query(
+    "lag",
+    "how far each group was behind, at the end of each span in which something moved",
+    "UNTIL-MS> GROUP TOPIC QUEUE> COMMITTED> END> BEHIND>",
+    "topic,queue_id,queue_offset,store_timestamp,sys_flag",
+    """
+WITH ends AS (
+  SELECT (unix_millis(store_timestamp) div :every + 1) * :every AS at, topic, queue_id,
+    max(queue_offset) + 1 AS end
+  FROM messages WHERE sys_flag & 12 NOT IN (4, 12) GROUP BY 1, 2, 3)
+, named AS (SELECT DISTINCT consumer_group, topic, queue_id FROM taken)
+, points AS (
+  SELECT at, consumer_group, topic, queue_id, committed, CAST(NULL AS BIGINT) AS end FROM taken
+  UNION ALL
+  SELECT e.at, n.consumer_group, n.topic, n.queue_id, CAST(NULL AS BIGINT), e.end
+  FROM ends e JOIN named n ON n.topic = e.topic AND n.queue_id = e.queue_id)
+, joined AS (
+  SELECT at, consumer_group, topic, queue_id, max(committed) AS committed, max(end) AS end
+  FROM points GROUP BY 1, 2, 3, 4)
+, known AS (
+  SELECT at, consumer_group, topic, queue_id, last_value(committed, true) OVER so_far AS committed,
+    coalesce(max(end) OVER so_far, 0) AS end
+  FROM joined
+  WINDOW so_far AS (PARTITION BY consumer_group, topic, queue_id ORDER BY at
+    ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW))
+SELECT *, greatest(end - committed, 0) FROM known WHERE committed IS NOT NULL ORDER BY 1, 2, 3, 4
+""",
+    reference.lag_over_time,
+)
+
 TIMELINE = Query(
     "timeline",
-    "delayed messages: due, delivered, late",
-    "DUE-MS> TOPIC LEVEL> STATE DELIVERED-MS> LATE> ID OFFSET>",
+    "delayed messages and those that groups gave back: due, delivered, late",
+    "DUE-MS> TOPIC LEVEL> STATE DELIVERED-MS> LATE> ID OFFSET> GROUP ADDRESS",
     "topic,queue_id,physical_offset,store_timestamp,sys_flag,properties,message_id,tags_code",
     """
 WITH queued AS (
@@ -235,12 +270,13 @@ FROM waiting w LEFT JOIN delivered d ON d.topic = w.real AND d.message_id = w.me
 ORDER BY w.due NULLS FIRST, w.physical_offset
 """,
     reference.timeline,
+    groups=groups.with_retries,
 )
 
 TRACE = Query(
     "trace",
     "everything that carries a key or an id, in time order",
-    "STORED-MS> KIND TOPIC QUEUE> QUEUE-OFFSET> OFFSET> ID KEY TAG AGAIN>",
+    "STORED-MS> KIND TOPIC QUEUE> QUEUE-OFFSET> OFFSET> ID KEY TAG AGAIN> GROUP MEMBER",
     "topic,queue_id,queue_offset,physical_offset,store_timestamp,sys_flag,reconsume_times,key,tags,"
     "properties,message_id",
     """
@@ -258,6 +294,7 @@ WHERE array_contains(split(key, ' '), :key) OR message_id = :key
 ORDER BY stored, physical_offset, queue_offset
 """,
     reference.trace,
+    groups=groups.with_steps,
 )
 
 STATS = {

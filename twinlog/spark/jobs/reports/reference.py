@@ -21,14 +21,14 @@ from decimal import ROUND_HALF_UP, Decimal
 from twinlog.format.compression import COMPRESSION_MASK, decompress
 from twinlog.format.inner_batches import is_inner_batch, messages_in
 from twinlog.format.record import Record
-from twinlog.format.system_topics import DELAY_TOPIC
+from twinlog.format.system_topics import DELAY_TOPIC, TIMER_TOPIC
 from twinlog.spark.engine.report import Value
 from twinlog.units import parse_whole
 
 Row = tuple[Value, ...]
+Taken = tuple[int, str, str, int, int]
+"""Where a group was at a moment: ms, group, topic, queue, first message that was not settled."""
 
-
-TIMER_TOPIC = "rmq_sys_wheel_timer"
 HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
 OP_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
@@ -50,6 +50,8 @@ class Facts:
         now: The present, ms.
         top: Rows of a ranking.
         key: Key or id that is looked for.
+        taken: Where groups were, oldest first.
+        every: Length of the spans of ``taken``, ms.
     """
 
     epochs: Sequence[tuple[int, int]] = ()
@@ -62,6 +64,8 @@ class Facts:
     now: int = 0
     top: int = 10
     key: str = ""
+    taken: Sequence[Taken] = ()
+    every: int = MINUTE
 
 
 def is_system(topic: str) -> bool:
@@ -271,6 +275,33 @@ def lag(records: Iterable[Record], facts: Facts) -> list[Row]:
         stored = times.get((topic, queue, offset))
         age = facts.now - stored if stored is not None else None
         rows.append((group, topic, queue, offset, end, max(end - offset, 0), age))
+    return rows
+
+
+def lag_over_time(records: Iterable[Record], facts: Facts) -> list[Row]:
+    """How far each group was behind at the end of each span in which it or its queue moved."""
+    groups: dict[tuple[str, int], set[str]] = defaultdict(set)
+    points: dict[tuple[int, str, str, int], list[int | None]] = {}
+    for at, group, topic, queue, first in facts.taken:
+        groups[topic, queue].add(group)
+        points[at, group, topic, queue] = [first, None]
+    ends: dict[tuple[int, str, int], int] = {}
+    for record in records:
+        if record.queued and (record.topic, record.queue) in groups:
+            at = (record.store_timestamp // facts.every + 1) * facts.every
+            key = (at, record.topic, record.queue)
+            ends[key] = max(ends.get(key, 0), record.queue_offset + 1)
+    for (at, topic, queue), end in ends.items():
+        for group in groups[topic, queue]:
+            points.setdefault((at, group, topic, queue), [None, None])[1] = end
+    rows: list[Row] = []
+    known: dict[tuple[str, str, int], tuple[int | None, int]] = {}
+    for (at, group, topic, queue), (moved, grown) in sorted(points.items()):
+        before, most = known.get((group, topic, queue), (None, 0))
+        low, most = before if moved is None else moved, max(most, grown or 0)
+        known[group, topic, queue] = low, most
+        if low is not None:
+            rows.append((at, group, topic, queue, low, most, max(most - low, 0)))
     return rows
 
 

@@ -20,11 +20,14 @@ from math import isfinite
 from pathlib import Path
 from typing import cast
 
+from twinlog.client.blocking import Client
 from twinlog.errors import UnknownTopic, UsageError
+from twinlog.format.group_history import History
 from twinlog.format.record import Record
 from twinlog.spark import register
 from twinlog.spark.engine.report import Report, Rows, Value
 from twinlog.spark.engine.session import DataFrame, SparkSession
+from twinlog.spark.jobs.reports import group_topic, groups
 from twinlog.spark.jobs.reports.queries import TRACE, Query
 from twinlog.spark.jobs.reports.reference import TRACE_TOPIC, Facts, Row, unfolded
 from twinlog.spark.plan.option_parser import parse
@@ -66,9 +69,15 @@ class ReportSource:
 
 
 def facts_of(
-    origin: ReportSource, *, now: int = 0, top: int = 10, key: str = "", asked: bool = False
+    origin: ReportSource,
+    *,
+    now: int = 0,
+    top: int = 10,
+    key: str = "",
+    asked: bool = False,
+    positions: bool = False,
 ) -> Facts:
-    """Return what a store and its archive say besides records; a cluster keeps no consumer offsets.
+    """Return what a store, or a cluster, and an archive say besides records.
 
     Args:
         origin: The store.
@@ -76,6 +85,7 @@ def facts_of(
         top: Rows of a ranking.
         key: Key or id that is looked for.
         asked: Whether a cluster is asked for its queues and epochs, one call for each topic.
+        positions: Whether it is asked for the positions of its groups, one call for each.
 
     Raises:
         SourceUnavailable: No node answered.
@@ -90,6 +100,8 @@ def facts_of(
         facts = replace(facts, epochs=epochs, queues=queues, committed=committed)
         return _with_archive(facts, origin, owner_of(origin.path))
     if origin.servers:
+        if positions:
+            facts = replace(facts, committed=group_positions(origin.servers))
         return _asked(facts, origin) if asked else facts
     return _with_archive(facts, origin, None)
 
@@ -118,6 +130,37 @@ def _asked(facts: Facts, origin: ReportSource) -> Facts:
     return replace(
         found, queues=read
     )  # of a cluster, queues that only the archive has are not read
+
+
+def group_positions(servers: str) -> dict[tuple[str, str, int], int]:
+    """Return the first message of (group, topic, queue) that is not settled, as a cluster says.
+
+    A member of a broadcast group is named ``group~member``.
+
+    Raises:
+        Unavailable: No node answered.
+    """
+    found: dict[tuple[str, str, int], int] = {}
+    with Client(servers, name=group_topic.NAME) as client:
+        for document in group_topic.documents(client):
+            name = str(document.get("name"))
+            for one in group_topic.maps(document.get("queues")):
+                member, low, queue = one.get("name"), one.get("low"), one.get("queue")
+                if isinstance(low, int) and isinstance(queue, int):
+                    known = f"{name}~{member}" if member else name
+                    found[known, str(one.get("topic")), queue] = low
+    return found
+
+
+def positions_taken(origin: ReportSource, facts: Facts, every: int) -> Facts:
+    """Return facts with where the groups of a store were at the end of each span of ``every`` ms.
+
+    Raises:
+        Unavailable: No node answered.
+    """
+    history = History()
+    told = group_topic.rows_told(origin.path, origin.servers, history)
+    return replace(facts, taken=groups.taken(told, history, every), every=every)
 
 
 _BARE_KEY = re.compile(r"([{,]\s*)(\d+)(\s*:)")
@@ -212,13 +255,17 @@ def report_on(
         if query.traces:
             every = replace(origin, topic="", options={"subscribePattern": TRACE_TOPIC})
             _view(session, "traces", every, "body,sys_flag")
-        known = {"now": facts.now, "top": facts.top, "key": facts.key}
+        known = {"now": facts.now, "top": facts.top, "key": facts.key, "every": facts.every}
         used = {name: value for name, value in known.items() if f":{name}" in query.sql}
         rows = rows_of(session.sql(query.sql, args=used))
     return _report(query, origin, rows)
 
 
 def _report(query: Query, origin: ReportSource, rows: Sequence[Row]) -> Report:
+    if query.groups is not None:
+        history = History()
+        told = group_topic.rows_told(origin.path, origin.servers, history)
+        rows = query.groups(rows, told, history)
     fields: dict[str, Value | Sequence[Value] | Mapping[str, Value]] = {
         "source": origin.name,
         "report": query.name,
@@ -234,7 +281,9 @@ def free_sql(session: SparkSession, text: str, origin: ReportSource, columns: st
 
     Moments are shown in UTC: Spark would hand them out in the time zone of this process.
     """
-    make_views(session, origin, facts_of(origin, asked=True), columns=columns)
+    named = re.search(r"\boffsets\b", text, re.IGNORECASE) is not None
+    facts = facts_of(origin, asked=True, positions=named)
+    make_views(session, origin, facts, columns=columns)
     frame = session.sql(text)
     moments = [i for i, kind in enumerate(frame.dtypes) if kind[1] == "timestamp"]
     names = [f"c{i}" for i in range(len(frame.columns))]
@@ -336,6 +385,10 @@ def _small_views(
             list(offsets),
         ),
         "archive": (archived.SEGMENT_VIEW, shelved),
+        "taken": (
+            "at BIGINT, consumer_group STRING, topic STRING, queue_id INT, committed BIGINT",
+            list(facts.taken),
+        ),
     }
 
 

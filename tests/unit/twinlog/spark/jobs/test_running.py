@@ -93,7 +93,7 @@ def test_a_difference_is_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
         ),
         (["verify", "--path", "{}/store", "--report", "{}"], 64, "is a directory, not a file"),
         (["verify", "--pth={}"], 64, 'the nearest is "--path"'),
-        (["lag", "--servers", "n1:1"], 64, "no consumer offsets"),
+        (["lag", "--servers", "127.0.0.1:1"], 69, "cannot be reached"),
     ],
 )
 def test_wrong_calls_say_what_to_do(

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from tests.stores.golden import unpack
+from twinlog.format.waiting.timers import BLANK_MAGIC
 from twinlog.store.damage import Grade
 from twinlog.store.reader import StoreReader
-from twinlog.store.timers import BLANK_MAGIC, Timers
+from twinlog.store.timers import Timers
 from twinlog.store.verify.check import verify
 from twinlog.store.verify.findings import Finding
 from twinlog.store.verify.timers import check_timers

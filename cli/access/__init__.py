@@ -1,0 +1,1 @@
+"""``twinlog access``, ``user`` and ``rule``: who may do what."""

@@ -1,0 +1,158 @@
+"""What is sent, read and handled: message, group, dlq."""
+
+from __future__ import annotations
+
+from cli.commands.command import command
+
+MESSAGES = (
+    command(
+        "message send",
+        "cli.message.send:send",
+        "store messages from an argument, stdin or a file",
+        "twinlog message send orders --body '{\"id\": 42}' --key 42",
+        "echo hello | twinlog message send orders",
+        "seq 1000 | twinlog message send orders --lines -o jsonl",
+        "twinlog message send orders --body 'wake up' --delay 90s",
+    ),
+    command(
+        "message cancel",
+        "cli.message.send:cancel",
+        "take back a message that waits for a time",
+        "twinlog message cancel rmq_sys_wheel_timer/0@7",
+    ),
+    command(
+        "message read",
+        "cli.message.read:read",
+        "read messages of a range",
+        "twinlog message read orders",
+        "twinlog message read orders --range=-10: --from slave",
+        "twinlog message read orders --range @-1h: --format '%q %o %k %v%n'",
+    ),
+    command(
+        "message tail",
+        "cli.message.read:tail",
+        "the last messages, then new ones as they arrive",
+        "twinlog message tail orders",
+    ),
+    command(
+        "message get",
+        "cli.message.read:get",
+        "one message with all its addresses",
+        "twinlog message get orders/3@0",
+        "twinlog message get log@4096",
+    ),
+    command(
+        "message find",
+        "cli.message.find:find",
+        "messages by key or id, newest first",
+        "twinlog message find orders --key 42",
+        "twinlog message find orders --key 42 --since=-1h --max 5",
+    ),
+    command(
+        "message trace",
+        "cli.message.trace:trace",
+        "what became of one message: stored, and in each group handed out, acknowledged, given up",
+        "twinlog message trace orders/3@0",
+        "twinlog message trace log@4096 --group billing",
+    ),
+    command(
+        "message consume",
+        "cli.message.consume:consume",
+        "handle the messages of a group, one command for each",
+        "twinlog message consume orders --group billing -n 10",
+        "twinlog message consume orders --group billing --peek",
+        "twinlog message consume orders --group billing --exec ./handle.sh --follow",
+    ),
+    command(
+        "group list",
+        "cli.group.views:list_groups",
+        "one row per group: members, and what is left to handle",
+        "twinlog group list",
+        "twinlog group list --watch",
+    ),
+    command(
+        "group show",
+        "cli.group.views:show",
+        "one group, queue by queue",
+        "twinlog group show billing",
+    ),
+    command(
+        "group create",
+        "cli.group.changes:create",
+        "create a group; without it the first member does",
+        "twinlog group create billing --start start",
+        "twinlog group create billing --attempts 5 --retry 1s,10s,1m --invisible 30s",
+        "twinlog group create eu --topic orders --where \"region = 'EU'\"",
+    ),
+    command(
+        "group alter",
+        "cli.group.changes:alter",
+        "change a group's settings",
+        "twinlog group alter billing --attempts 3 --dry-run",
+    ),
+    command(
+        "group delete",
+        "cli.group.changes:delete",
+        "delete a group and its positions",
+        "twinlog group delete billing --dry-run",
+        "twinlog group delete billing --yes",
+    ),
+    command(
+        "group reset",
+        "cli.group.positions:reset",
+        "have a group handle messages again, or leave them out",
+        "twinlog group reset billing --topic orders --to @-1h --dry-run",
+        "twinlog group reset billing --topic orders --to start --yes",
+    ),
+    command(
+        "group skip",
+        "cli.group.positions:skip",
+        "leave out the next messages of one queue",
+        "twinlog group skip billing --topic orders --queue 0 --dry-run",
+        "twinlog group skip billing --topic orders --queue 0 --count 2 --yes",
+    ),
+    command(
+        "group members",
+        "cli.group.views:members",
+        "who handles a group's messages now",
+        "twinlog group members billing",
+    ),
+    command(
+        "group history",
+        "cli.group.history:history",
+        "what a group did: who got which messages, and what became of them",
+        "twinlog group history billing",
+        "twinlog group history billing --since=-10m --topic orders -n 50",
+    ),
+    command(
+        "group wait",
+        "cli.group.views:wait",
+        "wait until a group has handled its messages",
+        "twinlog group wait billing --lag 0 --timeout 60s",
+    ),
+    command(
+        "dlq list",
+        "cli.group.dead_letters:list_letters",
+        "the groups with dead letters",
+        "twinlog dlq list",
+    ),
+    command(
+        "dlq show",
+        "cli.group.dead_letters:show",
+        "the dead letters of a group",
+        "twinlog dlq show billing",
+    ),
+    command(
+        "dlq replay",
+        "cli.group.dead_letters:replay",
+        "send dead letters again, each once",
+        "twinlog dlq replay billing --dry-run",
+        "twinlog dlq replay billing --yes",
+    ),
+    command(
+        "dlq drop",
+        "cli.group.dead_letters:drop",
+        "leave dead letters to retention",
+        "twinlog dlq drop billing --count 1 --yes",
+    ),
+)

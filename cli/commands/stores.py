@@ -1,0 +1,153 @@
+"""Whole stores: log, store and Spark's jobs."""
+
+from __future__ import annotations
+
+from cli.commands.command import command
+
+STORES = (
+    command("log info", "cli.log.info:info", "the segments of a store", "twinlog log info data/n1"),
+    command(
+        "log epochs",
+        "cli.log.epochs:epochs",
+        "the epochs a store knows",
+        "twinlog log epochs data/n1",
+    ),
+    command(
+        "log dump",
+        "cli.log.dump:dump",
+        "every record of a store, in log order",
+        "twinlog log dump data/n1 -o jsonl",
+    ),
+    command(
+        "log find",
+        "cli.log.find:find",
+        "records by key, offset, id or time",
+        "twinlog log find data/n1 --topic orders --key 42",
+        "twinlog log find data/n1 --offset 4096",
+        "twinlog log find data/n1 --at -1h",
+    ),
+    command(
+        "log cat",
+        "cli.log.find:cat",
+        "print the bodies of a store's records",
+        "twinlog log cat data/n1 --topic orders",
+        "twinlog log cat data/n1 --range=-10: --format '%O %k %v%n'",
+    ),
+    command(
+        "log verify",
+        "cli.log.verify:verify",
+        "check every byte of a store against its checksums",
+        "twinlog log verify data/n1",
+    ),
+    command(
+        "log repair",
+        "cli.log.repair:repair",
+        "repair a store, keeping what is cut",
+        "twinlog log repair store --dry-run",
+        "twinlog log repair store --yes",
+    ),
+    command(
+        "log recover",
+        "cli.log.repair:recover",
+        "stop a killed store cleanly, so that RocketMQ can open it",
+        "twinlog log recover data/n1",
+    ),
+    command(
+        "log compare",
+        "cli.log.compare:compare",
+        "where the logs of two stores differ",
+        "twinlog log compare data/n1 data/n2",
+    ),
+    command(
+        "store adopt",
+        "cli.log.adopt:adopt",
+        "turn a RocketMQ store into the beginning of a twinlog store",
+        "twinlog store adopt store --cluster demo --node n1 --dry-run",
+        "twinlog store adopt store --cluster demo --node n1 --yes",
+    ),
+    command(
+        "spark archive",
+        "cli.spark.archive:archive",
+        "write sealed segments as Parquet files, verified before they count",
+        "twinlog spark archive --servers 127.0.0.1:7410 --to archive",
+        "twinlog spark archive --path data/n2 --to archive --tell 127.0.0.1:7410",
+        "twinlog spark archive --to archive --follow --every 10m",
+    ),
+    command(
+        "spark restore",
+        "cli.spark.archive:restore",
+        "restore archived segments as log files, byte for byte",
+        "twinlog spark restore --archive archive --to restored",
+        "twinlog spark restore --archive archive --check",
+    ),
+    command(
+        "spark verify",
+        "cli.spark.jobs:verify",
+        "check every byte of a store, its queues and its index, in parallel",
+        "twinlog spark verify --path data/n1",
+        "twinlog spark verify --path data/n1 --level crc --master spark://spark1:7077",
+        "twinlog spark verify --servers 127.0.0.1:7410 --node n2",
+    ),
+    command(
+        "spark rebuild",
+        "cli.spark.jobs:rebuild",
+        "rebuild queue files and key index from the log",
+        "twinlog spark rebuild --path data/n1 --check",
+        "twinlog spark rebuild --path data/n1 --to rebuilt",
+    ),
+    command(
+        "spark compare",
+        "cli.spark.jobs:compare",
+        "whether stores hold the same bytes, and the first record that differs",
+        "twinlog spark compare --path data/n1 --path data/n2",
+        "twinlog spark compare --servers 127.0.0.1:7410",
+    ),
+    command(
+        "spark stats",
+        "cli.spark.reports:stats",
+        "ready-made questions: rates, sizes, hot-keys, skew, latency, delivery, failovers",
+        "twinlog spark stats rates --path data/n2",
+        "twinlog spark stats hot-keys --path data/n2 --topic flights --top 5",
+        "twinlog spark stats rates --servers 127.0.0.1:7410 --archive archive",
+    ),
+    command(
+        "spark trace",
+        "cli.spark.reports:trace",
+        "everything with a key or an id, in time order",
+        "twinlog spark trace N725MQ --path data/n2",
+        "twinlog spark trace N725MQ --path data/n2 --scan",
+    ),
+    command(
+        "spark lag",
+        "cli.spark.reports:lag",
+        "how far each consumer group is behind",
+        "twinlog spark lag --path data/n2",
+        "twinlog spark lag --servers 127.0.0.1:7410",
+    ),
+    command(
+        "spark timeline",
+        "cli.spark.reports:timeline",
+        "delayed messages: due, delivered, late",
+        "twinlog spark timeline --path data/n2",
+    ),
+    command(
+        "spark sql",
+        "cli.spark.reports:sql",
+        "run your own query over the records of a store",
+        "twinlog spark sql 'SELECT topic, count(*) AS n FROM messages GROUP BY 1' --path data/n2",
+    ),
+    command(
+        "spark replay",
+        "cli.spark.replay:replay",
+        "send the records of a topic to a topic again",
+        "twinlog spark replay --path data/n2 --topic flights --to-topic again --dry-run",
+        "twinlog spark replay --path data/n2 --topic flights --to-topic again --resume state",
+    ),
+    command(
+        "spark compact",
+        "cli.spark.compact:compact",
+        "the newest record of each key of a topic",
+        "twinlog spark compact --path data/n2 --topic flights --to newest",
+        "twinlog spark compact --path data/n2 --topic flights --delete-retention 24h",
+    ),
+)

@@ -1,0 +1,1 @@
+"""Delivers what waits, on the acting master: for a delay level, or for a time."""

@@ -1,0 +1,1 @@
+"""Transactions: their ends, and those that are given up, on the acting master."""

@@ -1,0 +1,1 @@
+"""Decisions of a master: its slaves, the in-sync set, the confirm offset. Pure."""

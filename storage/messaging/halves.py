@@ -1,0 +1,196 @@
+"""Which messages of transactions are not settled, and what became of those that are. Pure.
+
+Part of the fold of the log (`storage.messaging.fold`): the dispatcher enters each record of
+`HALF_TOPIC` when it enters its queue, a row settles it, once and for all. The same log gives the
+same state on every node.
+
+*Ahead*, the acting master goes by the rows that it has appended and that are not dispatched yet.
+
+Memory: some 400 bytes for each open half; of the settled ones one byte each, of the last
+`REMEMBERED` halves.
+
+Units: offsets of the queue where it says so, else bytes of the log; times ms since 1970.
+
+Not here: who settles them (``node.transactions``), what a record says
+(`twinlog.format.waiting.halves`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from twinlog.format.group_rows import GIVEN_UP, HalfRow
+
+REMEMBERED = 1_000_000
+"""Of that many halves the outcome is known: a client that asks again gets the same answer."""
+OPEN = 0
+
+
+class Half(NamedTuple):
+    """A message whose transaction is not settled.
+
+    Attributes:
+        number: Its queue offset.
+        offset: Log offset of its record.
+        size: Bytes of it.
+        stored_ms: When it was stored.
+        group: Which producers may settle it.
+        name: Its transaction.
+    """
+
+    number: int
+    offset: int
+    size: int
+    stored_ms: int
+    group: str
+    name: str
+
+
+class HalfValues(NamedTuple):
+    """The state as of one log offset, for a snapshot; plain values.
+
+    Attributes:
+        base: Queue offset of the first half whose outcome is known.
+        outcomes: A byte for each half from there on: 0 open, or the outcome.
+        halves: Those that are open, in the order of the log.
+    """
+
+    base: int = 0
+    outcomes: bytes = b""
+    halves: tuple[Half, ...] = ()
+
+
+NO_HALVES = HalfValues()
+
+
+class Halves:
+    """The halves of the log; see the module.
+
+    Attributes:
+        changes: Rises with each change.
+    """
+
+    __slots__ = ("_base", "_open", "_outcomes", "changes")
+
+    def __init__(self) -> None:
+        self.changes = 0
+        self._base = 0
+        self._outcomes = bytearray()
+        self._open: dict[int, Half] = {}
+
+    # -- what the log says
+
+    def enter(self, half: Half) -> None:
+        """Let a half wait; the numbers of halves rise along the log."""
+        if not self._outcomes:
+            self._base = half.number
+        missing = half.number - self._base - len(self._outcomes)
+        if missing < 0:
+            return
+        self.changes += 1
+        self._outcomes += bytes(missing + 1)
+        self._open[half.number] = half
+        over = len(self._outcomes) - REMEMBERED
+        if over > 0:
+            del self._outcomes[:over]
+            self._base += over
+
+    def apply(self, row: HalfRow) -> bool:
+        """Settle a half; return whether it was open and the row says how. Never raises."""
+        if not OPEN < row.outcome <= GIVEN_UP or self._open.pop(row.half, None) is None:
+            return False
+        self.changes += 1
+        if row.half >= self._base:
+            self._outcomes[row.half - self._base] = row.outcome
+        return True
+
+    # -- what is true now
+
+    @property
+    def count(self) -> int:
+        """How many halves are open."""
+        return len(self._open)
+
+    @property
+    def end(self) -> int:
+        """Queue offset after the newest half that was entered."""
+        return self._base + len(self._outcomes)
+
+    def get(self, number: int) -> Half | None:
+        """Return an open half; None for another one."""
+        return self._open.get(number)
+
+    def outcome(self, number: int) -> int | None:
+        """Return what became of a half, `OPEN` included; None: nothing is known of it."""
+        if number in self._open:
+            return OPEN
+        at = number - self._base
+        return self._outcomes[at] or None if 0 <= at < len(self._outcomes) else None
+
+    def open(self) -> Iterator[Half]:
+        """Yield the open halves in the order of the log; nothing may change meanwhile."""
+        return iter(self._open.values())
+
+    def least(self) -> int | None:
+        """Return the log offset of the oldest open half; None: none is open."""
+        first = next(iter(self._open.values()), None)
+        return first.offset if first is not None else None
+
+    # -- snapshots
+
+    def values(self) -> HalfValues:
+        """Return the whole state, for `restore`."""
+        return HalfValues(self._base, bytes(self._outcomes), tuple(self._open.values()))
+
+    @classmethod
+    def restore(cls, values: HalfValues) -> Halves:
+        """Return the state that `values` gave."""
+        made = cls()
+        made._base, made._outcomes = values.base, bytearray(values.outcomes)
+        made._open = {half.number: half for half in values.halves}
+        return made
+
+
+class HalvesAhead:
+    """The halves for the acting master: less what it has settled since.
+
+    Args:
+        base: The halves as of the dispatcher.
+    """
+
+    def __init__(self, base: Halves) -> None:
+        self._base = base
+        self._settled: dict[int, int] = {}
+
+    def forget(self) -> None:
+        """Begin again with what is dispatched: the reign has ended."""
+        self._settled.clear()
+
+    def apply(self, row: HalfRow) -> bool:
+        """Take a row that was appended; return whether the half was open."""
+        if self.outcome(row.half) != OPEN:
+            return False
+        for number in [*self._settled]:  # oldest first: what is dispatched needs no second word
+            if self._base.get(number) is not None:
+                break
+            del self._settled[number]
+        self._settled[row.half] = row.outcome
+        return True
+
+    def get(self, number: int) -> Half | None:
+        """Return a half that is open; None for another one."""
+        return None if number in self._settled else self._base.get(number)
+
+    def outcome(self, number: int) -> int | None:
+        """Return what became of a half, `OPEN` included; None: nothing is known of it."""
+        return self._settled.get(number) or self._base.outcome(number)
+
+    @property
+    def end(self) -> int:
+        """Queue offset after the newest half that is dispatched."""
+        return self._base.end
+
+    def open(self) -> Iterator[Half]:
+        """Yield what is open, in the order of the log; nothing may change meanwhile."""
+        return (half for half in self._base.open() if half.number not in self._settled)

@@ -1,0 +1,165 @@
+"""What waits for a time when its log file is to leave, over a real store that appends at once."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from node.delivery.rescue import Rescue
+from storage import Outcome, Section
+from tests.fakes.deliveries import START_MS
+from tests.stores.timed import World, timed
+from tests.stores.workbench import TOPIC, append, lead, log_records, section, settle, token
+from twinlog.errors import TooLate
+from twinlog.format.record import Record, RecordEncoder, encode_properties
+from twinlog.format.system_topics import TIMER_TOPIC
+from twinlog.format.waiting.timers import ORIGIN, ROLLS, due_text, real_text
+
+GRAIN = 65_536
+
+
+class RescueWorld(World):
+    """A master whose oldest file is to leave."""
+
+    def begin(self) -> None:
+        """See `deliveries.World`."""
+        super().begin()
+        self.retention = SimpleNamespace(held_for_groups=0)
+        self.rescue = Rescue(self.context, self.fetch)
+
+    def fill(self) -> None:
+        """Let what waits lie a while behind the end of the log."""
+        settle(self.store)
+        while self.store.end < self.store.reads.start + 2 * GRAIN:
+            append(self.store, section(1, queue=1, size=2_000))
+            settle(self.store)
+
+    def leave(self, below: int) -> None:
+        """Have the log before an offset leave: everything that waits there is rescued."""
+        self.retention.held_for_groups = below
+        for _ in range(50):
+            settle(self.store)
+            self.now += 2.0
+            self.rescue.work(self.now)
+        settle(self.store)
+        self.retention.held_for_groups = 0
+
+    def waiting(self) -> list[Record]:
+        """The records of the timer topic."""
+        return [one for one in log_records(self.store) if one.topic == TIMER_TOPIC]
+
+
+def test_what_waits_goes_on_to_wait_in_a_newer_record() -> None:
+    """It keeps its time and its body; nothing of the file waits, and it comes once."""
+    world = RescueWorld()
+    append(world.store, timed(500_250, 2, queue=3), timed(delay_ms=700_000, now_ms=9, mark=1))
+    world.fill()
+    assert world.store.messaging.held() < GRAIN
+    world.leave(GRAIN)
+    assert world.store.messaging.held() >= GRAIN
+    assert world.rescue.count == 3
+    old, new = world.waiting()[:3], world.waiting()[3:]
+    assert [one.body for one in new] == [one.body for one in old]
+    assert [int(one.properties[ORIGIN]) for one in new] == [one.log_offset for one in old]
+    assert [one.properties["TIMER_DELIVER_MS"] for one in new] == [
+        "500250", "500250", str(START_MS + 700_000),
+    ]  # fmt: skip
+    assert {one.properties[ROLLS] for one in new} == {"1"}
+    assert not any("TIMER_DELAY_MS" in one.properties for one in new)
+    world.at(500_249)
+    assert world.copies(TOPIC, 3) == []
+    world.at(500_250)
+    assert world.copies(TOPIC, 3) == [b"0/0/", b"0/1/"]
+    world.at(START_MS + 700_000)
+    assert world.copies() == [b"1/0/"]
+    assert all(ORIGIN not in one.properties for one in world.records())
+    assert world.store.messaging.confirmed.timers.count == 0
+
+
+def test_it_is_taken_back_by_the_address_that_its_sender_knows() -> None:
+    """Also after two rescues; and one that came is too late, at whatever address."""
+    world = RescueWorld()
+    append(world.store, timed(500_000, 2))
+    world.fill()
+    first, second = world.waiting()
+    world.leave(GRAIN)
+    world.leave(-(-world.store.end // GRAIN) * GRAIN)
+    assert world.rescue.count >= 4
+    assert world.cancel(500_000, first.log_offset) is None
+    world.at(500_000)
+    assert world.copies() == [b"0/1/"]
+    with pytest.raises(TooLate):
+        world.cancel(500_000, second.log_offset)
+
+
+def test_what_is_on_its_way_is_not_rescued() -> None:
+    """A row binds from its append: else the new record would be read in vain."""
+    world = RescueWorld()
+    append(world.store, timed(5_000))
+    world.fill()
+    world.wall_ms, world.now = 5_000, 3.0
+    world.timers.work(world.now)
+    world.retention.held_for_groups = GRAIN
+    world.rescue.work(world.now)
+    assert world.rescue.count == 0
+    assert len(world.waiting()) == 1
+
+
+def test_a_full_disk_leaves_it_where_it_is() -> None:
+    """It is tried again, and holds its file until then."""
+    world = RescueWorld()
+    append(world.store, timed(500_000))
+    world.fill()
+    world.refusal = "disk-full"
+    world.retention.held_for_groups = GRAIN
+    world.rescue.work(world.now)
+    assert world.store.messaging.held() < GRAIN
+    assert world.now < world.rescue.next_deadline() < world.now + 1
+    world.refusal = "too-large"
+    world.now += 1
+    world.rescue.work(world.now)
+    world.now += 10
+    world.rescue.work(world.now)
+    assert world.told == ["rescue_held"]
+    world.refusal = ""
+    world.leave(GRAIN)
+    assert world.store.messaging.held() >= GRAIN
+
+
+def test_cold_records_are_fetched_aside() -> None:
+    world = RescueWorld()
+    append(world.store, timed(500_000, 3))
+    world.fill()
+    world.store.reads._lookups._hot_bytes = 0
+    world.leave(GRAIN)
+    assert world.fetches >= 1
+    assert world.rescue.count == 3
+
+
+def test_the_next_master_goes_on() -> None:
+    """What was rescued waits there as here; what was not is rescued by it."""
+    world = RescueWorld()
+    append(world.store, timed(500_000, 2))
+    world.fill()
+    world.leave(GRAIN)
+    settle(world.store)
+    lead(world.store, epoch=2)
+    settle(world.store)
+    after = RescueWorld(world.store, writer=token(2))
+    after.leave(GRAIN)
+    assert after.rescue.count == 0
+    after.at(500_000)
+    assert after.copies() == [b"0/0/", b"0/1/"]
+
+
+def test_no_client_says_what_only_a_rescue_may() -> None:
+    """Else one could move, and lose, the message of another."""
+    world = RescueWorld()
+    encoder = RecordEncoder(TIMER_TOPIC, 0)
+    text = encode_properties({"KEYS": "k"}) + due_text(0, delay_ms=None, at_ms=9_000)
+    text += real_text(TOPIC, 0) + encode_properties({ORIGIN: "0"})
+    encoder.add(b"x", properties=text, born_timestamp=1)
+    [refusal] = append(world.store, Section(TIMER_TOPIC, 0, 1, encoder.take()))
+    assert refusal.outcome is Outcome.REFUSED
+    assert (refusal.code, refusal.record) == ("timer", 0)

@@ -1,0 +1,1 @@
+"""What waits in the log to be delivered later: how RocketMQ stores it."""

@@ -1,0 +1,58 @@
+r"""Messages of transactions that are not settled: *halves*, as RocketMQ stores them.
+
+A half lies in queue 0 of `HALF_TOPIC`. Its properties say where it goes (`REAL_TOPIC`, `REAL_QID`),
+which producers may settle it (`GROUP`) and which transaction it is of (`NAME`). A commit stores a
+copy of it, with `COMMITTED` among its system flags and the half's log offset; that it is settled is
+said by a record of `OP_TOPIC`, whose body names queue offsets of halves: ``12,15,``.
+
+Pure. Not here: which halves are open (`storage.messaging.halves`), who settles them
+(``node.transactions``).
+
+Sources: RocketMQ 5.3 (``TransactionalMessageBridge``, ``EndTransactionProcessor``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from twinlog.format.waiting.timers import real_text
+
+PREPARED: Final = "TRAN_MSG"
+"""Property: ``true``."""
+GROUP: Final = "PGROUP"
+"""Property: the producers that may settle it."""
+NAME: Final = "__transactionId__"
+"""Property: the transaction."""
+OP_TAG: Final = "d"
+"""Tag of a record that says which halves are settled."""
+
+KIND_BITS: Final = 0x0C
+COMMITTED: Final = 0x08
+"""Of a record's system flags: the bits that say what it is in a transaction."""
+
+KEEP_MS: Final = 72 * 3_600_000
+"""A half that is open for that time is given up."""
+OPEN_MAX: Final = 100_000
+"""Halves that may be open in one store."""
+HALVES_MAX: Final = 1_000
+"""Messages of one transaction: its end is one batch of the log."""
+
+
+def half_text(group: str, name: str, topic: str, queue: int) -> bytes:
+    r"""Return the properties that make a record a half, as they are stored.
+
+    >>> half_text("shop", "7f", "orders", 3)
+    b'TRAN_MSG\x01true\x02PGROUP\x01shop\x02__transactionId__\x017f\x02REAL_TOPIC\x01orders\x02REAL_QID\x013\x02'
+    """
+    text = f"{PREPARED}\x01true\x02{GROUP}\x01{group}\x02{NAME}\x01{name}\x02"
+    return text.encode() + real_text(topic, queue)
+
+
+def op_body(halves: Iterable[int]) -> bytes:
+    """Return the body that says that the halves at these queue offsets are settled.
+
+    >>> op_body([12, 15])
+    b'12,15,'
+    """
+    return b"".join(b"%d," % half for half in halves)
