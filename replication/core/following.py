@@ -23,7 +23,14 @@ from replication.core.roles import SLAVE_SESSION, FollowingInput, FollowingState
 from replication.pacing import Backoff
 from replication.register.group_state import GroupState
 from replication.register.operations import Annotate
-from replication.settings import CHAIN_CHECK_BYTES, FEATURES, SEED_BYTES_MAX, SEED_SECONDS, VERSION
+from replication.settings import (
+    CHAIN_CHECK_BYTES,
+    DISK_FULL,
+    FEATURES,
+    SEED_BYTES_MAX,
+    SEED_SECONDS,
+    VERSION,
+)
 from storage import Token
 
 SLOW_RETRY_SECONDS = 5.0
@@ -437,7 +444,7 @@ class Following:
 
     def _on_full(self, now: float, why: str) -> None:
         """No space is left: report it, leave, and retry after a pause."""
-        self.health = f"disk full: {why}"
+        self.health = f"{DISK_FULL}: {why}"
         self._context.tell("disk-full", "alarm", what=why)
         self._leave(now, "disk-full", self.health, FULL_RETRY_SECONDS)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -162,3 +163,18 @@ def test_nodes_move_to_other_addresses(processes: Processes) -> None:
         processes.settled(3)
         first.send("t", b"3")
     assert bodies(processes, "n3") == [0, 1, 2, 3]
+
+
+def test_a_removed_node_is_told_and_comes_back(processes: Processes) -> None:
+    """It runs on without a role; status names the command that takes it back."""
+    with client(processes) as first:
+        first.create_topic("t", 1)
+        gone = next(name for name in ("n1", "n2", "n3") if name != processes.settled(3))
+        twinlog_command(processes, "cluster", "remove", gone, "--yes")
+        first.send("t", b"0")
+        told = twinlog_command(processes, "cluster", "status", "-o", "json")
+        problems = {one["code"]: one["command"] for one in json.loads(told)["problems"]}
+        assert problems == {"no-member": f"twinlog cluster add {gone}"}
+        twinlog_command(processes, "cluster", "add", gone, "--yes")
+        processes.settled(3)
+        assert bodies(processes, gone) == [0]

@@ -6,6 +6,8 @@ The same stories with an injected error and more of its corners are in `test_ful
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +16,7 @@ import pytest
 from tests.fakes.clock import Clock, use
 from tests.fakes.patience import be_patient
 from tests.fixtures.permission import NOT_ALLOWED
+from tests.fixtures.processes import ROOT
 from tests.fixtures.small_disks import SmallDisks
 from twinlog import Client, TwinlogError, Unavailable
 
@@ -90,6 +93,7 @@ def test_a_full_file_system_loses_nothing(small: SmallDisks) -> None:
             sent.append(body(len(sent)))
             client.send("t", sent[-1], queue=0)
         assert "disk" in str(small.peer(master, slave)["why"])
+        small.until(lambda: "full-slave" in problems(small), "the sentence of a full slave")
         small.kill(slave)
         small.start(slave)  # a start finds room even now
         assert slave not in in_sync(small, master)
@@ -107,6 +111,15 @@ def test_a_full_file_system_loses_nothing(small: SmallDisks) -> None:
         for name in (master, slave):
             small.until(lambda name=name: len(read(client, name)) >= len(sent), "the queues")  # type: ignore[misc]
             assert read(client, name) == sent
+
+
+def problems(small: SmallDisks) -> list[str]:
+    """Codes of what ``cluster health`` says is wrong."""
+    line = [sys.executable, "-m", "twinlog", "-c", str(small.path), "cluster", "health"]
+    found = subprocess.run(
+        [*line, "-o", "name"], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
+    )
+    return found.stdout.split()
 
 
 def in_sync(small: SmallDisks, master: str) -> list[str]:

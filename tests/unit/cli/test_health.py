@@ -16,6 +16,7 @@ import pytest
 from cli.cluster.health import SENTENCES, Grade
 from cli.drill.scenario import shipped
 from cli.failures import Exit
+from replication.settings import DISK_FULL
 from tests.fakes.cli_cluster import CONFIG, FakeCluster, peer
 
 WORDS_ONLY_MAX = 5
@@ -58,6 +59,18 @@ def _refused(code: str) -> Play:
         cluster.nodes["n1"] |= {"writable": False, "admission": code}
 
     return play
+
+
+def _restarted_without_coordinator(cluster: FakeCluster) -> None:
+    """n2 runs, and has no role: nobody could give it a session."""
+    cluster.nodes["n2"] |= {"role": "fenced", "state": "fenced"}
+    _away(cluster, "coordinator")
+
+
+def _full_slave(cluster: FakeCluster) -> None:
+    late = peer("n3", lag=1 << 20, seconds=1.0, contact=1.0, in_sync=False)
+    cluster.nodes["n1"]["peers"] = [late]
+    cluster.nodes["n3"] |= {"state": "waiting", "why": f"{DISK_FULL}: commitlog: ENOSPC"}
 
 
 def _few(cluster: FakeCluster) -> None:
@@ -162,6 +175,8 @@ PLAYS: dict[str, Play] = {
     "cannot-join": _cannot_join,
     "other-directory": _suspect("n2"),
     "unclean": _suspect(),
+    "no-member": lambda cluster: _state(cluster, replicas=["n1", "n2"], isr={"n1": 3, "n2": 4}),
+    "full-slave": _full_slave,
     "not-in-sync": _lagging,
     "slow-slave": _slow,
     "coordinator-away": lambda cluster: _away(cluster, "coordinator"),
@@ -206,6 +221,48 @@ def test_each_trouble_has_its_sentence(code: str, tmp_path: Path) -> None:
     assert named[code]["text"] in status
     assert named[code]["command"] in status
     assert "· healthy" not in status
+
+
+def _writes_wait(cluster: FakeCluster) -> tuple[int, str | None]:
+    """The exit code of health, and the command that goes on if writes are said to wait."""
+    code, found = _asked(cluster, "cluster", "health")
+    problems = found["problems"]
+    assert isinstance(problems, list)
+    waits = [one["command"] for one in problems if one["code"] == "writes-wait"]
+    return code, waits[0] if waits else None
+
+
+def test_a_member_without_a_role_holds_writes_up(tmp_path: Path) -> None:
+    """It answers, but only the coordinator can give it a session or take it out of the set."""
+    cluster = FakeCluster(tmp_path)
+    _restarted_without_coordinator(cluster)
+    assert _writes_wait(cluster) == (2, "twinlog coordinator start")
+
+
+def test_a_member_that_is_cut_off_holds_writes_up(tmp_path: Path) -> None:
+    """It answers us, but its master has not heard of it for longer than a link may be silent."""
+    cluster = FakeCluster(tmp_path)
+    _away(cluster, "coordinator")
+    assert _writes_wait(cluster) == (1, None)
+    late = peer("n2", lag=100, seconds=4.0, contact=4.0, in_sync=True)
+    cluster.nodes["n1"]["peers"] = [late]
+    assert _writes_wait(cluster) == (2, "twinlog coordinator start")
+
+
+def test_a_register_that_refuses_holds_writes_up(tmp_path: Path) -> None:
+    """It cannot take a dead member out either; the way back is the register's."""
+    cluster = FakeCluster(tmp_path)
+    _away(cluster, "n2")
+    assert _writes_wait(cluster) == (1, None)
+    cluster.alarm = "it went back"
+    assert _writes_wait(cluster) == (2, "twinlog coordinator status")
+    cluster.alarm = None
+    cluster.waiting.append("n2")
+    assert _writes_wait(cluster) == (2, "twinlog node start n2")
+    cluster.waiting.clear()
+    _other_register(cluster)
+    cluster.nodes["n1"]["coordinator"] = {"register_id": "another"}
+    assert _writes_wait(cluster) == (2, "twinlog coordinator recover --dry-run")
 
 
 def test_what_is_wrong_is_red(tmp_path: Path) -> None:
