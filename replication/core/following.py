@@ -88,9 +88,13 @@ class Following:
         return self.machine.state is FollowingState.STREAMING
 
     def is_of(self, state: GroupState) -> bool:
-        """Whether ``state`` names the same master in the same epoch."""
+        """Whether ``state`` names the same master in the same epoch, and this node belongs to it.
+
+        A node without a session was removed from the group, or must register again.
+        """
         same = (self.leader, self.leader_session, self.epoch)
-        return same == (state.leader, state.leader_session, state.epoch)
+        belongs = self._context.session > 0
+        return belongs and same == (state.leader, state.leader_session, state.epoch)
 
     # -- the link
 

@@ -56,6 +56,7 @@ class Operator:
         self.orders = 0
         self.removed: set[str] = set()
         self._learning = Random(f"learners {world.plan.seed}")
+        self._restarting = Random(f"restarters {world.plan.seed}")
         self._caring = False
         self._looks: Counter[tuple[str, int]] = Counter()
         self._rng = Random(f"operator {world.plan.seed}")
@@ -136,7 +137,7 @@ class Operator:
         return True
 
     def _add_again(self, name: str) -> None:
-        """Add a removed node again, and start it again: it waits for a person."""
+        """Add a removed node again; some are started again as well, most register by themselves."""
         if name not in self.removed:
             return
         first = name not in self.world.coordinator.state.learners
@@ -152,7 +153,7 @@ class Operator:
             self.world.events["promoted"] += 1
             return
         node = self.world.nodes[name]
-        if node.alive:
+        if node.alive and self._restarting.random() < 0.3:
             node.kill(power=False)
             node.boot()
 

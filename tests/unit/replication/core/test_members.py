@@ -10,6 +10,7 @@ from replication.register.operations import (
     RemoveReplica,
 )
 from replication.settings import ReplicationSettings
+from replication.core.roles import Role
 from storage import Outcome
 from tests.dialogues.world import World
 
@@ -147,3 +148,30 @@ def test_a_replica_that_never_registered_leaves_nothing_behind(world: World) -> 
     assert world.apply(AddReplica("n4", 0, "alice")).ok
     assert world.apply(RemoveReplica("n4", "alice")).ok
     assert world.register.state.retired == {}
+
+
+def test_a_removed_replica_comes_back_without_a_restart(world: World) -> None:
+    """It runs on without a role, and registers by itself once it is a member again."""
+    before = world.register.state.session_of("n3")
+    assert world.apply(RemoveReplica("n3", "alice")).ok
+    world.run(3.0)
+    core = world.nodes["n3"].driver.core
+    assert core.role is Role.FENCED
+    assert not world.nodes["n3"].has_event("registered-elsewhere")
+    key = world.send("n1")
+    world.run(0.1)
+    assert world.stored(key)
+    assert world.apply(AddReplica("n3", 0, "alice")).ok
+    world.run(8.0)
+    assert world.register.state.session_of("n3") == before + 1
+    assert "n3" in world.register.state.isr
+    assert core.context.log.end == world.nodes["n1"].driver.core.context.log.end
+
+
+def test_a_removed_replica_becomes_a_learner_without_a_restart(world: World) -> None:
+    """R70: it copies on, and counts nowhere."""
+    assert world.apply(RemoveReplica("n3", "alice")).ok
+    assert world.apply(AddReplica("n3", 0, "alice", learner=True)).ok
+    world.run(8.0)
+    assert world.nodes["n3"].driver.core.role is Role.SLAVE
+    assert "n3" not in world.register.state.isr
