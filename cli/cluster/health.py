@@ -125,9 +125,7 @@ SENTENCES: Mapping[str, Sentence] = {
         "counts",
         "twinlog cluster add {node}",
     ),
-    "full-slave": Sentence(
-        "{node} is not in sync: its disk is full", "twinlog node show {node}"
-    ),
+    "full-slave": Sentence("{node} is not in sync: its disk is full", "twinlog node show {node}"),
     "other-directory": Sentence(
         "{node} came back with another directory, or an older copy of its own: it does not count "
         "until it has every confirmed record",

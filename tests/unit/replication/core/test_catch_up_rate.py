@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from replication.core.view import needed
 from replication.driver import outgoing_batches
 from tests.dialogues.world import World
 
@@ -47,6 +48,31 @@ def test_a_slave_that_is_behind_is_sent_no_more_than_the_rate(
     world.run(5.0)
     assert "n3" in master.driver.view().in_sync
     assert len([line for line in world.trace if line.startswith("n3 > n1  HELLO")]) <= 2
+
+
+def test_a_slave_that_dies_while_it_catches_up_goes_on_where_it_was(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nothing is sent twice, and meanwhile its master's retention waits for what it lacks."""
+    world = lagging(monkeypatch, RATE)
+    slave, master = world.nodes["n3"], world.nodes["n1"]
+    world.run(4.0)
+    half = slave.store.end
+    core = master.driver.core
+    assert RATE < half < master.store.end
+    assert needed(core, world.clock.now, 60.0) == half
+    world.kill("n3")
+    world.run(5.0)
+    assert needed(core, world.clock.now, 60.0) == half
+    assert needed(core, world.clock.now, 4.0) == master.store.end, "not for ever"
+    world.restart("n3")
+    assert world.nodes["n3"].store.end == half
+    world.run((master.store.end - half) / RATE + 5.0)
+    assert world.nodes["n3"].store.end == master.store.end
+    sent = [line for line in world.trace if line.startswith("n1 > n3  append")]
+    offsets = [line.split()[line.split().index("offset") + 1] for line in sent]
+    assert len(offsets) > 10
+    assert len(offsets) == len(set(offsets)), "no byte is sent twice"
 
 
 def test_without_a_rate_it_takes_what_it_can(monkeypatch: pytest.MonkeyPatch) -> None:
