@@ -327,7 +327,7 @@ def test_a_failover_without_a_successor_does_not_ask_to_start_the_master(tmp_pat
 
 
 def test_candidates_are_not_given_away(tmp_path: Path) -> None:
-    """Needing fewer in-sync nodes while the last one of the set is dead would leave no candidate."""
+    """Needing fewer in sync while the last one of the set is dead would leave no candidate."""
     cluster = FakeCluster(tmp_path, down={"n1"})
     cluster.state = {**(cluster.state or {}), "isr": {"n1": 3}, "elr": {"n2": 4}}
     code, _, err = cluster.run("cluster", "set", "in_sync_min", "1", "--yes")

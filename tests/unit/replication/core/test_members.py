@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from replication.core.master.in_sync import Member
+from replication.core.roles import Role
 from replication.register.group_state import GroupState
 from replication.register.operations import (
     AddReplica,
@@ -10,7 +11,6 @@ from replication.register.operations import (
     RemoveReplica,
 )
 from replication.settings import ReplicationSettings
-from replication.core.roles import Role
 from storage import Outcome
 from tests.dialogues.world import World
 
