@@ -231,7 +231,7 @@ def plan_failover(view: ClusterView, to: str | None) -> Plan:
     target = view.node(to) if to else _furthest(view, able)
     if target is None:
         if view.master is not None and view.master.name == old:
-            raise _nobody_else(view, view.master)
+            raise _no_successor(view, view.master)
         away = [f"{n.name}: {n.reason or n.state}" for n in view.nodes if n.name in in_sync]
         raise Failure(
             Exit.UNAVAILABLE,
@@ -266,8 +266,8 @@ def plan_failover(view: ClusterView, to: str | None) -> Plan:
     return Plan("Failover", view, old, target, tuple(lines))
 
 
-def _nobody_else(view: ClusterView, master: NodeView) -> Failure:
-    """The master answers, and nobody could take its place: to start it would help nobody."""
+def _no_successor(view: ClusterView, master: NodeView) -> Failure:
+    """Return the refusal while the master runs: what keeps the other nodes from taking over."""
     others = [node for node in view.nodes if node is not master]
     return Failure(
         Exit.UNAVAILABLE,

@@ -58,7 +58,7 @@ def test_a_bad_day_is_told_sentence_by_sentence(processes: Processes) -> None:
     found = until_said(processes, "node-down", "writes-wait")
     assert found["node-down"] == f"twinlog node start {first}"
     assert found["writes-wait"].endswith("coordinator start")
-    processes.start(first)  # it runs, but nobody gives it a session
+    processes.start(first)  # it runs, but only the coordinator gives a session
     processes.until(lambda: "node-down" not in said(processes), f"{first} running")
     assert "writes-wait" in said(processes)
     processes.kill(first)

@@ -62,7 +62,7 @@ def _refused(code: str) -> Play:
 
 
 def _restarted_without_coordinator(cluster: FakeCluster) -> None:
-    """n2 runs, and has no role: nobody could give it a session."""
+    """n2 runs, and has no role: only the coordinator gives a session."""
     cluster.nodes["n2"] |= {"role": "fenced", "state": "fenced"}
     _away(cluster, "coordinator")
 
