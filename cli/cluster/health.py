@@ -297,7 +297,7 @@ def _writes_wait(
 ) -> Iterator[Problem]:
     """Members that acknowledge nothing, while the register cannot let them go.
 
-    A member that was started again meanwhile answers us, and yet follows no master: it has no session.
+    A member that was started again meanwhile answers, yet follows no master: it has no session.
     So the command is the one that brings the register back, not the one that starts the node; only
     a register that waits for reports is brought back by nodes.
     """
