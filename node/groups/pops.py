@@ -77,6 +77,8 @@ class Pops:
             if handed.parts or wish.pop < known:
                 self._hand(pop, handed, turn)
                 return
+        for topic in wish.topics:
+            context.records.check_open(topic)
         if group.mode == "ordered":
             if name in context.freed or name in turn.stirred:
                 self.serve(name, turn)  # a queue that is free is for those who wait already
@@ -135,6 +137,8 @@ class Pops:
                 pop.answer(self._context.unknown(group))
                 continue
             try:
+                for topic in pop.wish.topics:
+                    self._context.records.check_open(topic)
                 handed = turn.leasing.hand_out(definition, self._within(pop))
             except TwinlogError as error:
                 self._context.parked.remove(pop)

@@ -14,6 +14,7 @@ PURE = {
     "node/groups": "members",
     "node/leases": "clock due filters limits ordering scratch settles times",
     "node/observe": "status",
+    "node/topics": "*",
     "replication": "answer_times pacing settings",
     "replication/coordinator": "history",
     "replication/core": "*",

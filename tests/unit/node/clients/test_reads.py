@@ -19,7 +19,7 @@ from node.clients.reads import (
 )
 from storage.read.filters import PropertyFilter
 from storage.read.result import ReadResult, ReadStatus
-from twinlog.errors import Busy, CorruptionError, TwinlogError, UnknownTopic, UsageError
+from twinlog.errors import Busy, CorruptionError, TopicClosed, TwinlogError, UnknownTopic, UsageError
 from twinlog.filters.sql92 import FilterError
 
 
@@ -36,11 +36,22 @@ class Queue:
     unsifted: bool = False
     confirm: int = 0
     dispatched: int = 0
+    closed: str = ""
+    queues: dict[str, int] = field(default_factory=dict[str, int])
 
     def add(self, *records: bytes) -> None:
         """Dispatch more records."""
         self.records += records
         self.dispatched += len(records)
+
+    def check_open(self, topic: str) -> None:
+        """Refuse what may not be read."""
+        if topic == self.closed:
+            raise TopicClosed(topic)
+
+    def grown(self) -> Mapping[str, int]:
+        """Topics that were altered."""
+        return self.queues
 
     def queue_range(self, topic: str, queue: int) -> tuple[int, int]:
         """First and next queue offset."""
