@@ -232,6 +232,7 @@ class NodeServices:
             family=self._config.family,
             seconds=trio.lowlevel.current_clock().current_time,
             counts=GroupCounts(SettleCounts(LeaseTimes(held))),
+            quotas=self.quotas,
         )
         enabled = self._settings.messaging.enabled
         return WorkQueues(

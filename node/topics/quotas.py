@@ -18,6 +18,7 @@ from math import ceil
 
 from storage.state.sections import Section
 from storage.state.sequences import line_topic
+from twinlog.errors import QuotaReached
 
 BURST_SECONDS = 1.0
 """For how long an unused quota is kept."""
@@ -28,6 +29,13 @@ WAIT_MS_MAX = 3_600_000
 
 Quota = tuple[int, int]
 """Records and bytes a second; 0: no quota of that kind."""
+
+
+def reached(topic: str, wait_ms: int) -> QuotaReached:
+    """Return the error of a request that the quota of a topic refuses."""
+    text = f"the quota of topic {topic} is used up; nothing was written"
+    hint = f"send less, or raise it: twinlog topic alter {topic}"
+    return QuotaReached(text, hint=hint, retry_after_ms=wait_ms)
 
 
 @dataclass(slots=True)

@@ -19,7 +19,14 @@ from node.clients.reads import (
 )
 from storage.read.filters import PropertyFilter
 from storage.read.result import ReadResult, ReadStatus
-from twinlog.errors import Busy, CorruptionError, TopicClosed, TwinlogError, UnknownTopic, UsageError
+from twinlog.errors import (
+    Busy,
+    CorruptionError,
+    TopicClosed,
+    TwinlogError,
+    UnknownTopic,
+    UsageError,
+)
 from twinlog.filters.sql92 import FilterError
 
 
