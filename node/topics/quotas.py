@@ -27,6 +27,9 @@ TELL_SECONDS = 10.0
 WAIT_MS_MAX = 3_600_000
 """The longest time to wait that a refusal names."""
 
+_ONE = 1 - 1e-6
+"""One token, as sums of parts of seconds come to it."""
+
 Quota = tuple[int, int]
 """Records and bytes a second; 0: no quota of that kind."""
 
@@ -61,7 +64,7 @@ class Bucket:
     def wait(self) -> float:
         """Return the seconds until no bucket is empty; 0: none is."""
         pairs = zip(self.left, self.quota, strict=True)
-        return max((1 - left) / rate if rate and left < 1 else 0.0 for left, rate in pairs)
+        return max((1 - left) / rate if rate and left < _ONE else 0.0 for left, rate in pairs)
 
     def take(self, records: int, size: int) -> None:
         """Take tokens; negative ones are given back."""
@@ -117,7 +120,7 @@ class Quotas:
             seconds = bucket.wait()
             if seconds:
                 self._refuse(topic, now)
-                return topic, min(ceil(seconds * 1000), WAIT_MS_MAX)
+                return topic, min(max(ceil(seconds * 1000 - 1e-6), 1), WAIT_MS_MAX)
         for topic, (records, size) in costs.items():
             self._buckets[topic].take(records, size)
         return None
