@@ -115,6 +115,10 @@ class StoreReads:
         """Return how many queues a topic has, of those that were altered."""
         return self._opened.derived.layers.grown
 
+    def closed(self) -> frozenset[str]:
+        """Return the topics of which no message may be read."""
+        return self._opened.derived.layers.closed
+
     def check_open(self, topic: str) -> None:
         """Refuse a topic of which no message may be read.
 

@@ -127,6 +127,8 @@ class AsyncProducer:
             await self._moved.wait()
             core = self._started
         said = NewMessage(**message) if message else PLAIN
+        if said is not PLAIN and not core.lanes.has(said):
+            await self._caller.run(self._link.look(anyio.current_time() + self._settings.timeout))
         now, now_ms = anyio.current_time(), time.time_ns() // 1_000_000
         section = core.add(body, said, now, now_ms, flags)
         if core.due or section.count == 1:
@@ -174,6 +176,8 @@ class AsyncProducer:
 
     async def _alone(self, timeout: float, body: bytes, message: NewMessage, flags: int) -> Section:
         core, now = self._started, anyio.current_time()
+        if not core.lanes.has(message):
+            await self._caller.run(self._link.look(now + timeout))
         section = core.add(body, message, now, time.time_ns() // 1_000_000, flags)
         core.close(section, now)
         core.limit(section, now + timeout)

@@ -117,6 +117,8 @@ class Producer:
             if self._compression is not None:
                 body, flags = packed(self._compression, body)
             said = NewMessage(**message) if message else PLAIN
+            if said is not PLAIN and not core.lanes.has(said):
+                self._caller.run(self._link.look(time.monotonic() + self._settings.timeout))
             section = core.add(body, said, time.monotonic(), time.time_ns() // 1_000_000, flags)
             if core.due:
                 self._turn_over(core)
@@ -200,7 +202,7 @@ class Producer:
         message: NewMessage, flags: int,
     ) -> Section:  # fmt: skip
         now = time.monotonic()
-        if self._link.must_look(now):
+        if self._link.must_look(now) or not core.lanes.has(message):
             self._caller.run(self._link.look(end))
             now = time.monotonic()
         connection = self._own.connection

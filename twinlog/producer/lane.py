@@ -179,6 +179,11 @@ class Lanes:
         self._turn = 0
         self.current: Lane = self._lanes[0]
 
+    def has(self, message: NewMessage) -> bool:
+        """Whether there is the queue that a message names."""
+        queue = message.queue
+        return type(queue) is not int or 0 <= queue < len(self._open)
+
     def resize(self, queues: int) -> None:
         """From now on the first ``queues`` queues take messages; at least one does.
 
