@@ -408,3 +408,14 @@ def test_wishes_are_cut_to_the_limits() -> None:
     asked = request(reader, 0, wait=9999.0, max_bytes=1 << 40)
     assert asked.deadline == Limits().long_poll_seconds_max
     assert asked.max_bytes == Limits().response_size_max
+
+
+def test_a_topic_that_may_not_be_read_is_refused_and_one_that_grew_says_so() -> None:
+    """Who follows all of its queues learns of the new ones."""
+    queue, reader = Queue(closed="t", queues={"t": 9}), Reader()
+    queue.add(b"x")
+    reads(queue).serve(request(reader, 0), 0.0)
+    assert (reader.errors, reader.answers) == (["topic-permission"], [])
+    queue.closed = ""
+    reads(queue).serve(request(reader, 0), 0.0)
+    assert reader.answers[0][1]["queues"] == 9
