@@ -180,5 +180,5 @@ class State:
 
 
 def _least(one: int, other: int) -> int:
-    """Return the smaller of two quotas, of which 0 is none."""
+    """Return the smaller of two quotas, where 0 stands for no quota."""
     return min(one, other) if one and other else one or other

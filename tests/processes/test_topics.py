@@ -73,7 +73,7 @@ def client(addresses: list[str]) -> Iterator[Client]:
 def test_a_topic_is_altered_while_it_is_used(
     processes: Processes, client: Client, addresses: list[str]
 ) -> None:
-    """Nobody who reads, consumes or sends is started again."""
+    """Who reads, consumes or sends goes on without a restart."""
     shell = Shell(processes)
     client.create_topic("orders", 2)
     client.send("orders", b"first")

@@ -176,7 +176,7 @@ def alter_fields(name: str, changes: TopicChanges) -> dict[str, object]:
     """Return the fields of the request that alters a topic.
 
     Raises:
-        UsageError: There is no such permission or property, or a number is none.
+        UsageError: There is no such permission or property, or a value is no number.
     """
     UsageError.check_text("name", name)
     found: dict[str, object] = {"op": "alter", "name": name, **changes}

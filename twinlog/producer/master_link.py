@@ -118,8 +118,8 @@ class MasterLink:
     def look(self, deadline: float) -> Steps[None]:
         """Ask how many queues of the topic take messages now, and use those.
 
-        Where nobody can say so, or the topic takes none, it is asked again later, and sending goes
-        on as before.
+        Where no master can say so, or the topic takes no messages, it is asked again later, and
+        sending goes on as before.
         """
         session, core = self._session, self.core
         assert core is not None, "started"
