@@ -21,7 +21,7 @@ from twinlog.errors import QuotaReached, TopicClosed, UsageError
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 class Shell:
