@@ -108,6 +108,8 @@ EVENTS: Mapping[str, str] = {
     "member_lost": "a member of a group said nothing for longer than its session; its leases end "
     "by time",
     "messaging_ready": "the new master has read all that it inherited and serves groups",
+    "quota_reached": "a topic was sent more than its quota, records and bytes a second; what came "
+    "was refused; told again after 10 s at the earliest",
     "positions_reset": "an order has set a group to other positions; leases of these queues ended",
     "share_full": "a group has too many unsettled messages of a queue; nothing new of it is handed "
     "out until some are settled",

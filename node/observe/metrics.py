@@ -190,6 +190,10 @@ METRICS: tuple[Metric, ...] = (
         lambda node: _labelled(node.requests.counts.size), ("topic",), "appended_bytes",
     ),
     Metric(
+        "twinlog_quota_refused", "counter", "Appends refused because of a topic's quota.",
+        lambda node: _labelled(node.requests.quotas.refused), ("topic",), "quota_refused",
+    ),
+    Metric(
         "twinlog_records_read", "counter", "Records served to readers.",
         lambda node: _labelled(node.requests.reads.counts.records), ("topic",), "records_read",
     ),

@@ -238,7 +238,9 @@ class Transactions:
         reply: Callable[[Together, str | None], None],
     ) -> None:
         context, now = self._context, self._context.seconds()
-        sections = [Section(copy.topic, copy.queue, copy.records, copy.data) for copy in copies]
+        sections = [
+            Section(one.topic, one.queue, one.records, one.data, own=True) for one in copies
+        ]
         rows = [HalfRow(half.number, outcome) for half in halves]
         context.driver.append_rows(
             now, rows, sections=sections, deadline=now + ANSWER_SECONDS, reply=reply

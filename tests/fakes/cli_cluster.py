@@ -252,6 +252,15 @@ class FakeClient:
             return Frame(kind, fields={"queues": {q: [a, b, None] for q, (a, b) in places}})
         if kind is Type.GROUP:
             return Frame(kind, fields=self._group(fields))
+        if fields["op"] == "show":
+            return Frame(kind, fields={"terms": self.terms(str(fields["name"]))})
+        if fields["op"] == "alter":
+            assert fields["plan"] is True
+            before = self.terms("orders")
+            grown = {"write_queues": fields["queues"]} if "queues" in fields else {}
+            terms = before | grown | {key: fields[key] for key in before if key in fields}
+            found = {"before": before, "terms": terms, "groups": ["billing"], "altered": False}
+            return Frame(kind, fields=found)
         if fields["op"] == "delete":
             assert fields["plan"] is True
             groups = ["billing"] if fields["name"] == "orders" else []
@@ -292,6 +301,16 @@ class FakeClient:
         if name not in self.known:
             raise UnknownTopic.named(name)
         return {queue: (queue, 3 * queue + 3) for queue in range(self.known[name])}
+
+    def terms(self, name: str) -> dict[str, object]:
+        """What can be altered of a topic."""
+        queues = self.known[name]
+        rates = {"records_per_second": 1000, "bytes_per_second": 0}
+        return {"queues": queues, "write_queues": queues, "permission": 6, **rates}
+
+    def alter_topic(self, name: str, **changes: object) -> bool:
+        """Alter a topic."""
+        return bool(changes)
 
     def delete_topic(self, name: str, *, consumed: bool = False) -> bool:
         """Delete a topic."""

@@ -14,6 +14,7 @@ PURE = {
     "node/groups": "members",
     "node/leases": "clock due filters limits ordering scratch settles times",
     "node/observe": "status",
+    "node/topics": "*",
     "replication": "answer_times pacing settings",
     "replication/coordinator": "history",
     "replication/core": "*",
@@ -30,7 +31,7 @@ PURE = {
     "storage/retention": "policy",
     "storage/state": (
         "access ages control controls gathered group_controls layers producers sections sequences "
-        "topics"
+        "topic_controls topics"
     ),
     "twinlog": "errors levels ranges units",
     "twinlog/client": "arguments calls search",
@@ -108,7 +109,7 @@ SHELL = {
     "storage/marks": "checkpoint",
     "storage/tools": "*",
     "twinlog": "__main__ run_file",
-    "twinlog/client": "aio blocking transactions",
+    "twinlog/client": "aio blocking topics transactions",
     "twinlog/consumer": "aio blocking",
     "twinlog/groups": "aio blocking",
     "twinlog/producer": "aio blocking",

@@ -35,7 +35,7 @@ from twinlog.client.arguments import (
     seconds_of,
     shared_settings,
 )
-from twinlog.client.calls import Calls, place_of
+from twinlog.client.calls import Calls, TopicChanges, place_of
 from twinlog.client.search import FOUND_DEFAULT, Finding, Search
 from twinlog.client.transactions import AsyncTransaction, Sent
 from twinlog.consumer.aio import AsyncMessages
@@ -252,7 +252,7 @@ class AsyncClient:
         """
         seconds = self.timeout if timeout is None else timeout
         settings = read_settings(
-            topic, read_from, tag, where, limit, follow, seconds, max_staleness
+            topic, read_from, tag, where, limit, follow, seconds, max_staleness, queue is None
         )
         wanted = parse_range(range)
 
@@ -463,6 +463,13 @@ class AsyncClient:
     ) -> bool:
         """Create a topic; False when it exists already; as `Client.create_topic`."""
         steps = self._calls.create_topic(name, queues, batch, self._seconds(timeout))
+        return await self._caller.run(steps)
+
+    async def alter_topic(
+        self, name: str, *, timeout: Duration | None = None, **changes: Unpack[TopicChanges]
+    ) -> bool:
+        """Alter a topic; False when it is so already; as `Client.alter_topic`."""
+        steps = self._calls.alter_topic(name, changes, self._seconds(timeout))
         return await self._caller.run(steps)
 
     async def delete_topic(

@@ -129,7 +129,7 @@ def producer_settings(
 
 def read_settings(
     topic: str, read_from: str, tag: str | None, where: str | None, limit: int | None,
-    follow: bool, timeout: Duration, max_staleness: Duration | None,
+    follow: bool, timeout: Duration, max_staleness: Duration | None, every: bool = False,
 ) -> ReadSettings:  # fmt: skip
     """Return the settings of a read.
 
@@ -145,6 +145,7 @@ def read_settings(
         where=parse_where(where),
         limit=limit,
         follow=follow,
+        every=every,
         timeout=seconds_of(timeout),
         staleness=staleness_of(max_staleness),
     )

@@ -43,6 +43,7 @@ from twinlog.client.arguments import (
 )
 from twinlog.client.calls import Calls, place_of
 from twinlog.client.search import FOUND_DEFAULT, Finding, Search
+from twinlog.client.topics import TopicMethods
 from twinlog.client.transactions import Sent, Transaction
 from twinlog.consumer.blocking import Messages
 from twinlog.consumer.core import Cursor
@@ -72,7 +73,7 @@ from twinlog.units import KiB
 from twinlog.wire.frames import Frame, Type
 
 
-class Client:
+class Client(TopicMethods):
     """See the module.
 
     Args:
@@ -280,7 +281,7 @@ class Client:
         self._own_process()
         seconds = self.timeout if timeout is None else timeout
         settings = read_settings(
-            topic, read_from, tag, where, limit, follow, seconds, max_staleness
+            topic, read_from, tag, where, limit, follow, seconds, max_staleness, queue is None
         )
         wanted = parse_range(range)
 
@@ -519,47 +520,6 @@ class Client:
         """Return what a node says of the cluster now: nodes, master, topics."""
         return self._caller.run(self._calls.metadata(self._seconds(timeout)))
 
-    def topics(self, *, timeout: Duration | None = None) -> dict[str, int]:
-        """Return the number of queues by topic name, sorted."""
-        return self._caller.run(self._calls.topics(self._seconds(timeout)))
-
-    def create_topic(
-        self, name: str, queues: int = 4, *, batch: bool = False, timeout: Duration | None = None
-    ) -> bool:
-        """Create a topic; False when it exists already with such queues.
-
-        With ``batch`` it has batch queues (RocketMQ's BatchCQ): producers store neighbours as one
-        record, which every reader takes apart again.
-
-        Raises:
-            OutcomeUnknown: It may or may not have been created.
-            UsageError: It exists with another number or kind of queues, or its name is not allowed.
-        """
-        seconds = self._seconds(timeout)
-        return self._caller.run(self._calls.create_topic(name, queues, batch, seconds))
-
-    def delete_topic(
-        self, name: str, *, consumed: bool = False, timeout: Duration | None = None
-    ) -> bool:
-        """Delete a topic with its messages; False when it was deleted before.
-
-        No reader and no group gets them; what waits for it is undeliverable. The name can be used
-        again once the log holds none of them. With ``consumed``: although groups consume it.
-
-        Raises:
-            OutcomeUnknown: It may or may not have been deleted; asking again is safe.
-            UsageError: No such topic; groups consume it (``topic-consumed``); the store's own.
-        """
-        return self._caller.run(self._calls.delete_topic(name, consumed, self._seconds(timeout)))
-
-    def offsets(self, topic: str, *, timeout: Duration | None = None) -> dict[int, tuple[int, int]]:
-        """Return (start, end) by queue, as the master knows them.
-
-        Raises:
-            UnknownTopic: It does not exist.
-        """
-        return self._caller.run(self._calls.offsets(topic, self._seconds(timeout)))
-
     def call(
         self,
         node: str,
@@ -584,9 +544,6 @@ class Client:
         """
         steps = self._calls.ask(node, kind, fields or {}, self._seconds(timeout), repeat=repeat)
         return self._caller.run(steps)
-
-    def _seconds(self, timeout: Duration | None) -> float:
-        return self.timeout if timeout is None else seconds_of(timeout)
 
     def _own_process(self) -> None:
         """Forget the parent's connections after a fork; they go on being the parent's."""

@@ -19,11 +19,11 @@ from collections.abc import Callable
 from typing import Final, Self, Unpack
 
 from twinlog.errors import Unavailable, UsageError
-from twinlog.producer.core import ProducerCore, Request, raised_for
+from twinlog.producer.core import ProducerCore, Request
 from twinlog.producer.fast_path import SingleSender
 from twinlog.producer.master_link import PATIENCE_SECONDS, MasterLink
 from twinlog.producer.new_message import PLAIN, MessageFields, NewMessage, packed
-from twinlog.producer.section import Section
+from twinlog.producer.section import Section, raised_for
 from twinlog.producer.settings import ProducerSettings, Statistics
 from twinlog.producer.single_sends import Origin
 from twinlog.session.caller import Caller
@@ -117,6 +117,8 @@ class Producer:
             if self._compression is not None:
                 body, flags = packed(self._compression, body)
             said = NewMessage(**message) if message else PLAIN
+            if said is not PLAIN and not core.lanes.has(said):
+                self._caller.run(self._link.look(time.monotonic() + self._settings.timeout))
             section = core.add(body, said, time.monotonic(), time.time_ns() // 1_000_000, flags)
             if core.due:
                 self._turn_over(core)
@@ -188,24 +190,36 @@ class Producer:
             if core is None or single is None or self._closed:
                 core = self._start(timeout)
                 single = self._single = SingleSender(core)
-            now = time.monotonic()
-            connection = self._own.connection
-            if connection is not None and self._is_idle(now) and connection.stale():
-                self._lost()
-            section, request = single.send(
-                body, message, now, time.time_ns() // 1_000_000, flags,
-                timeout=max(end - now, LAST_SECONDS),
-            )  # fmt: skip
-            if request is not None:
-                self._send(request)
-                self._take(core, min(end - now, PATIENCE_SECONDS))
-            while not section.done:
-                self._step(core, None)
-            if core.failures:
-                core.collect()
+            section = self._alone_sent(core, single, end, body, message, flags)
+            if core.narrowed and section.error is not None and message.queue is None:
+                section = self._alone_sent(core, single, end, body, message, flags)
             return section
         finally:
             self._lock.release()
+
+    def _alone_sent(
+        self, core: ProducerCore, single: SingleSender, end: float, body: bytes,
+        message: NewMessage, flags: int,
+    ) -> Section:  # fmt: skip
+        now = time.monotonic()
+        if self._link.must_look(now) or not core.lanes.has(message):
+            self._caller.run(self._link.look(end))
+            now = time.monotonic()
+        connection = self._own.connection
+        if connection is not None and self._is_idle(now) and connection.stale():
+            self._lost()
+        section, request = single.send(
+            body, message, now, time.time_ns() // 1_000_000, flags,
+            timeout=max(end - now, LAST_SECONDS),
+        )  # fmt: skip
+        if request is not None:
+            self._send(request)
+            self._take(core, min(end - now, PATIENCE_SECONDS))
+        while not section.done:
+            self._step(core, None)
+        if core.failures:
+            core.collect()
+        return section
 
     # ── inside ──────────────────────────────────────────────────────────────────────────────────
 
@@ -241,7 +255,11 @@ class Producer:
         if self._pid != os.getpid():
             raise UsageError("a producer cannot be used in another process than it was made in")
         if not core.unrouted:
-            self._send_ready(core, time.monotonic())
+            now = time.monotonic()
+            if self._link.must_look(now):
+                self._caller.run(self._link.look(core.deadline))
+                now = time.monotonic()
+            self._send_ready(core, now)
             while not core.unrouted and core.in_flight and self._take(core, 0.0):
                 pass
         while core.full:

@@ -31,6 +31,8 @@ ERRORS = [
     (errors.CorruptionError("bad bytes"), Exit.DATA),
     (errors.RecordRefused("record 3 is too large"), Exit.DATA),
     (errors.UnknownTopic("there is no topic orders"), Exit.MISSING),
+    (errors.QuotaReached("the quota is used up", retry_after_ms=5), Exit.UNAVAILABLE),
+    (errors.TopicClosed("topic orders may not be written"), Exit.USAGE),
     (errors.OffsetGone("before the start", start=5), Exit.MISSING),
     (errors.OffsetBeyond("past the end", end=5), Exit.MISSING),
     (message_error("none"), Exit.MISSING),

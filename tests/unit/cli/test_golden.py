@@ -64,6 +64,12 @@ CASES = {
     "topic-create": ["topic", "create", "new", "--queues", "2"],
     "topic-create-again": ["topic", "create", "orders", "--queues", "4"],
     "topic-create-dry-run": ["topic", "create", "new", "--dry-run"],
+    "topic-alter": [
+        *("topic", "alter", "orders", "--queues", "8", "--bytes-per-second", "5MiB", "--yes"),
+    ],
+    "topic-alter-dry-run": [
+        *("topic", "alter", "orders", "--perm", "w", "--records-per-second", "none", "--dry-run"),
+    ],
     "topic-delete": ["topic", "delete", "orders", "--consumed", "--yes"],
     "topic-delete-dry-run": ["topic", "delete", "orders", "--consumed", "--dry-run"],
     "topic-delete-consumed": ["topic", "delete", "orders", "--yes"],

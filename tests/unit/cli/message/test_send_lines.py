@@ -18,8 +18,7 @@ from tests.fakes.cli_cluster import FakeCluster as Commands
 from tests.fakes.node import Arrived, FakeCluster, Keep
 from twinlog.client.blocking import Client
 from twinlog.errors import OutcomeUnknown, Unavailable
-from twinlog.producer.core import raised_for
-from twinlog.producer.section import Section
+from twinlog.producer.section import Section, raised_for
 from twinlog.wire.frames import Type
 
 

@@ -49,6 +49,7 @@ READS = ReadCounts(records={"orders": 7}, size={"orders": 700}, cold=3, stale=1)
 
 REQUESTS = SimpleNamespace(
     counts=COUNTS,
+    quotas=SimpleNamespace(refused={"t": 3}),
     reads=SimpleNamespace(counts=READS, waiting=1),
     appends=SimpleNamespace(waiting=6),
     cold=SimpleNamespace(held=4096, waiting=0),
