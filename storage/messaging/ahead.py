@@ -22,6 +22,7 @@ from storage.messaging.share import Share
 from storage.messaging.timers import Timers, TimersAhead
 from twinlog.format.group_rows import (
     CancelRow,
+    CheckRow,
     DelayRow,
     HalfRow,
     MemberRow,
@@ -128,6 +129,8 @@ class Ahead:
             return self.timers.apply(row)
         if isinstance(row, HalfRow):
             return self.halves.apply(row)
+        if isinstance(row, CheckRow):
+            return self.halves.check(row)
         if isinstance(row, (ShareRow, MemberRow)):
             self._touch(row.group)
             self._own.number_from(self.next_share())

@@ -25,6 +25,7 @@ from storage.messaging.timers import NOTHING, Timers, TimerValues
 from twinlog.format.group_rows import (
     AckRow,
     CancelRow,
+    CheckRow,
     DelayRow,
     ExtendRow,
     ForgottenRow,
@@ -355,6 +356,9 @@ class Messaging:
     def _half(self, row: HalfRow, at: int) -> bool:
         return self.halves.apply(row)
 
+    def _check(self, row: CheckRow, at: int) -> bool:
+        return self.halves.check(row)
+
     _CHANGES: ClassVar[Mapping[type[Row] | type[UnknownRow], Callable[[Any, Any, int], bool]]] = {
         ShareRow: _begin,
         LeaseRow: _lease,
@@ -371,6 +375,7 @@ class Messaging:
         CancelRow: _timer,
         WaitsRow: _waits,
         HalfRow: _half,
+        CheckRow: _check,
         UnknownRow: lambda fold, row, at: False,
     }
 

@@ -24,6 +24,7 @@ from twinlog.format.group_rows import (
     DROPPED,
     AckRow,
     CancelRow,
+    CheckRow,
     DelayRow,
     ExtendRow,
     ForgottenRow,
@@ -207,7 +208,9 @@ class History:
     def steps(self, row: Row | UnknownRow, at_ms: int) -> Iterable[Step]:
         """Return the steps of one row."""
         match row:
-            case UnknownRow() | DelayRow() | TimerRow() | CancelRow() | WaitsRow() | HalfRow():
+            case UnknownRow() | DelayRow() | TimerRow() | CancelRow() | WaitsRow():
+                return ()
+            case HalfRow() | CheckRow():
                 return ()
             case MemberRow():
                 self._names[row.member] = row.name

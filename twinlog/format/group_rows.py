@@ -242,6 +242,20 @@ COMMIT, ROLLBACK, GIVEN_UP = 1, 2, 3
 """Copied to its topic; never delivered; copied to where operators find it, after a long time."""
 
 
+class CheckRow(NamedTuple):
+    """``K``: producers were asked what became of a message's transaction.
+
+    Attributes:
+        half: Its queue offset among those that wait for it.
+        checks: How often by now.
+        next: When they are asked again.
+    """
+
+    half: int
+    checks: int
+    next: int
+
+
 class UnknownRow(NamedTuple):
     """A row that changes nothing: of a later version, or of another shape."""
 
@@ -264,6 +278,7 @@ Row = (
     | CancelRow
     | WaitsRow
     | HalfRow
+    | CheckRow
 )
 """What this version writes."""
 
@@ -283,6 +298,7 @@ LETTERS: dict[type[Row], str] = {
     CancelRow: "U",
     WaitsRow: "V",
     HalfRow: "H",
+    CheckRow: "K",
 }
 """How the log names each kind of row."""
 

@@ -15,6 +15,7 @@ from twinlog.format.group_rows import (
     ROWS_VERSION,
     AckRow,
     CancelRow,
+    CheckRow,
     ExtendRow,
     ForgottenRow,
     HalfRow,
@@ -47,6 +48,7 @@ ROWS: st.SearchStrategy[Row] = st.one_of(
     st.builds(CancelRow, SMALL, SMALL),
     st.builds(WaitsRow, SMALL, SMALL, SMALL),
     st.builds(HalfRow, SMALL, SMALL),
+    st.builds(CheckRow, SMALL, SMALL, SMALL),
 )
 STEPS = st.lists(st.one_of(st.lists(ROWS, max_size=8), st.sampled_from(["g", "h"])), max_size=12)
 """Records, and groups that are deleted between them."""
