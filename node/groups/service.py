@@ -173,7 +173,7 @@ class WorkQueues:
             case Type.CANCEL:
                 turn = partial(self._timed.cancel, fields, done)
             case Type.END:
-                turn = partial(self.transactions.end, parse_end(fields), done)
+                turn = partial(self.transactions.end, parse_end(fields, address), done)
             case Type.CHECKS:
                 turn = partial(self.transactions.asking.checks, fields, asker, done)
             case Type.WAITING:

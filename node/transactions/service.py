@@ -64,6 +64,8 @@ RETRY_SECONDS = 0.2
 """Pause after a refusal that passes."""
 HELD_SECONDS = 5.0
 """Pause after one that does not, and after records that cannot be read."""
+WHY_MAX = 200
+"""Characters of why an operator ends a transaction."""
 LISTED_MAX = 1_000
 """Rows of one answer."""
 OUTCOMES = {COMMIT: "commit", ROLLBACK: "rollback", GIVEN_UP: "given-up"}
@@ -80,14 +82,18 @@ class End:
         group: Who asks; must be the producers of the messages.
         halves: Queue offsets of all messages of the transaction.
         outcome: `COMMIT` or `ROLLBACK`.
+        why: Why somebody else than their producer ends it; empty: it is the producer.
+        who: The address that asks.
     """
 
     group: str
     halves: tuple[int, ...]
     outcome: int
+    why: str = ""
+    who: str = ""
 
 
-def parse_end(fields: Mapping[str, object]) -> End:
+def parse_end(fields: Mapping[str, object], who: str = "") -> End:
     """Return what the fields of an END say.
 
     Raises:
@@ -101,7 +107,7 @@ def parse_end(fields: Mapping[str, object]) -> End:
     if outcome not in (COMMIT, ROLLBACK):
         text = f"a transaction ends with {COMMIT} (commit) or {ROLLBACK} (rollback), not {outcome}"
         raise UsageError(text, code="fields")
-    return End(str(fields["group"]), halves, outcome)
+    return End(str(fields["group"]), halves, outcome, str(fields.get("why") or "")[:WHY_MAX], who)
 
 
 @dataclass(slots=True)
@@ -220,6 +226,12 @@ class Transactions:
         def reply(outcome: Together, by: str | None) -> None:
             if outcome.outcome is Outcome.STORED:
                 self._count(asked.outcome, halves)
+                if asked.why:
+                    context.tell(
+                        "transaction_ended", "warning", group=asked.group, messages=len(halves),
+                        first=halves[0].number, outcome=OUTCOMES[asked.outcome], why=asked.why,
+                        who=asked.who,
+                    )  # fmt: skip
                 done({"outcome": asked.outcome, "epoch": context.driver.reign()[0]})
             elif outcome.outcome is Outcome.REFUSED:
                 done(context.refusal(outcome.code, outcome.text))

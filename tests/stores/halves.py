@@ -79,10 +79,10 @@ class World(deliveries.World):
             self._carry_out(self.again.pop(0)[0])
             super().work()
 
-    def end(self, *numbers: int, outcome: int = COMMIT, group: str = "shop") -> Any:
+    def end(self, *numbers: int, outcome: int = COMMIT, group: str = "shop", why: str = "") -> Any:
         """Ask for the end of a transaction; return the answer, or raise the refusal."""
         said: list[Any] = []
-        fields = {"group": group, "halves": list(numbers), "outcome": outcome}
+        fields = {"group": group, "halves": list(numbers), "outcome": outcome, "why": why}
         asked = parse_end(fields)
         self._carry_out(lambda turn: self.transactions.end(asked, said.append, turn))
         while self.again:

@@ -414,7 +414,12 @@ CALLS: Final[Mapping[Type, Call]] = {
     Type.END: Call(
         Repeat.CHANGE,
         rights.member,
-        request={"group": _STR, "halves": Field(Kind.LIST, items=Kind.INT), "outcome": _INT},
+        request={
+            "group": _STR,
+            "halves": Field(Kind.LIST, items=Kind.INT),
+            "outcome": _INT,
+            "why": _may(Kind.STR),
+        },
         answer={"outcome": _INT, "epoch": _INT},
     ),
     Type.CHECKS: Call(
