@@ -363,15 +363,9 @@ class _Check:
         if node is None or limits is None or listen is None or storage is None:
             return None
         if (
-            retention is None
-            or replication is None
-            or read is None
-            or messaging is None
-            or groups is None
-            or transactions is None
-            or log is None
-            or metrics is None
-        ):
+            retention is None or replication is None or read is None or messaging is None
+            or groups is None or transactions is None or log is None or metrics is None
+        ):  # fmt: skip
             return None
         self._record(node.name, node, given)
         return NodeConfig(

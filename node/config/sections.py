@@ -343,7 +343,7 @@ class TransactionsSection(Section):
         15, ge=1, le=1000, description="So often they are asked before it is given up."
     )
     keep: Seconds = Field(
-        259_200.0, ge=60, le=31_622_400, description="What is open for so long is given up."
+        259_200.0, ge=60, le=31_622_400, description="What is open for this long is given up."
     )
 
 

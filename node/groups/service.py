@@ -279,15 +279,9 @@ class WorkQueues:
             context.tell("clock_jumped", "warning", seconds=seconds)
         scratch = Scratch(context.messaging.ahead)
         leasing = Leasing(
-            scratch,
-            context.due,
-            context.records,
-            context.messaging,
-            now_ms,
-            context.limits,
-            context.turns,
-            -1 if now < self._grace_until else None,
-        )
+            scratch, context.due, context.records, context.messaging, now_ms, context.limits,
+            context.turns, -1 if now < self._grace_until else None,
+        )  # fmt: skip
         settling = Settling(
             scratch, context.due, now_ms, context.counts.settled, self.dead.add, self._border
         )
@@ -488,11 +482,8 @@ class WorkQueues:
         self.epoch, self.moved = epoch, True
         context.clock.begin(context.wall_ms(), now, context.records.timestamp)
         context.due.begin(iter(fold.shares()))
-        members = [
-            (name, member)
-            for name in context.messaging.groups()
-            for member in fold.members(name).values()
-        ]
+        names = context.messaging.groups()
+        members = [(name, one) for name in names for one in fold.members(name).values()]
         context.members.begin(members, now, context.limits.session_seconds)
         self._grace_until = now + context.limits.grace_seconds
         self._not_before = self._seen = 0

@@ -2,14 +2,14 @@
 
 A producer that can tell has a request waiting (CHECKS). When a transaction is due, one of them gets
 its open messages, once the rows that count the question are confirmed: so no master forgets a
-question, and none counts while nobody is there. The answer, if there is one, is an END like any
+question, and none counts while no producer is there. The answer, if it comes, is an END like any
 other. Records are not copied for a question.
 
 Synchronous; part of `node.transactions.service`. Not here: when what is due
 (`node.transactions.checks`).
 
 Source: RocketMQ 5.3 (``TransactionalMessageServiceImpl.check``), which stores a message again for
-every question, and counts those that nobody heard.
+every question, and counts those that no producer heard.
 """
 
 from __future__ import annotations

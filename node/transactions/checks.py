@@ -3,7 +3,8 @@
 A transaction that nothing ends is asked about for the first time some seconds after the birth of
 its oldest message that is open, then after pauses that double up to a minute. All its open messages
 are asked about together, so they can be ended together. A question counts when it is handed out,
-never while nobody waits for it. Some questions later it is *exhausted*: the master gives it up.
+never while no producer waits for it. Some questions later the transaction is *exhausted*: the
+master gives it up.
 
 The order of due times is kept here; what is open, and how often it was asked about, is in the fold
 (`storage.messaging.halves`), so the next master goes on where this one was.
@@ -18,15 +19,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from itertools import islice
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import Protocol, cast
 
 from storage.messaging.halves import Half
 from twinlog.errors import Busy, TwinlogError, UsageError
 from twinlog.format.waiting.halves import HALVES_MAX, KEEP_MS
-
-if TYPE_CHECKING:
-    from node.groups.context import Done
-    from node.groups.parked import Asker
 
 PAUSE_MS_MAX = 60_000
 """Longest pause between two questions, unless the first one is longer."""
@@ -65,6 +62,30 @@ class CheckSettings:
         [12, 24, 48, 60, 60]
         """
         return max(self.first_ms, min(self.first_ms << min(checks, 30), PAUSE_MS_MAX))
+
+
+class Asker(Protocol):
+    """The connection of a producer; see `node.groups.parked.Asker`."""
+
+    @property
+    def gone(self) -> bool:
+        """Whether it has ended."""
+        ...
+
+    @property
+    def congested(self) -> bool:
+        """Whether it has not taken its answers."""
+        ...
+
+
+class Done(Protocol):
+    """Answers a request; see `node.groups.context.Done`."""
+
+    def __call__(
+        self, outcome: Mapping[str, object] | TwinlogError, payload: Sequence[memoryview] = ()
+    ) -> None:
+        """Answer with fields and payload, or with an error."""
+        ...
 
 
 class Found(Protocol):
@@ -305,7 +326,7 @@ class Asks:
             heapify(self._ends)
 
     def groups(self) -> list[str]:
-        """Return the groups somebody of whom waits."""
+        """Return the groups with a producer that waits."""
         return list(self._lines)
 
     def first(self, group: str) -> Ask | None:

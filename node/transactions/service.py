@@ -82,7 +82,7 @@ class End:
         group: Who asks; must be the producers of the messages.
         halves: Queue offsets of all messages of the transaction.
         outcome: `COMMIT` or `ROLLBACK`.
-        why: Why somebody else than their producer ends it; empty: it is the producer.
+        why: Why an operator ends it; empty: its producer does.
         who: The address that asks.
     """
 

@@ -26,6 +26,7 @@ from twinlog.format.group_rows import (
     DelayRow,
     HalfRow,
     MemberRow,
+    OpenRow,
     Row,
     ShareRow,
     TimerRow,
@@ -123,7 +124,7 @@ class Ahead:
         """Take a row that was appended; return whether it changed anything. Never raises."""
         if isinstance(row, DelayRow):
             return row.next > self.delay_next(row.level) and self._own.apply(row, at)
-        if isinstance(row, WaitsRow):
+        if isinstance(row, (WaitsRow, OpenRow)):
             return True  # it waits once it is dispatched
         if isinstance(row, (TimerRow, CancelRow)):
             return self.timers.apply(row)

@@ -33,6 +33,7 @@ from twinlog.format.group_rows import (
     HalfRow,
     LeaseRow,
     MemberRow,
+    OpenRow,
     PositionRow,
     ReleaseRow,
     ResetRow,
@@ -359,6 +360,9 @@ class Messaging:
     def _check(self, row: CheckRow, at: int) -> bool:
         return self.halves.check(row)
 
+    def _opened(self, row: OpenRow, at: int) -> bool:
+        return self.halves.adopt(row)
+
     _CHANGES: ClassVar[Mapping[type[Row] | type[UnknownRow], Callable[[Any, Any, int], bool]]] = {
         ShareRow: _begin,
         LeaseRow: _lease,
@@ -376,6 +380,7 @@ class Messaging:
         WaitsRow: _waits,
         HalfRow: _half,
         CheckRow: _check,
+        OpenRow: _opened,
         UnknownRow: lambda fold, row, at: False,
     }
 

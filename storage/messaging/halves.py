@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from twinlog.format.group_rows import GIVEN_UP, CheckRow, HalfRow
+from twinlog.format.group_rows import GIVEN_UP, CheckRow, HalfRow, OpenRow
 
 REMEMBERED = 1_000_000
 """Of that many halves the outcome is known: a client that asks again gets the same answer."""
@@ -38,8 +38,7 @@ class Half(NamedTuple):
         stored_ms: When it was stored.
         group: Which producers may settle it.
         name: Its transaction.
-        immunity_ms: How long after that nobody is asked what became of it; -1: as the master is
-            set.
+        immunity_ms: How long after that no producer is asked about it; -1: as the master is set.
         checks: How often that was asked.
         next_ms: When it is asked again; 0: it was not asked yet.
     """
@@ -103,6 +102,13 @@ class Halves:
         if over > 0:
             del self._outcomes[:over]
             self._base += over
+
+    def adopt(self, row: OpenRow) -> bool:
+        """Let a half wait that an adoption found; return whether that is news. Never raises."""
+        if row.half < self.end and self._outcomes:
+            return False
+        self.enter(Half(row.half, row.offset, row.size, row.stored, row.group, row.name))
+        return True
 
     def apply(self, row: HalfRow) -> bool:
         """Settle a half; return whether it was open and the row says how. Never raises."""

@@ -352,16 +352,13 @@ class Client:
     def answer_checks(self, group: str, decide: Decide, *, duration: Duration | None = None) -> int:
         """Answer, as a producer of ``group``, what became of transactions that nothing has ended.
 
-        ``decide`` gets a `Check` and returns ``"commit"``, ``"rollback"``, or None: not known now,
-        ask later. An error that it raises ends this. Give it a thread of its own.
+        Returns how many were ended. ``decide`` looks up a `Check` and returns ``"commit"``,
+        ``"rollback"``, or None: not known now, ask later; its errors end this.
 
         Args:
             group: As of `transaction`.
-            decide: Looks up what became of a transaction, for example in the database.
+            decide: See above.
             duration: For how long; 0: what is due now; None: until an error.
-
-        Returns:
-            How many transactions were ended.
 
         Raises:
             TwinlogError: No master answered for the client's ``timeout``.
@@ -406,11 +403,9 @@ class Client:
             UsageError: It is not a key, or a number is out of its limits.
         """
         search = Search(topic, key, begin, end, most, unique)
+        seconds = self._seconds(timeout)
         steps = self._calls.find(
-            search,
-            read_from=read_from,
-            timeout=self._seconds(timeout),
-            max_staleness=max_staleness,
+            search, read_from=read_from, timeout=seconds, max_staleness=max_staleness
         )
         return self._caller.run(steps)
 
@@ -418,22 +413,14 @@ class Client:
 
     @overload
     def consume(
-        self,
-        topics: str | Sequence[str],
-        group: str,
-        *,
-        mode: Literal["broadcast"],
+        self, topics: str | Sequence[str], group: str, *, mode: Literal["broadcast"],
         **options: Unpack[BroadcastFields],
-    ) -> Broadcast: ...
+    ) -> Broadcast: ...  # fmt: skip
     @overload
     def consume(
-        self,
-        topics: str | Sequence[str],
-        group: str,
-        *,
-        mode: Literal["shared", "ordered"] = "shared",
-        **options: Unpack[ConsumeFields],
-    ) -> Deliveries: ...
+        self, topics: str | Sequence[str], group: str, *,
+        mode: Literal["shared", "ordered"] = "shared", **options: Unpack[ConsumeFields],
+    ) -> Deliveries: ...  # fmt: skip
     def consume(
         self, topics: str | Sequence[str], group: str, *, mode: str = SHARED,
         **options: Unpack[AnyConsumeFields],

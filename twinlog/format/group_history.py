@@ -32,6 +32,7 @@ from twinlog.format.group_rows import (
     HalfRow,
     LeaseRow,
     MemberRow,
+    OpenRow,
     PositionRow,
     ReleaseRow,
     ResetRow,
@@ -210,7 +211,7 @@ class History:
         match row:
             case UnknownRow() | DelayRow() | TimerRow() | CancelRow() | WaitsRow():
                 return ()
-            case HalfRow() | CheckRow():
+            case HalfRow() | CheckRow() | OpenRow():
                 return ()
             case MemberRow():
                 self._names[row.member] = row.name

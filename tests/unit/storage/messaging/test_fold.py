@@ -21,6 +21,7 @@ from twinlog.format.group_rows import (
     HalfRow,
     LeaseRow,
     MemberRow,
+    OpenRow,
     PositionRow,
     ReleaseRow,
     ResetRow,
@@ -49,6 +50,7 @@ ROWS: st.SearchStrategy[Row] = st.one_of(
     st.builds(WaitsRow, SMALL, SMALL, SMALL),
     st.builds(HalfRow, SMALL, SMALL),
     st.builds(CheckRow, SMALL, SMALL, SMALL),
+    st.builds(OpenRow, SMALL, SMALL, SMALL, SMALL, NAMES, NAMES),
 )
 STEPS = st.lists(st.one_of(st.lists(ROWS, max_size=8), st.sampled_from(["g", "h"])), max_size=12)
 """Records, and groups that are deleted between them."""

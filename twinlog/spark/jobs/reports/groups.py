@@ -19,6 +19,7 @@ from twinlog.format.group_rows import (
     DelayRow,
     HalfRow,
     MemberRow,
+    OpenRow,
     TimerRow,
     UnknownRow,
     WaitsRow,
@@ -28,7 +29,17 @@ from twinlog.format.light_queues import LIGHT_PREFIX
 from twinlog.kernels.plain import Buffer
 from twinlog.spark.jobs.reports.reference import Row, Taken
 
-_OF_NO_SHARE = (UnknownRow, MemberRow, DelayRow, TimerRow, CancelRow, WaitsRow, HalfRow, CheckRow)
+_OF_NO_SHARE = (
+    UnknownRow,
+    MemberRow,
+    DelayRow,
+    TimerRow,
+    CancelRow,
+    WaitsRow,
+    HalfRow,
+    CheckRow,
+    OpenRow,
+)
 Told = tuple[Buffer, int]
 """Body and store time of a record of rows."""
 Place = tuple[str, int, int]
