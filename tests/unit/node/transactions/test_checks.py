@@ -12,7 +12,7 @@ from node.transactions import checks
 from node.transactions.checks import Asks, Checks, CheckSettings, parse_checks
 from storage.messaging.halves import Half, Halves, HalvesAhead
 from tests.fakes.deliveries import START_MS
-from tests.stores.halves import Producer, World, halves
+from tests.stores.records.halves import Producer, World, halves
 from tests.stores.workbench import TOPIC, append, lead, settle, token
 from twinlog.errors import Busy, TransactionSettled, UsageError
 from twinlog.format.group_rows import COMMIT, ROLLBACK, CheckRow, HalfRow

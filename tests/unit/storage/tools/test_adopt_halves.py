@@ -15,7 +15,7 @@ from storage.tools.adopt import plan_adoption
 from storage.tools.repair import carry_out, plan_repair
 from tests.stores.adopted import adopted
 from tests.stores.golden import CONSUMERS, unpack
-from tests.stores.halves import World
+from tests.stores.records.halves import World
 from tests.stores.workbench import log_records, settle
 from twinlog.errors import TransactionSettled
 from twinlog.format.group_rows import ROLLBACK
