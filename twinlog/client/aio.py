@@ -15,7 +15,7 @@ Times are seconds, or text with a unit (``"2 ms"``); sizes are bytes, or text (`
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from typing import Literal, Self, Unpack, overload
 
@@ -36,7 +36,7 @@ from twinlog.client.arguments import (
     shared_settings,
 )
 from twinlog.client.calls import Calls, place_of
-from twinlog.client.checks import Answering, Check, answer_async
+from twinlog.client.checks import Answering, answer_async
 from twinlog.client.search import FOUND_DEFAULT, Finding, Search
 from twinlog.client.transactions import AsyncTransaction, Sent
 from twinlog.consumer.aio import AsyncMessages

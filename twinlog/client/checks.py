@@ -47,6 +47,8 @@ OUTCOMES: Final[Mapping[object, int | None]] = {"commit": COMMIT, "rollback": RO
 
 Decide = Callable[["Check"], str | None]
 """Says what became of a transaction: ``"commit"``, ``"rollback"``, or None: ask later."""
+AsyncDecide = Callable[["Check"], "str | None | Awaitable[str | None]"]
+"""The same, and its answer may be awaited."""
 
 
 @dataclass(frozen=True, slots=True)

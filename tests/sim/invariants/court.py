@@ -73,8 +73,8 @@ from tests.sim.invariants.store import (
     RestartLosesNothing,
     SnapshotIsFlushed,
 )
+from tests.sim.invariants.transactions import OF_TRANSACTIONS
 from tests.sim.profiles.deletions import DeletedStaysDeleted
-from tests.sim.profiles.transactions import OF_TRANSACTIONS
 
 if TYPE_CHECKING:
     from tests.sim.world import World
