@@ -343,7 +343,7 @@ class AsyncClient:
     async def answer_checks(
         self,
         group: str,
-        decide: Callable[[Check], str | Awaitable[str | None] | None],
+        decide: Decide,
         *,
         duration: Duration | None = None,
     ) -> int:

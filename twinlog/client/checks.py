@@ -47,7 +47,7 @@ OUTCOMES: Final[Mapping[object, int | None]] = {"commit": COMMIT, "rollback": RO
 
 Decide = Callable[["Check"], str | None]
 """Says what became of a transaction: ``"commit"``, ``"rollback"``, or None: ask later."""
-AsyncDecide = Callable[["Check"], "str | None | Awaitable[str | None]"]
+AsyncDecide = Callable[["Check"], "str | Awaitable[str | None] | None"]
 """The same, and its answer may be awaited."""
 
 
