@@ -37,6 +37,7 @@ from twinlog.client.arguments import (
 )
 from twinlog.client.calls import Calls, place_of
 from twinlog.client.checks import Answering, answer_async
+from twinlog.client.checks import AsyncDecide as Decide
 from twinlog.client.search import FOUND_DEFAULT, Finding, Search
 from twinlog.client.transactions import AsyncTransaction, Sent
 from twinlog.consumer.aio import AsyncMessages
