@@ -237,6 +237,7 @@ class NodeServices:
         enabled = self._settings.messaging.enabled
         return WorkQueues(
             context, fetch=cold.look, looks=cold.look, observed=self._observed, enabled=enabled,
+            transactions=layer_settings.check_settings(self._settings),
             late=self.metrics.observe_often("twinlog_delay_lateness_seconds"),
             timer_late=self.metrics.observe_often("twinlog_timer_lateness_seconds"),
         )  # fmt: skip

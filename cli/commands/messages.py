@@ -1,4 +1,4 @@
-"""What is sent, read and handled: message, group, dlq."""
+"""What is sent, read and handled: message, group, transaction, dlq."""
 
 from __future__ import annotations
 
@@ -129,6 +129,31 @@ MESSAGES = (
         "cli.group.views:wait",
         "wait until a group has handled its messages",
         "twinlog group wait billing --lag 0 --timeout 60s",
+    ),
+    command(
+        "transaction list",
+        "cli.transaction.commands:list_transactions",
+        "the transactions that nothing has ended, oldest first",
+        "twinlog transaction list",
+        "twinlog transaction list --older 10m",
+    ),
+    command(
+        "transaction show",
+        "cli.transaction.commands:show",
+        "one open transaction with its messages",
+        "twinlog transaction show 12",
+    ),
+    command(
+        "transaction commit",
+        "cli.transaction.commands:commit",
+        "deliver the messages of an open transaction",
+        "twinlog transaction commit 12 --yes",
+    ),
+    command(
+        "transaction rollback",
+        "cli.transaction.commands:rollback",
+        "have the messages of an open transaction never delivered",
+        "twinlog transaction rollback 12 --yes",
     ),
     command(
         "dlq list",

@@ -263,7 +263,7 @@ class ClientConnection:
                 frames.Type.COMMIT | frames.Type.TOGETHER | frames.Type.SETTLE | frames.Type.CANCEL
             ):
                 self._work_queue(frame)
-            case frames.Type.END | frames.Type.WAITING:
+            case frames.Type.END | frames.Type.CHECKS | frames.Type.WAITING:
                 self._work_queue(frame)
             case _:
                 raise UsageError(f"{frames.type_name(frame.type)} has no handler", code="type")

@@ -116,6 +116,20 @@ class Figures:
             ("given-up",): float(counts.given_up),
         }
 
+    def checks(self) -> Mapping[Labels, float]:
+        """Messages that producers were asked about, by what followed, since this master's start."""
+        counts = self.groups.transactions.asking.counts
+        return {
+            ("commit",): float(counts.committed),
+            ("rollback",): float(counts.rolled_back),
+            ("none",): float(counts.none),
+        }
+
+    @property
+    def checks_parked(self) -> float:
+        """Producers that wait to be asked about transactions."""
+        return float(self.groups.transactions.asking.parked)
+
     @property
     def undeliverable(self) -> float:
         """Of those, messages that had no destination."""

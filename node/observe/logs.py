@@ -94,6 +94,7 @@ EVENTS: Mapping[str, str] = {
     "rescued": "what waits in a log file that is to leave was appended again; the file can go",
     "timer_held": "a message whose time has come cannot be delivered; it stays, later ones wait "
     "behind it, and it is tried again",
+    "transaction_ended": "an order has ended a transaction in its producer's place",
     "transaction_given_up": "messages of a producer group whose transaction nothing ended for 72 "
     "hours were copied to a topic of their own; messages and topic say how many and where",
     "transaction_held": "messages whose transaction is to be given up stay; it is tried again",

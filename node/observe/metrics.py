@@ -470,6 +470,17 @@ METRICS: tuple[Metric, ...] = (
         lambda node: node.groups.settled_halves(), ("outcome",),
     ),
     Metric(
+        "twinlog_checks", "counter",
+        "Messages of transactions that producers were asked about, by what followed; `none`: they "
+        "could not tell.",
+        lambda node: node.groups.checks(), ("outcome",),
+    ),
+    Metric(
+        "twinlog_checks_parked", "gauge",
+        "Producers that wait to be asked what became of transactions.",
+        lambda node: node.groups.checks_parked,
+    ),
+    Metric(
         "twinlog_undeliverable", "counter",
         "Delayed messages whose topic or queue was not there when they were due.",
         lambda node: node.groups.undeliverable,

@@ -22,9 +22,11 @@ from storage.messaging.share import Share
 from storage.messaging.timers import Timers, TimersAhead
 from twinlog.format.group_rows import (
     CancelRow,
+    CheckRow,
     DelayRow,
     HalfRow,
     MemberRow,
+    OpenRow,
     Row,
     ShareRow,
     TimerRow,
@@ -122,12 +124,14 @@ class Ahead:
         """Take a row that was appended; return whether it changed anything. Never raises."""
         if isinstance(row, DelayRow):
             return row.next > self.delay_next(row.level) and self._own.apply(row, at)
-        if isinstance(row, WaitsRow):
+        if isinstance(row, (WaitsRow, OpenRow)):
             return True  # it waits once it is dispatched
         if isinstance(row, (TimerRow, CancelRow)):
             return self.timers.apply(row)
         if isinstance(row, HalfRow):
             return self.halves.apply(row)
+        if isinstance(row, CheckRow):
+            return self.halves.check(row)
         if isinstance(row, (ShareRow, MemberRow)):
             self._touch(row.group)
             self._own.number_from(self.next_share())

@@ -261,6 +261,7 @@ def _half(found: record.Record) -> Half:
     return Half(
         found.queue_offset, found.log_offset, found.size, found.store_timestamp,
         named.get(halves.GROUP, ""), named.get(halves.NAME, ""),
+        halves.immunity_ms(named.get(halves.IMMUNITY, "")),
     )  # fmt: skip
 
 

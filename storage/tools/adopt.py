@@ -55,6 +55,7 @@ from storage.store import Store
 from storage.token import Token
 from storage.tools.adopt_delays import NOTHING_DELAYED, Delayed, read_delayed
 from storage.tools.adopt_groups import NOTHING, Consumed, read_consumed
+from storage.tools.adopt_halves import NOTHING_OPEN, OpenHalves, read_halves
 from storage.tools.adopt_timers import NOTHING_TIMED, Timed, read_timed
 from storage.tools.recover import identity_of, index_capacity, settings_of
 from twinlog.errors import CorruptionError
@@ -127,6 +128,7 @@ class Adoption:
         timed: Messages that wait for a time; they are delivered when due.
         delayed: How far each delay level is delivered, and what waits: it is delivered when due.
         consumed: Groups, their positions, and what they had popped.
+        halves: Messages of transactions that nothing has ended; their producers are asked.
         before: Whose store it was; None for RocketMQ's.
     """
 
@@ -149,6 +151,7 @@ class Adoption:
     delayed: Delayed = NOTHING_DELAYED
     consumed: Consumed = NOTHING
     terms: tuple[tuple[str, int, int], ...] = ()
+    halves: OpenHalves = NOTHING_OPEN
 
     @property
     def foreign(self) -> int:
@@ -209,6 +212,7 @@ def plan_adoption(reader: StoreReader, ours: StoreReader) -> Adoption:
         delayed=read_delayed(reader),
         consumed=read_consumed(reader),
         terms=_terms(reader, topics),
+        halves=read_halves(reader),
     )
 
 
@@ -526,6 +530,7 @@ def _take_over_groups(store: Store, token: Token, value: Adoption) -> None:
     rows: list[Row] = [*value.consumed.rows()]
     rows += [DelayRow(level, after) for level, after in value.delayed.next]
     rows += value.timed.rows
+    rows += value.halves.rows
     for at in range(0, len(groups), GROUPS_TOGETHER):
         change = CreateGroups(groups[at : at + GROUPS_TOGETHER])
         made = store.append_control(token, change, wall_ms=value.timestamp)

@@ -63,6 +63,13 @@ slaves = 7431
 http = 7432
 """
 
+HALVES: list[list[object]] = [
+    [12, 4096, 300, NOW_MS - 754_000, "shop", "7f3a", 9, NOW_MS + 31_000],
+    [14, 8192, 280, NOW_MS - 4_000, "bank", "0C0A", 0, NOW_MS + 2_000],
+    [15, 9000, 310, NOW_MS - 753_000, "shop", "7f3a", 9, NOW_MS + 31_000],
+]
+"""Open messages of two transactions."""
+
 ADDRESSES = {"127.0.0.1:7410": "n1", "127.0.0.1:7420": "n2", "127.0.0.1:7430": "n3"}
 COORDINATOR = "127.0.0.1:7400"
 
@@ -252,6 +259,14 @@ class FakeClient:
             return Frame(kind, fields={"queues": {q: [a, b, None] for q, (a, b) in places}})
         if kind is Type.GROUP:
             return Frame(kind, fields=self._group(fields))
+        if kind is Type.WAITING:
+            rows, more = HALVES[:2], HALVES[2][0]
+            if fields["first"]:
+                rows, more = HALVES[2:], -1
+            return Frame(kind, fields={"rows": rows, "next": more, "now_ms": NOW_MS, "epoch": 7})
+        if kind is Type.END:
+            assert (fields["group"], fields["halves"]) == ("shop", [12, 15])
+            return Frame(kind, fields={"outcome": fields["outcome"], "epoch": 7})
         if fields["op"] == "show":
             return Frame(kind, fields={"terms": self.terms(str(fields["name"]))})
         if fields["op"] == "alter":

@@ -8,6 +8,7 @@
     python -m tests.sim --seeds 0:100 --profile delays        delayed messages above all
     python -m tests.sim --seeds 0:100 --profile timers        messages at a time above all
     python -m tests.sim --seeds 0:100 --profile deletions     a topic that is deleted above all
+    python -m tests.sim --seeds 0:100 --profile transactions  transactions above all
     python -m tests.sim --seed 7 --history 7.jsonl            for `python -m cli.history 7.jsonl`
 
 Exit code 0 when every invariant held in every run, 1 otherwise.

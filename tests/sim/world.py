@@ -33,6 +33,7 @@ from tests.sim.profiles.delays import Delays
 from tests.sim.profiles.deletions import Deletions
 from tests.sim.profiles.groups import Groups
 from tests.sim.profiles.timed import Timed
+from tests.sim.profiles.transactions import QUEUES, Transactions
 from tests.sim.schedule import Schedule
 from tests.sim.trace import Trace
 from tests.sim.users.askers import Askers
@@ -111,6 +112,7 @@ class World:
         self.events: Counter[str] = Counter()
         self.groups = Groups(self)
         self.deletions = Deletions(self)
+        self.transactions = Transactions(self)
         self.delays = Timed(self) if self.plan.timed else Delays(self)
         self._limits = Patches()
 
@@ -291,6 +293,8 @@ class World:
             self.groups.enter(batch, self.contents.others)
         if self.plan.deletions:
             self.deletions.enter(found, self.contents.others)
+        if self.plan.transactions:
+            self.transactions.enter(self.contents.others)
         if self.plan.delayed:
             self.delays.enter(batch, found, self.contents.others)
         for topic, queue, stored in found:
@@ -506,6 +510,7 @@ class World:
             **self.groups.facts(),
             **self.delays.facts(),
             **self.deletions.counts,
+            **self.transactions.facts(),
             "faults": sum(self.faults.counts.values()) if self.faults else 0,
         }
 
@@ -532,6 +537,8 @@ class World:
             self.operator.create_until_known(BATCH_TOPIC, 2)
         if self.groups.members:
             self.operator.create_until_known(STEP_TOPIC, 1)
+        if self.plan.transactions:
+            self.operator.create_until_known(STEP_TOPIC, QUEUES)
         self._until(START_SECONDS, "Start", self._started)
         for producer in self.producers:
             producer.start()
@@ -539,6 +546,7 @@ class World:
         self.askers.start()
         self.groups.start()
         self.deletions.start()
+        self.transactions.start()
         self.schedule.after(_SAMPLE_EVERY, self._sample_again)
         self.network.weather = self.plan.weather
         self.faults = Faults(self)
@@ -556,6 +564,7 @@ class World:
         self._limits.undo()
         self.groups.heal()
         self.deletions.deleting = False
+        self.transactions.heal()
         self.operator.care()
         begin = self.schedule.now
         self._until(HEAL_SECONDS / 2, "MasterComesBack", self._has_master)
@@ -566,6 +575,7 @@ class World:
         self._until(HEAL_SECONDS / 2, "HealedWorldWorks", partial(unhealed, self))
         self._until(HEAL_SECONDS / 2, "ConsumersGoOn", self.groups.unfinished)
         self._until(HEAL_SECONDS / 2, "DeliveredInTheEnd", self.delays.unfinished)
+        self._until(HEAL_SECONDS / 2, "DeliveredInTheEnd", self.transactions.unfinished)
         self._until(HEAL_SECONDS / 2, "HealedWorldWorks", partial(unhealed, self))
         self._until(HEAL_SECONDS / 2, "HealedWorldWorks", partial(unheard, self))
         self.healed_after = self.schedule.now - begin

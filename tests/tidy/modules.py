@@ -15,6 +15,7 @@ PURE = {
     "node/leases": "clock due filters limits ordering scratch settles times",
     "node/observe": "status",
     "node/topics": "*",
+    "node/transactions": "checks",
     "replication": "answer_times pacing settings",
     "replication/coordinator": "history",
     "replication/core": "*",
@@ -45,7 +46,8 @@ PURE = {
     "twinlog/format/waiting": "*",
     "twinlog/kernels": "*",
     "twinlog/producer": (
-        "core fast_path lane later master_link new_message outcomes section settings single_sends"
+        "core fast_path lane later master_link new_message outcomes section settings single_sends "
+        "transaction_name"
     ),
     "twinlog/session": "link reading routing session tls_files",
     "twinlog/spark": "arrow errors",
@@ -69,7 +71,7 @@ SEAM = {
         "positions requests service together"
     ),
     "node/leases": "leasing",
-    "node/transactions": "*",
+    "node/transactions": "asking service",
     "replication/driver": (
         "appends background_jobs driver incoming_batches odd_frames outgoing_batches outside "
         "replies retention scrubbing"
@@ -109,7 +111,7 @@ SHELL = {
     "storage/marks": "checkpoint",
     "storage/tools": "*",
     "twinlog": "__main__ run_file",
-    "twinlog/client": "aio blocking topics transactions",
+    "twinlog/client": "aio blocking checks topics transactions",
     "twinlog/consumer": "aio blocking",
     "twinlog/groups": "aio blocking",
     "twinlog/producer": "aio blocking",

@@ -36,6 +36,8 @@ from twinlog.client.arguments import (
     shared_settings,
 )
 from twinlog.client.calls import Calls, TopicChanges, place_of
+from twinlog.client.checks import Answering, answer_async
+from twinlog.client.checks import AsyncDecide as Decide
 from twinlog.client.search import FOUND_DEFAULT, Finding, Search
 from twinlog.client.transactions import AsyncTransaction, Sent
 from twinlog.consumer.aio import AsyncMessages
@@ -332,9 +334,27 @@ class AsyncClient:
         message = await self.get(place_of(sent), timeout=timeout)
         await self._caller.run(self._calls.cancel(message, self._seconds(timeout)))
 
-    def transaction(self, group: str) -> AsyncTransaction:
-        """Return a transaction: ``async with client.transaction("shop") as tx``; see there."""
-        return AsyncTransaction(Sent(group), self.send, self._end)
+    def transaction(self, group: str, *, check_after: Duration | None = None) -> AsyncTransaction:
+        """Return a transaction: ``async with client.transaction("shop") as tx``.
+
+        As `Client.transaction`.
+        """
+        return AsyncTransaction(Sent(group, check_after), self.send, self._end)
+
+    async def answer_checks(
+        self,
+        group: str,
+        decide: Decide,
+        *,
+        duration: Duration | None = None,
+    ) -> int:
+        """Answer what became of transactions that nothing has ended; as `Client.answer_checks`.
+
+        ``decide`` may be awaited. It goes on until it is cancelled; give it a task of its own.
+        """
+        seconds = None if duration is None else seconds_of(duration)
+        answering = Answering(self._caller.session, group, self.timeout, seconds)
+        return await answer_async(self._caller, answering, decide)
 
     async def _end(self, sent: Sent, outcome: int, timeout: Duration | None) -> None:
         await self._caller.run(sent.end(self._calls, outcome, self._seconds(timeout)))

@@ -42,6 +42,7 @@ from twinlog.client.arguments import (
     shared_settings,
 )
 from twinlog.client.calls import Calls, place_of
+from twinlog.client.checks import Answering, Decide, answer
 from twinlog.client.search import FOUND_DEFAULT, Finding, Search
 from twinlog.client.topics import TopicMethods
 from twinlog.client.transactions import Sent, Transaction
@@ -228,14 +229,8 @@ class Client(TopicMethods):
             UsageError: A setting is out of its limits.
         """
         self._own_process()
-        settings = producer_settings(
-            acknowledge,
-            batch,
-            linger,
-            window,
-            compress,
-            self.timeout if timeout is None else timeout,
-        )
+        seconds = self.timeout if timeout is None else timeout
+        settings = producer_settings(acknowledge, batch, linger, window, compress, seconds)
         return Producer(self._caller, topic, settings)
 
     # ── reading ─────────────────────────────────────────────────────────────────────────────────
@@ -286,14 +281,11 @@ class Client(TopicMethods):
         wanted = parse_range(range)
 
         def begin() -> Steps[list[Cursor]]:
+            deadline = time.monotonic() + settings.to_begin(self.timeout)
             return survey(
-                self._caller.session,
-                settings,
-                wanted,
-                queue=queue,
-                deadline=time.monotonic() + settings.to_begin(self.timeout),
+                self._caller.session, settings, wanted, queue=queue, deadline=deadline,
                 wall_ms=time.time_ns() // 1_000_000,
-            )
+            )  # fmt: skip
 
         return Messages(self._caller, settings, begin)
 
@@ -328,11 +320,9 @@ class Client(TopicMethods):
             for message in found:
                 return message
             raise OffsetBeyond(f"nothing is stored at {address} yet", end=offset)
+        seconds = self._seconds(timeout)
         steps = self._calls.message(
-            address,
-            read_from=read_from,
-            timeout=self._seconds(timeout),
-            max_staleness=max_staleness,
+            address, read_from=read_from, timeout=seconds, max_staleness=max_staleness
         )
         return self._caller.run(steps)
 
@@ -352,12 +342,31 @@ class Client(TopicMethods):
         message = self.get(place_of(sent), timeout=timeout)
         self._caller.run(self._calls.cancel(message, self._seconds(timeout)))
 
-    def transaction(self, group: str) -> Transaction:
+    def transaction(self, group: str, *, check_after: Duration | None = None) -> Transaction:
         """Return a transaction: ``with client.transaction("shop") as tx: tx.send(...)``.
 
-        ``group`` names the producers that may end it. See `Transaction`.
+        ``group`` names the producers that may end it, and that are asked (`answer_checks`) if
+        nothing has: for the first time ``check_after`` its first message. See `Transaction`.
         """
-        return Transaction(Sent(group), self.send, self._end)
+        return Transaction(Sent(group, check_after), self.send, self._end)
+
+    def answer_checks(self, group: str, decide: Decide, *, duration: Duration | None = None) -> int:
+        """Answer, as a producer of ``group``, what became of transactions that nothing has ended.
+
+        Returns how many were ended. ``decide`` looks up a `Check` and returns ``"commit"``,
+        ``"rollback"``, or None: not known now, ask later; its errors end this.
+
+        Args:
+            group: As of `transaction`.
+            decide: See above.
+            duration: For how long; 0: what is due now; None: until an error.
+
+        Raises:
+            TwinlogError: No master answered for the client's ``timeout``.
+        """
+        seconds = None if duration is None else seconds_of(duration)
+        answering = Answering(self._caller.session, group, self.timeout, seconds)
+        return answer(self._caller, answering, decide)
 
     def _end(self, sent: Sent, outcome: int, timeout: Duration | None) -> None:
         self._caller.run(sent.end(self._calls, outcome, self._seconds(timeout)))
@@ -395,11 +404,9 @@ class Client(TopicMethods):
             UsageError: It is not a key, or a number is out of its limits.
         """
         search = Search(topic, key, begin, end, most, unique)
+        seconds = self._seconds(timeout)
         steps = self._calls.find(
-            search,
-            read_from=read_from,
-            timeout=self._seconds(timeout),
-            max_staleness=max_staleness,
+            search, read_from=read_from, timeout=seconds, max_staleness=max_staleness
         )
         return self._caller.run(steps)
 
@@ -407,22 +414,14 @@ class Client(TopicMethods):
 
     @overload
     def consume(
-        self,
-        topics: str | Sequence[str],
-        group: str,
-        *,
-        mode: Literal["broadcast"],
+        self, topics: str | Sequence[str], group: str, *, mode: Literal["broadcast"],
         **options: Unpack[BroadcastFields],
-    ) -> Broadcast: ...
+    ) -> Broadcast: ...  # fmt: skip
     @overload
     def consume(
-        self,
-        topics: str | Sequence[str],
-        group: str,
-        *,
-        mode: Literal["shared", "ordered"] = "shared",
-        **options: Unpack[ConsumeFields],
-    ) -> Deliveries: ...
+        self, topics: str | Sequence[str], group: str, *,
+        mode: Literal["shared", "ordered"] = "shared", **options: Unpack[ConsumeFields],
+    ) -> Deliveries: ...  # fmt: skip
     def consume(
         self, topics: str | Sequence[str], group: str, *, mode: str = SHARED,
         **options: Unpack[AnyConsumeFields],

@@ -23,6 +23,7 @@ from twinlog.format.waiting.timers import real_text
 from twinlog.producer.new_message import PROPERTIES_MAX, NewMessage
 from twinlog.producer.section import Section, State
 from twinlog.producer.settings import Target
+from twinlog.producer.transaction_name import TransactionName
 
 _TIMED = 0
 """Number of the lane of messages that wait for a time, among those of delay levels."""
@@ -234,6 +235,10 @@ class Lanes:
         if message.queue is None and message.order_key is None:
             queue = self._turn % len(self._open)
             self._turn = queue + 1
+            if isinstance(message.transaction, TransactionName):
+                queue = message.transaction.turn(self._topic, queue)
+        if isinstance(message.transaction, TransactionName):
+            message.transaction.place(self._topic, queue)
         level = _TIMED if message.delay_level is None else message.delay_level
         if message.transaction is not None:
             level = _HALF

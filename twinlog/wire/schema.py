@@ -63,7 +63,7 @@ _QUEUES: Final = Field(Kind.LIST, row=(Kind.STR,) + (Kind.INT,) * 3)
 _LEASES: Final = Field(Kind.LIST, row=(Kind.STR,) + (Kind.INT,) * 9)
 _SETTLES: Final = Field(Kind.LIST, row=(Kind.INT,) * 6)
 _COMMITS: Final = Field(Kind.LIST, row=(Kind.INT,) * 2)
-_HALF: Final = (Kind.INT,) * 4 + (Kind.STR, Kind.STR)
+_HALF: Final = (Kind.INT,) * 4 + (Kind.STR, Kind.STR) + (Kind.INT,) * 2
 _SETTLED: Final = Field(Kind.LIST, row=(Kind.STR, Kind.INT))
 
 
@@ -423,14 +423,33 @@ CALLS: Final[Mapping[Type, Call]] = {
     Type.END: Call(
         Repeat.CHANGE,
         rights.member,
-        request={"group": _STR, "halves": Field(Kind.LIST, items=Kind.INT), "outcome": _INT},
+        request={
+            "group": _STR,
+            "halves": Field(Kind.LIST, items=Kind.INT),
+            "outcome": _INT,
+            "why": _may(Kind.STR),
+        },
         answer={"outcome": _INT, "epoch": _INT},
+    ),
+    Type.CHECKS: Call(
+        Repeat.CHANGE,
+        rights.member,
+        request={"group": _STR, "max": _INT, "wait_ms": _INT},
+        answer={"rows": Field(Kind.LIST, row=(Kind.INT,) * 2), "epoch": _INT},
     ),
     Type.WAITING: Call(
         Repeat.QUESTION,
         rights.operator,
         request={"what": _STR, "first": _INT, "limit": _INT},
-        answer={"rows": Field(Kind.LIST, row=_HALF), "next": _INT, "now_ms": _INT, "epoch": _INT},
+        answer={
+            "rows": Field(Kind.LIST, row=_HALF),
+            "next": _INT,
+            "now_ms": _INT,
+            "epoch": _INT,
+            "node": _may(Kind.STR),
+            "role": _may(Kind.STR),
+            "age_ms": _may(Kind.INT),
+        },
     ),
 }
 """Every request of a client: its fields, those of a good answer, whether it may be repeated."""

@@ -10,6 +10,7 @@ import trio
 from tests.fixtures.processes import Processes
 from twinlog.client.aio import AsyncClient
 from twinlog.client.blocking import Client
+from twinlog.client.checks import Check
 from twinlog.errors import RecordRefused, TransactionSettled, TwinlogError, UsageError
 from twinlog.format.messages import Message
 from twinlog.format.system_topics import HALF_TOPIC
@@ -73,6 +74,57 @@ def test_all_or_nothing_over_a_kill_of_the_master(processes: Processes, client: 
     assert b"before" in [one.body for one in read(client, "orders")]
     assert [one.body for one in read(client, "bills")] == [b"bill", b"after"]
     assert len(read(client, HALF_TOPIC)) == 12
+    processes.start(master)
+
+
+def test_other_producers_answer_for_one_that_died(processes: Processes, client: Client) -> None:
+    """Whole transactions, over a kill of the master, with both clients."""
+    begun = {
+        name: client.transaction("shop", check_after=0) for name in ("done", "undone", "later")
+    }
+    for name, tx in begun.items():
+        tx.send("orders", name.encode(), key=name)
+        tx.send("bills", name.encode(), key=name)
+    asked: list[tuple[str | None, int, list[str], int]] = []
+    says = {"done": "commit", "undone": "rollback", "later": None}
+
+    def decide(check: Check) -> str | None:
+        topics = [one.topic for one in check.messages]
+        asked.append((check.key, len(check.messages), topics, check.checks))
+        return says[str(check.key)]
+
+    assert client.answer_checks("other", decide, duration=0) == 0
+    assert client.answer_checks("shop", decide, duration=0) == 2
+    assert sorted(asked) == [(key, 2, ["orders", "bills"], 1) for key in sorted(says)]  # type: ignore[type-var]
+    assert [one.body for topic in ("orders", "bills") for one in read(client, topic)] == [
+        b"done", b"done",
+    ]  # fmt: skip
+    with pytest.raises(TransactionSettled):
+        begun["undone"].commit()
+    master = processes.settled()
+    processes.kill(master)
+    names = [node.name for node in processes.config.nodes]
+    processes.failover(next(name for name in names if name != master))
+    begun["later"].send("orders", b"more", key="more")
+    left = client.transaction("shop", check_after=0)
+    left.send("orders", b"left", key="left")
+
+    async def other() -> int:
+        async def decide(check: Check) -> str | None:
+            await trio.lowlevel.checkpoint()
+            return "commit" if check.key == "left" else None
+
+        addresses = ["{}:{}".format(*processes.address(name)) for name in names]
+        async with AsyncClient(addresses) as client:
+            return await client.answer_checks("shop", decide, duration=0.5)
+
+    assert trio.run(other) == 1
+    with pytest.raises(UsageError, match="an answer is"):
+        client.answer_checks("shop", lambda check: "maybe", duration=30)
+    begun["later"].commit()
+    assert sorted(one.body for one in read(client, "orders")) == [
+        b"done", b"later", b"left", b"more",
+    ]  # fmt: skip
     processes.start(master)
 
 

@@ -73,6 +73,7 @@ from tests.sim.invariants.store import (
     RestartLosesNothing,
     SnapshotIsFlushed,
 )
+from tests.sim.invariants.transactions import OF_TRANSACTIONS
 from tests.sim.profiles.deletions import DeletedStaysDeleted
 
 if TYPE_CHECKING:
@@ -128,6 +129,7 @@ ALL: tuple[type[Invariant], ...] = (
     ExportIsState,
     *OF_DELAYS,
     DeletedStaysDeleted,
+    *OF_TRANSACTIONS,
 )
 
 
@@ -161,6 +163,8 @@ class Court:
         self.group_batch = self._having("group_batch")
         self.delay_batch = self._having("delay_batch")
         self.cancelled = self._having("cancelled")
+        self.settled_batch = self._having("settled_batch")
+        self.ended = self._having("ended")
         self.leased = self._having("leased")
         self.body = self._having("body")
         self.pop_stands = self._having("pop_stands")

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from tests.sim.profiles.delays import DelayBatch
     from tests.sim.profiles.group_log import Row, ShareLog
     from tests.sim.profiles.groups import GroupBatch
+    from tests.sim.profiles.transactions import SettledBatch
     from tests.sim.users.members import Member
     from tests.sim.world import World
     from twinlog.groups.leases import Held
@@ -35,6 +36,12 @@ class Invariant:
     def fail(self, text: str) -> None:
         """Raise the violation of this invariant."""
         raise Violation(type(self).__name__, text)
+
+    def settled_batch(self, batch: SettledBatch) -> None:
+        """A confirmed batch settles halves, has copies of them, or counts questions."""
+
+    def ended(self, name: int, outcome: int) -> None:
+        """A producer is told how its transaction ended."""
 
     def booted(self, node: SimNode, shadow: Shadow) -> None:
         """A node's store is open again; the shadow still shows it as it was before."""

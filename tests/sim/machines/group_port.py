@@ -22,6 +22,7 @@ from node.groups.parked import Asker, Pop
 from node.groups.service import WorkQueues
 from node.leases.settles import SettleCounts
 from node.leases.times import LeaseTimes
+from node.transactions.checks import CheckSettings
 from storage.messaging.share import LEASED, SETTLED, Run, Share
 from tests.sim.machines.client_port import ClientPort, error_answer
 from twinlog.errors import TwinlogError, UsageError
@@ -69,6 +70,10 @@ class Listener:
         """The stream is gone."""
         if incarnation == self.incarnation and self._node.groups is not None:
             self._node.tell(self._node.groups.on_closed, conn)
+
+
+CHECKS = CheckSettings(first_ms=1_000, checks=3, keep_ms=30_000)
+"""Transactions are asked about and given up soon."""
 
 
 class Connection:
@@ -133,7 +138,11 @@ class GroupPort:
             counts=GroupCounts(SettleCounts(LeaseTimes(lambda *_: None))),
         )
         self.queues = WorkQueues(
-            context, fetch=self._fetch, looks=self._fetch, observed=self._observed
+            context,
+            fetch=self._fetch,
+            looks=self._fetch,
+            observed=self._observed,
+            transactions=CHECKS,
         )
 
     def _observed(self) -> Mapping[str, object]:

@@ -146,7 +146,7 @@ class SimNode:
             seed=plan.seed * 64 + self.incarnation,
             now=self.clock.now(),
         )
-        if plan.members:
+        if plan.members or plan.transactions:
             self.groups = GroupPort(self)
         self.tell(self.driver.start)
         self._poll_again(self.incarnation)

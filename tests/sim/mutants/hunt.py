@@ -26,6 +26,7 @@ from tests.sim.mutants.register import MUTANTS as OF_THE_REGISTER
 from tests.sim.mutants.replication import MUTANTS as OF_REPLICATION
 from tests.sim.mutants.storage import MUTANTS as OF_STORAGE
 from tests.sim.mutants.timed import MUTANTS as OF_TIMED
+from tests.sim.mutants.transactions import MUTANTS as OF_TRANSACTIONS
 from tests.sim.patches import Patches
 from tests.sim.run import Verdict, run_seed
 from tests.sim.swarm import draw
@@ -39,6 +40,7 @@ MUTANTS = (
     *OF_DELAYS,
     *OF_DELETIONS,
     *OF_TIMED,
+    *OF_TRANSACTIONS,
 )
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any, cast
 
+from node.leases.limits import GroupLimits
+from node.transactions.checks import CheckSettings
 from node.transactions.service import Transactions, parse_end
 from storage import Section
 from storage.state.sequences import sequence_text
@@ -42,13 +44,23 @@ def halves(
     return Section(HALF_TOPIC, 0, count, encoder.take(), producer, 0, 0)
 
 
+class Producer:
+    """A connection that waits to be asked."""
+
+    gone = False
+    congested = False
+
+
 class World(deliveries.World):
-    """A master whose service of transactions ends them."""
+    """A master whose service of transactions ends them, and asks about them."""
+
+    settings = CheckSettings()
 
     def begin(self) -> None:
         """See `deliveries.World`."""
         self.again: list[Any] = []
-        self.transactions = Transactions(self.context, self.fetch, self.again.append)
+        self.context.limits = GroupLimits(long_poll_seconds_max=1e6)
+        self.transactions = Transactions(self.context, self.fetch, self.again.append, self.settings)
         self.context.refusal = lambda code, text: TwinlogError(text, code=code)
 
     @property
@@ -67,10 +79,10 @@ class World(deliveries.World):
             self._carry_out(self.again.pop(0)[0])
             super().work()
 
-    def end(self, *numbers: int, outcome: int = COMMIT, group: str = "shop") -> Any:
+    def end(self, *numbers: int, outcome: int = COMMIT, group: str = "shop", why: str = "") -> Any:
         """Ask for the end of a transaction; return the answer, or raise the refusal."""
         said: list[Any] = []
-        fields = {"group": group, "halves": list(numbers), "outcome": outcome}
+        fields = {"group": group, "halves": list(numbers), "outcome": outcome, "why": why}
         asked = parse_end(fields)
         self._carry_out(lambda turn: self.transactions.end(asked, said.append, turn))
         while self.again:
@@ -82,10 +94,28 @@ class World(deliveries.World):
 
     def open(self) -> list[int]:
         """The messages that a WAITING shows."""
+        return [row[0] for row in self.listed()]
+
+    def listed(self, first: int = 0, limit: int = 1_000) -> list[list[Any]]:
+        """The rows that a WAITING shows."""
+        fields = {"what": "halves", "first": first, "limit": limit}
+        return cast("list[list[Any]]", self.transactions.waiting(fields)["rows"])
+
+    def ask(
+        self, *, group: str = "shop", most: int = 100, wait: float = 3_600.0, asker: Any = None
+    ) -> list[Any]:
+        """Let a producer wait to be asked; return where its answer will be, and its records."""
         said: list[Any] = []
-        fields = {"what": "halves", "first": 0, "limit": 1000}
-        self._carry_out(lambda turn: self.transactions.waiting(fields, said.append, turn))
-        return [row[0] for row in said[0]["rows"]]
+        fields = {"group": group, "max": most, "wait_ms": int(wait * 1000)}
+
+        def done(outcome: Any, payload: Any = ()) -> None:
+            said.append(outcome)
+            said.extend(b"".join(payload) for _ in range(bool(payload)))
+
+        who = asker or Producer()
+        self._carry_out(lambda turn: self.transactions.asking.checks(fields, who, done, turn))
+        self.work()
+        return said
 
     def _carry_out(self, decide: Any) -> None:
         turn = cast("Any", SimpleNamespace(answers=[], together=[], now=self.now, now_ms=0))

@@ -83,6 +83,28 @@ def test_what_is_refused_changes_nothing() -> None:
     assert world.end(0, 1, 2) == COMMIT
 
 
+def test_an_order_that_ends_a_transaction_is_told() -> None:
+    """Its producers' own ends are not."""
+    world = open_world()
+    world.end(3)
+    assert world.told == []
+    for _ in range(2):
+        world.end(0, 1, 2, outcome=ROLLBACK, why="an order")
+    assert world.told == ["transaction_ended"]
+
+
+def test_a_node_that_is_not_the_master_tells_what_it_knows() -> None:
+    world = open_world()
+    world.end(0, 1, 2)
+    assert [row[0] for row in world.listed()] == [3]
+    world.reign = lambda: (0, ("not-master", ""))  # type: ignore[assignment, return-value, method-assign]
+    assert [row[0] for row in world.listed()] == [0, 1, 2, 3], "as far as it has dispatched"
+    assert [row[0] for row in world.listed(limit=2)] == [0, 1]
+    assert [row[0] for row in world.listed(first=2)] == [2, 3]
+    with pytest.raises(UsageError):
+        world.transactions.waiting({"what": "timers", "first": 0, "limit": 1})
+
+
 def test_a_new_master_goes_by_the_log() -> None:
     """It neither repeats an end nor forgets what is open; also from a snapshot."""
     world = open_world()
