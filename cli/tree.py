@@ -23,6 +23,7 @@ NOUNS = {
     "node": "start, stop and inspect single nodes",
     "topic": "topics and their queues",
     "message": "send and read messages",
+    "timer": "messages that wait for a time",
     "group": "work queues: who handles messages, and what is left",
     "dlq": "dead letters: messages that a group gave up",
     "user": "who may log in",

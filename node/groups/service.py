@@ -86,9 +86,7 @@ class WorkQueues:
         self._requests: list[Request] = []
         self._decisions: list[Callable[[Turn], None]] = []
         self._commits = Commits()
-        self._grace_until = 0.0
-        self._not_before = 0.0
-        self._leaving_at = 0.0
+        self._grace_until = self._not_before = self._leaving_at = 0.0
         self._full: dict[int, str] = {}
         """Shares that were met full, with their groups."""
         self._seen = 0
@@ -169,6 +167,9 @@ class WorkQueues:
                 turn = partial(self._timed.cancel, fields, done)
             case Type.END:
                 turn = partial(self.transactions.end, parse_end(fields), done)
+            case Type.WAITING if fields["what"] != "halves":
+                self.orders.waiting.answer(fields, asker, done)
+                return
             case Type.WAITING:
                 turn = partial(self.transactions.waiting, fields, done)
             case Type.TOGETHER:
@@ -263,9 +264,8 @@ class WorkQueues:
     def _turn(self, now: float) -> Turn:
         context = self.context
         now_ms = context.clock.read(context.wall_ms(), now)
-        if context.clock.leaps != self._leaps:
-            self._leaps = context.clock.leaps
-            seconds = round(context.clock.leapt_ms / 1000, 1)
+        if (leaps := context.clock.leaps) != self._leaps:
+            self._leaps, seconds = leaps, round(context.clock.leapt_ms / 1000, 1)
             context.tell("clock_jumped", "warning", seconds=seconds)
         scratch = Scratch(context.messaging.ahead)
         leasing = Leasing(

@@ -420,8 +420,29 @@ CALLS: Final[Mapping[Type, Call]] = {
     Type.WAITING: Call(
         Repeat.QUESTION,
         rights.operator,
-        request={"what": _STR, "first": _INT, "limit": _INT},
-        answer={"rows": Field(Kind.LIST, row=_HALF), "next": _INT, "now_ms": _INT, "epoch": _INT},
+        request={
+            "what": _STR,
+            "first": _INT,
+            "limit": _INT,
+            "offset": _may(Kind.INT),
+            "topic": _may(Kind.STR),
+            "by": _may(Kind.STR),
+        },
+        answer={
+            "rows": Field(Kind.LIST, row=_HALF),
+            "next": _INT,
+            "now_ms": _INT,
+            "epoch": _INT,
+            "node": _may(Kind.STR),
+            "role": _may(Kind.STR),
+            "age_ms": _may(Kind.INT),
+            "waiting": _may(Kind.INT),
+            "messages": _may(Kind.LIST, Kind.MAP),
+            "next_offset": _may(Kind.INT),
+            "counts": Field(Kind.LIST, required=False, row=(Kind.INT,) * 2),
+            "by": _may(Kind.STR),
+            "levels": _may(Kind.LIST, Kind.MAP),
+        },
     ),
 }
 """Every request of a client: its fields, those of a good answer, whether it may be repeated."""
