@@ -63,6 +63,7 @@ GROUPS = SimpleNamespace(
     undeliverable=1.0,
     halves_open=2.0,
     settled_halves=lambda: {("commit",): 3.0},
+    rescued=lambda: {("timer",): 5.0},
     timers_waiting=2.0,
     timers_delivered=5.0,
     timers_cancelled=1.0,
