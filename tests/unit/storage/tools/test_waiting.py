@@ -84,7 +84,8 @@ def test_a_running_store_of_ours_tells_what_its_node_knows(tmp_path: Path) -> No
     ]
     store.append_rows(world.writer, rows, wall_ms=world.wall_ms)
     compare()
-    run(store, store.jobs.snapshot_job())
+    run(store, store.jobs.snapshot_job(force=True))
+    assert list((tmp_path / "twinlog" / "state").iterdir())
     compare()
     append(store, timed(80_000, mark=4))
     compare()
