@@ -1,6 +1,6 @@
 """A process dies in any disk call: what waits for a time comes once, in whatever record it waits.
 
-`tests.stores.timer_history.TimerHistory` sends messages that wait, delivers some, takes some back,
+`tests.stores.histories.timers.TimerHistory` sends messages that wait, delivers some, takes some back,
 and rescues the rest before their files leave, each time as one batch.
 """
 
@@ -11,8 +11,8 @@ import pytest
 from tests.crash.deaths import TIMERS
 from tests.crash.rotation import PARTS, numbers
 from tests.fakes.disk import FakeDisk
-from tests.stores.histories import LOSSES
-from tests.stores.timer_history import TimerHistory, examine_timers, small_grains
+from tests.stores.histories.history import LOSSES
+from tests.stores.histories.timers import TimerHistory, examine_timers, small_grains
 from tests.stores.workbench import settle
 
 STRIDE = 480

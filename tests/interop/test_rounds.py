@@ -12,8 +12,8 @@ from storage import CreateTopic, Outcome, Section, Store, StoreSettings, Token, 
 from storage.disk.disk import RealDisk
 from tests.fakes import deliveries
 from tests.stores.adopted import adopted
-from tests.stores.delayed import delayed
-from tests.stores.timed import World, timed
+from tests.stores.records.delayed import delayed
+from tests.stores.records.timed import World, timed
 from twinlog.format.waiting.timers import DELIVER_MS
 from twinlog.kernels.fields import DELAY_LEVELS_MS
 from twinlog.store.reader import StoreReader

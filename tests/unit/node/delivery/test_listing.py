@@ -10,8 +10,8 @@ import pytest
 from node.delivery import listing
 from node.delivery.listing import Listing
 from storage import CreateTopic, Store
-from tests.stores.delayed import delayed
-from tests.stores.timed import World, timed
+from tests.stores.records.delayed import delayed
+from tests.stores.records.timed import World, timed
 from tests.stores.workbench import TOPIC, append, lead, settle
 from twinlog.errors import UsageError
 from twinlog.wire import schema

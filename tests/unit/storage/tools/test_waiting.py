@@ -12,8 +12,8 @@ from storage.disk.disk import RealDisk
 from storage.tools.waiting import Waiting, folded, what_waits
 from tests.fakes.deliveries import START_MS
 from tests.stores.golden import CONSUMERS, HERE, unpack
-from tests.stores.halves import halves
-from tests.stores.timed import World, timed
+from tests.stores.records.halves import halves
+from tests.stores.records.timed import World, timed
 from tests.stores.workbench import TOPIC, append, log_records, master, run, settle
 from twinlog.format.group_rows import COMMIT, HalfRow, LeaseRow, ShareRow
 from twinlog.format.system_topics import TIMER_TOPIC
