@@ -1,7 +1,7 @@
 """A process dies in any disk call: what waits for a time comes once, in whatever record it waits.
 
-`tests.stores.histories.timers.TimerHistory` sends messages that wait, delivers some, takes some back,
-and rescues the rest before their files leave, each time as one batch.
+`tests.stores.histories.timers.TimerHistory` sends messages that wait, delivers some, takes some
+back, and rescues the rest before their files leave, each time as one batch.
 """
 
 from __future__ import annotations
