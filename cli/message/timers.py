@@ -127,7 +127,7 @@ class _Waits:
 
     Attributes:
         told: Who is asked.
-        waiting: How many messages wait in all; None: nobody was asked yet.
+        waiting: How many messages wait in all; None: no node was asked yet.
     """
 
     def __init__(self, told: Told) -> None:

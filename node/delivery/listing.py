@@ -108,7 +108,7 @@ class Listing:
         """Return how many messages wait for each second, minute or hour from a time on.
 
         Raises:
-            UsageError: ``by`` is none of these.
+            UsageError: ``by`` is something else.
         """
         width = BY_MS.get(by)
         if width is None:
@@ -129,7 +129,7 @@ class Listing:
         """Return `times`, and the delay levels that something waits for, for the HTTP port.
 
         Raises:
-            UsageError: ``by`` is none of these.
+            UsageError: ``by`` is something else.
             TwinlogError: The queue of a level cannot be read now.
         """
         found = {**self.times(by, first_ms), "levels": self.levels()}

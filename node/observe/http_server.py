@@ -220,13 +220,7 @@ def application(pages: Pages, silent: Callable[[], float]) -> Starlette:
         return JSONResponse(found)
 
     async def timers(request: Request) -> Response:
-        by, first = request.query_params.get("by", "minute"), request.query_params.get("first", "0")
-        if not first.isdecimal() or len(first) > 18:
-            return PlainTextResponse("first is a time, ms since 1970\n", status_code=400)
-        try:
-            return JSONResponse(pages.timers(by, int(first)))
-        except UsageError as error:
-            return PlainTextResponse(f"{error}\n", status_code=400)
+        return _timers(request, pages)
 
     return Starlette(
         middleware=_guards(pages),
@@ -242,6 +236,16 @@ def application(pages: Pages, silent: Callable[[], float]) -> Starlette:
             *(pages.live.routes() if pages.live is not None else ()),
         ],
     )
+
+
+def _timers(request: Request, pages: Pages) -> Response:
+    by, first = request.query_params.get("by", "minute"), request.query_params.get("first", "0")
+    if not first.isdecimal() or len(first) > 18:
+        return PlainTextResponse("first is a time, ms since 1970\n", status_code=400)
+    try:
+        return JSONResponse(pages.timers(by, int(first)))
+    except UsageError as error:
+        return PlainTextResponse(f"{error}\n", status_code=400)
 
 
 def _limit(request: Request, name: str) -> float | None:

@@ -242,7 +242,7 @@ class Timers:
             at += 1
 
     def page(self, after: Key, most: int) -> list[Waiting]:
-        """Return the next messages by key, at most so many, of those after a key."""
+        """Return the next messages by key, at most ``most``, of those after a key."""
         found: list[Waiting] = []
         at = bisect_left(self._order, after[0] // 1000)
         while at < len(self._order) and len(found) < most:

@@ -53,7 +53,7 @@ ASKED: dict[str, object] = {"what": "timers", "first": 0, "limit": 100}
 
 
 def told(client: Client, node: str, waiting: int) -> bool:
-    """Whether a node, master or slave, tells of so many messages, and how old that is."""
+    """Whether a node, master or slave, tells of that number of messages, and how old that is."""
     answer = client.call(node, Type.WAITING, ASKED).fields
     counts = client.call(node, Type.WAITING, {**ASKED, "what": "times", "by": "hour"}).fields
     messages, hours = answer["messages"], counts["counts"]

@@ -59,7 +59,7 @@ def op_body(halves: Iterable[int]) -> bytes:
 
 
 def op_numbers(body: bytes) -> list[int]:
-    """Return the queue offsets in such a body; what is none is left out.
+    """Return the queue offsets in such a body; what is not a number is left out.
 
     >>> op_numbers(b"12,15,"), op_numbers(b"7"), op_numbers(b"x,,9")
     ([12, 15], [7], [9])
