@@ -92,7 +92,7 @@ class Pages:
         groups: A page of groups after a name.
         group: The document of one group; None: there is no such group.
         timers: How many messages wait for each second, minute or hour (the first argument) from a
-            time on, ms; raises `UsageError` where it is none of these.
+            time on, ms; raises `UsageError` where it is something else.
         live: The page, and what it shows; None: neither is served.
         admits: Says in a thread whether user and password may see what names topics and groups;
             None: everybody may.

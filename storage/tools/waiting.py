@@ -49,7 +49,7 @@ class Waiting(NamedTuple):
         what: ``timer``, ``half`` or ``lease``.
         name: The topic that they will be delivered to, the producers that may end the transaction,
             or the group that has them.
-        messages: How many; -1: that is in a database of RocketMQ's, which twinlog does not read.
+        messages: How many; -1: that is in a database of RocketMQ, which twinlog does not read.
         next_ms: When the first one is due, is given up, or may be handed out again.
         last_ms: The same of the last one.
     """
