@@ -33,7 +33,7 @@ import base64
 import os
 import socket
 import ssl
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, cast
@@ -219,9 +219,6 @@ def application(pages: Pages, silent: Callable[[], float]) -> Starlette:
             return PlainTextResponse(f"there is no group {name}\n", 404)
         return JSONResponse(found)
 
-    async def timers(request: Request) -> Response:
-        return _timers(request, pages)
-
     return Starlette(
         middleware=_guards(pages),
         routes=[
@@ -232,20 +229,24 @@ def application(pages: Pages, silent: Callable[[], float]) -> Starlette:
             Route("/metrics", metrics),
             Route("/groups", groups),
             Route("/groups/{name:str}", group),
-            Route("/timers", timers),
+            Route("/timers", _timers(pages)),
             *(pages.live.routes() if pages.live is not None else ()),
         ],
     )
 
 
-def _timers(request: Request, pages: Pages) -> Response:
-    by, first = request.query_params.get("by", "minute"), request.query_params.get("first", "0")
-    if not first.isdecimal() or len(first) > 18:
-        return PlainTextResponse("first is a time, ms since 1970\n", status_code=400)
-    try:
-        return JSONResponse(pages.timers(by, int(first)))
-    except UsageError as error:
-        return PlainTextResponse(f"{error}\n", status_code=400)
+def _timers(pages: Pages) -> Callable[[Request], Awaitable[Response]]:
+    async def timers(request: Request) -> Response:
+        query = request.query_params
+        by, first = query.get("by", "minute"), query.get("first", "0")
+        if not first.isdecimal() or len(first) > 18:
+            return PlainTextResponse("first is a time, ms since 1970\n", status_code=400)
+        try:
+            return JSONResponse(pages.timers(by, int(first)))
+        except UsageError as error:
+            return PlainTextResponse(f"{error}\n", status_code=400)
+
+    return timers
 
 
 def _limit(request: Request, name: str) -> float | None:
