@@ -214,8 +214,7 @@ def application(pages: Pages, silent: Callable[[], float]) -> Starlette:
 
     async def group(request: Request) -> Response:
         name = request.path_params["name"]
-        found = pages.group(name)
-        if found is None:
+        if (found := pages.group(name)) is None:
             return PlainTextResponse(f"there is no group {name}\n", 404)
         return JSONResponse(found)
 
