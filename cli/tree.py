@@ -23,6 +23,7 @@ NOUNS = {
     "node": "start, stop and inspect single nodes",
     "topic": "topics and their queues",
     "message": "send and read messages",
+    "timer": "messages that wait for a time",
     "group": "work queues: who handles messages, and what is left",
     "transaction": "messages delivered together or never: which wait",
     "dlq": "dead letters: messages that a group gave up",

@@ -281,6 +281,7 @@ class NodeServices:
             limited=limited,
             groups=lambda after: {**self._observed(), **self.groups.orders.page(after)},
             group=self.groups.orders.document,
+            timers=self.groups.orders.waiting.overview,
             live=Live(self._picture, self.log.recent, limited),
             admits=None if self.gate is None else self.gate.operates,
         )

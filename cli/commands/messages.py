@@ -21,6 +21,20 @@ MESSAGES = (
         "twinlog message cancel rmq_sys_wheel_timer/0@7",
     ),
     command(
+        "timer list",
+        "cli.message.timers:list_timers",
+        "messages that wait for a time, or how many by second, minute or hour",
+        "twinlog timer list",
+        "twinlog timer list orders -n 20",
+        "twinlog timer list --by minute",
+    ),
+    command(
+        "timer show",
+        "cli.message.timers:show",
+        "one message that waits for a time",
+        "twinlog timer show rmq_sys_wheel_timer/0@7",
+    ),
+    command(
         "message read",
         "cli.message.read:read",
         "read messages of a range",

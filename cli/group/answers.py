@@ -23,7 +23,7 @@ NODE_SECONDS = 1.0
 
 
 class Told:
-    """Asks about groups in one call of a command.
+    """Asks about groups, or what else every node knows, in one call of a command.
 
     Args:
         context: Of the command.
@@ -36,8 +36,8 @@ class Told:
     """
 
     def __init__(self, context: Context, client: Client, kind: Type = Type.GROUP) -> None:
-        self._kind = kind
         self._context = context
+        self._kind = kind
         self._client = client
         self._address: str | None = None
         self.node: str | None = None

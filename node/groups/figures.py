@@ -102,6 +102,10 @@ class Figures:
         """Messages that waited for a time and were taken back."""
         return float(self.groups.timers.counts.cancelled)
 
+    def rescued(self) -> Mapping[Labels, float]:
+        """Messages that this master has appended again since its start, by what they wait for."""
+        return {("timer",): float(self.groups.rescue.count)}
+
     @property
     def halves_open(self) -> float:
         """Messages that wait for the end of their transaction, as far as is dispatched."""

@@ -90,9 +90,7 @@ class WorkQueues:
         self._requests: list[Request] = []
         self._decisions: list[Callable[[Turn], None]] = []
         self._commits = Commits()
-        self._grace_until = 0.0
-        self._not_before = 0.0
-        self._leaving_at = 0.0
+        self._grace_until = self._not_before = self._leaving_at = 0.0
         self._full: dict[int, str] = {}
         """Shares that were met full, with their groups."""
         self._seen = 0
@@ -176,6 +174,9 @@ class WorkQueues:
                 turn = partial(self.transactions.end, parse_end(fields, address), done)
             case Type.CHECKS:
                 turn = partial(self.transactions.asking.checks, fields, asker, done)
+            case Type.WAITING if fields["what"] != "halves":
+                self.orders.waiting.answer(fields, asker, done)
+                return
             case Type.WAITING:
                 done({**self.transactions.waiting(fields), **self._observed()})
                 return
@@ -273,9 +274,8 @@ class WorkQueues:
     def _turn(self, now: float) -> Turn:
         context = self.context
         now_ms = context.clock.read(context.wall_ms(), now)
-        if context.clock.leaps != self._leaps:
-            self._leaps = context.clock.leaps
-            seconds = round(context.clock.leapt_ms / 1000, 1)
+        if (leaps := context.clock.leaps) != self._leaps:
+            self._leaps, seconds = leaps, round(context.clock.leapt_ms / 1000, 1)
             context.tell("clock_jumped", "warning", seconds=seconds)
         scratch = Scratch(context.messaging.ahead)
         leasing = Leasing(

@@ -461,6 +461,11 @@ METRICS: tuple[Metric, ...] = (
         "copy.",
     ),
     Metric(
+        "twinlog_rescued", "counter",
+        "Messages that waited in a log file that was to leave, appended again by this node.",
+        lambda node: node.groups.rescued(), ("kind",),
+    ),
+    Metric(
         "twinlog_halves_open", "gauge", "Messages that wait for the end of their transaction.",
         lambda node: node.groups.halves_open,
     ),

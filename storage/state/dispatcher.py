@@ -247,13 +247,18 @@ def apply_rows(
             if at in dropped:
                 messaging.drop_all(*dropped[at], at, at + size)
             continue
-        found = record.decode(view[at - base : at - base + size], check_crc=False)
-        if name == _GROUP:
-            messaging.apply_body(found.body, found.store_timestamp, at, at + size)
-        elif name == _HALF:
-            messaging.enter_half(_half(found))
-        elif (due := due_of(found.properties, found.store_timestamp)) is not None:
-            messaging.enter_timer(due, at, at + size, origin_of(found.properties))
+        apply_record(messaging, record.decode(view[at - base : at - base + size], check_crc=False))
+
+
+def apply_record(messaging: Messaging, found: record.Record) -> None:
+    """Give the fold a record of `SYSTEM_TOPIC_GROUP`, `TIMER_TOPIC` or `HALF_TOPIC`."""
+    at, end = found.log_offset, found.log_offset + found.size
+    if found.topic == SYSTEM_TOPIC_GROUP:
+        messaging.apply_body(found.body, found.store_timestamp, at, end)
+    elif found.topic == HALF_TOPIC:
+        messaging.enter_half(_half(found))
+    elif (due := due_of(found.properties, found.store_timestamp)) is not None:
+        messaging.enter_timer(due, at, end, origin_of(found.properties))
 
 
 def _half(found: record.Record) -> Half:

@@ -17,6 +17,7 @@ from cli.context import Context
 from cli.fields import Fields
 from cli.options import split
 from cli.render import Printer
+from tests.fakes.cli_timers import timed_message, waiting_answer
 from twinlog.client.search import Finding
 from twinlog.consumer.core import Source
 from twinlog.errors import TwinlogError, Unavailable, UnknownGroup, UnknownTopic
@@ -260,6 +261,8 @@ class FakeClient:
         if kind is Type.GROUP:
             return Frame(kind, fields=self._group(fields))
         if kind is Type.WAITING:
+            if fields["what"] != "halves":
+                return Frame(kind, fields=waiting_answer(fields))
             rows, more = HALVES[:2], HALVES[2][0]
             if fields["first"]:
                 rows, more = HALVES[2:], -1
@@ -349,7 +352,8 @@ class FakeClient:
 
     def get(self, address: str, **_: object) -> Message:
         """One message."""
-        return message(1)
+        at = int(address[4:]) if address.startswith("log@") else 0
+        return timed_message(at) if 9_000 <= at < 10_000 else message(1)
 
     def find(self, topic: str, key: str, *, unique: bool, **_: object) -> Finding:
         """The messages of key k1: two."""
@@ -445,6 +449,8 @@ class FakeCluster:
                 return self.on_call(fields["op"])
             case Type.ADMIN:
                 return self.on_order(fields)
+            case Type.WAITING:
+                return {**waiting_answer(fields), "node": name, "age_ms": 4_000}
             case other:
                 raise AssertionError(f"unexpected {other}")
 

@@ -15,11 +15,11 @@ from typing import Final, TypedDict
 from twinlog.client.arguments import Duration, staleness_of
 from twinlog.client.search import Finding, Search, find, message_at
 from twinlog.consumer.start_offsets import parse_offsets
-from twinlog.errors import Unavailable, UsageError
+from twinlog.errors import TooLate, Unavailable, UsageError
 from twinlog.format.address import id_fields, parse_address
 from twinlog.format.messages import Message, Receipt
 from twinlog.format.system_topics import TIMER_TOPIC
-from twinlog.format.waiting.timers import due_of
+from twinlog.format.waiting.timers import keys_of
 from twinlog.session.reading import ask_reader
 from twinlog.session.routing import Route
 from twinlog.session.session import ANY, MASTER, Session, Steps
@@ -137,13 +137,21 @@ class Calls:
 
     def cancel(self, message: Message, timeout: float) -> Steps[None]:
         """See `Client.cancel`; ``message`` is what lies in the log and waits."""
-        due = due_of(message.properties, message.store_timestamp)
-        if due is None or message.topic != TIMER_TOPIC:
+        keys = keys_of(message.properties, message.store_timestamp, message.log_offset)
+        if not keys or message.topic != TIMER_TOPIC:
             text = f"what is stored at {message.address} waits for no time"
             hint = "name what send with delay or at returned"
             raise UsageError(text, code="not-waiting", hint=hint)
-        fields = {"log_offset": message.log_offset, "due_ms": due}
-        yield from self.ask(MASTER, Type.CANCEL, fields, timeout)
+        late: TooLate | None = None
+        for due, offset in keys:
+            try:
+                fields = {"log_offset": offset, "due_ms": due}
+                yield from self.ask(MASTER, Type.CANCEL, fields, timeout)
+                return
+            except TooLate as error:
+                late = late or error
+        assert late is not None, "there is a key"
+        raise late
 
     def end(self, group: str, halves: list[int], outcome: int, timeout: float) -> Steps[None]:
         """See `Transaction.commit` and `Transaction.rollback`; ``halves`` are queue offsets."""

@@ -440,7 +440,14 @@ CALLS: Final[Mapping[Type, Call]] = {
     Type.WAITING: Call(
         Repeat.QUESTION,
         rights.operator,
-        request={"what": _STR, "first": _INT, "limit": _INT},
+        request={
+            "what": _STR,
+            "first": _INT,
+            "limit": _INT,
+            "offset": _may(Kind.INT),
+            "topic": _may(Kind.STR),
+            "by": _may(Kind.STR),
+        },
         answer={
             "rows": Field(Kind.LIST, row=_HALF),
             "next": _INT,
@@ -449,6 +456,12 @@ CALLS: Final[Mapping[Type, Call]] = {
             "node": _may(Kind.STR),
             "role": _may(Kind.STR),
             "age_ms": _may(Kind.INT),
+            "waiting": _may(Kind.INT),
+            "messages": _may(Kind.LIST, Kind.MAP),
+            "next_offset": _may(Kind.INT),
+            "counts": Field(Kind.LIST, required=False, row=(Kind.INT,) * 2),
+            "by": _may(Kind.STR),
+            "levels": _may(Kind.LIST, Kind.MAP),
         },
     ),
 }

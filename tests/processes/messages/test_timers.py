@@ -18,6 +18,7 @@ from twinlog.errors import RecordRefused, TooLate, UsageError
 from twinlog.format.messages import Message
 from twinlog.format.system_topics import TIMER_TOPIC
 from twinlog.format.waiting.timers import due_of
+from twinlog.wire.frames import Type
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
@@ -46,6 +47,20 @@ def dues(client: Client) -> dict[str | None, int]:
 def delivered(client: Client, least: int) -> bool:
     """Whether more messages than that were delivered to ``orders``."""
     return len(read(client, "orders")) > least
+
+
+ASKED: dict[str, object] = {"what": "timers", "first": 0, "limit": 100}
+
+
+def told(client: Client, node: str, waiting: int) -> bool:
+    """Whether a node, master or slave, tells of that number of messages, and how old that is."""
+    answer = client.call(node, Type.WAITING, ASKED).fields
+    counts = client.call(node, Type.WAITING, {**ASKED, "what": "times", "by": "hour"}).fields
+    messages, hours = answer["messages"], counts["counts"]
+    assert isinstance(messages, list) and isinstance(hours, list)
+    assert answer["node"] == node and isinstance(answer["age_ms"], int)
+    assert answer["waiting"] == len(messages)
+    return len(messages) == sum(count for _, count in hours) == waiting
 
 
 def test_each_comes_once_over_two_kills_of_the_master(processes: Processes, client: Client) -> None:
@@ -92,7 +107,7 @@ def test_one_message_what_is_refused_and_what_is_taken_back(
     client.cancel(never)
     client.cancel(never)
     for fields in (
-        {"delay": -1}, {"delay": "soon"}, {"delay": "8 d"}, {"at": "never"}, {"delay": True},
+        {"delay": -1}, {"delay": "soon"}, {"delay": "366 d"}, {"at": "never"}, {"delay": True},
         {"delay": 1, "at": "2030-01-01"}, {"delay": 1, "delay_level": 1}, {"at": "2200-01-01"},
     ):  # fmt: skip
         with pytest.raises(UsageError):
@@ -127,8 +142,15 @@ def test_what_waits_is_known_after_a_restart_of_all(processes: Processes, client
         client.send("refunds", b"%d" % number, delay=6 + number * 0.01)
     never = client.send("refunds", b"never", delay=6)
     client.cancel(never)
+    listed = client.send("orders", b"listed", delay=3_600)
     names = [node.name for node in processes.config.nodes]
     for name in names:
+        processes.until(partial(told, client, name, 21), f"{name} tells of all")
+    [last] = client.call("master", Type.WAITING, ASKED).fields["messages"][20:]  # type: ignore[index]
+    assert (last["topic"], last["log_offset"]) == ("orders", listed.log_offset)  # type: ignore[index]
+    client.cancel(f"log@{last['at']}")  # type: ignore[index]
+    for name in names:
+        processes.until(partial(told, client, name, 20), f"{name} knows that one is taken back")
         processes.stop(name)
     for name in names:
         processes.start(name)

@@ -71,3 +71,12 @@ def op_body(halves: Iterable[int]) -> bytes:
     b'12,15,'
     """
     return b"".join(b"%d," % half for half in halves)
+
+
+def op_numbers(body: bytes) -> list[int]:
+    """Return the queue offsets in such a body; what is not a number is left out.
+
+    >>> op_numbers(b"12,15,"), op_numbers(b"7"), op_numbers(b"x,,9")
+    ([12, 15], [7], [9])
+    """
+    return [int(one) for one in body.split(b",") if one.isdigit() and len(one) < 20]

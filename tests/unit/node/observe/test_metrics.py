@@ -66,6 +66,7 @@ GROUPS = SimpleNamespace(
     checks=lambda: {("commit",): 4.0},
     checks_parked=1.0,
     settled_halves=lambda: {("commit",): 3.0},
+    rescued=lambda: {("timer",): 5.0},
     timers_waiting=2.0,
     timers_delivered=5.0,
     timers_cancelled=1.0,
