@@ -33,6 +33,7 @@ from twinlog.client.arguments import (
     ConsumeFields,
     Duration,
     Size,
+    awaited,
     broadcast_settings,
     expected_of,
     group_settings,
@@ -42,6 +43,7 @@ from twinlog.client.arguments import (
     shared_settings,
 )
 from twinlog.client.calls import Calls, place_of
+from twinlog.client.one_way import OneWay, OneWaySends
 from twinlog.client.search import FOUND_DEFAULT, Finding, Search
 from twinlog.client.transactions import Sent, Transaction
 from twinlog.consumer.blocking import Messages
@@ -62,7 +64,7 @@ from twinlog.producer.settings import ProducerSettings
 from twinlog.producer.single_sends import Senders
 from twinlog.ranges import parse_range
 from twinlog.session.caller import Caller
-from twinlog.session.connection import Connection, secure_of
+from twinlog.session.connection import secure_of
 from twinlog.session.link import Expected
 from twinlog.session.login import shown
 from twinlog.session.routing import Route, parse_endpoints
@@ -72,7 +74,7 @@ from twinlog.units import KiB
 from twinlog.wire.frames import Frame, Type
 
 
-class Client:
+class Client(OneWaySends):
     """See the module.
 
     Args:
@@ -119,6 +121,7 @@ class Client:
         )  # fmt: skip
         self._calls = Calls(self._caller.session)
         self._senders: Senders[Producer] = Senders()
+        self._one_way = OneWay(self._caller, self.timeout)
         self._choosing = threading.Lock()
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -133,15 +136,24 @@ class Client:
         """Return the client."""
         return self
 
-    def __exit__(self, *_: object) -> None:
-        """Close."""
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Close; after an error nothing more is waited for."""
+        if kind is not None:
+            self._one_way.forget()
         self.close()
 
     def close(self) -> None:
-        """Close all connections; the client can be used again and opens new ones."""
-        self._caller.close()
-        with self._choosing:
-            self._close_senders()
+        """Close all connections; the client can be used again and opens new ones.
+
+        Raises:
+            TwinlogError: What `flush` says of one-way messages; they are waited for at most 5 s.
+        """
+        try:
+            self._one_way.close()
+        finally:
+            self._caller.close()
+            with self._choosing:
+                self._close_senders()
 
     def _close_senders(self) -> None:
         for sender in self._senders:
@@ -165,7 +177,8 @@ class Client:
         Args:
             topic: Name.
             body: The message.
-            acknowledge: ``written``, ``flushed``, ``replicated`` or ``confirmed``.
+            acknowledge: ``written``, ``flushed``, ``replicated`` or ``confirmed``. A message with
+                the property ``WAIT=false`` waits for ``written`` only, as in RocketMQ.
             compress: ``none``, ``zlib``, ``lz4`` or ``zstd``, perhaps with a level (``zlib:9``):
                 what is done to a body of 4 KiB or more when that makes it smaller.
             timeout: Instead of the client's.
@@ -178,15 +191,16 @@ class Client:
             TwinlogError: It is not stored.
         """
         said = NewMessage(**message) if message else PLAIN
+        if said.properties:
+            acknowledge = awaited(acknowledge, said)
         stored, flags = packed(parse_compression(compress), body)
         seconds = self.timeout if timeout is None else seconds_of(timeout)
-        key = topic, acknowledge
         sender = self._borrow(topic, acknowledge)
         try:
             section = sender.one(seconds, stored, said, flags)
         finally:
             with self._choosing:
-                self._senders.give_back(key)
+                self._senders.give_back((topic, acknowledge))
         return section.receipt()
 
     def _borrow(self, topic: str, acknowledge: str) -> Producer:
@@ -200,10 +214,8 @@ class Client:
     def _sender(self, topic: str, acknowledge: str) -> Producer:
         """Make and keep a sender; in the place of another one, and with its connection, if full."""
         settings = ProducerSettings(acknowledge=acknowledge, timeout=self.timeout, window=1)
-        left: Connection | None = None
-        if self._senders.full:
-            oldest = self._senders.remove_oldest(lambda _: True)
-            left = oldest.leave() if oldest is not None else None
+        oldest = self._senders.remove_oldest(lambda _: True) if self._senders.full else None
+        left = oldest.leave() if oldest is not None else None
         origin = self._senders.origin(acknowledge)
         sender = Producer(self._caller, topic, settings, origin=origin)
         sender.take_over(left)
@@ -227,14 +239,8 @@ class Client:
             UsageError: A setting is out of its limits.
         """
         self._own_process()
-        settings = producer_settings(
-            acknowledge,
-            batch,
-            linger,
-            window,
-            compress,
-            self.timeout if timeout is None else timeout,
-        )
+        seconds = self.timeout if timeout is None else timeout
+        settings = producer_settings(acknowledge, batch, linger, window, compress, seconds)
         return Producer(self._caller, topic, settings)
 
     # ── reading ─────────────────────────────────────────────────────────────────────────────────
@@ -286,13 +292,10 @@ class Client:
 
         def begin() -> Steps[list[Cursor]]:
             return survey(
-                self._caller.session,
-                settings,
-                wanted,
-                queue=queue,
+                self._caller.session, settings, wanted, queue=queue,
                 deadline=time.monotonic() + settings.to_begin(self.timeout),
                 wall_ms=time.time_ns() // 1_000_000,
-            )
+            )  # fmt: skip
 
         return Messages(self._caller, settings, begin)
 
@@ -328,11 +331,9 @@ class Client:
                 return message
             raise OffsetBeyond(f"nothing is stored at {address} yet", end=offset)
         steps = self._calls.message(
-            address,
-            read_from=read_from,
-            timeout=self._seconds(timeout),
+            address, read_from=read_from, timeout=self._seconds(timeout),
             max_staleness=max_staleness,
-        )
+        )  # fmt: skip
         return self._caller.run(steps)
 
     def cancel(self, sent: Receipt | str, *, timeout: Duration | None = None) -> None:
@@ -395,11 +396,9 @@ class Client:
         """
         search = Search(topic, key, begin, end, most, unique)
         steps = self._calls.find(
-            search,
-            read_from=read_from,
-            timeout=self._seconds(timeout),
+            search, read_from=read_from, timeout=self._seconds(timeout),
             max_staleness=max_staleness,
-        )
+        )  # fmt: skip
         return self._caller.run(steps)
 
     # ── consuming ───────────────────────────────────────────────────────────────────────────────
@@ -593,6 +592,7 @@ class Client:
         if self._caller.forked():
             self._choosing = threading.Lock()
             self._close_senders()
+            self._one_way.forget()
 
 
 def caller_of(client: Client) -> Caller:

@@ -46,6 +46,7 @@ from twinlog.errors import (
     Unavailable,
     UnknownProducer,
 )
+from twinlog.producer.call_backs import CallBacks
 from twinlog.producer.lane import Lane, Lanes
 from twinlog.producer.new_message import PLAIN, NewMessage, check_body
 from twinlog.producer.outcomes import Outcome, Said, outcomes_of
@@ -108,6 +109,7 @@ class ProducerCore:
         """Nothing is sent before this time."""
         self.due = False
         """A section has closed since the last `next_request`."""
+        self.watched: CallBacks | None = None
         self._random = random
         self._batch = max(1, min(settings.batch, target.segment_size // 4))
         self._large = min(64 * KiB, target.message_size_max)
@@ -493,6 +495,8 @@ class ProducerCore:
         self._bytes -= section.size
         section.state, section.answered = state, now
         section.data = bytearray()
+        if self.watched is not None:
+            self.watched.settled(section)
         if state is State.REFUSED:
             self.statistics.refused += section.count
         elif state is State.UNKNOWN:

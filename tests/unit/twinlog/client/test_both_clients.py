@@ -14,7 +14,13 @@ ONE_ONLY = {"close": Client, "follow": AsyncClient}
 
 def methods(client: type) -> set[str]:
     """The names of a client's public methods."""
-    return {name for name in vars(client) if not name.startswith("_")}
+    kinds = client.__mro__[:-1]
+    return {
+        name
+        for kind in kinds
+        for name, value in vars(kind).items()
+        if inspect.isfunction(value) and not name.startswith("_")
+    }
 
 
 def arguments(client: type, method: str) -> list[tuple[str, str, object, str]]:
