@@ -48,7 +48,7 @@ class AsyncOneWay:
             if oldest is None:
                 text = f"it was not sent: messages to {SENDERS_MAX} topics are under way already"
                 raise Unavailable(text, hint="send to fewer topics at a time")
-            self._account.add(oldest.account())
+            self._account.add(await oldest.drain(0.0))
             await oldest.leave()
         settings = one_way_settings(acknowledge, self._timeout)
         origin = self._producers.origin(acknowledge)
@@ -58,13 +58,12 @@ class AsyncOneWay:
         return producer
 
     async def flush(self, seconds: float) -> None:
-        """Wait at most so long for all answers, and raise what `Account.problem` says."""
+        """Wait up to ``seconds`` for all answers, and raise what `Account.problem` says."""
         end = anyio.current_time() + seconds
         producers = list(self._producers)
         account, self._account = self._account, Account()
         for producer in producers:
-            await producer.drain(max(0.0, end - anyio.current_time()))
-            account.add(producer.account())
+            account.add(await producer.drain(max(0.0, end - anyio.current_time())))
         problem = account.problem()
         if problem is not None:
             raise problem
@@ -75,7 +74,7 @@ class AsyncOneWay:
 
 
 class AsyncOneWaySends:
-    """What an awaiting client offers for messages whose answer nobody waits for."""
+    """What an awaiting client offers for messages whose answer is not waited for."""
 
     timeout: float
     _one_way: AsyncOneWay

@@ -60,7 +60,7 @@ class OneWay:
             if oldest is None:
                 text = f"it was not sent: messages to {SENDERS_MAX} topics are under way already"
                 raise Unavailable(text, hint="send to fewer topics at a time")
-            self._account.add(oldest.account())
+            self._account.add(oldest.drain(0.0))
             oldest.close()
         settings = one_way_settings(acknowledge, self._timeout)
         origin = self._producers.origin(acknowledge)
@@ -69,14 +69,13 @@ class OneWay:
         return producer
 
     def flush(self, seconds: float) -> None:
-        """Wait at most so long for all answers, and raise what `Account.problem` says."""
+        """Wait up to ``seconds`` for all answers, and raise what `Account.problem` says."""
         end = time.monotonic() + seconds
         with self._lock:
             producers = list(self._producers)
             account, self._account = self._account, Account()
         for producer in producers:
-            producer.drain(max(0.0, end - time.monotonic()))
-            account.add(producer.account())
+            account.add(producer.drain(max(0.0, end - time.monotonic())))
         problem = account.problem()
         if problem is not None:
             raise problem
@@ -90,7 +89,7 @@ class OneWay:
 
 
 class OneWaySends:
-    """What a blocking client offers for messages whose answer nobody waits for."""
+    """What a blocking client offers for messages whose answer is not waited for."""
 
     timeout: float
     _one_way: OneWay

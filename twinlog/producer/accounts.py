@@ -1,7 +1,7 @@
-"""What became of one-way messages: counted as they go, told when somebody asks.
+"""What became of one-way messages: counted as they go, reported on request.
 
-Nobody waits for the answer to a one-way message. So a message without success is counted, the first
-error of each kind is kept, and a report says both: how many are not stored, how many may be.
+The sender of a one-way message does not wait for its answer. So a message without success is
+counted, the first error is kept, and a report has both: how many are not stored, how many may be.
 
 Pure. Not here: sending them (``one_way``, ``aio_one_way``).
 """
@@ -13,6 +13,7 @@ from typing import Final
 
 from twinlog.errors import OutcomeUnknown, TwinlogError, Unavailable
 from twinlog.producer.core import ProducerCore, raised_for
+from twinlog.producer.section import Section
 from twinlog.producer.settings import ProducerSettings
 from twinlog.units import KiB, MiB, format_size
 
@@ -93,22 +94,25 @@ class Account:
         )
 
 
+def unanswered(core: ProducerCore) -> list[Section]:
+    """Return the closed sections without a final answer."""
+    return [section for lane in core.lanes for section in lane.unanswered()]
+
+
+def left_of(sections: list[Section]) -> int:
+    """Return how many messages of sections have no final answer yet."""
+    return sum([section.count for section in sections if not section.done])
+
+
 class Ledger:
     """Counts the one-way messages of one producer."""
 
     def __init__(self) -> None:
-        self._taken = self._dropped = 0
-        self._taken_ever = self._refused = self._unknown = 0
+        self._dropped = self._answered = self._refused = self._unknown = 0
         self._full: TwinlogError | None = None
-
-    def take(self) -> None:
-        """Count a message that was taken."""
-        self._taken += 1
-        self._taken_ever += 1
 
     def drop(self) -> TwinlogError:
         """Count a message that is not sent, because too much is unanswered; return why."""
-        self._taken += 1
         self._dropped += 1
         if self._full is None:
             text = f"it was not sent: {format_size(UNANSWERED_MAX)} to its topic are unanswered"
@@ -116,19 +120,22 @@ class Ledger:
             self._full = Unavailable(text, code="busy", hint=hint)
         return self._full
 
-    def report(self, core: ProducerCore | None) -> Account:
-        """Return the account since the last report, and begin the next one."""
+    def report(self, core: ProducerCore | None, left: int) -> Account:
+        """Return the account since the last report, and begin the next one.
+
+        ``left`` messages were waited for and have no answer yet.
+        """
         if core is None:
             return Account()
         done = core.statistics
-        left = self._taken_ever - done.acknowledged - done.refused - done.unknown
+        answered = done.acknowledged + done.refused + done.unknown
         account = Account(
-            taken=self._taken,
+            taken=answered - self._answered + self._dropped + left,
             refused=done.refused - self._refused + self._dropped,
             unknown=done.unknown - self._unknown,
             left=left,
             error=raised_for(core.collect()) or self._full,
         )
-        self._refused, self._unknown = done.refused, done.unknown
-        self._taken, self._dropped, self._full = left, 0, None
+        self._answered, self._refused, self._unknown = answered, done.refused, done.unknown
+        self._dropped, self._full = 0, None
         return account

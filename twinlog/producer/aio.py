@@ -20,6 +20,7 @@ from anyio.abc import TaskGroup, TaskStatus
 
 from twinlog.errors import OutcomeUnknown, Unavailable, UsageError
 from twinlog.format.compression import Compression
+from twinlog.producer.blocking import complain
 from twinlog.producer.call_backs import OnResult, watching
 from twinlog.producer.core import ProducerCore, Request, raised_for
 from twinlog.producer.master_link import PATIENCE_SECONDS, MasterLink
@@ -141,7 +142,7 @@ class AsyncProducer:
         now, now_ms = anyio.current_time(), time.time_ns() // 1_000_000
         section = core.add(body, said, now, now_ms, flags)
         if on_result is not None:
-            core.watched = watching(core.watched, section, on_result)
+            core.watched = watching(core.watched, section, on_result, complain)
         if core.due or section.count == 1:
             self._wake.set()
         return section

@@ -12,8 +12,9 @@ import time
 
 import anyio
 
-from twinlog.producer.accounts import Account, Ledger
+from twinlog.producer.accounts import Account, Ledger, left_of, unanswered
 from twinlog.producer.aio import AsyncProducer
+from twinlog.producer.blocking import complain
 from twinlog.producer.call_backs import OnResult, watching
 from twinlog.producer.new_message import NewMessage
 
@@ -51,22 +52,22 @@ class AsyncOneWayProducer(AsyncProducer):
             return
         now = anyio.current_time()
         section = core.add(body, message, now, time.time_ns() // 1_000_000, flags)
-        self.ledger.take()
         if on_result is not None:
-            core.watched = watching(core.watched, section, on_result)
+            core.watched = watching(core.watched, section, on_result, complain)
         self._wake.set()
 
-    async def drain(self, seconds: float) -> None:
-        """Wait until everything is answered, at most so long."""
+    async def drain(self, seconds: float) -> Account:
+        """Wait until all taken so far is answered, at most ``seconds``; return what became of it.
+
+        The account is that since the last one.
+        """
         core = self._core
         if core is None or self._closed:
-            return
+            return Account()
         core.close_all(anyio.current_time())
+        waiting = unanswered(core)
         self._wake.set()
         with anyio.move_on_after(seconds):
-            while not core.idle and not self._closed:
+            while left_of(waiting) and not self._closed:
                 await self._moved.wait()
-
-    def account(self) -> Account:
-        """Return what became of messages since the last account."""
-        return self.ledger.report(self._core)
+        return self.ledger.report(core, left_of(waiting))

@@ -11,6 +11,7 @@ master (``twinlog.producer.master_link``).
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 import random
@@ -38,6 +39,8 @@ IDLE_SECONDS: Final = 0.002
 
 LAST_SECONDS: Final = 0.001
 """What is left at least to a single send once everything before it was answered in time."""
+
+_log = logging.getLogger("twinlog.producer")
 
 
 class Producer:
@@ -135,7 +138,7 @@ class Producer:
             said = NewMessage(**message) if message else PLAIN
             section = core.add(body, said, time.monotonic(), time.time_ns() // 1_000_000, flags)
             if on_result is not None:
-                core.watched = watching(core.watched, section, on_result)
+                core.watched = watching(core.watched, section, on_result, complain)
             if core.due:
                 self._turn_over(core)
         finally:
@@ -361,6 +364,11 @@ class Producer:
         """Give up the connection; what was under way is sent again."""
         self._own.close()
         self._link.lost(time.monotonic())
+
+
+def complain(error: Exception) -> None:
+    """Log what a call-back raised; its message is not affected."""
+    _log.error("a call-back of a message raised", exc_info=error)
 
 
 def _two_threads() -> UsageError:

@@ -1,16 +1,14 @@
-"""Who is told what became of a message: the call-backs of records under way.
+"""The call-backs of records under way: they learn what became of a message.
 
 A call-back is called once, with the final outcome: a `Receipt`, or the error that says why there is
 none. Retries are over by then: a section is sent again until its deadline, which is the producer's
-``timeout`` (``twinlog.producer.core``). It is called by whoever uses the producer at that moment,
-never while the producer is locked: it may send.
+``timeout`` (``twinlog.producer.core``). It is called by the thread or task that uses the producer then, never while the producer is locked: it may send.
 
 Pure. Not here: when a section has its answer (``twinlog.producer.core``).
 """
 
 from __future__ import annotations
 
-import logging
 from collections import deque
 from collections.abc import Callable
 
@@ -21,13 +19,19 @@ from twinlog.producer.section import Section
 OnResult = Callable[[Receipt | TwinlogError], object]
 """What `Producer.send` calls with the outcome of a message."""
 
-_log = logging.getLogger("twinlog.producer")
+Complain = Callable[[Exception], None]
+"""What takes the exceptions of call-backs."""
 
 
 class CallBacks:
-    """See the module. As many wait as there are such records under way: the window bounds them."""
+    """See the module. As many wait as there are such records under way: the window bounds them.
 
-    def __init__(self) -> None:
+    ``complain`` is given what a call-back raises: the sender of another message could do nothing
+    with it.
+    """
+
+    def __init__(self, complain: Complain) -> None:
+        self._complain = complain
         self._waiting: dict[Section, list[tuple[int, OnResult]]] = {}
         self._settled: deque[Section] = deque()
         self._telling = False
@@ -42,19 +46,15 @@ class CallBacks:
             self._settled.append(section)
 
     def tell(self) -> None:
-        """Call those whose section is settled, in the order of the answers.
-
-        What a call-back raises is logged (``twinlog.producer``): the sender of another message
-        could do nothing with it.
-        """
-        if self._telling:  # a call-back that sends: whoever called it goes on
+        """Call those whose section is settled, in the order of the answers."""
+        if self._telling:  # a call-back that sends: its caller goes on
             return
         self._telling = True
         try:
             while self._settled:
                 section = self._settled.popleft()
                 for record, on_result in self._waiting.pop(section):
-                    _call(on_result, section.error or section.receipt(record))
+                    self._call(on_result, section.error or section.receipt(record))
         finally:
             self._telling = False
 
@@ -67,18 +67,19 @@ class CallBacks:
             sent = section.attempts > 0
             error = OutcomeUnknown(text, topic=section.topic) if sent else Unavailable(text)
             for _, on_result in records:
-                _call(on_result, error)
+                self._call(on_result, error)
+
+    def _call(self, on_result: OnResult, outcome: Receipt | TwinlogError) -> None:
+        try:
+            on_result(outcome)
+        except Exception as error:
+            self._complain(error)
 
 
-def watching(kept: CallBacks | None, section: Section, on_result: OnResult) -> CallBacks:
+def watching(
+    kept: CallBacks | None, section: Section, on_result: OnResult, complain: Complain
+) -> CallBacks:
     """Return the call-backs with one more; the first of a producer makes them."""
-    found = kept or CallBacks()
+    found = kept or CallBacks(complain)
     found.watch(section, on_result)
     return found
-
-
-def _call(on_result: OnResult, outcome: Receipt | TwinlogError) -> None:
-    try:
-        on_result(outcome)
-    except Exception:
-        _log.exception("a call-back of a message raised")

@@ -14,8 +14,8 @@ from __future__ import annotations
 import time
 from typing import Final
 
-from twinlog.producer.accounts import Account, Ledger
-from twinlog.producer.blocking import Producer
+from twinlog.producer.accounts import Account, Ledger, left_of, unanswered
+from twinlog.producer.blocking import Producer, complain
 from twinlog.producer.call_backs import OnResult, watching
 from twinlog.producer.core import ProducerCore
 from twinlog.producer.master_link import PATIENCE_SECONDS
@@ -70,33 +70,33 @@ class OneWayProducer(Producer):
                 dropped = self._ledger.drop()
             else:
                 section = core.add(body, message, now, time.time_ns() // 1_000_000, flags)
-                self._ledger.take()
                 if on_result is not None:
-                    core.watched = watching(core.watched, section, on_result)
+                    core.watched = watching(core.watched, section, on_result, complain)
                 if core.due and not core.unrouted:
                     self._send_ready(core, now)
         self._tell(core)
         if dropped is not None and on_result is not None:
             on_result(dropped)
 
-    def drain(self, seconds: float) -> None:
-        """Wait until everything is answered, at most so long."""
+    def drain(self, seconds: float) -> Account:
+        """Wait until all taken so far is answered, at most ``seconds``; return what became of it.
+
+        The account is that since the last one.
+        """
         core, end = self._core, time.monotonic() + seconds
         if core is None or self._closed:
-            return
+            return Account()
         with self._lock:
             core.close_all(time.monotonic())
-        while not core.idle and (now := time.monotonic()) < end:
+            waiting = unanswered(core)
+        while left_of(waiting) and (now := time.monotonic()) < end:
             with self._lock:
                 self._step(core, min(end, now + TURN_SECONDS))
             self._tell(core)
             time.sleep(0)  # a thread that waits for its turn gets it
         self._tell(core)
-
-    def account(self) -> Account:
-        """Return what became of messages since the last account."""
         with self._lock:
-            return self._ledger.report(self._core)
+            return self._ledger.report(core, left_of(waiting))
 
     def _catch_up(self, core: ProducerCore) -> None:
         """Take what has come, look for the master if need be, send what waits; never wait long."""

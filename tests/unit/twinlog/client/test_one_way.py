@@ -70,8 +70,11 @@ def test_nobody_waits_for_an_answer(client: Client, cluster: FakeCluster) -> Non
     assert stored(cluster) == [b"x"] * 3
 
 
-def test_what_is_unanswered_has_a_bound(client: Client, cluster: FakeCluster) -> None:
+def test_what_is_unanswered_has_a_bound(
+    client: Client, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Beyond 1 MiB messages are counted and not sent; their call-backs say so."""
+    monkeypatch.setattr("twinlog.client.one_way.CLOSE_SECONDS", 0.05)
     cluster.nodes["n1"].faults.append(keeping)
     told: list[Receipt | TwinlogError] = []
     for _ in range(40):
