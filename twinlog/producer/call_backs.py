@@ -2,7 +2,8 @@
 
 A call-back is called once, with the final outcome: a `Receipt`, or the error that says why there is
 none. Retries are over by then: a section is sent again until its deadline, which is the producer's
-``timeout`` (``twinlog.producer.core``). It is called by the thread or task that uses the producer then, never while the producer is locked: it may send.
+``timeout`` (``twinlog.producer.core``). It is called by the thread or task that uses the producer
+then, never while the producer is locked: it may send.
 
 Pure. Not here: when a section has its answer (``twinlog.producer.core``).
 """
