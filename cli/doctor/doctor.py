@@ -117,9 +117,9 @@ def _cluster(context: Context) -> list[Finding]:
     judged = judge(view)
     # "Writes work" is about the cluster: a smaller problem beside one that stops them has no such
     # comfort.
-    means = MEANS if judged.grade is not Health.UNAVAILABLE else dict.fromkeys(MEANS, NO_WRITES)
+    told = MEANS if judged.grade is not Health.UNAVAILABLE else dict.fromkeys(MEANS, NO_WRITES)
     problems = [
-        Finding("cluster", "health", grades[one.grade], one.text, means[one.grade], one.command)
+        Finding("cluster", "health", grades[one.grade], one.text, told[one.grade], one.command)
         for one in judged.problems
     ]
     healthy = Finding("cluster", "health", Grade.FINE, f"{view.name} is healthy")
