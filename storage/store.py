@@ -421,7 +421,7 @@ class Store:
     def lone_batch(self, start: int) -> tuple[bytes, memoryview] | None:
         """Return packed entry and bytes of the only batch after ``start``; None: use `entries`.
 
-        What this and `receive_alone` save: ``benchmarks/fast_ways.py``.
+        What this and `receive_alone` save: ``benchmarks/log/fast_ways.py``.
         """
         log = self._log
         packed = log.segments.packed

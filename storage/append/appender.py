@@ -198,7 +198,7 @@ class Appender:
 
         Returns None for anything else, refusals included: the general path decides. State is
         updated only after the entry is written, so there is nothing to undo. It takes half the
-        time (``benchmarks/fast_ways.py``).
+        time (``benchmarks/log/fast_ways.py``).
         """
         log, topic, queue = self._log, section.topic, section.queue
         # Batch topics, unknown topics and oversized sections: general path.

@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 from tests.crash import tools
 from tests.crash.deaths import DELAYS, GROUPS, ONE_FOLDER, THREE_FOLDERS
-from tests.stores.histories import LOSSES
+from tests.stores.histories.history import LOSSES
 
 
 def main() -> int:

@@ -13,9 +13,9 @@ from storage.disk.disk import Disk
 from storage.log.log_folders import Folders, MultiFolderDisk
 from tests.fakes.disk import FakeDisk
 from tests.fakes.faults import SimulatedCrash
-from tests.stores.delay_history import DelayHistory, examine_delays
-from tests.stores.group_history import GroupHistory, examine_groups
-from tests.stores.histories import History, examine, lose
+from tests.stores.histories.delays import DelayHistory, examine_delays
+from tests.stores.histories.groups import GroupHistory, examine_groups
+from tests.stores.histories.history import History, examine, lose
 
 
 def _nothing(history: History, store: Store) -> None:

@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
-from tests.sim.groups import RARE as RARE_OF_GROUPS
+from tests.sim.profiles.groups import RARE as RARE_OF_GROUPS
 from tests.sim.run import SECONDS, Verdict, replay_command, run_seed
 from tests.sim.shrink import read, shrink, write
 from tests.sim.swarm import PROFILES, Plan, draw

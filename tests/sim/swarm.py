@@ -14,7 +14,7 @@ from random import Random
 
 from node.leases.limits import GroupLimits
 from tests.sim.limits import LIMITS
-from tests.sim.network import Weather
+from tests.sim.machines.network import Weather
 
 FAULTS = {
     "kill": (0.02, 0.4),

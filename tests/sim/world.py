@@ -17,34 +17,34 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from tests.sim.askers import Askers
-from tests.sim.clients import Producer
-from tests.sim.contents import BATCH_TOPIC, BRIEF_TOPIC, STEP_TOPIC, Contents
-from tests.sim.coordinator import SimCoordinator
-from tests.sim.delays import Delays
-from tests.sim.deletions import Deletions
 from tests.sim.faults import Faults
-from tests.sim.groups import Groups
-from tests.sim.healing import unhealed, unheard
-from tests.sim.history import History
-from tests.sim.invariants import Court
-from tests.sim.layout import Layout
-from tests.sim.ledger import Batch, Ledger, Shadow, Violation
+from tests.sim.invariants.court import Court
+from tests.sim.judge.contents import BATCH_TOPIC, BRIEF_TOPIC, STEP_TOPIC, Contents
+from tests.sim.judge.healing import unhealed, unheard
+from tests.sim.judge.history import History
+from tests.sim.judge.layout import Layout
+from tests.sim.judge.ledger import Batch, Ledger, Shadow, Violation
 from tests.sim.limits import put_in_force
-from tests.sim.network import Network
-from tests.sim.node import SimNode
-from tests.sim.operator import Operator
+from tests.sim.machines.coordinator import SimCoordinator
+from tests.sim.machines.network import Network
+from tests.sim.machines.node import SimNode
 from tests.sim.patches import Patches
-from tests.sim.readers import Readers
+from tests.sim.profiles.delays import Delays
+from tests.sim.profiles.deletions import Deletions
+from tests.sim.profiles.groups import Groups
+from tests.sim.profiles.timed import Timed
 from tests.sim.schedule import Schedule
-from tests.sim.timed import Timed
 from tests.sim.trace import Trace
+from tests.sim.users.askers import Askers
+from tests.sim.users.clients import Producer
+from tests.sim.users.operator import Operator
+from tests.sim.users.readers import Readers
 from twinlog.wire.frames import Frame, Type
 
 if TYPE_CHECKING:
     from storage import SectionResult
-    from tests.sim.clients import Outgoing, Request
     from tests.sim.swarm import Plan
+    from tests.sim.users.clients import Outgoing, Request
 
 START_SECONDS = 10.0
 HEAL_SECONDS = 150.0
@@ -55,7 +55,8 @@ RARE = (
 )  # fmt: skip
 """Events whose number says whether the runs met the states that they are meant to meet."""
 BY_HAND = ("acknowledged-bytes-missing",)
-"""Those that need a disk which lies, and so a test: `tests/unit/replication/core/test_doubt.py`."""
+"""Those that need a disk which lies, and so a test:
+`tests/unit/replication/core/master/test_doubt.py`."""
 
 _SAMPLE_EVERY = 5.0
 _WALL_START_MS = 1_700_000_000_000

@@ -9,7 +9,7 @@ import pytest
 from node.delivery.rescue import Rescue
 from storage import Outcome, Section
 from tests.fakes.deliveries import START_MS
-from tests.stores.timed import World, timed
+from tests.stores.records.timed import World, timed
 from tests.stores.workbench import TOPIC, append, lead, log_records, section, settle, token
 from twinlog.errors import TooLate
 from twinlog.format.record import Record, RecordEncoder, encode_properties

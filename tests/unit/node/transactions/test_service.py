@@ -6,7 +6,7 @@ import pytest
 
 from storage import CreateTopic, Outcome
 from tests.fakes.deliveries import START_MS
-from tests.stores.halves import World, halves
+from tests.stores.records.halves import World, halves
 from tests.stores.workbench import TOPIC, append, lead, log_records, settle, token
 from twinlog.errors import Busy, TransactionSettled, TwinlogError, UsageError
 from twinlog.format.group_rows import COMMIT, ROLLBACK
