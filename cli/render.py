@@ -110,7 +110,7 @@ class Printer:
             case Output.TSV:
                 for table in found.tables:
                     self._tsv(table)
-            case Output.TABLE | Output.WIDE:
+            case Output.TABLE | Output.WIDE | Output.SCHEMA:  # `app` prints schemas
                 self._people(found)
 
     def line(self, text: str) -> None:
