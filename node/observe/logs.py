@@ -118,7 +118,7 @@ EVENTS: Mapping[str, str] = {
     "disk_full": "the disk is full; writes are refused until there is space",
     "dispatch_waits": "no space for queue entries on the disk; readers wait, nothing is lost",
     "index_repaired": "a file of the key index was damaged; it was repaired, or set aside and is "
-    "being rebuilt",
+    "being rebuilt; or it cannot be written, and stays behind while writes go on",
     "cut_without_copy": "unconfirmed bytes were cut without keeping a copy: there was no space for "
     "one",
     "disk_accepts": "the disk has space again; writes are accepted",

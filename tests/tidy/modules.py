@@ -46,8 +46,8 @@ PURE = {
     "twinlog/format/waiting": "*",
     "twinlog/kernels": "*",
     "twinlog/producer": (
-        "core fast_path lane later master_link new_message outcomes section settings single_sends "
-        "transaction_name"
+        "accounts call_backs core fast_path lane later master_link new_message outcomes section "
+        "settings single_sends transaction_name"
     ),
     "twinlog/session": "link reading routing session tls_files",
     "twinlog/spark": "arrow errors",
@@ -111,10 +111,10 @@ SHELL = {
     "storage/marks": "checkpoint",
     "storage/tools": "*",
     "twinlog": "__main__ run_file",
-    "twinlog/client": "aio blocking checks topics transactions",
+    "twinlog/client": "aio aio_one_way blocking checks one_way topics transactions",
     "twinlog/consumer": "aio blocking",
     "twinlog/groups": "aio blocking",
-    "twinlog/producer": "aio blocking",
+    "twinlog/producer": "aio aio_one_way blocking one_way",
     "twinlog/session": "aio_caller aio_connection caller connection login tls tls_socket",
     "twinlog/spark": "sessions",
     "twinlog/spark/archive": (

@@ -21,12 +21,14 @@ from typing import Literal, Self, Unpack, overload
 
 import anyio
 
+from twinlog.client.aio_one_way import AsyncOneWay, AsyncOneWaySends
 from twinlog.client.arguments import (
     AnyConsumeFields,
     BroadcastFields,
     ConsumeFields,
     Duration,
     Size,
+    awaited,
     broadcast_settings,
     expected_of,
     group_settings,
@@ -70,7 +72,7 @@ from twinlog.units import KiB
 from twinlog.wire.frames import Frame, Type
 
 
-class AsyncClient:
+class AsyncClient(AsyncOneWaySends):
     """See the module; used by ``async with``.
 
     Args:
@@ -119,6 +121,7 @@ class AsyncClient:
         self._senders: Senders[AsyncProducer] = Senders()
         self._crowded: anyio.Event | None = None
         self._group = anyio.create_task_group()
+        self._one_way = AsyncOneWay(self._caller, self._group, self.timeout)
         self._starting = anyio.Lock()
 
     async def __aenter__(self) -> Self:
@@ -126,14 +129,22 @@ class AsyncClient:
         await self._group.__aenter__()
         return self
 
-    async def __aexit__(self, *_: object) -> None:
-        """Stop the tasks and close every connection."""
-        self._senders.clear()
-        self._group.cancel_scope.cancel()
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Stop the tasks and close every connection; first wait up to 5 s for one-way messages.
+
+        Raises:
+            TwinlogError: What `flush` raises, unless the block was left by an error.
+        """
         try:
-            await self._group.__aexit__(None, None, None)
+            if kind is None:
+                await self._one_way.close()
         finally:
-            await self._caller.close()
+            self._senders.clear()
+            self._group.cancel_scope.cancel()
+            try:
+                await self._group.__aexit__(None, None, None)
+            finally:
+                await self._caller.close()
 
     # ── sending ─────────────────────────────────────────────────────────────────────────────────
 
@@ -152,6 +163,8 @@ class AsyncClient:
         Cancelled, the message may or may not be stored.
         """
         said = NewMessage(**message) if message else PLAIN
+        if said.properties:
+            acknowledge = awaited(acknowledge, said)
         stored, flags = await packed_aside(parse_compression(compress), body)
         seconds = self.timeout if timeout is None else seconds_of(timeout)
         end = anyio.current_time() + seconds

@@ -33,6 +33,7 @@ from twinlog.client.arguments import (
     ConsumeFields,
     Duration,
     Size,
+    awaited,
     broadcast_settings,
     expected_of,
     group_settings,
@@ -43,6 +44,7 @@ from twinlog.client.arguments import (
 )
 from twinlog.client.calls import Calls, place_of
 from twinlog.client.checks import Answering, Decide, answer
+from twinlog.client.one_way import OneWay, OneWaySends
 from twinlog.client.search import FOUND_DEFAULT, Finding, Search
 from twinlog.client.topics import TopicMethods
 from twinlog.client.transactions import Sent, Transaction
@@ -64,7 +66,7 @@ from twinlog.producer.settings import ProducerSettings
 from twinlog.producer.single_sends import Senders
 from twinlog.ranges import parse_range
 from twinlog.session.caller import Caller
-from twinlog.session.connection import Connection, secure_of
+from twinlog.session.connection import secure_of
 from twinlog.session.link import Expected
 from twinlog.session.login import shown
 from twinlog.session.routing import Route, parse_endpoints
@@ -74,7 +76,7 @@ from twinlog.units import KiB
 from twinlog.wire.frames import Frame, Type
 
 
-class Client(TopicMethods):
+class Client(TopicMethods, OneWaySends):
     """See the module.
 
     Args:
@@ -121,6 +123,7 @@ class Client(TopicMethods):
         )  # fmt: skip
         self._calls = Calls(self._caller.session)
         self._senders: Senders[Producer] = Senders()
+        self._one_way = OneWay(self._caller, self.timeout)
         self._choosing = threading.Lock()
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -135,15 +138,24 @@ class Client(TopicMethods):
         """Return the client."""
         return self
 
-    def __exit__(self, *_: object) -> None:
-        """Close."""
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Close; after an error nothing more is waited for."""
+        if kind is not None:
+            self._one_way.forget()
         self.close()
 
     def close(self) -> None:
-        """Close all connections; the client can be used again and opens new ones."""
-        self._caller.close()
-        with self._choosing:
-            self._close_senders()
+        """Close all connections; the client can be used again and opens new ones.
+
+        Raises:
+            TwinlogError: What `flush` says of one-way messages; they are waited for at most 5 s.
+        """
+        try:
+            self._one_way.close()
+        finally:
+            self._caller.close()
+            with self._choosing:
+                self._close_senders()
 
     def _close_senders(self) -> None:
         for sender in self._senders:
@@ -167,7 +179,8 @@ class Client(TopicMethods):
         Args:
             topic: Name.
             body: The message.
-            acknowledge: ``written``, ``flushed``, ``replicated`` or ``confirmed``.
+            acknowledge: ``written``, ``flushed``, ``replicated`` or ``confirmed``. A message with
+                the property ``WAIT=false`` waits for ``written`` only, as in RocketMQ.
             compress: ``none``, ``zlib``, ``lz4`` or ``zstd``, perhaps with a level (``zlib:9``):
                 what is done to a body of 4 KiB or more when that makes it smaller.
             timeout: Instead of the client's.
@@ -180,15 +193,16 @@ class Client(TopicMethods):
             TwinlogError: It is not stored.
         """
         said = NewMessage(**message) if message else PLAIN
+        if said.properties:
+            acknowledge = awaited(acknowledge, said)
         stored, flags = packed(parse_compression(compress), body)
         seconds = self.timeout if timeout is None else seconds_of(timeout)
-        key = topic, acknowledge
         sender = self._borrow(topic, acknowledge)
         try:
             section = sender.one(seconds, stored, said, flags)
         finally:
             with self._choosing:
-                self._senders.give_back(key)
+                self._senders.give_back((topic, acknowledge))
         return section.receipt()
 
     def _borrow(self, topic: str, acknowledge: str) -> Producer:
@@ -202,10 +216,8 @@ class Client(TopicMethods):
     def _sender(self, topic: str, acknowledge: str) -> Producer:
         """Make and keep a sender; in the place of another one, and with its connection, if full."""
         settings = ProducerSettings(acknowledge=acknowledge, timeout=self.timeout, window=1)
-        left: Connection | None = None
-        if self._senders.full:
-            oldest = self._senders.remove_oldest(lambda _: True)
-            left = oldest.leave() if oldest is not None else None
+        oldest = self._senders.remove_oldest(lambda _: True) if self._senders.full else None
+        left = oldest.leave() if oldest is not None else None
         origin = self._senders.origin(acknowledge)
         sender = Producer(self._caller, topic, settings, origin=origin)
         sender.take_over(left)
@@ -549,6 +561,7 @@ class Client(TopicMethods):
         if self._caller.forked():
             self._choosing = threading.Lock()
             self._close_senders()
+            self._one_way.forget()
 
 
 def caller_of(client: Client) -> Caller:

@@ -20,6 +20,8 @@ from anyio.abc import TaskGroup, TaskStatus
 
 from twinlog.errors import OutcomeUnknown, Unavailable, UsageError
 from twinlog.format.compression import Compression
+from twinlog.producer.blocking import complain
+from twinlog.producer.call_backs import OnResult, watching
 from twinlog.producer.core import ProducerCore, Request
 from twinlog.producer.master_link import PATIENCE_SECONDS, ROUTE_SECONDS, MasterLink
 from twinlog.producer.new_message import PLAIN, MessageFields, NewMessage, packed
@@ -113,13 +115,23 @@ class AsyncProducer:
                 await group.__aexit__(None, None, None)
             finally:
                 self._stir()
+                if self._core is not None and self._core.watched is not None:
+                    self._core.watched.end()
                 await self._own.close()
 
-    async def send(self, body: bytes, **message: Unpack[MessageFields]) -> Section:
+    async def send(
+        self,
+        body: bytes,
+        *,
+        on_result: OnResult | None = None,
+        **message: Unpack[MessageFields],
+    ) -> Section:
         """Take one record and return the section that carries it, shared by its neighbours.
 
         Waits while too much is unanswered, or while a thread compresses a body of `THREAD_FROM`
-        bytes or more; cancelled then, nothing was taken. Arguments and errors as `Producer.send`.
+        bytes or more; cancelled then, nothing was taken. Arguments and errors as `Producer.send`;
+        ``on_result`` is called by a task of the producer and must not block; it is no coroutine
+        function.
         """
         core = self._started
         body, flags = await packed_aside(self._settings.compression, body)
@@ -131,6 +143,8 @@ class AsyncProducer:
             await self._caller.run(self._link.look(anyio.current_time() + self._settings.timeout))
         now, now_ms = anyio.current_time(), time.time_ns() // 1_000_000
         section = core.add(body, said, now, now_ms, flags)
+        if on_result is not None:
+            core.watched = watching(core.watched, section, on_result, complain)
         if core.due or section.count == 1:
             self._wake.set()
         return section
@@ -265,7 +279,9 @@ class AsyncProducer:
                     await self._drop(connection)
 
     def _stir(self) -> None:
-        """Wake everybody who waits for room or for an answer."""
+        """Wake everybody who waits for room or for an answer, and call back."""
+        if self._core is not None and self._core.watched is not None:
+            self._core.watched.tell()
         self._moved.set()
         self._moved = anyio.Event()
         self._stir_others()

@@ -22,12 +22,10 @@ of a section:
 * at the deadline: not stored if no attempt can have arrived, else unknown. Either way the lane
   begins a new producer epoch, so no late attempt of the old one can be stored between later ones.
 
-Pure: no clock, socket or thread. The shell calls `add`, `next_request`, `on_answer`, `on_lost`,
-`expire`, and looks at `full`, `unrouted`, `retry_at`. Times are seconds of one monotonic clock,
-handed in; only records carry wall time (ms).
+Pure. The shell calls `add`, `next_request`, `on_answer`, `on_lost`, `expire`, and looks at `full`,
+`unrouted`, `retry_at`. Times are seconds of one monotonic clock; only records have wall time (ms).
 
-Rules: docs/protocol.md R45 to R47. Source: Kafka's idempotent producer (KIP-98; window of
-5, resent in order).
+Rules: docs/protocol.md R45 to R47. Source: KIP-98 (a window of 5, resent in order).
 """
 
 from __future__ import annotations
@@ -47,6 +45,7 @@ from twinlog.errors import (
     Unavailable,
     UnknownProducer,
 )
+from twinlog.producer.call_backs import CallBacks
 from twinlog.producer.lane import Lane, Lanes
 from twinlog.producer.new_message import PLAIN, NewMessage, check_body
 from twinlog.producer.outcomes import Outcome, Said, outcomes_of
@@ -111,6 +110,7 @@ class ProducerCore:
         """A queue was refused that takes no messages: it is to be asked which ones do."""
         self.due = False
         """A section has closed since the last `next_request`."""
+        self.watched: CallBacks | None = None
         self._random = random
         self._batch = max(1, min(settings.batch, target.segment_size // 4))
         self._large = min(64 * KiB, target.message_size_max)
@@ -499,6 +499,8 @@ class ProducerCore:
         self._bytes -= section.size
         section.state, section.answered = state, now
         section.data = bytearray()
+        if self.watched is not None:
+            self.watched.settled(section)
         if state is State.REFUSED:
             self.statistics.refused += section.count
         elif state is State.UNKNOWN:

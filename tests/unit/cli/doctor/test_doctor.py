@@ -183,6 +183,12 @@ def test_the_cluster_is_examined(tmp_path: Path) -> None:
     named = [one for one in found["findings"] if one["check"] == "health"]
     assert (code, found["result"]) == (1, "could be better")
     assert named[0]["command"] == "twinlog node start n3"
+    assert named[0]["means"] == "writes work, something is missing"
+    cluster.down = {"n1", "n2", "n3"}
+    code, found = asked(cluster)
+    dead = [one for one in found["findings"] if one["check"] == "health"]
+    assert (code, len(dead)) == (2, 4), "no master, and each of the three"
+    assert {one["means"] for one in dead} == {"writes do not work"}
     cluster.down = {"n1", "n2", "n3", "coordinator"}
     code, found = asked(cluster)
     assert (code, found["result"]) == (2, "wrong")
