@@ -170,8 +170,8 @@ class Appender:
         log = self._log
         # The clock may go back; store timestamps never do.
         log.timestamp = max(log.timestamp, wall_ms)
-        if len(sections) == 1 and not system:
-            result = self._alone(sections[0])
+        if len(sections) == 1:
+            result = self._alone(sections[0], system)
             if result is not None:
                 return [result]
         turn = _Turn([None] * len(sections))
@@ -193,7 +193,7 @@ class Appender:
         self._finish(turn)
         return [result for result in turn.results if result is not None]
 
-    def _alone(self, section: Section) -> SectionResult | None:
+    def _alone(self, section: Section, system: bool) -> SectionResult | None:
         """Fast path: append the only section of a turn, if it needs no special handling.
 
         Returns None for anything else, refusals included: the general path decides. State is
@@ -202,9 +202,9 @@ class Appender:
         """
         log, topic, queue = self._log, section.topic, section.queue
         # Batch topics, unknown topics and oversized sections: general path.
-        known = self._layers.open.get(topic)
-        length = len(section.data)
-        if known is None or known.batch or not 0 <= queue < known.queues:
+        known, length = self._layers.open.get(topic), len(section.data)
+        queues = known.queues if known is not None else int(system)
+        if (known is not None and known.batch) or not 0 <= queue < queues:
             return None
         if not 0 < length <= self._length_max:
             return None
