@@ -213,6 +213,8 @@ class Deliveries:
             for line in self._source.lines:
                 if line not in self._first or not self._source.ordered:
                     self._first[line] = None  # `_deliver` finds out what is first
+        if not self._first:
+            return
         now_ms, left = self._now_ms(now), BATCH_BYTES
         for line in sorted(self._first, key=self._wake_ms):
             if self._wake_ms(line) > now_ms or now < self._held.get(line, 0.0):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from replication.driver.driver import Driver
     from storage.progress import StoreMessaging
     from storage.reads import StoreReads
+    from twinlog.format.group_rows import Row
 
 ANSWER_SECONDS = 30.0
 """How long an answer waits for its confirm; then the client has to ask again."""
@@ -62,7 +64,7 @@ class GroupCounts:
     redelivered: int = 0
     dead: dict[str, int] = field(default_factory=dict[str, int])
     dropped: int = 0
-    rows: dict[str, int] = field(default_factory=dict[str, int])
+    rows: Counter[type[Row]] = field(default_factory=Counter["type[Row]"])
 
 
 @dataclass(slots=True)

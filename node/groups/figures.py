@@ -74,7 +74,8 @@ class Figures:
 
     def rows(self) -> Mapping[Labels, float]:
         """Rows appended by this master since its start, by kind."""
-        return {(kind,): float(count) for kind, count in self._context.counts.rows.items()}
+        rows = self._context.counts.rows
+        return {(kind.__name__,): float(count) for kind, count in rows.items()}
 
     def delays_waiting(self) -> Mapping[Labels, float]:
         """Messages that wait for each delay level, as far as is dispatched."""

@@ -385,9 +385,7 @@ class WorkQueues:
         )
         failed = said[0] if said else None
         if failed is None:
-            for row in rows:
-                kind = type(row).__name__
-                context.counts.rows[kind] = context.counts.rows.get(kind, 0) + 1
+            context.counts.rows.update(map(type, rows))
         for answer in turn.appended:
             answer(failed)
 
@@ -439,7 +437,7 @@ class WorkQueues:
                 answer.left += 1
             else:
                 answer.rows[number] = list(found)
-        late = sum(row[0] == RECEIPT_EXPIRED for row in answer.rows)
+        late = [row[0] for row in answer.rows].count(RECEIPT_EXPIRED)
         if late:
             context.too_late(group.name, cast("int", fields["member"]), late)
         turn.answers.append(answer.confirmed)

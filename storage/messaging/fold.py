@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 from storage.messaging.halves import NO_HALVES, Half, HalfValues, Halves
@@ -124,19 +125,25 @@ class Messaging:
 
     Attributes:
         position: Log offset after the last record that was applied.
-        timers: Messages that wait for a time.
-        halves: Messages of transactions.
     """
 
     def __init__(self) -> None:
         self.position = 0
-        self.timers = Timers()
-        self.halves = Halves()
         self._next_share = 1
         self._shares: dict[int, Share] = {}
         self._places: dict[str, dict[tuple[str, int], Share]] = {}
         self._people: dict[str, dict[int, Member]] = {}
         self._delays: dict[int, int] = {}
+
+    @cached_property
+    def timers(self) -> Timers:
+        """Messages that wait for a time; made when asked for: a turn of requests needs none."""
+        return Timers()
+
+    @cached_property
+    def halves(self) -> Halves:
+        """Messages of transactions; likewise."""
+        return Halves()
 
     def __len__(self) -> int:
         """How many shares there are."""

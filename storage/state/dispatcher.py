@@ -227,15 +227,19 @@ def apply_rows(
     over in its own way.
     Arguments as of `enter_sections`; the batches lie in one file, and with it in one such history.
     """
-    if not any(name in _FOLDED for name, *_ in gathered.entries):
+    names = _FOLDED.intersection([one[0] for one in gathered.entries])
+    if not names:
         return
-    if not segments.batch_at(base).epoch:
+    # Epochs only rise along the log, and what the fold knows is of epochs above 0.
+    if not 0 < messaging.position <= base and not segments.batch_at(base).epoch:
         return
-    dropped = {
-        at: (one.dropped, one.deleted)
-        for at, _, one in _controls(view, base, gathered)
-        if one.dropped or one.deleted
-    }
+    dropped: dict[int, tuple[Collection[str], str]] = {}
+    if _META in names:
+        dropped = {
+            at: (one.dropped, one.deleted)
+            for at, _, one in _controls(view, base, gathered)
+            if one.dropped or one.deleted
+        }
     places = sorted(
         (offset, size, name)
         for name, _, _, entries in gathered.entries
@@ -247,7 +251,11 @@ def apply_rows(
             if at in dropped:
                 messaging.drop_all(*dropped[at], at, at + size)
             continue
-        apply_record(messaging, record.decode(view[at - base : at - base + size], check_crc=False))
+        if name == _GROUP:
+            body, stored_ms = record.body_of(view, at - base)
+            messaging.apply_body(body, stored_ms, at, at + size)
+        else:
+            apply_record(messaging, record.decode(view, at - base, check_crc=False))
 
 
 def apply_record(messaging: Messaging, found: record.Record) -> None:
