@@ -214,7 +214,7 @@ class Asker:
 
 
 def fill(store: Store, records: int, queues: int, groups: Sequence[Group]) -> None:
-    """Store so many records of 100 B in each queue, in sections of 64, and create groups."""
+    """Store N records of 100 B in each queue, in sections of 64, and create groups."""
     for queue in range(queues):
         made = section(64, 100, queue)
         for _ in range(records // 64 + 2):
@@ -227,7 +227,7 @@ def fill(store: Store, records: int, queues: int, groups: Sequence[Group]) -> No
 
 @contextmanager
 def popping(records: int) -> Iterator[Operation]:
-    """A POP of so many records and the SETTLE of the POP before, in one turn."""
+    """A POP of N records and the SETTLE of the POP before, in one turn."""
     with opened() as store:
         fill(store, records * (WARM + TIMES), 1, [replace(Group("g"), start=START_BEGIN)])
         asker = Asker(store)
@@ -250,7 +250,7 @@ def popping(records: int) -> Iterator[Operation]:
 
 @contextmanager
 def committing(groups: int) -> Iterator[Operation]:
-    """COMMITs of eight positions by the members of so many broadcast groups, in one turn."""
+    """COMMITs of eight positions by the members of N broadcast groups, in one turn."""
     names, queues = [f"g{number:02}" for number in range(groups)], 8
     with opened(queues) as store:
         each = [replace(Group(name), mode="broadcast", start=START_BEGIN) for name in names]

@@ -46,9 +46,10 @@ PURE = {
     "twinlog/format/waiting": "*",
     "twinlog/kernels": "*",
     "twinlog/producer": (
-        "accounts call_backs core fast_path lane later master_link new_message outcomes section "
+        "call_backs core fast_path lane later master_link new_message outcomes section "
         "settings single_sends transaction_name"
     ),
+    "twinlog/producer/one_way": "accounts",
     "twinlog/session": "link reading routing session tls_files",
     "twinlog/spark": "arrow errors",
     "twinlog/spark/archive": "manifest",
@@ -114,7 +115,8 @@ SHELL = {
     "twinlog/client": "aio aio_one_way blocking checks one_way topics transactions",
     "twinlog/consumer": "aio blocking",
     "twinlog/groups": "aio blocking",
-    "twinlog/producer": "aio aio_one_way blocking one_way",
+    "twinlog/producer": "aio blocking",
+    "twinlog/producer/one_way": "aio blocking",
     "twinlog/session": "aio_caller aio_connection caller connection login tls tls_socket",
     "twinlog/spark": "sessions",
     "twinlog/spark/archive": (

@@ -10,11 +10,11 @@ from anyio.abc import TaskGroup
 from twinlog.client.arguments import Duration, seconds_of
 from twinlog.errors import Unavailable
 from twinlog.format.compression import parse_compression
-from twinlog.producer.accounts import CLOSE_SECONDS, Account, one_way_settings
 from twinlog.producer.aio import packed_aside
-from twinlog.producer.aio_one_way import AsyncOneWayProducer
 from twinlog.producer.call_backs import OnResult
 from twinlog.producer.new_message import PLAIN, MessageFields, NewMessage
+from twinlog.producer.one_way.accounts import CLOSE_SECONDS, Account, one_way_settings
+from twinlog.producer.one_way.aio import AsyncOneWayProducer
 from twinlog.producer.single_sends import SENDERS_MAX, Senders
 from twinlog.session.aio_caller import AsyncCaller
 

@@ -3,7 +3,7 @@
 At most `SENDERS_MAX` are kept; the least recently used one that waits for nothing is closed for the
 next (``twinlog.producer.single_sends``).
 
-Not here: what a one-way message promises (``twinlog.producer.one_way``).
+Not here: what a one-way message promises (``twinlog.producer.one_way.blocking``).
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from typing import Unpack
 from twinlog.client.arguments import Duration, seconds_of
 from twinlog.errors import Unavailable
 from twinlog.format.compression import parse_compression
-from twinlog.producer.accounts import CLOSE_SECONDS, Account, one_way_settings
 from twinlog.producer.call_backs import OnResult
 from twinlog.producer.new_message import PLAIN, MessageFields, NewMessage, packed
-from twinlog.producer.one_way import OneWayProducer
+from twinlog.producer.one_way.accounts import CLOSE_SECONDS, Account, one_way_settings
+from twinlog.producer.one_way.blocking import OneWayProducer
 from twinlog.producer.single_sends import SENDERS_MAX, Senders
 from twinlog.session.caller import Caller
 

@@ -2,7 +2,7 @@
 
 Its tasks send what was taken, take answers, and send again what had no success, until its deadline.
 
-Not here: what is counted and told (``twinlog.producer.accounts``), which topics
+Not here: what is counted and told (``twinlog.producer.one_way.accounts``), which topics
 (``twinlog.client.aio_one_way``).
 """
 
@@ -12,11 +12,11 @@ import time
 
 import anyio
 
-from twinlog.producer.accounts import Account, Ledger, left_of, unanswered
 from twinlog.producer.aio import AsyncProducer
 from twinlog.producer.blocking import complain
 from twinlog.producer.call_backs import OnResult, watching
 from twinlog.producer.new_message import NewMessage
+from twinlog.producer.one_way.accounts import Account, Ledger, left_of, unanswered
 
 
 class AsyncOneWayProducer(AsyncProducer):

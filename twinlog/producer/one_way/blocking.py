@@ -5,7 +5,7 @@ held back leaves with a later call. Answers that have come are taken by later ca
 success is sent again then, until its deadline: a producer has no thread. When the master is not
 there, a call looks for it from time to time, and that takes at most `LOOK_SECONDS`.
 
-Not here: what is counted and told (``twinlog.producer.accounts``), which topics
+Not here: what is counted and told (``twinlog.producer.one_way.accounts``), which topics
 (``twinlog.client.one_way``).
 """
 
@@ -14,12 +14,12 @@ from __future__ import annotations
 import time
 from typing import Final
 
-from twinlog.producer.accounts import Account, Ledger, left_of, unanswered
 from twinlog.producer.blocking import Producer, complain
 from twinlog.producer.call_backs import OnResult, watching
 from twinlog.producer.core import ProducerCore
 from twinlog.producer.master_link import PATIENCE_SECONDS
 from twinlog.producer.new_message import NewMessage
+from twinlog.producer.one_way.accounts import Account, Ledger, left_of, unanswered
 
 LOOK_SECONDS: Final = 0.25
 """The longest that one call looks for the master, or hands bytes to a node that takes none."""
