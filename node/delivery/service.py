@@ -292,7 +292,9 @@ class Deliveries:
             elif done.outcome is Outcome.STORED:
                 self._delivered(line, copies, passed[0].due)
 
-        sections = [Section(copy.topic, copy.queue, copy.records, copy.data) for copy in copies]
+        sections = [
+            Section(one.topic, one.queue, one.records, one.data, own=True) for one in copies
+        ]
         self._context.driver.append_rows(
             now, [self._source.row(line, passed)], sections=sections,
             deadline=now + ANSWER_SECONDS, reply=reply,

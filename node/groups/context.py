@@ -22,6 +22,7 @@ from storage.messaging.share import Share
 from twinlog.errors import NotMember, NotYetConfirmed, TwinlogError, UnknownGroup, UnknownTopic
 
 if TYPE_CHECKING:
+    from node.topics.quotas import Quotas
     from replication.driver.driver import Driver
     from storage.progress import StoreMessaging
     from storage.reads import StoreReads
@@ -108,6 +109,8 @@ class Context:
         default_factory=dict[tuple[str, int, str, int], int]
     )
     """Where groups begin by time: by group, time, topic and queue."""
+    quotas: Quotas | None = None
+    """Those of the node's clients; None: none are kept."""
     late_at: dict[str, float] = field(default_factory=dict[str, float])
     """By group: when it was last told that an outcome came too late."""
 

@@ -23,6 +23,7 @@ from storage.messaging.timers import Timers, TimersAhead
 from twinlog.format.group_rows import (
     AckRow,
     CancelRow,
+    CheckRow,
     DelayRow,
     ExtendRow,
     ForgottenRow,
@@ -30,6 +31,7 @@ from twinlog.format.group_rows import (
     HalfRow,
     LeaseRow,
     MemberRow,
+    OpenRow,
     PositionRow,
     ReleaseRow,
     ResetRow,
@@ -139,12 +141,14 @@ class Ahead:
             return own.apply(row, at)  # as most are
         if isinstance(row, DelayRow):
             return row.next > self.delay_next(row.level) and self._own.apply(row, at)
-        if isinstance(row, WaitsRow):
+        if isinstance(row, (WaitsRow, OpenRow)):
             return True  # it waits once it is dispatched
         if isinstance(row, (TimerRow, CancelRow)):
             return self.timers.apply(row)
         if isinstance(row, HalfRow):
             return self.halves.apply(row)
+        if isinstance(row, CheckRow):
+            return self.halves.check(row)
         if isinstance(row, (ShareRow, MemberRow)):
             self._touch(row.group)
             self._own.number_from(self.next_share())

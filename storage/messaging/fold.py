@@ -26,6 +26,7 @@ from storage.messaging.timers import NOTHING, Timers, TimerValues
 from twinlog.format.group_rows import (
     AckRow,
     CancelRow,
+    CheckRow,
     DelayRow,
     ExtendRow,
     ForgottenRow,
@@ -33,6 +34,7 @@ from twinlog.format.group_rows import (
     HalfRow,
     LeaseRow,
     MemberRow,
+    OpenRow,
     PositionRow,
     ReleaseRow,
     ResetRow,
@@ -362,6 +364,12 @@ class Messaging:
     def _half(self, row: HalfRow, at: int) -> bool:
         return self.halves.apply(row)
 
+    def _check(self, row: CheckRow, at: int) -> bool:
+        return self.halves.check(row)
+
+    def _opened(self, row: OpenRow, at: int) -> bool:
+        return self.halves.adopt(row)
+
     _CHANGES: ClassVar[Mapping[type[Row] | type[UnknownRow], Callable[[Any, Any, int], bool]]] = {
         ShareRow: _begin,
         LeaseRow: _lease,
@@ -378,6 +386,8 @@ class Messaging:
         CancelRow: _timer,
         WaitsRow: _waits,
         HalfRow: _half,
+        CheckRow: _check,
+        OpenRow: _opened,
         UnknownRow: lambda fold, row, at: False,
     }
 

@@ -254,12 +254,19 @@ def apply_rows(
         if name == _GROUP:
             body, stored_ms = record.body_of(view, at - base)
             messaging.apply_body(body, stored_ms, at, at + size)
-            continue
-        found = record.decode(view, at - base, check_crc=False)
-        if name == _HALF:
-            messaging.enter_half(_half(found))
-        elif (due := due_of(found.properties, found.store_timestamp)) is not None:
-            messaging.enter_timer(due, at, at + size, origin_of(found.properties))
+        else:
+            apply_record(messaging, record.decode(view, at - base, check_crc=False))
+
+
+def apply_record(messaging: Messaging, found: record.Record) -> None:
+    """Give the fold a record of `SYSTEM_TOPIC_GROUP`, `TIMER_TOPIC` or `HALF_TOPIC`."""
+    at, end = found.log_offset, found.log_offset + found.size
+    if found.topic == SYSTEM_TOPIC_GROUP:
+        messaging.apply_body(found.body, found.store_timestamp, at, end)
+    elif found.topic == HALF_TOPIC:
+        messaging.enter_half(_half(found))
+    elif (due := due_of(found.properties, found.store_timestamp)) is not None:
+        messaging.enter_timer(due, at, end, origin_of(found.properties))
 
 
 def _half(found: record.Record) -> Half:
@@ -267,6 +274,7 @@ def _half(found: record.Record) -> Half:
     return Half(
         found.queue_offset, found.log_offset, found.size, found.store_timestamp,
         named.get(halves.GROUP, ""), named.get(halves.NAME, ""),
+        halves.immunity_ms(named.get(halves.IMMUNITY, "")),
     )  # fmt: skip
 
 

@@ -4,7 +4,7 @@ The wheel is built from a copy of the sources, because a build in the checkout w
 an older build left in its build folder. It is installed twice: alone, as a library, and with the
 server extra. Both environments are fresh; nothing of the checkout is on their path.
 
-Not here: what the demo promises (``tests/processes/test_demo``).
+Not here: what the demo promises (``tests/processes/commands/test_demo``).
 """
 
 from __future__ import annotations

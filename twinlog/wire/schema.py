@@ -65,7 +65,7 @@ _QUEUES: Final = Field(Kind.LIST, row=(Kind.STR,) + (Kind.INT,) * 3)
 _LEASES: Final = Field(Kind.LIST, row=(Kind.STR,) + (Kind.INT,) * 9)
 _SETTLES: Final = Field(Kind.LIST, row=(Kind.INT,) * 6)
 _COMMITS: Final = Field(Kind.LIST, row=(Kind.INT,) * 2)
-_HALF: Final = (Kind.INT,) * 4 + (Kind.STR, Kind.STR)
+_HALF: Final = (Kind.INT,) * 4 + (Kind.STR, Kind.STR) + (Kind.INT,) * 2
 _SETTLED: Final = Field(Kind.LIST, row=(Kind.STR, Kind.INT))
 
 
@@ -109,6 +109,7 @@ CALLS: Final[Mapping[Type, Call]] = {
             "message_size_max": _INT,
             "epochs": Field(Kind.LIST, required=False, row=(Kind.INT, Kind.INT)),
             "batched": _may(Kind.LIST, Kind.STR),
+            "writable": _may(Kind.MAP),
             "settled": Field(Kind.BOOL, required=False),
             "more": _may(Kind.STR),
         },
@@ -155,6 +156,7 @@ CALLS: Final[Mapping[Type, Call]] = {
             "node": _STR,
             "role": _STR,
             "redirect": _may(Kind.MAP),
+            "queues": Field(Kind.INT, required=False),
             "settled": Field(Kind.BOOL, required=False),
         },
     ),
@@ -184,9 +186,16 @@ CALLS: Final[Mapping[Type, Call]] = {
             "batch": _may(Kind.BOOL),
             "plan": _may(Kind.BOOL),
             "consumed": _may(Kind.BOOL),
+            "write_queues": _may(Kind.INT),
+            "permission": _may(Kind.INT),
+            "records_per_second": _may(Kind.INT),
+            "bytes_per_second": _may(Kind.INT),
         },
         answer={
             "topics": _may(Kind.MAP),
+            "terms": _may(Kind.MAP),
+            "before": _may(Kind.MAP),
+            "altered": _may(Kind.BOOL),
             "messages": _may(Kind.MAP),
             "more": _may(Kind.STR),
             "created": _may(Kind.BOOL),
@@ -416,14 +425,46 @@ CALLS: Final[Mapping[Type, Call]] = {
     Type.END: Call(
         Repeat.CHANGE,
         rights.member,
-        request={"group": _STR, "halves": Field(Kind.LIST, items=Kind.INT), "outcome": _INT},
+        request={
+            "group": _STR,
+            "halves": Field(Kind.LIST, items=Kind.INT),
+            "outcome": _INT,
+            "why": _may(Kind.STR),
+        },
         answer={"outcome": _INT, "epoch": _INT},
+    ),
+    Type.CHECKS: Call(
+        Repeat.CHANGE,
+        rights.member,
+        request={"group": _STR, "max": _INT, "wait_ms": _INT},
+        answer={"rows": Field(Kind.LIST, row=(Kind.INT,) * 2), "epoch": _INT},
     ),
     Type.WAITING: Call(
         Repeat.QUESTION,
         rights.operator,
-        request={"what": _STR, "first": _INT, "limit": _INT},
-        answer={"rows": Field(Kind.LIST, row=_HALF), "next": _INT, "now_ms": _INT, "epoch": _INT},
+        request={
+            "what": _STR,
+            "first": _INT,
+            "limit": _INT,
+            "offset": _may(Kind.INT),
+            "topic": _may(Kind.STR),
+            "by": _may(Kind.STR),
+        },
+        answer={
+            "rows": Field(Kind.LIST, row=_HALF),
+            "next": _INT,
+            "now_ms": _INT,
+            "epoch": _INT,
+            "node": _may(Kind.STR),
+            "role": _may(Kind.STR),
+            "age_ms": _may(Kind.INT),
+            "waiting": _may(Kind.INT),
+            "messages": _may(Kind.LIST, Kind.MAP),
+            "next_offset": _may(Kind.INT),
+            "counts": Field(Kind.LIST, required=False, row=(Kind.INT,) * 2),
+            "by": _may(Kind.STR),
+            "levels": _may(Kind.LIST, Kind.MAP),
+        },
     ),
 }
 """Every request of a client: its fields, those of a good answer, whether it may be repeated."""
