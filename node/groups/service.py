@@ -385,7 +385,9 @@ class WorkQueues:
         )
         failed = said[0] if said else None
         if failed is None:
-            context.counts.rows.update(map(type, rows))
+            counts = context.counts.rows
+            for row in rows:
+                counts[type(row)] += 1
         for answer in turn.appended:
             answer(failed)
 

@@ -339,9 +339,9 @@ _KINDS: dict[object, _Kind] = {
 _LONGER: dict[object, _Kind] = {"A": _kind(GivenUpRow)}
 """Rows that differ from the others of their letter by one item more."""
 
-_ack, _, _ACK_TYPES = _KINDS["A"]
-_lease, _, _LEASE_TYPES = _KINDS["L"]
-_position, _, _POSITION_TYPES = _KINDS["C"]
+_ack, _ACK_SIZE, _ = _KINDS["A"]
+_lease, _LEASE_SIZE, _LEASE_TYPES = _KINDS["L"]
+_position, _POSITION_SIZE, _ = _KINDS["C"]
 
 
 def encode_rows(rows: Iterable[Row]) -> bytes:
@@ -408,15 +408,22 @@ def tell_rows(
         other(UnknownRow(found))
         return
     for row in found[1:]:
-        letter, types = (row[0], [*map(_type, row)]) if _type(row) is tuple and row else ("", [])
-        if letter == "A" and types == _ACK_TYPES:
-            settled(*row[1:])
-        elif letter == "L" and types == _LEASE_TYPES:
-            leased(*row[1:])
-        elif letter == "C" and types == _POSITION_TYPES:
-            moved(*row[1:])
-        else:
-            other(_row(row))
+        letter, size = (row[0], len(row)) if _type(row) is tuple and row else ("", 0)
+        if letter == "A" and size == _ACK_SIZE:
+            _, share, n, first, last = row
+            if type(share) is type(n) is type(first) is type(last) is int:
+                settled(share, n, first, last)
+                continue
+        elif letter == "L" and size == _LEASE_SIZE and [*map(type, row)] == _LEASE_TYPES:
+            _, share, n, first, messages, member, pop, until, attempt = row
+            leased(share, n, first, messages, member, pop, until, attempt)
+            continue
+        elif letter == "C" and size == _POSITION_SIZE:
+            _, share, member, generation, first = row
+            if type(share) is type(member) is type(generation) is type(first) is int:
+                moved(share, member, generation, first)
+                continue
+        other(_row(row))
 
 
 def _row(row: Any) -> Row | UnknownRow:

@@ -10,9 +10,6 @@ Not here: the declarations (``twinlog.wire.schema``), and what is wrong, in word
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import partial
-from itertools import chain
-from typing import cast
 
 from twinlog.wire.generated import function, outside
 from twinlog.wire.shapes import INT_MAX, INT_MIN, PYTHON, Field, Kind, Shape, is_a
@@ -65,8 +62,6 @@ def _right(value: str, wanted: Field) -> str:
 def _rows(kinds: tuple[Kind, ...]) -> Callable[[list[object]], bool]:
     """Write the function that says whether each row begins with columns of ``kinds``."""
     columns, count = [f"c{at}" for at in range(len(kinds))], len(kinds)
-    if set(kinds) == {Kind.INT}:
-        return partial(_numbers, count)
     wrong = [
         f"type({column}) is not {PYTHON[kind].__name__}" for column, kind in zip(columns, kinds)
     ]
@@ -89,22 +84,6 @@ def _beyond(numbers: list[str]) -> str:
     """
     each = " and ".join(f"{INT_MIN} <= {number} <= {INT_MAX}" for number in numbers)
     return f"{outside(numbers, INT_MAX)} and not ({each})"
-
-
-def _numbers(count: int, rows: list[object]) -> bool:
-    """Whether each row begins with ``count`` whole numbers; those that have no more at once."""
-    if not rows:
-        return True
-    if set(map(type, rows)) != {list}:
-        return False
-    lists = cast("list[list[object]]", rows)
-    if set(map(len, lists)) != {count}:
-        return all(len(row) >= count and _ints(row[:count]) for row in lists)
-    values = [*chain.from_iterable(lists)]
-    if set(map(type, values)) != {int}:
-        return False
-    numbers = cast("list[int]", values)
-    return min(numbers) >= INT_MIN and max(numbers) <= INT_MAX
 
 
 def _ints(values: list[object]) -> bool:
