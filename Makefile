@@ -7,7 +7,7 @@ VERSION ?=
 DRY ?=
 OUT ?= dist
 
-.PHONY: verify fix test sim bench dev processes interop types docs fuzz cover upgrade release
+.PHONY: verify fix test sim bench dev processes interop types docs fuzz cover upgrade release site
 
 verify: types           ## format, lint, types, imports, style, quick tests; writes nothing
 	$(RUN) ruff format --check .
@@ -56,3 +56,6 @@ dev:                    ## three nodes on this machine
 
 docs:                   ## regenerate the rendered pages
 	$(RUN) python -m tests.tidy.generate
+
+site:                   ## the documentation as a site, strictly, into build/site
+	NO_MKDOCS_2_WARNING=1 $(RUN) --group docs mkdocs build --strict

@@ -4,8 +4,8 @@
 
 ``make release VERSION=X.Y.Z`` calls it. Both files are built from what the last commit holds, in a
 folder apart, with the changelog that is composed there; each is installed into an environment of
-its own and tried. Only when all of it has worked are the files moved to ``dist`` and the changelog of
-the tree is written, its fragments deleted. ``--dry-run`` leaves the tree alone.
+its own and tried. Only when all of it has worked are the files moved to ``dist`` and the changelog
+of the tree is written, its fragments deleted. ``--dry-run`` leaves the tree alone.
 
 Not here: how the changelog is composed (`tests.release.changelog`).
 """
