@@ -3,8 +3,11 @@
 RUN = uv run
 SEED ?= 1
 FROM ?= HEAD
+VERSION ?=
+DRY ?=
+OUT ?= dist
 
-.PHONY: verify fix test sim bench dev processes interop types docs fuzz cover upgrade
+.PHONY: verify fix test sim bench dev processes interop types docs fuzz cover upgrade release site
 
 verify: types           ## format, lint, types, imports, style, quick tests; writes nothing
 	$(RUN) ruff format --check .
@@ -39,6 +42,9 @@ fuzz:                   ## a minute of coverage-guided fuzzing (uv sync --group 
 upgrade:                ## roll a cluster from the wheel of a commit to this tree, and back: make upgrade FROM=COMMIT
 	$(RUN) python -m tests.readme.upgrade $(FROM)
 
+release:                ## wheel, sdist and changelog, checked, never uploaded: make release VERSION=X.Y.Z [DRY=1] [OUT=DIR]
+	$(RUN) python -m tests.release.build "$(VERSION)" $(if $(DRY),--dry-run) --out "$(OUT)"
+
 cover:                  ## every line and branch of the pure modules; minutes
 	$(RUN) python -m tests.tidy.cover
 
@@ -50,3 +56,6 @@ dev:                    ## three nodes on this machine
 
 docs:                   ## regenerate the rendered pages
 	$(RUN) python -m tests.tidy.generate
+
+site:                   ## the documentation as a site, strictly, into build/site
+	NO_MKDOCS_2_WARNING=1 $(RUN) --group docs mkdocs build --strict

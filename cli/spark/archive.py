@@ -83,7 +83,7 @@ def archive(
         source, target, group, nodes, read_from, told, no_tell, replace, packing, age
     )
     pause = _pause(every, config)
-    with Run(context, master, report) as run:
+    with Run(context, master, report, *nodes, *told) as run:
         if follow:
             return _repeated(context, run, settings, pause)
         return run.finish(job.archive(run.engine, settings))

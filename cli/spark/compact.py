@@ -61,12 +61,12 @@ def compact(
     archived = archive.absolute() if archive else None
     given = to or to_compaction
     made = given.absolute() if given else None
-    with Run(context, master, report) as run:
+    target = servers or (",".join(context.endpoints()) if to_topic else "")
+    with Run(context, master, report, from_servers, target) as run:
         if not to_topic:
             files = FileSizes() if to_compaction else None
             what = job.CompactSettings(store, topic, made, young_ms=since, servers=from_servers)
             return run.finish(job.run(run.engine, replace(what, archive=archived, files=files)))
-        target = servers or ",".join(context.endpoints())
         flow = ReplaySettings(store, topic, target, to_topic, from_servers=from_servers)
         flow = replace(flow, archive=archived, same_queues=same_queues)
         return run.finish(frames.run(run.session, frames.FramesSettings(flow, since)))

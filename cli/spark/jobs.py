@@ -55,7 +55,7 @@ def verify(
         raise Failure(Exit.USAGE, text, hints=nearest(level, levels))
     one_origin(path, servers)
     size = _piece(split_bytes)
-    with Run(context, master, report) as run:
+    with Run(context, master, report, servers) as run:
         if path is not None:
             settings = job.VerifySettings(store_at(path), levels[level or "full"], size)
             return run.finish(job.run(run.engine, settings))
@@ -129,7 +129,7 @@ def compare(
     paths = [store_at(one) for one in path or ()]
     clusters = [addresses_of(each) for each in servers or ()]
     settings = job.CompareSettings(paths, _piece(split_bytes), clusters)
-    with Run(context, master, report) as run:
+    with Run(context, master, report, *(servers or ())) as run:
         return run.finish(job.run(run.engine, settings))
 
 

@@ -76,7 +76,7 @@ def replay(
         dry_run=dry_run,
         archive=archive.absolute() if archive else None,
     )
-    return _sent(Run(context, master, report), settings)
+    return _sent(Run(context, master, report, from_servers, target), settings)
 
 
 def _sent(run: Run, settings: ReplaySettings) -> int:

@@ -59,7 +59,7 @@ def stats(
     if top < 1:
         raise Failure(Exit.USAGE, f"a ranking has at least one row, not {top}")
     origin = origin_of(path, servers, topic, archive)
-    with Run(context, master, report) as run:
+    with Run(context, master, report, servers) as run:
         known = tables.facts_of(origin, now=context.wall_ms(), top=top, asked=name == "failovers")
         return run.finish(tables.report_on(run.session_or_none, STATS[name], origin, known))
 
@@ -103,7 +103,7 @@ def trace(
     if not key.strip():
         raise Failure(Exit.USAGE, "a trace is of a key or an id, and this one is empty")
     origin = origin_of(path, servers, topic, archive)
-    with Run(context, master, report) as run:
+    with Run(context, master, report, servers) as run:
         if origin.path is not None and origin.archive is None and not scan:
             found = tables.trace_by_index(origin, key)
         else:
@@ -144,7 +144,7 @@ def lag(
     from twinlog.spark.jobs.reports.queries import LAG_OVER_TIME
 
     span = _span(every)
-    with Run(context, master, report) as run:
+    with Run(context, master, report, servers) as run:
         known = tables.positions_taken(origin, tables.facts_of(origin), span)
         return run.finish(tables.report_on(run.session_or_none, LAG_OVER_TIME, origin, known))
 
@@ -191,7 +191,7 @@ def _asked(
     from twinlog.spark.jobs.reports import tables
     from twinlog.spark.jobs.reports.queries import QUERIES
 
-    with Run(context, master, report) as run:
+    with Run(context, master, report, origin.servers) as run:
         lag_ = name == "lag"
         known = tables.facts_of(origin, now=context.wall_ms(), asked=lag_, positions=lag_)
         return run.finish(tables.report_on(run.session_or_none, QUERIES[name], origin, known))
@@ -228,5 +228,5 @@ def sql(
     from twinlog.spark.jobs.reports import tables
 
     origin = origin_of(path, servers, topic, archive)
-    with Run(context, master, report) as run:
+    with Run(context, master, report, servers) as run:
         return run.finish(tables.free_sql(run.session, query, origin, columns))

@@ -21,11 +21,13 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from cli.answer import Answer, Cell, Table, Time, columns, dump
+from cli.config_file import client_endpoints
 from cli.context import Context
 from cli.failures import Exit, Failure
 from cli.log.directory import require_store
@@ -52,9 +54,10 @@ class Run:
         context: Of the command.
         master: Spark's address; empty: the active session, else a local one.
         report: File for the report as JSON.
+        servers: Addresses of the clusters of the job; empty ones count for nothing.
     """
 
-    def __init__(self, context: Context, master: str, report: Path | None) -> None:
+    def __init__(self, context: Context, master: str, report: Path | None, *servers: str) -> None:
         self._context = context
         self._master = master
         self._report = report
@@ -64,9 +67,14 @@ class Run:
         self._log: Path | None = None
         self._silenced = logging.root.manager.disable
         self._pace = Pace()
+        self._lent = ExitStack()
+        self._shown = variables_of(context, *servers)
 
     def __enter__(self) -> Self:
         """Return the run; nothing is started before `engine` or `session` is asked for.
+
+        Until it ends, this process and those that it starts have the variables by which clients
+        find the files for TLS and their login (`variables_of`).
 
         Raises:
             Failure: The report could not be written at the end (exit 64 or 66).
@@ -76,6 +84,9 @@ class Run:
             raise Failure(Exit.MISSING, text)
         if self._report is not None and self._report.is_dir():
             raise Failure(Exit.USAGE, f"the report {self._report} is a directory, not a file")
+        for name, value in self._shown.items():
+            self._lent.callback(_set, name, os.environ.get(name))
+            _set(name, value)
         return self
 
     def __exit__(
@@ -85,6 +96,7 @@ class Run:
         trace: TracebackType | None,
     ) -> None:
         """Stop a session of our own; say what an error of Spark means."""
+        self._lent.close()
         self._unwatched()
         if self._session is not None and self._own:
             self._session.stop()
@@ -290,6 +302,52 @@ def one_origin(path: Path | None, servers: str) -> None:
     if (path is None) == (not servers):
         text = "this needs a directory or a cluster, one of them"
         raise Failure(Exit.USAGE, text, hints=("name it: --path data/n1, or --servers HOST:PORT",))
+
+
+def variables_of(context: Context, *servers: str) -> dict[str, str]:
+    """Return the variables by which the clients of a job find files for TLS, and their login.
+
+    Those of the command's options; and those of the cluster file, unless an address is not in it:
+    then another cluster is meant. A job that reads one cluster and writes another shows both the
+    same.
+
+    Args:
+        context: Of the command.
+        servers: Addresses of the clusters of the job; empty ones count for nothing.
+
+    Raises:
+        UsageError: A user without a password, or an address that is none.
+    """
+    named = {address for text in servers if text for address in addresses_of(text)}
+    if not named:
+        return {}
+    if not context.options.endpoints and context.config_path() is not None:
+        try:
+            known = set(client_endpoints(context.config()))
+        except Failure:
+            known = set()  # the file of a cluster that does not run, or no file of one
+        if named - known:
+            context = replace(context, options=replace(context.options, endpoints=tuple(named)))
+    shown = context.tls()
+    if shown is None:
+        return {}
+    login = shown.login
+    found = {
+        "TWINLOG_TLS_CA": shown.authority,
+        "TWINLOG_TLS_CERT": shown.certificate,
+        "TWINLOG_TLS_KEY": shown.key,
+        "TWINLOG_USER": login.user if login else None,
+        "TWINLOG_PASSWORD": login.password if login else None,
+    }
+    return {name: value for name, value in found.items() if value}
+
+
+def _set(name: str, value: str | None) -> None:
+    """Set a variable of this process; None: take it away."""
+    if value is None:
+        os.environ.pop(name, None)
+    else:
+        os.environ[name] = value
 
 
 def addresses_of(servers: str) -> tuple[str, ...]:

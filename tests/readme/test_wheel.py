@@ -1,7 +1,8 @@
 """The wheel: what `pip install twinlog` brings, and that it works away from the checkout.
 
 The wheel is built from a copy of the sources, because a build in the checkout would take along what
-an older build left in its build folder. It is installed twice: alone, as a library, and with the
+an older build left in its build folder; uv builds it from the source distribution, so that lacks
+nothing either. It is installed twice: alone, as a library, and with the
 server extra. Both environments are fresh; nothing of the checkout is on their path.
 
 Not here: what the demo promises (``tests/processes/commands/test_demo``).
@@ -10,83 +11,35 @@ Not here: what the demo promises (``tests/processes/commands/test_demo``).
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 import zipfile
 from pathlib import Path
 
 import pytest
 
 from tests.readme.upgrade import roll
+from tests.release.environments import Environment, call, uv
 from tests.stores.golden import manifest, unpack
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("twinlog", "storage", "replication", "node", "cli")
 FILES = ("pyproject.toml", "setup.py", "README.md", "LICENSE", "pyspark_twinlog.py")
-WAIT_SECONDS = 900.0
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
 
-def uv() -> str:
-    """The uv of this run; ``uv run`` names it, and the README installs it into ``~/.uv``."""
-    named = os.environ.get("UV") or shutil.which("uv")
-    own = Path.home() / ".uv" / "bin" / "uv"
-    found = named or (str(own) if own.exists() else None)
-    assert found, "the wheel is built with uv; the README's first line installs it"
-    return found
-
-
-def call(*words: str, folder: Path, expect: int = 0) -> subprocess.CompletedProcess[str]:
-    """Run a program in a folder, without anything that points at the checkout."""
-    kept = {
-        name: value for name, value in os.environ.items() if name[:6] not in ("PYTHON", "TWINLO")
-    }
-    kept.pop("VIRTUAL_ENV", None)
-    done = subprocess.run(
-        words,
-        cwd=folder,
-        env={**kept, "TMPDIR": str(folder)},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=WAIT_SECONDS,
-        check=False,
-    )
-    assert done.returncode == expect, f"{words}\n{done.stdout}\n{done.stderr}"
-    return done
-
-
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel, built from a copy of the sources."""
+    """The wheel, built from the source distribution, which is built from a copy of the sources."""
     folder = tmp_path_factory.mktemp("sources")
     built = shutil.ignore_patterns("__pycache__", "*.so", "*.c", "_digest.py")
     for name in FOLDERS:
         shutil.copytree(ROOT / name, folder / name, ignore=built)
     for name in FILES:
         shutil.copy(ROOT / name, folder / name)
-    call(uv(), "build", "--wheel", "--out-dir", "dist", folder=folder)
+    call(uv(), "build", "--out-dir", "dist", folder=folder)
     (found,) = (folder / "dist").glob("twinlog-*.whl")
     return found
-
-
-class Environment:
-    """A fresh environment with the wheel, and an empty folder to call it from."""
-
-    def __init__(self, folder: Path, requirement: str) -> None:
-        self.folder = folder / "elsewhere"
-        self.folder.mkdir()
-        self.bin = folder / "venv" / "bin"
-        call(uv(), "venv", "--python", sys.executable, "venv", folder=folder)
-        python = str(self.bin / "python")
-        call(uv(), "pip", "install", "--python", python, requirement, folder=folder)
-
-    def run(self, program: str, *words: str, expect: int = 0) -> subprocess.CompletedProcess[str]:
-        """Run a program of the environment."""
-        return call(str(self.bin / program), *words, folder=self.folder, expect=expect)
 
 
 @pytest.fixture(scope="module")

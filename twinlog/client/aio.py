@@ -82,10 +82,11 @@ class AsyncClient(AsyncOneWaySends):
         cluster: Name of the cluster that must answer: a node of another one gets no request, and
             calls raise `UsageError`, code ``other-cluster``. None: the first that answers; from
             then on no other.
-        tls: The files for TLS, or the path of the authority's certificate alone; None: no TLS is
-            spoken. Changed files are read again at the next connection. A node that does not
-            speak TLS, or whose certificate is refused, gets no request: calls raise `UsageError`,
-            code ``tls``.
+        tls: The files for TLS, or the path of the authority's certificate alone; None: those that
+            ``TWINLOG_TLS_CA``, ``TWINLOG_TLS_CERT`` and ``TWINLOG_TLS_KEY`` of the environment
+            name, else no TLS is spoken. Changed files are read again at the next connection. A
+            node that does not speak TLS, or whose certificate is refused, gets no request: calls
+            raise `UsageError`, code ``tls``.
         user: Who we are, for clusters that ask (docs/access.md); default: ``TWINLOG_USER`` of the
             environment.
         password: Of that user; default: in the file ``TWINLOG_PASSWORD_FILE``, or

@@ -29,12 +29,12 @@ def new_verifier(password: str) -> scram.Verifier:
 
 
 def shown(said: Tls | str | None, user: str | None, password: str | None) -> Tls | None:
-    """Return what a client shows: its files, and the login of arguments or of the environment.
+    """Return what a client shows: files and login, each of arguments or else of the environment.
 
     Raises:
         UsageError: A user without a password, or the other way round.
     """
-    files = Tls.of(said)
+    files = Tls.of(said) or files_of(os.environ)
     if user is not None or password is not None:
         if not user or not password:
             text = "user and password are given together, and neither is empty"
@@ -44,6 +44,21 @@ def shown(said: Tls | str | None, user: str | None, password: str | None) -> Tls
         return files
     found = login_of(os.environ)
     return files if found is None else replace(files or Tls(""), login=found)
+
+
+def files_of(environment: Mapping[str, str]) -> Tls | None:
+    """Return the files for TLS that an environment names; None: it names none.
+
+    ``TWINLOG_TLS_CA``, and ``TWINLOG_TLS_CERT`` and ``TWINLOG_TLS_KEY`` beside it.
+
+    >>> files_of({"TWINLOG_TLS_CA": "authority.pem"})
+    Tls(authority='authority.pem', certificate=None, key=None, login=None)
+    """
+    authority = environment.get("TWINLOG_TLS_CA")
+    if not authority:
+        return None
+    certificate, key = environment.get("TWINLOG_TLS_CERT"), environment.get("TWINLOG_TLS_KEY")
+    return Tls(authority, certificate or None, key or None)
 
 
 def login_of(environment: Mapping[str, str]) -> Login | None:

@@ -23,12 +23,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, cast
 
-from twinlog.client.blocking import Client, caller_of
-from twinlog.errors import TwinlogError
+from twinlog.client.blocking import caller_of
+from twinlog.errors import Denied, TwinlogError, UsageError
 from twinlog.session.caller import Ahead
 from twinlog.session.routing import Route
 from twinlog.session.session import backoff
 from twinlog.spark.errors import SourceError, SourceUnavailable, nearest
+from twinlog.spark.nodes.connect import client_of, hint_of
+from twinlog.spark.plan.credentials import NONE, Credentials
 from twinlog.wire.frames import Frame, Type
 
 ATTEMPT_SECONDS: Final = 5.0
@@ -52,6 +54,7 @@ class NodeAccess:
         max_staleness: How long to wait for a node that has what was pinned.
         epoch: The pinned epoch.
         turn: Rotates the slaves, so that not all tasks ask the same one.
+        credentials: What is shown to them.
     """
 
     servers: tuple[str, ...]
@@ -59,6 +62,7 @@ class NodeAccess:
     max_staleness: float
     epoch: int = 0
     turn: int = 0
+    credentials: Credentials = NONE
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,13 +97,16 @@ class Nodes:
         self._access = access
         self._given_up: frozenset[str] = frozenset()
         self._ahead: list[_Asked] = []
+        self._denied: dict[str, Denied] = {}
         self._served_by = ""
         self._served_at = self._took = math.inf
-        self._client = Client(access.servers, timeout=ROUTE_SECONDS, name="twinlog-spark")
+        self._client = client_of(access.servers, access.credentials, ROUTE_SECONDS)
         try:
             self.route: Route = self._client.metadata()
         except TwinlogError as error:
             self._client.close()
+            if isinstance(error, UsageError):
+                raise SourceError(error.text, code=error.code, hint=hint_of(error)) from None
             text = f"no node of {', '.join(access.servers)} answered: {error.text}"
             raise SourceUnavailable(text, hint=error.hint) from None
 
@@ -248,7 +255,12 @@ class Nodes:
         usable: Callable[[Frame], str | None],
         spare: Callable[[Frame], int | None],
     ) -> Frame | _Round:
-        """Ask each node once; return the first usable answer, or what the others came to."""
+        """Ask each node once; return the first usable answer, or what the others came to.
+
+        Raises:
+            SourceError: Each of them says that rules do not allow it: waiting changes nothing.
+        """
+        self._denied.clear()
         why: dict[str, str] = {}
         spares: dict[str, tuple[int, Frame]] = {}
         for name in self.order():
@@ -265,6 +277,9 @@ class Nodes:
             if rank is not None and isinstance(answer, Frame):
                 spares[name] = rank, answer
             why[name] = reason or ""
+        if why and self._denied.keys() >= why.keys():
+            error = next(iter(self._denied.values()))
+            raise SourceError(error.text, code=error.code, hint=hint_of(error))
         best = min(spares.values(), key=lambda each: each[0])[1] if spares else None
         self._given_up -= spares.keys()
         return _Round(why, best, self._may_be_asked() - spares.keys())
@@ -280,6 +295,8 @@ class Nodes:
         try:
             answer = self._client.call(name, kind, fields, timeout=ATTEMPT_SECONDS)
         except TwinlogError as error:
+            if isinstance(error, Denied):
+                self._denied[name] = error
             return error.text.removeprefix(f"{name} ")
         if 0 < answer.epoch < self._access.epoch:
             return f"knows only epoch {answer.epoch}, not {self._access.epoch}"

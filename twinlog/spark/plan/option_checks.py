@@ -35,6 +35,7 @@ def refuse(found: Options, use: str) -> None:
         text = "nothing says where the records are"
         hint = "set servers, or give load() a store directory"
         raise SourceError(text, code="option", hint=hint)
+    found.credentials.refuse(cluster=found.servers is not None)
     _with_archive(found)
     roots = [normpath(root) for root in found.path or ()]
     if len(set(roots)) < len(roots):

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from twinlog.spark.errors import SourceError, nearest
+from twinlog.spark.plan.credentials import refuse_password
 from twinlog.spark.plan.option_checks import refuse
 from twinlog.spark.plan.option_values import BadValue, names, pattern, tags
 from twinlog.spark.plan.options import TABLE, Option, Options
@@ -41,6 +42,7 @@ def parse(given: Mapping[str, str], *, use: str) -> Options:
         lower = name.lower()
         if lower in _SPARKS or lower.startswith("option."):
             continue
+        refuse_password(name)
         row = rows.get(lower)
         if row is None:
             raise _unknown(name)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from twinlog.ranges import Point, Range
+from twinlog.spark.plan.credentials import MEANINGS, Credentials
 from twinlog.spark.plan.option_values import (
     EARLIEST,
     LATEST,
@@ -72,6 +73,12 @@ TABLE: tuple[Option, ...] = (
         "both",
         "Addresses of any nodes, host:port, separated by commas. Either servers or path.",
         ("endpoints",),
+    ),
+    *(
+        Option(name, field, "", str, "both", MEANINGS[name])
+        for name, field in zip(
+            MEANINGS, ("tls_ca", "tls_certificate", "tls_key", "user", "password_file"), strict=True
+        )
     ),
     Option(
         "archive",
@@ -285,6 +292,11 @@ class Options:
 
     path: tuple[str, ...] | None
     servers: tuple[str, ...] | None
+    tls_ca: str
+    tls_certificate: str
+    tls_key: str
+    user: str
+    password_file: str
     archive: str | None
     tier: str
     read_from: str
@@ -322,6 +334,13 @@ class Options:
     decompress: bool
     check_crc: str
 
+    @property
+    def credentials(self) -> Credentials:
+        """What is shown to nodes."""
+        return Credentials(
+            self.tls_ca, self.tls_certificate, self.tls_key, self.user, self.password_file
+        )
+
 
 def reference() -> str:
     """Render ``docs/spark/options.md``."""
@@ -337,7 +356,7 @@ def reference() -> str:
     ]
     for row in TABLE:
         names = " or ".join(f"`{name}`" for name in (row.name, *row.aliases))
-        default = "" if row.default is None else f"`{row.default}`"
+        default = "" if not row.default else f"`{row.default}`"
         text = row.text.replace("|", "\\|")
         lines.append(f"| {names} | {default} | {row.use} | {text} |")
     return "\n".join([*lines, ""])

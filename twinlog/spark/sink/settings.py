@@ -16,6 +16,7 @@ from typing import Final, NamedTuple, cast
 from twinlog.format.record import java_hash
 from twinlog.producer.new_message import MessageFields
 from twinlog.spark.errors import SourceError, listed, nearest
+from twinlog.spark.plan.credentials import MEANINGS, NONE, Credentials, refuse_password
 from twinlog.units import parse_duration, parse_size
 
 TURN: Final = 1024
@@ -132,6 +133,7 @@ OPTIONS: Final[tuple[tuple[str, Callable[[str], object], str | None, str], ...]]
     ("commitTopic", str, "", "Streams: topic for a record of each committed batch; needs writeId."),
     ("rate", rate_of, None, "Of each task, at most: rows per second, as 500, or 50 MiB/s."),
     ("timeout", _seconds, "60 s", "How long a section may wait for its answer, failover included."),
+    *((name, str, "", meaning) for name, meaning in MEANINGS.items()),
 )
 """Options of the sink: name, parser, default as text, meaning."""
 
@@ -148,6 +150,7 @@ class SinkSettings:
     commit_topic: str
     rate: Rate | None
     timeout: float
+    credentials: Credentials = NONE
 
 
 def parse(given: Mapping[str, str]) -> SinkSettings:
@@ -163,7 +166,9 @@ def parse(given: Mapping[str, str]) -> SinkSettings:
     }
     for said, text in given.items():
         lower = said.lower()
-        if lower in ("checkpointlocation", "path", "provider", "owner") or "." in lower:
+        refuse_password(said)
+        sparks = lower in ("checkpointlocation", "path", "provider", "owner") or "." in lower
+        if sparks and lower not in known:
             continue
         if lower not in known:
             hint = nearest(said, [name for name, _, _, _ in OPTIONS])
@@ -180,6 +185,8 @@ def parse(given: Mapping[str, str]) -> SinkSettings:
     if values["committopic"] and not values["writeid"]:
         hint = 'name the writer too: .option("writeId", "copy-of-orders")'
         raise SourceError("commitTopic needs writeId", code="option", hint=hint)
+    shown = Credentials(*(str(values[name.lower()]) for name in MEANINGS))
+    shown.refuse(cluster=True)
     return SinkSettings(
         servers=str(values["servers"]),
         topic=cast("str | None", values["topic"]),
@@ -189,6 +196,7 @@ def parse(given: Mapping[str, str]) -> SinkSettings:
         commit_topic=str(values["committopic"]),
         rate=cast("Rate | None", values["rate"]),
         timeout=cast("float", values["timeout"]),
+        credentials=shown,
     )
 
 

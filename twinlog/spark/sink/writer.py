@@ -29,6 +29,7 @@ from twinlog.producer.section import Section
 from twinlog.producer.settings import ProducerSettings
 from twinlog.spark.arrow import pa
 from twinlog.spark.errors import SourceError
+from twinlog.spark.nodes.connect import client_of
 from twinlog.spark.sink.settings import (
     COLUMNS,
     SECTION_BYTES,
@@ -183,7 +184,7 @@ def send_rows(settings: SinkSettings, identity: Identity, batches: Iterator[Any]
     """
     task = _Task(settings, identity)
     try:
-        with Client(settings.servers, timeout=settings.timeout) as client:
+        with client_of(settings.servers, settings.credentials, settings.timeout) as client:
             return task.run(client, batches)
     except OutOfSequence as error:
         raise _replayed(identity, error) from None
@@ -343,7 +344,7 @@ def commit_record(settings: SinkSettings, batch: int, sent: Sequence[Sent]) -> N
     whole = (identity.producer, identity.epoch) if settings.exactly_once else None
     try:
         with (
-            Client(settings.servers, timeout=settings.timeout) as client,
+            client_of(settings.servers, settings.credentials, settings.timeout) as client,
             Producer(caller_of(client), settings.commit_topic, made, whole) as producer,
         ):
             producer.send(body, key=writer, tag="spark-commit", queue=0)

@@ -141,7 +141,10 @@ class ClusterView:
         assert options.servers is not None, "a cluster is named by its servers"
         # turn 0 of "any" is the master: a user who just sent a record wants to see it
         pinned_by = "any" if options.read_from == "slave" else options.read_from
-        self._nodes = Nodes(NodeAccess(options.servers, pinned_by, options.max_staleness))
+        shown = options.credentials
+        self._nodes = Nodes(
+            NodeAccess(options.servers, pinned_by, options.max_staleness, credentials=shown)
+        )
         self.route = self._nodes.route
         self._options = options
         self._read = None if read is None else read.get(self.group)
@@ -300,8 +303,9 @@ class ClusterView:
             part = tuple(one for one in (share(p, i, count) for p in pieces) if one)
             if part:
                 access = NodeAccess(
-                    options.servers, options.read_from, options.max_staleness, self.route.epoch, i
-                )
+                    options.servers, options.read_from, options.max_staleness, self.route.epoch, i,
+                    options.credentials,
+                )  # fmt: skip
                 made.append(ClusterTask(access, part, reading))
         return made
 
