@@ -95,8 +95,8 @@ EVENTS: Mapping[str, str] = {
     "timer_held": "a message whose time has come cannot be delivered; it stays, later ones wait "
     "behind it, and it is tried again",
     "transaction_ended": "an order has ended a transaction in its producer's place",
-    "transaction_given_up": "messages of a producer group whose transaction nothing ended for 72 "
-    "hours were copied to a topic of their own; messages and topic say how many and where",
+    "transaction_given_up": "messages of a producer group whose transaction nothing ended in time "
+    "(`checks`, `keep`) were copied to a topic of their own; messages and topic say where",
     "transaction_held": "messages whose transaction is to be given up stay; it is tried again",
     "undeliverable": "delayed messages whose topic or queue was not there when they were due went "
     "to the undeliverable messages",
