@@ -39,11 +39,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
-from node.groups.context import Context, GroupCounts
 from node.groups.service import WorkQueues
 from node.leases.limits import GroupLimits
 from node.leases.settles import SettleCounts
 from node.leases.times import LeaseTimes
+from node.turns.context import Context, GroupCounts
 from storage import CreateTopic, Outcome, Section, Store, StoreSettings, Token, Who
 from storage.disk.disk import RealDisk
 from storage.messaging.groups import START_BEGIN, Group

@@ -20,15 +20,18 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-from cli.failures import Exit, Failure, TimeOver
+from cli.failures import UNKNOWN_AGE_MS, Exit, Failure, TimeOver
 from cli.fields import Fields
 from cli.options import Globals
 from cli.render import Printer
+from twinlog.units import UnitError, format_duration, parse_duration
 
 if TYPE_CHECKING:
     from cli.connection import Named
     from node.config.config import ClusterConfig
+    from twinlog.client.arguments import Duration
     from twinlog.client.blocking import Client
+    from twinlog.consumer.core import Source
     from twinlog.session.tls_files import Login, Tls
 
     Question = Callable[
@@ -37,6 +40,10 @@ if TYPE_CHECKING:
     """Address, type, fields, seconds, the cluster that must answer, the files for TLS."""
     OpenClient = Callable[[tuple[str, ...], float | None, Named | None, Tls | None], Client]
     """Addresses, seconds of a call, the cluster that must answer, the files for TLS."""
+
+
+OLD_MS = 5000
+"""From this age of a slave's data on a note says how old it is, ms: what nodes serve unasked."""
 
 
 def _ask(
@@ -282,3 +289,40 @@ class Context:
         self.printer.clear_status()
         print(f"{question} [y/N] ", end="", file=self.printer.err, flush=True)
         return self.stdin.readline().strip().lower() in ("y", "yes")
+
+
+def accepted(stale_ok: str | None) -> Duration | None:
+    """Return how old the data may be, as the client takes it.
+
+    Raises:
+        Failure: It is not a duration (exit 64).
+    """
+    if stale_ok is None or stale_ok == "any":
+        return stale_ok
+    try:
+        return parse_duration(stale_ok)
+    except UnitError:
+        text = f'--stale-ok is "{stale_ok}", which is not a duration'
+        hints = ("write an age such as 30s or 10m, or --stale-ok alone for any age",)
+        raise Failure(Exit.USAGE, text, hints=hints) from None
+
+
+def note_source(source: Source, context: Context) -> bool:
+    """Note how old the data is, where newer messages may exist elsewhere; always True."""
+    if not source.settled:
+        context.printer.note(
+            f"{source.node} has not heard from an in-sync member for {_age(source)}: "
+            "another node may be master by now, and newer messages may exist there"
+        )
+    elif source.role != "master" and source.age_ms >= OLD_MS:
+        context.printer.note(
+            f"{source.node}, a slave, has not heard from its master for {_age(source)}: "
+            "newer messages may exist"
+        )
+    return True
+
+
+def _age(source: Source) -> str:
+    if source.age_ms >= UNKNOWN_AGE_MS:
+        return "an unknown time"
+    return format_duration(source.age_ms / 1000)

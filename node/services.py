@@ -34,7 +34,6 @@ from node.clients.searches import Finds
 from node.clients.server import ClientServer
 from node.config import layer_settings
 from node.config.config import ClusterConfig
-from node.groups.context import Context, GroupCounts
 from node.groups.figures import Figures
 from node.groups.service import WorkQueues
 from node.leases.settles import SettleCounts
@@ -44,6 +43,7 @@ from node.observe.exposition import NodeMetrics
 from node.observe.logs import NodeLog
 from node.peer_copies import PeerCopies
 from node.topics.quotas import Quotas
+from node.turns.context import Context, GroupCounts
 from replication.coordinator.client import CoordinatorClient
 from replication.driver.driver import Driver
 from replication.net.certificates import Certificates

@@ -1,1 +1,1 @@
-"""`twinlog cluster`, `coordinator`, `node` and `topic`."""
+"""`twinlog cluster`, `coordinator` and `node`."""

@@ -14,10 +14,10 @@ from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
+from cli.cluster.picture import Pictures
 from cli.context import Context
 from cli.failures import NOTHING_LEFT, Exit, Interrupted
 from cli.fields import flag, table, text, whole
-from cli.picture import Pictures
 from twinlog.session.routing import Address
 from twinlog.units import format_duration, format_size
 

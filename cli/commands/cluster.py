@@ -175,16 +175,14 @@ CLUSTER = (
     ),
     command(
         "topic create",
-        "cli.cluster.topic:create",
+        "cli.topic:create",
         "create a topic",
         "twinlog topic create orders --queues 8",
     ),
-    command(
-        "topic list", "cli.cluster.topic:list_topics", "one row per topic", "twinlog topic list"
-    ),
+    command("topic list", "cli.topic:list_topics", "one row per topic", "twinlog topic list"),
     command(
         "topic alter",
-        "cli.cluster.topic:alter",
+        "cli.topic:alter",
         "change queues, permission and quotas of a topic",
         "twinlog topic alter orders --queues 16 --dry-run",
         "twinlog topic alter orders --write-queues 4 --yes",
@@ -193,14 +191,14 @@ CLUSTER = (
     ),
     command(
         "topic delete",
-        "cli.cluster.topic:delete",
+        "cli.topic:delete",
         "delete a topic with its messages",
         "twinlog topic delete orders --dry-run",
         "twinlog topic delete orders --yes",
     ),
     command(
         "topic show",
-        "cli.cluster.topic:show",
+        "cli.topic:show",
         "one topic, queue by queue",
         "twinlog topic show orders",
     ),

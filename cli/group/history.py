@@ -12,11 +12,10 @@ from cyclopts import Parameter
 
 from cli.answer import Answer, Table, rfc3339
 from cli.cluster.patience import waiting_client
-from cli.context import Context
+from cli.context import Context, accepted, note_source
 from cli.failures import Exit, Failure
 from cli.fields import Fields
 from cli.group.answers import document
-from cli.message.read import accepted, note_source
 from cli.parsing import PRIVATE
 from twinlog.errors import UnknownGroup
 from twinlog.format.group_history import Step

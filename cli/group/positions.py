@@ -13,12 +13,12 @@ from typing import Annotated
 
 from cli.answer import Answer, Table
 from cli.cluster.patience import waiting_client
-from cli.cluster.topic import require
 from cli.context import Context
 from cli.failures import Exit, Failure
 from cli.fields import Fields, rows, tables, text, whole
 from cli.group.answers import document
 from cli.parsing import PRIVATE, Yes
+from cli.topic import require
 from twinlog.client.blocking import Client
 from twinlog.consumer.start_offsets import parse_offsets
 from twinlog.ranges import RangeError, parse_range

@@ -5,7 +5,7 @@ without a record is known all the same where ``topics.json`` has it. Where damag
 records it is unknown whether the topic exists: exit 2.
 
 Not here: the names themselves (``twinlog.store.find``), topics of a cluster
-(``cli.cluster.topic``).
+(``cli.topic``).
 """
 
 from __future__ import annotations

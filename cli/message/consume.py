@@ -13,7 +13,6 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from cli.cluster.patience import waiting_client
-from cli.cluster.topic import require
 from cli.context import Context
 from cli.failures import Exit, Failure
 from cli.fields import table, text
@@ -21,6 +20,7 @@ from cli.group.answers import document
 from cli.message.format import parse_format
 from cli.message.read import FOLLOW_SECONDS, show_one
 from cli.parsing import PRIVATE
+from cli.topic import require
 from twinlog.client.arguments import ConsumeFields
 from twinlog.client.blocking import Client
 from twinlog.groups.blocking import Consumer

@@ -17,12 +17,12 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from cli.cluster.patience import waiting_client
-from cli.cluster.topic import require
-from cli.context import Context
+from cli.context import Context, accepted, note_source
 from cli.failures import Exit, Failure
 from cli.message.format import parse_format
-from cli.message.read import MESSAGE_ID, accepted, note_source, show_line
+from cli.message.read import MESSAGE_ID, show_line
 from cli.parsing import PRIVATE
+from cli.topic import require
 from twinlog.client.arguments import Duration
 from twinlog.client.blocking import Client
 from twinlog.client.search import FOUND_DEFAULT, Finding

@@ -17,23 +17,17 @@ from cyclopts import Parameter
 
 from cli.answer import Answer, Cell, Table, Time, columns
 from cli.cluster.patience import waiting_client
-from cli.cluster.topic import require
-from cli.context import Context
+from cli.context import Context, accepted, note_source
 from cli.failures import Exit, Failure
 from cli.message.format import as_fields, headers, parse_format
 from cli.options import Output
 from cli.parsing import PRIVATE
-from twinlog.client.arguments import Duration
+from cli.topic import require
 from twinlog.client.blocking import Client
 from twinlog.consumer.blocking import Messages
-from twinlog.consumer.core import Source, parse_where
+from twinlog.consumer.core import parse_where
 from twinlog.errors import UnknownTopic
 from twinlog.format.messages import Message
-from twinlog.units import UnitError, format_duration, parse_duration
-from twinlog.wire.schema import AGE_UNKNOWN_MS
-
-OLD_MS = 5000
-"""From this age of a slave's data on a note says how old it is, ms: what nodes serve unasked."""
 
 FOLLOW_SECONDS = 365 * 86400.0
 """Of a read that follows: how long there may be no progress, once it has begun."""
@@ -99,43 +93,6 @@ def read(
                 break
         noted = noted or note_source(found.source, context)
     return Exit.OK
-
-
-def accepted(stale_ok: str | None) -> Duration | None:
-    """Return how old the data may be, as the client takes it.
-
-    Raises:
-        Failure: It is not a duration (exit 64).
-    """
-    if stale_ok is None or stale_ok == "any":
-        return stale_ok
-    try:
-        return parse_duration(stale_ok)
-    except UnitError:
-        text = f'--stale-ok is "{stale_ok}", which is not a duration'
-        hints = ("write an age such as 30s or 10m, or --stale-ok alone for any age",)
-        raise Failure(Exit.USAGE, text, hints=hints) from None
-
-
-def note_source(source: Source, context: Context) -> bool:
-    """Note how old the data is, where newer messages may exist elsewhere; always True."""
-    if not source.settled:
-        context.printer.note(
-            f"{source.node} has not heard from an in-sync member for {_age(source)}: "
-            "another node may be master by now, and newer messages may exist there"
-        )
-    elif source.role != "master" and source.age_ms >= OLD_MS:
-        context.printer.note(
-            f"{source.node}, a slave, has not heard from its master for {_age(source)}: "
-            "newer messages may exist"
-        )
-    return True
-
-
-def _age(source: Source) -> str:
-    if source.age_ms >= AGE_UNKNOWN_MS:
-        return "an unknown time"
-    return format_duration(source.age_ms / 1000)
 
 
 def _limit(count: int | None, key: str | None) -> int | None:

@@ -15,11 +15,11 @@ from typing import Annotated
 
 from cli.answer import Answer, Cell, Table, columns, rfc3339
 from cli.cluster.patience import waiting_client
-from cli.context import Context
+from cli.context import Context, accepted, note_source
 from cli.failures import Exit
 from cli.fields import Fields, rows, table, tables, text, texts, whole
 from cli.group.answers import document, listed
-from cli.message.read import accepted, normal_address, note_source
+from cli.message.read import normal_address
 from cli.parsing import PRIVATE
 from twinlog.client.arguments import Duration
 from twinlog.client.blocking import Client

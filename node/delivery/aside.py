@@ -9,14 +9,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from node.clients.lookups import Asked
-from node.groups.context import ANSWER_SECONDS
+from node.turns.context import ANSWER_SECONDS
 from storage.state.controls import CreateTopic
 from storage.state.sections import Outcome, SectionResult
 from twinlog.errors import TwinlogError
 
 if TYPE_CHECKING:
     from node.clients.reads import ReadAnswer
-    from node.groups.context import Context
+    from node.turns.context import Context
     from storage.read.lookups import OffLoopLookup
 
 T = TypeVar("T")

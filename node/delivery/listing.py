@@ -24,8 +24,8 @@ from twinlog.kernels.fields import DELAY_LEVELS_MS
 from twinlog.units import MiB
 
 if TYPE_CHECKING:
-    from node.groups.context import Context, Done
-    from node.groups.parked import Asker
+    from node.turns.context import Context, Done
+    from node.turns.parked import Asker
 
 PAGE_RECORDS = 500
 """Messages of one page."""

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from node.delivery.aside import PASSING, Aside
 from node.delivery.service import BATCH_BYTES, HELD_SECONDS, RETRY_SECONDS, ROW_BYTES
-from node.groups.context import ANSWER_SECONDS
+from node.turns.context import ANSWER_SECONDS
 from storage.messaging.copies import rescued
 from storage.messaging.timers import GRAIN, Key
 from storage.read.lookups import OffLoopLookup
@@ -36,7 +36,7 @@ from twinlog.format.waiting.timers import keys_of
 
 if TYPE_CHECKING:
     from node.clients.lookups import Asked
-    from node.groups.context import Context
+    from node.turns.context import Context
 
 PASS_SECONDS = 1.0
 """Between two looks at the whole file."""

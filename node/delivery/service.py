@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from node.delivery.aside import PASSING, Aside
-from node.groups.context import ANSWER_SECONDS
+from node.turns.context import ANSWER_SECONDS
 from storage.append.own_records import TOGETHER_MAX
 from storage.messaging.copies import UNDELIVERABLE, Copy, deliveries
 from storage.messaging.timers import Waiting
@@ -42,7 +42,7 @@ from twinlog.units import MiB
 
 if TYPE_CHECKING:
     from node.clients.lookups import Asked
-    from node.groups.context import Context
+    from node.turns.context import Context
 
 BATCH_BYTES = MiB
 """Records of one batch, and of one turn."""

@@ -24,7 +24,7 @@ from twinlog.format.waiting.timers import DEQUEUED_MS, ENQUEUED_MS
 
 if TYPE_CHECKING:
     from node.delivery.service import DeliveryCounts
-    from node.groups.context import Context, Done, Turn
+    from node.turns.context import Context, Done, Turn
 
 LEVEL_RECORDS = 512
 """Records of one batch of a level: some ten milliseconds of the loop."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from node.groups.context import Context
+from node.turns.context import Context
 from storage.messaging.fold import MEMBER_SIGN
 from storage.messaging.groups import Group
 from storage.messaging.share import LEASED, WAITING, Share

@@ -14,10 +14,9 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from node.delivery.aside import PASSING, Aside
-from node.groups.context import ANSWER_SECONDS, Context
-from node.groups.pops import Fetch
 from node.leases.limits import DEAD_BYTES_MAX
 from node.leases.settles import Dying, Late, held
+from node.turns.context import ANSWER_SECONDS, Context, Fetch
 from storage.messaging.copies import dead_letters, dead_topic
 from storage.read.lookups import OffLoopLookup
 from storage.read.result import ReadResult, ReadStatus

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from heapq import nsmallest
 
 from node.groups.backlog import Ends, Unbegun, lag, shares_of, topics_of, unbegun
-from node.groups.context import Context
-from node.groups.parked import Asker
+from node.turns.context import Context
+from node.turns.parked import Asker
 from storage.messaging.fold import MEMBER_SIGN
 from storage.messaging.groups import START_BEGIN, START_END, Group
 from storage.messaging.share import LEASED, WAITING, Share

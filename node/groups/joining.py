@@ -11,11 +11,11 @@ from functools import partial
 from heapq import heappop, heappush
 from typing import cast
 
-from node.groups.context import ANSWER_SECONDS, Context, Done, Turn
-from node.groups.members import Session
-from node.groups.parked import Asker
 from node.groups.requests import JoinFields
 from node.leases.limits import GroupLimits
+from node.turns.context import ANSWER_SECONDS, Context, Done, Turn
+from node.turns.members import Session
+from node.turns.parked import Asker
 from storage.messaging.fold import MEMBER_SIGN
 from storage.messaging.groups import START_END, Group
 from storage.state.group_controls import CreateGroups

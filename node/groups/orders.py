@@ -12,11 +12,11 @@ from typing import cast
 from node.clients.lookups import Answer, Asked
 from node.delivery.listing import Listing
 from node.groups.backlog import Ends, first_unsettled
-from node.groups.context import ANSWER_SECONDS, Context, Done, Turn
 from node.groups.documents import group_document, page_of_groups
 from node.groups.joining import Request
-from node.groups.parked import Asker
 from node.groups.requests import check_consumed, group_name, settings_of
+from node.turns.context import ANSWER_SECONDS, Context, Done, Turn
+from node.turns.parked import Asker
 from storage.messaging.fold import dropped_names
 from storage.messaging.groups import Group
 from storage.messaging.share import Share

@@ -13,21 +13,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, cast
+from typing import cast
 
 from node.clients.lookups import Answer, Asked
-from node.groups.context import Context, Done, Turn
-from node.groups.parked import Asker, Pop
 from node.groups.requests import parse_pop
 from node.leases.leasing import Handed, Part, Wish, stretches
 from node.leases.ordering import part_of
+from node.turns.context import Context, Done, Fetch, Turn
+from node.turns.parked import Asker, Pop
 from storage.read.lookups import OffLoopLookup
 from storage.read.result import ReadResult
 from twinlog.errors import Busy, TwinlogError
 from twinlog.format.group_rows import LEFT_OUT, GivenUpRow
-
-Fetch = Callable[[Asked[Any], Asker, Done], None]
-"""Has records fetched in a thread, then answered."""
 
 
 class Pops:

@@ -10,9 +10,9 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Final
 
-from node.groups.context import Context, Turn
 from node.groups.joining import Request
-from node.groups.members import Session
+from node.turns.context import Context, Turn
+from node.turns.members import Session
 from storage.messaging.fold import MEMBER_SIGN
 from twinlog.format.group_rows import PositionRow
 from twinlog.wire.groups import DONE, POSITION_OFFSET, RECEIPT_UNKNOWN

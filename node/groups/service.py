@@ -22,13 +22,11 @@ from typing import cast
 from node.delivery.rescue import Rescue
 from node.delivery.service import Deliveries, DeliveryCounts
 from node.delivery.sources import Levels, Timers
-from node.groups.context import ANSWER_SECONDS, Context, Done, Turn
 from node.groups.dead_letters import DeadLetters
 from node.groups.joining import Joining, Request
 from node.groups.orders import Fetch as Looks
 from node.groups.orders import Orders
-from node.groups.parked import Asker
-from node.groups.pops import Fetch, Pops
+from node.groups.pops import Pops
 from node.groups.positions import Commits, commit
 from node.groups.requests import parse_commits, parse_join, parse_settles
 from node.groups.together import Together, TogetherFields
@@ -39,6 +37,8 @@ from node.leases.scratch import Scratch
 from node.leases.settles import Dying, Settle, Settling
 from node.transactions.checks import CheckSettings
 from node.transactions.service import Transactions, parse_end
+from node.turns.context import ANSWER_SECONDS, Context, Done, Fetch, Turn
+from node.turns.parked import Asker
 from storage.messaging.fold import MEMBER_SIGN
 from storage.messaging.share import LEASED, WAITING, Run, Share
 from storage.state.sections import Outcome

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from typing import cast
 
 from node.clients.append_path import parse_sections, parse_terms
-from node.groups.context import ANSWER_SECONDS, Context, Done, Turn
-from node.groups.parked import Asker
 from node.groups.positions import commit
 from node.groups.requests import parse_commits, parse_settles
 from node.leases.scratch import Scratch
 from node.leases.settles import Settle, Settling
 from node.topics.quotas import reached
+from node.turns.context import ANSWER_SECONDS, Context, Done, Turn
+from node.turns.parked import Asker
 from storage.append.own_records import TOGETHER_MAX
 from storage.messaging.fold import Shares
 from storage.state.sections import Outcome, Section, SectionResult

@@ -13,7 +13,7 @@ one picture and no more. There are at most `STREAMS_MAX` streams, and each ends 
 Everything is read-only. Users choose names of topics and groups, so the page shows texts as texts,
 and its policy lets the browser run nothing but the page's own script.
 
-Not here: how the cluster is asked (``cli.picture``), which connections there are
+Not here: how the cluster is asked (``cli.cluster.picture``), which connections there are
 (``node.observe.http_server``).
 """
 

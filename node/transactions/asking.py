@@ -18,8 +18,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from node.groups.context import ANSWER_SECONDS, Context
 from node.transactions.checks import Ask, Asks, Checks, CheckSettings, parse_checks, refuse
+from node.turns.context import ANSWER_SECONDS, Context
 from storage.messaging.halves import Half
 from storage.state.sections import Outcome, Together
 from twinlog.errors import Busy, TwinlogError, Unavailable
@@ -27,8 +27,8 @@ from twinlog.format.group_rows import CheckRow
 from twinlog.units import MiB
 
 if TYPE_CHECKING:
-    from node.groups.context import Done, Turn
-    from node.groups.parked import Asker
+    from node.turns.context import Done, Turn
+    from node.turns.parked import Asker
 
 BYTES_MAX = 4 * MiB
 """Messages of one transaction that are asked about together; those of a client are fewer."""

@@ -65,7 +65,7 @@ class CheckSettings:
 
 
 class Asker(Protocol):
-    """The connection of a producer; see `node.groups.parked.Asker`."""
+    """The connection of a producer; see `node.turns.parked.Asker`."""
 
     @property
     def gone(self) -> bool:
@@ -79,7 +79,7 @@ class Asker(Protocol):
 
 
 class Done(Protocol):
-    """Answers a request; see `node.groups.context.Done`."""
+    """Answers a request; see `node.turns.context.Done`."""
 
     def __call__(
         self, outcome: Mapping[str, object] | TwinlogError, payload: Sequence[memoryview] = ()

@@ -28,9 +28,9 @@ from typing import TYPE_CHECKING, cast
 
 from node.clients.lookups import Asked
 from node.delivery.aside import PASSING, Aside, NoAsker
-from node.groups.context import ANSWER_SECONDS, Context
 from node.transactions.asking import BYTES_MAX, Asking, within
 from node.transactions.checks import CheckSettings
+from node.turns.context import ANSWER_SECONDS, Context
 from storage.append.own_records import TOGETHER_MAX
 from storage.messaging.copies import UNDELIVERABLE, Copy, deliveries, given_up
 from storage.messaging.halves import OPEN, Half, Halves, HalvesAhead
@@ -49,8 +49,7 @@ from twinlog.format.waiting.halves import HALVES_MAX
 from twinlog.units import MiB
 
 if TYPE_CHECKING:
-    from node.groups.context import Done, Turn
-    from node.groups.pops import Fetch
+    from node.turns.context import Done, Fetch, Turn
 
 ROW_BYTES = 64
 """What says of one message that it is settled: its share of two records at most."""

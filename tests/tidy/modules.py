@@ -11,11 +11,11 @@ PURE = {
     "node/access": "gate grants visitor",
     "node/clients": "counts freshness limits presence",
     "node/config": "section sections storage_sections toml_lines values",
-    "node/groups": "members",
     "node/leases": "clock due filters limits ordering scratch settles times",
     "node/observe": "status",
     "node/topics": "*",
     "node/transactions": "checks",
+    "node/turns": "members",
     "replication": "answer_times pacing settings",
     "replication/coordinator": "history",
     "replication/core": "*",
@@ -68,11 +68,12 @@ SEAM = {
     "node/clients": "append_path connection lookups metadata raw_log reads refusals searches",
     "node/delivery": "*",
     "node/groups": (
-        "backlog context dead_letters documents figures joining orders parked pops "
-        "positions requests service together"
+        "backlog dead_letters documents figures joining orders pops positions requests service "
+        "together"
     ),
     "node/leases": "leasing",
     "node/transactions": "asking service",
+    "node/turns": "context parked",
     "replication/driver": (
         "appends background_jobs driver incoming_batches odd_frames outgoing_batches outside "
         "replies retention scrubbing"

@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, TypeVar
 from node.clients.lookups import Asked
 from node.clients.reads import ReadAnswer
 from node.clients.refusals import no_topic
-from node.groups.context import Context, Done, GroupCounts
-from node.groups.parked import Asker, Pop
 from node.groups.service import WorkQueues
 from node.leases.settles import SettleCounts
 from node.leases.times import LeaseTimes
 from node.transactions.checks import CheckSettings
+from node.turns.context import Context, Done, GroupCounts
+from node.turns.parked import Asker, Pop
 from storage.messaging.share import LEASED, SETTLED, Run, Share
 from tests.sim.machines.client_port import ClientPort, error_answer
 from twinlog.errors import TwinlogError, UsageError

@@ -11,7 +11,7 @@ from collections import deque
 from random import Random
 from typing import TYPE_CHECKING
 
-from node.groups.context import Done
+from node.turns.context import Done
 from tests.sim.judge.ledger import Violation
 from tests.sim.machines.client_port import address_of
 from tests.sim.machines.group_port import answer_of

@@ -17,12 +17,12 @@ import node.leases.leasing as leasing_module
 import twinlog.groups.core as core_module
 from node.groups.dead_letters import DeadLetters
 from node.groups.joining import Joining
-from node.groups.members import Members, Session
 from node.groups.pops import Pops
 from node.groups.service import WorkQueues
 from node.leases.due import Due
 from node.leases.leasing import Handed, Leasing
 from node.leases.settles import Settling
+from node.turns.members import Members, Session
 from replication.driver.driver import Driver
 from storage.messaging.ahead import Ahead
 from storage.messaging.copies import dead_letters

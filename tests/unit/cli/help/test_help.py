@@ -179,7 +179,7 @@ def test_help_is_quick_and_asks_for_nothing_heavy() -> None:
 def test_a_question_imports_no_event_loop() -> None:
     """The modules of commands that only ask never import trio."""
     script = (
-        "import sys, cli.cluster.status, cli.cluster.change, cli.cluster.topic\n"
+        "import sys, cli.cluster.status, cli.cluster.change, cli.topic\n"
         "import cli.message.read, cli.cluster.node, cli.dev.local_cluster\n"
         "import cli.message.send, cli.message.find, cli.cluster.coordinator, cli.config\n"
         "import cli.connection, twinlog.client.blocking\n"

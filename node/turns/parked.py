@@ -13,8 +13,8 @@ from heapq import heapify, heappop, heappush
 from typing import Protocol
 
 from node.clients.reads import ReadAsker
-from node.groups.members import Session
 from node.leases.leasing import Wish
+from node.turns.members import Session
 from storage.messaging.groups import Group
 
 

@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from cli import picture
+from cli.cluster import picture
+from cli.cluster.picture import HISTORY_SHOWN, LISTED_MAX, TEXT_MAX, Pictures
 from cli.context import Context
 from cli.fields import Fields
 from cli.options import Globals
-from cli.picture import HISTORY_SHOWN, LISTED_MAX, TEXT_MAX, Pictures
 from cli.render import Printer
 from node.config.config import load
 from tests.fakes.cli_cluster import CONFIG, GROUP, FakeCluster

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from node.groups.members import Members, Session
+from node.turns.members import Members, Session
 from storage.messaging.fold import Member
 
 

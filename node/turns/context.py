@@ -6,10 +6,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from node.groups.members import Members, Session
-from node.groups.parked import Asker, Parked
 from node.leases.clock import MessagingClock
 from node.leases.due import Due
 from node.leases.leasing import Leasing
@@ -17,11 +15,14 @@ from node.leases.limits import GroupLimits
 from node.leases.ordering import holder
 from node.leases.scratch import Scratch
 from node.leases.settles import SettleCounts, Settling
+from node.turns.members import Members, Session
+from node.turns.parked import Asker, Parked
 from storage.messaging.groups import Group
 from storage.messaging.share import Share
 from twinlog.errors import NotMember, NotYetConfirmed, TwinlogError, UnknownGroup, UnknownTopic
 
 if TYPE_CHECKING:
+    from node.clients.lookups import Asked
     from node.topics.quotas import Quotas
     from replication.driver.driver import Driver
     from storage.progress import StoreMessaging
@@ -44,6 +45,10 @@ class Done(Protocol):
     ) -> None:
         """Answer with fields and payload, or with an error."""
         ...
+
+
+Fetch = Callable[["Asked[Any]", Asker, Done], None]
+"""Has records fetched in a thread, then answered."""
 
 
 @dataclass(slots=True)
