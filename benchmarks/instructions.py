@@ -11,9 +11,12 @@ the same process: builds of one Python differ, and this takes most of the differ
 * *append 64*: the same of 64 records of 1 KiB
 * *encode 64*: `RecordEncoder.add` of 64 records of 100 B, as the Python producer does it
 * *read*: `StoreReads.read` of 64 records of 1 KiB within hot memory, and taking the slices
+* *read cached*: the same of records older than that, from the page cache
 * *frame*: an APPEND frame of one record encoded, and read by `FrameReader`
 * *pop 32*: a turn of `WorkQueues`: a POP of 32 records of 100 B and the SETTLE of the POP before it
   are checked, decided, appended, dispatched and answered, without sockets and slaves
+* *pop 1*: the same of one record
+* *commit 64*: such a turn of 64 COMMITs, each of eight positions of a broadcast member
 
 ``--write`` keeps the figures in ``instructions.json``, with which ``tests/speed`` compares. Starts
 only processes of its own; files are in a temporary folder.
@@ -65,26 +68,26 @@ SECONDS = 600.0
 Operation = Callable[[], object]
 
 
-def section(records: int, body: int) -> Section:
+def section(records: int, body: int, queue: int = 0) -> Section:
     """A section as the Python producer makes it."""
-    encoder = RecordEncoder("bench", 0)
+    encoder = RecordEncoder("bench", queue)
     properties = encode_properties({"TAGS": "a"})
     for number in range(records):
         encoder.add((b"%d." % number).ljust(body, b"x"), properties=properties, born_timestamp=1)
-    return Section("bench", 0, records, encoder.take(), 0, 0, 0)
+    return Section("bench", queue, records, encoder.take(), 0, 0, 0)
 
 
 @contextmanager
-def opened() -> Iterator[Store]:
-    """A master with the topic."""
+def opened(queues: int = 1, **rest: Any) -> Iterator[Store]:
+    """A master with the topic; ``rest`` are settings of its store."""
     with tempfile.TemporaryDirectory() as folder:
-        settings = StoreSettings(segment_size=64 * MiB)
+        settings = StoreSettings(segment_size=64 * MiB, **rest)
         store = Store.open(RealDisk(Path(folder)), settings, Who("bench", "g1", "n1"), wall_ms=1)
         store.take_token(MASTER)
         store.append_epoch(
             MASTER, epoch=1, node="n1", session=1, wall_ms=1, reason="bench", by="me"
         )
-        store.append_control(MASTER, CreateTopic("bench", 1, 1), wall_ms=1)
+        store.append_control(MASTER, CreateTopic("bench", queues, 1), wall_ms=1)
         store.set_confirm(store.end)
         store.dispatch(MiB)
         yield store
@@ -119,10 +122,10 @@ def encoding() -> Iterator[Operation]:
 
 
 @contextmanager
-def reading() -> Iterator[Operation]:
-    """Reads 64 records."""
+def reading(**rest: Any) -> Iterator[Operation]:
+    """Reads 64 records; ``rest`` are settings of the store."""
     made = section(64, 1024)
-    with opened() as store:
+    with opened(**rest) as store:
         for _ in range(4):
             store.append(MASTER, [made], wall_ms=2)
         store.set_confirm(store.end)
@@ -131,7 +134,7 @@ def reading() -> Iterator[Operation]:
 
         def read() -> None:
             found = store.reads.read("bench", 0, 64, max_bytes=MiB, max_records=64)
-            assert found.count == 64
+            assert found.count == 64 and not found.cold
             assert sum(map(len, found.slices)) == len(made.data)
 
         yield read
@@ -174,52 +177,97 @@ class LoneDriver:
         rest["reply"](Together(done.outcome, [], done.end), "n1")
 
 
-@contextmanager
-def popping() -> Iterator[Operation]:
-    """A POP of 32 records and the SETTLE of the POP before, in one turn."""
-    made = section(64, 100)
-    with opened() as store:
-        for _ in range(2 + 32 * (WARM + TIMES) // 64):
-            store.append(MASTER, [made], wall_ms=2)
-        group = replace(Group("g"), start=START_BEGIN)
-        store.append_control(MASTER, CreateGroups((group,)), wall_ms=2)
-        store.set_confirm(store.end)
-        while store.dispatch(MiB):
-            pass
+class Asker:
+    """Asks work queues of a store with topic ``bench`` and nothing else to do."""
+
+    def __init__(self, store: Store) -> None:
         context = Context(
             cast("Any", LoneDriver(store)), store.reads, store.messaging, GroupLimits(),
             refusal=lambda code, text: UsageError(text, code=code), missing=UsageError,
-            wall_ms=lambda: 3, tell=lambda *_, **__: None, draw=lambda: 1 << 52, family=4,
+            wall_ms=lambda: 3, tell=lambda *_, **__: None, draw=count(1 << 52).__next__, family=4,
             seconds=lambda: 1.0, counts=GroupCounts(SettleCounts(LeaseTimes(lambda _: None))),
         )  # fmt: skip
         none: Any = None
-        queues = WorkQueues(context, fetch=none, looks=none, observed=dict)
-        asker: Any = SimpleNamespace(gone=False, congested=False)
-        said: list[Any] = []
+        self.queues = WorkQueues(context, fetch=none, looks=none, observed=dict)
+        self.said: list[Any] = []
+        self.rows: list[Any] = []
+        """Of the JOIN that was answered last: topic, queue, share, position."""
+        self._asker: Any = SimpleNamespace(gone=False, congested=False)
 
-        def ask(kind: frames.Type, fields: dict[str, object]) -> None:
-            schema.check(frames.Frame(kind, fields=fields))
-            queues.handle(kind, fields, memoryview(b""), asker, "here", answered)
+    def ask(self, kind: frames.Type, fields: dict[str, object]) -> None:
+        """Ask as a connection does."""
+        schema.check(frames.Frame(kind, fields=fields))
+        self.queues.handle(kind, fields, memoryview(b""), self._asker, "here", self._answered)
 
-        def answered(outcome: Any, payload: Sequence[memoryview] = ()) -> None:
-            assert not isinstance(outcome, Exception), outcome
-            said.append(outcome)
+    def _answered(self, outcome: Any, payload: Sequence[memoryview] = ()) -> None:
+        assert not isinstance(outcome, Exception), outcome
+        self.said.append(outcome)
 
-        joining = {"group": "g", "name": "a", "member": 0, "topics": ["bench"], "mode": "shared"}
-        ask(frames.Type.JOIN, {**joining, "session_ms": 60_000})
-        queues.run(1.0)
-        own = {"group": "g", "member": said.pop()["member"]}
-        asked = {"topics": ["bench"], "max_records": 32, "max_bytes": MiB, "invisible_ms": 30_000}
+    def join(self, group: str, mode: str) -> dict[str, object]:
+        """Join a group; return the fields that requests of the member begin with."""
+        joining = {"group": group, "name": "a", "member": 0, "topics": ["bench"], "mode": mode}
+        self.ask(frames.Type.JOIN, {**joining, "session_ms": 60_000})
+        self.queues.run(1.0)
+        joined = self.said.pop()
+        self.rows = joined["rows"]
+        return {"group": group, "member": joined["member"]}
+
+
+def fill(store: Store, records: int, queues: int, groups: Sequence[Group]) -> None:
+    """Store N records of 100 B in each queue, in sections of 64, and create groups."""
+    for queue in range(queues):
+        made = section(64, 100, queue)
+        for _ in range(records // 64 + 2):
+            store.append(MASTER, [made], wall_ms=2)
+    store.append_control(MASTER, CreateGroups(tuple(groups)), wall_ms=2)
+    store.set_confirm(store.end)
+    while store.dispatch(MiB):
+        pass
+
+
+@contextmanager
+def popping(records: int) -> Iterator[Operation]:
+    """A POP of N records and the SETTLE of the POP before, in one turn."""
+    with opened() as store:
+        fill(store, records * (WARM + TIMES), 1, [replace(Group("g"), start=START_BEGIN)])
+        asker = Asker(store)
+        own = asker.join("g", "shared")
+        asked = {"topics": ["bench"], "max_bytes": MiB, "invisible_ms": 30_000}
+        asked |= {"max_records": records, "wait_ms": 0}
         numbers, rows = count(1), list[Any]()
 
         def turn() -> None:
             settles = [[row[2], row[3], 1, row[4], row[4] + row[5] - 1, 0] for row in rows]
-            ask(frames.Type.SETTLE, {**own, "rows": settles})
-            ask(frames.Type.POP, {**own, **asked, "pop": next(numbers), "wait_ms": 0})
-            queues.run(1.0)
-            rows[:] = said.pop()["rows"]
-            assert sum(row[5] for row in rows) == 32
-            assert said.pop()["rows"] == [["", 0]] * len(settles)
+            asker.ask(frames.Type.SETTLE, {**own, "rows": settles})
+            asker.ask(frames.Type.POP, {**own, **asked, "pop": next(numbers)})
+            asker.queues.run(1.0)
+            rows[:] = asker.said.pop()["rows"]
+            assert sum(row[5] for row in rows) == records
+            assert asker.said.pop()["rows"] == [["", 0]] * len(settles)
+
+        yield turn
+
+
+@contextmanager
+def committing(groups: int) -> Iterator[Operation]:
+    """COMMITs of eight positions by the members of N broadcast groups, in one turn."""
+    names, queues = [f"g{number:02}" for number in range(groups)], 8
+    with opened(queues) as store:
+        each = [replace(Group(name), mode="broadcast", start=START_BEGIN) for name in names]
+        fill(store, WARM + TIMES, queues, each)
+        asker = Asker(store)
+        members = [(asker.join(name, "broadcast"), asker.rows) for name in names]
+        positions = count(1)
+
+        def turn() -> None:
+            position = next(positions)
+            for own, shares in members:
+                rows = [[share, position] for _, _, share, _ in shares]
+                asker.ask(frames.Type.COMMIT, {**own, "generation": 0, "rows": rows})
+            asker.queues.run(1.0)
+            done = [["", position]] * queues
+            assert [one["rows"] for one in asker.said] == [done] * groups
+            asker.said.clear()
 
         yield turn
 
@@ -229,8 +277,11 @@ CELLS = {
     "append 64": lambda: appending(64, 1024),
     "encode 64": encoding,
     "read": reading,
+    "read cached": lambda: reading(hot_bytes=0),
     "frame": framing,
-    "pop 32": popping,
+    "pop 32": lambda: popping(32),
+    "pop 1": lambda: popping(1),
+    "commit 64": lambda: committing(64),
 }
 
 
@@ -304,7 +355,7 @@ def main() -> None:
         return
     found = {name: measure(name) for name in CELLS}
     for name, figures in found.items():
-        print(f"{name:10} {figures['instructions']:>9,} instructions  {figures['turns']:>8} turns")
+        print(f"{name:11} {figures['instructions']:>9,} instructions  {figures['turns']:>8} turns")
     if given.write:
         kept = {"python": sys.version, "cells": found}
         FILE.write_text(json.dumps(kept, indent=2) + "\n", encoding="utf-8")

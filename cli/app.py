@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, cast
 
 from cli.context import Context
 from cli.failures import Exit, Failure, bug, describe
-from cli.options import Globals, split
+from cli.options import Globals, Output, split
 from cli.render import Printer
 from cli.tree import NOUNS, find, of_noun
 
@@ -68,6 +68,8 @@ def _told(context: Context, call: Callable[[], int]) -> int:
         named: Named | None,
         tls: Tls | None,
     ) -> dict[str, object]:
+        from twinlog.wire.frames import Type
+
         began = time.monotonic()
         outcome: object = "no answer"
         try:
@@ -80,7 +82,7 @@ def _told(context: Context, call: Callable[[], int]) -> int:
         finally:
             took = (time.monotonic() - began) * 1000
             context.printer.detail(
-                f"{address} {kind!r} {dict(fields)} -> {outcome} ({took:.1f} ms)", level=2
+                f"{address} {Type(kind).name} {dict(fields)} -> {outcome} ({took:.1f} ms)", level=2
             )
 
     context.question = traced
@@ -138,6 +140,12 @@ def run(words: list[str], context: Context) -> int:
         from cli.help.pages import unknown_command
 
         raise unknown_command(words)
+    if context.options.output is Output.SCHEMA:
+        from cli.answer import dump
+        from cli.help.schemas import schema_of
+
+        context.printer.line(dump(schema_of(command.name)))
+        return Exit.OK
     from cli.parsing import bind
 
     return int(bind(command, rest, context)())

@@ -36,6 +36,7 @@ class Output(StrEnum):
     YAML = "yaml"
     TSV = "tsv"
     NAME = "name"
+    SCHEMA = "schema"
 
 
 class Colour(StrEnum):
@@ -119,7 +120,7 @@ OPTIONS = (
         ("-o", "--output"),
         "FORMAT",
         "TWINLOG_OUTPUT",
-        "table, wide, json, jsonl, yaml, tsv or name",
+        "table, wide, json, jsonl, yaml, tsv, name, or schema: the shape of json",
     ),
     Option(("--color",), "WHEN", "NO_COLOR", "auto, always or never"),
     Option(("-q", "--quiet"), "", "", "only errors on stderr"),

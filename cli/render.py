@@ -110,7 +110,7 @@ class Printer:
             case Output.TSV:
                 for table in found.tables:
                     self._tsv(table)
-            case Output.TABLE | Output.WIDE:
+            case Output.TABLE | Output.WIDE | Output.SCHEMA:  # `app` prints schemas
                 self._people(found)
 
     def line(self, text: str) -> None:
@@ -164,10 +164,10 @@ class Printer:
         """Print a failure on stderr: for people in lines, for programs as one JSON document."""
         self.clear_status()
         if self.options.output in (Output.JSON, Output.JSONL):
-            print(dump(failure.document()), file=self.err, flush=True)
+            print(dump(self._document(failure)), file=self.err, flush=True)
             return
         if self.options.output is Output.YAML:
-            self._yaml(failure.document(), self.err)
+            self._yaml(self._document(failure), self.err)
             return
         for number, text in enumerate(failure.lines()):
             shown = self._as_called(text)
@@ -175,6 +175,14 @@ class Printer:
                 word, colon, rest = text.partition(":")
                 shown = f"\x1b[1;31m{word}{colon}\x1b[0m{rest}"
             print(shown, file=self.err, flush=True)
+
+    def _document(self, failure: Failure) -> dict[str, object]:
+        """A failure for machines; its hints name the cluster as this call did, too."""
+        found = failure.document()
+        found["hints"] = [self._as_called(hint) for hint in failure.hints]
+        if failure.more:
+            found["more"] = [self._document(other) for other in failure.more]
+        return found
 
     def clear_screen(self) -> None:
         """Begin a new picture on a terminal; elsewhere pictures follow each other."""

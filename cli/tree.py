@@ -23,7 +23,9 @@ NOUNS = {
     "node": "start, stop and inspect single nodes",
     "topic": "topics and their queues",
     "message": "send and read messages",
+    "timer": "messages that wait for a time",
     "group": "work queues: who handles messages, and what is left",
+    "transaction": "messages delivered together or never: which wait",
     "dlq": "dead letters: messages that a group gave up",
     "user": "who may log in",
     "rule": "what users and teams may do",
@@ -51,7 +53,7 @@ _BY_PATH = {command.path: command for command in COMMANDS}
 NEVER_SUGGESTED = {
     "cluster failover", "cluster remove", "coordinator clear-alarm", "dev down", "dev kill",
     "dlq drop", "group delete", "group reset", "group skip", "log repair", "node stop",
-    "rule remove", "store adopt", "user remove",
+    "rule remove", "store adopt", "transaction commit", "transaction rollback", "user remove",
 }  # fmt: skip
 """Commands that stop, delete or depose: a mistyped word is never completed to one of them."""
 

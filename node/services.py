@@ -43,6 +43,7 @@ from node.observation import Observation, Parts
 from node.observe.exposition import NodeMetrics
 from node.observe.logs import NodeLog
 from node.peer_copies import PeerCopies
+from node.topics.quotas import Quotas
 from replication.coordinator.client import CoordinatorClient
 from replication.driver.driver import Driver
 from replication.net.certificates import Certificates
@@ -175,6 +176,7 @@ class NodeServices:
             identity, store, self.presence, leadership=leadership, freshness=freshness
         )
         counts = ClientCounts()
+        self.quotas = Quotas(store.limited, self.log)
         reads = Reads(store, freshness, staleness_max=staleness_max)
         finds = Finds(store, freshness, staleness_max=staleness_max, wall_ms=self._wall_ms)
         raw = RawLog(store, freshness, segment_size=self._settings.storage.segment_size)
@@ -185,6 +187,7 @@ class NodeServices:
             counts,
             clock=trio.lowlevel.current_clock().current_time,
             waited=self.metrics.observe_often("twinlog_confirm_wait_seconds"),
+            quotas=self.quotas,
         )
         self.groups = self._work_queues(refusals, cold)
         return RequestHandlers(
@@ -209,6 +212,7 @@ class NodeServices:
             gate=self.gate,
             status=self.observation.status,
             counts=counts,
+            quotas=self.quotas,
             tell=self.log,
             names_crc=frames.names_crc(identity.cluster, identity.group),
         )
@@ -228,10 +232,12 @@ class NodeServices:
             family=self._config.family,
             seconds=trio.lowlevel.current_clock().current_time,
             counts=GroupCounts(SettleCounts(LeaseTimes(held))),
+            quotas=self.quotas,
         )
         enabled = self._settings.messaging.enabled
         return WorkQueues(
             context, fetch=cold.look, looks=cold.look, observed=self._observed, enabled=enabled,
+            transactions=layer_settings.check_settings(self._settings),
             late=self.metrics.observe_often("twinlog_delay_lateness_seconds"),
             timer_late=self.metrics.observe_often("twinlog_timer_lateness_seconds"),
         )  # fmt: skip
@@ -275,6 +281,7 @@ class NodeServices:
             limited=limited,
             groups=lambda after: {**self._observed(), **self.groups.orders.page(after)},
             group=self.groups.orders.document,
+            timers=self.groups.orders.waiting.overview,
             live=Live(self._picture, self.log.recent, limited),
             admits=None if self.gate is None else self.gate.operates,
         )

@@ -16,6 +16,9 @@ from twinlog.levels import LEVEL
 KiB = 1 << 10
 MiB = 1 << 20
 
+DISK_FULL = "disk full"
+"""How a slave whose disk has no room begins to say why it does not follow."""
+
 VERSION = 1
 """Version of the frames between nodes."""
 

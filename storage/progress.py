@@ -158,24 +158,37 @@ class StoreMessaging:
             CorruptionError: The queue is damaged; the store is quarantined.
             DiskError: It cannot be read at present.
         """
-        queue, first = (
-            self._opened.derived.queues.get(DELAY_TOPIC, level - 1),
-            self.delay_first(level),
-        )
-        if queue is None or first >= queue.end:
+        found: list[Waiting] = []
+        for one in self._entries(level, self.delay_first(level), records):
+            size -= one.size
+            if one.due > until_ms or (found and size < 0):
+                break
+            found.append(one)
+        return found
+
+    def _entries(self, level: int, first: int, records: int) -> list[Waiting]:
+        """Return the entries of a level's queue from an offset on."""
+        queue = self._opened.derived.queues.get(DELAY_TOPIC, level - 1)
+        if queue is None or (first := max(first, queue.start)) >= queue.end:
             return []
         try:
             raw = queue.read(first, records)
         except CorruptionError as error:
             self._opened.damaged(error)
             raise
-        found: list[Waiting] = []
-        for offset, length, due_ms in QUEUE_ENTRY.iter_unpack(raw):
-            size -= length
-            if due_ms > until_ms or (found and size < 0):
-                break
-            found.append(Waiting(due_ms, offset, offset, length))
-        return found
+        return [
+            Waiting(due_ms, offset, offset, length)
+            for offset, length, due_ms in QUEUE_ENTRY.iter_unpack(raw)
+        ]
+
+    def first_delayed(self, level: int) -> Waiting | None:
+        """Return the first confirmed record that waits for a delay level; None: none does.
+
+        Raises:
+            CorruptionError: The queue is damaged; the store is quarantined.
+            DiskError: It cannot be read at present.
+        """
+        return next(iter(self._entries(level, self.confirmed.delay_next(level), 1)), None)
 
     def timers_below(self, below: int, first: int, size: int) -> tuple[list[tuple[int, int]], int]:
         """Return records below a log offset in which a message may wait for a time.

@@ -10,7 +10,7 @@ Not here: how records are found and proven (`storage.read.reader`, `storage.read
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
@@ -24,7 +24,10 @@ from storage.read.reader import Reader
 from storage.read.result import ReadResult
 from storage.recovery.opened import Opened
 from storage.state.access import Access
-from twinlog.errors import Busy, CorruptionError, TwinlogError
+from storage.state.control import Control
+from storage.state.topics import Topic
+from twinlog import levels
+from twinlog.errors import Busy, CorruptionError, TopicClosed, TwinlogError
 from twinlog.format.epoch_history import Epoch
 
 T = TypeVar("T")
@@ -90,6 +93,41 @@ class StoreReads:
         """Return confirmed topics and how many queues they have."""
         found = self._opened.derived.layers.confirmed.topics
         return {name: topic.queues for name, topic in found.items()}
+
+    def terms(self, topic: str) -> Topic | None:
+        """Return a confirmed topic with its permission and quotas, as all nodes have it."""
+        return self._opened.derived.layers.confirmed.topics.get(topic)
+
+    def refusal(self, change: Control) -> tuple[str, str] | None:
+        """Return (code, text) if a master would not append a control record now."""
+        layers = self._opened.derived.layers
+        return levels.refusal(change.LEVEL, layers.level) or change.refusal(layers)
+
+    def limited(self) -> Mapping[str, tuple[int, int]]:
+        """Return the topics with a quota: records and bytes a second; 0: none of that kind."""
+        return self._opened.derived.layers.limited
+
+    def narrowed(self) -> Mapping[str, int]:
+        """Return how many queues take messages, by topic, where it is not all of them."""
+        return self._opened.derived.layers.narrowed
+
+    def grown(self) -> Mapping[str, int]:
+        """Return how many queues a topic has, of those that were altered."""
+        return self._opened.derived.layers.grown
+
+    def closed(self) -> frozenset[str]:
+        """Return the topics of which no message may be read."""
+        return self._opened.derived.layers.closed
+
+    def check_open(self, topic: str) -> None:
+        """Refuse a topic of which no message may be read.
+
+        Raises:
+            TopicClosed: It may not be read.
+        """
+        if topic in self._opened.derived.layers.closed:
+            text = f"topic {topic} may not be read"
+            raise TopicClosed(text, hint=f"allow it: twinlog topic alter {topic} --perm rw")
 
     def access(self) -> Access:
         """Return the users and rules that bind now; the same object until they may have changed."""

@@ -421,7 +421,7 @@ class Store:
     def lone_batch(self, start: int) -> tuple[bytes, memoryview] | None:
         """Return packed entry and bytes of the only batch after ``start``; None: use `entries`.
 
-        What this and `receive_alone` save: ``benchmarks/fast_ways.py``.
+        What this and `receive_alone` save: ``benchmarks/log/fast_ways.py``.
         """
         log = self._log
         packed = log.segments.packed
@@ -493,8 +493,8 @@ class Store:
     def dispatch(self, max_bytes: int, *, wall_ms: int = 0) -> bool:
         """Enter records below confirm into queues; returns whether more can be done now.
 
-        The key index follows, up to `LAZY_BYTES` later. On a full disk the rest is left for a later
-        call; damage quarantines the store.
+        The key index follows, up to `LAZY_BYTES` later; one that cannot be written stays behind. On
+        a full disk the rest is left for a later call; damage quarantines the store.
 
         Args:
             max_bytes: About how much log to process, for queues and for the index each.
@@ -504,12 +504,11 @@ class Store:
             return False
         try:
             more = self._opened.derived.dispatcher.step(self.confirm, max_bytes)
-            if self._index_lag >= LAZY_BYTES:
-                keys = self._opened.derived.keys
-                assert keys is not None
-                keys.step(self._log.segments, self.confirm, max_bytes, wall_ms)
-            more = more or self._index_lag >= LAZY_BYTES
             self._opened.disk_full = False
+            keys = self._opened.derived.keys
+            if keys is not None and self._index_lag >= LAZY_BYTES:
+                went = keys.follow(self._log.segments, self.confirm, max_bytes, wall_ms)
+                more = more or (went and self._index_lag >= LAZY_BYTES)
         except DiskFull:
             self._opened.disk_full = True
             return False

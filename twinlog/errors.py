@@ -242,6 +242,29 @@ class TopicDeleted(UnknownTopic):
         return cls(f"topic {topic} was deleted at {when}", hint=hint, topic=topic)
 
 
+class TopicClosed(UsageError):
+    """The topic may not be written, or not be read, as it was altered.
+
+    Code ``queue-closed``: that queue of it takes no messages, others do.
+    """
+
+    default_code = "topic-permission"
+
+
+class QuotaReached(UnavailableError):
+    """The topic takes no more messages now: its quota is used up. Nothing was written.
+
+    A client waits for `retry_after`, within the time that it was given, and sends again.
+    """
+
+    default_code = "quota"
+
+    @property
+    def retry_after(self) -> float:
+        """Seconds until the quota allows such a message again."""
+        return self._int("retry_after_ms") / 1000
+
+
 class UnknownGroup(UsageError):
     """There is no such group, and it is not made on first use."""
 
@@ -357,6 +380,8 @@ _BY_CODE: dict[str, type[TwinlogError]] = {
         NotYetConfirmed,
         UnknownTopic,
         TopicDeleted,
+        TopicClosed,
+        QuotaReached,
         UnknownGroup,
         GroupDiffers,
         LeaseLost,
@@ -374,6 +399,7 @@ _BY_CODE: dict[str, type[TwinlogError]] = {
     )
 }
 _BY_CODE["unknown-queue"] = UnknownTopic
+_BY_CODE["queue-closed"] = TopicClosed
 _BY_CODE["group-mode"] = _BY_CODE["filter-differs"] = GroupDiffers
 _BY_CODE["receipt-unknown"] = LeaseLost
 _BY_CODE["share-full"] = Busy

@@ -21,7 +21,7 @@ from typing import Final
 
 LEVELS: Final[Mapping[int, str]] = {
     1: "topics, work queues and delay levels",
-    2: "messages that wait for a time, transactions, deletions of topics, users and rights",
+    2: "messages that wait for a time, transactions, topics deleted or altered, users and rights",
 }
 """What each level added."""
 

@@ -230,6 +230,8 @@ def plan_failover(view: ClusterView, to: str | None) -> Plan:
     ]  # fmt: skip
     target = view.node(to) if to else _furthest(view, able)
     if target is None:
+        if view.master is not None and view.master.name == old:
+            raise _no_successor(view, view.master)
         away = [f"{n.name}: {n.reason or n.state}" for n in view.nodes if n.name in in_sync]
         raise Failure(
             Exit.UNAVAILABLE,
@@ -262,6 +264,18 @@ def plan_failover(view: ClusterView, to: str | None) -> Plan:
     if old:
         lines.append(f"What {old} wrote without confirmation is cut when it returns.")
     return Plan("Failover", view, old, target, tuple(lines))
+
+
+def _no_successor(view: ClusterView, master: NodeView) -> Failure:
+    """Return the refusal while the master runs: what keeps the other nodes from taking over."""
+    others = [node for node in view.nodes if node is not master]
+    return Failure(
+        Exit.UNAVAILABLE,
+        f"{master.name} is master and answers, and no other node that has every confirmed record "
+        "could take over",
+        facts=[f"{node.name}: {node.reason or node.state}" for node in others],
+        hints=("what keeps the others from it: twinlog cluster status",),
+    )
 
 
 def _unclean_hint(view: ClusterView) -> tuple[str, ...]:

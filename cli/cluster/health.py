@@ -11,14 +11,15 @@ Pure.  Not here: asking (``view``), tables (``status``).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from cli.answer import rfc3339
 from cli.cluster.view import ClusterView, HoldView, NodeView
 from cli.config_file import COORDINATOR
 from cli.fields import Fields
+from replication.settings import DISK_FULL
 from twinlog.units import format_duration
 
 
@@ -90,9 +91,9 @@ SENTENCES: Mapping[str, Sentence] = {
         _NO,
     ),
     "writes-wait": Sentence(
-        "writes are not confirmed: {names} must have them and do not answer, and only the "
-        "coordinator can take a node out of the in-sync set",
-        "START {first}",
+        "writes are not confirmed: they wait for {names}, and only the coordinator can take a "
+        "node out of the in-sync set",
+        f"START {COORDINATOR}",
         _NO,
     ),
     "disk-full": Sentence(
@@ -119,6 +120,12 @@ SENTENCES: Mapping[str, Sentence] = {
         "twinlog node scrub {node}",
     ),
     "cannot-join": Sentence("{node} cannot join: {why}", "twinlog node show {node}"),
+    "no-member": Sentence(
+        "{node} is in the cluster file, but is not a member of the group: it neither copies nor "
+        "counts",
+        "twinlog cluster add {node}",
+    ),
+    "full-slave": Sentence("{node} is not in sync: its disk is full", "twinlog node show {node}"),
     "other-directory": Sentence(
         "{node} came back with another directory, or an older copy of its own: it does not count "
         "until it has every confirmed record",
@@ -182,6 +189,9 @@ SENTENCES: Mapping[str, Sentence] = {
 }
 """Every sentence by its code."""
 
+LINK_SECONDS = 3.0
+"""A link that was silent for longer is closed (R44): its slave acknowledges nothing."""
+
 REFUSALS = (
     "BAD_VERSION", "DIVERGED", "OTHER_LAYOUT", "OTHER_REGISTER", "RESEED", "UNKNOWN_REPLICA",
 )  # fmt: skip
@@ -229,7 +239,8 @@ class Health:
 
 def judge(view: ClusterView) -> Health:
     """Say what is wrong with a cluster, worst first."""
-    found = [*_writes(view), *_nodes(view), *_coordinator(view)]
+    register = list(_coordinator(view))
+    found = [*_writes(view, register), *_nodes(view), *register]
     return Health(tuple(sorted(found, key=lambda one: one.grade is not Grade.UNAVAILABLE)))
 
 
@@ -254,17 +265,15 @@ def _in(view: ClusterView, command: str) -> str:
     return command if name == command else start_command(view, name)
 
 
-def _writes(view: ClusterView) -> Iterator[Problem]:
-    """Why writes do not work; nothing when they do."""
+def _writes(view: ClusterView, register: Sequence[Problem]) -> Iterator[Problem]:
+    """Why writes do not work, also by what is wrong with the register; nothing when they do."""
     master = view.master
     if master is None:
         yield _no_master(view)
         return
     match master.admission:
         case None:
-            away = [n.name for n in view.nodes if not n.reachable and n.name in view.in_sync]
-            if away and not view.coordinator.answers:
-                yield _problem(view, "writes-wait", names=", ".join(away), first=away[0])
+            yield from _writes_wait(view, master, register)
         case "not-enough-in-sync":
             away = [node.name for node in view.nodes if node.refused]
             code = "not-enough-in-sync" if away else "too-few-in-sync"
@@ -274,6 +283,45 @@ def _writes(view: ClusterView) -> Iterator[Problem]:
             yield _problem(view, code)
         case why:
             yield _problem(view, "writes-refused", why=why)
+
+
+STUCK = (
+    "coordinator-away", "etcd-away", "other-coordinator", "other-register", "register-read-only",
+    "register-waiting",
+)  # fmt: skip
+"""What keeps the coordinator from taking a node out of the in-sync set."""
+
+
+def _writes_wait(
+    view: ClusterView, master: NodeView, register: Sequence[Problem]
+) -> Iterator[Problem]:
+    """Members that acknowledge nothing, while the register cannot let them go.
+
+    A member that was started again meanwhile answers, yet follows no master: it has no session.
+    So the command is the one that brings the register back, not the one that starts the node; only
+    a register that waits for reports is brought back by nodes.
+    """
+    cause = next((one for one in register if one.code in STUCK), None)
+    late = [
+        node
+        for node in view.nodes
+        if node.name in master.in_sync_names and node is not master and not _acknowledges(node)
+    ]
+    if cause is None or not late:
+        return
+    names = ", ".join(node.name for node in late)
+    found = _problem(view, "writes-wait", names=names)
+    down = next((node.name for node in late if not node.reachable), None)
+    if cause.code == "register-waiting" and down is not None:
+        yield replace(found, command=start_command(view, down))
+    else:
+        yield replace(found, command=cause.command)
+
+
+def _acknowledges(node: NodeView) -> bool:
+    """Whether a member can be acknowledging what its master writes."""
+    silent = node.contact_seconds is not None and node.contact_seconds > LINK_SECONDS
+    return node.reachable and node.role != "fenced" and not silent
 
 
 def _no_master(view: ClusterView) -> Problem:
@@ -317,6 +365,8 @@ def _node(view: ClusterView, node: NodeView) -> Problem | None:
     if not node.reachable:
         code = "node-down" if node.refused else "node-silent"
         return _problem(view, code, node=node.name, address=node.address, why=node.reason)
+    if view.is_stranger_to_group(node.name):
+        return _problem(view, "no-member", node=node.name)
     if node.repairing:
         why = node.quarantined or "they are refused meanwhile"
         return _problem(view, "repairing", node=node.name, count=str(node.repairing), why=why)
@@ -334,6 +384,8 @@ def _node(view: ClusterView, node: NodeView) -> Problem | None:
         return _problem(view, "old-master", node=node.name, old=node.epoch)
     if node.in_sync or (node.name in view.coordinator.learners and not refused):
         return _slow(view, node) if node.slow else None
+    if node.reason.startswith(DISK_FULL):
+        return _problem(view, "full-slave", node=node.name)
     code = "cannot-join" if refused else "not-in-sync"
     return _problem(view, code, node=node.name, why=node.reason or "it is catching up")
 

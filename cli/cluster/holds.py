@@ -102,7 +102,9 @@ def maintenance(
     held = node in view.coordinator.maintenance
     leads = node == view.leader
     if held != off and (off or not leads):
-        return nothing(view, context, f"{node} is {'not ' if off else ''}in maintenance already")
+        return nothing(
+            view, context, f"{node} is {'not in maintenance' if off else 'in maintenance already'}"
+        )
     lines = [f"{node} may be elected again."]
     if not off:
         lines = [f"{node} is not elected until: twinlog cluster maintenance {node} --off"]

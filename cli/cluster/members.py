@@ -223,6 +223,8 @@ def change(
     old = view.coordinator.state.get(FACTS[name])
     if str(old) == value:
         return nothing(view, context, f"{name} is {value} already")
+    if name == "in_sync_min":
+        _keep_candidates(view, int(value))
     order = Order(
         "GroupChanged",
         {"op": "change", "name": name, "value": value, "who": user()},
@@ -231,6 +233,27 @@ def change(
         {"name": name, "from": old, "to": value},
     )
     return carry_out(order, view, context, dry_run=dry_run, yes=yes)
+
+
+def _keep_candidates(view: ClusterView, least: int) -> None:
+    """Refuse to take the last candidates away: with fewer in-sync nodes needed, the set suffices.
+
+    While the set is too small, the nodes that left it may be elected (R25). Once it is large
+    enough, its members may confirm alone, and only they may be.
+
+    Raises:
+        Failure: The set's members do not answer and others that have everything could lead (69).
+    """
+    register = view.coordinator
+    others = [name for name in register.eligible if name not in register.in_sync]
+    if view.master is not None or not others or least > len(register.in_sync):
+        return
+    raise Failure(
+        Exit.UNAVAILABLE,
+        f"there is no master, and then only {', '.join(register.in_sync)} could become it",
+        facts=(f"now {', '.join(others)} could, too: every confirmed record is there",),
+        hints=("elect a master first: twinlog cluster failover",),
+    )
 
 
 def _meaning(name: str, value: str, view: ClusterView) -> str:
@@ -254,8 +277,10 @@ def _meaning(name: str, value: str, view: ClusterView) -> str:
         return "Writes stop until a person decides: twinlog cluster failover."
     count = len(view.in_sync)
     if value.isdecimal() and int(value) > count:
-        return f"{count} are in sync now, so confirmed writes stop until {value} are."
-    return f"{count} are in sync now. Confirmed records survive the loss of {value} nodes less one."
+        return f"{count} in sync now, so confirmed writes stop until {value} are."
+    if value == "1":
+        return f"{count} in sync now. A record may be confirmed on one node only, and lost with it."
+    return f"{count} in sync now. A confirmed record is on {value} nodes at least."
 
 
 def looked(context: Context) -> ClusterView:

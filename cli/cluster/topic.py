@@ -1,4 +1,4 @@
-"""``twinlog topic``: make topics, delete them, list them, look at their queues.
+"""``twinlog topic``: make topics, alter and delete them, list them, look at their queues.
 
 Making a topic that exists is harmless when it has as many queues; with another number it is a no
 (exit 1), because nothing was changed.
@@ -8,7 +8,7 @@ Not here: what a topic is (``storage.state.controls``).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Annotated
 
 from cli.answer import Answer, Table
@@ -19,10 +19,11 @@ from cli.fields import Fields, table, text, texts, whole
 from cli.parsing import PRIVATE, Yes
 from cli.watch import Watch, repeat
 from twinlog.client.blocking import Client
+from twinlog.client.calls import PERMISSIONS, TopicChanges, alter_fields
 from twinlog.errors import UsageError
 from twinlog.format.light_queues import LIGHT_PREFIX
 from twinlog.session.routing import parse_route
-from twinlog.units import format_count
+from twinlog.units import UnitError, format_count, format_size, parse_size, parse_whole
 from twinlog.wire.frames import Type
 
 
@@ -78,6 +79,152 @@ def create(
         )
     )
     return Exit.OK
+
+
+def alter(
+    name: str,
+    /,
+    *,
+    queues: int | None = None,
+    write_queues: int | None = None,
+    perm: str | None = None,
+    records_per_second: str | None = None,
+    bytes_per_second: str | None = None,
+    dry_run: bool = False,
+    yes: Yes = False,
+    context: Annotated[Context, PRIVATE],
+) -> int:
+    """Change how many queues a topic has, who may use it, and how much may be sent to it.
+
+    What is not named stays as it is. Producers and consumers need no restart: they use new queues
+    within half a minute. Messages with an order key may go to another queue from then on.
+
+    Args:
+        name: Its name.
+        queues: How many queues it has: more than before. All of them take messages, unless
+            ``--write-queues`` says otherwise.
+        write_queues: How many of them, from the first on, take messages. What the others hold is
+            read as before.
+        perm: ``r``: nothing can be sent to it; ``w``: nothing of it is read or consumed; ``rw``.
+        records_per_second: How many messages a second it takes; ``none`` ends the quota.
+        bytes_per_second: How many bytes a second, as ``5MiB``; ``none`` ends the quota.
+        dry_run: Only say what would change.
+        yes: Do not ask.
+    """
+    changes = _changes(queues, write_queues, perm, records_per_second, bytes_per_second)
+    with waiting_client(context) as client:
+        asked = {**alter_fields(name, changes), "plan": True}
+        plan = client.call("master", Type.TOPIC, asked).fields
+        before, after = _terms(plan.get("before")), _terms(plan.get("terms"))
+        steps = [
+            f"{_WORDS[key]} {_shown(key, before[key])} -> {_shown(key, after[key])}"
+            for key in after
+            if before[key] != after[key]
+        ]
+        outcome = "would be altered" if steps else "is so already"
+        if steps and not dry_run:
+            context.printer.note(f"{name}: {', '.join(steps)}")
+            for line in _notes(before, after, texts(plan.get("groups"))):
+                context.printer.note(line)
+            if not context.confirm(f"Alter topic {name}?", yes=yes):
+                return Exit.NO
+            outcome = "altered" if client.alter_topic(name, **changes) else "is so already"
+    context.printer.answer(
+        Answer(
+            kind="TopicAlter",
+            fields={"topic": name, "outcome": outcome, "before": before, **after},
+            head=f"topic {name}: {', '.join([*steps, outcome])}",
+            names=[f"topic/{name}"],
+            next=f"twinlog topic show {name}",
+        )
+    )
+    return Exit.OK
+
+
+_WORDS = {
+    "queues": "queues",
+    "write_queues": "queues that take messages",
+    "permission": "permission",
+    "records_per_second": "records a second",
+    "bytes_per_second": "bytes a second",
+}
+_PERMISSIONS = {number: name for name, number in PERMISSIONS.items()}
+
+
+def _changes(
+    queues: int | None, write_queues: int | None, perm: str | None, records: str | None,
+    size: str | None,
+) -> TopicChanges:  # fmt: skip
+    found: TopicChanges = {}
+    for option, count in (("--queues", queues), ("--write-queues", write_queues)):
+        if count is not None and count < 1:
+            raise Failure(Exit.USAGE, f"{option} is {count}; it must be at least 1")
+    if queues is not None:
+        found["queues"] = queues
+    if write_queues is not None:
+        found["write_queues"] = write_queues
+    if perm is not None:
+        if perm not in PERMISSIONS:
+            raise Failure(Exit.USAGE, f"--perm is {perm}; there are {', '.join(PERMISSIONS)}")
+        found["permission"] = perm
+    if records is not None:
+        found["records_per_second"] = _rate("--records-per-second", records, 1000)
+    if size is not None:
+        found["bytes_per_second"] = _rate("--bytes-per-second", size, "5MiB")
+    if not found:
+        hints = ("name what is to change, as --queues 8; see: twinlog topic alter --help",)
+        raise Failure(Exit.USAGE, "nothing is to be altered", hints=hints)
+    return found
+
+
+def _rate(option: str, word: str, example: object) -> int:
+    """Return a quota; 0 for ``none``."""
+    if word == "none":
+        return 0
+    try:
+        found = parse_size(word) if isinstance(example, str) else parse_whole(word)
+    except UnitError:
+        found = None
+    if not found or found < 1:
+        text = f'{option} is "{word}", which is no number above 0'
+        raise Failure(Exit.USAGE, text, hints=(f"write it as {example}, or none",))
+    return found
+
+
+def _terms(value: object) -> dict[str, int | str | None]:
+    """Return what can be altered of a topic, as documents show it; no quota is None."""
+    found = table(value)
+    permission = whole(found, "permission")
+    return {
+        "queues": whole(found, "queues"),
+        "write_queues": whole(found, "write_queues"),
+        "permission": _PERMISSIONS.get(6 if permission is None else permission, "none"),
+        "records_per_second": whole(found, "records_per_second") or None,
+        "bytes_per_second": whole(found, "bytes_per_second") or None,
+    }
+
+
+def _plain(queues: int) -> dict[str, int | str | None]:
+    """The same of a topic that was never altered."""
+    return _terms({"queues": queues, "write_queues": queues})
+
+
+def _shown(key: str, value: int | str | None) -> str:
+    if value is None:
+        return "none"
+    return (
+        format_size(value) if key == "bytes_per_second" and isinstance(value, int) else str(value)
+    )
+
+
+def _notes(
+    before: Mapping[str, object], after: Mapping[str, object], groups: list[str]
+) -> Iterator[str]:
+    """Yield what follows from a change, for those who are asked."""
+    if before["queues"] != after["queues"]:
+        yield "Queues are never taken away again, and order keys may go to other queues."
+    if "r" not in str(after["permission"]) and groups:
+        yield f"Groups that get nothing of it then: {', '.join(groups)}."
 
 
 def delete(
@@ -168,15 +315,15 @@ def list_topics(
 def _list(context: Context, *, all_: bool) -> int:
     items: list[Fields] = []
     with waiting_client(context) as client:
-        for name, queues, messages in _listed(client):
+        for name, terms, messages in _listed(client):
             if name.startswith("rmq_sys_") and not all_:
                 continue
-            items.append({"topic": name, "queues": queues, "messages": messages})
+            items.append({"topic": name, **terms, "messages": messages})
     context.printer.answer(
         Answer(
             kind="TopicList",
             fields={"topics": items},
-            tables=[Table.of("TOPIC QUEUES> MESSAGES>", items)],
+            tables=[Table.of(_LISTED, items)],
             items=items,
             names=[f"topic/{item['topic']}" for item in items],
         )
@@ -184,15 +331,22 @@ def _list(context: Context, *, all_: bool) -> int:
     return Exit.OK
 
 
-def _listed(client: Client) -> Iterator[tuple[str, int, int]]:
-    """Yield name, queues and messages of each topic, in order, a page at a time."""
+_LISTED = (
+    "TOPIC QUEUES> +WRITE>=write_queues PERM=permission +RECORDS/S>=records_per_second "
+    "+BYTES/S>=bytes_per_second:size MESSAGES>"
+)
+
+
+def _listed(client: Client) -> Iterator[tuple[str, dict[str, int | str | None], int]]:
+    """Yield name, terms and messages of each topic, in order, a page at a time."""
     after: str | None = ""
     while after is not None:
         answer = client.call("master", Type.TOPIC, {"op": "list", "after": after}).fields
         messages = table(answer.get("messages"))
-        topics = table(answer.get("topics"))
+        topics, altered = table(answer.get("topics")), table(answer.get("terms"))
         for name in sorted(topics):
-            yield name, whole(topics, name) or 0, whole(messages, name) or 0
+            terms = _terms(altered[name]) if name in altered else _plain(whole(topics, name) or 0)
+            yield name, terms, whole(messages, name) or 0
         after = text(answer, "more")
 
 
@@ -216,6 +370,10 @@ def _show(name: str, context: Context) -> int:
     with waiting_client(context) as client:
         require(client, name)
         ranges = offsets(client, name)
+        terms = _plain(len(ranges))
+        if not name.startswith((LIGHT_PREFIX, "rmq_sys_")):
+            shown = client.call("master", Type.TOPIC, {"op": "show", "name": name}).fields
+            terms = _terms(shown["terms"]) if shown.get("terms") else terms
     items: list[Fields] = [
         {"queue": queue, "start": start, "end": end, "messages": end - start}
         for queue, (start, end) in sorted(ranges.items())
@@ -224,8 +382,20 @@ def _show(name: str, context: Context) -> int:
     context.printer.answer(
         Answer(
             kind="Topic",
-            fields={"topic": name, "messages": total, "queues": items},
-            head=f"{name} · {format_count(len(items), 'queue')} · {format_count(total, 'message')}",
+            fields={
+                "topic": name,
+                "messages": total,
+                **{key: value for key, value in terms.items() if key != "queues"},
+                "queues": items,
+            },
+            head=" · ".join(
+                [
+                    name,
+                    format_count(len(items), "queue"),
+                    format_count(total, "message"),
+                    *_unusual(terms, len(items)),
+                ]
+            ),
             tables=[Table.of("QUEUE> START> END> MESSAGES>", items)],
             items=items,
             names=[f"topic/{name}"],
@@ -233,6 +403,18 @@ def _show(name: str, context: Context) -> int:
         )
     )
     return Exit.OK
+
+
+def _unusual(terms: Mapping[str, int | str | None], queues: int) -> Iterator[str]:
+    """Yield what is not as a new topic has it."""
+    if terms["write_queues"] != queues:
+        yield f"{terms['write_queues']} take messages"
+    if terms["permission"] != "rw":
+        yield {"r": "read only", "w": "write only"}.get(str(terms["permission"]), "closed")
+    rates = [("records_per_second", " records/s"), ("bytes_per_second", "/s")]
+    quota = [_shown(key, terms[key]) + unit for key, unit in rates if terms[key]]
+    if quota:
+        yield f"quota {', '.join(quota)}"
 
 
 def offsets(client: Client, name: str) -> dict[int, tuple[int, int]]:

@@ -282,6 +282,12 @@ class ClusterView:
         """Names that hold everything confirmed: the in-sync set and those that left it whole."""
         return sorted({*self.in_sync, *self.coordinator.eligible})
 
+    def is_stranger_to_group(self, name: str) -> bool:
+        """Whether the coordinator's register, which has begun, does not know the node."""
+        register = self.coordinator
+        known = (*register.members, *register.learners)
+        return bool(register.members) and name not in known
+
     def node(self, name: str) -> NodeView:
         """The node called ``name``.
 

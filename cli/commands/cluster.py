@@ -183,6 +183,15 @@ CLUSTER = (
         "topic list", "cli.cluster.topic:list_topics", "one row per topic", "twinlog topic list"
     ),
     command(
+        "topic alter",
+        "cli.cluster.topic:alter",
+        "change queues, permission and quotas of a topic",
+        "twinlog topic alter orders --queues 16 --dry-run",
+        "twinlog topic alter orders --write-queues 4 --yes",
+        "twinlog topic alter orders --perm r --yes",
+        "twinlog topic alter orders --records-per-second 1000 --bytes-per-second 5MiB --yes",
+    ),
+    command(
         "topic delete",
         "cli.cluster.topic:delete",
         "delete a topic with its messages",

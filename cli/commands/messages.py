@@ -1,4 +1,4 @@
-"""What is sent, read and handled: message, group, dlq."""
+"""What is sent, read and handled: message, group, transaction, dlq."""
 
 from __future__ import annotations
 
@@ -19,6 +19,20 @@ MESSAGES = (
         "cli.message.send:cancel",
         "take back a message that waits for a time",
         "twinlog message cancel rmq_sys_wheel_timer/0@7",
+    ),
+    command(
+        "timer list",
+        "cli.message.timers:list_timers",
+        "messages that wait for a time, or how many by second, minute or hour",
+        "twinlog timer list",
+        "twinlog timer list orders -n 20",
+        "twinlog timer list --by minute",
+    ),
+    command(
+        "timer show",
+        "cli.message.timers:show",
+        "one message that waits for a time",
+        "twinlog timer show rmq_sys_wheel_timer/0@7",
     ),
     command(
         "message read",
@@ -129,6 +143,31 @@ MESSAGES = (
         "cli.group.views:wait",
         "wait until a group has handled its messages",
         "twinlog group wait billing --lag 0 --timeout 60s",
+    ),
+    command(
+        "transaction list",
+        "cli.transaction.commands:list_transactions",
+        "the transactions that nothing has ended, oldest first",
+        "twinlog transaction list",
+        "twinlog transaction list --older 10m",
+    ),
+    command(
+        "transaction show",
+        "cli.transaction.commands:show",
+        "one open transaction with its messages",
+        "twinlog transaction show 12",
+    ),
+    command(
+        "transaction commit",
+        "cli.transaction.commands:commit",
+        "deliver the messages of an open transaction",
+        "twinlog transaction commit 12 --yes",
+    ),
+    command(
+        "transaction rollback",
+        "cli.transaction.commands:rollback",
+        "have the messages of an open transaction never delivered",
+        "twinlog transaction rollback 12 --yes",
     ),
     command(
         "dlq list",

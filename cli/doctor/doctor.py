@@ -114,18 +114,24 @@ def _cluster(context: Context) -> list[Finding]:
         hint = failure.hints[-1].rpartition(": ")[2] if failure.hints else ""
         return [Finding("cluster", "health", Grade.WRONG, failure.text, means, hint)]
     grades = {Health.DEGRADED: Grade.BETTER, Health.UNAVAILABLE: Grade.WRONG}
+    judged = judge(view)
+    # "Writes work" is about the cluster: a smaller problem beside one that stops them has no such
+    # comfort.
+    told = MEANS if judged.grade is not Health.UNAVAILABLE else dict.fromkeys(MEANS, NO_WRITES)
     problems = [
-        Finding("cluster", "health", grades[one.grade], one.text, MEANS[one.grade], one.command)
-        for one in judge(view).problems
+        Finding("cluster", "health", grades[one.grade], one.text, told[one.grade], one.command)
+        for one in judged.problems
     ]
     healthy = Finding("cluster", "health", Grade.FINE, f"{view.name} is healthy")
     running = {node.name: node.version for node in view.nodes if node.version is not None}
     return [*(problems or [healthy]), versions(running), clocks(_ahead(view, context.wall_ms()))]
 
 
+NO_WRITES = "writes do not work"
+
 MEANS: Mapping[Health, str] = {
     Health.DEGRADED: "writes work, something is missing",
-    Health.UNAVAILABLE: "writes do not work",
+    Health.UNAVAILABLE: NO_WRITES,
 }
 
 

@@ -19,7 +19,7 @@ from collections import Counter
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
-from cli.drill.workload import SEND_SECONDS, OpenClient, value_of
+from cli.drill.workload import SEND_SECONDS, OpenClient, end, value_of
 from cli.failures import Exit, Failure
 from cli.fields import table, whole
 from twinlog.client.blocking import Client
@@ -218,10 +218,4 @@ class Workers:
             Failure: A thread did not end within `STOP_SECONDS`; the drill cannot tell (exit 2).
         """
         self._stop.set()
-        until = time.monotonic() + STOP_SECONDS
-        for thread in self._threads:
-            thread.join(max(0.1, until - time.monotonic()))
-            if thread.is_alive():
-                told = f"{thread.name} did not end within {STOP_SECONDS:g} s"
-                raise Failure(Exit.UNDECIDED, told)
-        self._threads.clear()
+        end(self._threads, STOP_SECONDS)

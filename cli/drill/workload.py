@@ -42,6 +42,21 @@ STOP_SECONDS = SEND_SECONDS + 10.0
 OpenClient = Callable[[float], Client]
 
 
+def end(threads: list[threading.Thread], seconds: float) -> None:
+    """Wait for threads that have been asked to stop; the list is empty afterwards.
+
+    Raises:
+        Failure: One did not end within ``seconds``; the drill cannot tell (exit 2).
+    """
+    until = time.monotonic() + seconds
+    for thread in threads:
+        thread.join(max(0.1, until - time.monotonic()))
+        if thread.is_alive():
+            told = f"{thread.name} did not end within {seconds:g} s"
+            raise Failure(Exit.UNDECIDED, told)
+    threads.clear()
+
+
 class Clock:
     """Seconds since the drill began."""
 
@@ -129,13 +144,7 @@ class Workload:
             Failure: A thread did not end within `STOP_SECONDS`; the drill cannot tell (exit 2).
         """
         self._stop.set()
-        until = time.monotonic() + STOP_SECONDS
-        for thread in self._threads:
-            thread.join(max(0.1, until - time.monotonic()))
-            if thread.is_alive():
-                told = f"{thread.name} did not end within {STOP_SECONDS:g} s"
-                raise Failure(Exit.UNDECIDED, told)
-        self._threads.clear()
+        end(self._threads, STOP_SECONDS)
 
     # ── writing ─────────────────────────────────────────────────────────────────────────────────
 

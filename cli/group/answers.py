@@ -23,19 +23,21 @@ NODE_SECONDS = 1.0
 
 
 class Told:
-    """Asks about groups in one call of a command.
+    """Asks about groups, or what else every node knows, in one call of a command.
 
     Args:
         context: Of the command.
         client: Of the cluster.
+        kind: What is asked: GROUP, or another question that slaves answer with their age.
 
     Attributes:
         node: Who answered instead of the master; None: the master did.
         age_seconds: How old its knowledge is; None: the master's, or unknown.
     """
 
-    def __init__(self, context: Context, client: Client) -> None:
+    def __init__(self, context: Context, client: Client, kind: Type = Type.GROUP) -> None:
         self._context = context
+        self._kind = kind
         self._client = client
         self._address: str | None = None
         self.node: str | None = None
@@ -53,10 +55,10 @@ class Told:
             TwinlogError: No node answers, or the group is unknown.
         """
         if self._address is not None:
-            return self._context.ask(self._address, Type.GROUP, fields, NODE_SECONDS)
+            return self._context.ask(self._address, self._kind, fields, NODE_SECONDS)
         left = self._context.left(MASTER_SECONDS)
         try:
-            return dict(self._client.call("master", Type.GROUP, fields, timeout=left).fields)
+            return dict(self._client.call("master", self._kind, fields, timeout=left).fields)
         except UnavailableError:
             found = self._from_copies(fields)
             if found is None:
@@ -68,7 +70,7 @@ class Told:
         best: tuple[int, str, Fields] | None = None
         for address in self._context.endpoints():
             try:
-                found = self._context.ask(address, Type.GROUP, fields, NODE_SECONDS)
+                found = self._context.ask(address, self._kind, fields, NODE_SECONDS)
             except UnknownGroup:
                 raise
             except (TwinlogError, Failure, OSError):

@@ -193,6 +193,9 @@ def _say(context: Context, kind: str, name: str, head: str, outcome: str, more: 
 # ── settings ────────────────────────────────────────────────────────────────────────────────────
 
 
+_CONSUME = "twinlog message consume {} --group GROUP"
+
+
 def _settings(
     attempts: int | None, retry: str | None, invisible: str | None, topic: str | None,
     tag: str | None, where: str | None,
@@ -212,7 +215,12 @@ def _settings(
             raise Failure(Exit.USAGE, "--tag and --where need --topic: the topic they are about")
         found["filters"] = {topic: filter_text(tag, where) or ""}
     elif topic is not None:
-        raise Failure(Exit.USAGE, "--topic says which topic --tag or --where is about")
+        hints = (
+            f"a group has no topics of its own: its members name them, as {_CONSUME.format(topic)}",
+            f"to handle only some messages of {topic}, add --tag or --where",
+        )
+        text = "--topic says which topic --tag or --where is about"
+        raise Failure(Exit.USAGE, text, hints=hints)
     return found
 
 

@@ -121,6 +121,15 @@ def _plan(value: Adoption, who: Who) -> list[str]:
             f"{value.timed.repeated} messages that waited for a time are in the log already, "
             f"though timercheck does not say so: not delivered again"
         )
+    if value.halves.rows:
+        lines.append(
+            f"{len(value.halves.rows)} messages of transactions are open: their producers are asked"
+        )
+    if value.halves.repeated:
+        lines.append(
+            f"{value.halves.repeated} messages of transactions are committed, though no op record "
+            f"says so: not asked about"
+        )
     if value.delayed.waiting:
         lines.append(
             f"{value.delayed.waiting} delayed messages wait for their level: delivered when due"

@@ -3,15 +3,16 @@
 Each part is a table for people and one field of the document for machines. Queues are those that
 recovery would leave; timers and config files are shown as they lie, RocketMQ's own.
 
-Not here: reading them (``twinlog.store.reader``, ``twinlog.store.timers``).
+Not here: reading them (`twinlog.store.reader`, `twinlog.store.timers`, `storage.tools.waiting`).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cli.answer import Table
+from cli.answer import ABSENT, Table
 from cli.fields import Fields, table, tables
+from storage.tools.waiting import what_waits
 from twinlog.format.waiting.delay_levels import LEVELS, delay_text
 from twinlog.format.waiting.timers import DELETE, ROLL
 from twinlog.store.delays import waiting_levels
@@ -66,6 +67,23 @@ def waiting(store: StoreReader) -> Part:
     ]
     heads = "LEVEL> DELAY> WAITING> NEXT> DUE=due_ms:time LAST=last_ms:time"
     return Part("delays", items, Table.of(heads, items, title="delays"))
+
+
+def messages(store: StoreReader) -> Part:
+    """What waits for a time, for the end of a transaction, or for an acknowledgement."""
+    items: list[Fields] = [
+        {
+            "what": one.what,
+            "name": one.name,
+            "waiting": one.messages if known else ABSENT,
+            "due_ms": one.next_ms if known else None,
+            "last_ms": one.last_ms if known else None,
+        }
+        for one in what_waits(store)
+        for known in (one.messages >= 0,)
+    ]
+    heads = "WHAT NAME WAITING> DUE=due_ms:time LAST=last_ms:time"
+    return Part("waiting", items, Table.of(heads, items, title="waiting"))
 
 
 def timers(store: StoreReader) -> Part:

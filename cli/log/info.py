@@ -43,7 +43,8 @@ def info(
     Args:
         directory: The data directory of a node, or a RocketMQ store.
         queues: Also every queue, with its range.
-        waiting: Also how many messages wait for each delay level, and when they are due.
+        waiting: Also how many messages wait for each delay level and for a time, for the end of
+            their transaction (DUE: given up) and for an acknowledgement (DUE: handed out again).
         timers: Also RocketMQ's timer wheel: which records wait for which second.
         metadata: Also the files in config: topics, groups, consumer offsets.
     """
@@ -51,6 +52,7 @@ def info(
         wanted = (
             (queues, contents.queues),
             (waiting, contents.waiting),
+            (waiting, contents.messages),
             (timers, contents.timers),
             (metadata, contents.metadata),
         )

@@ -181,7 +181,7 @@ def show_line(message: Message, context: Context, *, first: bool) -> None:
             cells = (str(message.queue), str(message.queue_offset), message.key or "-",
                      message.tag or "-", body)  # fmt: skip
             printer.line("\t".join(re.sub(r"[\t\r\n]", " ", cell) for cell in cells))
-        case Output.TABLE | Output.WIDE:
+        case Output.TABLE | Output.WIDE | Output.SCHEMA:
             where = f"{message.queue}@{message.queue_offset}"
             marks = " ".join(part for part in (message.tag, message.key) if part)
             body = message.body.decode("utf-8", "replace")

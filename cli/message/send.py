@@ -126,7 +126,7 @@ def cancel(address: str, /, *, context: Annotated[Context, PRIVATE]) -> int:
     Once it says so, the message will never be delivered. Exit code 1: it was delivered.
 
     Args:
-        address: What ``message send`` with ``--delay`` or ``--at`` showed.
+        address: What ``message send`` with ``--delay`` or ``--at`` showed, or ``timer list``.
     """
     with waiting_client(context) as client:
         client.cancel(address)

@@ -316,7 +316,7 @@ def variables_of(context: Context, *servers: str) -> dict[str, str]:
         servers: Addresses of the clusters of the job; empty ones count for nothing.
 
     Raises:
-        UsageError: A user without a password, or an address that is none.
+        UsageError: A user without a password, or something that is no address.
     """
     named = {address for text in servers if text for address in addresses_of(text)}
     if not named:

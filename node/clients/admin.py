@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Protocol, cast
 
 from node.clients.refusals import QUEUES_DEFAULT, no_topic
+from node.topics.altering import parse_alter, terms_of
 from storage.marks.archive_mark import PARTS_MAX, ArchivedPart, Claim
 from storage.state.controls import CreateTopic, DeleteTopic
 from storage.state.sections import Outcome, SectionResult
@@ -82,7 +83,7 @@ class Admin:
         return {"producer": secrets.randbits(62) + 1, "epoch": 0}
 
     def topic(self, fields: Mapping[str, object], now: float, done: Answered) -> None:
-        """Show, create or delete a topic; lists are in ``node.clients.lookups``.
+        """Show, create, alter or delete a topic; lists are in ``node.clients.lookups``.
 
         Raises:
             UsageError: The command is invalid; nothing was done.
@@ -90,16 +91,19 @@ class Admin:
         match fields.get("op"):
             case "show":
                 name = _text(fields, "name")
-                queues = self._store.topics().get(name)
-                if queues is None:
+                found = self._store.terms(name)
+                if found is None:
                     raise no_topic(self._store, name)
-                done({"topics": {name: queues}, "queues": queues})
+                queues, terms = found.queues, terms_of(found)
+                done({"topics": {name: queues}, "queues": queues, "terms": terms})
             case "create":
                 self._create(fields, now, done)
+            case "alter":
+                self._alter(fields, now, done)
             case "delete":
                 self._delete(fields, now, done)
             case other:
-                text = f"topic knows create, delete, list and show, not {other!r}"
+                text = f"topic knows alter, create, delete, list and show, not {other!r}"
                 raise UsageError(text, code="fields")
 
     def _create(self, fields: Mapping[str, object], now: float, done: Answered) -> None:
@@ -137,6 +141,37 @@ class Admin:
             hint = "use another name, or wait until retention has taken them"
             raise TopicDeleted(text, hint=hint, topic=name)
         change = CreateTopic(name, queues, self._wall_ms(), batch)
+        self._driver.control(now, change, deadline=now + _seconds(fields), reply=reply)
+
+    def _alter(self, fields: Mapping[str, object], now: float, done: Answered) -> None:
+        name = _text(fields, "name")
+        if name.startswith(RESERVED):
+            raise UsageError(f"topic {name} is the store's own", code="topic-name")
+        change = parse_alter(fields, name, self._wall_ms())
+        if (change.queues or 0) > QUEUES_MAX:
+            raise UsageError(f"a topic has 1 to {QUEUES_MAX} queues", code="fields")
+        topic = self._store.terms(name)
+        if topic is None:
+            raise no_topic(self._store, name)
+        before, after = terms_of(topic), terms_of(change.of(topic))
+        found = {"before": before, "terms": after, "groups": self._groups.consumers(name)}
+        if fields.get("plan") is True:
+            refusal = self._store.refusal(change)
+            if refusal is not None:
+                raise self._refusal(*refusal)
+            done({"altered": False, **found})
+            return
+
+        def reply(results: list[SectionResult], by: str | None) -> None:
+            result = results[0]
+            if result.outcome in (Outcome.STORED, Outcome.DUPLICATE):
+                done({"altered": result.outcome is Outcome.STORED, **found})
+            elif result.outcome is Outcome.REFUSED:
+                done(self._refusal(result.code, result.text))
+            else:
+                hint = f"look at it: twinlog topic show {name}"
+                done(OutcomeUnknown(f"topic {name} may or may not be altered", hint=hint))
+
         self._driver.control(now, change, deadline=now + _seconds(fields), reply=reply)
 
     def _delete(self, fields: Mapping[str, object], now: float, done: Answered) -> None:

@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Protocol, cast
 
 from node.clients.counts import ClientCounts
 from node.clients.limits import Limits, MiB
+from node.topics.quotas import Quotas
 from storage.state.sections import Outcome, Section, SectionResult
 from twinlog.errors import UsageError
 
@@ -57,8 +58,8 @@ class Asker(Protocol):
         """Every section has its result; ``by`` names the nodes, or the memory, that have them."""
         ...
 
-    def refused(self, request: int, size: int, code: str, text: str) -> None:
-        """Nothing of the request was written."""
+    def refused(self, request: int, size: int, code: str, text: str, wait_ms: int = 0) -> None:
+        """Nothing of the request was written; ``wait_ms``: when it may be, if that is known."""
         ...
 
 
@@ -184,7 +185,9 @@ class AppendPath:
         *,
         clock: Callable[[], float],
         waited: Callable[[float], None],
+        quotas: Quotas | None = None,
     ) -> None:
+        self._quotas = quotas
         self._driver = driver
         self._limits = limits
         self._counts = counts
@@ -209,6 +212,7 @@ class AppendPath:
         pending, self._pending = self._pending, []
         together: list[AppendRequest] = []
         size = 0
+        quotas = self._quotas if self._quotas is not None and self._quotas.active() else None
         for request in pending:
             if now < self._stalled_until and self._clock() < self._stalled_until:
                 self._counts.limit_reached("page_cache_busy_seconds")
@@ -219,6 +223,8 @@ class AppendPath:
                 self._counts.limit_reached("queue_wait_seconds")
                 waited = f"waited {now - request.arrived:.3f} s for the append path"
                 request.asker.refused(request.request, request.size, "busy", waited)
+                continue
+            if quotas is not None and not _within(quotas, request, now):
                 continue
             if together and not _joins(together[0], request, size):
                 self._append(now, together)
@@ -266,17 +272,36 @@ class AppendPath:
 
         return reply
 
+    def _give_back(self, sections: Sequence[Section]) -> None:
+        """What was not stored by this request does not count against a quota."""
+        if self._quotas is not None and self._quotas.active():
+            for section in sections:
+                self._quotas.give_back(section)
+
     def _answer(self, request: AppendRequest, results: Sequence[SectionResult], by: str) -> None:
         """Answer one request; a reason that holds for the whole node becomes its error."""
         first = results[0]
         node_wide = first.outcome is Outcome.REFUSED and first.code in NODE_WIDE
         if node_wide and all(result.code == first.code for result in results):
+            self._give_back(request.sections)
             request.asker.refused(request.request, request.size, first.code, first.text)
             return
         for section, result in zip(request.sections, results, strict=True):
             if result.outcome is Outcome.STORED:
                 self._counts.appended(section.topic, section.count, len(section.data))
+            elif result.outcome is not Outcome.UNKNOWN:
+                self._give_back([section])
         request.asker.appended(request.request, request.size, results, by)
+
+
+def _within(quotas: Quotas, request: AppendRequest, now: float) -> bool:
+    """Whether the quotas of its topics allow a request; if not, it is answered."""
+    over = quotas.admit(request.sections, now)
+    if over is not None:
+        topic, wait_ms = over
+        text = f"the quota of topic {topic} is used up; nothing was written"
+        request.asker.refused(request.request, request.size, "quota", text, wait_ms)
+    return over is None
 
 
 def _joins(first: AppendRequest, request: AppendRequest, size: int) -> bool:

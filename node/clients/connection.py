@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from node.clients.off_loop import ColdWork, Later
     from node.clients.reads import Reads
     from node.clients.refusals import Refusals
+    from node.topics.quotas import Quotas
     from replication.net.streams import Stream
     from replication.replica_service import ReplicaService
     from storage.disk.mapping import Loan
@@ -127,6 +128,7 @@ class RequestHandlers:
     world: ReplicaService
     limits: Limits
     counts: ClientCounts
+    quotas: Quotas
     appends: AppendPath
     reads: Reads
     cold: ColdWork
@@ -261,7 +263,7 @@ class ClientConnection:
                 frames.Type.COMMIT | frames.Type.TOGETHER | frames.Type.SETTLE | frames.Type.CANCEL
             ):
                 self._work_queue(frame)
-            case frames.Type.END | frames.Type.WAITING:
+            case frames.Type.END | frames.Type.CHECKS | frames.Type.WAITING:
                 self._work_queue(frame)
             case _:
                 raise UsageError(f"{frames.type_name(frame.type)} has no handler", code="type")
@@ -434,10 +436,10 @@ class ClientConnection:
             fields["buffered"] = True
         self.answer(_APPEND, request, fields)
 
-    def refused(self, request: int, size: int, code: str, text: str) -> None:
+    def refused(self, request: int, size: int, code: str, text: str, wait_ms: int = 0) -> None:
         """Answer an append of which nothing was written."""
         self.bytes_in_flight -= size
-        self.error(frames.Type.APPEND, request, self._handlers.refusals.error(code, text))
+        self.error(frames.Type.APPEND, request, self._handlers.refusals.error(code, text, wait_ms))
 
     def read_answered(self, request: int, answer: ReadAnswer) -> None:
         """Answer a read with views of the log."""

@@ -9,13 +9,14 @@ Not here: reads of ranges (``node.clients.reads``), searches by key (``node.clie
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar, cast
 
 from node.clients.freshness import Freshness
 from node.clients.metadata import everything, page_of_topics
 from node.clients.refusals import no_topic
+from node.topics.altering import terms_of
 from storage.read.lookups import OffLoopLookup
 from storage.state.gathered import topic_of
 from twinlog.errors import UnknownTopic, UsageError
@@ -137,10 +138,16 @@ class Lookups:
         return {
             **page,
             "messages": {name: self._messages(name, queues) for name, queues in listed.items()},
+            "terms": self._terms(listed),
             "role": freshness.role,
             "age_ms": freshness.age_ms,
             "settled": self._settled(freshness) and not self._store.topics_waiting(),
         }
+
+    def _terms(self, listed: Collection[str]) -> dict[str, object]:
+        """Return permission, quotas and queues that take messages, of topics that were altered."""
+        found = {name: self._store.terms(name) for name in self._store.grown().keys() & listed}
+        return {name: terms_of(one) for name, one in found.items() if one is not None}
 
     def _messages(self, topic: str, queues: int) -> int:
         if self._store.since(topic) > self._store.dispatched:

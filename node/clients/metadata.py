@@ -134,10 +134,16 @@ class Metadata:
             "epochs": self._epochs(),
             "confirm": self._store.confirm,
             "batched": sorted(self._store.batched().intersection(listed)),
+            "writable": self._writable(listed),
             "settled": self._freshness().leads
             and (topics is not None or not self._store.topics_waiting()),
             **page,
         }
+
+    def _writable(self, listed: Collection[str]) -> dict[str, int]:
+        """Return how many queues take messages, of the topics where not all do."""
+        found = self._store.narrowed()
+        return {name: found[name] for name in found.keys() & listed}
 
     def _epochs(self) -> list[list[int]]:
         """Return epoch and start of the newest epochs with a confirmed byte, oldest first."""

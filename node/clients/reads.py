@@ -240,6 +240,7 @@ class Reads:
         return None
 
     def _serve(self, request: ReadRequest, now: float) -> Cold | None:
+        self._store.check_open(request.topic)
         freshness = self._freshness()
         limit = self._staleness_max if request.age_max is None else request.age_max
         if freshness.role != "master" and not freshness.within(limit):
@@ -377,6 +378,9 @@ class Reads:
         }
         if freshness.silent:
             fields["settled"] = False
+        grown = self._store.grown()
+        if request.topic in grown:  # who reads all queues begins with those that are new
+            fields["queues"] = grown[request.topic]
         if result is None or not result.unsifted:  # without the count the reader filters by itself
             fields["skipped"] = request.skipped + _left_out(request, result)
         request.asker.read_answered(request.request, ReadAnswer(fields, slices, result))

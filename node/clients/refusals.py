@@ -11,6 +11,8 @@ from twinlog.errors import (
     Busy,
     NotEnoughInSync,
     NotMaster,
+    QuotaReached,
+    TopicClosed,
     TopicDeleted,
     TwinlogError,
     Unavailable,
@@ -33,8 +35,11 @@ class Refusals:
         self._presence = presence
         self._leadership = leadership
 
-    def error(self, code: str, text: str) -> TwinlogError:
-        """The error for a refusal that concerns the whole node, with what the client needs next."""
+    def error(self, code: str, text: str, wait_ms: int = 0) -> TwinlogError:
+        """The error for a refusal that concerns the whole node, with what the client needs next.
+
+        ``wait_ms``: when asking again may help, if that is known.
+        """
         name = self._name
         match code:
             case "not-master":
@@ -46,12 +51,17 @@ class Refusals:
             case "disk-full" | "disk":
                 hint = "free space on its disk; writes resume by themselves"
                 return Unavailable(f"unavailable: disk of {name} is full", code=code, hint=hint)
+            case "quota":
+                hint = "send less, or raise it: twinlog topic alter"
+                return QuotaReached(text, hint=hint, retry_after_ms=wait_ms)
+            case "topic-permission" | "queue-closed":
+                return TopicClosed(text, code=code)
             case "unknown-topic":
                 return UnknownTopic(text)
             case "topic-deleted":
                 return TopicDeleted(text)
             case (
-                "topic" | "queues" | "topic-kind" | "topics-deleted"
+                "topic" | "queues" | "topic-kind" | "topics-deleted" | "topic-terms"
             ):  # of an order: asked again, it would be refused again
                 return UsageError(text, code=code)
             case _:

@@ -92,7 +92,9 @@ class Finds:
         Raises:
             Unavailable: This node is too stale, has no index, or is building it.
             UnknownTopic: There is no such topic.
+            TopicClosed: It may not be read.
         """
+        self._store.check_open(query.topic)
         freshness = self._freshness()
         limit = self._staleness_max if limit is None else limit
         if freshness.role != "master" and not freshness.within(limit):

@@ -44,6 +44,7 @@ from node.config.sections import (
     ReadSection,
     ReplicationSection,
     TlsSection,
+    TransactionsSection,
     explain,
     keys_of,
     later_sentence,
@@ -90,6 +91,7 @@ class NodeConfig:
     limits: Limits
     messaging: MessagingSection
     groups: GroupsSection
+    transactions: TransactionsSection
     log: LogSection
     metrics: MetricsSection
 
@@ -353,21 +355,20 @@ class _Check:
             self._section("read", ReadSection, number),
             self._section("messaging", MessagingSection, number),
             self._section("groups", GroupsSection, number),
+            self._section("transactions", TransactionsSection, number),
             self._section("log", LogSection, number),
             self._section("metrics", MetricsSection, number),
         )
-        listen, storage, retention, replication, read, messaging, groups, log, metrics = parts
+        (
+            listen, storage, retention, replication, read, messaging, groups, transactions, log,
+            metrics,
+        ) = parts  # fmt: skip
         if node is None or limits is None or listen is None or storage is None:
             return None
         if (
-            retention is None
-            or replication is None
-            or read is None
-            or messaging is None
-            or groups is None
-            or log is None
-            or metrics is None
-        ):
+            retention is None or replication is None or read is None or messaging is None
+            or groups is None or transactions is None or log is None or metrics is None
+        ):  # fmt: skip
             return None
         self._record(node.name, node, given)
         return NodeConfig(
@@ -388,6 +389,7 @@ class _Check:
             limits=_limits(limits, read),
             messaging=messaging,
             groups=groups,
+            transactions=transactions,
             log=log,
             metrics=metrics,
         )

@@ -13,6 +13,7 @@ from pathlib import Path
 from node.clients.metadata import Identity
 from node.config.config import ClusterConfig, NodeConfig
 from node.leases.limits import GroupLimits
+from node.transactions.checks import CheckSettings
 from replication.settings import ReplicationSettings
 from storage.log.log_folders import Folders
 from storage.log.segment import DIRECTORY
@@ -132,6 +133,16 @@ def group_limits(node: NodeConfig) -> GroupLimits:
         lease=groups.lease,
         bytes_max=node.limits.response_size_max,
         long_poll_seconds_max=node.limits.long_poll_seconds_max,
+    )
+
+
+def check_settings(node: NodeConfig) -> CheckSettings:
+    """Return when a node asks about transactions and gives them up."""
+    found = node.transactions
+    return CheckSettings(
+        first_ms=round(found.first_check * 1000),
+        checks=found.checks,
+        keep_ms=round(found.keep * 1000),
     )
 
 

@@ -350,6 +350,22 @@ class GroupsSection(Section):
     )
 
 
+class TransactionsSection(Section):
+    """Transactions that nothing has ended."""
+
+    first_check: Seconds = Field(
+        6.0, ge=1, le=3600,
+        description="From a message's birth until producers are asked what became of its "
+        "transaction; the pauses after that double, up to a minute.",
+    )  # fmt: skip
+    checks: int = Field(
+        15, ge=1, le=1000, description="So often they are asked before it is given up."
+    )
+    keep: Seconds = Field(
+        259_200.0, ge=60, le=31_622_400, description="What is open for this long is given up."
+    )
+
+
 class LogSection(Section):
     """What a node logs to stderr."""
 
@@ -386,6 +402,7 @@ SECTIONS: Mapping[str, type[Section]] = {
     "limits": LimitsSection,
     "messaging": MessagingSection,
     "groups": GroupsSection,
+    "transactions": TransactionsSection,
     "log": LogSection,
     "metrics": MetricsSection,
 }

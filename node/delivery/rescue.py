@@ -32,7 +32,7 @@ from storage.read.lookups import OffLoopLookup
 from storage.state.sections import Outcome, Section, Together
 from twinlog.errors import TwinlogError
 from twinlog.format.record import Record
-from twinlog.format.waiting.timers import DELAY_MS, due_of, origin_of
+from twinlog.format.waiting.timers import keys_of
 
 if TYPE_CHECKING:
     from node.clients.lookups import Asked
@@ -149,11 +149,9 @@ class Rescue:
     def _waits(self, one: Record) -> Key | None:
         """Return the key of the message that waits in a record; None: none does any more."""
         timers = self._context.messaging.timers
-        adopted = {name: text for name, text in one.properties.items() if name != DELAY_MS}
-        for due in {due_of(named, one.store_timestamp) for named in (one.properties, adopted)}:
-            for offset in (one.log_offset, origin_of(one.properties)):
-                if due is not None and timers.is_at(due, offset, one.log_offset):
-                    return due, offset
+        for due, offset in keys_of(one.properties, one.store_timestamp, one.log_offset):
+            if timers.is_at(due, offset, one.log_offset):
+                return due, offset
         return None
 
     def _refused(self, now: float, code: str, why: str) -> None:

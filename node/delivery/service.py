@@ -213,6 +213,8 @@ class Deliveries:
             for line in self._source.lines:
                 if line not in self._first or not self._source.ordered:
                     self._first[line] = None  # `_deliver` finds out what is first
+        if not self._first:
+            return
         now_ms, left = self._now_ms(now), BATCH_BYTES
         for line in sorted(self._first, key=self._wake_ms):
             if self._wake_ms(line) > now_ms or now < self._held.get(line, 0.0):
@@ -290,7 +292,9 @@ class Deliveries:
             elif done.outcome is Outcome.STORED:
                 self._delivered(line, copies, passed[0].due)
 
-        sections = [Section(copy.topic, copy.queue, copy.records, copy.data) for copy in copies]
+        sections = [
+            Section(one.topic, one.queue, one.records, one.data, own=True) for one in copies
+        ]
         self._context.driver.append_rows(
             now, [self._source.row(line, passed)], sections=sections,
             deadline=now + ANSWER_SECONDS, reply=reply,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -21,9 +22,11 @@ from storage.messaging.share import Share
 from twinlog.errors import NotMember, NotYetConfirmed, TwinlogError, UnknownGroup, UnknownTopic
 
 if TYPE_CHECKING:
+    from node.topics.quotas import Quotas
     from replication.driver.driver import Driver
     from storage.progress import StoreMessaging
     from storage.reads import StoreReads
+    from twinlog.format.group_rows import Row
 
 ANSWER_SECONDS = 30.0
 """How long an answer waits for its confirm; then the client has to ask again."""
@@ -61,7 +64,7 @@ class GroupCounts:
     redelivered: int = 0
     dead: dict[str, int] = field(default_factory=dict[str, int])
     dropped: int = 0
-    rows: dict[str, int] = field(default_factory=dict[str, int])
+    rows: Counter[type[Row]] = field(default_factory=Counter["type[Row]"])
 
 
 @dataclass(slots=True)
@@ -106,6 +109,8 @@ class Context:
         default_factory=dict[tuple[str, int, str, int], int]
     )
     """Where groups begin by time: by group, time, topic and queue."""
+    quotas: Quotas | None = None
+    """Those of the node's clients; None: none are kept."""
     late_at: dict[str, float] = field(default_factory=dict[str, float])
     """By group: when it was last told that an outcome came too late."""
 

@@ -220,7 +220,8 @@ class DeadLetters:
                 self._unread(death, error)
                 return
             if copy.records:
-                sections.append(Section(copy.topic, copy.queue, copy.records, copy.data))
+                made = Section(copy.topic, copy.queue, copy.records, copy.data, own=True)
+                sections.append(made)
         how = DEAD_LETTER if sections else LEFT_OUT
         row = GivenUpRow(dying.share, dying.n, first, after - 1, how)
         self._append(now, death, row, sections, whole=after > last)

@@ -74,7 +74,8 @@ class Figures:
 
     def rows(self) -> Mapping[Labels, float]:
         """Rows appended by this master since its start, by kind."""
-        return {(kind,): float(count) for kind, count in self._context.counts.rows.items()}
+        rows = self._context.counts.rows
+        return {(kind.__name__,): float(count) for kind, count in rows.items()}
 
     def delays_waiting(self) -> Mapping[Labels, float]:
         """Messages that wait for each delay level, as far as is dispatched."""
@@ -102,6 +103,10 @@ class Figures:
         """Messages that waited for a time and were taken back."""
         return float(self.groups.timers.counts.cancelled)
 
+    def rescued(self) -> Mapping[Labels, float]:
+        """Messages that this master has appended again since its start, by what they wait for."""
+        return {("timer",): float(self.groups.rescue.count)}
+
     @property
     def halves_open(self) -> float:
         """Messages that wait for the end of their transaction, as far as is dispatched."""
@@ -115,6 +120,20 @@ class Figures:
             ("rollback",): float(counts.rolled_back),
             ("given-up",): float(counts.given_up),
         }
+
+    def checks(self) -> Mapping[Labels, float]:
+        """Messages that producers were asked about, by what followed, since this master's start."""
+        counts = self.groups.transactions.asking.counts
+        return {
+            ("commit",): float(counts.committed),
+            ("rollback",): float(counts.rolled_back),
+            ("none",): float(counts.none),
+        }
+
+    @property
+    def checks_parked(self) -> float:
+        """Producers that wait to be asked about transactions."""
+        return float(self.groups.transactions.asking.parked)
 
     @property
     def undeliverable(self) -> float:

@@ -126,6 +126,7 @@ class Joining:
         for topic in asked.topics:
             if self._context.records.queues(topic) is None:
                 raise self._context.missing(topic)
+            self._context.records.check_open(topic)
             own = group.filters.get(topic, "")
             if asked.filters is not None and asked.filters.get(topic, "") != own:
                 hint = f"the group's own is {own!r}" if own else "the group has none"

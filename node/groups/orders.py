@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import cast
 
 from node.clients.lookups import Answer, Asked
+from node.delivery.listing import Listing
 from node.groups.backlog import Ends, first_unsettled
 from node.groups.context import ANSWER_SECONDS, Context, Done, Turn
 from node.groups.documents import group_document, page_of_groups
@@ -50,6 +51,7 @@ class Orders:
         self._context = context
         self._observed = observed
         self._fetch = fetch
+        self.waiting = Listing(context, observed, fetch)
 
     def page(self, after: str, asker: Asker | None = None) -> Mapping[str, object]:
         """Return the groups after a name that ``asker`` may know of, in pages."""

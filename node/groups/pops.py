@@ -77,6 +77,8 @@ class Pops:
             if handed.parts or wish.pop < known:
                 self._hand(pop, handed, turn)
                 return
+        if context.records.closed():
+            self._check_open(wish)
         if group.mode == "ordered":
             if name in context.freed or name in turn.stirred:
                 self.serve(name, turn)  # a queue that is free is for those who wait already
@@ -86,6 +88,10 @@ class Pops:
             self._hand(pop, handed, turn)
         else:
             self._park(pop, turn)
+
+    def _check_open(self, wish: Wish) -> None:
+        for topic in wish.topics:
+            self._context.records.check_open(topic)
 
     def _displace(self, pop: Pop) -> None:
         """The same request is parked already: the newer one takes its place."""
@@ -135,6 +141,8 @@ class Pops:
                 pop.answer(self._context.unknown(group))
                 continue
             try:
+                if self._context.records.closed():
+                    self._check_open(pop.wish)
                 handed = turn.leasing.hand_out(definition, self._within(pop))
             except TwinlogError as error:
                 self._context.parked.remove(pop)

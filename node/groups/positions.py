@@ -33,17 +33,24 @@ def commit(
 ) -> list[list[object]]:
     """Return for each (share, position) of a COMMIT its code and the position after it."""
     name, member = session.group + MEMBER_SIGN + session.name, session.member
-    scratch, found = turn.scratch, list[list[object]]()
+    records, where, move = context.records, turn.scratch.position, turn.scratch.move
+    found, ends = list[list[object]](), turn.ends
     for number, position in rows:
-        at = scratch.position(number)
-        end = turn.end(context.records, at[0]) if at is not None else None
-        if at is None or at[0].group != name or end is None:
+        at = where(number)
+        if at is None or at[0].group != name:
             found.append([RECEIPT_UNKNOWN, 0])
-        elif not at[1] <= position <= max(end, at[1]):
-            found.append([POSITION_OFFSET, at[1]])
-        else:
-            scratch.move(at[0], PositionRow(number, member, 0, position))
+            continue
+        share, now = at
+        place = share.topic, share.queue
+        end = ends[place] if place in ends else turn.end(records, share)
+        if end is None:
+            found.append([RECEIPT_UNKNOWN, 0])
+        elif now <= position <= end or now == position:
+            if position > now:  # else it stands there already
+                move(share, PositionRow(number, member, 0, position))
             found.append([DONE, position])
+        else:
+            found.append([POSITION_OFFSET, now])
     return found
 
 

@@ -97,14 +97,14 @@ class PopFields:
     places: bool
 
 
-def parse_pop(fields: Mapping[str, object], limits: GroupLimits, invisible_ms: int) -> PopFields:
+def parse_pop(fields: Mapping[str, Any], limits: GroupLimits, invisible_ms: int) -> PopFields:
     """Return what a POP asks for, cut to the node's limits; ``invisible_ms`` is the group's.
 
     Raises:
         UsageError: A value that makes no sense.
     """
-    number, asked = cast("int", fields["pop"]), cast("int", fields["invisible_ms"])
-    records, size = cast("int", fields["max_records"]), cast("int", fields["max_bytes"])
+    number, asked = fields["pop"], fields["invisible_ms"]
+    records, size = fields["max_records"], fields["max_bytes"]
     lease = fields.get("lease") or limits.lease
     if number <= 0 or records <= 0 or size <= 0:
         raise _fields("pop, max_records and max_bytes of a POP are above 0")
@@ -113,14 +113,14 @@ def parse_pop(fields: Mapping[str, object], limits: GroupLimits, invisible_ms: i
     if lease not in LEASES:
         raise _fields(f"a lease is {' or '.join(LEASES)}, not {lease!r}")
     wish = Wish(
-        cast("int", fields["member"]),
+        fields["member"],
         number,
         topics(fields),
         min(records, limits.records_max),
         min(size, limits.bytes_max),
         asked or invisible_ms,
     )
-    wait = min(max(cast("int", fields["wait_ms"]), 0) / 1000, limits.long_poll_seconds_max)
+    wait = min(max(fields["wait_ms"], 0) / 1000, limits.long_poll_seconds_max)
     places = fields.get("places") is True
     return PopFields(str(fields["group"]), wish, wait, lease == "fast", places)
 
@@ -133,7 +133,7 @@ def parse_settles(rows: object) -> list[Settle]:
     """
     found: list[Settle] = []
     for row in _limited(rows):
-        share, number, what, first, last, argument = cast("Sequence[int]", row[:6])
+        share, number, what, first, last, argument = row[:6]
         if what not in _WHATS:
             raise _fields(f"a row of SETTLE does one of {sorted(_WHATS)}, not {what}")
         why = row[6] if len(row) > 6 else ""
@@ -148,11 +148,11 @@ def parse_commits(rows: object) -> list[tuple[int, int]]:
     Raises:
         UsageError: Too many.
     """
-    return [(cast("int", row[0]), cast("int", row[1])) for row in _limited(rows)]
+    return [(row[0], row[1]) for row in _limited(rows)]
 
 
-def _limited(rows: object) -> list[list[object]]:
-    found = cast("list[list[object]]", rows)
+def _limited(rows: object) -> list[list[Any]]:
+    found = cast("list[list[Any]]", rows)
     if len(found) > ROWS_MAX:
         raise _fields(f"a request has at most {ROWS_MAX} rows, not {len(found)}")
     return found

@@ -37,6 +37,7 @@ from node.leases.leasing import Leasing
 from node.leases.ordering import unused_tail
 from node.leases.scratch import Scratch
 from node.leases.settles import Dying, Settle, Settling
+from node.transactions.checks import CheckSettings
 from node.transactions.service import Transactions, parse_end
 from storage.messaging.fold import MEMBER_SIGN
 from storage.messaging.share import LEASED, WAITING, Run, Share
@@ -64,6 +65,7 @@ class WorkQueues:
         timer_late: The same of messages that wait for a time.
         late: Given how late, in seconds, each delivery of delayed messages was.
         enabled: False: every request is refused.
+        transactions: When producers are asked about transactions.
     """
 
     def __init__(
@@ -76,8 +78,10 @@ class WorkQueues:
         late: Callable[[float], None] = lambda seconds: None,
         timer_late: Callable[[float], None] = lambda seconds: None,
         enabled: bool = True,
+        transactions: CheckSettings | None = None,
     ) -> None:
         self.context = context
+        self._observed = observed
         self._enabled = enabled
         self.epoch = 0
         """The reign in which groups are served; 0: none."""
@@ -86,9 +90,7 @@ class WorkQueues:
         self._requests: list[Request] = []
         self._decisions: list[Callable[[Turn], None]] = []
         self._commits = Commits()
-        self._grace_until = 0.0
-        self._not_before = 0.0
-        self._leaving_at = 0.0
+        self._grace_until = self._not_before = self._leaving_at = 0.0
         self._full: dict[int, str] = {}
         """Shares that were met full, with their groups."""
         self._seen = 0
@@ -106,7 +108,7 @@ class WorkQueues:
         counts = DeliveryCounts(timer_late)
         self._timed = Timers(context, counts)
         self.timers = Deliveries(context, fetch, self._timed, counts)
-        self.transactions = Transactions(context, fetch, self._requests_again)
+        self.transactions = Transactions(context, fetch, self._requests_again, transactions)
         self.rescue = Rescue(context, fetch)
 
     # ── requests ────────────────────────────────────────────────────────────────────────────────
@@ -145,6 +147,7 @@ class WorkQueues:
             hint = "set enabled in [messaging] on all nodes"
             raise UsageError("this node serves no groups", code="unsupported", hint=hint)
         waiting = self.waiting + context.parked.count + self.joining.waiting + len(self._commits)
+        waiting += self.transactions.asking.parked
         if waiting >= context.limits.waiting_max:
             text = f"{waiting} requests of groups wait already (waiting_max)"
             raise Busy(text, limit="waiting_max")
@@ -168,9 +171,15 @@ class WorkQueues:
             case Type.CANCEL:
                 turn = partial(self._timed.cancel, fields, done)
             case Type.END:
-                turn = partial(self.transactions.end, parse_end(fields), done)
+                turn = partial(self.transactions.end, parse_end(fields, address), done)
+            case Type.CHECKS:
+                turn = partial(self.transactions.asking.checks, fields, asker, done)
+            case Type.WAITING if fields["what"] != "halves":
+                self.orders.waiting.answer(fields, asker, done)
+                return
             case Type.WAITING:
-                turn = partial(self.transactions.waiting, fields, done)
+                done({**self.transactions.waiting(fields), **self._observed()})
+                return
             case Type.TOGETHER:
                 together = TogetherFields.of(fields, payload)
                 turn = partial(self.together.decide, together, asker, done)
@@ -214,6 +223,7 @@ class WorkQueues:
         """Drop the parked pops of a connection that is gone; its members stay."""
         for pop in self.context.parked.drain(asker):
             pop.answer(Unavailable("the connection is gone"))
+        self.transactions.asking.forget(asker)
 
     # ── turns ───────────────────────────────────────────────────────────────────────────────────
 
@@ -236,6 +246,7 @@ class WorkQueues:
                 done(error)
             for pop in self.context.parked.over(now):
                 pop.answer(None, int((now - pop.arrived) * 1000))
+            self.transactions.asking.over(now)
             self._not_before = now + RETRY_SECONDS
             return
         self.context.due.tidy(self.context.messaging.ahead.share)
@@ -263,21 +274,14 @@ class WorkQueues:
     def _turn(self, now: float) -> Turn:
         context = self.context
         now_ms = context.clock.read(context.wall_ms(), now)
-        if context.clock.leaps != self._leaps:
-            self._leaps = context.clock.leaps
-            seconds = round(context.clock.leapt_ms / 1000, 1)
+        if (leaps := context.clock.leaps) != self._leaps:
+            self._leaps, seconds = leaps, round(context.clock.leapt_ms / 1000, 1)
             context.tell("clock_jumped", "warning", seconds=seconds)
         scratch = Scratch(context.messaging.ahead)
         leasing = Leasing(
-            scratch,
-            context.due,
-            context.records,
-            context.messaging,
-            now_ms,
-            context.limits,
-            context.turns,
-            -1 if now < self._grace_until else None,
-        )
+            scratch, context.due, context.records, context.messaging, now_ms, context.limits,
+            context.turns, -1 if now < self._grace_until else None,
+        )  # fmt: skip
         settling = Settling(
             scratch, context.due, now_ms, context.counts.settled, self.dead.add, self._border
         )
@@ -381,9 +385,9 @@ class WorkQueues:
         )
         failed = said[0] if said else None
         if failed is None:
+            counts = context.counts.rows
             for row in rows:
-                kind = type(row).__name__
-                context.counts.rows[kind] = context.counts.rows.get(kind, 0) + 1
+                counts[type(row)] += 1
         for answer in turn.appended:
             answer(failed)
 
@@ -435,7 +439,7 @@ class WorkQueues:
                 answer.left += 1
             else:
                 answer.rows[number] = list(found)
-        late = sum(row[0] == RECEIPT_EXPIRED for row in answer.rows)
+        late = [row[0] for row in answer.rows].count(RECEIPT_EXPIRED)
         if late:
             context.too_late(group.name, cast("int", fields["member"]), late)
         turn.answers.append(answer.confirmed)
@@ -478,11 +482,8 @@ class WorkQueues:
         self.epoch, self.moved = epoch, True
         context.clock.begin(context.wall_ms(), now, context.records.timestamp)
         context.due.begin(iter(fold.shares()))
-        members = [
-            (name, member)
-            for name in context.messaging.groups()
-            for member in fold.members(name).values()
-        ]
+        names = context.messaging.groups()
+        members = [(name, one) for name in names for one in fold.members(name).values()]
         context.members.begin(members, now, context.limits.session_seconds)
         self._grace_until = now + context.limits.grace_seconds
         self._not_before = self._seen = 0
@@ -503,7 +504,7 @@ class WorkQueues:
         self.dead.clear(error)
         self.delays.clear()
         self.timers.clear()
-        self.transactions.clear()
+        self.transactions.clear(error)
         self.rescue.clear()
         self._decisions.clear()
         context.members.clear()

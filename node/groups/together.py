@@ -18,6 +18,7 @@ from node.groups.positions import commit
 from node.groups.requests import parse_commits, parse_settles
 from node.leases.scratch import Scratch
 from node.leases.settles import Settle, Settling
+from node.topics.quotas import reached
 from storage.append.own_records import TOGETHER_MAX
 from storage.messaging.fold import Shares
 from storage.state.sections import Outcome, Section, SectionResult
@@ -110,6 +111,13 @@ class Together:
                 context.too_late(asked.group, asked.member, late)
             done(self._fields(False, [], codes))
             return
+
+        quotas = context.quotas if not repeated else None
+        if quotas is not None and asked.sections and quotas.active():
+            over = quotas.admit(asked.sections, turn.now)
+            if over is not None:
+                done(reached(*over))
+                return
 
         def reply(outcome: Appended, by: str | None) -> None:
             match outcome.outcome:

@@ -96,12 +96,13 @@ class Scratch:
         if self._moved:
             self._copy_moved()
         fold = self._made()
+        kind = type(row)
         if isinstance(row, MemberRow):  # who may become one is for the caller to know
             if not row.joined and not self._is_member(row.group, row.member):
                 return False
             self.rows.append(row)
             return True
-        if not isinstance(row, ShareRow) and fold.share(row[0]) is None:
+        if kind is not ShareRow and fold.share(row[0]) is None:
             share = self._base.share(row[0])
             if share is None:
                 return False

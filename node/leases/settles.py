@@ -131,7 +131,7 @@ class Settling:
         match row.what:
             case What.ACK:
                 self._scratch.write(AckRow(row.share, row.n, row.first, row.last))
-                self._counts.add(group.name, "ack", sum(run.last - run.first + 1 for run in runs))
+                self._counts.add(group.name, "ack", sum([run.last - run.first + 1 for run in runs]))
             case What.RELEASE | What.UNUSED:
                 self._release(group, row, runs)
             case What.EXTEND:

@@ -7,12 +7,15 @@
     /role/slave           it is slave; ?max_lag=64MiB&max_lag_time=10s
     /role/readable        it is ready, whatever its role
     /status               always: the JSON document of ``node show``
+    /groups  /groups/G    always: JSON of ``group list`` and ``group show``, as it knows
+    /timers               always: how many messages wait for a time; ?by=hour&first=MS
     /metrics              always: Prometheus text or OpenMetrics, as the client asks
     /  /cluster  /events  the page, the whole cluster, a stream of it: ``node.observe.live``
 
 A failed check is 503, never 200. HEAD works on all of them. All paths are read-only. Where clients
-are asked who they are (docs/access.md), ``/status``, ``/groups``, the page and what it shows need
-user and password (HTTP Basic) of someone who operates the cluster; probes and metrics are open.
+are asked who they are (docs/access.md), ``/status``, ``/groups``, ``/timers``, the page and what it
+shows need user and password (HTTP Basic) of someone who operates the cluster; probes and metrics
+are open.
 
 starlette on hypercorn, inside the node's own nursery: no thread, no second loop, no signal handler.
 Connections are accepted here and handed to hypercorn one by one, because it bounds neither their
@@ -30,7 +33,7 @@ import base64
 import os
 import socket
 import ssl
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, cast
@@ -52,6 +55,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from node.observe.live import Live
 from node.observe.status import role_matches
 from replication.net.handshakes import FIRST_BYTES, HANDSHAKE_SECONDS, TLS_FIRST, told
+from twinlog.errors import UsageError
 from twinlog.units import UnitError, parse_duration, parse_size
 
 LOOP_SECONDS_MAX = 2.0
@@ -87,6 +91,8 @@ class Pages:
         limited: Called with the name of a limit that a client reached.
         groups: A page of groups after a name.
         group: The document of one group; None: there is no such group.
+        timers: How many messages wait for each second, minute or hour (the first argument) from a
+            time on, ms; raises `UsageError` where it is something else.
         live: The page, and what it shows; None: neither is served.
         admits: Says in a thread whether user and password may see what names topics and groups;
             None: everybody may.
@@ -98,6 +104,7 @@ class Pages:
     limited: Callable[[str], None]
     groups: Callable[[str], Mapping[str, object]] = lambda after: {"groups": []}
     group: Callable[[str], Mapping[str, object] | None] = lambda name: None
+    timers: Callable[[str, int], Mapping[str, object]] = lambda by, first: {"counts": []}
     live: Live | None = None
     admits: Callable[[str, str], bool] | None = None
 
@@ -207,8 +214,7 @@ def application(pages: Pages, silent: Callable[[], float]) -> Starlette:
 
     async def group(request: Request) -> Response:
         name = request.path_params["name"]
-        found = pages.group(name)
-        if found is None:
+        if (found := pages.group(name)) is None:
             return PlainTextResponse(f"there is no group {name}\n", 404)
         return JSONResponse(found)
 
@@ -222,9 +228,24 @@ def application(pages: Pages, silent: Callable[[], float]) -> Starlette:
             Route("/metrics", metrics),
             Route("/groups", groups),
             Route("/groups/{name:str}", group),
+            Route("/timers", _timers(pages)),
             *(pages.live.routes() if pages.live is not None else ()),
         ],
     )
+
+
+def _timers(pages: Pages) -> Callable[[Request], Awaitable[Response]]:
+    async def timers(request: Request) -> Response:
+        query = request.query_params
+        by, first = query.get("by", "minute"), query.get("first", "0")
+        if not first.isdecimal() or len(first) > 18:
+            return PlainTextResponse("first is a time, ms since 1970\n", status_code=400)
+        try:
+            return JSONResponse(pages.timers(by, int(first)))
+        except UsageError as error:
+            return PlainTextResponse(f"{error}\n", status_code=400)
+
+    return timers
 
 
 def _limit(request: Request, name: str) -> float | None:

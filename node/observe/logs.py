@@ -94,8 +94,9 @@ EVENTS: Mapping[str, str] = {
     "rescued": "what waits in a log file that is to leave was appended again; the file can go",
     "timer_held": "a message whose time has come cannot be delivered; it stays, later ones wait "
     "behind it, and it is tried again",
-    "transaction_given_up": "messages of a producer group whose transaction nothing ended for 72 "
-    "hours were copied to a topic of their own; messages and topic say how many and where",
+    "transaction_ended": "an order has ended a transaction in its producer's place",
+    "transaction_given_up": "messages of a producer group whose transaction nothing ended in time "
+    "(`checks`, `keep`) were copied to a topic of their own; messages and topic say where",
     "transaction_held": "messages whose transaction is to be given up stay; it is tried again",
     "undeliverable": "delayed messages whose topic or queue was not there when they were due went "
     "to the undeliverable messages",
@@ -108,6 +109,8 @@ EVENTS: Mapping[str, str] = {
     "member_lost": "a member of a group said nothing for longer than its session; its leases end "
     "by time",
     "messaging_ready": "the new master has read all that it inherited and serves groups",
+    "quota_reached": "a topic was sent more than its quota, records and bytes a second; what came "
+    "was refused; told again after 10 s at the earliest",
     "positions_reset": "an order has set a group to other positions; leases of these queues ended",
     "share_full": "a group has too many unsettled messages of a queue; nothing new of it is handed "
     "out until some are settled",
@@ -115,7 +118,7 @@ EVENTS: Mapping[str, str] = {
     "disk_full": "the disk is full; writes are refused until there is space",
     "dispatch_waits": "no space for queue entries on the disk; readers wait, nothing is lost",
     "index_repaired": "a file of the key index was damaged; it was repaired, or set aside and is "
-    "being rebuilt",
+    "being rebuilt; or it cannot be written, and stays behind while writes go on",
     "cut_without_copy": "unconfirmed bytes were cut without keeping a copy: there was no space for "
     "one",
     "disk_accepts": "the disk has space again; writes are accepted",

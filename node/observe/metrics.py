@@ -190,6 +190,10 @@ METRICS: tuple[Metric, ...] = (
         lambda node: _labelled(node.requests.counts.size), ("topic",), "appended_bytes",
     ),
     Metric(
+        "twinlog_quota_refused", "counter", "Appends refused because of a topic's quota.",
+        lambda node: _labelled(node.requests.quotas.refused), ("topic",), "quota_refused",
+    ),
+    Metric(
         "twinlog_records_read", "counter", "Records served to readers.",
         lambda node: _labelled(node.requests.reads.counts.records), ("topic",), "records_read",
     ),
@@ -457,6 +461,11 @@ METRICS: tuple[Metric, ...] = (
         "copy.",
     ),
     Metric(
+        "twinlog_rescued", "counter",
+        "Messages that waited in a log file that was to leave, appended again by this node.",
+        lambda node: node.groups.rescued(), ("kind",),
+    ),
+    Metric(
         "twinlog_halves_open", "gauge", "Messages that wait for the end of their transaction.",
         lambda node: node.groups.halves_open,
     ),
@@ -464,6 +473,17 @@ METRICS: tuple[Metric, ...] = (
         "twinlog_transaction_messages", "counter",
         "Messages of transactions that this node ended as master.",
         lambda node: node.groups.settled_halves(), ("outcome",),
+    ),
+    Metric(
+        "twinlog_checks", "counter",
+        "Messages of transactions that producers were asked about, by what followed; `none`: they "
+        "could not tell.",
+        lambda node: node.groups.checks(), ("outcome",),
+    ),
+    Metric(
+        "twinlog_checks_parked", "gauge",
+        "Producers that wait to be asked what became of transactions.",
+        lambda node: node.groups.checks_parked,
     ),
     Metric(
         "twinlog_undeliverable", "counter",

@@ -7,8 +7,9 @@ messages is in the log as a whole or not at all, and a master that has a copy ha
 not make it again.
 
 A row binds from its append, because ends go by what is appended; an end is answered at its confirm.
-Asked again, it answers the same; the other outcome is refused. What nothing ends is given up after
-`KEEP_MS`: copied to `GIVEN_UP_TOPIC`, where operators find it.
+Asked again, it answers the same; the other outcome is refused. Producers are asked about what
+nothing ends (`node.transactions.asking`). What they cannot tell, asked often enough, and what is
+open for too long is given up: copied to `GIVEN_UP_TOPIC`, where operators find it.
 
 Records that are not in memory are read in a thread, and what was found out before is judged again.
 
@@ -28,9 +29,11 @@ from typing import TYPE_CHECKING, cast
 from node.clients.lookups import Asked
 from node.delivery.aside import PASSING, Aside, NoAsker
 from node.groups.context import ANSWER_SECONDS, Context
+from node.transactions.asking import BYTES_MAX, Asking, within
+from node.transactions.checks import CheckSettings
 from storage.append.own_records import TOGETHER_MAX
 from storage.messaging.copies import UNDELIVERABLE, Copy, deliveries, given_up
-from storage.messaging.halves import OPEN, Half
+from storage.messaging.halves import OPEN, Half, Halves, HalvesAhead
 from storage.read.lookups import OffLoopLookup
 from storage.state.sections import Outcome, Section, Together
 from twinlog.errors import (
@@ -42,7 +45,7 @@ from twinlog.errors import (
 )
 from twinlog.format.group_rows import COMMIT, GIVEN_UP, ROLLBACK, HalfRow
 from twinlog.format.system_topics import GIVEN_UP_TOPIC
-from twinlog.format.waiting.halves import HALVES_MAX, KEEP_MS
+from twinlog.format.waiting.halves import HALVES_MAX
 from twinlog.units import MiB
 
 if TYPE_CHECKING:
@@ -61,6 +64,8 @@ RETRY_SECONDS = 0.2
 """Pause after a refusal that passes."""
 HELD_SECONDS = 5.0
 """Pause after one that does not, and after records that cannot be read."""
+WHY_MAX = 200
+"""Characters of why an operator ends a transaction."""
 LISTED_MAX = 1_000
 """Rows of one answer."""
 OUTCOMES = {COMMIT: "commit", ROLLBACK: "rollback", GIVEN_UP: "given-up"}
@@ -77,14 +82,18 @@ class End:
         group: Who asks; must be the producers of the messages.
         halves: Queue offsets of all messages of the transaction.
         outcome: `COMMIT` or `ROLLBACK`.
+        why: Why an operator ends it; empty: its producer does.
+        who: The address that asks.
     """
 
     group: str
     halves: tuple[int, ...]
     outcome: int
+    why: str = ""
+    who: str = ""
 
 
-def parse_end(fields: Mapping[str, object]) -> End:
+def parse_end(fields: Mapping[str, object], who: str = "") -> End:
     """Return what the fields of an END say.
 
     Raises:
@@ -98,7 +107,7 @@ def parse_end(fields: Mapping[str, object]) -> End:
     if outcome not in (COMMIT, ROLLBACK):
         text = f"a transaction ends with {COMMIT} (commit) or {ROLLBACK} (rollback), not {outcome}"
         raise UsageError(text, code="fields")
-    return End(str(fields["group"]), halves, outcome)
+    return End(str(fields["group"]), halves, outcome, str(fields.get("why") or "")[:WHY_MAX], who)
 
 
 @dataclass(slots=True)
@@ -117,21 +126,31 @@ class Transactions:
         context: The node.
         fetch: Has cold records fetched in a thread.
         again: Takes a request for the next turn.
+        settings: When producers are asked, and when transactions are given up.
     """
 
-    def __init__(self, context: Context, fetch: Fetch, again: Callable[[_Request], None]) -> None:
+    def __init__(
+        self,
+        context: Context,
+        fetch: Fetch,
+        again: Callable[[_Request], None],
+        settings: CheckSettings | None = None,
+    ) -> None:
         self._context = context
         self._fetch = fetch
         self._again = again
         self._aside = Aside(context, fetch)
+        self._settings = settings or CheckSettings()
+        self.asking = Asking(context, self._read, self._settings)
         self.counts = TransactionCounts()
         self.clear()
 
-    def clear(self) -> None:
-        """A reign has ended, or begins: nothing is known."""
+    def clear(self, error: TwinlogError | None = None) -> None:
+        """A reign has ended, or begins: nothing is known; requests are answered with the error."""
         self._seen, self._not_before = -1, 0.0
         self._busy = self._told = False
         self._aside.clear()
+        self.asking.clear(error)
 
     # ── ends ────────────────────────────────────────────────────────────────────────────────────
 
@@ -206,7 +225,13 @@ class Transactions:
 
         def reply(outcome: Together, by: str | None) -> None:
             if outcome.outcome is Outcome.STORED:
-                self._count(asked.outcome, len(halves))
+                self._count(asked.outcome, halves)
+                if asked.why:
+                    context.tell(
+                        "transaction_ended", "warning", group=asked.group, messages=len(halves),
+                        first=halves[0].number, outcome=OUTCOMES[asked.outcome], why=asked.why,
+                        who=asked.who,
+                    )  # fmt: skip
                 done({"outcome": asked.outcome, "epoch": context.driver.reign()[0]})
             elif outcome.outcome is Outcome.REFUSED:
                 done(context.refusal(outcome.code, outcome.text))
@@ -238,22 +263,33 @@ class Transactions:
         reply: Callable[[Together, str | None], None],
     ) -> None:
         context, now = self._context, self._context.seconds()
-        sections = [Section(copy.topic, copy.queue, copy.records, copy.data) for copy in copies]
+        sections = [
+            Section(one.topic, one.queue, one.records, one.data, own=True) for one in copies
+        ]
         rows = [HalfRow(half.number, outcome) for half in halves]
         context.driver.append_rows(
             now, rows, sections=sections, deadline=now + ANSWER_SECONDS, reply=reply
         )
 
-    def _count(self, outcome: int, messages: int) -> None:
-        counts = self.counts
-        counts.committed += messages if outcome == COMMIT else 0
-        counts.rolled_back += messages if outcome == ROLLBACK else 0
-        counts.given_up += messages if outcome == GIVEN_UP else 0
+    def _count(self, outcome: int, halves: Sequence[Half]) -> None:
+        counts, answers = self.counts, self.asking.counts
+        messages, checked = len(halves), sum(half.checks > 0 for half in halves)
+        if outcome == COMMIT:
+            counts.committed += messages
+            answers.committed += checked
+        elif outcome == ROLLBACK:
+            counts.rolled_back += messages
+            answers.rolled_back += checked
+        else:
+            counts.given_up += messages
+            answers.none += checked
 
     # ── what is open ────────────────────────────────────────────────────────────────────────────
 
-    def waiting(self, fields: Mapping[str, object], done: Done, turn: Turn) -> None:
-        """Answer a WAITING: messages that wait for the end of their transaction, from one on.
+    def waiting(self, fields: Mapping[str, object]) -> Mapping[str, object]:
+        """Return the answer to a WAITING: messages of open transactions, from one on.
+
+        A node that is not the master answers, too, as far as it has dispatched.
 
         Raises:
             UsageError: It asks for something else.
@@ -261,16 +297,20 @@ class Transactions:
         if fields["what"] != "halves":
             raise UsageError(f"{fields['what']!r} cannot be listed: halves can", code="fields")
         first, limit = cast("int", fields["first"]), cast("int", fields["limit"])
+        messaging, (epoch, refused) = self._context.messaging, self._context.driver.reign()
+        found: Halves | HalvesAhead = messaging.ahead.halves
+        if refused is not None:
+            found = messaging.confirmed.halves
         rows, after = list[list[object]](), -1
-        for half in self._context.messaging.ahead.halves.open():
+        for half in found.open():
             if half.number < first:
                 continue
             if len(rows) == min(max(limit, 1), LISTED_MAX):
                 after = half.number
                 break
-            rows.append([*half])
-        epoch = self._context.driver.reign()[0]
-        done({"rows": rows, "next": after, "now_ms": turn.now_ms, "epoch": epoch})
+            due = 0 if half.checks >= self._settings.checks else self._settings.due(half)
+            rows.append([*half[:6], half.checks, due])
+        return {"rows": rows, "next": after, "now_ms": self._context.wall_ms(), "epoch": epoch}
 
     # ── what nothing ends ───────────────────────────────────────────────────────────────────────
 
@@ -278,49 +318,57 @@ class Transactions:
     def ready(self) -> bool:
         """Whether `work` may have something to do whatever the time: more was dispatched."""
         halves = self._context.messaging.confirmed.halves
-        if not halves.count or self._seen == halves.changes or self._busy or self._aside.busy:
-            return False
-        return self._context.seconds() >= self._not_before
+        return halves.count > 0 and self._seen != halves.changes
 
     def next_deadline(self, now: float) -> float:
         """Return when `work` has something to do, seconds of the loop's clock."""
+        now_ms = self._now_ms(now)
+        at, over = self.asking.next_deadline(now), self.asking.due.exhausted_ms()
         if not self._context.messaging.confirmed.halves.count or self._busy or self._aside.busy:
-            return float("inf")
+            return at
         oldest = next(self._context.messaging.ahead.halves.open(), None)
         if oldest is None:
-            return float("inf")
-        left = oldest.stored_ms + KEEP_MS - self._now_ms(now)
-        return max(now + max(0, left) / 1000, self._not_before)
+            return at
+        keep = oldest.stored_ms + self._settings.keep_ms
+        left = keep - now_ms if over is None else min(keep, over) - now_ms
+        return min(at, max(now + max(0, left) / 1000, self._not_before))
 
     def _now_ms(self, now: float) -> int:
         return self._context.clock.read(self._context.wall_ms(), now)
 
     def work(self, now: float) -> None:
-        """Give up what is open for too long, a batch a turn."""
-        known = self._context.messaging.confirmed.halves
+        """Ask producers about what is due, and give up what is over, a batch a turn."""
+        known, now_ms = self._context.messaging.confirmed.halves, self._now_ms(now)
         self._seen = known.changes
-        if not known.count:
+        self.asking.due.follow(self._context.messaging.ahead.halves, known.count)
+        self.asking.work(now, now_ms)
+        if not known.count or self._busy or self._aside.busy or now < self._not_before:
             return
-        if self._busy or self._aside.busy or now < self._not_before:
-            return
-        due, size, border = list[Half](), 0, self._now_ms(now) - KEEP_MS
-        for half in self._context.messaging.ahead.halves.open():
-            size += half.size
-            if half.stored_ms > border or len(due) == GIVEN_UP_RECORDS:
-                break
-            if due and size > GIVEN_UP_BYTES:
-                break
-            due.append(half)
-        if not due:
+        ahead = self._context.messaging.ahead.halves
+        due = self._kept_too_long(now_ms)
+        taken = [] if due else self.asking.due.exhausted(now_ms, ahead)
+        if not due and not taken:
             return
         if self._context.messaging.destination(GIVEN_UP_TOPIC) is None:
             self._aside.create(now, GIVEN_UP_TOPIC, lambda made: self._created(now, made))
             return
         self._busy = True
         try:
-            self._read(due, self._give_up, self._failed)
+            self._read(due or within(taken, BYTES_MAX), self._give_up, self._failed)
         except TwinlogError as error:
             self._failed(error)
+
+    def _kept_too_long(self, now_ms: int) -> list[Half]:
+        """Return the oldest messages that are open for too long, as many as one batch takes."""
+        due, size = list[Half](), 0
+        for half in self._context.messaging.ahead.halves.open():
+            size += half.size
+            if half.stored_ms > now_ms - self._settings.keep_ms or len(due) == GIVEN_UP_RECORDS:
+                break
+            if due and size > GIVEN_UP_BYTES:
+                break
+            due.append(half)
+        return due
 
     def _give_up(self, halves: Sequence[Half], pieces: Sequence[memoryview]) -> None:
         self._busy = False
@@ -334,7 +382,7 @@ class Transactions:
                 refused.append(outcome)
             elif outcome.outcome is Outcome.STORED:
                 self._told = False
-                self._count(GIVEN_UP, len(halves))
+                self._count(GIVEN_UP, halves)
                 for group in sorted({half.group for half in halves}):
                     self._context.tell(
                         "transaction_given_up", "warning", group=group,

@@ -34,6 +34,9 @@ from twinlog.run_file import remove_run_file, write_run_file
 from twinlog.session.tls_files import EtcdShown, TlsSettings
 from twinlog.session.tls_socket import TlsSocket
 
+WRITABLE = "make it writable and start the coordinator again; what it answered is kept"
+"""What to do about a store that failed: a disk that is full or broken, or etcd."""
+
 
 async def serve(
     settings: CoordinatorSettings,
@@ -126,7 +129,8 @@ class _Process:
                 settings.data.mkdir(parents=True, exist_ok=True)
                 write_run_file(settings.data, {"host": settings.host, **facts})
             except OSError as error:
-                raise StoreStopped(f"cannot write the run file: {error}") from error
+                text = f"cannot write the run file in {settings.data}: {error}"
+                raise StoreStopped(text, hint=WRITABLE) from error
             event("coordinator_started", "info", host=settings.host, port=port)
             await self._accept(Connections(service), listener, port, beside)
         finally:
@@ -155,7 +159,7 @@ class _Process:
             lost = _first(stopped)
             if isinstance(lost, SeatLost):
                 raise SeatLost(str(lost)) from group
-            raise StoreStopped("the coordinator's disk failed; it stops") from group
+            raise StoreStopped(f"the coordinator stops: {lost.text}", hint=WRITABLE) from group
 
     def _listen(
         self, nursery: trio.Nursery, connections: Connections, listener: socket.socket

@@ -23,7 +23,14 @@ from replication.core.roles import SLAVE_SESSION, FollowingInput, FollowingState
 from replication.pacing import Backoff
 from replication.register.group_state import GroupState
 from replication.register.operations import Annotate
-from replication.settings import CHAIN_CHECK_BYTES, FEATURES, SEED_BYTES_MAX, SEED_SECONDS, VERSION
+from replication.settings import (
+    CHAIN_CHECK_BYTES,
+    DISK_FULL,
+    FEATURES,
+    SEED_BYTES_MAX,
+    SEED_SECONDS,
+    VERSION,
+)
 from storage import Token
 
 SLOW_RETRY_SECONDS = 5.0
@@ -81,9 +88,13 @@ class Following:
         return self.machine.state is FollowingState.STREAMING
 
     def is_of(self, state: GroupState) -> bool:
-        """Whether ``state`` names the same master in the same epoch."""
+        """Whether ``state`` names the same master in the same epoch, and this node belongs to it.
+
+        A node without a session was removed from the group, or must register again.
+        """
         same = (self.leader, self.leader_session, self.epoch)
-        return same == (state.leader, state.leader_session, state.epoch)
+        belongs = self._context.session > 0
+        return belongs and same == (state.leader, state.leader_session, state.epoch)
 
     # -- the link
 
@@ -437,7 +448,7 @@ class Following:
 
     def _on_full(self, now: float, why: str) -> None:
         """No space is left: report it, leave, and retry after a pause."""
-        self.health = f"disk full: {why}"
+        self.health = f"{DISK_FULL}: {why}"
         self._context.tell("disk-full", "alarm", what=why)
         self._leave(now, "disk-full", self.health, FULL_RETRY_SECONDS)
 

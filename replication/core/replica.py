@@ -146,14 +146,14 @@ class ReplicaCore:
     def _find_session(self, state: GroupState) -> None:
         context = self.context
         known = state.reg.get(context.node.name)
-        same = known is not None and known.store == context.node.store
-        if known is not None and same and known.start == context.node.start:
+        if known is None or (known.store == context.node.store and not known.start):
+            # Removed, and maybe added again later; or the register was recovered (R58).
+            context.session = 0
+        elif (known.store, known.start) == (context.node.store, context.node.start):
             if known.session != context.session:
                 context.session = known.session
                 context.do(commands.Registered())
                 context.tell("registered", session=known.session, clean=self.questions.is_clean)
-        elif known is not None and same and not known.start:
-            context.session = 0  # the register was recovered: register again (R58)
         elif context.session and not self.questions.displaced:
             self.questions.displaced = True
             self.context.alarm("registered-elsewhere", session=context.session)

@@ -57,7 +57,10 @@ def remove(state: GroupState, op: RemoveReplica, wall_ms: int) -> Outcome:
         text = f"no node is known to have everything: {name} may have what the others lack"
         return Refused("last-member", text, "choose a master first: twinlog cluster failover")
     if len(state.replicas) <= state.min_isr:
-        return Refused("too-few", f"{state.min_isr} in-sync members need as many replicas")
+        least = len(state.replicas) - 1
+        text = f"{least} members would be left, and {state.min_isr} must be in sync for a write"
+        hint = f"need fewer first: twinlog cluster set in_sync_min {least}" if least else ""
+        return Refused("too-few", text, hint)
     # Its records may exist nowhere else.
     if state.counts(name) and not any(
         state.counts(other) for other in state.replicas if other != name

@@ -41,7 +41,8 @@ def best_of_all(state: GroupState) -> Best:
         text = f"no node is known to have everything, and {names} did not report its end"
         return Best(None, text, f"start {names}, or accept the loss: {force}")
     if lost := lost_stores(state):
-        text = f"no node is known to have everything, and the disk of {', '.join(lost)} was lost"
+        names = ", ".join(lost)
+        text = f"no node is known to have everything, and the disk of {names} was lost or exchanged"
         return Best(None, text, f"accept the loss: {force}")
     return Best(furthest(state))
 

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 
 from storage.append.file_heads import FileHeads
 from storage.append.halves import later_refusal
+from storage.append.waiting import not_writable
 from storage.append.waiting_timers import WAITING_QUEUES
 from storage.errors import DiskFull
 from storage.log.commit_log import CommitLog
@@ -170,8 +171,8 @@ class Appender:
         log = self._log
         # The clock may go back; store timestamps never do.
         log.timestamp = max(log.timestamp, wall_ms)
-        if len(sections) == 1 and not system:
-            result = self._alone(sections[0])
+        if len(sections) == 1:
+            result = self._alone(sections[0], system)
             if result is not None:
                 return [result]
         turn = _Turn([None] * len(sections))
@@ -193,18 +194,18 @@ class Appender:
         self._finish(turn)
         return [result for result in turn.results if result is not None]
 
-    def _alone(self, section: Section) -> SectionResult | None:
+    def _alone(self, section: Section, system: bool) -> SectionResult | None:
         """Fast path: append the only section of a turn, if it needs no special handling.
 
-        Returns None for anything else, refusals included: the general path decides. State is
-        updated only after the entry is written, so there is nothing to undo. It takes half the
-        time (``benchmarks/fast_ways.py``).
+        Returns None for anything else, refusals included: the general path decides. State changes
+        only after the entry is written. It takes half the time (``benchmarks/log/fast_ways.py``).
         """
         log, topic, queue = self._log, section.topic, section.queue
-        # Batch topics, unknown topics and oversized sections: general path.
-        known = self._layers.open.get(topic)
-        length = len(section.data)
-        if known is None or known.batch or not 0 <= queue < known.queues:
+        known, length = self._layers.open.get(topic), len(section.data)
+        queues = int(system and not section.own)  # rows have no topic; copies need more checks
+        if known is not None:
+            queues = known.queues if system else known.writable
+        if (known is not None and known.batch) or not 0 <= queue < queues:
             return None
         if not 0 < length <= self._length_max:
             return None
@@ -311,7 +312,7 @@ class Appender:
             topic, queue, data, mark = section.topic, section.queue, section.data, None
             known = topics.get(topic)
             room -= len(data)
-            if known is None or known.batch or not 0 <= queue < known.queues or room < 0:
+            if known is None or known.batch or not 0 <= queue < known.writable or room < 0:
                 break
             key = section.producer, topic, queue
             if section.producer:
@@ -369,12 +370,10 @@ class Appender:
         self, turn: _Turn, number: int, section: Section, system: bool
     ) -> SectionResult | None:
         """General path: place one section; an outcome of STORED is final only after `_finish`."""
-        shared: Sequence[Share] = ()
         refusal = self._refusal(section, system)
         if isinstance(refusal, SectionResult):
             return refusal
-        if refusal is not None:
-            shared = refusal
+        shared: Sequence[Share] = refusal or ()
         length = len(section.data)
         key = (section.producer, line_topic(section.topic, section.data), section.queue)
         digest = 0
@@ -436,12 +435,14 @@ class Appender:
         """Return why a section is refused, or the light queues it also goes to, if any."""
         topic = self._layers.open.get(section.topic)
         waits = WAITING_QUEUES.get(section.topic, 0)
-        queues = topic.queues if topic is not None else waits or 1
-        if topic is None and not system and not waits:
+        if topic is None and not waits and (section.own or not system):
             return self._no_topic(section.topic)
+        queues = topic.queues if topic is not None else waits or 1
         if not 0 <= section.queue < queues:
             text = f"topic {section.topic} has queues 0 to {queues - 1}, not {section.queue}"
             return refused("unknown-queue", text)
+        if topic is not None and section.queue >= topic.writable and not system:
+            return not_writable(topic, section.queue)
         length, most = len(section.data), self._length_max
         if length > most:
             return refused("too-large", f"a section of {length} bytes, at most {most} fit")
@@ -465,8 +466,7 @@ class Appender:
         if light >= 0 and waits:
             return refused("light-queues", "what is delivered later goes to none", light)
         if light >= 0 and topic is not None and topic.batch:
-            text = f"record {light}: messages of a batch topic go to no light queue"
-            return refused("light-queues", text, light)
+            return refused("light-queues", "messages of a batch topic go to no light queue", light)
         if light >= 0:
             return self._shares(section, light)
         args = section, self._layers, self._log.timestamp, self._messaging(), most

@@ -70,7 +70,7 @@ def half_refusal(section: Section, layers: Layers, waiting: int, most: int) -> S
                 return refusal
         if place.topic != real:
             return _wrong("those of one section have one REAL_TOPIC", number)
-        queues = layers.confirmed.topics[real].queues
+        queues = layers.open[real].takes
         if place.queue >= queues:
             text = f"record {number}: topic {real} has queues 0 to {queues - 1}, not {place.queue}"
             return refused("unknown-queue", text, number)

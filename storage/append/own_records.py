@@ -72,6 +72,9 @@ class OwnRecords:
         self._producers = producers
         self._ahead = ahead
         self._dispatcher = dispatcher
+        host = settings.store_host
+        family = 6 if len(record.pack_host(host)) == 20 else 4
+        self._encoder = record.RecordEncoder(SYSTEM_TOPIC_GROUP, 0, family=family, born_host=host)
 
     def _record(
         self, topic: str, body: bytes, wall_ms: int, tags: Mapping[str, str] | None = None
@@ -82,6 +85,12 @@ class OwnRecords:
             properties=tags or b"",
         )  # fmt: skip
         return Section(topic, 0, 1, data)
+
+    def _rows(self, rows: Sequence[Row], wall_ms: int) -> Section:
+        """Return the record of rows; its store host is set where it is placed."""
+        encoder = self._encoder
+        encoder.add(encode_rows(rows), born_timestamp=wall_ms)
+        return Section(SYSTEM_TOPIC_GROUP, 0, 1, encoder.take())
 
     def append_control(self, change: Control, wall_ms: int) -> SectionResult:
         """Append a control record, as a batch of its own."""
@@ -108,7 +117,7 @@ class OwnRecords:
         """Append rows in one record; its result."""
         if not self._ahead.ready(self._dispatcher.position):
             return refused("not-ready", _NOT_READY)
-        section = self._record(SYSTEM_TOPIC_GROUP, encode_rows(rows), wall_ms)
+        section = self._rows(rows, wall_ms)
         result = self._appender.append([section], wall_ms, system=True)[0]
         if result.outcome is Outcome.STORED:
             self._bind(rows)
@@ -136,7 +145,7 @@ class OwnRecords:
 
     def _told(self, rows: Sequence[Row], wall_ms: int) -> list[Section]:
         """Return the records that say what rows do: ours, and RocketMQ's of settled halves."""
-        told = [self._record(SYSTEM_TOPIC_GROUP, encode_rows(rows), wall_ms)] if rows else []
+        told = [self._rows(rows, wall_ms)] if rows else []
         halves = [row.half for row in rows if isinstance(row, HalfRow)]
         if halves:
             told.append(self._record(OP_TOPIC, op_body(halves), wall_ms, {TAGS: OP_TAG}))

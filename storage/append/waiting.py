@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from storage.state.layers import Layers
 from storage.state.sections import Section, SectionResult, refused
+from storage.state.topics import Topic
 from twinlog import kernels
 from twinlog.errors import NotYetConfirmed
 from twinlog.format.waiting.delay_levels import DELAY, REAL_QUEUE, REAL_TOPIC
@@ -52,7 +53,7 @@ def waiting_refusal(section: Section, layers: Layers, most: int) -> SectionResul
             refusal = no_destination(layers, topic)
             if refusal is not None:
                 return refusal
-            queues = layers.open[topic.decode()].queues
+            queues = layers.open[topic.decode()].takes
         if topic != real:
             return _wrong("the records of a section of delayed records have one REAL_TOPIC", number)
         if not queue.isdigit() or len(queue) > 10 or int(queue) >= queues:
@@ -75,7 +76,17 @@ def no_destination(layers: Layers, topic: bytes, code: str = "delay-level") -> S
     if known.batch:
         text = f"topic {name} has batch queues: delayed messages cannot go to it"
         return refused(code, text)
-    return None
+    return None if known.writable else not_writable(known)
+
+
+def not_writable(topic: Topic, queue: int = 0, record: int = -1) -> SectionResult:
+    """Return the refusal of a message for a queue that the topic has and that takes none."""
+    name = topic.name
+    if not topic.writable:
+        text = f"topic {name} may not be written; allow it: twinlog topic alter {name} --perm rw"
+        return refused("topic-permission", text)
+    text = f"topic {name} takes messages in queues 0 to {topic.takes - 1}, not {queue}"
+    return refused("queue-closed", text, record)
 
 
 def _wrong(text: str, record: int) -> SectionResult:

@@ -101,7 +101,7 @@ def _row_refusal(
             return "timer", f"{value.decode('utf-8', 'replace')!r} is no number"
     if out_ms(int(deliver)) != int(out):
         return "timer", "TIMER_OUT_MS is not the second before TIMER_DELIVER_MS"
-    queues = layers.open[topic.decode()].queues
+    queues = layers.open[topic.decode()].takes
     if int(queue) >= queues:
         return "unknown-queue", f"topic {topic.decode()} has queues 0 to {queues - 1}"
     wait = int(delay) if delay is not None else int(deliver) - now_ms

@@ -3,7 +3,8 @@
 Beyond reading and writing, a mapping gives the kernel advice, which may be refused without harm:
 populate pages ahead of the writer, release old ones, use huge pages, lock memory.
 
-Facts this rests on (Linux 6.18, ext4, a virtual machine; `benchmarks/fresh_pages.c` measures them):
+Facts this rests on (Linux 6.18, ext4, a virtual machine; `benchmarks/log/fresh_pages.c` measures
+them):
 
 * a fresh page is expensive when the host has to provide the memory: 2 to 3 ms of CPU per MiB,
 against 0.2 ms for memory that this machine freed a moment ago. How the bytes get in (a touched

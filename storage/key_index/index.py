@@ -115,6 +115,7 @@ class KeyIndex:
         self.seals = Seals(disk)
         """Checksums that full files are compared with when they are searched."""
         self._flying: Flush | None = None
+        self._held = False
         self.position = 0
         self.full_timestamp = 0
         """End timestamp of the newest full file that is on the disk; RocketMQ's checkpoint."""
@@ -307,6 +308,27 @@ class KeyIndex:
             self._enter(scan_keys(view, 0, len(view), self.position), wall_ms)
         self.position, self._ahead = end, 0
         return end < limit
+
+    def follow(self, segments: Segments, limit: int, max_bytes: int, wall_ms: int) -> bool:
+        """As `step`, for an index that no reader waits for; False if it cannot be written now.
+
+        Then it stays behind, and later calls try again: writes do not depend on it. The first
+        failure in a row is noted, and that it works again.
+
+        Raises:
+            CorruptionError: The log is inconsistent.
+        """
+        try:
+            self.step(segments, limit, max_bytes, wall_ms)
+        except DiskError as error:
+            if not self._held:
+                self.notes.append(f"{error.text}; the index stays behind until it can be written")
+            self._held = True
+            return False
+        if self._held:
+            self.notes.append("the index can be written again, and catches up")
+        self._held = False
+        return True
 
     def catch_up(self, segments: Segments, limit: int, wall_ms: int) -> bool:
         """Enter all keys up to ``limit``; False if that is more log than `CATCH_UP_MAX`."""

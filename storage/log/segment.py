@@ -34,6 +34,7 @@ class Segment:
     Attributes:
         start: Log offset of the first byte.
         size: Bytes of the file.
+        end: Log offset after its last byte.
         mapping: Its bytes.
         index: Its batches; of an older file read in parts. The object is replaced, never changed
         from one kind to the other, so a thread can continue with the one it has.
@@ -45,14 +46,10 @@ class Segment:
     ) -> None:
         self.start = start
         self.size = mapping.size
+        self.end = start + mapping.size
         self.mapping = mapping
         self.index: BatchIndex | SealedIndex = index
         self.names_durable = durable
-
-    @property
-    def end(self) -> int:
-        """Log offset after the file's last byte."""
-        return self.start + self.size
 
     @property
     def path(self) -> str:

@@ -121,12 +121,17 @@ class Segments:
             CorruptionError: Its file is lost.
         """
         found = self.all  # read once: a cold read runs in a thread while files are removed
-        number = (offset - found[0].start) // self.size if found else -1
+        if not found:
+            raise IndexError(f"no segment holds log offset {offset}")
+        one = found[-1]  # as most are asked for
+        if one.start <= offset < one.end:
+            return one
+        number = (offset - found[0].start) // self.size
         if 0 <= number < len(found):
             one = found[number]
             if one.start <= offset < one.end:
                 return one
-        if not found or not found[0].start <= offset < found[-1].end:
+        if not found[0].start <= offset < found[-1].end:
             raise IndexError(f"no segment holds log offset {offset}")
         number = bisect_right(found, offset, key=_start) - 1
         if offset >= found[number].end:

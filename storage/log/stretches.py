@@ -29,11 +29,10 @@ def stretch(segments: Segments, start: int, limit: int, max_bytes: int) -> tuple
     """
     segment = segments.at(start)
     index = segment.index
-    number = index.find(start)
-    stop = min(limit, start + min(max(max_bytes, 1), STRETCH_MAX))
-    end = segments.border_at_or_below(min(stop, segment.end))
-    if end <= start:
-        end = index.span(number)[1]
+    end = index.span(index.find(start))[1]
+    if end < limit:  # else it is one batch, as behind a master that serves single requests
+        stop = min(limit, start + min(max(max_bytes, 1), STRETCH_MAX))
+        end = max(end, segments.border_at_or_below(min(stop, segment.end)))
     if end > limit:
         raise CorruptionError(f"confirm offset {limit} is not a batch border", offset=limit)
     if end == segment.end:

@@ -21,15 +21,30 @@ from storage.messaging.halves import Halves, HalvesAhead
 from storage.messaging.share import Share
 from storage.messaging.timers import Timers, TimersAhead
 from twinlog.format.group_rows import (
+    AckRow,
     CancelRow,
+    CheckRow,
     DelayRow,
+    ExtendRow,
+    ForgottenRow,
+    GivenUpRow,
     HalfRow,
+    LeaseRow,
     MemberRow,
+    OpenRow,
+    PositionRow,
+    ReleaseRow,
+    ResetRow,
     Row,
     ShareRow,
     TimerRow,
     WaitsRow,
 )
+
+_OF_SHARES = frozenset({
+    AckRow, ExtendRow, ForgottenRow, GivenUpRow, LeaseRow, PositionRow, ReleaseRow, ResetRow,
+})  # fmt: skip
+"""Rows that begin with the number of a share which they change."""
 
 
 class Ahead:
@@ -120,14 +135,20 @@ class Ahead:
 
     def apply(self, row: Row, at: int) -> bool:
         """Take a row that was appended; return whether it changed anything. Never raises."""
+        own = self._own
+        number = row[0]
+        if type(row) in _OF_SHARES and type(number) is int and own.share(number) is not None:
+            return own.apply(row, at)  # as most are
         if isinstance(row, DelayRow):
             return row.next > self.delay_next(row.level) and self._own.apply(row, at)
-        if isinstance(row, WaitsRow):
+        if isinstance(row, (WaitsRow, OpenRow)):
             return True  # it waits once it is dispatched
         if isinstance(row, (TimerRow, CancelRow)):
             return self.timers.apply(row)
         if isinstance(row, HalfRow):
             return self.halves.apply(row)
+        if isinstance(row, CheckRow):
+            return self.halves.check(row)
         if isinstance(row, (ShareRow, MemberRow)):
             self._touch(row.group)
             self._own.number_from(self.next_share())

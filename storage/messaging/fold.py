@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 from storage.messaging.halves import NO_HALVES, Half, HalfValues, Halves
@@ -25,6 +26,7 @@ from storage.messaging.timers import NOTHING, Timers, TimerValues
 from twinlog.format.group_rows import (
     AckRow,
     CancelRow,
+    CheckRow,
     DelayRow,
     ExtendRow,
     ForgottenRow,
@@ -32,6 +34,7 @@ from twinlog.format.group_rows import (
     HalfRow,
     LeaseRow,
     MemberRow,
+    OpenRow,
     PositionRow,
     ReleaseRow,
     ResetRow,
@@ -122,19 +125,25 @@ class Messaging:
 
     Attributes:
         position: Log offset after the last record that was applied.
-        timers: Messages that wait for a time.
-        halves: Messages of transactions.
     """
 
     def __init__(self) -> None:
         self.position = 0
-        self.timers = Timers()
-        self.halves = Halves()
         self._next_share = 1
         self._shares: dict[int, Share] = {}
         self._places: dict[str, dict[tuple[str, int], Share]] = {}
         self._people: dict[str, dict[int, Member]] = {}
         self._delays: dict[int, int] = {}
+
+    @cached_property
+    def timers(self) -> Timers:
+        """Messages that wait for a time; made when asked for: a turn of requests needs none."""
+        return Timers()
+
+    @cached_property
+    def halves(self) -> Halves:
+        """Messages of transactions; likewise."""
+        return Halves()
 
     def __len__(self) -> int:
         """How many shares there are."""
@@ -355,6 +364,12 @@ class Messaging:
     def _half(self, row: HalfRow, at: int) -> bool:
         return self.halves.apply(row)
 
+    def _check(self, row: CheckRow, at: int) -> bool:
+        return self.halves.check(row)
+
+    def _opened(self, row: OpenRow, at: int) -> bool:
+        return self.halves.adopt(row)
+
     _CHANGES: ClassVar[Mapping[type[Row] | type[UnknownRow], Callable[[Any, Any, int], bool]]] = {
         ShareRow: _begin,
         LeaseRow: _lease,
@@ -371,6 +386,8 @@ class Messaging:
         CancelRow: _timer,
         WaitsRow: _waits,
         HalfRow: _half,
+        CheckRow: _check,
+        OpenRow: _opened,
         UnknownRow: lambda fold, row, at: False,
     }
 

@@ -1,8 +1,9 @@
 """Which messages of transactions are not settled, and what became of those that are. Pure.
 
 Part of the fold of the log (`storage.messaging.fold`): the dispatcher enters each record of
-`HALF_TOPIC` when it enters its queue, a row settles it, once and for all. The same log gives the
-same state on every node.
+`HALF_TOPIC` when it enters its queue, a row settles it, once and for all. Other rows say that its
+producers were asked what became of it, how often and when again. The same log gives the same state
+on every node.
 
 *Ahead*, the acting master goes by the rows that it has appended and that are not dispatched yet.
 
@@ -20,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from twinlog.format.group_rows import GIVEN_UP, HalfRow
+from twinlog.format.group_rows import GIVEN_UP, CheckRow, HalfRow, OpenRow
 
 REMEMBERED = 1_000_000
 """Of that many halves the outcome is known: a client that asks again gets the same answer."""
@@ -37,6 +38,9 @@ class Half(NamedTuple):
         stored_ms: When it was stored.
         group: Which producers may settle it.
         name: Its transaction.
+        immunity_ms: How long after that no producer is asked about it; -1: as the master is set.
+        checks: How often that was asked.
+        next_ms: When it is asked again; 0: it was not asked yet.
     """
 
     number: int
@@ -45,6 +49,9 @@ class Half(NamedTuple):
     stored_ms: int
     group: str
     name: str
+    immunity_ms: int = -1
+    checks: int = 0
+    next_ms: int = 0
 
 
 class HalfValues(NamedTuple):
@@ -96,6 +103,13 @@ class Halves:
             del self._outcomes[:over]
             self._base += over
 
+    def adopt(self, row: OpenRow) -> bool:
+        """Let a half wait that an adoption found; return whether that is news. Never raises."""
+        if row.half < self.end and self._outcomes:
+            return False
+        self.enter(Half(row.half, row.offset, row.size, row.stored, row.group, row.name))
+        return True
+
     def apply(self, row: HalfRow) -> bool:
         """Settle a half; return whether it was open and the row says how. Never raises."""
         if not OPEN < row.outcome <= GIVEN_UP or self._open.pop(row.half, None) is None:
@@ -103,6 +117,14 @@ class Halves:
         self.changes += 1
         if row.half >= self._base:
             self._outcomes[row.half - self._base] = row.outcome
+        return True
+
+    def check(self, row: CheckRow) -> bool:
+        """Note that producers were asked; return whether that is news. Never raises."""
+        half = self._open.get(row.half)
+        if half is None or row.checks <= half.checks:
+            return False
+        self._open[row.half] = half._replace(checks=row.checks, next_ms=row.next)
         return True
 
     # -- what is true now
@@ -162,10 +184,12 @@ class HalvesAhead:
     def __init__(self, base: Halves) -> None:
         self._base = base
         self._settled: dict[int, int] = {}
+        self._checks: dict[int, CheckRow] = {}
 
     def forget(self) -> None:
         """Begin again with what is dispatched: the reign has ended."""
         self._settled.clear()
+        self._checks.clear()
 
     def apply(self, row: HalfRow) -> bool:
         """Take a row that was appended; return whether the half was open."""
@@ -176,11 +200,28 @@ class HalvesAhead:
                 break
             del self._settled[number]
         self._settled[row.half] = row.outcome
+        self._checks.pop(row.half, None)
+        return True
+
+    def check(self, row: CheckRow) -> bool:
+        """Take a row that was appended; return whether it is news."""
+        half = self.get(row.half)
+        if half is None or row.checks <= half.checks:
+            return False
+        self._checks[row.half] = row
         return True
 
     def get(self, number: int) -> Half | None:
         """Return a half that is open; None for another one."""
-        return None if number in self._settled else self._base.get(number)
+        if number in self._settled:
+            return None
+        half, row = self._base.get(number), self._checks.get(number)
+        if half is None or row is None:
+            return half
+        if row.checks <= half.checks:  # it is dispatched by now
+            del self._checks[number]
+            return half
+        return half._replace(checks=row.checks, next_ms=row.next)
 
     def outcome(self, number: int) -> int | None:
         """Return what became of a half, `OPEN` included; None: nothing is known of it."""
@@ -193,4 +234,4 @@ class HalvesAhead:
 
     def open(self) -> Iterator[Half]:
         """Yield what is open, in the order of the log; nothing may change meanwhile."""
-        return (half for half in self._base.open() if half.number not in self._settled)
+        return (half for one in self._base.open() if (half := self.get(one.number)) is not None)

@@ -44,6 +44,8 @@ GRAIN = 1 << _GRAIN_BITS
 """Waiting messages are counted for each 64 KiB of the log: from it follows what must be kept."""
 REMEMBERED_MS = 600_000
 """A cancel is known until progress is that far beyond the time: repeated, it is answered alike."""
+LARGE = 20_000
+"""Messages of one second; beyond it they are sorted once, not for each page that is shown."""
 MARKS_MAX = 16
 """Rows of deliveries under way; then the master waits for the dispatcher."""
 
@@ -239,6 +241,24 @@ class Timers:
             yield from self._opened(self._order[at])
             at += 1
 
+    def page(self, after: Key, most: int) -> list[Waiting]:
+        """Return the next messages by key, at most ``most``, of those after a key."""
+        found: list[Waiting] = []
+        at = bisect_left(self._order, after[0] // 1000)
+        while at < len(self._order) and len(found) < most:
+            entries = self._in_order(self._order[at])
+            first = bisect_right(entries, (*after, 1 << 62, 0))
+            found += entries[first : first + most - len(found)]
+            at += 1
+        return found
+
+    def _in_order(self, second: int) -> list[Waiting]:
+        """Return what waits for a second, by key; only a large one stays unpacked."""
+        packed = self._packed.get(second, b"")
+        if not packed or len(packed) > LARGE * _ENTRY.size:
+            return self._opened(second)
+        return sorted(map(Waiting._make, _ENTRY.iter_unpack(packed)))
+
     def find(self, due: int, offset: int) -> Waiting | None:
         """Return the waiting message with this key."""
         place, second = self._place(due, offset), due // 1000
@@ -257,9 +277,13 @@ class Timers:
         """Whether the message of that record was cancelled; long after its time: False."""
         return offset in self._gone
 
-    def counts(self) -> Iterator[tuple[int, int]]:
-        """Yield each second with waiting messages and how many they are, in order."""
-        for second in self._order:
+    def counts(self, first: int = 0) -> Iterator[tuple[int, int]]:
+        """Yield each second from ``first`` on with waiting messages, and how many they are.
+
+        They come in order; nothing may change meanwhile.
+        """
+        for at in range(bisect_left(self._order, first), len(self._order)):
+            second = self._order[at]
             packed = self._packed.get(second)
             yield second, len(packed) // _ENTRY.size if packed else len(self._open[second])
 

@@ -140,6 +140,8 @@ class ConsumeQueue:
         self.queue = queue
         self.topic_directory = f"{self.ROOT}/{topic}"
         self.directory = f"{self.topic_directory}/{queue}"
+        self._named = -1, ""
+        """The file that was used last: its first byte in the queue, and its path."""
         self.light = topic.startswith(LIGHT_PREFIX)
         self.start = start
         self.end = end
@@ -148,7 +150,12 @@ class ConsumeQueue:
         self.low = low
 
     def _path(self, at: int) -> str:
-        return f"{self.directory}/{file_name(at - at % self._size)}"
+        base = at - at % self._size
+        known, path = self._named  # read once: threads look at queues, too
+        if base != known:
+            path = f"{self.directory}/{file_name(base)}"
+            self._named = base, path
+        return path
 
     def write(self, first: int, entries: bytes) -> None:
         """Write entries from queue offset ``first`` on; those below ``end`` are there already.
@@ -169,6 +176,11 @@ class ConsumeQueue:
         elif skip:
             entries = entries[skip * ENTRY_SIZE :]
         view, at = memoryview(entries), self.end * ENTRY_SIZE
+        if len(view) <= self._size - at % self._size:  # into one file
+            if view:
+                self._put(at, view)
+                self.end += len(view) // ENTRY_SIZE
+            return
         while view:
             part = view[: self._size - at % self._size]
             self._put(at, part)

@@ -171,15 +171,16 @@ class Reader:
         most = min(wanted.records, READ_ENTRIES)
         if wanted.filtered:
             most = READ_ENTRIES if wanted.tag_hashes is not None else SIFT_RECORDS
-        raw = self._guarded(lambda: queue.read(first, most))
-        cold = self._log.end - QUEUE_ENTRY.unpack_from(raw)[0] > self._settings.hot_bytes
-        if not wanted.filtered and not queue.light:
-            most = wanted.records * QUEUE_ENTRY.size
-            found = self._guarded(
-                lambda: self._stretches.served(queue, first, raw[:most], wanted.bytes, cold=cold)
-            )
-            if found is not None:
-                return found
+        try:  # as `_guarded`, in the most frequent read
+            raw = queue.read(first, most)
+            cold = self._log.end - QUEUE_ENTRY.unpack_from(raw)[0] > self._settings.hot_bytes
+            if not wanted.filtered and not queue.light:
+                found = self._stretches.served(queue, first, raw, wanted.bytes, cold=cold)
+                if found is not None:
+                    return found
+        except CorruptionError as damage:
+            self._damaged(damage)
+            raise
         columns: tuple[tuple[int, ...], ...] = tuple(zip(*QUEUE_ENTRY.iter_unpack(raw)))
         offsets, sizes, codes = columns
         if 0 in sizes:  # no filter may skip damage

@@ -63,6 +63,9 @@ class Stretches:
         Raises:
             CorruptionError: Log or queue is damaged where the answer would begin.
         """
+        found = self._whole(queue, first, raw, max_bytes, cold=cold)
+        if found is not None:
+            return found
         near = self._near(raw, 0, max_bytes)
         if near < NEAR_MIN and near < len(raw) // QUEUE_ENTRY.size:
             return None
@@ -81,6 +84,52 @@ class Stretches:
                     raise
                 break
         return answer.result() if answer.ranges else self._cold(queue, first, raw, max_bytes)
+
+    def _whole(
+        self, queue: ConsumeQueue, first: int, raw: bytes, max_bytes: int, *, cold: bool
+    ) -> ReadResult | None:
+        """Return the records if all of them lie in one range; None: it takes more than one.
+
+        It is what `_added` does of the only range of an answer, in half the time.
+        """
+        log, count = self._log, len(raw) // QUEUE_ENTRY.size
+        begin, size, _ = QUEUE_ENTRY.unpack_from(raw)
+        last, last_size, _ = QUEUE_ENTRY.unpack_from(raw, len(raw) - QUEUE_ENTRY.size)
+        end = last + last_size
+        if not (log.start <= begin <= last and end <= log.end) or end - begin > max(
+            max_bytes, size
+        ):
+            return None
+        segments = log.segments
+        segment = segments.at(begin)
+        if end > segment.end:
+            return None
+        if cold:
+            data = segments.peek(begin, end)
+            if data is None:
+                return self._cold(queue, first, raw, max_bytes)
+        else:
+            segments.prove(begin, end)
+            data = segment.view(begin, end)
+        topic = queue.topic.encode()
+        found = match_entries(data, begin, raw, topic, queue.queue, first, 0)
+        if isinstance(found, int):
+            at, size, _ = QUEUE_ENTRY.unpack_from(raw, found * QUEUE_ENTRY.size)
+            raise wrong_entry(queue, first + found, at, size)
+        edges, crc = found
+        view = segment.view(begin, end) if cold else data
+        slices = [view[at:to] for at, to in zip(edges[::2], edges[1::2], strict=True)]
+        lent: list[memoryview | Loan] = []
+        if end - begin >= LEND_MIN and max(map(len, slices)) >= LEND_MIN:
+            base, mapping = begin - segment.start, segment.mapping
+            lent = [
+                Loan(mapping, base + at, piece) if len(piece) >= LEND_MIN else piece
+                for at, piece in zip(edges[::2], slices, strict=True)
+            ]
+        return ReadResult(
+            ReadStatus.FOUND, slices, count, first + count, queue.start, queue.end,
+            crc=crc, lent=lent,
+        )  # fmt: skip
 
     def _near(self, raw: bytes, first: int, max_bytes: int) -> int:
         """Return how many entries from ``first`` on point into ``max_bytes`` of one log file."""

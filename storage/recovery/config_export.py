@@ -22,7 +22,7 @@ from storage.log.epoch_history import EPOCH_FILE
 from storage.messaging.fold import Messaging
 from storage.messaging.groups import Group
 from storage.recovery.group_export import Position, group_files
-from storage.state.topics import State, Topic
+from storage.state.topics import READ, State, Topic
 from twinlog.format.epoch_history import Epoch
 from twinlog.format.system_topics import SYSTEM_TOPIC_EPOCH, SYSTEM_TOPIC_GROUP, SYSTEM_TOPIC_META
 from twinlog.format.waiting.delay_levels import LEVELS
@@ -30,14 +30,13 @@ from twinlog.format.waiting.delay_levels import LEVELS
 DIRECTORY = "config"
 TOPICS = "config/topics.json"
 DELAYS = "config/delayOffset.json"
-_READ, _READ_WRITE = 4, 6
 
 
 def topics_json(topics: Iterable[Topic], *, changes: int, timestamp: int) -> bytes:
     """Return the file for ``topics`` and the store's own topics, which are read only."""
-    table = {one.name: _row(one.name, one.queues, _READ_WRITE, one.batch) for one in topics}
+    table = {one.name: _row(one) for one in topics}
     for name in (SYSTEM_TOPIC_EPOCH, SYSTEM_TOPIC_META, SYSTEM_TOPIC_GROUP):
-        table[name] = _row(name, 1, _READ)
+        table[name] = _row(Topic(name, 1, 0, permission=READ))
     version = {"counter": changes, "stateVersion": 0, "timestamp": timestamp}
     whole = {"dataVersion": version, "topicConfigTable": table}
     return json.dumps(whole, indent="\t", sort_keys=True).encode() + b"\n"
@@ -52,16 +51,16 @@ def delays_json(delays: Iterable[tuple[int, int]], *, changes: int, timestamp: i
     return json.dumps(whole, indent="\t", sort_keys=True).encode() + b"\n"
 
 
-def _row(name: str, queues: int, permission: int, batch: bool = False) -> dict[str, object]:
+def _row(topic: Topic) -> dict[str, object]:
     return {
-        "attributes": {"queue.type": "BatchCQ"} if batch else {},
+        "attributes": {"queue.type": "BatchCQ"} if topic.batch else {},
         "order": False,
-        "perm": permission,
-        "readQueueNums": queues,
+        "perm": topic.permission,
+        "readQueueNums": topic.queues,
         "topicFilterType": "SINGLE_TAG",
-        "topicName": name,
+        "topicName": topic.name,
         "topicSysFlag": 0,
-        "writeQueueNums": queues,
+        "writeQueueNums": topic.takes,
     }
 
 
@@ -102,7 +101,7 @@ class Prepared:
     @property
     def depends(self) -> object:
         """Equal where the files would be."""
-        return len(self.topics), self.epochs, self.groups, self.changes, self.delays
+        return self.topics, self.epochs, self.groups, self.changes, self.delays
 
 
 class Exports:

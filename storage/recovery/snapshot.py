@@ -111,6 +111,9 @@ def encode_snapshot(value: Snapshot) -> bytes:
         fields["deleted"] = [
             [one.name, one.end, one.deleted_ms, one.batch] for one in value.deleted
         ]
+    altered = {topic.name: _terms(topic) for topic in value.topics if topic.altered}
+    if altered:
+        fields["altered"] = altered
     if value.batched:
         fields["batched"] = list(value.batched)
     if value.groups:
@@ -128,6 +131,10 @@ def encode_snapshot(value: Snapshot) -> bytes:
         if one.halves != NO_HALVES:
             fields["halves"] = list(one.halves)
     return seal(fields)
+
+
+def _terms(topic: Topic) -> list[int]:
+    return [topic.write_queues, topic.permission, *topic.quota, topic.altered]
 
 
 def _index_row(mark: IndexMark | None) -> list[object] | None:
@@ -159,11 +166,15 @@ def decode_snapshot(data: bytes) -> Snapshot:
         batched = tuple(cast("Sequence[str]", fields.get("batched", ())))
         rows = cast("Sequence[_TopicRow]", fields["topics"])
         since = cast("Mapping[str, int]", fields.get("since", {}))
+        altered = cast("Mapping[str, Sequence[int]]", fields.get("altered", {}))
         gone = cast("Sequence[tuple[str, int, int, bool]]", fields.get("deleted", ()))
         return Snapshot(
             number(fields, "offset"),
             tuple(Epoch(*row) for row in _rows(fields, "epochs")),
-            tuple(Topic(name, n, ms, name in batched, since.get(name, 0)) for name, n, ms in rows),
+            tuple(
+                Topic(name, n, ms, name in batched, since.get(name, 0), *altered.get(name, ()))
+                for name, n, ms in rows
+            ),
             tuple((a, b, c, d) for a, b, c, d in cast("Sequence[_QueueRow]", fields["queues"])),
             tuple(_line(row) for row in _rows(fields, "producers")),
             number(fields, "timestamp"),

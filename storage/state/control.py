@@ -97,6 +97,11 @@ class Control(ABC):
         return ""
 
     @property
+    def altered(self) -> str:
+        """The topic that it alters; empty: none."""
+        return ""
+
+    @property
     def dropped(self) -> Collection[str]:
         """The groups that are deleted with it, with all that they have consumed."""
         return ()

@@ -36,6 +36,7 @@ from storage.state.access import (
 from storage.state.control import Control, Known, texts
 from storage.state.group_controls import AlterGroups, CreateGroups, DeleteGroups
 from storage.state.producers import Producers
+from storage.state.topic_controls import AlterTopic
 from storage.state.topics import DELETED_MAX, QUEUES_MAX, Gone, State, Topic
 from twinlog.errors import CorruptionError
 from twinlog.levels import LATER
@@ -343,6 +344,7 @@ KINDS: Mapping[str, type[Control]] = {
     for kind in (
         CreateTopic,
         DeleteTopic,
+        AlterTopic,
         ForgetProducers,
         CreateGroups,
         AlterGroups,

@@ -227,15 +227,19 @@ def apply_rows(
     over in its own way.
     Arguments as of `enter_sections`; the batches lie in one file, and with it in one such history.
     """
-    if not any(name in _FOLDED for name, *_ in gathered.entries):
+    names = _FOLDED.intersection([one[0] for one in gathered.entries])
+    if not names:
         return
-    if not segments.batch_at(base).epoch:
+    # Epochs only rise along the log, and what the fold knows is of epochs above 0.
+    if not 0 < messaging.position <= base and not segments.batch_at(base).epoch:
         return
-    dropped = {
-        at: (one.dropped, one.deleted)
-        for at, _, one in _controls(view, base, gathered)
-        if one.dropped or one.deleted
-    }
+    dropped: dict[int, tuple[Collection[str], str]] = {}
+    if _META in names:
+        dropped = {
+            at: (one.dropped, one.deleted)
+            for at, _, one in _controls(view, base, gathered)
+            if one.dropped or one.deleted
+        }
     places = sorted(
         (offset, size, name)
         for name, _, _, entries in gathered.entries
@@ -247,13 +251,22 @@ def apply_rows(
             if at in dropped:
                 messaging.drop_all(*dropped[at], at, at + size)
             continue
-        found = record.decode(view[at - base : at - base + size], check_crc=False)
         if name == _GROUP:
-            messaging.apply_body(found.body, found.store_timestamp, at, at + size)
-        elif name == _HALF:
-            messaging.enter_half(_half(found))
-        elif (due := due_of(found.properties, found.store_timestamp)) is not None:
-            messaging.enter_timer(due, at, at + size, origin_of(found.properties))
+            body, stored_ms = record.body_of(view, at - base)
+            messaging.apply_body(body, stored_ms, at, at + size)
+        else:
+            apply_record(messaging, record.decode(view, at - base, check_crc=False))
+
+
+def apply_record(messaging: Messaging, found: record.Record) -> None:
+    """Give the fold a record of `SYSTEM_TOPIC_GROUP`, `TIMER_TOPIC` or `HALF_TOPIC`."""
+    at, end = found.log_offset, found.log_offset + found.size
+    if found.topic == SYSTEM_TOPIC_GROUP:
+        messaging.apply_body(found.body, found.store_timestamp, at, end)
+    elif found.topic == HALF_TOPIC:
+        messaging.enter_half(_half(found))
+    elif (due := due_of(found.properties, found.store_timestamp)) is not None:
+        messaging.enter_timer(due, at, end, origin_of(found.properties))
 
 
 def _half(found: record.Record) -> Half:
@@ -261,6 +274,7 @@ def _half(found: record.Record) -> Half:
     return Half(
         found.queue_offset, found.log_offset, found.size, found.store_timestamp,
         named.get(halves.GROUP, ""), named.get(halves.NAME, ""),
+        halves.immunity_ms(named.get(halves.IMMUNITY, "")),
     )  # fmt: skip
 
 

@@ -16,7 +16,7 @@ from storage.messaging.groups import Group
 from storage.state.access import Access
 from storage.state.control import Control
 from storage.state.controls import ChangeAccess
-from storage.state.topics import Gone, State, Topic
+from storage.state.topics import READ, Gone, State, Topic
 from twinlog.errors import NotYetConfirmed, TopicDeleted, TwinlogError, UnknownTopic
 from twinlog.levels import LEVEL
 
@@ -28,15 +28,24 @@ class Layers:
         confirmed: The state that readers use.
         level: The group's: no record of a higher level is appended (R74).
         open: The topics that may be written and consumed: those that are confirmed, without those
-            that a record in the log deletes.
+            that a record in the log deletes, and with what every record that alters them allows.
+        closed: Names of topics of which no message may be read.
+        narrowed: Topics that do not take messages in all of their queues: in how many they do.
+        grown: How many queues a topic has that was altered.
+        limited: Topics with a quota: records and bytes a second, 0 for none.
     """
 
     def __init__(self, confirmed: State | None = None) -> None:
         self.confirmed = confirmed or State()
         self.level = LEVEL
         self.open: Mapping[str, Topic] = self.confirmed.topics
+        self.closed: frozenset[str] = frozenset()
+        self.narrowed: Mapping[str, int] = {}
+        self.grown: Mapping[str, int] = {}
+        self.limited: Mapping[str, tuple[int, int]] = {}
         self._pending: deque[tuple[int, Control]] = deque()
         self._access: Access | None = None
+        self._list_terms()
 
     def append(self, end: int, change: Control) -> None:
         """Note a control record whose batch ends at log offset ``end``."""
@@ -46,14 +55,35 @@ class Layers:
     def _moved(self, change: Control) -> None:
         if isinstance(change, ChangeAccess):
             self._access = None
-        if change.deleted or change.topic is not None:
+        if change.deleted or change.altered or change.topic is not None:
             self._open_again()
+        if change.deleted or change.altered:
+            self._list_terms()
 
     def _open_again(self) -> None:
         # A deletion is a restriction: it binds from its append (R48).
         closed = {one.deleted for _, one in self._pending if one.deleted}
         topics = self.confirmed.topics
-        self.open = {n: t for n, t in topics.items() if n not in closed} if closed else topics
+        altered = {one.altered for _, one in self._pending if one.altered in topics} - closed
+        if closed or altered:
+            topics = {name: topic for name, topic in topics.items() if name not in closed}
+            topics |= {name: self._narrowed(topics[name]) for name in altered}
+        self.open = topics
+
+    def _list_terms(self) -> None:
+        topics = self.open
+        self.closed = frozenset(n for n, one in topics.items() if not one.permission & READ)
+        self.narrowed = {n: one.writable for n, one in topics.items() if one.writable < one.queues}
+        self.grown = {n: one.queues for n, one in topics.items() if one.altered}
+        self.limited = {n: one.quota for n, one in topics.items() if any(one.quota)}
+
+    def _narrowed(self, topic: Topic) -> Topic:
+        """Return what a topic and all that pending records make of it allow."""
+        found, one = topic, State((topic,))
+        for end, change in self._pending:
+            if change.altered == topic.name and change.apply(one, end):
+                found = found.meet(one.topics[topic.name])
+        return found
 
     @property
     def access(self) -> Access:
@@ -145,7 +175,7 @@ class Layers:
         if self._pending:
             one = State(() if topic is None else (topic,), deleted=() if gone is None else (gone,))
             for end, change in self._pending:
-                if name in (change.deleted, change.topic and change.topic.name):
+                if name in (change.deleted, change.altered, change.topic and change.topic.name):
                     change.apply(one, end)
                     if one.topics.get(name) != found:
                         found, since = one.topics.get(name), end

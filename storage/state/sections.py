@@ -38,7 +38,8 @@ class Section:
         producer: Producer id; 0: the section is not idempotent.
         producer_epoch: Grows when a producer starts again under the same id.
         sequence: Number of the first record in its (producer, queue).
-        own: The store's own: it may name the store's topics, and what only these may say.
+        own: The store's own: it may name topics in which messages wait, what only these may say,
+            and topics that take no messages: what was accepted before is delivered.
     """
 
     topic: str

@@ -9,7 +9,7 @@ Not here: the control records (`storage.state.controls`), pending ones (`storage
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from storage.messaging.groups import Group
 from storage.queues.names import light_refusal
@@ -32,6 +32,10 @@ _OWN = frozenset(
     {SYSTEM_TOPIC_EPOCH, SYSTEM_TOPIC_META, SYSTEM_TOPIC_GROUP, TIMER_TOPIC, HALF_TOPIC, OP_TOPIC}
 )
 """Topics of the store's own, with one queue each."""
+READ, WRITE = 4, 2
+"""Bits of a topic's permission, as RocketMQ writes them."""
+RATE_MAX = 1 << 53
+"""Largest quota, records or bytes a second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +43,15 @@ class Topic:
     """A topic that exists; see `storage.state.controls.CreateTopic`.
 
     Attributes:
+        queues: How many queues are read; their number only grows.
         since: Log offset after the record that deleted the last topic of this name; 0: there was
             none. Records below it are of another topic.
+        write_queues: How many of them, from the first on, take messages; 0: all.
+        permission: `READ`, `WRITE`, both or nothing.
+        records_per_second: Of messages sent to it; 0: no quota.
+        bytes_per_second: Likewise.
+        altered: Log offset after the record that altered it last; 0: none did.
+        writable: Queues that take messages now: none where it may not be written.
     """
 
     name: str
@@ -48,6 +59,37 @@ class Topic:
     created_ms: int
     batch: bool = False
     since: int = 0
+    write_queues: int = 0
+    permission: int = READ | WRITE
+    records_per_second: int = 0
+    bytes_per_second: int = 0
+    altered: int = 0
+    writable: int = field(init=False, compare=False, default=0)
+
+    def __post_init__(self) -> None:
+        """Compute what every append asks for."""
+        found = self.takes if self.permission & WRITE else 0
+        object.__setattr__(self, "writable", found)
+
+    @property
+    def takes(self) -> int:
+        """How many queues take messages where it may be written."""
+        return self.write_queues or self.queues
+
+    @property
+    def quota(self) -> tuple[int, int]:
+        """Records and bytes a second; 0: no quota of that kind."""
+        return self.records_per_second, self.bytes_per_second
+
+    def meet(self, other: Topic) -> Topic:
+        """Return the topic with what both of them allow: one is a later state of the other."""
+        rates = (_least(mine, its) for mine, its in zip(self.quota, other.quota, strict=True))
+        records, size = rates
+        queues, write = min(self.queues, other.queues), min(self.takes, other.takes)
+        return replace(
+            self, queues=queues, write_queues=write, permission=self.permission & other.permission,
+            records_per_second=records, bytes_per_second=size,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +159,14 @@ class State:
         self.deleted[gone.name] = replace(gone, batch=topic.batch)
         return True
 
+    def alter(self, topic: Topic) -> bool:
+        """Replace a topic by a later state of it; False if it is missing, or altered later."""
+        known = self.topics.get(topic.name)
+        if known is None or max(known.altered, known.since) >= topic.altered:
+            return False
+        self.topics[topic.name] = topic
+        return True
+
     def queues(self, topic: str) -> int | None:
         """Return how many queues a topic has; light queues and the store's own topics have one."""
         found = self.topics.get(topic)
@@ -127,3 +177,8 @@ class State:
         if topic == DELAY_TOPIC:
             return LEVELS
         return 1 if topic in _OWN else None
+
+
+def _least(one: int, other: int) -> int:
+    """Return the smaller of two quotas, where 0 stands for no quota."""
+    return min(one, other) if one and other else one or other

@@ -49,10 +49,13 @@ from storage.settings import SEGMENT_SIZE_MIN
 from storage.state.controls import CreateTopic
 from storage.state.group_controls import CreateGroups
 from storage.state.sections import Outcome
+from storage.state.topic_controls import AlterTopic
+from storage.state.topics import READ, WRITE
 from storage.store import Store
 from storage.token import Token
 from storage.tools.adopt_delays import NOTHING_DELAYED, Delayed, read_delayed
 from storage.tools.adopt_groups import NOTHING, Consumed, read_consumed
+from storage.tools.adopt_halves import NOTHING_OPEN, OpenHalves, read_halves
 from storage.tools.adopt_timers import NOTHING_TIMED, Timed, read_timed
 from storage.tools.recover import identity_of, index_capacity, settings_of
 from twinlog.errors import CorruptionError
@@ -69,7 +72,7 @@ from twinlog.store.files import LogFile
 from twinlog.store.log import Run, TwinLog
 from twinlog.store.queues import BatchQueue, Queue
 from twinlog.store.reader import StoreReader
-from twinlog.store.rocketmq_config import topic_queues
+from twinlog.store.rocketmq_config import topic_queues, topic_terms
 from twinlog.store.topics import Deleted, queues_in_database
 from twinlog.store.verify.check import verify
 
@@ -117,6 +120,7 @@ class Adoption:
         family: Address family of the last record's store host.
         timestamp: Store time of the last record.
         topics: (name, queues) that will be created.
+        terms: (name, queues that take messages, permission) of those that are altered afterwards.
         left_out: (name, why) of topics whose records stay in the log without a topic.
         queues: (topic, queue, start, end) of every queue.
         batched: Names of the topics that have batch queues.
@@ -124,6 +128,7 @@ class Adoption:
         timed: Messages that wait for a time; they are delivered when due.
         delayed: How far each delay level is delivered, and what waits: it is delivered when due.
         consumed: Groups, their positions, and what they had popped.
+        halves: Messages of transactions that nothing has ended; their producers are asked.
         before: Whose store it was; None for RocketMQ's.
     """
 
@@ -145,6 +150,8 @@ class Adoption:
     timed: Timed = NOTHING_TIMED
     delayed: Delayed = NOTHING_DELAYED
     consumed: Consumed = NOTHING
+    terms: tuple[tuple[str, int, int], ...] = ()
+    halves: OpenHalves = NOTHING_OPEN
 
     @property
     def foreign(self) -> int:
@@ -204,6 +211,8 @@ def plan_adoption(reader: StoreReader, ours: StoreReader) -> Adoption:
         timed=read_timed(reader),
         delayed=read_delayed(reader),
         consumed=read_consumed(reader),
+        terms=_terms(reader, topics),
+        halves=read_halves(reader),
     )
 
 
@@ -323,6 +332,20 @@ def _topics(
     used = set(reader.topics())
     left_out = tuple((n, why) for n, why in sorted(refused.items()) if why and n in used)
     return created, left_out
+
+
+def _terms(
+    reader: StoreReader, topics: tuple[tuple[str, int], ...]
+) -> tuple[tuple[str, int, int], ...]:
+    """Return the topics that do not take messages in all of their queues, or may not be used."""
+    known, found = topic_terms(reader.config()), list[tuple[str, int, int]]()
+    for name, queues in topics:
+        write, permission = known.get(name, (queues, READ | WRITE))
+        if write < 1:
+            write, permission = queues, permission & READ
+        if write < queues or permission != READ | WRITE:
+            found.append((name, min(write, queues), permission))
+    return tuple(found)
 
 
 def carry_out(
@@ -490,6 +513,10 @@ def _first_epoch(disk: Disk, value: Adoption, who: Who, capacity: tuple[int, int
             change = CreateTopic(name, queues, value.timestamp, name in value.batched)
             store.append_control(token, change, wall_ms=value.timestamp)
             store.set_confirm(store.end)
+        for name, write, permission in value.terms:
+            terms = AlterTopic(name, value.timestamp, write_queues=write, permission=permission)
+            store.append_control(token, terms, wall_ms=value.timestamp)
+            store.set_confirm(store.end)
         _take_over_groups(store, token, value)
         end, clean = store.end, True
     finally:
@@ -503,6 +530,7 @@ def _take_over_groups(store: Store, token: Token, value: Adoption) -> None:
     rows: list[Row] = [*value.consumed.rows()]
     rows += [DelayRow(level, after) for level, after in value.delayed.next]
     rows += value.timed.rows
+    rows += value.halves.rows
     for at in range(0, len(groups), GROUPS_TOGETHER):
         change = CreateGroups(groups[at : at + GROUPS_TOGETHER])
         made = store.append_control(token, change, wall_ms=value.timestamp)

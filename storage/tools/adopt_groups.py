@@ -114,7 +114,7 @@ def read_consumed(reader: StoreReader) -> Consumed:
         if group in known and (topic, queue) in ends
     }
     flying: dict[Place, tuple[tuple[int, int], ...]] = {}
-    for place, offsets in _flying(reader, _revived(tables)).items():
+    for place, offsets in _flying(reader, positions_of(tables, REVIVE_GROUP)).items():
         group, topic, queue = place
         if group in known and (topic, queue) in ends:
             low, end = ends[topic, queue]
@@ -150,14 +150,16 @@ def _note(found: dict[Place, int], key: str, queue: str, offset: object) -> None
         found[group, topic, int(queue)] = offset
 
 
-def _revived(tables: Mapping[str, dict[str, object]]) -> dict[tuple[str, int], int]:
-    """Return how far the revive service is in each queue of the revive topics."""
+def positions_of(
+    tables: Mapping[str, dict[str, object]], wanted: str
+) -> dict[tuple[str, int], int]:
+    """Return how far one of a broker's own services is in each queue of its topics."""
     table = _map(tables.get("consumerOffset.json", {}).get("offsetTable"))
     table |= _map(tables.get("lmqConsumerOffset.json", {}).get("offsetTable"))
     found: dict[tuple[str, int], int] = {}
     for key, queues in table.items():
         topic, _, group = key.partition("@")
-        if group == REVIVE_GROUP:
+        if group == wanted:
             for queue, offset in _map(queues).items():
                 if queue.isdigit() and isinstance(offset, int):
                     found[topic, int(queue)] = offset

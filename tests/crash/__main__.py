@@ -1,6 +1,7 @@
 """Crash everything in every disk call with every kind of loss; report what did not hold.
 
-    python -m tests.crash [--history] [--groups] [--delays] [--tools] [--folders] [--only KIND]
+    python -m tests.crash [--history] [--groups] [--delays] [--timers] [--tools] [--folders]
+                          [--only KIND]
 
 Takes some minutes of a core. Prints how many calls and crashes there were; exit 1 with the first
 of each kind of finding.
@@ -15,18 +16,19 @@ import traceback
 from collections.abc import Callable
 
 from tests.crash import tools
-from tests.crash.deaths import DELAYS, GROUPS, ONE_FOLDER, THREE_FOLDERS
-from tests.stores.histories import LOSSES
+from tests.crash.deaths import DELAYS, GROUPS, ONE_FOLDER, THREE_FOLDERS, TIMERS
+from tests.stores.histories.history import LOSSES
 
 
 def main() -> int:
     """Run what is asked for, everything by default."""
     parser = argparse.ArgumentParser(prog="python -m tests.crash")
-    for name in ("history", "groups", "delays", "tools", "folders"):
+    for name in ("history", "groups", "delays", "timers", "tools", "folders"):
         parser.add_argument(f"--{name}", action="store_true")
     parser.add_argument("--only", choices=LOSSES)
     asked = parser.parse_args()
-    every = not (asked.history or asked.groups or asked.delays or asked.tools or asked.folders)
+    chosen = (asked.history, asked.groups, asked.delays, asked.timers, asked.tools, asked.folders)
+    every = not any(chosen)
     kinds = (asked.only,) if asked.only else LOSSES
     wrong = 0
     if asked.history or every:
@@ -35,6 +37,8 @@ def main() -> int:
         wrong += crash("groups", GROUPS.calls, kinds, GROUPS.die)
     if asked.delays or every:
         wrong += crash("delays", DELAYS.calls, kinds, DELAYS.die)
+    if asked.timers or every:
+        wrong += crash("timers", TIMERS.calls, kinds, TIMERS.die)
     if asked.tools or every:
         for name in tools.NAMES:
             tool = tools.tools()[name]

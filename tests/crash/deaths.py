@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -13,9 +14,10 @@ from storage.disk.disk import Disk
 from storage.log.log_folders import Folders, MultiFolderDisk
 from tests.fakes.disk import FakeDisk
 from tests.fakes.faults import SimulatedCrash
-from tests.stores.delay_history import DelayHistory, examine_delays
-from tests.stores.group_history import GroupHistory, examine_groups
-from tests.stores.histories import History, examine, lose
+from tests.stores.histories.delays import DelayHistory, examine_delays
+from tests.stores.histories.groups import GroupHistory, examine_groups
+from tests.stores.histories.history import History, examine, lose
+from tests.stores.histories.timers import TimerHistory, examine_timers, small_grains
 
 
 def _nothing(history: History, store: Store) -> None:
@@ -32,12 +34,15 @@ class Deaths:
     """Makes the history."""
     also: Callable[[History, Store], None] = _nothing
     """What else is looked at in a store that was recovered."""
+    around: Callable[[], AbstractContextManager[None]] = nullcontext
+    """What is different while it lives."""
 
     @cached_property
     def calls(self) -> int:
         """Disk calls of the whole history."""
         disk = FakeDisk(page_size=512)
-        self.lives(self.seen(disk)).play()
+        with self.around():
+            self.lives(self.seen(disk)).play()
         return disk.faults.calls
 
     def die(self, number: int, kind: str) -> None:
@@ -45,10 +50,11 @@ class Deaths:
         disk = FakeDisk(page_size=512)
         history = self.lives(self.seen(disk))
         disk.faults.crash(after=number)
-        with pytest.raises(SimulatedCrash):
-            history.play()
-        lose(disk, kind, number)
-        examine(self.seen(disk), history, kind, also=lambda _, store: self.also(history, store))
+        with self.around():
+            with pytest.raises(SimulatedCrash):
+                history.play()
+            lose(disk, kind, number)
+            examine(self.seen(disk), history, kind, also=lambda _, store: self.also(history, store))
 
 
 def _spread(disk: FakeDisk) -> Disk:
@@ -65,7 +71,13 @@ def _delays(history: History, store: Store) -> None:
     examine_delays(history, store)
 
 
+def _timers(history: History, store: Store) -> None:
+    assert isinstance(history, TimerHistory)
+    examine_timers(history, store)
+
+
 ONE_FOLDER = Deaths(lambda disk: disk)
 THREE_FOLDERS = Deaths(_spread)
 GROUPS = Deaths(lambda disk: disk, GroupHistory, _groups)
 DELAYS = Deaths(lambda disk: disk, DelayHistory, _delays)
+TIMERS = Deaths(lambda disk: disk, TimerHistory, _timers, small_grains)

@@ -1,7 +1,7 @@
 """A process with batch queues dies in any disk call: they are what the log says, and nothing more.
 
-`tests.stores.histories.BatchHistory` sends to a batch topic, too: an inner batch and a message of
-its own, three times at each step.
+`tests.stores.histories.history.BatchHistory` sends to a batch topic, too: an inner batch and a
+message of its own, three times at each step.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import pytest
 from tests.crash.rotation import PARTS, numbers
 from tests.fakes.disk import FakeDisk
 from tests.fakes.faults import SimulatedCrash
-from tests.stores.histories import (
+from tests.stores.histories.history import (
     BATCH_FOLDER,
     LOSSES,
     BatchHistory,

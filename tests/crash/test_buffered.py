@@ -14,7 +14,7 @@ import pytest
 
 from tests.fakes.disk import FakeDisk
 from tests.fakes.faults import SimulatedCrash
-from tests.stores.histories import LOSSES, History, examine, lose
+from tests.stores.histories.history import LOSSES, History, examine, lose
 from tests.stores.workbench import SETTINGS
 
 BUFFERED = replace(SETTINGS, flush="async-buffered", buffer_pool_bytes=8192)

@@ -1,6 +1,6 @@
 """A process dies in any disk call: what is delayed has one copy exactly where a row passes it.
 
-`tests.stores.delay_history.DelayHistory` sends delayed messages in each step and delivers some,
+`tests.stores.histories.delays.DelayHistory` sends delayed messages in each step and delivers some,
 each time copies and their row as one batch.
 """
 
@@ -11,8 +11,8 @@ import pytest
 from tests.crash.deaths import DELAYS
 from tests.crash.rotation import PARTS, numbers
 from tests.fakes.disk import FakeDisk
-from tests.stores.delay_history import DelayHistory, examine_delays
-from tests.stores.histories import LOSSES
+from tests.stores.histories.delays import DelayHistory, examine_delays
+from tests.stores.histories.history import LOSSES
 from tests.stores.workbench import settle
 from twinlog.format.system_topics import DELAY_TOPIC
 

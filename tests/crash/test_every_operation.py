@@ -17,7 +17,7 @@ import pytest
 from tests.crash.deaths import ONE_FOLDER
 from tests.crash.rotation import numbers
 from tests.fakes.disk import FakeDisk
-from tests.stores.histories import LOSSES, History
+from tests.stores.histories.history import LOSSES, History
 
 
 def test_the_history_is_worth_it() -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import pytest
 
 from tests.crash.deaths import THREE_FOLDERS
-from tests.stores.histories import LOSSES
+from tests.stores.histories.history import LOSSES
 
 PARTS = 96
 

@@ -1,7 +1,7 @@
 """A process dies in any disk call: what its groups have consumed is what the log says.
 
-`tests.stores.group_history.GroupHistory` leases, settles and gives back in each step, in records of
-their own and in one batch with sections; groups are deleted and made again.
+`tests.stores.histories.groups.GroupHistory` leases, settles and gives back in each step, in records
+of their own and in one batch with sections; groups are deleted and made again.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import pytest
 from tests.crash.deaths import GROUPS
 from tests.crash.rotation import PARTS, numbers
 from tests.fakes.disk import FakeDisk
-from tests.stores.group_history import KINDS, GroupHistory, rows_in
-from tests.stores.histories import LOSSES
+from tests.stores.histories.groups import KINDS, GroupHistory, rows_in
+from tests.stores.histories.history import LOSSES
 
 STRIDE = 160
 

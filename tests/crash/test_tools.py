@@ -15,7 +15,7 @@ from storage.tools.adopt import plan_adoption
 from tests.crash.rotation import numbers
 from tests.crash.tools import NAMES, again, calls, crash, died, from_files, to_files, tools
 from tests.fakes.disk import FakeDisk
-from tests.stores.histories import LOSSES
+from tests.stores.histories.history import LOSSES
 from tests.stores.workbench import SETTINGS
 from twinlog.format.log_file import file_name
 from twinlog.store.damage import Harm

@@ -22,7 +22,7 @@ from tests.crash.rotation import numbers
 from tests.fakes.disk import FakeDisk
 from tests.fakes.faults import SimulatedCrash
 from tests.fakes.files import FakeMapping
-from tests.stores.histories import LOSSES, lose
+from tests.stores.histories.history import LOSSES, lose
 from tests.stores.workbench import (
     bodies,
     fill,

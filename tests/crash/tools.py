@@ -24,7 +24,7 @@ from storage.tools import adopt, repair
 from storage.tools.recover import identity_of, recover, settings_of
 from tests.fakes.disk import FakeDisk
 from tests.fakes.faults import SimulatedCrash
-from tests.stores.histories import lose
+from tests.stores.histories.history import lose
 from tests.stores.workbench import (
     SETTINGS,
     TOPIC,

@@ -31,7 +31,7 @@ from storage.errors import IndexBehind
 from storage.key_index.search import KeyQuery
 from tests.damage.corrupter import Hurt
 from tests.fakes.disk import FakeDisk
-from tests.stores.histories import BatchHistory, Border, key
+from tests.stores.histories.history import BatchHistory, Border, key
 from tests.stores.workbench import find_key, keys_of, log_records, master, open_store
 from twinlog.errors import CorruptionError, TwinlogError
 from twinlog.format.inner_batches import is_inner_batch

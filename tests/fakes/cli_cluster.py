@@ -17,6 +17,7 @@ from cli.context import Context
 from cli.fields import Fields
 from cli.options import split
 from cli.render import Printer
+from tests.fakes.cli_timers import timed_message, waiting_answer
 from twinlog.client.search import Finding
 from twinlog.consumer.core import Source
 from twinlog.errors import TwinlogError, Unavailable, UnknownGroup, UnknownTopic
@@ -62,6 +63,13 @@ clients = 7430
 slaves = 7431
 http = 7432
 """
+
+HALVES: list[list[object]] = [
+    [12, 4096, 300, NOW_MS - 754_000, "shop", "7f3a", 9, NOW_MS + 31_000],
+    [14, 8192, 280, NOW_MS - 4_000, "bank", "0C0A", 0, NOW_MS + 2_000],
+    [15, 9000, 310, NOW_MS - 753_000, "shop", "7f3a", 9, NOW_MS + 31_000],
+]
+"""Open messages of two transactions."""
 
 ADDRESSES = {"127.0.0.1:7410": "n1", "127.0.0.1:7420": "n2", "127.0.0.1:7430": "n3"}
 COORDINATOR = "127.0.0.1:7400"
@@ -252,6 +260,25 @@ class FakeClient:
             return Frame(kind, fields={"queues": {q: [a, b, None] for q, (a, b) in places}})
         if kind is Type.GROUP:
             return Frame(kind, fields=self._group(fields))
+        if kind is Type.WAITING:
+            if fields["what"] != "halves":
+                return Frame(kind, fields=waiting_answer(fields))
+            rows, more = HALVES[:2], HALVES[2][0]
+            if fields["first"]:
+                rows, more = HALVES[2:], -1
+            return Frame(kind, fields={"rows": rows, "next": more, "now_ms": NOW_MS, "epoch": 7})
+        if kind is Type.END:
+            assert (fields["group"], fields["halves"]) == ("shop", [12, 15])
+            return Frame(kind, fields={"outcome": fields["outcome"], "epoch": 7})
+        if fields["op"] == "show":
+            return Frame(kind, fields={"terms": self.terms(str(fields["name"]))})
+        if fields["op"] == "alter":
+            assert fields["plan"] is True
+            before = self.terms("orders")
+            grown = {"write_queues": fields["queues"]} if "queues" in fields else {}
+            terms = before | grown | {key: fields[key] for key in before if key in fields}
+            found = {"before": before, "terms": terms, "groups": ["billing"], "altered": False}
+            return Frame(kind, fields=found)
         if fields["op"] == "delete":
             assert fields["plan"] is True
             groups = ["billing"] if fields["name"] == "orders" else []
@@ -293,6 +320,16 @@ class FakeClient:
             raise UnknownTopic.named(name)
         return {queue: (queue, 3 * queue + 3) for queue in range(self.known[name])}
 
+    def terms(self, name: str) -> dict[str, object]:
+        """What can be altered of a topic."""
+        queues = self.known[name]
+        rates = {"records_per_second": 1000, "bytes_per_second": 0}
+        return {"queues": queues, "write_queues": queues, "permission": 6, **rates}
+
+    def alter_topic(self, name: str, **changes: object) -> bool:
+        """Alter a topic."""
+        return bool(changes)
+
     def delete_topic(self, name: str, *, consumed: bool = False) -> bool:
         """Delete a topic."""
         return self.known.pop(name, None) is not None
@@ -315,7 +352,8 @@ class FakeClient:
 
     def get(self, address: str, **_: object) -> Message:
         """One message."""
-        return message(1)
+        at = int(address[4:]) if address.startswith("log@") else 0
+        return timed_message(at) if 9_000 <= at < 10_000 else message(1)
 
     def find(self, topic: str, key: str, *, unique: bool, **_: object) -> Finding:
         """The messages of key k1: two."""
@@ -411,6 +449,8 @@ class FakeCluster:
                 return self.on_call(fields["op"])
             case Type.ADMIN:
                 return self.on_order(fields)
+            case Type.WAITING:
+                return {**waiting_answer(fields), "node": name, "age_ms": 4_000}
             case other:
                 raise AssertionError(f"unexpected {other}")
 

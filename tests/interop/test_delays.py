@@ -13,7 +13,7 @@ from storage import CreateTopic, Outcome, Section, Store, StoreSettings, Token, 
 from storage.disk.disk import RealDisk
 from tests.fakes.deliveries import World
 from tests.stores.adopted import adopted
-from tests.stores.delayed import delayed as delayed_for
+from tests.stores.records.delayed import delayed as delayed_for
 from twinlog.format.system_topics import DELAY_TOPIC
 from twinlog.store.reader import StoreReader
 

@@ -10,7 +10,7 @@ import pytest
 
 from storage import CreateTopic, Outcome, Section, Store, StoreSettings, Token, Who
 from storage.disk.disk import RealDisk
-from tests.stores.timed import World, timed
+from tests.stores.records.timed import World, timed
 from twinlog.store.reader import StoreReader
 from twinlog.store.verify.timers import check_timers
 

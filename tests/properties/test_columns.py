@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.stores.drawn import COMPILED, damaged
+from tests.stores.records.drawn import COMPILED, damaged
 from twinlog.format import record
 from twinlog.kernels import codes, columns, fields
 

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.stores.drawn import (
+from tests.stores.records.drawn import (
     COMPILED,
     I32,
     I64,

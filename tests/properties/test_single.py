@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.stores.drawn import damaged, frames, u32, u64, values
+from tests.stores.records.drawn import damaged, frames, u32, u64, values
 from twinlog.format import record
 from twinlog.format.batch_index import BatchEntry
 from twinlog.kernels import plain, single

@@ -12,7 +12,7 @@ from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.stores.drawn import frames
+from tests.stores.records.drawn import frames
 from twinlog.wire import frames as wire
 from twinlog.wire.frames import Frame, FrameError, FrameReader, Type, encode_whole
 

@@ -5,7 +5,7 @@ an older build left in its build folder; uv builds it from the source distributi
 nothing either. It is installed twice: alone, as a library, and with the
 server extra. Both environments are fresh; nothing of the checkout is on their path.
 
-Not here: what the demo promises (``tests/processes/test_demo``).
+Not here: what the demo promises (``tests/processes/commands/test_demo``).
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ builds the wheel of a commit, as ``make upgrade FROM=COMMIT`` does, installs it 
 cluster of three nodes and a coordinator from it to this tree, back, and to this tree again, as
 ``docs/deploy.md`` says. `roll` is what the test does with a wheel that it has already.
 
-Not here: the rule (R74, `tests.sim.tales.a_group_is_upgraded`).
+Not here: the rule (R74, `tests.sim.stories.tales.a_group_is_upgraded`).
 """
 
 from __future__ import annotations

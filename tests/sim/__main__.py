@@ -8,6 +8,7 @@
     python -m tests.sim --seeds 0:100 --profile delays        delayed messages above all
     python -m tests.sim --seeds 0:100 --profile timers        messages at a time above all
     python -m tests.sim --seeds 0:100 --profile deletions     a topic that is deleted above all
+    python -m tests.sim --seeds 0:100 --profile transactions  transactions above all
     python -m tests.sim --seed 7 --history 7.jsonl            for `python -m cli.history 7.jsonl`
 
 Exit code 0 when every invariant held in every run, 1 otherwise.
@@ -24,7 +25,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
-from tests.sim.groups import RARE as RARE_OF_GROUPS
+from tests.sim.profiles.groups import RARE as RARE_OF_GROUPS
 from tests.sim.run import SECONDS, Verdict, replay_command, run_seed
 from tests.sim.shrink import read, shrink, write
 from tests.sim.swarm import PROFILES, Plan, draw

@@ -15,11 +15,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from tests.sim.layout import LOG
+from tests.sim.judge.layout import LOG
 
 if TYPE_CHECKING:
-    from tests.sim.ledger import Batch
-    from tests.sim.node import SimNode
+    from tests.sim.judge.ledger import Batch
+    from tests.sim.machines.node import SimNode
     from tests.sim.world import World
 
 _CALLS_UNTIL_CRASH = 60  # a crash in a disk call comes within so many calls

@@ -26,7 +26,7 @@ LIMITS = {
     "window_frames": (1, 3),
     "waiters": (3, 20),
 }
-"""Values of each; those not listed below are settings, see `tests.sim.node`."""
+"""Values of each; those not listed below are settings, see `tests.sim.machines.node`."""
 
 _PLACES = {
     "epochs_sent": ((messages, "EPOCHS_SENT_MAX"), (peer_checks, "EPOCHS_SENT_MAX")),

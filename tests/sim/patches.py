@@ -1,6 +1,6 @@
 """Attributes of production replaced for one run, and put back.
 
-Not here: who replaces what (`tests.sim.limits`, `tests.sim.mutant`).
+Not here: who replaces what (`tests.sim.limits`, `tests.sim.mutants.mutant`).
 """
 
 from __future__ import annotations

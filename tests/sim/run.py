@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from cli.history.operations import write
-from tests.sim.ledger import Violation
+from tests.sim.judge.ledger import Violation
 from tests.sim.swarm import Plan, draw
 from tests.sim.world import World
 

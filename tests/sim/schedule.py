@@ -4,7 +4,7 @@ Everything that happens in a run is an entry here. Two entries of the same insta
 order in which they were added, so a run is a function of its seed alone. Time is seconds since
 the start of the run; it moves only from event to event and costs nothing.
 
-Not here: what the events mean; a paused node's events (`tests.sim.node`).
+Not here: what the events mean; a paused node's events (`tests.sim.machines.node`).
 """
 
 from __future__ import annotations

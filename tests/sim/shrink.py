@@ -15,7 +15,7 @@ from copy import deepcopy
 from dataclasses import asdict, fields
 from pathlib import Path
 
-from tests.sim.network import Weather
+from tests.sim.machines.network import Weather
 from tests.sim.run import Verdict, run_seed
 from tests.sim.swarm import Plan
 

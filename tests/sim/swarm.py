@@ -14,7 +14,7 @@ from random import Random
 
 from node.leases.limits import GroupLimits
 from tests.sim.limits import LIMITS
-from tests.sim.network import Weather
+from tests.sim.machines.network import Weather
 
 FAULTS = {
     "kill": (0.02, 0.4),
@@ -114,6 +114,7 @@ class Plan:
         disturbance: How much more often than usual members are disturbed and orders given.
         delayed: Share of sections that wait for a delay level, or, with ``timed``, for a time.
         deletions: How often a topic is deleted and made again: probability, about twice a second.
+        transactions: There are transactions, and nothing else that waits.
         span_max, runs_max, dead_max: Limits of groups that are smaller than usual; 0: the usual.
     """
 
@@ -157,6 +158,7 @@ class Plan:
     delayed: float = 0.0
     timed: bool = False
     deletions: float = 0.0
+    transactions: bool = False
     span_max: int = 0
     runs_max: int = 0
     dead_max: int = 0
@@ -173,9 +175,9 @@ class Plan:
         )
 
 
-PROFILES = ("", "groups", "delays", "timers", "deletions")
-"""What runs are about: everything, or groups, delayed messages of either kind, or a topic that is
-deleted and made again, above all."""
+PROFILES = ("", "groups", "delays", "timers", "deletions", "transactions")
+"""What runs are about: everything, or groups, delayed messages of either kind, a topic that is
+deleted and made again, or transactions, above all."""
 
 
 def draw(seed: int, profile: str = "") -> Plan:
@@ -184,6 +186,8 @@ def draw(seed: int, profile: str = "") -> Plan:
     _groups(plan, dense=profile == "groups")
     if profile == "deletions":
         plan.deletions = Random(f"deletions {seed}").choice((0.1, 0.3, 0.8))
+    if profile == "transactions":
+        plan.transactions, plan.members = True, 0
     plan.timed = profile == "timers"
     if profile in ("delays", "timers"):
         plan.members, plan.delayed = (

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.sim.mutant import Mutant
-from tests.sim.mutants import MUTANTS, hunt
+from tests.sim.mutants.hunt import MUTANTS, hunt
+from tests.sim.mutants.mutant import Mutant
 from tests.sim.patches import Patches
 from tests.sim.run import Verdict, run_seed
 

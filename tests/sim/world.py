@@ -17,34 +17,35 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from tests.sim.askers import Askers
-from tests.sim.clients import Producer
-from tests.sim.contents import BATCH_TOPIC, BRIEF_TOPIC, STEP_TOPIC, Contents
-from tests.sim.coordinator import SimCoordinator
-from tests.sim.delays import Delays
-from tests.sim.deletions import Deletions
 from tests.sim.faults import Faults
-from tests.sim.groups import Groups
-from tests.sim.healing import unhealed, unheard
-from tests.sim.history import History
-from tests.sim.invariants import Court
-from tests.sim.layout import Layout
-from tests.sim.ledger import Batch, Ledger, Shadow, Violation
+from tests.sim.invariants.court import Court
+from tests.sim.judge.contents import BATCH_TOPIC, BRIEF_TOPIC, STEP_TOPIC, Contents
+from tests.sim.judge.healing import unhealed, unheard
+from tests.sim.judge.history import History
+from tests.sim.judge.layout import Layout
+from tests.sim.judge.ledger import Batch, Ledger, Shadow, Violation
 from tests.sim.limits import put_in_force
-from tests.sim.network import Network
-from tests.sim.node import SimNode
-from tests.sim.operator import Operator
+from tests.sim.machines.coordinator import SimCoordinator
+from tests.sim.machines.network import Network
+from tests.sim.machines.node import SimNode
 from tests.sim.patches import Patches
-from tests.sim.readers import Readers
+from tests.sim.profiles.delays import Delays
+from tests.sim.profiles.deletions import Deletions
+from tests.sim.profiles.groups import Groups
+from tests.sim.profiles.timed import Timed
+from tests.sim.profiles.transactions import QUEUES, Transactions
 from tests.sim.schedule import Schedule
-from tests.sim.timed import Timed
 from tests.sim.trace import Trace
+from tests.sim.users.askers import Askers
+from tests.sim.users.clients import Producer
+from tests.sim.users.operator import Operator
+from tests.sim.users.readers import Readers
 from twinlog.wire.frames import Frame, Type
 
 if TYPE_CHECKING:
     from storage import SectionResult
-    from tests.sim.clients import Outgoing, Request
     from tests.sim.swarm import Plan
+    from tests.sim.users.clients import Outgoing, Request
 
 START_SECONDS = 10.0
 HEAL_SECONDS = 150.0
@@ -55,7 +56,8 @@ RARE = (
 )  # fmt: skip
 """Events whose number says whether the runs met the states that they are meant to meet."""
 BY_HAND = ("acknowledged-bytes-missing",)
-"""Those that need a disk which lies, and so a test: `tests/unit/replication/core/test_doubt.py`."""
+"""Those that need a disk which lies, and so a test:
+`tests/unit/replication/core/master/test_doubt.py`."""
 
 _SAMPLE_EVERY = 5.0
 _WALL_START_MS = 1_700_000_000_000
@@ -110,6 +112,7 @@ class World:
         self.events: Counter[str] = Counter()
         self.groups = Groups(self)
         self.deletions = Deletions(self)
+        self.transactions = Transactions(self)
         self.delays = Timed(self) if self.plan.timed else Delays(self)
         self._limits = Patches()
 
@@ -290,6 +293,8 @@ class World:
             self.groups.enter(batch, self.contents.others)
         if self.plan.deletions:
             self.deletions.enter(found, self.contents.others)
+        if self.plan.transactions:
+            self.transactions.enter(self.contents.others)
         if self.plan.delayed:
             self.delays.enter(batch, found, self.contents.others)
         for topic, queue, stored in found:
@@ -505,6 +510,7 @@ class World:
             **self.groups.facts(),
             **self.delays.facts(),
             **self.deletions.counts,
+            **self.transactions.facts(),
             "faults": sum(self.faults.counts.values()) if self.faults else 0,
         }
 
@@ -531,6 +537,8 @@ class World:
             self.operator.create_until_known(BATCH_TOPIC, 2)
         if self.groups.members:
             self.operator.create_until_known(STEP_TOPIC, 1)
+        if self.plan.transactions:
+            self.operator.create_until_known(STEP_TOPIC, QUEUES)
         self._until(START_SECONDS, "Start", self._started)
         for producer in self.producers:
             producer.start()
@@ -538,6 +546,7 @@ class World:
         self.askers.start()
         self.groups.start()
         self.deletions.start()
+        self.transactions.start()
         self.schedule.after(_SAMPLE_EVERY, self._sample_again)
         self.network.weather = self.plan.weather
         self.faults = Faults(self)
@@ -555,6 +564,7 @@ class World:
         self._limits.undo()
         self.groups.heal()
         self.deletions.deleting = False
+        self.transactions.heal()
         self.operator.care()
         begin = self.schedule.now
         self._until(HEAL_SECONDS / 2, "MasterComesBack", self._has_master)
@@ -565,6 +575,7 @@ class World:
         self._until(HEAL_SECONDS / 2, "HealedWorldWorks", partial(unhealed, self))
         self._until(HEAL_SECONDS / 2, "ConsumersGoOn", self.groups.unfinished)
         self._until(HEAL_SECONDS / 2, "DeliveredInTheEnd", self.delays.unfinished)
+        self._until(HEAL_SECONDS / 2, "DeliveredInTheEnd", self.transactions.unfinished)
         self._until(HEAL_SECONDS / 2, "HealedWorldWorks", partial(unhealed, self))
         self._until(HEAL_SECONDS / 2, "HealedWorldWorks", partial(unheard, self))
         self.healed_after = self.schedule.now - begin

@@ -7,7 +7,7 @@ from pathlib import Path
 from storage import Store, Token, Who
 from storage.disk.disk import RealDisk
 from storage.tools.adopt import Adoption, carry_out, plan_adoption
-from storage.tools.recover import identity_of, settings_of
+from storage.tools.recover import identity_of, index_capacity, settings_of
 from tests.stores.workbench import SLAVE
 from twinlog.store.reader import StoreReader
 
@@ -28,7 +28,9 @@ def adopted(root: Path) -> Store:
     value = adopt(root)
     disk = RealDisk(root)
     who = Who("adopted", "g1", "n1", value.family)
-    store = Store.open(disk, settings_of(identity_of(disk)), who, wall_ms=value.timestamp)
+    store = Store.open(
+        disk, settings_of(identity_of(disk), index_capacity(disk)), who, wall_ms=value.timestamp
+    )
     writer = Token("master", value.epoch + 1, 1)
     store.take_token(writer)
     store.append_epoch(

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from cli.failures import EXITS
 from cli.help import pages as cli_help
+from cli.help import schemas
 from node.config import pages
 from node.observe import logs, metrics
 from replication.core.roles import MASTER_SESSION, ROLES, SLAVE_SESSION, diagrams
@@ -80,7 +81,33 @@ def folders() -> str:
     return "\n".join([*lines, ""])
 
 
+def answers() -> str:
+    """Render ``docs/answers.md``: what each command prints with ``-o json``."""
+    found = schemas.content()
+    lines = [
+        "# Answers for programs",
+        "",
+        "With `-o json` a command prints one document with `kind` and `version`; with `-o schema`",
+        "its JSON Schema, without running. Within a version fields are only added: let unknown",
+        "ones pass. A plain value may be `null`: it does not apply. Errors are documents of kind",
+        "`Error` on stderr.",
+        "",
+        "| command | kinds |",
+        "|---|---|",
+    ]
+    for command, kinds in sorted(found["commands"].items()):
+        lines.append(f"| `{command}` | {', '.join(f'`{kind}`' for kind in kinds)} |")
+    lines += ["", "| kind | fields; those in brackets may be missing |", "|---|---|"]
+    for kind, schema in sorted(found["kinds"].items()):
+        always = set(schema["required"])
+        named = sorted(set(schema["properties"]) - {"kind", "version"})
+        fields = [f"`{name}`" if name in always else f"[`{name}`]" for name in named]
+        lines.append(f"| `{kind}` | {', '.join(fields)} |")
+    return "\n".join([*lines, ""])
+
+
 PAGES: Mapping[str, Callable[[], str]] = {
+    "answers.md": answers,
     "cli.md": cli_help.reference,
     "events.md": logs.reference,
     "exit-codes.md": exit_codes,

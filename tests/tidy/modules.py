@@ -14,6 +14,8 @@ PURE = {
     "node/groups": "members",
     "node/leases": "clock due filters limits ordering scratch settles times",
     "node/observe": "status",
+    "node/topics": "*",
+    "node/transactions": "checks",
     "replication": "answer_times pacing settings",
     "replication/coordinator": "history",
     "replication/core": "*",
@@ -30,7 +32,7 @@ PURE = {
     "storage/retention": "policy",
     "storage/state": (
         "access ages control controls gathered group_controls layers producers sections sequences "
-        "topics"
+        "topic_controls topics"
     ),
     "twinlog": "errors levels ranges units",
     "twinlog/client": "arguments calls search",
@@ -44,8 +46,10 @@ PURE = {
     "twinlog/format/waiting": "*",
     "twinlog/kernels": "*",
     "twinlog/producer": (
-        "core fast_path lane later master_link new_message outcomes section settings single_sends"
+        "call_backs core fast_path lane later master_link new_message outcomes section "
+        "settings single_sends transaction_name"
     ),
+    "twinlog/producer/one_way": "accounts",
     "twinlog/session": "link reading routing session tls_files",
     "twinlog/spark": "arrow errors",
     "twinlog/spark/archive": "manifest",
@@ -68,7 +72,7 @@ SEAM = {
         "positions requests service together"
     ),
     "node/leases": "leasing",
-    "node/transactions": "*",
+    "node/transactions": "asking service",
     "replication/driver": (
         "appends background_jobs driver incoming_batches odd_frames outgoing_batches outside "
         "replies retention scrubbing"
@@ -108,10 +112,11 @@ SHELL = {
     "storage/marks": "checkpoint",
     "storage/tools": "*",
     "twinlog": "__main__ run_file",
-    "twinlog/client": "aio blocking transactions",
+    "twinlog/client": "aio aio_one_way blocking checks one_way topics transactions",
     "twinlog/consumer": "aio blocking",
     "twinlog/groups": "aio blocking",
     "twinlog/producer": "aio blocking",
+    "twinlog/producer/one_way": "aio blocking",
     "twinlog/session": "aio_caller aio_connection caller connection login tls tls_socket",
     "twinlog/spark": "sessions",
     "twinlog/spark/archive": (

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import replication
 from cli.drill.scenario import shipped
-from tests.sim.invariant import Invariant
-from tests.sim.mutants import MUTANTS
+from tests.sim.invariants.invariant import Invariant
+from tests.sim.mutants.hunt import MUTANTS
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "protocol.md").read_text(encoding="utf-8")
@@ -67,11 +67,11 @@ def test_rules_that_are_named_exist() -> None:
 def named_invariants() -> set[str]:
     """Every invariant of the simulator: its classes, and those that the judge raises by name."""
     found: set[str] = set()
-    for path in (ROOT / "tests" / "sim").glob("*.py"):
-        if path.stem.startswith(("mutant", "test_")):
+    for path in (ROOT / "tests" / "sim").rglob("*.py"):
+        if path.parent.name == "mutants" or path.stem.startswith("test_"):
             continue
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.ClassDef) and path.stem.startswith("invariants_"):
+            if isinstance(node, ast.ClassDef) and path.parent.name == "invariants":
                 found.add(node.name)
             if isinstance(node, ast.Constant) and re.fullmatch(r"[A-Z]\w+", str(node.value)):
                 found.add(str(node.value))

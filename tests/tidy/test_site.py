@@ -82,9 +82,9 @@ def test_what_looks_like_a_list_in_a_fence_stays() -> None:
 
 def test_links_of_a_page_become_links_of_the_site() -> None:
     """Those to other hosts and to places of the same page stay."""
-    page = "[a](../b.py), [c](page.md#e), [f](#g), [h](http://localhost:1/x.md)"
+    page = "[a](../b.py), [c](page.md#e), [f](#g), [h](http://localhost:1/)"
     found = pages.relinked(page, lambda path, anchor: f"<{path}{anchor}>")
-    assert found == "[a](<../b.py>), [c](<page.md#e>), [f](#g), [h](http://localhost:1/x.md)"
+    assert found == "[a](<../b.py>), [c](<page.md#e>), [f](#g), [h](http://localhost:1/)"
 
 
 def test_sections_are_cut_out_whole() -> None:

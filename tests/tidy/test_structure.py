@@ -21,6 +21,7 @@ TEXT_MAX = 300
 """Characters of a text whose words may name a function: longer ones are prose."""
 
 FRAGMENTS = {
+    "cli.help.schemas": "the schemas that are made from documents, read and found",
     "cli.log.topics": "names of topics and the closest one: a noun of its own",
     "node.observe.task_tree": "the task tree of trio, for a signal",
     "node.observe.systemd": "the protocol of systemd, tested without a node",
@@ -43,6 +44,8 @@ FRAGMENTS = {
 """Modules below 70 lines that one other module imports, and why they are not part of it."""
 
 SAME_NAMES = {
+    ("twinlog/producer", "aio"): "of producers, and of one-way sends",
+    ("twinlog/producer", "blocking"): "of producers, and of one-way sends",
     ("twinlog/spark", "job"): "each job's entry, in the job's folder",
     ("twinlog/spark", "key_index"): "rebuilding it and verifying it",
     ("twinlog/spark", "nodes"): "reading nodes, and verifying them",

@@ -56,8 +56,8 @@ def test_a_file_stays_small_and_says_what_it_is(path: Path) -> None:
 
 
 def test_a_folder_stays_readable() -> None:
-    """At most 16 modules in a folder of the source: the listing is the architecture."""
-    folders = {path.parent for path in sources()}
+    """At most 16 modules in a folder, also of tests: the listing is the architecture."""
+    folders = {path.parent for path in sources(*FOLDERS, "tests", "benchmarks", "examples")}
     counts = {
         label(folder): len(set(folder.glob("*.py")) - {folder / "__init__.py"})
         for folder in folders

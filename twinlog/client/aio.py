@@ -21,12 +21,14 @@ from typing import Literal, Self, Unpack, overload
 
 import anyio
 
+from twinlog.client.aio_one_way import AsyncOneWay, AsyncOneWaySends
 from twinlog.client.arguments import (
     AnyConsumeFields,
     BroadcastFields,
     ConsumeFields,
     Duration,
     Size,
+    awaited,
     broadcast_settings,
     expected_of,
     group_settings,
@@ -35,7 +37,9 @@ from twinlog.client.arguments import (
     seconds_of,
     shared_settings,
 )
-from twinlog.client.calls import Calls, place_of
+from twinlog.client.calls import Calls, TopicChanges, place_of
+from twinlog.client.checks import Answering, answer_async
+from twinlog.client.checks import AsyncDecide as Decide
 from twinlog.client.search import FOUND_DEFAULT, Finding, Search
 from twinlog.client.transactions import AsyncTransaction, Sent
 from twinlog.consumer.aio import AsyncMessages
@@ -68,7 +72,7 @@ from twinlog.units import KiB
 from twinlog.wire.frames import Frame, Type
 
 
-class AsyncClient:
+class AsyncClient(AsyncOneWaySends):
     """See the module; used by ``async with``.
 
     Args:
@@ -118,6 +122,7 @@ class AsyncClient:
         self._senders: Senders[AsyncProducer] = Senders()
         self._crowded: anyio.Event | None = None
         self._group = anyio.create_task_group()
+        self._one_way = AsyncOneWay(self._caller, self._group, self.timeout)
         self._starting = anyio.Lock()
 
     async def __aenter__(self) -> Self:
@@ -125,14 +130,22 @@ class AsyncClient:
         await self._group.__aenter__()
         return self
 
-    async def __aexit__(self, *_: object) -> None:
-        """Stop the tasks and close every connection."""
-        self._senders.clear()
-        self._group.cancel_scope.cancel()
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Stop the tasks and close every connection; first wait up to 5 s for one-way messages.
+
+        Raises:
+            TwinlogError: What `flush` raises, unless the block was left by an error.
+        """
         try:
-            await self._group.__aexit__(None, None, None)
+            if kind is None:
+                await self._one_way.close()
         finally:
-            await self._caller.close()
+            self._senders.clear()
+            self._group.cancel_scope.cancel()
+            try:
+                await self._group.__aexit__(None, None, None)
+            finally:
+                await self._caller.close()
 
     # ── sending ─────────────────────────────────────────────────────────────────────────────────
 
@@ -151,6 +164,8 @@ class AsyncClient:
         Cancelled, the message may or may not be stored.
         """
         said = NewMessage(**message) if message else PLAIN
+        if said.properties:
+            acknowledge = awaited(acknowledge, said)
         stored, flags = await packed_aside(parse_compression(compress), body)
         seconds = self.timeout if timeout is None else seconds_of(timeout)
         end = anyio.current_time() + seconds
@@ -253,7 +268,7 @@ class AsyncClient:
         """
         seconds = self.timeout if timeout is None else timeout
         settings = read_settings(
-            topic, read_from, tag, where, limit, follow, seconds, max_staleness
+            topic, read_from, tag, where, limit, follow, seconds, max_staleness, queue is None
         )
         wanted = parse_range(range)
 
@@ -333,9 +348,27 @@ class AsyncClient:
         message = await self.get(place_of(sent), timeout=timeout)
         await self._caller.run(self._calls.cancel(message, self._seconds(timeout)))
 
-    def transaction(self, group: str) -> AsyncTransaction:
-        """Return a transaction: ``async with client.transaction("shop") as tx``; see there."""
-        return AsyncTransaction(Sent(group), self.send, self._end)
+    def transaction(self, group: str, *, check_after: Duration | None = None) -> AsyncTransaction:
+        """Return a transaction: ``async with client.transaction("shop") as tx``.
+
+        As `Client.transaction`.
+        """
+        return AsyncTransaction(Sent(group, check_after), self.send, self._end)
+
+    async def answer_checks(
+        self,
+        group: str,
+        decide: Decide,
+        *,
+        duration: Duration | None = None,
+    ) -> int:
+        """Answer what became of transactions that nothing has ended; as `Client.answer_checks`.
+
+        ``decide`` may be awaited. It goes on until it is cancelled; give it a task of its own.
+        """
+        seconds = None if duration is None else seconds_of(duration)
+        answering = Answering(self._caller.session, group, self.timeout, seconds)
+        return await answer_async(self._caller, answering, decide)
 
     async def _end(self, sent: Sent, outcome: int, timeout: Duration | None) -> None:
         await self._caller.run(sent.end(self._calls, outcome, self._seconds(timeout)))
@@ -464,6 +497,13 @@ class AsyncClient:
     ) -> bool:
         """Create a topic; False when it exists already; as `Client.create_topic`."""
         steps = self._calls.create_topic(name, queues, batch, self._seconds(timeout))
+        return await self._caller.run(steps)
+
+    async def alter_topic(
+        self, name: str, *, timeout: Duration | None = None, **changes: Unpack[TopicChanges]
+    ) -> bool:
+        """Alter a topic; False when it is so already; as `Client.alter_topic`."""
+        steps = self._calls.alter_topic(name, changes, self._seconds(timeout))
         return await self._caller.run(steps)
 
     async def delete_topic(

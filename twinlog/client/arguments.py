@@ -6,13 +6,14 @@ Pure.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TypedDict, cast
 
 from twinlog.consumer.core import ReadSettings, parse_tags, parse_where
 from twinlog.errors import UsageError
 from twinlog.format.compression import parse_compression
 from twinlog.groups.settings import ORDERED, RENEW_SECONDS, SHARED, GroupSettings, filter_text
+from twinlog.producer.new_message import NewMessage
 from twinlog.producer.settings import ProducerSettings
 from twinlog.session.link import Expected
 from twinlog.session.reading import Staleness
@@ -21,6 +22,24 @@ from twinlog.units import parse_duration, parse_size
 
 Duration = float | str
 Size = int | str
+
+
+WAIT = "WAIT"
+"""RocketMQ's property; ``false``: the sender waits neither for a disk nor for slaves."""
+
+
+def awaited(acknowledge: str, said: NewMessage) -> str:
+    """Return what a single message waits for: its property ``WAIT=false`` asks for ``written``.
+
+    A producer's messages share sections, so all of them wait for the same: `Client.producer` takes
+    ``acknowledge``, and keeps the property as it is.
+
+    >>> awaited("confirmed", NewMessage(properties={"WAIT": "false"}))
+    'written'
+    """
+    given = cast("object", said.properties)  # what is no mapping is refused later, by name
+    no_wait = isinstance(given, Mapping) and cast("Mapping[object, object]", given).get(WAIT)
+    return "written" if no_wait == "false" else acknowledge
 
 
 class ConsumeFields(TypedDict, total=False):
@@ -129,7 +148,7 @@ def producer_settings(
 
 def read_settings(
     topic: str, read_from: str, tag: str | None, where: str | None, limit: int | None,
-    follow: bool, timeout: Duration, max_staleness: Duration | None,
+    follow: bool, timeout: Duration, max_staleness: Duration | None, every: bool = False,
 ) -> ReadSettings:  # fmt: skip
     """Return the settings of a read.
 
@@ -145,6 +164,7 @@ def read_settings(
         where=parse_where(where),
         limit=limit,
         follow=follow,
+        every=every,
         timeout=seconds_of(timeout),
         staleness=staleness_of(max_staleness),
     )

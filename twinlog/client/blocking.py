@@ -33,6 +33,7 @@ from twinlog.client.arguments import (
     ConsumeFields,
     Duration,
     Size,
+    awaited,
     broadcast_settings,
     expected_of,
     group_settings,
@@ -42,7 +43,10 @@ from twinlog.client.arguments import (
     shared_settings,
 )
 from twinlog.client.calls import Calls, place_of
+from twinlog.client.checks import Answering, Decide, answer
+from twinlog.client.one_way import OneWay, OneWaySends
 from twinlog.client.search import FOUND_DEFAULT, Finding, Search
+from twinlog.client.topics import TopicMethods
 from twinlog.client.transactions import Sent, Transaction
 from twinlog.consumer.blocking import Messages
 from twinlog.consumer.core import Cursor
@@ -62,7 +66,7 @@ from twinlog.producer.settings import ProducerSettings
 from twinlog.producer.single_sends import Senders
 from twinlog.ranges import parse_range
 from twinlog.session.caller import Caller
-from twinlog.session.connection import Connection, secure_of
+from twinlog.session.connection import secure_of
 from twinlog.session.link import Expected
 from twinlog.session.login import shown
 from twinlog.session.routing import Route, parse_endpoints
@@ -72,7 +76,7 @@ from twinlog.units import KiB
 from twinlog.wire.frames import Frame, Type
 
 
-class Client:
+class Client(TopicMethods, OneWaySends):
     """See the module.
 
     Args:
@@ -120,6 +124,7 @@ class Client:
         )  # fmt: skip
         self._calls = Calls(self._caller.session)
         self._senders: Senders[Producer] = Senders()
+        self._one_way = OneWay(self._caller, self.timeout)
         self._choosing = threading.Lock()
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -134,15 +139,24 @@ class Client:
         """Return the client."""
         return self
 
-    def __exit__(self, *_: object) -> None:
-        """Close."""
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Close; after an error nothing more is waited for."""
+        if kind is not None:
+            self._one_way.forget()
         self.close()
 
     def close(self) -> None:
-        """Close all connections; the client can be used again and opens new ones."""
-        self._caller.close()
-        with self._choosing:
-            self._close_senders()
+        """Close all connections; the client can be used again and opens new ones.
+
+        Raises:
+            TwinlogError: What `flush` says of one-way messages; they are waited for at most 5 s.
+        """
+        try:
+            self._one_way.close()
+        finally:
+            self._caller.close()
+            with self._choosing:
+                self._close_senders()
 
     def _close_senders(self) -> None:
         for sender in self._senders:
@@ -166,7 +180,8 @@ class Client:
         Args:
             topic: Name.
             body: The message.
-            acknowledge: ``written``, ``flushed``, ``replicated`` or ``confirmed``.
+            acknowledge: ``written``, ``flushed``, ``replicated`` or ``confirmed``. A message with
+                the property ``WAIT=false`` waits for ``written`` only, as in RocketMQ.
             compress: ``none``, ``zlib``, ``lz4`` or ``zstd``, perhaps with a level (``zlib:9``):
                 what is done to a body of 4 KiB or more when that makes it smaller.
             timeout: Instead of the client's.
@@ -179,15 +194,16 @@ class Client:
             TwinlogError: It is not stored.
         """
         said = NewMessage(**message) if message else PLAIN
+        if said.properties:
+            acknowledge = awaited(acknowledge, said)
         stored, flags = packed(parse_compression(compress), body)
         seconds = self.timeout if timeout is None else seconds_of(timeout)
-        key = topic, acknowledge
         sender = self._borrow(topic, acknowledge)
         try:
             section = sender.one(seconds, stored, said, flags)
         finally:
             with self._choosing:
-                self._senders.give_back(key)
+                self._senders.give_back((topic, acknowledge))
         return section.receipt()
 
     def _borrow(self, topic: str, acknowledge: str) -> Producer:
@@ -201,10 +217,8 @@ class Client:
     def _sender(self, topic: str, acknowledge: str) -> Producer:
         """Make and keep a sender; in the place of another one, and with its connection, if full."""
         settings = ProducerSettings(acknowledge=acknowledge, timeout=self.timeout, window=1)
-        left: Connection | None = None
-        if self._senders.full:
-            oldest = self._senders.remove_oldest(lambda _: True)
-            left = oldest.leave() if oldest is not None else None
+        oldest = self._senders.remove_oldest(lambda _: True) if self._senders.full else None
+        left = oldest.leave() if oldest is not None else None
         origin = self._senders.origin(acknowledge)
         sender = Producer(self._caller, topic, settings, origin=origin)
         sender.take_over(left)
@@ -228,14 +242,8 @@ class Client:
             UsageError: A setting is out of its limits.
         """
         self._own_process()
-        settings = producer_settings(
-            acknowledge,
-            batch,
-            linger,
-            window,
-            compress,
-            self.timeout if timeout is None else timeout,
-        )
+        seconds = self.timeout if timeout is None else timeout
+        settings = producer_settings(acknowledge, batch, linger, window, compress, seconds)
         return Producer(self._caller, topic, settings)
 
     # ── reading ─────────────────────────────────────────────────────────────────────────────────
@@ -281,19 +289,16 @@ class Client:
         self._own_process()
         seconds = self.timeout if timeout is None else timeout
         settings = read_settings(
-            topic, read_from, tag, where, limit, follow, seconds, max_staleness
+            topic, read_from, tag, where, limit, follow, seconds, max_staleness, queue is None
         )
         wanted = parse_range(range)
 
         def begin() -> Steps[list[Cursor]]:
+            deadline = time.monotonic() + settings.to_begin(self.timeout)
             return survey(
-                self._caller.session,
-                settings,
-                wanted,
-                queue=queue,
-                deadline=time.monotonic() + settings.to_begin(self.timeout),
+                self._caller.session, settings, wanted, queue=queue, deadline=deadline,
                 wall_ms=time.time_ns() // 1_000_000,
-            )
+            )  # fmt: skip
 
         return Messages(self._caller, settings, begin)
 
@@ -328,11 +333,9 @@ class Client:
             for message in found:
                 return message
             raise OffsetBeyond(f"nothing is stored at {address} yet", end=offset)
+        seconds = self._seconds(timeout)
         steps = self._calls.message(
-            address,
-            read_from=read_from,
-            timeout=self._seconds(timeout),
-            max_staleness=max_staleness,
+            address, read_from=read_from, timeout=seconds, max_staleness=max_staleness
         )
         return self._caller.run(steps)
 
@@ -352,12 +355,31 @@ class Client:
         message = self.get(place_of(sent), timeout=timeout)
         self._caller.run(self._calls.cancel(message, self._seconds(timeout)))
 
-    def transaction(self, group: str) -> Transaction:
+    def transaction(self, group: str, *, check_after: Duration | None = None) -> Transaction:
         """Return a transaction: ``with client.transaction("shop") as tx: tx.send(...)``.
 
-        ``group`` names the producers that may end it. See `Transaction`.
+        ``group`` names the producers that may end it, and that are asked (`answer_checks`) if
+        nothing has: for the first time ``check_after`` its first message. See `Transaction`.
         """
-        return Transaction(Sent(group), self.send, self._end)
+        return Transaction(Sent(group, check_after), self.send, self._end)
+
+    def answer_checks(self, group: str, decide: Decide, *, duration: Duration | None = None) -> int:
+        """Answer, as a producer of ``group``, what became of transactions that nothing has ended.
+
+        Returns how many were ended. ``decide`` looks up a `Check` and returns ``"commit"``,
+        ``"rollback"``, or None: not known now, ask later; its errors end this.
+
+        Args:
+            group: As of `transaction`.
+            decide: See above.
+            duration: For how long; 0: what is due now; None: until an error.
+
+        Raises:
+            TwinlogError: No master answered for the client's ``timeout``.
+        """
+        seconds = None if duration is None else seconds_of(duration)
+        answering = Answering(self._caller.session, group, self.timeout, seconds)
+        return answer(self._caller, answering, decide)
 
     def _end(self, sent: Sent, outcome: int, timeout: Duration | None) -> None:
         self._caller.run(sent.end(self._calls, outcome, self._seconds(timeout)))
@@ -395,11 +417,9 @@ class Client:
             UsageError: It is not a key, or a number is out of its limits.
         """
         search = Search(topic, key, begin, end, most, unique)
+        seconds = self._seconds(timeout)
         steps = self._calls.find(
-            search,
-            read_from=read_from,
-            timeout=self._seconds(timeout),
-            max_staleness=max_staleness,
+            search, read_from=read_from, timeout=seconds, max_staleness=max_staleness
         )
         return self._caller.run(steps)
 
@@ -407,22 +427,14 @@ class Client:
 
     @overload
     def consume(
-        self,
-        topics: str | Sequence[str],
-        group: str,
-        *,
-        mode: Literal["broadcast"],
+        self, topics: str | Sequence[str], group: str, *, mode: Literal["broadcast"],
         **options: Unpack[BroadcastFields],
-    ) -> Broadcast: ...
+    ) -> Broadcast: ...  # fmt: skip
     @overload
     def consume(
-        self,
-        topics: str | Sequence[str],
-        group: str,
-        *,
-        mode: Literal["shared", "ordered"] = "shared",
-        **options: Unpack[ConsumeFields],
-    ) -> Deliveries: ...
+        self, topics: str | Sequence[str], group: str, *,
+        mode: Literal["shared", "ordered"] = "shared", **options: Unpack[ConsumeFields],
+    ) -> Deliveries: ...  # fmt: skip
     def consume(
         self, topics: str | Sequence[str], group: str, *, mode: str = SHARED,
         **options: Unpack[AnyConsumeFields],
@@ -520,47 +532,6 @@ class Client:
         """Return what a node says of the cluster now: nodes, master, topics."""
         return self._caller.run(self._calls.metadata(self._seconds(timeout)))
 
-    def topics(self, *, timeout: Duration | None = None) -> dict[str, int]:
-        """Return the number of queues by topic name, sorted."""
-        return self._caller.run(self._calls.topics(self._seconds(timeout)))
-
-    def create_topic(
-        self, name: str, queues: int = 4, *, batch: bool = False, timeout: Duration | None = None
-    ) -> bool:
-        """Create a topic; False when it exists already with such queues.
-
-        With ``batch`` it has batch queues (RocketMQ's BatchCQ): producers store neighbours as one
-        record, which every reader takes apart again.
-
-        Raises:
-            OutcomeUnknown: It may or may not have been created.
-            UsageError: It exists with another number or kind of queues, or its name is not allowed.
-        """
-        seconds = self._seconds(timeout)
-        return self._caller.run(self._calls.create_topic(name, queues, batch, seconds))
-
-    def delete_topic(
-        self, name: str, *, consumed: bool = False, timeout: Duration | None = None
-    ) -> bool:
-        """Delete a topic with its messages; False when it was deleted before.
-
-        No reader and no group gets them; what waits for it is undeliverable. The name can be used
-        again once the log holds none of them. With ``consumed``: although groups consume it.
-
-        Raises:
-            OutcomeUnknown: It may or may not have been deleted; asking again is safe.
-            UsageError: No such topic; groups consume it (``topic-consumed``); the store's own.
-        """
-        return self._caller.run(self._calls.delete_topic(name, consumed, self._seconds(timeout)))
-
-    def offsets(self, topic: str, *, timeout: Duration | None = None) -> dict[int, tuple[int, int]]:
-        """Return (start, end) by queue, as the master knows them.
-
-        Raises:
-            UnknownTopic: It does not exist.
-        """
-        return self._caller.run(self._calls.offsets(topic, self._seconds(timeout)))
-
     def call(
         self,
         node: str,
@@ -586,14 +557,12 @@ class Client:
         steps = self._calls.ask(node, kind, fields or {}, self._seconds(timeout), repeat=repeat)
         return self._caller.run(steps)
 
-    def _seconds(self, timeout: Duration | None) -> float:
-        return self.timeout if timeout is None else seconds_of(timeout)
-
     def _own_process(self) -> None:
         """Forget the parent's connections after a fork; they go on being the parent's."""
         if self._caller.forked():
             self._choosing = threading.Lock()
             self._close_senders()
+            self._one_way.forget()
 
 
 def caller_of(client: Client) -> Caller:

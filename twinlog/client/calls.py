@@ -10,19 +10,42 @@ reading (``consumer``).
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final, TypedDict
 
 from twinlog.client.arguments import Duration, staleness_of
 from twinlog.client.search import Finding, Search, find, message_at
 from twinlog.consumer.start_offsets import parse_offsets
-from twinlog.errors import Unavailable, UsageError
+from twinlog.errors import TooLate, Unavailable, UsageError
 from twinlog.format.address import id_fields, parse_address
 from twinlog.format.messages import Message, Receipt
 from twinlog.format.system_topics import TIMER_TOPIC
-from twinlog.format.waiting.timers import due_of
+from twinlog.format.waiting.timers import keys_of
 from twinlog.session.reading import ask_reader
 from twinlog.session.routing import Route
 from twinlog.session.session import ANY, MASTER, Session, Steps
 from twinlog.wire.frames import Frame, Type
+
+PERMISSIONS: Final[Mapping[str, int]] = {"r": 4, "w": 2, "rw": 6}
+"""Permissions of a topic by name; the numbers are RocketMQ's."""
+
+
+class TopicChanges(TypedDict, total=False):
+    """What `Client.alter_topic` changes; what is left out stays as it is.
+
+    Attributes:
+        queues: How many queues the topic has, never fewer than before; all of them take messages,
+            unless ``write_queues`` says otherwise.
+        write_queues: How many of them, from the first on, take messages; the others are read only.
+        permission: ``r``: it is read only; ``w``: no message of it is read; ``rw``: both.
+        records_per_second: Messages that may be sent to it; 0: no quota.
+        bytes_per_second: Bytes of stored records, likewise.
+    """
+
+    queues: int
+    write_queues: int
+    permission: str
+    records_per_second: int
+    bytes_per_second: int
 
 
 class Calls:
@@ -52,6 +75,11 @@ class Calls:
         fields |= {"batch": True} if batch else {}
         answer = yield from self.ask(MASTER, Type.TOPIC, fields, timeout)
         return topic_created(answer, name, queues, batch=batch)
+
+    def alter_topic(self, name: str, changes: TopicChanges, timeout: float) -> Steps[bool]:
+        """See `Client.alter_topic`."""
+        answer = yield from self.ask(MASTER, Type.TOPIC, alter_fields(name, changes), timeout)
+        return answer.fields.get("altered") is True
 
     def delete_topic(self, name: str, consumed: bool, timeout: float) -> Steps[bool]:
         """See `Client.delete_topic`."""
@@ -109,13 +137,21 @@ class Calls:
 
     def cancel(self, message: Message, timeout: float) -> Steps[None]:
         """See `Client.cancel`; ``message`` is what lies in the log and waits."""
-        due = due_of(message.properties, message.store_timestamp)
-        if due is None or message.topic != TIMER_TOPIC:
+        keys = keys_of(message.properties, message.store_timestamp, message.log_offset)
+        if not keys or message.topic != TIMER_TOPIC:
             text = f"what is stored at {message.address} waits for no time"
             hint = "name what send with delay or at returned"
             raise UsageError(text, code="not-waiting", hint=hint)
-        fields = {"log_offset": message.log_offset, "due_ms": due}
-        yield from self.ask(MASTER, Type.CANCEL, fields, timeout)
+        late: TooLate | None = None
+        for due, offset in keys:
+            try:
+                fields = {"log_offset": offset, "due_ms": due}
+                yield from self.ask(MASTER, Type.CANCEL, fields, timeout)
+                return
+            except TooLate as error:
+                late = late or error
+        assert late is not None, "there is a key"
+        raise late
 
     def end(self, group: str, halves: list[int], outcome: int, timeout: float) -> Steps[None]:
         """See `Transaction.commit` and `Transaction.rollback`; ``halves`` are queue offsets."""
@@ -142,6 +178,29 @@ def place_of(sent: Receipt | str) -> str:
     if isinstance(sent, str):
         return sent
     return f"log@{sent.log_offset}" if sent.log_offset >= 0 else sent.address
+
+
+def alter_fields(name: str, changes: TopicChanges) -> dict[str, object]:
+    """Return the fields of the request that alters a topic.
+
+    Raises:
+        UsageError: There is no such permission or property, or a value is no number.
+    """
+    UsageError.check_text("name", name)
+    found: dict[str, object] = {"op": "alter", "name": name, **changes}
+    known = {"op", "name", *TopicChanges.__annotations__}
+    if odd := sorted(found.keys() - known):
+        raise UsageError(f"a topic has no {odd[0]}", code="fields")
+    permission = found.pop("permission", None)
+    if permission is not None:
+        if permission not in PERMISSIONS:
+            names = ", ".join(PERMISSIONS)
+            raise UsageError(f"permission is one of {names}, not {permission!r}", code="fields")
+        found["permission"] = PERMISSIONS[str(permission)]
+    for one in changes.keys() - {"permission"}:
+        if type(found[one]) is not int:
+            raise UsageError.other_type(one, "a whole number", found[one])
+    return found
 
 
 def topic_created(answer: Frame, name: str, queues: int, *, batch: bool = False) -> bool:

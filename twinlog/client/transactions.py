@@ -12,19 +12,21 @@ Source: RocketMQ's ``TransactionMQProducer``, whose transactions have one messag
 
 from __future__ import annotations
 
+import math
 import uuid
 from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import Final, Self, Unpack
 
-from twinlog.client.arguments import Duration
+from twinlog.client.arguments import Duration, seconds_of
 from twinlog.client.calls import Calls
 from twinlog.errors import OutcomeUnknown, TwinlogError, UsageError
 from twinlog.format.group_rows import COMMIT, ROLLBACK
 from twinlog.format.messages import Receipt
-from twinlog.format.waiting.halves import HALVES_MAX
+from twinlog.format.waiting.halves import HALVES_MAX, IMMUNITY
 from twinlog.producer.new_message import MessageFields, NewMessage, check_transaction
 from twinlog.producer.settings import SECTION_MAX
+from twinlog.producer.transaction_name import TransactionName
 from twinlog.session.session import Steps
 from twinlog.units import KiB
 
@@ -32,8 +34,6 @@ BYTES_MAX: Final = SECTION_MAX - 256 * KiB
 """Bodies and properties of one transaction: its commit is one batch of the log."""
 RECORD_BYTES: Final = 128
 """What a record has besides body and properties, and more."""
-PLACES_MAX: Final = 64
-"""Topics of one transaction: each is at least one queue that its commit writes to."""
 
 
 class Sent:
@@ -45,31 +45,35 @@ class Sent:
         ended: ``commit``, ``rollback`` or None.
     """
 
-    def __init__(self, group: str) -> None:
-        self.name = f"{group}/{uuid.uuid4().hex}"
+    def __init__(self, group: str, check_after: Duration | None = None) -> None:
+        self._immunity: dict[str, str] = {}
+        if check_after is not None:
+            self._immunity[IMMUNITY] = str(math.ceil(seconds_of(check_after)))
+        self.name = TransactionName(f"{group}/{uuid.uuid4().hex}")
         check_transaction(self.name)
         self.receipts: list[Receipt] = []
         self.ended: str | None = None
         self._group = group
         self._bytes = self._count = 0
-        self._topics: set[str] = set()
         self._unknown: TwinlogError | None = None
 
-    def take(self, topic: str, body: bytes, said: NewMessage) -> None:
-        """Note a message before it is sent.
+    def take(self, body: bytes, message: MessageFields) -> None:
+        """Note a message before it is sent, and add what it says of its transaction.
 
         Raises:
             UsageError: The transaction has ended, or would be more than one batch holds.
         """
         if self.ended is not None:
             raise UsageError(f"the transaction has ended: {self.ended}", code="settled")
+        message["transaction"] = self.name
+        if self._immunity:
+            message["properties"] = {**(message.get("properties") or {}), **self._immunity}
+        said = NewMessage(**message)
         size = self._bytes + len(body) + len(said.text()) + len(self.name) + RECORD_BYTES
-        topics = self._topics | {topic}
-        if size > BYTES_MAX or self._count == HALVES_MAX or len(topics) > PLACES_MAX:
+        if size > BYTES_MAX or self._count == HALVES_MAX:
             text = f"a transaction holds {HALVES_MAX} messages of {BYTES_MAX} bytes together"
-            hint = f"and {PLACES_MAX} topics at most: commit it, and begin another one"
-            raise UsageError(text, code="too-large", hint=hint)
-        self._bytes, self._topics, self._count = size, topics, self._count + 1
+            raise UsageError(text, code="too-large", hint="commit it, and begin another one")
+        self._bytes, self._count = size, self._count + 1
 
     def sent(self, receipt: Receipt) -> Receipt:
         """Note where a message waits."""
@@ -134,12 +138,12 @@ class Transaction:
             Where it waits; the delivered message has a place of its own.
 
         Raises:
-            UsageError: The transaction has ended, or is too large.
+            UsageError: The transaction has ended, or would be too large: in bytes, messages or
+                queues that it writes to.
             OutcomeUnknown: It may or may not be stored: the transaction can only be rolled back.
             TwinlogError: It is not stored.
         """
-        message["transaction"] = self.name
-        self.messages.take(topic, body, NewMessage(**message))
+        self.messages.take(body, message)
         try:
             return self.messages.sent(self._send(topic, body, **message))
         except TwinlogError as error:
@@ -209,8 +213,7 @@ class AsyncTransaction:
 
         Cancelled, the message may or may not be stored: the transaction can only be rolled back.
         """
-        message["transaction"] = self.name
-        self.messages.take(topic, body, NewMessage(**message))
+        self.messages.take(body, message)
         try:
             return self.messages.sent(await self._send(topic, body, **message))
         except TwinlogError as error:

@@ -79,6 +79,7 @@ class ReadSettings:
         where: Only messages whose properties match; None: all.
         limit: At most this many messages; None: no limit.
         follow: Go on at the end.
+        every: All queues are read: with ``follow`` also those that the topic gets meanwhile.
         timeout: Seconds without progress, where progress could be made.
         staleness: How old the data may be.
     """
@@ -89,6 +90,7 @@ class ReadSettings:
     where: Filter | None = None
     limit: int | None = None
     follow: bool = False
+    every: bool = False
     timeout: float = 30.0
     staleness: Staleness = AS_CONFIGURED
 
@@ -157,12 +159,16 @@ def parse_tags(text: str | None) -> frozenset[str]:
 
 @dataclass(slots=True)
 class Cursor:
-    """Progress in one queue: the next queue offset and, exclusive, the last."""
+    """Progress in one queue: the next queue offset and, exclusive, the last.
+
+    A ``new`` queue came while the topic was read: it is read from its start.
+    """
 
     queue: int
     next: int
     stop: int | None
     asked: bool = False
+    new: bool = False
 
     @property
     def done(self) -> bool:
@@ -351,6 +357,7 @@ class ReaderCore:
         self.last = Source(node, role, age, fields.get("settled") is not False)
         if role == MASTER and self.settings.read_from == SLAVE:
             self._look_for_a_slave(now)
+        self._grow(_whole(fields, "queues"))
         match fields["status"]:
             case "found":
                 self._found(cursor, frame, now)
@@ -360,6 +367,15 @@ class ReaderCore:
                 self._progressed(now)
             case _:
                 self._without(cursor, fields, now, pause)
+
+    def _grow(self, queues: int) -> None:
+        """Begin with the queues that the topic has got meanwhile."""
+        cursors = self.cursors
+        if not (self.settings.follow and self.settings.every) or queues <= len(cursors):
+            return
+        if all(cursor.stop is None for cursor in cursors):
+            known = range(len(cursors), queues)
+            cursors.extend(Cursor(queue, 0, None, new=True) for queue in known)
 
     def _passed_over(self, error: TwinlogError) -> bool:
         """Say whether another copy can be asked instead of the damaged one."""
@@ -379,7 +395,7 @@ class ReaderCore:
             self.unrouted = True
 
     def _found(self, cursor: Cursor, frame: Frame, now: float) -> None:
-        following = _whole(frame.fields, "next")
+        following, cursor.new = _whole(frame.fields, "next"), False
         if following <= cursor.next:
             raise FrameError("fields", "READ answer: next does not move on")
         stop = QUEUE_END if cursor.stop is None else cursor.stop
@@ -424,6 +440,10 @@ class ReaderCore:
         node, role = str(fields["node"]), fields["role"]
         here = f"{topic}/{queue}@{cursor.next} on {node}"
         match status:
+            case "before-start" if cursor.new:
+                cursor.next, cursor.new = _whole(fields, "start"), False
+                self._progressed(now)
+                return
             case "before-start":
                 start = _whole(fields, "start")
                 hint = f"the first that is kept is {start}; read on from there: {start}:"

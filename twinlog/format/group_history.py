@@ -24,6 +24,7 @@ from twinlog.format.group_rows import (
     DROPPED,
     AckRow,
     CancelRow,
+    CheckRow,
     DelayRow,
     ExtendRow,
     ForgottenRow,
@@ -31,6 +32,7 @@ from twinlog.format.group_rows import (
     HalfRow,
     LeaseRow,
     MemberRow,
+    OpenRow,
     PositionRow,
     ReleaseRow,
     ResetRow,
@@ -207,7 +209,9 @@ class History:
     def steps(self, row: Row | UnknownRow, at_ms: int) -> Iterable[Step]:
         """Return the steps of one row."""
         match row:
-            case UnknownRow() | DelayRow() | TimerRow() | CancelRow() | WaitsRow() | HalfRow():
+            case UnknownRow() | DelayRow() | TimerRow() | CancelRow() | WaitsRow():
+                return ()
+            case HalfRow() | CheckRow() | OpenRow():
                 return ()
             case MemberRow():
                 self._names[row.member] = row.name

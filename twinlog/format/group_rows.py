@@ -242,6 +242,40 @@ COMMIT, ROLLBACK, GIVEN_UP = 1, 2, 3
 """Copied to its topic; never delivered; copied to where operators find it, after a long time."""
 
 
+class OpenRow(NamedTuple):
+    """``O``: a message waits for the end of its transaction that the log had before twinlog did.
+
+    Attributes:
+        half: Its queue offset among those that wait for it.
+        offset: Log offset of its record.
+        size: Bytes of it.
+        stored: When the message was stored first.
+        group: Which producers may settle it.
+        name: Its transaction.
+    """
+
+    half: int
+    offset: int
+    size: int
+    stored: int
+    group: str
+    name: str
+
+
+class CheckRow(NamedTuple):
+    """``K``: producers were asked what became of a message's transaction.
+
+    Attributes:
+        half: Its queue offset among those that wait for it.
+        checks: How often by now.
+        next: When they are asked again.
+    """
+
+    half: int
+    checks: int
+    next: int
+
+
 class UnknownRow(NamedTuple):
     """A row that changes nothing: of a later version, or of another shape."""
 
@@ -264,6 +298,8 @@ Row = (
     | CancelRow
     | WaitsRow
     | HalfRow
+    | CheckRow
+    | OpenRow
 )
 """What this version writes."""
 
@@ -283,6 +319,8 @@ LETTERS: dict[type[Row], str] = {
     CancelRow: "U",
     WaitsRow: "V",
     HalfRow: "H",
+    CheckRow: "K",
+    OpenRow: "O",
 }
 """How the log names each kind of row."""
 

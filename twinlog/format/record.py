@@ -31,6 +31,7 @@ from ipaddress import ip_address
 
 from twinlog import kernels
 from twinlog.errors import CorruptionError, UsageError
+from twinlog.kernels.fields import Split
 from twinlog.kernels.plain import MAGIC_BLANK, MAGIC_V1, MAGIC_V2, Buffer
 
 __all__ = [
@@ -232,14 +233,31 @@ def decode(buffer: Buffer, offset: int = 0, *, check_crc: bool = True) -> Record
         CorruptionError: No whole record begins there, its parts do not add up, or its body does
             not match its CRC. Facts: ``offset`` (index in the buffer), ``what``.
     """
+    found = _split(buffer, offset, check_crc=check_crc)
+    born, store = _host(found[9]), _host(found[11])
+    return Record(*found[:9], born, found[10], store, *found[12:])
+
+
+def body_of(buffer: Buffer, offset: int) -> tuple[bytes, int]:
+    """Return body and store timestamp (ms) of the record at ``offset``, whose bytes are proven.
+
+    Raises as `decode`.
+
+    >>> body_of(b"before" + encode("t", 2, b"x", store_timestamp=7), 6)
+    (b'x', 7)
+    """
+    found = _split(buffer, offset, check_crc=False)
+    return found[4], found[10]
+
+
+def _split(buffer: Buffer, offset: int, *, check_crc: bool) -> Split:
     at = min(offset, len(buffer))  # beyond the end no record begins either
     found = kernels.split_record(buffer, at, check_crc=check_crc)
     if isinstance(found, int):
         what = kernels.REFUSALS[found]
         text = f"no record at {offset}: {kernels.EXPLANATIONS[found]}"
         raise CorruptionError(text, offset=offset, what=what)
-    born, store = _host(found[9]), _host(found[11])
-    return Record(*found[:9], born, found[10], store, *found[12:])
+    return found
 
 
 @lru_cache(4096)

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple, Unpack, cast
 
-from twinlog.errors import LeaseLost, TwinlogError, UnknownTopic, UsageError, from_code
+from twinlog.errors import LeaseLost, TwinlogError, UsageError, from_code
 from twinlog.format.messages import Receipt
 from twinlog.groups.core import GroupCore, Request
 from twinlog.groups.delivery import Delivery
@@ -132,9 +132,7 @@ class Step:
         settings = ProducerSettings(batch=SECTION_MAX // 2, linger=3600.0, timeout=3600.0)
         for one in self._sent:
             if one.topic not in producers:
-                queues = route.topics.get(one.topic)
-                if queues is None:
-                    raise UnknownTopic.named(one.topic)
+                queues = route.takes(one.topic)
                 target = Target(
                     topic=one.topic,
                     queues=queues,

@@ -20,10 +20,12 @@ from anyio.abc import TaskGroup, TaskStatus
 
 from twinlog.errors import OutcomeUnknown, Unavailable, UsageError
 from twinlog.format.compression import Compression
-from twinlog.producer.core import ProducerCore, Request, raised_for
-from twinlog.producer.master_link import PATIENCE_SECONDS, MasterLink
+from twinlog.producer.blocking import complain
+from twinlog.producer.call_backs import OnResult, watching
+from twinlog.producer.core import ProducerCore, Request
+from twinlog.producer.master_link import PATIENCE_SECONDS, ROUTE_SECONDS, MasterLink
 from twinlog.producer.new_message import PLAIN, MessageFields, NewMessage, packed
-from twinlog.producer.section import Section
+from twinlog.producer.section import Section, raised_for
 from twinlog.producer.settings import ProducerSettings, Statistics
 from twinlog.producer.single_sends import Origin
 from twinlog.session.aio_caller import AsyncCaller
@@ -113,13 +115,23 @@ class AsyncProducer:
                 await group.__aexit__(None, None, None)
             finally:
                 self._stir()
+                if self._core is not None and self._core.watched is not None:
+                    self._core.watched.end()
                 await self._own.close()
 
-    async def send(self, body: bytes, **message: Unpack[MessageFields]) -> Section:
+    async def send(
+        self,
+        body: bytes,
+        *,
+        on_result: OnResult | None = None,
+        **message: Unpack[MessageFields],
+    ) -> Section:
         """Take one record and return the section that carries it, shared by its neighbours.
 
         Waits while too much is unanswered, or while a thread compresses a body of `THREAD_FROM`
-        bytes or more; cancelled then, nothing was taken. Arguments and errors as `Producer.send`.
+        bytes or more; cancelled then, nothing was taken. Arguments and errors as `Producer.send`;
+        ``on_result`` is called by a task of the producer and must not block; it is no coroutine
+        function.
         """
         core = self._started
         body, flags = await packed_aside(self._settings.compression, body)
@@ -127,8 +139,12 @@ class AsyncProducer:
             await self._moved.wait()
             core = self._started
         said = NewMessage(**message) if message else PLAIN
+        if said is not PLAIN and not core.lanes.has(said):
+            await self._caller.run(self._link.look(anyio.current_time() + self._settings.timeout))
         now, now_ms = anyio.current_time(), time.time_ns() // 1_000_000
         section = core.add(body, said, now, now_ms, flags)
+        if on_result is not None:
+            core.watched = watching(core.watched, section, on_result, complain)
         if core.due or section.count == 1:
             self._wake.set()
         return section
@@ -164,7 +180,18 @@ class AsyncProducer:
         self, timeout: float, body: bytes, message: NewMessage, flags: int = 0
     ) -> Section:
         """Take one record, send it at once and wait for its answer: a single send."""
+        section = await self._alone(timeout, body, message, flags)
+        if section.error is not None and section.error.code == "queue-closed":
+            while self._started.narrowed:  # the service asks which queues take messages
+                await self._moved.wait()
+            if message.queue is None:
+                section = await self._alone(timeout, body, message, flags)
+        return section
+
+    async def _alone(self, timeout: float, body: bytes, message: NewMessage, flags: int) -> Section:
         core, now = self._started, anyio.current_time()
+        if not core.lanes.has(message):
+            await self._caller.run(self._link.look(now + timeout))
         section = core.add(body, message, now, time.time_ns() // 1_000_000, flags)
         core.close(section, now)
         core.limit(section, now + timeout)
@@ -233,6 +260,9 @@ class AsyncProducer:
             now = anyio.current_time()
             core.expire(now)
             core.close_old(now)
+            if self._link.must_look(now):
+                await self._caller.run(self._link.look(now + ROUTE_SECONDS))
+                now = anyio.current_time()
             if core.unrouted and not core.idle and now >= core.retry_at:
                 await self._caller.run(self._link.route(core.deadline), self._own)
                 self._attend(core)
@@ -249,7 +279,9 @@ class AsyncProducer:
                     await self._drop(connection)
 
     def _stir(self) -> None:
-        """Wake everybody who waits for room or for an answer."""
+        """Wake everybody who waits for room or for an answer, and call back."""
+        if self._core is not None and self._core.watched is not None:
+            self._core.watched.tell()
         self._moved.set()
         self._moved = anyio.Event()
         self._stir_others()

@@ -11,6 +11,8 @@ master (``twinlog.producer.master_link``).
 
 from __future__ import annotations
 
+import logging
+import math
 import os
 import random
 import threading
@@ -19,11 +21,12 @@ from collections.abc import Callable
 from typing import Final, Self, Unpack
 
 from twinlog.errors import Unavailable, UsageError
-from twinlog.producer.core import ProducerCore, Request, raised_for
+from twinlog.producer.call_backs import OnResult, watching
+from twinlog.producer.core import ProducerCore, Request
 from twinlog.producer.fast_path import SingleSender
 from twinlog.producer.master_link import PATIENCE_SECONDS, MasterLink
 from twinlog.producer.new_message import PLAIN, MessageFields, NewMessage, packed
-from twinlog.producer.section import Section
+from twinlog.producer.section import Section, raised_for
 from twinlog.producer.settings import ProducerSettings, Statistics
 from twinlog.producer.single_sends import Origin
 from twinlog.session.caller import Caller
@@ -37,17 +40,22 @@ IDLE_SECONDS: Final = 0.002
 LAST_SECONDS: Final = 0.001
 """What is left at least to a single send once everything before it was answered in time."""
 
+_log = logging.getLogger("twinlog.producer")
+
 
 class Producer:
     """Sends many records to one topic; made by `Client.producer`.
 
     ``identity`` is a (producer id, producer epoch) from outside, for a writer that begins again as
     the one it was (`producer.settings.Target.epoch`); None: a node gives one. ``origin`` is who a
-    client's sender is (``twinlog.producer.single_sends``).
+    client's sender is (``twinlog.producer.single_sends``). ``send_seconds`` is the longest that
+    handing one request to a connection may last.
 
     Use it in a ``with`` block: its end waits until everything has its answer and raises the first
     error. Not for two threads at once, and not across a fork.
     """
+
+    send_seconds = math.inf
 
     def __init__(
         self,
@@ -88,7 +96,13 @@ class Producer:
         finally:
             self.close()
 
-    def send(self, body: bytes, **message: Unpack[MessageFields]) -> Section:
+    def send(
+        self,
+        body: bytes,
+        *,
+        on_result: OnResult | None = None,
+        **message: Unpack[MessageFields],
+    ) -> Section:
         """Take one record and return the section that carries it, shared by its neighbours.
 
         The section tells the outcome once it is ``done``; ``section.receipt(n)`` where its record
@@ -96,6 +110,11 @@ class Producer:
 
         Args:
             body: The message.
+            on_result: Called once, with the message's `Receipt` or the `TwinlogError` that is its
+                final outcome: retries until the producer's ``timeout`` are over then. It is called
+                inside a later call of this producer (`send`, `flush`, `close`), by its thread, and
+                may send. What it raises is logged as ``twinlog.producer``. `flush` raises the error
+                of a message all the same.
             message: The fields of `NewMessage`: ``key``, ``tag``, ``order_key``, ``properties``,
                 ``light``, ``queue``, ``born_ms``, ``delay_level``,
                 ``delay``, ``at``, ``transaction``.
@@ -117,12 +136,18 @@ class Producer:
             if self._compression is not None:
                 body, flags = packed(self._compression, body)
             said = NewMessage(**message) if message else PLAIN
+            if said is not PLAIN and not core.lanes.has(said):
+                self._caller.run(self._link.look(time.monotonic() + self._settings.timeout))
             section = core.add(body, said, time.monotonic(), time.time_ns() // 1_000_000, flags)
+            if on_result is not None:
+                core.watched = watching(core.watched, section, on_result, complain)
             if core.due:
                 self._turn_over(core)
-            return section
         finally:
             self._lock.release()
+        if core.watched is not None:
+            core.watched.tell()
+        return section
 
     def flush(self, timeout: float | None = None) -> None:
         """Wait until everything taken so far has its final answer.
@@ -140,6 +165,7 @@ class Producer:
             return
         self._alone(lambda: core.close_all(time.monotonic()))
         self._until(lambda: core.idle, timeout)
+        self._tell(core)
         error = raised_for(core.collect())
         if error is not None:
             raise error
@@ -148,6 +174,8 @@ class Producer:
         """Close; what has no answer by now stays unknown, and nothing more is taken."""
         self._closed = True
         self._own.close()
+        if self._core is not None and self._core.watched is not None:
+            self._core.watched.end()
 
     @property
     def epoch(self) -> int:
@@ -188,24 +216,36 @@ class Producer:
             if core is None or single is None or self._closed:
                 core = self._start(timeout)
                 single = self._single = SingleSender(core)
-            now = time.monotonic()
-            connection = self._own.connection
-            if connection is not None and self._is_idle(now) and connection.stale():
-                self._lost()
-            section, request = single.send(
-                body, message, now, time.time_ns() // 1_000_000, flags,
-                timeout=max(end - now, LAST_SECONDS),
-            )  # fmt: skip
-            if request is not None:
-                self._send(request)
-                self._take(core, min(end - now, PATIENCE_SECONDS))
-            while not section.done:
-                self._step(core, None)
-            if core.failures:
-                core.collect()
+            section = self._alone_sent(core, single, end, body, message, flags)
+            if core.narrowed and section.error is not None and message.queue is None:
+                section = self._alone_sent(core, single, end, body, message, flags)
             return section
         finally:
             self._lock.release()
+
+    def _alone_sent(
+        self, core: ProducerCore, single: SingleSender, end: float, body: bytes,
+        message: NewMessage, flags: int,
+    ) -> Section:  # fmt: skip
+        now = time.monotonic()
+        if self._link.must_look(now) or not core.lanes.has(message):
+            self._caller.run(self._link.look(end))
+            now = time.monotonic()
+        connection = self._own.connection
+        if connection is not None and self._is_idle(now) and connection.stale():
+            self._lost()
+        section, request = single.send(
+            body, message, now, time.time_ns() // 1_000_000, flags,
+            timeout=max(end - now, LAST_SECONDS),
+        )  # fmt: skip
+        if request is not None:
+            self._send(request)
+            self._take(core, min(end - now, PATIENCE_SECONDS))
+        while not section.done:
+            self._step(core, None)
+        if core.failures:
+            core.collect()
+        return section
 
     # ── inside ──────────────────────────────────────────────────────────────────────────────────
 
@@ -226,6 +266,7 @@ class Producer:
             if end is not None and time.monotonic() >= end:
                 raise Unavailable(f"not everything was answered within {timeout:g} s")
             self._alone(lambda: self._step(core, end))
+            self._tell(core)
 
     def _alone(self, work: Callable[[], None]) -> None:
         """Work, unless another thread does so at this moment."""
@@ -236,12 +277,21 @@ class Producer:
         finally:
             self._lock.release()
 
+    def _tell(self, core: ProducerCore) -> None:
+        """Call back for what has its answer; not while the producer is locked."""
+        if core.watched is not None:
+            core.watched.tell()
+
     def _turn_over(self, core: ProducerCore) -> None:
         """Send what is ready, take what has come, wait while too much is unanswered."""
         if self._pid != os.getpid():
             raise UsageError("a producer cannot be used in another process than it was made in")
         if not core.unrouted:
-            self._send_ready(core, time.monotonic())
+            now = time.monotonic()
+            if self._link.must_look(now):
+                self._caller.run(self._link.look(core.deadline))
+                now = time.monotonic()
+            self._send_ready(core, now)
             while not core.unrouted and core.in_flight and self._take(core, 0.0):
                 pass
         while core.full:
@@ -296,7 +346,7 @@ class Producer:
         connection = self._own.connection
         assert connection is not None, "nothing is sent while the master is looked for"
         frame = Frame(Type.APPEND, fields=request.fields)
-        seconds = max(request.deadline - time.monotonic(), 0.05)
+        seconds = min(max(request.deadline - time.monotonic(), 0.05), self.send_seconds)
         try:
             number = connection.send(frame, seconds, request.pieces)
         except LinkDown:
@@ -332,6 +382,11 @@ class Producer:
         """Give up the connection; what was under way is sent again."""
         self._own.close()
         self._link.lost(time.monotonic())
+
+
+def complain(error: Exception) -> None:
+    """Log what a call-back raised; its message is not affected."""
+    _log.error("a call-back of a message raised", exc_info=error)
 
 
 def _two_threads() -> UsageError:

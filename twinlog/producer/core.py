@@ -22,30 +22,30 @@ of a section:
 * at the deadline: not stored if no attempt can have arrived, else unknown. Either way the lane
   begins a new producer epoch, so no late attempt of the old one can be stored between later ones.
 
-Pure: no clock, socket or thread. The shell calls `add`, `next_request`, `on_answer`, `on_lost`,
-`expire`, and looks at `full`, `unrouted`, `retry_at`. Times are seconds of one monotonic clock,
-handed in; only records carry wall time (ms).
+Pure. The shell calls `add`, `next_request`, `on_answer`, `on_lost`, `expire`, and looks at `full`,
+`unrouted`, `retry_at`. Times are seconds of one monotonic clock; only records have wall time (ms).
 
-Rules: docs/protocol.md R45 to R47. Source: Kafka's idempotent producer (KIP-98; window of
-5, resent in order).
+Rules: docs/protocol.md R45 to R47. Source: KIP-98 (a window of 5, resent in order).
 """
 
 from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
 from twinlog.errors import (
     OutcomeUnknown,
     OutOfSequence,
+    QuotaReached,
     RecordRefused,
     TwinlogError,
     Unavailable,
     UnknownProducer,
 )
+from twinlog.producer.call_backs import CallBacks
 from twinlog.producer.lane import Lane, Lanes
 from twinlog.producer.new_message import PLAIN, NewMessage, check_body
 from twinlog.producer.outcomes import Outcome, Said, outcomes_of
@@ -106,8 +106,11 @@ class ProducerCore:
         """What the last node refused everything with."""
         self.retry_at = 0.0
         """Nothing is sent before this time."""
+        self.narrowed = False
+        """A queue was refused that takes no messages: it is to be asked which ones do."""
         self.due = False
         """A section has closed since the last `next_request`."""
+        self.watched: CallBacks | None = None
         self._random = random
         self._batch = max(1, min(settings.batch, target.segment_size // 4))
         self._large = min(64 * KiB, target.message_size_max)
@@ -438,11 +441,14 @@ class ProducerCore:
             self.refusal = error
             self.unrouted = self.unrouted or error.code == "not-master"
             self._repeat(section, now)
+            if isinstance(error, QuotaReached):  # asking earlier would be refused again
+                self.retry_at = max(self.retry_at, now + error.retry_after)
         elif isinstance(error, UnknownProducer):
             lane.forgotten = error
             self._repeat(section, now)
         elif not isinstance(error, OutOfSequence):
             section.error = error
+            self.narrowed = self.narrowed or error.code == "queue-closed"
             lane.gap = section.sequence if lane.gap is None else min(lane.gap, section.sequence)
             lane.held = True
             self._finish(lane, section, State.REFUSED, now)
@@ -493,6 +499,8 @@ class ProducerCore:
         self._bytes -= section.size
         section.state, section.answered = state, now
         section.data = bytearray()
+        if self.watched is not None:
+            self.watched.settled(section)
         if state is State.REFUSED:
             self.statistics.refused += section.count
         elif state is State.UNKNOWN:
@@ -571,25 +579,22 @@ class ProducerCore:
                 why = f": {self.refusal.text}" if self.refusal is not None else ""
                 hint = self.refusal.hint if self.refusal is not None else None
                 text = f"no node took the section in time{why}"
-                self._break(lane, Unavailable(text, hint=hint), now)
+                self._break(lane, self._late(text, hint), now)
         for number, sections in list(self._requests.items()):
             if all(section.done for section in sections):
                 del self._requests[number]  # its answer would change nothing any more
         firsts = [lane.first() for lane in self.lanes]
         self._earliest = min((first.deadline for first in firsts if first), default=math.inf)
 
+    def _late(self, text: str, hint: str | None) -> TwinlogError:
+        """Return the error of what was refused until its deadline."""
+        refusal = self.refusal
+        if isinstance(refusal, QuotaReached):
+            wait_ms = round(refusal.retry_after * 1000)
+            return QuotaReached(text, hint=hint, retry_after_ms=wait_ms)
+        return Unavailable(text, hint=hint)
+
     def collect(self) -> list[Section]:
         """Return the sections that did not succeed since the last call."""
         found, self.failures = self.failures, []
         return found
-
-
-def raised_for(failures: Sequence[Section]) -> TwinlogError | None:
-    """Return what is raised for sections without success; None: all succeeded.
-
-    The first of their errors, but unknown before not stored: a caller that sees one error of many
-    must not take what may be in the log for what is not.
-    """
-    errors = [section.error for section in failures if section.error is not None]
-    unknown = (error for error in errors if isinstance(error, OutcomeUnknown))
-    return next(unknown, errors[0] if errors else None)

@@ -2,9 +2,9 @@
 
 Most often it is the only thing that its producer has to do. Then the section is made, closed and
 under way in one step, and the plain answer, "stored", ends it in another; a single send takes half
-the time on the client that way (``benchmarks/single_sends.py``). Whatever else happens (a section
-before it has no answer yet, the master must be looked for, the answer is any other) is left to the
-lanes of `ProducerCore`, to which the section belongs from the beginning as any other.
+the time on the client that way (``benchmarks/clients/single_sends.py``). Whatever else happens (a
+section before it has no answer yet, the master must be looked for, the answer is any other) is left
+to the lanes of `ProducerCore`, to which the section belongs from the beginning as any other.
 
 Pure. Not here: sections of several records, resending, deadlines (``twinlog.producer.core``).
 """

@@ -23,6 +23,7 @@ from twinlog.format.waiting.timers import real_text
 from twinlog.producer.new_message import PROPERTIES_MAX, NewMessage
 from twinlog.producer.section import Section, State
 from twinlog.producer.settings import Target
+from twinlog.producer.transaction_name import TransactionName
 
 _TIMED = 0
 """Number of the lane of messages that wait for a time, among those of delay levels."""
@@ -173,10 +174,27 @@ class Lanes:
 
     def __init__(self, target: Target, window: int) -> None:
         self._lanes = [_lane(target, target.topic, queue) for queue in range(target.queues)]
+        self._open = self._lanes
         self._delayed: dict[int, Lane] = {}
         self._target, self._topic, self._window = target, target.topic, window
         self._turn = 0
         self.current: Lane = self._lanes[0]
+
+    def has(self, message: NewMessage) -> bool:
+        """Whether there is the queue that a message names."""
+        queue = message.queue
+        return type(queue) is not int or 0 <= queue < len(self._open)
+
+    def resize(self, queues: int) -> None:
+        """From now on the first ``queues`` queues take messages; at least one does.
+
+        What is under way for others goes on: a node refuses it.
+        """
+        target, lanes = self._target, self._lanes
+        lanes += [_lane(target, target.topic, queue) for queue in range(len(lanes), queues)]
+        self._open = lanes[:queues]
+        if self.current.queue >= queues:
+            self.current = lanes[0]
 
     def __iter__(self) -> Iterator[Lane]:
         """Yield them by queue number, then those of delay levels."""
@@ -215,7 +233,12 @@ class Lanes:
             raise RecordRefused(why, record=0, reason="delay-level")
         queue = self.lane_for(message).queue
         if message.queue is None and message.order_key is None:
-            queue, self._turn = self._turn, (self._turn + 1) % len(self._lanes)
+            queue = self._turn % len(self._open)
+            self._turn = queue + 1
+            if isinstance(message.transaction, TransactionName):
+                queue = message.transaction.turn(self._topic, queue)
+        if isinstance(message.transaction, TransactionName):
+            message.transaction.place(self._topic, queue)
         level = _TIMED if message.delay_level is None else message.delay_level
         if message.transaction is not None:
             level = _HALF
@@ -241,7 +264,7 @@ class Lanes:
         Raises:
             RecordRefused: There is no such queue.
         """
-        queue, lanes = message.queue, self._lanes
+        queue, lanes = message.queue, self._open
         if queue is None:
             if message.order_key is None:
                 return self.current
@@ -255,7 +278,7 @@ class Lanes:
         """Choose the next queue with room in its window, if it was ``lane``'s turn."""
         if lane is not self.current:
             return
-        lanes = self._lanes
+        lanes = self._open
         for step in range(1, len(lanes)):
             other = lanes[(lane.queue + step) % len(lanes)]
             if other.load < self._window:

@@ -9,9 +9,10 @@ Pure. Not here: what is sent and resent (``twinlog.producer.core``).
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import inf
 from typing import Final
 
-from twinlog.errors import TwinlogError, UnknownTopic, UsageError
+from twinlog.errors import TwinlogError, UsageError
 from twinlog.producer.core import ProducerCore, Request
 from twinlog.producer.settings import ProducerSettings, Target
 from twinlog.producer.single_sends import Origin
@@ -21,6 +22,9 @@ from twinlog.wire.frames import Frame, Type
 
 ROUTE_SECONDS: Final = 2.0
 """How long one search for the master lasts before the deadlines of sections are looked at."""
+
+LOOK_SECONDS: Final = 30.0
+"""How often the number of the topic's queues is asked again: RocketMQ's clients do so as often."""
 
 PATIENCE_SECONDS: Final = 1.0
 """How long the master may be silent before the other nodes are asked who is master: one that was
@@ -42,6 +46,7 @@ class MasterLink:
     Attributes:
         core: None until `start` has ended.
         heard: When the last answer came, seconds.
+        look_at: When the topic's queues are to be asked again, seconds.
     """
 
     def __init__(
@@ -57,6 +62,7 @@ class MasterLink:
         UsageError.check_text("topic", topic)
         self.core: ProducerCore | None = None
         self.heard = 0.0
+        self.look_at = inf
         self._session = session
         self._topic = topic
         self._settings = settings
@@ -71,6 +77,7 @@ class MasterLink:
 
         Raises:
             UnknownTopic: It does not exist.
+            TopicClosed: It may not be written.
             Unavailable: No master could be asked before ``deadline``.
         """
         session, origin = self._session, self._origin
@@ -78,9 +85,8 @@ class MasterLink:
         answer = yield from session.call(Type.METADATA, fields, deadline=deadline, to=MASTER)
         route = parse_route(answer.fields)
         session.table.learn(route)
-        queues = route.topics.get(self._topic)
-        if queues is None:
-            raise UnknownTopic.named(self._topic)
+        queues = route.takes(self._topic)
+        self.look_at = session.now + LOOK_SECONDS
         producer, epoch = self._identity or (origin.producer, None)
         if not producer:
             given = yield from session.call(Type.PRODUCER, {}, deadline=deadline, to=MASTER)
@@ -103,6 +109,28 @@ class MasterLink:
         self.core = ProducerCore(target, self._settings, random=self._random)
         self.core.unrouted = False
         return self.core
+
+    def must_look(self, now: float) -> bool:
+        """Whether it is time for `look`."""
+        core = self.core
+        return now >= self.look_at or (core is not None and core.narrowed)
+
+    def look(self, deadline: float) -> Steps[None]:
+        """Ask how many queues of the topic take messages now, and use those.
+
+        Where no master can say so, or the topic takes no messages, it is asked again later, and
+        sending goes on as before.
+        """
+        session, core = self._session, self.core
+        assert core is not None, "started"
+        until = min(deadline, session.now + ROUTE_SECONDS)
+        fields: dict[str, object] = {"topics": [self._topic]}
+        try:
+            answer = yield from session.call(Type.METADATA, fields, deadline=until, to=MASTER)
+            core.lanes.resize(parse_route(answer.fields).takes(self._topic))
+        except TwinlogError:
+            pass
+        self.look_at, core.narrowed = session.now + LOOK_SECONDS, False
 
     def _connect(self, deadline: float) -> Steps[Opened]:
         """Connect to the master, looking for it until ``deadline``."""

@@ -13,7 +13,8 @@ from twinlog.wire.frames import Frame, FrameError
 from twinlog.wire.schema import check
 
 RETRY_CODES: Final = frozenset(
-    {"not-master", "not-enough-in-sync", "busy", "disk-full", "disk", "unavailable", "stopping"}
+    {"not-master", "not-enough-in-sync", "busy", "quota", "disk-full", "disk", "unavailable"}
+    | {"stopping"}
 )
 """Refusals after which the same section may be stored later."""
 

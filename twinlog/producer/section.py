@@ -12,9 +12,10 @@ Not here: which section is sent when (``twinlog.producer.core``).
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from enum import Enum
 
-from twinlog.errors import TwinlogError
+from twinlog.errors import OutcomeUnknown, TwinlogError
 from twinlog.format.messages import Receipt
 from twinlog.kernels import SectionEncoder
 
@@ -211,3 +212,14 @@ class Section:
             confirmed_by=self.confirmed_by,
             buffered=self.buffered,
         )
+
+
+def raised_for(failures: Sequence[Section]) -> TwinlogError | None:
+    """Return what is raised for sections without success; None: all succeeded.
+
+    The first of their errors, but unknown before not stored: a caller that sees one error of many
+    must not take what may be in the log for what is not.
+    """
+    errors = [section.error for section in failures if section.error is not None]
+    unknown = (error for error in errors if isinstance(error, OutcomeUnknown))
+    return next(unknown, errors[0] if errors else None)

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple, cast
 
-from twinlog.errors import TwinlogError, UsageError
+from twinlog.errors import TopicClosed, TwinlogError, UnknownTopic, UsageError
 from twinlog.session.link import Expected
 from twinlog.units import parse_whole
 from twinlog.wire.frames import FrameError
@@ -100,6 +100,7 @@ class Route:
     Attributes:
         leader: Name of the master; None: there is no master.
         topics: Number of queues by topic name.
+        writable: How many queues take messages, of topics where not all do.
         batched: Names of those whose queues are batch queues.
         family: 4 or 6: the address family of every store host, so of every record's length.
         message_size_max: Largest body, bytes.
@@ -114,6 +115,23 @@ class Route:
     family: int
     message_size_max: int
     batched: frozenset[str] = frozenset()
+    writable: Mapping[str, int] = field(default_factory=dict[str, int])
+
+    def takes(self, topic: str) -> int:
+        """Return how many queues of a topic take messages, from the first on.
+
+        Raises:
+            UnknownTopic: It does not exist.
+            TopicClosed: It may not be written.
+        """
+        queues = self.topics.get(topic)
+        if queues is None:
+            raise UnknownTopic.named(topic)
+        found = self.writable.get(topic, queues)
+        if not found:
+            hint = f"allow it: twinlog topic alter {topic} --perm rw"
+            raise TopicClosed(f"topic {topic} may not be written", hint=hint)
+        return min(found, queues)
 
     def node(self, name: str) -> Node | None:
         """Return the node of that name."""
@@ -122,8 +140,9 @@ class Route:
     def with_page(self, page: Route) -> Route:
         """Return the newer ``page`` with the topics of the pages before it, too."""
         return replace(
-            page, topics={**self.topics, **page.topics}, batched=self.batched | page.batched
-        )
+            page, topics={**self.topics, **page.topics}, batched=self.batched | page.batched,
+            writable={**self.writable, **page.writable},
+        )  # fmt: skip
 
     @property
     def master(self) -> Address | None:
@@ -153,6 +172,7 @@ def parse_route(fields: Mapping[str, object]) -> Route:
         family=_whole(fields, "family"),
         message_size_max=_whole(fields, "message_size_max"),
         batched=frozenset(batched),
+        writable=_writable(fields.get("writable")),
     )
 
 
@@ -183,6 +203,17 @@ def _topics(value: object) -> Mapping[str, int]:
                 raise FrameError("fields", f"METADATA answer: topic {name!r} has odd queues")
             found[name] = queues
     return found
+
+
+def _writable(value: object) -> Mapping[str, int]:
+    if not isinstance(value, dict):
+        return {}
+    entries = cast("Mapping[object, object]", value)
+    return {
+        name: queues
+        for name, queues in entries.items()
+        if isinstance(name, str) and type(queues) is int and queues >= 0
+    }
 
 
 def _text(fields: Mapping[str, object], name: str) -> str:

@@ -108,6 +108,23 @@ def topic_queues(config: Mapping[str, dict[str, object]]) -> dict[str, int]:
     return found
 
 
+def topic_terms(config: Mapping[str, dict[str, object]]) -> dict[str, tuple[int, int]]:
+    """Return of each topic of ``topics.json`` how many queues are written, and its permission.
+
+    The permission has bits 4 (read) and 2 (write).
+
+    >>> row = {"readQueueNums": 8, "writeQueueNums": 2, "perm": 6}
+    >>> topic_terms({"topics.json": {"topicConfigTable": {"t": row}}})
+    {'t': (2, 6)}
+    """
+    found: dict[str, tuple[int, int]] = {}
+    for name, row in _named(config.get("topics.json", {}).get("topicConfigTable")).items():
+        queues, permission = (_named(row).get(one) for one in ("writeQueueNums", "perm"))
+        if isinstance(queues, int) and isinstance(permission, int):
+            found[name] = queues, permission & 6
+    return found
+
+
 def batch_topics(config: Mapping[str, dict[str, object]]) -> frozenset[str]:
     """Return the topics of ``topics.json`` that have batch queues.
 

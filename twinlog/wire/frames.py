@@ -471,7 +471,7 @@ class FrameReader:
     def _simple(self, at: int) -> int:
         """Take one whole frame that needs no further look; return the bytes used, 0 for another.
 
-        A third of the time of the general way (``benchmarks/fast_ways.py``).
+        A third of the time of the general way (``benchmarks/log/fast_ways.py``).
         """
         if self._place is not None:
             return 0

@@ -13,15 +13,14 @@ does not exist is not a matter of shape).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final, cast
 
 from twinlog.wire import rights
 from twinlog.wire.frames import ANSWER, ERROR, Frame, FrameError
-from twinlog.wire.generated import function, outside
-from twinlog.wire.shapes import INT_MAX, INT_MIN, PYTHON, is_a
+from twinlog.wire.judges import Judge, judge_of
 from twinlog.wire.shapes import Field as Field
 from twinlog.wire.shapes import Kind as Kind
 from twinlog.wire.shapes import Shape as Shape
@@ -63,7 +62,7 @@ _QUEUES: Final = Field(Kind.LIST, row=(Kind.STR,) + (Kind.INT,) * 3)
 _LEASES: Final = Field(Kind.LIST, row=(Kind.STR,) + (Kind.INT,) * 9)
 _SETTLES: Final = Field(Kind.LIST, row=(Kind.INT,) * 6)
 _COMMITS: Final = Field(Kind.LIST, row=(Kind.INT,) * 2)
-_HALF: Final = (Kind.INT,) * 4 + (Kind.STR, Kind.STR)
+_HALF: Final = (Kind.INT,) * 4 + (Kind.STR, Kind.STR) + (Kind.INT,) * 2
 _SETTLED: Final = Field(Kind.LIST, row=(Kind.STR, Kind.INT))
 
 
@@ -107,6 +106,7 @@ CALLS: Final[Mapping[Type, Call]] = {
             "message_size_max": _INT,
             "epochs": Field(Kind.LIST, required=False, row=(Kind.INT, Kind.INT)),
             "batched": _may(Kind.LIST, Kind.STR),
+            "writable": _may(Kind.MAP),
             "settled": Field(Kind.BOOL, required=False),
             "more": _may(Kind.STR),
         },
@@ -153,6 +153,7 @@ CALLS: Final[Mapping[Type, Call]] = {
             "node": _STR,
             "role": _STR,
             "redirect": _may(Kind.MAP),
+            "queues": Field(Kind.INT, required=False),
             "settled": Field(Kind.BOOL, required=False),
         },
     ),
@@ -182,9 +183,16 @@ CALLS: Final[Mapping[Type, Call]] = {
             "batch": _may(Kind.BOOL),
             "plan": _may(Kind.BOOL),
             "consumed": _may(Kind.BOOL),
+            "write_queues": _may(Kind.INT),
+            "permission": _may(Kind.INT),
+            "records_per_second": _may(Kind.INT),
+            "bytes_per_second": _may(Kind.INT),
         },
         answer={
             "topics": _may(Kind.MAP),
+            "terms": _may(Kind.MAP),
+            "before": _may(Kind.MAP),
+            "altered": _may(Kind.BOOL),
             "messages": _may(Kind.MAP),
             "more": _may(Kind.STR),
             "created": _may(Kind.BOOL),
@@ -414,14 +422,46 @@ CALLS: Final[Mapping[Type, Call]] = {
     Type.END: Call(
         Repeat.CHANGE,
         rights.member,
-        request={"group": _STR, "halves": Field(Kind.LIST, items=Kind.INT), "outcome": _INT},
+        request={
+            "group": _STR,
+            "halves": Field(Kind.LIST, items=Kind.INT),
+            "outcome": _INT,
+            "why": _may(Kind.STR),
+        },
         answer={"outcome": _INT, "epoch": _INT},
+    ),
+    Type.CHECKS: Call(
+        Repeat.CHANGE,
+        rights.member,
+        request={"group": _STR, "max": _INT, "wait_ms": _INT},
+        answer={"rows": Field(Kind.LIST, row=(Kind.INT,) * 2), "epoch": _INT},
     ),
     Type.WAITING: Call(
         Repeat.QUESTION,
         rights.operator,
-        request={"what": _STR, "first": _INT, "limit": _INT},
-        answer={"rows": Field(Kind.LIST, row=_HALF), "next": _INT, "now_ms": _INT, "epoch": _INT},
+        request={
+            "what": _STR,
+            "first": _INT,
+            "limit": _INT,
+            "offset": _may(Kind.INT),
+            "topic": _may(Kind.STR),
+            "by": _may(Kind.STR),
+        },
+        answer={
+            "rows": Field(Kind.LIST, row=_HALF),
+            "next": _INT,
+            "now_ms": _INT,
+            "epoch": _INT,
+            "node": _may(Kind.STR),
+            "role": _may(Kind.STR),
+            "age_ms": _may(Kind.INT),
+            "waiting": _may(Kind.INT),
+            "messages": _may(Kind.LIST, Kind.MAP),
+            "next_offset": _may(Kind.INT),
+            "counts": Field(Kind.LIST, required=False, row=(Kind.INT,) * 2),
+            "by": _may(Kind.STR),
+            "levels": _may(Kind.LIST, Kind.MAP),
+        },
     ),
 }
 """Every request of a client: its fields, those of a good answer, whether it may be repeated."""
@@ -460,84 +500,8 @@ def check(frame: Frame) -> None:
     raise FrameError("fields", text)
 
 
-# ── what is right, as code ──────────────────────────────────────────────────────────────────────
-
-Judge = Callable[[Mapping[str, object]], bool]
-
-
-def _judge(shape: Shape) -> Judge:
-    """Write the function that says whether fields are as ``shape`` declares them."""
-    lines, needed, numbers = list[str](), list[str](), list[str]()
-    names: dict[str, object] = {"STR": frozenset([str]), "MAP": frozenset([dict]), "ints": _ints}
-    for at, (name, wanted) in enumerate(shape.items()):
-        value = f"v{at}"
-        if wanted.required:
-            needed.append(f"    {value} = fields[{name!r}]")
-        else:
-            lines.append(f"{value} = fields.get({name!r})")
-        if wanted.kind is Kind.INT and wanted.required and not wanted.nil:
-            lines.append(f"if type({value}) is not int: return False")
-            numbers.append(value)
-            continue
-        right = _right(value, wanted)
-        if wanted.row:
-            names[f"rows{at}"] = _rows(wanted.row)
-            right += f" and rows{at}({value})"
-        if wanted.nil:
-            right = f"{value} is None or {right}"
-        elif not wanted.required:
-            right = f"{value} is None and {name!r} not in fields or {right}"
-        lines.append(f"if not ({right}): return False")
-    if needed:
-        lines = ["try:", *needed, "except KeyError: return False", *lines]
-    if numbers:
-        lines.append(f"if {_beyond(numbers)}: return False")
-    return function("judge", "fields", [*lines, "return True"], names)
-
-
-def _right(value: str, wanted: Field) -> str:
-    """The condition that one value is right, rows apart."""
-    right = f"type({value}) is {PYTHON[wanted.kind].__name__}"
-    if wanted.kind is Kind.INT:
-        right += f" and {INT_MIN} <= {value} <= {INT_MAX}"
-    if wanted.items is Kind.INT:
-        right += f" and ints({value})"
-    elif wanted.items is not None:
-        right += f" and {wanted.items.name}.issuperset(map(type, {value}))"
-    return right
-
-
-def _rows(kinds: tuple[Kind, ...]) -> Callable[[list[object]], bool]:
-    """Write the function that says whether each row begins with columns of ``kinds``."""
-    columns, count = [f"c{at}" for at in range(len(kinds))], len(kinds)
-    wrong = [
-        f"type({column}) is not {PYTHON[kind].__name__}" for column, kind in zip(columns, kinds)
-    ]
-    numbers = [column for column, kind in zip(columns, kinds) if kind is Kind.INT]
-    lines = [
-        "for row in values:",
-        f"    if type(row) is not list or len(row) < {count}: return False",
-        f"    {', '.join(columns)} = row if len(row) == {count} else row[:{count}]",
-        f"    if {' or '.join(wrong)}: return False",
-    ]
-    if numbers:
-        lines.append(f"    if {_beyond(numbers)}: return False")
-    return function("rows", "values", [*lines, "return True"], {})
-
-
-def _beyond(numbers: list[str]) -> str:
-    """The condition that one of the whole ``numbers`` needs more than 64 bits.
-
-    One comparison where all are 0 or more, which is the rule; else each is looked at.
-    """
-    each = " and ".join(f"{INT_MIN} <= {number} <= {INT_MAX}" for number in numbers)
-    return f"{outside(numbers, INT_MAX)} and not ({each})"
-
-
-def _ints(values: list[object]) -> bool:
-    return all(is_a(value, Kind.INT) for value in values)
-
-
-_REQUESTS: Final[Mapping[int, Judge]] = {kind: _judge(call.request) for kind, call in CALLS.items()}
-_ANSWERS: Final[Mapping[int, Judge]] = {kind: _judge(call.answer) for kind, call in CALLS.items()}
-_ERRORS: Final = _judge(ERRORS)
+_REQUESTS: Final[Mapping[int, Judge]] = {
+    kind: judge_of(call.request) for kind, call in CALLS.items()
+}
+_ANSWERS: Final[Mapping[int, Judge]] = {kind: judge_of(call.answer) for kind, call in CALLS.items()}
+_ERRORS: Final = judge_of(ERRORS)

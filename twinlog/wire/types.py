@@ -40,6 +40,7 @@ class Type(IntEnum):
     COMMIT = 49
     TOGETHER = 50
     END = 51
+    CHECKS = 52
     CANCEL = 53
     WAITING = 54
     LOGIN = 60

@@ -31,6 +31,8 @@ ERRORS = [
     (errors.CorruptionError("bad bytes"), Exit.DATA),
     (errors.RecordRefused("record 3 is too large"), Exit.DATA),
     (errors.UnknownTopic("there is no topic orders"), Exit.MISSING),
+    (errors.QuotaReached("the quota is used up", retry_after_ms=5), Exit.UNAVAILABLE),
+    (errors.TopicClosed("topic orders may not be written"), Exit.USAGE),
     (errors.OffsetGone("before the start", start=5), Exit.MISSING),
     (errors.OffsetBeyond("past the end", end=5), Exit.MISSING),
     (message_error("none"), Exit.MISSING),
@@ -314,6 +316,29 @@ def test_a_failover_to_the_master_changes_nothing(tmp_path: Path) -> None:
         assert "n1 is master already" in err
         assert "is cut" not in err
         assert "master n1" in out
+
+
+def test_a_failover_without_a_successor_does_not_ask_to_start_the_master(tmp_path: Path) -> None:
+    """The master runs; what the others lack is the news."""
+    cluster = FakeCluster(tmp_path, down={"n2"})
+    code, _, err = cluster.run("cluster", "failover", "--yes")
+    assert code == Exit.UNAVAILABLE
+    assert err.startswith("error: n1 is master and answers, and no other node")
+    assert "start one of them" not in err
+    assert "n2: " in err
+
+
+def test_candidates_are_not_given_away(tmp_path: Path) -> None:
+    """Needing fewer in sync while the last one of the set is dead would leave no candidate."""
+    cluster = FakeCluster(tmp_path, down={"n1"})
+    cluster.state = {**(cluster.state or {}), "isr": {"n1": 3}, "elr": {"n2": 4}}
+    code, _, err = cluster.run("cluster", "set", "in_sync_min", "1", "--yes")
+    assert code == Exit.UNAVAILABLE
+    assert "now n2 could, too" in err
+    assert "cluster failover" in err
+    assert cluster.run("cluster", "set", "in_sync_min", "3", "--yes")[0] == Exit.OK
+    cluster.down = set()
+    assert cluster.run("cluster", "set", "in_sync_min", "1", "--yes")[0] == Exit.OK
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,8 @@ GROUP: Final = "PGROUP"
 """Property: the producers that may settle it."""
 NAME: Final = "__transactionId__"
 """Property: the transaction."""
+IMMUNITY: Final = "CHECK_IMMUNITY_TIME_IN_SECONDS"
+"""Property: how long after its birth producers are not asked what became of it."""
 OP_TAG: Final = "d"
 """Tag of a record that says which halves are settled."""
 
@@ -31,8 +33,10 @@ KIND_BITS: Final = 0x0C
 COMMITTED: Final = 0x08
 """Of a record's system flags: the bits that say what it is in a transaction."""
 
+IMMUNITY_MAX: Final = 366 * 86_400
+"""Seconds of `IMMUNITY`, at most."""
 KEEP_MS: Final = 72 * 3_600_000
-"""A half that is open for that time is given up."""
+"""A half that is open for that time is given up, where nothing else is set."""
 OPEN_MAX: Final = 100_000
 """Halves that may be open in one store."""
 HALVES_MAX: Final = 1_000
@@ -49,6 +53,17 @@ def half_text(group: str, name: str, topic: str, queue: int) -> bytes:
     return text.encode() + real_text(topic, queue)
 
 
+def immunity_ms(text: str) -> int:
+    """Return what `IMMUNITY` says, ms; -1 where it says nothing, as RocketMQ reads it.
+
+    >>> immunity_ms("12"), immunity_ms(""), immunity_ms("soon"), immunity_ms("-1")
+    (12000, -1, -1, -1)
+    """
+    if not (text.isascii() and text.isdecimal()) or len(text) > 9:
+        return -1
+    return min(int(text), IMMUNITY_MAX) * 1000
+
+
 def op_body(halves: Iterable[int]) -> bytes:
     """Return the body that says that the halves at these queue offsets are settled.
 
@@ -56,3 +71,12 @@ def op_body(halves: Iterable[int]) -> bytes:
     b'12,15,'
     """
     return b"".join(b"%d," % half for half in halves)
+
+
+def op_numbers(body: bytes) -> list[int]:
+    """Return the queue offsets in such a body; what is not a number is left out.
+
+    >>> op_numbers(b"12,15,"), op_numbers(b"7"), op_numbers(b"x,,9")
+    ([12, 15], [7], [9])
+    """
+    return [int(one) for one in body.split(b",") if one.isdigit() and len(one) < 20]

@@ -102,6 +102,25 @@ def origin_of(properties: Mapping[str, str]) -> int:
     return found if found is not None else -1
 
 
+def keys_of(properties: Mapping[str, str], stored_ms: int, offset: int) -> list[tuple[int, int]]:
+    """Return the keys, (due time, log offset), that the message of a record may wait with.
+
+    The sender's delay counts from the store time, but not in a record that RocketMQ entered again;
+    which of both it is, only who knows what waits can say.
+
+    >>> keys_of({"TIMER_DELIVER_MS": "5200", "TIMER_OUT_MS": "5000"}, 3000, 64)
+    [(5200, 64)]
+    >>> named = {"TIMER_DELIVER_MS": "5200", "TIMER_OUT_MS": "5000", "TIMER_DELAY_MS": "9"}
+    >>> keys_of(named | {"TL_ORIGIN": "8"}, 3000, 64)
+    [(3009, 8), (5200, 8)]
+    """
+    origin = origin_of(properties)
+    adopted = {name: text for name, text in properties.items() if name != DELAY_MS}
+    dues = [due_of(named, stored_ms) for named in (properties, adopted)]
+    place = offset if origin < 0 else origin
+    return [(due, place) for due in dict.fromkeys(dues) if due is not None]
+
+
 def due_text(now_ms: int, *, delay_ms: int | None, at_ms: int | None) -> bytes:
     r"""Return the properties that say when a message is due, as they are stored.
 

@@ -35,7 +35,7 @@ MEANINGS: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """The values of these options; empty: the environment has it, or there is none."""
+    """The values of these options; empty: the environment has it, or it is missing."""
 
     ca: str = ""
     certificate: str = ""

@@ -85,6 +85,7 @@ CASES: list[Case] = [
         [WRITE_ORDERS, BILLS, READ_BILLING],
     ),
     (Type.END, {"group": "billing", "halves": [1], "outcome": 1}, [READ_BILLING]),
+    (Type.CHECKS, {"group": "billing", "max": 1, "wait_ms": 0}, [READ_BILLING]),
     (Type.WAITING, {"what": "halves", "first": 0, "limit": 1}, [OPERATE]),
     (Type.CANCEL, {"log_offset": 7, "due_ms": 1}, [WRITE_ORDERS]),
     (Type.ACCESS, {"op": "self"}, []),

@@ -13,6 +13,7 @@ from node.clients.presence import Presence
 from node.clients.refusals import Refusals
 from storage.read.lookups import OffLoopLookup
 from storage.reads import StoreReads
+from storage.state.topics import Topic
 from twinlog.errors import NotYetConfirmed, TwinlogError, UnknownTopic
 from twinlog.format import record
 from twinlog.format.epoch_history import Epoch
@@ -40,6 +41,21 @@ class Shelf:
     def missing(self, topic: str) -> TwinlogError:
         """Topic ``soon`` is in the log and not confirmed."""
         return NotYetConfirmed(topic) if topic == "soon" else UnknownTopic(topic)
+
+    def narrowed(self) -> Mapping[str, int]:
+        """All queues take messages."""
+        return {}
+
+    def check_open(self, topic: str) -> None:
+        """Every topic may be read."""
+
+    def grown(self) -> Mapping[str, int]:
+        """No topic was altered."""
+        return {}
+
+    def terms(self, topic: str) -> Topic | None:
+        """No topic was altered."""
+        return Topic(topic, self.topics()[topic], 0) if topic in self.topics() else None
 
     def since(self, topic: str) -> int:
         """No topic was deleted."""

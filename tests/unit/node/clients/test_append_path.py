@@ -9,6 +9,7 @@ import pytest
 from node.clients.append_path import AppendPath, AppendRequest, Reply, parse_sections, parse_terms
 from node.clients.counts import ClientCounts
 from node.clients.limits import KiB, Limits
+from node.topics.quotas import Quotas
 from storage.state.sections import Outcome, Section, SectionResult
 from twinlog.errors import UsageError
 
@@ -239,3 +240,39 @@ def test_a_path_knows_whether_a_run_is_due() -> None:
     assert path.pending
     path.run(0.0)
     assert not path.pending
+
+
+def test_a_quota_refuses_a_request_and_says_when_to_come_again() -> None:
+    """What the log refuses does not count; without a quota nothing is asked."""
+    log, waits = Log(), list[int]()
+    limits: dict[str, tuple[int, int]] = {}
+    quotas = Quotas(lambda: limits, lambda *_, **__: None)
+    path = AppendPath(
+        log, Limits(), ClientCounts(), clock=lambda: 0.0, waited=lambda _: None, quotas=quotas
+    )
+
+    class Slow(Client):
+        def refused(self, request: int, size: int, code: str, text: str, wait_ms: int = 0) -> None:
+            """Remember how long to wait."""
+            waits.append(wait_ms)
+            super().refused(request, size, code, text)
+
+    def send(client: Client, number: int) -> None:
+        path.add(request(client, number))
+        path.run(0.0)
+
+    client = Slow()
+    for number in range(3):
+        send(client, number)
+    assert len(log.appends) == 3
+    limits = {"t": (1, 0)}
+    send(client, 3)
+    send(client, 4)
+    assert (client.refusals, waits) == ([(4, "quota")], [1000])
+    log.answer(3, "busy")
+    send(client, 5)
+    log.answer(4, "bad-record")
+    send(client, 6)
+    log.answer(5)
+    send(client, 7)
+    assert [number for number, code in client.refusals if code == "quota"] == [4, 7]

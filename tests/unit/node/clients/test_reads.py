@@ -19,7 +19,14 @@ from node.clients.reads import (
 )
 from storage.read.filters import PropertyFilter
 from storage.read.result import ReadResult, ReadStatus
-from twinlog.errors import Busy, CorruptionError, TwinlogError, UnknownTopic, UsageError
+from twinlog.errors import (
+    Busy,
+    CorruptionError,
+    TopicClosed,
+    TwinlogError,
+    UnknownTopic,
+    UsageError,
+)
 from twinlog.filters.sql92 import FilterError
 
 
@@ -36,11 +43,22 @@ class Queue:
     unsifted: bool = False
     confirm: int = 0
     dispatched: int = 0
+    closed: str = ""
+    queues: dict[str, int] = field(default_factory=dict[str, int])
 
     def add(self, *records: bytes) -> None:
         """Dispatch more records."""
         self.records += records
         self.dispatched += len(records)
+
+    def check_open(self, topic: str) -> None:
+        """Refuse what may not be read."""
+        if topic == self.closed:
+            raise TopicClosed(topic)
+
+    def grown(self) -> Mapping[str, int]:
+        """Topics that were altered."""
+        return self.queues
 
     def queue_range(self, topic: str, queue: int) -> tuple[int, int]:
         """First and next queue offset."""
@@ -390,3 +408,14 @@ def test_wishes_are_cut_to_the_limits() -> None:
     asked = request(reader, 0, wait=9999.0, max_bytes=1 << 40)
     assert asked.deadline == Limits().long_poll_seconds_max
     assert asked.max_bytes == Limits().response_size_max
+
+
+def test_a_topic_that_may_not_be_read_is_refused_and_one_that_grew_says_so() -> None:
+    """Who follows all of its queues learns of the new ones."""
+    queue, reader = Queue(closed="t", queues={"t": 9}), Reader()
+    queue.add(b"x")
+    reads(queue).serve(request(reader, 0), 0.0)
+    assert (reader.errors, reader.answers) == (["topic-permission"], [])
+    queue.closed = ""
+    reads(queue).serve(request(reader, 0), 0.0)
+    assert reader.answers[0][1]["queues"] == 9

@@ -9,7 +9,7 @@ from storage import CreateTopic
 from storage.messaging.copies import UNDELIVERABLE
 from storage.state.topics import Topic
 from tests.fakes.deliveries import START_MS, World
-from tests.stores.delayed import delayed
+from tests.stores.records.delayed import delayed
 from tests.stores.workbench import TOPIC, append, lead, log_records, settle, token
 from twinlog.format.group_rows import DelayRow
 from twinlog.format.system_topics import DELAY_TOPIC

@@ -9,12 +9,12 @@ import pytest
 from node.delivery.rescue import Rescue
 from storage import Outcome, Section
 from tests.fakes.deliveries import START_MS
-from tests.stores.timed import World, timed
+from tests.stores.records.timed import World, timed
 from tests.stores.workbench import TOPIC, append, lead, log_records, section, settle, token
 from twinlog.errors import TooLate
 from twinlog.format.record import Record, RecordEncoder, encode_properties
 from twinlog.format.system_topics import TIMER_TOPIC
-from twinlog.format.waiting.timers import ORIGIN, ROLLS, due_text, real_text
+from twinlog.format.waiting.timers import ORIGIN, ROLLS, due_text, keys_of, real_text
 
 GRAIN = 65_536
 
@@ -91,6 +91,24 @@ def test_it_is_taken_back_by_the_address_that_its_sender_knows() -> None:
     assert world.copies() == [b"0/1/"]
     with pytest.raises(TooLate):
         world.cancel(500_000, second.log_offset)
+
+
+def test_what_was_rescued_is_taken_back_by_either_address() -> None:
+    """The key is in the newer record, which is what is left when the file has gone."""
+    world = RescueWorld()
+    append(world.store, timed(500_250, mark=1), timed(delay_ms=700_000, now_ms=9, mark=2))
+    world.fill()
+    world.leave(GRAIN)
+    for one in world.waiting():
+        found = [
+            world.cancel(*key)
+            for key in keys_of(one.properties, one.store_timestamp, one.log_offset)
+        ]
+        assert None in found, one.properties
+    settle(world.store)
+    assert world.store.messaging.confirmed.timers.count == 0
+    world.at(900_000)
+    assert world.copies() == []
 
 
 def test_what_is_on_its_way_is_not_rescued() -> None:

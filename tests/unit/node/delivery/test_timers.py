@@ -9,7 +9,7 @@ from storage import CreateTopic
 from storage.messaging.copies import UNDELIVERABLE
 from storage.state.topics import Topic
 from tests.fakes.deliveries import START_MS
-from tests.stores.timed import World, timed
+from tests.stores.records.timed import World, timed
 from tests.stores.workbench import TOPIC, append, lead, log_records, settle, token
 from twinlog.errors import Busy, TooLate
 from twinlog.format.system_topics import TIMER_TOPIC

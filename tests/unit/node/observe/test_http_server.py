@@ -15,6 +15,7 @@ import trio
 from node.observe import http_server
 from node.observe.http_server import Pages, application, serve
 from replication.net.streams import listen
+from twinlog.errors import UsageError
 
 
 @pytest.fixture(autouse=True)
@@ -53,7 +54,14 @@ class Fake:
             self.limits.append,
             groups=lambda after: {"groups": [{"name": "billing"}] if after < "billing" else []},
             group=lambda name: {"group": {"name": name}} if name == "billing" else None,
+            timers=self.timers,
         )
+
+    def timers(self, by: str, first: int) -> dict[str, object]:
+        """Echo what is asked for; only minutes and hours are known."""
+        if by not in ("minute", "hour"):
+            raise UsageError(f"by is minute or hour, not {by}")
+        return {"by": by, "counts": [[first, 1]]}
 
     def metrics(self, accept: str) -> tuple[list[bytes], str]:
         """Echo what the client wants, in pieces."""
@@ -139,6 +147,20 @@ async def test_groups_are_listed_and_shown() -> None:
         assert (await client.get("/groups?after=billing")).json() == {"groups": []}
         assert (await client.get("/groups/billing")).json() == {"group": {"name": "billing"}}
         assert (await client.get("/groups/other")).status_code == 404
+
+    await asked(Fake().pages(), body)
+
+
+async def test_what_waits_is_counted() -> None:
+    """By minute unless the query says otherwise; nonsense is refused with the reason."""
+
+    async def body(client: httpx.AsyncClient) -> None:
+        assert (await client.get("/timers")).json() == {"by": "minute", "counts": [[0, 1]]}
+        found = await client.get("/timers?by=hour&first=3600000")
+        assert found.json() == {"by": "hour", "counts": [[3_600_000, 1]]}
+        for query in ("by=day", "first=soon", "first=-1", "first=" + "9" * 30):
+            answer = await client.get(f"/timers?{query}")
+            assert (answer.status_code, bool(answer.text.strip())) == (400, True)
 
     await asked(Fake().pages(), body)
 

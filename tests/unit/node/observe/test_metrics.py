@@ -49,6 +49,7 @@ READS = ReadCounts(records={"orders": 7}, size={"orders": 700}, cold=3, stale=1)
 
 REQUESTS = SimpleNamespace(
     counts=COUNTS,
+    quotas=SimpleNamespace(refused={"t": 3}),
     reads=SimpleNamespace(counts=READS, waiting=1),
     appends=SimpleNamespace(waiting=6),
     cold=SimpleNamespace(held=4096, waiting=0),
@@ -62,7 +63,10 @@ GROUPS = SimpleNamespace(
     delivered=5.0,
     undeliverable=1.0,
     halves_open=2.0,
+    checks=lambda: {("commit",): 4.0},
+    checks_parked=1.0,
     settled_halves=lambda: {("commit",): 3.0},
+    rescued=lambda: {("timer",): 5.0},
     timers_waiting=2.0,
     timers_delivered=5.0,
     timers_cancelled=1.0,

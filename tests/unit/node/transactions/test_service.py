@@ -6,7 +6,7 @@ import pytest
 
 from storage import CreateTopic, Outcome
 from tests.fakes.deliveries import START_MS
-from tests.stores.halves import World, halves
+from tests.stores.records.halves import World, halves
 from tests.stores.workbench import TOPIC, append, lead, log_records, settle, token
 from twinlog.errors import Busy, TransactionSettled, TwinlogError, UsageError
 from twinlog.format.group_rows import COMMIT, ROLLBACK
@@ -81,6 +81,28 @@ def test_what_is_refused_changes_nothing() -> None:
     world.refusal = ""
     assert (world.batches, world.open()) == ([], [0, 1, 2, 3])
     assert world.end(0, 1, 2) == COMMIT
+
+
+def test_an_order_that_ends_a_transaction_is_told() -> None:
+    """Its producers' own ends are not."""
+    world = open_world()
+    world.end(3)
+    assert world.told == []
+    for _ in range(2):
+        world.end(0, 1, 2, outcome=ROLLBACK, why="an order")
+    assert world.told == ["transaction_ended"]
+
+
+def test_a_node_that_is_not_the_master_tells_what_it_knows() -> None:
+    world = open_world()
+    world.end(0, 1, 2)
+    assert [row[0] for row in world.listed()] == [3]
+    world.reign = lambda: (0, ("not-master", ""))  # type: ignore[assignment, return-value, method-assign]
+    assert [row[0] for row in world.listed()] == [0, 1, 2, 3], "as far as it has dispatched"
+    assert [row[0] for row in world.listed(limit=2)] == [0, 1]
+    assert [row[0] for row in world.listed(first=2)] == [2, 3]
+    with pytest.raises(UsageError):
+        world.transactions.waiting({"what": "timers", "first": 0, "limit": 1})
 
 
 def test_a_new_master_goes_by_the_log() -> None:

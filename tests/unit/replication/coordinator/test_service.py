@@ -102,7 +102,7 @@ async def test_a_disk_that_refuses_stops_the_coordinator(
 
     with trio.fail_after(60), pytest.raises(BaseExceptionGroup) as caught:
         await run()
-    assert caught.group_contains(StoreStopped)
+    assert caught.group_contains(StoreStopped, match="the coordinator stops: no space")
     assert isinstance(outcomes[0], Unknown)
     assert read_run_file(tmp_path) is None
 

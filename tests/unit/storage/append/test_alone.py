@@ -9,8 +9,10 @@ import pytest
 
 from storage import Section, SectionResult, Store
 from storage.append.appender import Appender
+from storage.state.sections import Outcome
 from tests.fakes.disk import FakeDisk
-from tests.stores.workbench import SETTINGS, append, master, section, settle
+from tests.stores.workbench import SETTINGS, TOPIC, append, master, section, settle, token
+from twinlog.format.group_rows import AckRow, LeaseRow, ShareRow
 
 APPENDS = 120
 
@@ -68,13 +70,13 @@ def test_the_short_way_leaves_what_the_general_way_leaves(
     """Same results, same bytes in every file, same queues, same answer to what comes again."""
     sections, short, taken = story(seed), Appender._alone, list[bool]()  # pyright: ignore[reportPrivateUsage]
 
-    def counted(self: Appender, one: Section) -> SectionResult | None:
-        found = short(self, one)
+    def counted(self: Appender, one: Section, system: bool) -> SectionResult | None:
+        found = short(self, one, system)
         taken.append(found is not None)
         return found
 
     left: list[tuple[object, ...]] = []
-    for way in (counted, lambda self, one: None):  # pyright: ignore[reportUnknownLambdaType]
+    for way in (counted, lambda self, one, system: None):  # pyright: ignore[reportUnknownLambdaType]
         monkeypatch.setattr(Appender, "_alone", way)
         disk = FakeDisk()
         store = master(disk)
@@ -131,3 +133,41 @@ def test_a_turn_of_sections_leaves_the_same(monkeypatch: pytest.MonkeyPatch, see
         assert len(names) > 1
         found.append((results, log, indexes))
     assert found[0] == found[1]
+
+
+def test_rows_leave_by_the_short_way_what_they_leave_by_the_general_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Same bytes in every file and the same folds, across files and where the disk is full."""
+    short, taken = Appender._alone, list[bool]()  # pyright: ignore[reportPrivateUsage]
+
+    def counted(self: Appender, one: Section, system: bool) -> SectionResult | None:
+        found = short(self, one, system)
+        taken.append(found is not None)
+        return found
+
+    left: list[tuple[object, ...]] = []
+    for way in (counted, lambda self, one, system: None):  # pyright: ignore[reportUnknownLambdaType]
+        monkeypatch.setattr(Appender, "_alone", way)
+        disk = FakeDisk()
+        store = master(disk)
+        append(store, section(4))
+        settle(store)
+        results = [store.append_rows(token(1), [ShareRow(1, "g", TOPIC, 0, 0, 0)], wall_ms=2000)]
+        for number in range(APPENDS):
+            if number % 30 == 29:
+                disk.faults.fail("log.append", after=0, error=28)
+            n = 1 + sum(result.outcome is Outcome.STORED for result in results[1:])
+            rows = [LeaseRow(1, n, n, 1, 1, n, 5000, 1), AckRow(1, n, n, n)] * (1 + number % 9)
+            results.append(store.append_rows(token(1), rows, wall_ms=2000 + number))
+            if number % 25 == 24:
+                settle(store)
+        settle(store)
+        names = [f"{where}/{name}" for where in ("commitlog", "twinlog/batches")
+                 for name in disk.list(where)]  # fmt: skip
+        files = {name: bytes(disk.peek(name) or b"") for name in names}
+        left.append((results, files, store.messaging.confirmed.values(), store.end))
+    assert left[0] == left[1]
+    assert "disk-full" in {result.code for result in results}
+    assert len(names) > 2, "one file holds them all"
+    assert sum(taken) > APPENDS // 2

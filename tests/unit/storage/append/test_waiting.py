@@ -7,7 +7,7 @@ import pytest
 from storage import CreateTopic, Outcome, Section
 from storage.append.waiting import RESERVE
 from tests.fakes.disk import FakeDisk
-from tests.stores.delayed import delayed
+from tests.stores.records.delayed import delayed
 from tests.stores.workbench import TOPIC, append, bodies, master, open_store, run, settle, token
 from twinlog.format.record import RecordEncoder, encode_properties
 from twinlog.format.system_topics import DELAY_TOPIC

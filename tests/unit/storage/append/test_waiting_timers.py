@@ -7,7 +7,7 @@ import pytest
 import storage.append.waiting_timers as checks
 from storage import CreateTopic, Outcome, Section
 from tests.fakes.disk import FakeDisk
-from tests.stores.timed import timed
+from tests.stores.records.timed import timed
 from tests.stores.workbench import TOPIC, append, master, settle, token
 from tests.stores.workbench import section as plain
 from twinlog.format.record import RecordEncoder, encode_properties

@@ -392,3 +392,35 @@ def test_the_checkpoint_names_the_newest_full_file_that_is_on_the_disk() -> None
     assert named() == ends[-2] > 0
     store.close(clean=True)
     assert named() == ends[-2]
+
+
+@pytest.mark.parametrize("op", ["key-index.cells", "key-index.create"])
+@pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC, errno.EACCES])
+def test_an_index_that_cannot_be_written_does_not_stop_writes(op: str, error: int) -> None:
+    """Messages are stored and dispatched; the index catches up when it can be written."""
+    disk = FakeDisk()
+    store = master(disk)
+    for again in range(3):
+        disk.faults.fail(op, error=error)
+        for number in range(40):
+            key = f"k{40 * again + number}"
+            run_append(store, key)
+        while store.dispatch(1 << 20, wall_ms=100_000):
+            pass
+        assert store.dispatched == store.confirm, "queues do not wait for the index"
+        assert not store.disk_full, "writes are not refused for it"
+        if not again:
+            assert not disk.faults.armed, "the index has met the error"
+            assert "stays behind" in store.reads.index_notes()[0]
+        disk.faults.forget()
+    while store.dispatch(1 << 20, wall_ms=100_000):
+        pass
+    assert offsets(store, "k0") == wanted(store, "k0") != []
+    assert offsets(store, "k99") == wanted(store, "k99") != []
+    same_as_rocketmq(disk, store)
+
+
+def run_append(store: Store, key: str) -> None:
+    """One message of 4 KiB with a key, confirmed."""
+    append(store, section(1, key=key, size=4096))
+    store.set_confirm(store.end)

@@ -15,11 +15,13 @@ from twinlog.format.group_rows import (
     ROWS_VERSION,
     AckRow,
     CancelRow,
+    CheckRow,
     ExtendRow,
     ForgottenRow,
     HalfRow,
     LeaseRow,
     MemberRow,
+    OpenRow,
     PositionRow,
     ReleaseRow,
     ResetRow,
@@ -47,6 +49,8 @@ ROWS: st.SearchStrategy[Row] = st.one_of(
     st.builds(CancelRow, SMALL, SMALL),
     st.builds(WaitsRow, SMALL, SMALL, SMALL),
     st.builds(HalfRow, SMALL, SMALL),
+    st.builds(CheckRow, SMALL, SMALL, SMALL),
+    st.builds(OpenRow, SMALL, SMALL, SMALL, SMALL, NAMES, NAMES),
 )
 STEPS = st.lists(st.one_of(st.lists(ROWS, max_size=8), st.sampled_from(["g", "h"])), max_size=12)
 """Records, and groups that are deleted between them."""

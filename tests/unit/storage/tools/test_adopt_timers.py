@@ -17,7 +17,7 @@ from storage.tools.adopt import plan_adoption
 from storage.tools.repair import carry_out, plan_repair
 from tests.stores.adopted import adopt, adopted
 from tests.stores.golden import CONSUMERS, unpack
-from tests.stores.timed import World, timed
+from tests.stores.records.timed import World, timed
 from tests.stores.workbench import log_records, settle
 from twinlog.format.record import Record
 from twinlog.store.reader import StoreReader

@@ -15,7 +15,7 @@ from storage.disk.disk import RealDisk
 from storage.tools.recover import disk_at
 from storage.tools.repair import Kind, carry_out, plan_repair
 from tests.stores.golden import unpack
-from tests.stores.histories import BatchHistory
+from tests.stores.histories.history import BatchHistory
 from tests.stores.sample import flip
 from tests.stores.workbench import master, run, settle
 from twinlog.format.log_file import file_name

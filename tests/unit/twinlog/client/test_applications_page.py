@@ -16,13 +16,14 @@ BLOCKS = dict(re.findall(r"## ([^\n]+)\n(?:(?!## ).)*?```python\n(.*?)```", PAGE
 def test_every_program_compiles() -> None:
     """Also those that need Flask, Django or FastAPI."""
     found = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
-    assert len(found) == 6
+    assert len(found) == 8
     for text in found:
         compile(text, "applications.md", "exec")
 
 
 @pytest.mark.parametrize(
-    ("title", "stored"), [("asyncio", 10), ("trio", 10), ("Threads that share work", 3)]
+    ("title", "stored"),
+    [("asyncio", 10), ("trio", 10), ("Threads that share work", 3), ("Sending without waiting", 3)],
 )
 def test_a_program_runs(cluster: FakeCluster, title: str, stored: int) -> None:
     """As it stands, but for the address and the name of the cluster."""

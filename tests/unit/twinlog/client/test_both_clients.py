@@ -13,8 +13,10 @@ ONE_ONLY = {"close": Client, "follow": AsyncClient}
 
 
 def methods(client: type) -> set[str]:
-    """The names of a client's public methods."""
-    return {name for name in vars(client) if not name.startswith("_")}
+    """The names of a client's public methods, those that it inherits included."""
+    return {
+        name for name in dir(client) if not name.startswith("_") and callable(getattr(client, name))
+    }
 
 
 def arguments(client: type, method: str) -> list[tuple[str, str, object, str]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.stores.inner import ROOM, batch, item
+from tests.stores.records.inner import ROOM, batch, item
 from twinlog.client.search import Search, with_key
 from twinlog.format import record
 from twinlog.format.messages import messages_of

@@ -13,7 +13,7 @@ from twinlog.errors import Unavailable, UsageError
 from twinlog.format.address import parse_address
 from twinlog.session.reading import AS_CONFIGURED, ask_reader
 from twinlog.session.routing import Address, Route, RoutingTable, parse_endpoints, parse_route
-from twinlog.wire.frames import Frame, FrameError, Type
+from twinlog.wire.frames import ANSWER, Frame, FrameError, Type
 
 
 def test_addresses_without_a_port_have_the_first_nodes() -> None:
@@ -119,3 +119,37 @@ def test_what_was_asked_stays_asked_on_the_same_connection() -> None:
     assert core.wanted(0.0) == []
     core.routed(fresh=True)
     assert [cursor for cursor, _ in core.wanted(0.0)] == [cursor]
+
+
+def answer(queues: int, status: str = "none", following: int = 0, start: int = 0) -> Frame:
+    """An answer without records from a topic that has so many queues."""
+    fields: dict[str, object] = {
+        "status": status, "next": following, "start": start, "end": start, "count": 0,
+        "confirm": 0, "age_ms": 0, "node": "n1", "role": "master", "queues": queues,
+    }  # fmt: skip
+    return Frame(Type.READ, ANSWER, fields=fields)
+
+
+@pytest.mark.parametrize(
+    ("terms", "queues"),
+    [
+        ({"follow": True, "every": True}, [0, 1, 2]),
+        ({"follow": True}, [0]),
+        ({"every": True}, [0]),
+    ],
+)
+def test_who_follows_all_queues_begins_with_new_ones(
+    terms: dict[str, bool], queues: list[int]
+) -> None:
+    """From their start, wherever that is; who reads one queue, or up to the end, does not."""
+    core = core_of(route_to("n1"), **terms)
+    core.routed(fresh=True)
+    ((cursor, _),) = core.wanted(0.0)
+    core.on_asked(1, cursor)
+    core.on_answer(1, answer(3), 0.0, 0.1)
+    assert [one.queue for one in core.cursors] == queues
+    if len(queues) == 3:
+        new = core.cursors[2]
+        core.on_asked(2, new)
+        core.on_answer(2, answer(3, "before-start", start=40), 0.0, 0.1)
+        assert (new.next, new.new) == (40, False)

@@ -10,7 +10,7 @@ from dataclasses import FrozenInstanceError
 
 import pytest
 
-from tests.stores.inner import TWO, batch
+from tests.stores.records.inner import TWO, batch
 from twinlog.errors import CorruptionError
 from twinlog.format import record
 from twinlog.format.messages import in_light_queue, messages_of

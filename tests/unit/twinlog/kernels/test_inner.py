@@ -11,7 +11,7 @@ from types import ModuleType
 
 import pytest
 
-from tests.stores.inner import TWO, batch, item
+from tests.stores.records.inner import TWO, batch, item
 from twinlog.format import record
 from twinlog.kernels import codes, plain
 from twinlog.kernels.inner import decimal

@@ -5,14 +5,22 @@ from __future__ import annotations
 import pytest
 
 from storage.state.producers import RETRY_SECONDS_MAX
-from tests.fakes.producer_bench import Bench, stored
-from twinlog.errors import OutcomeUnknown, OutOfSequence, RecordRefused, Unavailable, UsageError
+from tests.fakes.producer_bench import Bench, refused, stored
+from twinlog.errors import (
+    OutcomeUnknown,
+    OutOfSequence,
+    QuotaReached,
+    RecordRefused,
+    TopicClosed,
+    Unavailable,
+    UsageError,
+)
 from twinlog.format import record
 from twinlog.producer.core import FRAME_SIZE, RETRY_SECONDS, Request
 from twinlog.producer.new_message import PROPERTIES_MAX
 from twinlog.producer.section import State
 from twinlog.producer.settings import SECTION_MAX, ProducerSettings
-from twinlog.wire.frames import FrameError
+from twinlog.wire.frames import ANSWER, ERROR, Frame, FrameError, Type
 
 KiB = 1024
 
@@ -282,3 +290,47 @@ def test_names_of_light_queues_are_looked_at_before_a_send(name: str) -> None:
     """The master would refuse the whole section."""
     with pytest.raises(RecordRefused, match="is not a light queue"):
         Bench().add(b"x", light=["%LMQ%fine", name])
+
+
+def test_new_queues_are_used_and_closed_ones_left() -> None:
+    """What is under way for a closed one stays so; order keys follow the number."""
+    bench = Bench()
+    held = bench.add(b"1", queue=1)
+    bench.core.lanes.resize(4)
+    assert {bench.add(b"x", order_key=f"k{at}").queue for at in range(40)} == {0, 1, 2, 3}
+    bench.core.lanes.resize(1)
+    assert {bench.add(b"x", order_key=f"k{at}").queue for at in range(9)} == {0}
+    with pytest.raises(RecordRefused, match="has queues 0 to 0, not 1"):
+        bench.add(b"x", queue=1)
+    bench.close_all()
+    assert held.state is State.WAITING
+    bench.core.lanes.resize(2)
+    assert bench.add(b"again", queue=1).queue == 1
+
+
+def test_a_closed_queue_is_asked_about() -> None:
+    """Its section is not stored, and says why."""
+    bench = Bench()
+    section = bench.add(b"x", queue=1)
+    bench.close_all()
+    bench.answer(bench.request(), refused("queue-closed"))
+    assert isinstance(section.error, TopicClosed)
+    assert bench.core.narrowed
+
+
+def test_a_quota_is_waited_for_and_named_at_the_deadline() -> None:
+    """As long as the master said, not less; then the error says when to ask again."""
+    bench = Bench(timeout=10.0)
+    section = bench.add(b"x", queue=0)
+    bench.close_all()
+    request, began = bench.request(), bench.now
+    fields = {"code": "quota", "text": "used up", "retryable": True, "retry_after_ms": 4000}
+    frame = Frame(Type.APPEND, ANSWER | ERROR, fields=fields)
+    bench.core.on_answer(request.number, frame, bench.now)
+    assert bench.core.retry_at == began + 4.0
+    request = bench.again()
+    bench.core.on_answer(request.number, frame, bench.now)
+    bench.now = began + 10.0
+    bench.core.expire(bench.now)
+    assert isinstance(section.error, QuotaReached)
+    assert section.error.retry_after == 4.0

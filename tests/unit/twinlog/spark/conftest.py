@@ -9,9 +9,11 @@ import pytest
 
 from tests.fakes.patience import be_patient
 
+PLAN = Path(__file__).parent / "plan"
+
 if find_spec("pyarrow") is None:  # `test_extra` is what is skipped, so that it shows
-    here = Path(__file__).parent.glob("test_*.py")
-    collect_ignore = [path.name for path in here if path.name != "test_extra.py"]
+    here = [*Path(__file__).parent.glob("test_*.py"), *PLAN.glob("test_*.py")]
+    collect_ignore = [str(path) for path in here if path.name != "test_extra.py"]
 
 
 @pytest.fixture(autouse=True)
@@ -25,5 +27,5 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark what lies here: it needs pyarrow and numpy, though no Java."""
     for item in items:
-        if item.path.parent == Path(__file__).parent:
+        if item.path.parent in (PLAN.parent, PLAN):
             item.add_marker("spark")

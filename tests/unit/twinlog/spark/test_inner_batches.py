@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.stores.golden import unpack
-from tests.stores.inner import TWO, batch, item
+from tests.stores.records.inner import TWO, batch, item
 from tests.stores.rows import read
 from twinlog.format import record
 from twinlog.spark.directory.split_reader import Losses

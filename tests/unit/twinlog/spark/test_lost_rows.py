@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.stores.golden import unpack
-from tests.stores.inner import item
+from tests.stores.records.inner import item
 from tests.stores.rows import crafted, places, read
 from tests.stores.sample import sample
 from twinlog.format import record

@@ -15,9 +15,11 @@ from typing import cast
 from twinlog.format.group_history import LEASED, History, Step
 from twinlog.format.group_rows import (
     CancelRow,
+    CheckRow,
     DelayRow,
     HalfRow,
     MemberRow,
+    OpenRow,
     TimerRow,
     UnknownRow,
     WaitsRow,
@@ -27,7 +29,17 @@ from twinlog.format.light_queues import LIGHT_PREFIX
 from twinlog.kernels.plain import Buffer
 from twinlog.spark.jobs.reports.reference import Row, Taken
 
-_OF_NO_SHARE = (UnknownRow, MemberRow, DelayRow, TimerRow, CancelRow, WaitsRow, HalfRow)
+_OF_NO_SHARE = (
+    UnknownRow,
+    MemberRow,
+    DelayRow,
+    TimerRow,
+    CancelRow,
+    WaitsRow,
+    HalfRow,
+    CheckRow,
+    OpenRow,
+)
 Told = tuple[Buffer, int]
 """Body and store time of a record of rows."""
 Place = tuple[str, int, int]

@@ -9,9 +9,7 @@ import pytest
 
 from tests.stores.sample import Ours
 
-NEED_ARROW = ["test_archive.py", "test_archive_runs.py", "test_archive_wire.py"]
-NEED_ARROW += ["test_manifest.py", "test_restore.py"]
-NEED_ARROW += ["test_compact.py", "test_replay.py", "test_reports_archive.py"]
+NEED_ARROW = ["archive", "reports/test_archive.py", "test_compact.py", "test_replay.py"]
 
 if (
     find_spec("pyarrow") is None

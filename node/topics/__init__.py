@@ -1,0 +1,1 @@
+"""What a topic allows: orders that alter it, and quotas of what is sent to it."""

@@ -1,0 +1,1 @@
+"""Simulated machines: production code on a disk, a clock and a network of ours."""

@@ -1,0 +1,1 @@
+"""Broken versions of the production code, each of which the simulator must catch."""

@@ -1,0 +1,1 @@
+"""Stories of few events in which one rule matters, on simulated machines."""

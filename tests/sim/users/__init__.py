@@ -1,0 +1,1 @@
+"""Users of a simulated group: producers, readers, members, an operator."""

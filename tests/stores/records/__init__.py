@@ -1,0 +1,1 @@
+"""Records and sections as clients make them."""
