@@ -14,10 +14,11 @@ Not here: what is wrong (``health``), tables (``status``), changing anything (``
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
@@ -27,7 +28,7 @@ from cli.failures import Exit, Failure
 from cli.fields import Fields, flag, number, table, tables, text, texts, whole
 from twinlog.errors import TwinlogError, Unavailable
 from twinlog.session.routing import Address
-from twinlog.session.tls_files import BAD_FILES, REFUSED
+from twinlog.session.tls_files import BAD_FILES, NOTHING, REFUSED, EtcdShown
 from twinlog.wire.frames import Type
 
 if TYPE_CHECKING:
@@ -323,6 +324,7 @@ class _Members:
     data: Mapping[str, Path] = field(default_factory=dict[str, Path])
     dev: str | None = None
     etcd: tuple[tuple[str, int], ...] = ()
+    etcd_shown: EtcdShown = NOTHING
 
 
 def look(context: Context, config: ClusterConfig | None = None) -> ClusterView:
@@ -365,19 +367,25 @@ def look(context: Context, config: ClusterConfig | None = None) -> ClusterView:
         nodes=_nodes(members, answers, register),
         coordinator=coordinator_view(address, register, why, own),
         dev=members.dev,
-        etcd_away="" if register else _silent_etcd(members.etcd),
+        etcd_away="" if register else _silent_etcd(members.etcd, members.etcd_shown),
     )
 
 
-def _silent_etcd(members: tuple[tuple[str, int], ...]) -> str:
-    """Return the addresses of etcd's members when none answers a read that a majority confirms."""
-    if not members:
-        return ""
-    from replication.coordinator.etcd_gateway import EtcdGateway
+def _silent_etcd(members: tuple[tuple[str, int], ...], shown: EtcdShown) -> str:
+    """Return the addresses of etcd's members when none answers a read that a majority confirms.
 
-    gateway = EtcdGateway(members, seconds=ETCD_SECONDS)
+    Whether they answer is not known where the coordinator's files for etcd are not there.
+    """
+    files = () if shown.files is None else shown.files.files()
+    if not members or not all(map(os.path.exists, files)):
+        return ""
+    from replication.coordinator.etcd_gateway import EtcdGateway, GatewayRefused
+
+    gateway = EtcdGateway(members, replace(shown, user="", password_file=""), seconds=ETCD_SECONDS)
     try:
         gateway.ask("kv/range", {"key": "AA=="})
+    except GatewayRefused:
+        return ""  # it answers, to those that it knows
     except TwinlogError:
         return ", ".join(str(Address(*one)) for one in members)
     finally:
@@ -443,6 +451,7 @@ def _members_of(config: ClusterConfig) -> _Members:
         {node.name: node.data for node in config.nodes},
         _dev_option(folder) if is_supervised(folder) else None,
         config.coordinator.etcd,
+        config.coordinator.etcd_shown,
     )
 
 

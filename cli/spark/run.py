@@ -323,7 +323,7 @@ def variables_of(context: Context, *servers: str) -> dict[str, str]:
         return {}
     if not context.options.endpoints and context.config_path() is not None:
         try:
-            known = set(client_endpoints(context.config()))
+            known: set[str] = set(client_endpoints(context.config()))
         except Failure:
             known = set()  # the file of a cluster that does not run, or no file of one
         if named - known:

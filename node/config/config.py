@@ -63,7 +63,7 @@ from node.config.sources import (
 from node.config.storage_sections import ArchiveSection, RetentionSection, StorageSection
 from twinlog.run_file import running_port
 from twinlog.session.session import ANY, MASTER, SLAVE
-from twinlog.session.tls_files import AUTHORITY, Tls, TlsSettings
+from twinlog.session.tls_files import AUTHORITY, NOTHING, EtcdShown, Tls, TlsSettings
 from twinlog.units import parse_whole
 
 ROLE_WORDS = frozenset({MASTER, SLAVE, ANY})
@@ -111,6 +111,8 @@ class CoordinatorConfig:
     data: Path
     etcd: tuple[tuple[str, int], ...] = ()
     """Members of etcd that keep the register; empty: a file in ``data``."""
+    etcd_shown: EtcdShown = NOTHING
+    """What is shown to them."""
 
     def folder(self, number: int) -> Path:
         """Return the data folder of the process whose address is ``number``, from 1."""
@@ -247,6 +249,7 @@ class _Check:
         sound = [node for node in nodes if node is not None]
         endpoints = self._endpoints("endpoints", coordinator.endpoints) if coordinator else ()
         etcd = self._etcd(coordinator) if coordinator else ()
+        shown = self._etcd_shown(coordinator) if coordinator else NOTHING
         self._coordinator_reach(endpoints, etcd)
         self._together(sound, self._coordinators(coordinator, endpoints) if coordinator else {})
         in_sync_min = self._in_sync_min(len(nodes))
@@ -262,7 +265,7 @@ class _Check:
             id=cluster.id,
             group=cluster.group,
             nodes=tuple(sound),
-            coordinator=CoordinatorConfig(endpoints, home / coordinator.data, etcd),
+            coordinator=CoordinatorConfig(endpoints, home / coordinator.data, etcd, shown),
             log=log,
             archive=archive,
             in_sync_min=in_sync_min,
@@ -429,6 +432,41 @@ class _Check:
         self.document.add(self.origins.get("coordinator.kind", DEFAULT), text, hint)
         return ()
 
+    def _etcd_shown(self, coordinator: CoordinatorSection) -> EtcdShown:
+        """Return what is shown to etcd; keys that need another one are refused without it."""
+        given = {
+            "etcd_authority": coordinator.etcd_authority,
+            "etcd_certificate": coordinator.etcd_certificate,
+            "etcd_private_key": coordinator.etcd_private_key,
+            "etcd_user": coordinator.etcd_user,
+            "etcd_password_file": coordinator.etcd_password_file,
+        }
+        for key, other in (
+            ("etcd_certificate", "etcd_authority"),
+            ("etcd_private_key", "etcd_certificate"),
+            ("etcd_user", "etcd_password_file"),
+            ("etcd_password_file", "etcd_user"),
+        ):
+            if given[key] and not given[other]:
+                origin = self.origins.get(f"coordinator.{key}", DEFAULT)
+                self.document.add(origin, f"{key} needs {other}", f"set {other}")
+        if any(given.values()) and not coordinator.etcd:
+            key = next(key for key, value in given.items() if value)
+            origin = self.origins.get(f"coordinator.{key}", DEFAULT)
+            self.document.add(origin, f"{key} is set, and no member of etcd", "leave it out")
+        home = self.path.parent
+        paths = {key: str(home / value) if value else "" for key, value in given.items()}
+        files = (
+            Tls(
+                paths["etcd_authority"],
+                paths["etcd_certificate"] or None,
+                paths["etcd_private_key"] or None,
+            )
+            if given["etcd_authority"]
+            else None
+        )
+        return EtcdShown(files, coordinator.etcd_user or "", paths["etcd_password_file"])
+
     def _in_sync_min(self, nodes: int) -> int:
         given = self.values.get("replication.in_sync_min")
         if not isinstance(given, int):
@@ -526,9 +564,9 @@ class _Check:
         if self.values.get("listen.insecure") is True:
             return
         away = [host for host, _ in etcd if not _loopback(host)]
-        if away:
+        if away and self.values.get("coordinator.etcd_authority") is None:
             text = f"the coordinator would speak to etcd at {away[0]} without encryption"
-            hint = "set insecure = true under [listen] if the network is trusted"
+            hint = "set etcd_authority, or insecure = true under [listen] in a trusted network"
             self.document.add(self.origins.get("coordinator.etcd", DEFAULT), text, hint)
         if self._secured:
             return

@@ -184,6 +184,25 @@ class CoordinatorSection(Section):
         max_length=9,
         description="With kind = etcd: client addresses of etcd's members (version 3.4 or later).",
     )
+    etcd_authority: str | None = Field(
+        None,
+        description="File with the authority of etcd's certificates, PEM, for TLS with etcd; none: "
+        "no TLS. It and the next four are relative to this file, read again at each connection.",
+    )
+    etcd_certificate: str | None = Field(
+        None, description="File with a certificate to show to etcd, if it asks for one."
+    )
+    etcd_private_key: str | None = Field(
+        None, description="File with its private key, without a password."
+    )
+    etcd_user: str | None = Field(
+        None,
+        description="User of etcd, where it asks; it needs a role with read and write for keys "
+        "that begin with `/twinlog/`. Its gateway takes no user from a certificate.",
+    )
+    etcd_password_file: str | None = Field(
+        None, description="File with the password of etcd_user, in its first line."
+    )
     data: str = Field("data/coordinator", description="Its data folder.")
 
 

@@ -8,7 +8,11 @@ text, and fields that equal zero are omitted from answers. Works with etcd 3.4 a
 * `GatewayUnknown`: it was sent and no usable answer came. A change may have happened *or may still
   happen*: etcd was seen to apply a transaction six seconds after its client had given up, while
   every read in between showed the old value.
-* `GatewayAway`: no member took the connection: nothing was sent.
+* `GatewayAway`: no member took the connection, or TLS with none of them was possible: nothing was
+  sent.
+
+With a user each call carries a token that etcd gave for the password. A token that etcd does not
+know any more is refused before anything happens, so the call is repeated, once, with a new one.
 
 A query (which changes nothing) is sent to the next member if one does not answer; a change never
 is.
@@ -24,16 +28,29 @@ import http.client
 import json
 import select
 import socket
+import ssl
 from collections.abc import Mapping, Sequence
 from typing import cast
 
 from replication.coordinator.blocking_client import Endpoint
-from twinlog.errors import TwinlogError
+from twinlog.errors import TwinlogError, UsageError
+from twinlog.session.login import password_in
+from twinlog.session.tls import etcd_context, refusal
+from twinlog.session.tls_files import NOTHING, EtcdShown
 
 Fields = dict[str, object]
 
 CALL_SECONDS = 2.0
 """Deadline of one call to one member. A paused member does not answer."""
+
+UNAUTHENTICATED = 16
+"""gRPC's status for a token that etcd does not know (any more)."""
+
+_STALE = "revision of auth store is old"
+"""What etcd says of a token from before users or roles were changed; nothing happened."""
+
+TEXT_MAX = 200
+"""Bytes that are shown of an answer that is no JSON."""
 
 ANSWER_BYTES_MAX = 16 << 20
 """Bytes of one answer; a page of the register is far smaller."""
@@ -68,11 +85,21 @@ class EtcdGateway:
 
     Args:
         members: Client addresses of etcd, tried in turn.
+        shown: What is shown to them. Files are read again at each connection, the password at each
+            login.
         seconds: Deadline of one call to one member.
     """
 
-    def __init__(self, members: Sequence[Endpoint], *, seconds: float = CALL_SECONDS) -> None:
+    def __init__(
+        self,
+        members: Sequence[Endpoint],
+        shown: EtcdShown = NOTHING,
+        *,
+        seconds: float = CALL_SECONDS,
+    ) -> None:
         self._members = tuple(members)
+        self._shown = shown
+        self._token: str | None = None
         self._seconds = seconds
         self._turn = 0
         self._connection: http.client.HTTPConnection | None = None
@@ -100,27 +127,67 @@ class EtcdGateway:
         Raises:
             As the module says.
         """
-        connection = self._connected()
+        if not self._shown.user:
+            return self._sent(path, body)
+        known = self._token is not None
         try:
-            connection.request(
-                "POST", f"/v3/{path}", json.dumps(body), {"Content-Type": "application/json"}
-            )
+            return self._sent(path, body, self._token or self._login())
+        except GatewayRefused as refused:
+            if not known or not (refused.number == UNAUTHENTICATED or _STALE in refused.text):
+                raise
+        return self._sent(path, body, self._login())
+
+    def _login(self) -> str:
+        """Return a new token."""
+        user, file = self._shown.user, self._shown.password_file
+        self._token = None
+        try:
+            password = password_in(file)
+        except UsageError as error:
+            raise GatewayAway(error.text) from None
+        try:
+            answer = self._sent("auth/authenticate", {"name": user, "password": password})
+        except GatewayRefused as refused:
+            text = f"{refused.text}: compare etcd_user ({user}) and the password in {file}"
+            raise GatewayRefused(text, refused.number) from None
+        self._token = str(answer.get("token"))
+        return self._token
+
+    def _sent(self, path: str, body: Mapping[str, object], token: str = "") -> Fields:
+        """Send one call to one member, once, and return its answer."""
+        connection = self._connected()
+        headers = {"Content-Type": "application/json"}
+        if token:
+            headers["Authorization"] = token
+        try:
+            connection.request("POST", f"/v3/{path}", json.dumps(body), headers)
             response = connection.getresponse()
             status, data = response.status, response.read(ANSWER_BYTES_MAX + 1)
         except (OSError, http.client.HTTPException) as error:
             self.close()
-            text = f"etcd did not answer {path}: {type(error).__name__}: {error}"
-            raise GatewayUnknown(text) from error
+            raise GatewayUnknown(f"etcd did not answer {path}: {self._why(error)}") from error
         if len(data) > ANSWER_BYTES_MAX:
             self.close()
             raise GatewayUnknown(f"etcd's answer to {path} is larger than {ANSWER_BYTES_MAX} bytes")
         try:
             fields = json.loads(data)
         except ValueError:
-            fields = None
+            fields = {"error": data[:TEXT_MAX].decode(errors="replace").strip()} if data else None
         if status == http.client.OK and isinstance(fields, dict):
             return cast("Fields", fields)
         return self._failed(path, status, fields)
+
+    def _why(self, error: Exception) -> str:
+        """Say why there is no answer, where TLS is the reason in words that say so."""
+        found = f"{type(error).__name__}: {error}"
+        if isinstance(error, ssl.SSLError):
+            found = f"it {refusal(error).text}"
+        elif not isinstance(error, (ConnectionError, http.client.BadStatusLine)):
+            return found
+        files = self._shown.files
+        if files is None:
+            return f"{found} (if it speaks TLS: set etcd_authority)"
+        return found if files.certificate else f"{found} (if it asks for one: set etcd_certificate)"
 
     def _failed(self, path: str, status: int, fields: object) -> Fields:
         """Raise the error of an answer other than 200; a failing member's connection is closed."""
@@ -130,6 +197,10 @@ class EtcdGateway:
         if isinstance(inner, dict):
             said = cast("Fields", inner)
         text = str(said.get("message") or said.get("error") or f"status {status}")
+        if "CommonName" in text:
+            text += (
+                " (with etcd_user, leave etcd_certificate out, or give one without a common name)"
+            )
         code = said.get("code", said.get("grpc_code"))
         if 400 <= status < 500 and isinstance(code, int):
             raise GatewayRefused(f"etcd refused {path}: {text}", code)
@@ -144,16 +215,33 @@ class EtcdGateway:
         reasons: list[str] = []
         for _ in self._members:
             host, port = self._members[self._turn % len(self._members)]
-            connection = http.client.HTTPConnection(host, port, timeout=self._seconds)
+            connection = self._to(host, port)
             try:
                 connection.connect()
             except OSError as error:
+                connection.close()
                 self._turn += 1
-                reasons.append(f"{host}:{port}: {error}")
+                why = refusal(error).text if isinstance(error, ssl.SSLError) else str(error)
+                reasons.append(f"{host}:{port}: {why}")
                 continue
             self._connection = connection
             return connection
         raise GatewayAway(f"no member of etcd answers ({'; '.join(reasons)})")
+
+    def _to(self, host: str, port: int) -> http.client.HTTPConnection:
+        """Return a connection that is not open yet.
+
+        Raises:
+            GatewayAway: A file for TLS cannot be read or used.
+        """
+        files = self._shown.files
+        if files is None:
+            return http.client.HTTPConnection(host, port, timeout=self._seconds)
+        try:
+            context = etcd_context(files)
+        except UsageError as error:
+            raise GatewayAway(f"no TLS with etcd: {error.text}") from None
+        return http.client.HTTPSConnection(host, port, timeout=self._seconds, context=context)
 
     def close(self) -> None:
         """Close the connection; the next call opens one to the next member."""

@@ -31,7 +31,7 @@ from replication.net.handshakes import Handshakes
 from replication.net.streams import accept, listen
 from replication.net.tls_stream import TlsStream
 from twinlog.run_file import remove_run_file, write_run_file
-from twinlog.session.tls_files import TlsSettings
+from twinlog.session.tls_files import EtcdShown, TlsSettings
 from twinlog.session.tls_socket import TlsSocket
 
 WRITABLE = "make it writable and start the coordinator again; what it answered is kept"
@@ -200,6 +200,8 @@ class _Coordinator(Protocol):
     def folder(self, number: int) -> Path: ...
     @property
     def etcd(self) -> Sequence[tuple[str, int]]: ...
+    @property
+    def etcd_shown(self) -> EtcdShown: ...
 
 
 class Config(Protocol):
@@ -222,7 +224,10 @@ def settings_of(config: Config, version: str = "0", number: int = 1) -> Coordina
     data = config.coordinator.folder(number)
     etcd = tuple(config.coordinator.etcd)
     tls = config.tls_of("coordinator" if number == 1 else f"coordinator-{number}")
-    return CoordinatorSettings(config.name, config.group, host, port, data, version, etcd, tls)
+    shown = config.coordinator.etcd_shown
+    return CoordinatorSettings(
+        config.name, config.group, host, port, data, version, etcd, shown, tls
+    )
 
 
 async def run(

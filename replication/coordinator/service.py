@@ -40,7 +40,7 @@ from replication.register.operations import Depose, Operation, Read, parse_op
 from replication.register.register import Answer, Register
 from twinlog.errors import Busy, ProtocolError, TwinlogError, UsageError
 from twinlog.levels import LEVEL
-from twinlog.session.tls_files import TlsSettings
+from twinlog.session.tls_files import NOTHING, EtcdShown, TlsSettings
 from twinlog.wire import frames
 
 LIVE_MAX = 64
@@ -67,6 +67,8 @@ class CoordinatorSettings:
     version: str = "0"
     etcd: tuple[Endpoint, ...] = ()
     """Client addresses of etcd's members; empty: the register is a file in ``data``."""
+    etcd_shown: EtcdShown = NOTHING
+    """What is shown to etcd."""
     tls: TlsSettings | None = None
     """The files for TLS; None: none is spoken."""
 

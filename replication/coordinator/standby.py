@@ -15,7 +15,12 @@ from collections.abc import Awaitable, Callable
 import trio
 
 from replication.coordinator.client import Event
-from replication.coordinator.etcd_gateway import EtcdGateway, GatewayAway, GatewayUnknown
+from replication.coordinator.etcd_gateway import (
+    EtcdGateway,
+    GatewayAway,
+    GatewayRefused,
+    GatewayUnknown,
+)
 from replication.coordinator.etcd_store import EtcdStore, prefix_of
 from replication.coordinator.seat import RENEW_SECONDS, Seat, holder, take
 from replication.coordinator.service import CoordinatorSettings
@@ -53,10 +58,10 @@ class Standby:
         except OSError as error:
             raise StoreStopped(f"cannot write the run file: {error}") from error
         while True:
-            gateway = EtcdGateway(self._settings.etcd)
+            gateway = EtcdGateway(own.etcd, own.etcd_shown)
             try:
                 seat = await trio.to_thread.run_sync(self._take, gateway, abandon_on_cancel=True)
-            except (GatewayAway, GatewayUnknown) as error:
+            except (GatewayAway, GatewayUnknown, GatewayRefused) as error:
                 self._tell("etcd_away", "warning", why=str(error))
             else:
                 if seat is not None:
@@ -72,7 +77,8 @@ class Standby:
         store = await trio.to_thread.run_sync(EtcdStore, gateway, seat, self._prefix)
 
         async def renew() -> None:
-            own = EtcdGateway(self._settings.etcd)  # a running `record` uses the other one
+            # A running `record` uses the other one.
+            own = EtcdGateway(self._settings.etcd, self._settings.etcd_shown)
             while True:
                 await trio.sleep(RENEW_SECONDS)
                 await trio.to_thread.run_sync(seat.renew, own, abandon_on_cancel=True)

@@ -104,6 +104,18 @@ def client_context(tls: Tls) -> ssl.SSLContext:
     return context
 
 
+def etcd_context(tls: Tls) -> ssl.SSLContext:
+    """As `client_context`, for etcd's HTTP: from TLS 1.2 on, which older etcd speaks.
+
+    Raises:
+        UsageError: A file cannot be read or used; code `BAD_FILES`.
+    """
+    context = client_context(tls)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.set_alpn_protocols(["http/1.1"])
+    return context
+
+
 def server_context(tls: Tls, *, authority: str | None = None, ask: bool) -> ssl.SSLContext:
     """Read the files for connections that others open.
 

@@ -57,6 +57,25 @@ class Tls:
 
 
 @dataclass(frozen=True, slots=True)
+class EtcdShown:
+    """What the coordinator shows to etcd.
+
+    Attributes:
+        files: For TLS; None: none is spoken.
+        user: Who it is; empty: etcd does not ask.
+        password_file: File with the password of ``user``.
+    """
+
+    files: Tls | None = None
+    user: str = ""
+    password_file: str = ""
+
+
+NOTHING: Final = EtcdShown()
+"""Neither TLS nor a user."""
+
+
+@dataclass(frozen=True, slots=True)
 class TlsSettings:
     """The files of one process, and what its client port asks.
 

@@ -157,7 +157,19 @@ def test_the_environment_beats_a_nodes_own_section(tmp_path: Path) -> None:
         (
             'kind = "etcd"\netcd = ["10.0.0.1:2379"]',
             "cluster.toml:20 the coordinator would speak to etcd at 10.0.0.1 without encryption | "
-            "set insecure = true under [listen] if the network is trusted",
+            "set etcd_authority, or insecure = true under [listen] in a trusted network",
+        ),
+        (
+            'kind = "etcd"\netcd = ["127.0.0.1:2379"]\netcd_user = "u"',
+            "cluster.toml:21 etcd_user needs etcd_password_file | set etcd_password_file",
+        ),
+        (
+            'kind = "etcd"\netcd = ["127.0.0.1:2379"]\netcd_certificate = "c"',
+            "cluster.toml:21 etcd_certificate needs etcd_authority | set etcd_authority",
+        ),
+        (
+            'etcd_authority = "a"',
+            "cluster.toml:19 etcd_authority is set, and no member of etcd | leave it out",
         ),
     ],
 )
@@ -392,6 +404,14 @@ def test_a_coordinator_beyond_loopback_needs_the_same_word(tmp_path: Path, where
     assert read(tmp_path, text + "[listen]\ninsecure = true\n").coordinator.endpoints[0][0] == where
     for host in ("127.0.0.1", "localhost", "[::1]"):
         read(tmp_path, text.replace(where, host))
+
+
+def test_what_is_shown_to_etcd_lies_beside_the_file(tmp_path: Path) -> None:
+    """With its authority a member beyond loopback needs no other word."""
+    keys = 'etcd_authority = "a"\netcd_user = "u"\netcd_password_file = "p"\n'
+    text = f'[coordinator]\nkind = "etcd"\netcd = ["10.0.0.1:2379"]\n{keys}'
+    shown = read(tmp_path, TWO_NODES + text).coordinator.etcd_shown
+    assert shown == EtcdShown(Tls(str(tmp_path / "a")), "u", str(tmp_path / "p"))
 
 
 TLS = '[tls]\nauthority = "ca.pem"\n'
