@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from node.config.config import ClusterConfig, ConfigError, load
 from node.config.layer_settings import log_folders
 from node.config.pages import Local, local_text, reference, shown, write_local
+from twinlog.session.tls_files import EtcdShown, Tls
 
 GOLDEN = Path(__file__).with_name("golden")
 
