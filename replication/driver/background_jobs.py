@@ -73,6 +73,7 @@ class BackgroundJobs:
         self._prepared_end = -PREPARE_BYTES
         self._prepare_at = now
         self._full_until = now
+        self._index_until = now
         self._flush_from = now
         self._enter_at = now
         self._look_at = now
@@ -184,17 +185,26 @@ class BackgroundJobs:
         """Dispatch one slice of confirmed records; return why it must wait, else None."""
         store = self._store
         self.more = False
-        if not store.behind or now < self._full_until:
+        if not store.behind or now < self._not_before():
             return None
         little = store.confirm - store.dispatched < PATIENT_BYTES
         if self.patient and little and now < self._enter_at:
             return None
         self._enter_at = now + PATIENT_SECONDS
         self.more = store.dispatch(self._dispatch_bytes, wall_ms=wall_ms)
-        if self.more or store.dispatched == store.confirm:
-            return None  # the key index alone may be behind: no reader of queues waits for it
+        if self.more or not store.behind:
+            return None
+        if store.dispatched == store.confirm:  # the key index alone: no reader of queues waits
+            self._index_until = now + FULL_SECONDS
+            return None
         self._full_until = now + FULL_SECONDS
         return f"queues end at {store.dispatched}, confirmed is {store.confirm}"
+
+    def _not_before(self) -> float:
+        """Return when `dispatch` may try again: a failing key index holds up no queue."""
+        if self._store.dispatched < self._store.confirm:
+            return self._full_until
+        return max(self._full_until, self._index_until)
 
     def on_job(self, now: float, job: Job, error: Exception | None) -> bool:
         """Handle the end of a job started here; False for others. Raises fatal errors."""
@@ -223,7 +233,7 @@ class BackgroundJobs:
             return now
         due = max(min(self._checkpoint_at, self._prepare_at), self._full_until)
         if store.behind:
-            due = min(due, max(self._full_until, self._enter_at if self.patient else 0.0))
+            due = min(due, max(self._not_before(), self._enter_at if self.patient else 0.0))
         commit = self._commits.deadline() if store.damage is None else None
         if commit is not None:
             due = min(due, max(commit, self._full_until))

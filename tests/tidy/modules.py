@@ -100,7 +100,7 @@ SEAM = {
 SHELL = {
     "node": "*",
     "node/clients": "admin memory_budget off_loop server",
-    "node/config": "config layer_settings pages sources",
+    "node/config": "cluster config layer_settings pages sources",
     "node/observe": "exposition http_server live logs metrics systemd task_tree",
     "replication": "replica_service",
     "replication/coordinator": (
