@@ -155,6 +155,7 @@ class ClusterConfig:
 
 
 def is_loopback(address: str) -> bool:
+    """Whether an address, or a host's name, is that of this machine alone."""
     try:
         return ipaddress.ip_address(address).is_loopback
     except ValueError:
