@@ -135,23 +135,39 @@ class Checks:
         """Take in what was dispatched since the last call; ``count`` messages are open."""
         if self._end is None:
             for one in halves.open():
-                self._enter(one)
+                self._enter(one, halves)
         else:
             for number in range(self._end, halves.end):
                 half = halves.get(number)
                 if half is not None:
-                    self._enter(half)
+                    self._enter(half, halves)
         self._end = halves.end
         if len(self._messages) > 2 * count + _SPARE:
             self._tidy(halves)
 
-    def _enter(self, half: Half) -> None:
+    def _enter(self, half: Half, halves: Found) -> None:
         name = half.group, half.name
-        if (known := self._messages.get(name)) is not None:
-            known.append(half.number)
-        else:
+        known = self._messages.get(name)
+        if known is None:
             self._messages[name] = deque([half.number])
             self._push(half)
+            return
+        over = self._oldest(name, halves) is None
+        known.append(half.number)
+        # A name that is used again after its end: its entry has the pause of the one that ended. No
+        # entry: it is taken, and `put` makes one.
+        if over and self._drop(name):
+            self._push(half)
+
+    def _drop(self, name: _Name) -> bool:
+        """Take the entry of a transaction out; whether there was one."""
+        for line in (self._lines.get(name[0], []), self._exhausted):
+            kept = [entry for entry in line if entry[1:] != name]
+            if len(kept) < len(line):
+                line[:] = kept
+                heapify(line)
+                return True
+        return False
 
     def _push(self, oldest: Half, not_before: int = 0) -> None:
         at = max(self._settings.due(oldest), not_before)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from node.transactions import checks
@@ -209,6 +209,7 @@ def test_requests_have_limits() -> None:
     ),
     st.booleans(),
 )
+@example([("enter", 0, 0), ("end", 0, 0), ("enter", 0, 0), ("wait", 6, 0)], False)
 def test_what_is_taken_is_what_a_naive_model_takes(
     steps: list[tuple[str, int, int]], tidy: bool
 ) -> None:
