@@ -106,6 +106,8 @@ class Following:
     def _dial(self, now: float) -> None:
         self.conn = self._context.next_conn()
         self._link_at = now
+        # The new link's master has heard nothing yet: what was said on the last one must be said
+        # again.
         self._said = None
         self._nacked = False
         if self._seed is not None:
@@ -151,6 +153,7 @@ class Following:
     def on_closed(self, now: float, why: str) -> None:
         """The link ended, or the dial failed: try again after a pause."""
         self.conn = None
+        # A full disk is the reason to show; the end of the link is only what followed from it.
         self.why = self.why if self.health else why
         if self.machine.can(FollowingInput.END):
             if self.machine.state is FollowingState.CUTTING:
@@ -167,6 +170,7 @@ class Following:
         self._context.do(commands.Close(self.conn, text))
         self.why = text
         self.on_closed(now, text)
+        # Only now: `on_closed` has set the usual pause.
         if pause is not None:
             self._redial_at = now + pause
 
@@ -199,6 +203,7 @@ class Following:
                 pass
             case messages.Bye():
                 self._leave(now, None, f"{self.leader} closed: {message.code} {message.text}")
+                # A master says BYE because its role is over: who leads now stands in the register.
                 self._context.want_read = True
             case _:
                 self._leave(now, "odd", f"{type(message).__name__} from a master")
@@ -235,6 +240,7 @@ class Following:
 
     def _own_chain(self, start: int, point: int) -> int | None:
         log = self._context.log
+        # None equals no CRC: a point that is no border of our own batches is never cut at (R40).
         if not log.start <= start <= point <= log.end:
             return None
         if log.border_at_or_below(start) != start or log.border_at_or_below(point) != point:
@@ -250,6 +256,7 @@ class Following:
             context.cutting = True
             self.why = f"cutting {end - point} bytes that {self.leader} does not have"
             own_last = context.log.last_epoch
+            # The first epoch that our log lacks is the one whose election left these bytes behind.
             later = [epoch.epoch for epoch in ok.epochs if epoch.epoch > own_last]
             row = later[0] if later else self.epoch
             note = Annotate(context.node.name, row, lost=end - point)
@@ -260,6 +267,8 @@ class Following:
         self.machine.move(FollowingInput.EQUAL)
         self._agreed_at = point
         self.why = ""
+        # Not when the dial succeeds: a master that accepts and then refuses would be dialed without
+        # pause.
         self._backoff.reset()
         self.heard_at = now
         assert self.conn is not None
@@ -299,12 +308,15 @@ class Following:
         ):
             context.want_read = True
         elif error.code == "PART":
+            # At once: nothing is wrong, the history is only longer than a frame.
             self._part, pause = error.newest, 0.0
         elif error.code == "INCOMPLETE":
             # The register must learn it, although the start seemed clean: it removes this node from
             # the sets (R21, R38).
             context.lacking = text
             context.tell("acknowledged-bytes-missing", "alarm", master=self.leader, text=error.text)
+        # Nothing proves which of the two logs is right, and a cut could take confirmed records
+        # (R40).
         elif error.code == "DIVERGED":
             context.damage = text
         elif error.code == "RESEED":
@@ -331,6 +343,7 @@ class Following:
         if (seed.epoch, seed.session, seed.leader) != ours:
             self._leave(now, "drop", f"a seed of {seed.leader}, epoch {seed.epoch}")
             return
+        # A seed is of one moment: pieces of two would be a state that no log ever had.
         if seed.at != len(have) or not 0 < len(have) + len(seed.payload) <= seed.total:
             self._leave(now, "odd", f"a piece of the seed at {seed.at}, {len(have)} have arrived")
             return
@@ -421,6 +434,8 @@ class Following:
         self._nacked = False
         self.health = ""
         self._follow_confirm(append.confirm)
+        # Its acknowledgement counts nothing before the flush, and writers of the master wait for
+        # it.
         if self._context.counts_flushed:
             self._context.do(commands.Flush())
         self._ack()
@@ -428,6 +443,7 @@ class Following:
     def _follow_confirm(self, confirm: int) -> None:
         self.master_confirm = max(self.master_confirm, confirm)
         log = self._context.log
+        # R1: what the others have confirmed is not confirmed here before it is here.
         confirm = min(confirm, log.end)
         if confirm > log.confirm:
             # The log has it once the command below is executed; the acknowledgement that follows in

@@ -65,6 +65,7 @@ def point_for(
     """
     start, end = slave_range
     if start == end:
+        # After a reseed (R57) the log is empty and its one offset is that of the seed, not 0.
         point: int | None = end
     else:
         point = consistent_point(slave, end, master, master_range[1])
@@ -114,8 +115,10 @@ def epoch_before(epochs: Sequence[Epoch], offset: int) -> int:
     >>> epoch_before([Epoch(1, 0), Epoch(4, 100)], 100)
     1
     """
+    # The usual case, asked for each frame: it is at the end of the log.
     if epochs and epochs[-1].start < offset:
         return epochs[-1].epoch
+    # Less one: an epoch that begins at `offset` is not that of the byte before.
     at = bisect_right(epochs, offset - 1, key=lambda epoch: epoch.start)
     return epochs[at - 1].epoch if at else 0
 
@@ -126,6 +129,7 @@ def chain_start(hello: messages.Hello, point: int, log: Log, segment_size: int) 
     Each file's first record carries the CRC of the entries of the file before it (R10), and a slave
     checks it. So entries that are equal from one head on prove everything before that head.
     """
+    # Less one: at the border of two files the file before it counts, else the chain would be empty.
     head = (point - 1) // segment_size * segment_size if point else 0
     if point - head < CHAIN_CHECK_BYTES:
         head = log.border_at_or_below(max(log.start, point - CHAIN_CHECK_BYTES))
@@ -201,6 +205,8 @@ def check_hello(hello: messages.Hello, master: Master) -> Refusal | None:
     if hello.quality != master.state.ack:
         text = f"the slave acknowledges what is {hello.quality}, the group {master.state.ack}"
         return Refusal("OTHER_QUALITY", text, reread=True)
+    # Last: this verdict takes a member out of the sets, so every mistake of addressing comes
+    # before.
     if lacks_acknowledged(hello, master):
         text = f"the slave ends at {hello.end}, and has acknowledged {master.acknowledged}"
         return Refusal("INCOMPLETE", text)
@@ -242,6 +248,7 @@ def is_older_epoch(hello: messages.Hello, master: Master) -> bool:
 def is_registered(hello: messages.Hello, state: GroupState) -> bool:
     """Whether (session, store) are those of the last registration of a follower."""
     known = state.reg.get(hello.node)
+    # The name of the leader is our own: a second process that uses our configuration.
     if known is None or hello.node not in state.followers or hello.node == state.leader:
         return False
     return (known.session, known.store) == (hello.session, hello.store)
@@ -362,6 +369,7 @@ def is_same_point(ours: int, theirs: int) -> bool:
 def keeps_confirmed(point: int, own: Own, state: GroupState) -> bool:
     """Whether no confirmed byte would be cut, or an operator accepted its loss (R40)."""
     own_last = own.epochs[-1].epoch if own.epochs else 0
+    # Newer than our last epoch: an older unclean election is a part of this log and excuses no cut.
     return point >= own.confirm or state.last_unclean() > own_last
 
 
@@ -383,6 +391,7 @@ def judge_append(append: messages.Append, own: Place, last_epoch: int) -> str | 
         return f"APPEND of session {append.session}, ours is {own.session}"
     if append.offset != own.end:
         return f"APPEND at {append.offset}, our end is {own.end}"
+    # R11: the same offset and the same epoch of the byte before mean the same bytes up to here.
     if not continues_epoch(append, last_epoch):
         return f"APPEND after epoch {append.prev_epoch}, our last is {last_epoch}"
     return None

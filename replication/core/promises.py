@@ -40,6 +40,7 @@ class Promises:
             )
             return True
         floor = promise.revision
+        # What was seen binds (R14), although its promise may still be on the way to the disk.
         if newest is not None and newest.revision > floor:
             floor = newest.revision
         if self.is_older(state, floor):
@@ -92,6 +93,7 @@ class Promises:
         # A revision that a master showed, without its state: enough to acknowledge under it (R29).
         if context.want_revision[0] > revision:
             revision, tag = context.want_revision
+        # Without a session yet the last one stays: a recovery of the register asks for it (R58).
         promise = Promise(epoch, context.session or old.session, register_id, revision, tag, state)
         if promise == old:
             return
@@ -109,4 +111,6 @@ class Promises:
     def has_promised(self, state: GroupState) -> bool:
         """Whether the promise for ``state`` is durable (R13)."""
         promise = self._context.promise
+        # Both: a revision may be durable without its state (`want_revision`), and so without its
+        # epoch.
         return promise.revision >= state.revision and promise.epoch >= state.epoch

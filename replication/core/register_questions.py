@@ -96,6 +96,8 @@ class Calls:
         """Make a call, with the newest register state that this node has seen (R18)."""
         context = self._context
         seen = context.newest
+        # The promise may be ahead of the newest state: a master has shown a revision that is not
+        # read yet.
         if seen is not None and seen.revision >= context.promise.revision:
             known = (seen.register_id, seen.revision, seen.tag)
         else:
@@ -162,6 +164,7 @@ def stand_delay(context: Context, state: GroupState, *, overdue: bool) -> float:
     if restarted and state.previous == name:
         return 0.0
     old = None if restarted else state.previous
+    # At the first election no node is in a set: then all replicas take turns.
     able = [other for other in state.replicas if state.may_lead(other)] or list(state.replicas)
     able.sort(key=lambda other: standing_order(state, other, old))
     rank = able.index(name) + 1 if name in able else len(able) + 1
@@ -247,6 +250,7 @@ class Questions:
         if not context.session:
             return True
         state, name = context.newest, context.node.name
+        # Only while this node counts: once it has left the sets, registering again would never end.
         if (context.damage is None and not context.lacking) or state is None:
             return False
         return name in state.isr or name in state.elr or state.leader == name
@@ -258,6 +262,8 @@ class Questions:
         if leading is not None and (change := self._change(now, leading)) is not None:
             return change
         if self.stand_at is not None and now >= self.stand_at:
+            # R22: a late copy of this call, after another election, asks for an epoch that is
+            # taken.
             epoch = context.newest.epoch + 1 if context.newest is not None else 1
             return Elect(context.node.name, context.session, epoch, self._overdue)
         if (report := self._report_of_end()) is not None:
@@ -325,6 +331,8 @@ class Questions:
                 self.calls.heard_at = now
             case RegisterNode() if verdict.ok and not op.clean:
                 self._context.lacking = ""  # the register knows of the loss
+            # Refused or not: one note that the register does not take would hold up all those
+            # behind it.
             case Annotate() if self._context.notes:
                 self._context.notes.popleft()
             case Elect():
@@ -333,6 +341,8 @@ class Questions:
                 self.stand_at = None if verdict.ok else again
             case Transfer() if not verdict.ok and leading is not None:
                 leading.switchover.give_up(verdict.code, verdict.text)
+            # Refused because the state is not the one that we know: unread, it would be refused
+            # again.
             case AlterInSync() | ReportEnd() if not verdict.ok:
                 self._context.want_read = True
                 self.calls.pause(now)

@@ -90,6 +90,7 @@ def holds(core: ReplicaCore, ack: str, end: int) -> bool:
         return False
     if ack == CONFIRMED:
         return end <= leading.confirm
+    # Two copies: our own counts too, and by the same quality (R27).
     return end <= min(core.context.own_end(), leading.insync.one_slave())
 
 

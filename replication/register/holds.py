@@ -65,6 +65,7 @@ def maintain(state: GroupState, op: Maintain, wall_ms: int) -> Outcome:
     others = {other: hold for other, hold in state.maintenance.items() if other != name}
     if not op.on:
         return replace(state, maintenance=others)
+    # By `may_lead`: one that is in maintenance itself could not be elected either.
     if not any(state.may_lead(other) for other in state.replicas if other != name):
         text = f"without {name} there is no node that could be elected"
         return Refused(

@@ -65,6 +65,7 @@ class Leases:
     def heard(self, now: float, state: GroupState, report: Report) -> None:
         """Record a call; ignored unless it names a registered session."""
         name = report.node
+        # One entry is kept: the call of an older process would hide those of the registered one.
         if name is None or report.session == 0 or report.session != state.session_of(name):
             return
         self._heard[name] = (report.session, now)
@@ -79,6 +80,8 @@ class Leases:
         """Record that calls are heard now; to be called several times in `ASLEEP_SECONDS`."""
         if now - self._awake_at > ASLEEP_SECONDS:
             self._began = self._woke_at = now
+            # Heirs are forgotten too: no master is deposed in favour of a node that is not heard
+            # now.
             self._heard.clear()
         self._awake_at = now
 

@@ -133,6 +133,7 @@ def change(state: GroupState, op: Change, wall_ms: int) -> Outcome:
 
 def knows_level(state: GroupState, name: str, level: int) -> bool:
     """Whether the registered process of ``name`` knows the records of ``level`` (R74)."""
+    # One that never registered is judged when it does (R74).
     return name not in state.reg or state.levels.get(name, FIRST) >= level
 
 

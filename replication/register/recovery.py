@@ -95,6 +95,7 @@ def recovered(own: GroupState, op: Recover, wall_ms: int) -> Outcome:
     epoch += EPOCH_STEP
     after = _without_roles(state, out, op)
     if out:
+        # The epoch of the next election: by it nodes may cut below their confirm offset (R40).
         entry = Unclean(epoch + 1, shortened(op.who), shortened(_why(op, out)), wall_ms)
         after = replace(after, unclean=(*state.unclean, entry)[-UNCLEAN_KEPT:])
     return replace(after, revision=revision + REVISION_STEP, epoch=epoch, vacant=0, ends={})

@@ -231,6 +231,7 @@ class Register:
 
     def _knows(self, revision: int, tag: int) -> bool:
         """Whether the pair belongs to this register; larger revisions never do (R18)."""
+        # A revision without a pair here, as all are from before a recovery (R58), proves nothing.
         return revision <= self.state.revision and self.pairs.get(revision, tag) == tag
 
     def _read_only(self) -> Refused | None:
@@ -300,6 +301,7 @@ class Register:
         return Answer(False, self.state, False, refused.code, refused.text, refused.hint)
 
     def _change(self, op: Operation, after: GroupState, wall_ms: int, tag: int) -> Answer:
+        # Larger only after a recovery, which leaves out a million numbers.
         revision = max(self.state.revision, after.revision) + 1
         # The random tag tells two registers apart that went on from one copy (R17).
         state = replace(after, revision=revision, tag=tag)

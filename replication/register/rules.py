@@ -73,7 +73,9 @@ def settle_vacancy(after: GroupState) -> GroupState:
     wiped = tuple(name for name in after.wiped if name in after.suspect)
     if after.epoch == 0 or after.leader is not None or after.isr or after.elr:
         return replace(after, vacant=0, ends={}, wiped=wiped)
+    # A node that registered again may have lost or cut something since: it has to report again.
     ends = {n: end for n, end in after.ends.items() if end.session == after.session_of(n)}
+    # Plus one: the revision is still that of before, and this change gets the next one.
     return replace(after, vacant=after.vacant or after.revision + 1, ends=ends, wiped=wiped)
 
 
@@ -83,11 +85,15 @@ def settle_sets(before: GroupState, after: GroupState) -> GroupState:
     Not a member whose registration says that it may lack records: that one is in ``suspect``, with
     its registered session.
     """
+    # Enough again: from now on records are confirmed that those in ELR may lack.
     if len(after.isr) >= after.min_isr:
         return replace(after, elr={}) if after.elr else after
     elr = dict(after.elr)
     for name in before.isr:
+        # From this change on the set is too small to confirm (R27), so who leaves still has
+        # everything.
         known = name in after.replicas and name not in after.isr and name not in after.suspect
+        # Not after an unclean election: the new master's log need not be that of the old set.
         if known and after.unclean == before.unclean:
             elr[name] = after.session_of(name)
     for name in after.isr:
@@ -158,6 +164,8 @@ def register(state: GroupState, op: RegisterNode, wall_ms: int) -> Outcome:
             "too-old", text, f"run a newer release on {op.node}: twinlog version --check"
         )
     # R18: the node followed a master that this register never elected.
+    # At epoch 0 there was no election here: the promise is of a lost register, and `_adopt` goes
+    # above it.
     if op.promised > state.epoch > 0:
         text = f"{op.node} has promised epoch {op.promised}, this register is at {state.epoch}"
         return Refused("read-only", text, "put the coordinator's newer file back", alarm=True)
@@ -167,6 +175,8 @@ def register(state: GroupState, op: RegisterNode, wall_ms: int) -> Outcome:
     if known is not None and known.store == op.store and op.start in known.earlier:
         return Refused("old-start", f"{op.node} has started again since start {op.start}")
     if known is not None and known.start == op.start and known.store == op.store:
+        # The same start once more is a copy of its call, unless it found damage since and still
+        # counts.
         gone = op.node not in state.isr and op.node not in state.elr
         if not out or (gone and state.leader != op.node) or is_said_again(known, op):
             return state_before
@@ -205,6 +215,8 @@ def _with_session(
         sets["isr"], sets["elr"] = without(state.isr, name), without(state.elr, name)
         if was or (not op.clean and name in state.replicas):  # a learner acknowledged nothing
             sets["suspect"] = {**state.suspect, name: session}
+        # Only a disk that counted can have taken records with it that no end is compared with
+        # (R56).
         if was and is_other_store(known, op):
             wiped = tuple(dict.fromkeys((*wiped, name)))
     after = replace(
@@ -383,6 +395,7 @@ def _alter(state: GroupState, op: AlterInSync, wall_ms: int) -> Outcome:
             return Refused("old-session", text)
     isr = {name: session for name, session in state.isr.items() if name not in op.remove}
     isr.update(op.add)
+    # Its master has compared the logs: who joins has everything that was confirmed (R32).
     suspect = {name: at for name, at in state.suspect.items() if name not in op.add}
     return replace(state, isr=dict(sorted(isr.items())), suspect=suspect)
 
@@ -439,9 +452,11 @@ def _failover(state: GroupState, op: Failover, wall_ms: int) -> Outcome:
         return held_back(to)
     if not is_eligible(state, to):
         return _not_eligible(state, to)
+    # So that `crowned` knows the old master and takes it out of the set.
     if state.leader is not None:
         state = leaderless(state, reason="", by="")
     reason, by = shortened(op.why or "failover"), shortened(op.who)
+    # A switchover that was under way is void: `crowned` would take this election for its end.
     return crowned(replace(state, transfer_to=None, reason=reason, by=by), to)
 
 
@@ -475,6 +490,7 @@ def _best(state: GroupState, old: str | None) -> str | None:
 
 def standing_order(state: GroupState, name: str, old: str | None) -> tuple[bool, bool, int, str]:
     """Sort key of candidates, best first: not the old master, in sync, priority, name."""
+    # The old master last: it is probably down, and to wait for it costs the time of an election.
     return (name == old, name not in state.isr, -state.priorities.get(name, 0), name)
 
 

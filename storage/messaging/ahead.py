@@ -89,6 +89,8 @@ class Ahead:
         found = self._own.share(number)
         if found is None:
             found = self._base.share(number)
+            # The copy of its group lacks it: it was dropped by a row that is appended and not
+            # dispatched.
             if found is not None and found.group in self._touched:
                 return None
         return found
@@ -107,6 +109,7 @@ class Ahead:
 
     def next_share(self) -> int:
         """See `storage.messaging.fold.Shares`."""
+        # The larger one: our own fold starts at 1, and the confirmed one may lack what we appended.
         return max(self._own.next_share(), self._base.next_share())
 
     def names(self) -> Iterable[str]:
@@ -151,6 +154,8 @@ class Ahead:
             return self.halves.check(row)
         if isinstance(row, (ShareRow, MemberRow)):
             self._touch(row.group)
+            # Before the row: the copy alone does not know which numbers were given before this
+            # reign.
             self._own.number_from(self.next_share())
         elif self._own.share(row[0]) is None:
             share = self._base.share(row[0])
@@ -161,6 +166,8 @@ class Ahead:
 
     def drop(self, group: str) -> None:
         """Forget a group whose deletion was appended: it binds from now on."""
+        # Touched first: else `find` would ask the confirmed fold, which knows it until this is
+        # dispatched.
         for name in {group, *dropped_names(self._base, group)}:
             self._touch(name)
         self._own.drop(group)
@@ -175,6 +182,8 @@ class Ahead:
     def _touch(self, group: str) -> None:
         if group in self._touched:
             return
+        # Copied, not shared: what is only appended may be cut, and the confirmed fold must not know
+        # it.
         self._touched.add(group)
         for share in self._base.shares_of(group):
             self._own.adopt(share.copy())

@@ -124,6 +124,7 @@ def dead_letters(
         offset = offset_in(one.properties, light) if light else one.queue_offset
         if offset is None or not wanted(offset):
             continue
+        # Where it has one it was a copy itself: the first message is the one that people look for.
         origin = one.properties.get(ORIGIN_MESSAGE_ID, one.message_id)
         topic = one.properties.get(RETRY_TOPIC, one.topic)
         added = {
@@ -178,6 +179,8 @@ def rescued(
         }  # fmt: skip
         named = {name: value for name, value in one.properties.items() if name != DELAY_MS}
         data = _copy(replace(one, properties=named), TIMER_TOPIC, added, family, more=0)
+        # Looked up in the copy: `_text` leaves out what has no room, and a rescued record that does
+        # not say which message it is would be delivered as another one.
         if total + len(data) > size or origin_of(record.decode(data).properties) != offset:
             continue
         made.append(data)
@@ -221,6 +224,7 @@ def deliveries(
         place, why = _place(one, queues)
         more = {**added(one), WHY: why} if why else added(one)
         data = _copy(one, place[0], more, family, queue=place[1], more=0)
+        # Stopped, not passed over: the row moves progress over all of them, in order (R71).
         if count and (total + len(data) > size or (place not in made and len(made) >= sections)):
             break
         made.setdefault(place, []).append(data)
@@ -234,6 +238,8 @@ def deliveries(
 def _place(one: Record, queues: Queues) -> tuple[tuple[str, int], str]:
     """Return where a delayed record goes, and why it cannot go where it says; empty: it can."""
     found = destination(one.properties)
+    # Names in a record are a client's: it must not write into the system topics by way of a delay
+    # (R12).
     if found is None or found.topic.startswith(SYSTEM_TOPIC_PREFIX) or found.topic == DELAY_TOPIC:
         return (UNDELIVERABLE, 0), UNDELIVERABLE_REASONS[0]
     origin = origin_of(one.properties)  # of what was rescued: it is as old as it was
@@ -249,6 +255,7 @@ def _committed(one: Record) -> Record:
     """Return a half as the commit stores it; any other record as it is."""
     if one.topic != HALF_TOPIC:
         return one
+    # As RocketMQ does: its consumers tell a committed message by these bits.
     flags = one.sys_flag & ~KIND_BITS | COMMITTED
     return replace(one, sys_flag=flags, prepared_transaction_offset=one.log_offset)
 
@@ -284,6 +291,7 @@ def _copy(
     more: int = 1,
 ) -> bytes:
     """Return the copy; ``more`` is added to how often it was tried."""
+    # Kept, `TL_SEQ` would claim a sequence of the original's producer in another queue (R47).
     kept = {name: value for name, value in one.properties.items() if name not in _LEFT_OUT}
     store = ("::", 0) if family == 6 else ("0.0.0.0", 0)
     return record.encode(

@@ -202,6 +202,8 @@ class Messaging:
 
     def apply_body(self, body: Buffer, at: int, start: int, end: int) -> None:
         """Apply the rows in the record at log offset ``start``, unless they were applied before."""
+        # A start may build queues from further back than the fold is known: applied twice, a reset
+        # would end leases that were made after it.
         if start < self.position:
             return
         tell_rows(
@@ -284,6 +286,8 @@ class Messaging:
     def adopt(self, share: Share) -> None:
         """Take a share as it is."""
         self._shares[share.id] = share
+        # By group and place as well: one group has at most one share of a queue, which `_begin`
+        # holds.
         self._places.setdefault(share.group, {})[share.topic, share.queue] = share
 
     def adopt_members(self, group: str, members: Mapping[int, Member]) -> None:
@@ -293,6 +297,7 @@ class Messaging:
 
     def _begin(self, row: ShareRow, at: int) -> bool:
         place = row.topic, row.queue
+        # Numbers only rise: one used again would let late rows of the old share change the new one.
         if row.share < self._next_share or place in self._places.get(row.group, {}):
             return False
         self.adopt(Share(*row))
@@ -343,12 +348,14 @@ class Messaging:
             if gone and not members:
                 del self._people[row.group]
             return gone
+        # The first row counts: repeated after a failover it must not make the member younger.
         if row.member in members:
             return False
         self._people.setdefault(row.group, members)[row.member] = Member(row.member, row.name, at)
         return True
 
     def _deliver(self, row: DelayRow, at: int) -> bool:
+        # R71: progress only rises, or a row that came late would deliver a second time.
         if row.level < 1 or row.next <= self._delays.get(row.level, 0):
             return False
         self._delays[row.level] = row.next

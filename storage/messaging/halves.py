@@ -93,9 +93,11 @@ class Halves:
         if not self._outcomes:
             self._base = half.number
         missing = half.number - self._base - len(self._outcomes)
+        # Numbers rise along the log: of one that does not, the outcome may be known already.
         if missing < 0:
             return
         self.changes += 1
+        # Zeros: this half, which is open, and before it those that were never entered.
         self._outcomes += bytes(missing + 1)
         self._open[half.number] = half
         over = len(self._outcomes) - REMEMBERED
@@ -112,9 +114,12 @@ class Halves:
 
     def apply(self, row: HalfRow) -> bool:
         """Settle a half; return whether it was open and the row says how. Never raises."""
+        # Once only (R76): the first row counts, on every node alike, whatever was appended after
+        # it.
         if not OPEN < row.outcome <= GIVEN_UP or self._open.pop(row.half, None) is None:
             return False
         self.changes += 1
+        # An open half may be older than the outcomes that are remembered.
         if row.half >= self._base:
             self._outcomes[row.half - self._base] = row.outcome
         return True
@@ -148,6 +153,7 @@ class Halves:
         if number in self._open:
             return OPEN
         at = number - self._base
+        # 0 and not open: a half of which nothing is known, not one that waits.
         return self._outcomes[at] or None if 0 <= at < len(self._outcomes) else None
 
     def open(self) -> Iterator[Half]:
@@ -200,6 +206,7 @@ class HalvesAhead:
                 break
             del self._settled[number]
         self._settled[row.half] = row.outcome
+        # No question about it follows, and no dispatched row would take the entry away.
         self._checks.pop(row.half, None)
         return True
 

@@ -40,6 +40,7 @@ class Holds:
             at = self._known.get(place)
             if at is None:
                 at = self._locate(*place)
+            # Only what was asked for now is remembered: shares that moved on leave nothing behind.
             known[place] = at
             if at < offset:
                 yield share, at

@@ -138,11 +138,15 @@ class Share:
         New ones may leave some out before ``first``: those are settled. A lease of none does only
         that.
         """
+        # The next number and no other: a row of an older reign that was decided on other leases is
+        # void (mutant n_not_compared).
         if n != self.n + 1 or count < 0 or first < self.low or first + count > OFFSET_MAX:
             return False
         run = _run((first, first + count - 1, LEASED, n, attempt, until, member, pop))
         if first >= self.next:
             if first > self.next:
+                # Left out by a filter: unsettled they would keep `low` where it is, and their file,
+                # for ever.
                 self._append(Run(self.next, first - 1, SETTLED))
                 self._trim()
             if count:  # of a number that no other run has: it is joined with none
@@ -159,6 +163,8 @@ class Share:
         begin = bisect_right(self.runs, run.first, key=_FIRST) - 1
         end = bisect_right(self.runs, run.last, key=_FIRST)
         old = self.runs[begin:end]
+        # All or nothing: a lease of a part would be another lease than the one that its member
+        # knows.
         if any(one.state == SETTLED for one in old):
             return False
         made = [old[0]._replace(last=run.first - 1)] if old[0].first < run.first else []
@@ -172,11 +178,13 @@ class Share:
         """Settle what of ``first..last`` lease ``n`` is the newest of, waiting ones too."""
         runs = self.runs
         at = 0
+        # Mostly the oldest message is settled first: then nothing is searched.
         if runs and runs[0][1] < first:
             at = bisect_right(runs, first, key=_FIRST) - 1
         if runs and (run := runs[at])[0] == first and run[1] == last and run[3] == n:
             if run[2] == SETTLED:
                 return False
+            # Behind it nothing is settled, so `low` moves over this run alone.
             if at == 0 and (len(runs) == 1 or runs[1][2] != SETTLED):  # as most are
                 del runs[0]
                 self.low = last + 1
@@ -209,6 +217,8 @@ class Share:
         """Give back what of ``first..last`` is leased under ``n``, to be handed out from ``at``."""
 
         def waiting(run: Run) -> Run:
+            # What no member has looked at was no attempt (mutant unused_counts); not below 0,
+            # whatever a row says.
             attempt = max(0, run.attempt - 1) if unused else run.attempt
             return run._replace(state=WAITING, attempt=attempt, until=at)
 
@@ -220,6 +230,7 @@ class Share:
 
     def move(self, to: int) -> bool:
         """Take everything below ``to`` for settled: a position. Never back, nor over a lease."""
+        # With runs `low` would pass messages that a member still has (mutant low_over_waiting).
         if to <= self.next or self.runs:
             return False
         self.low = self.next = to
@@ -228,6 +239,7 @@ class Share:
     def reset(self, to: int) -> bool:
         """Go on at ``to``, back or ahead; leases end."""
         self.low = self.next = to
+        # Rows about the leases that end here name smaller numbers, so they change nothing any more.
         self.n += 1
         self.runs.clear()
         return True
@@ -235,6 +247,7 @@ class Share:
     # -- runs
 
     def _append(self, run: Run) -> None:
+        # Two stretches left out one after the other are one run: runs are limited (`RUNS_MAX`).
         if self.runs and self.runs[-1][2:] == run[2:]:
             run = run._replace(first=self.runs.pop().first)
         self.runs.append(run)
@@ -276,6 +289,7 @@ class Share:
 
     def _put(self, begin: int, end: int, made: Iterable[Run]) -> None:
         """Replace runs, joined with each other and with their neighbours."""
+        # Neighbours too: what a row divided and is alike again must not count twice (`RUNS_MAX`).
         left = self.runs[begin - 1 : begin] if begin else []
         right = self.runs[end : end + 1]
         joined: list[Run] = []

@@ -124,6 +124,7 @@ class Timers:
         """Let the message of the record at ``offset`` wait until ``due``."""
         self.changes += 1
         self.last = max(self.last, (offset, size))
+        # R73: what comes late takes the time of progress, so no key that waits is below it.
         self._put(Waiting(max(due, self.progress[0]), offset, offset, size))
         self._count(offset, 1)
 
@@ -131,7 +132,11 @@ class Timers:
         """Let the message with that key be in the record at ``at``; nothing if it waits no more."""
         self.changes += 1
         self.last = max(self.last, (at, size))
+        # Only what waits: a record that rescues what was delivered meanwhile must not bring it back
+        # (mutant rescued_though_delivered).
         if self._take_out(due, offset) is not None:
+            # Under its first key: its place in the order and its address for a cancel stay (mutant
+            # rescued_anew).
             self._put(Waiting(due, offset, at, size))
             self._count(at, 1)
 
@@ -168,14 +173,18 @@ class Timers:
             self._grains.pop(grain, None)
 
     def _advance(self, mark: Key, seen: int) -> bool:
+        # R73: progress only rises; a row of an older master that comes late delivers nothing again.
         if mark <= self.progress:
             return False
         last, unseen = mark[0] // 1000, list[Waiting]()
         passed = bisect_right(self._order, last)
         for second in self._order[:passed]:
             entries = self._opened(second)
+            # Beyond every place: the key alone decides, and entries of that key are passed with it.
             upto = bisect_right(entries, (*mark, 1 << 62, 0))
             for one in entries[:upto]:
+                # Dispatched after its master had decided: not in its batch, so not delivered by it
+                # (mutant timer_unseen_passed).
                 if one.offset >= seen:
                     unseen.append(one)
                 else:
@@ -189,6 +198,8 @@ class Timers:
         long_ago = bisect_left(self._cancelled, (mark[0] - REMEMBERED_MS, -1))
         self._gone.difference_update([offset for _, offset in self._cancelled[:long_ago]])
         del self._cancelled[:long_ago]
+        # After `progress` has moved, and with its time: so the next row finds them, in both folds
+        # alike.
         for one in unseen:
             self._put(one._replace(due=mark[0]))
         return True
@@ -209,6 +220,8 @@ class Timers:
                 del self._open[second]
         if second not in self._packed and second not in self._open:
             del self._order[bisect_left(self._order, second)]
+        # Where its bytes are, not what it is called by: retention asks for the former (mutant
+        # rescued_and_gone).
         self._count(one.at, -1)
         return one
 
@@ -218,6 +231,8 @@ class Timers:
         packed = self._packed.get(second)
         if packed is not None:
             at, key = -1, _KEY.pack(due, offset)
+            # The bytes of a key may also lie across two entries: only at the start of one they are
+            # a key.
             while (at := packed.find(key, at + 1)) >= 0 and at % _ENTRY.size:
                 pass
             return at
@@ -314,6 +329,7 @@ class Timers:
         made._cancelled = list(values.cancelled)
         made._gone = {offset for _, offset in values.cancelled}
         made.last = values.last
+        # Derived, so a snapshot cannot say two things that differ.
         made.count = sum(made._grains.values())
         return made
 
@@ -361,8 +377,10 @@ class TimersAhead:
 
     def _tidy(self) -> None:
         progress = self._base.progress
+        # What is dispatched is in the base: its mark would take messages out twice.
         while self._marks and self._marks[0][:2] <= progress:
             del self._marks[0]
+        # Strictly below: at progress' own time messages may wait that our mark has put there.
         while self._by_due and self._by_due[0][0] < progress[0]:
             self._cancelled.discard(heappop(self._by_due)[1])
 
@@ -377,6 +395,8 @@ class TimersAhead:
         key = one.due, one.offset
         if one.offset in self._cancelled:
             return None
+        # In the order of their appends: each mark may move the key that the next one is compared
+        # with.
         for mark in self._marks:
             if key <= mark[:2]:
                 if one.offset < mark.seen:
@@ -422,6 +442,8 @@ class TimersAhead:
             return found
         for one in self.waiting():
             size -= one.size
+            # One at least, even a record larger than `size`: else nothing behind it would ever be
+            # delivered.
             if one.due > now_ms or len(found) == records or (found and size < 0):
                 break
             found.append(one)

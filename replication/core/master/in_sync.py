@@ -77,6 +77,8 @@ class Member:
 
     def greeted(self, session: int) -> None:
         """A link of ``session`` begins; acknowledgements of an older session no longer count."""
+        # `held` stays: what was acknowledged once must still be there, whichever process answers
+        # (R38).
         if session != self.session:
             self.session = session
             self.acked = self.received = self.flushed = 0
@@ -84,6 +86,8 @@ class Member:
 
     def progressed(self, now: float, end: int) -> None:
         """Update its lag: it is level if it has everything the master had at the last mark."""
+        # Level as of the mark, however much came since: so a busy master's member is not late for
+        # ever.
         if self.acked >= self.mark_end:
             self.level_at = self.mark_at
             self.mark_end, self.mark_at = end, now
@@ -190,6 +194,8 @@ class InSyncSet:
     def _left(self, member: Member, now: float) -> None:
         settings = self._settings
         member.left_at = now
+        # A member that goes holds up all writes until it is out of the set: who flaps may do so
+        # ever more rarely.
         member.pause = min(member.pause * 2 or settings.rejoin_seconds, settings.rejoin_seconds_max)
 
     # -- the confirm offset
@@ -241,6 +247,7 @@ class InSyncSet:
 
     def one_slave(self) -> int:
         """Return the largest end that one slave has."""
+        # The revision is not compared, unlike in `worth`: no confirm rests on a second copy.
         full = (one for one in self.members.values() if not self.is_learner(one.name))
         return max((one.acked for one in full if self.is_of_session(one)), default=0)
 
@@ -260,6 +267,7 @@ class InSyncSet:
         A member not heard yet counts as heard when this leadership began.
         """
         return [
+            # Not heard yet: it may need everything that is kept.
             member.received if member.session > 0 else 0
             for member in self.members.values()
             if now - (self.began if member.heard_at is None else member.heard_at) < absent_seconds
@@ -359,10 +367,13 @@ class InSyncSet:
             return now - member.lost_at >= grace
         # A member is late if it was not level for this long, not if it lags some bytes: a busy
         # master is always ahead.
+        # Or the link: after a pause it first has to catch up, which is no fault of the new link.
         return now - max(member.level_at, member.linked_at) >= settings.lag_seconds_max
 
     def forgive(self, member: Member, now: float) -> None:
         """Reset the rejoin pause of a member that has been in sync for long."""
+        # Longer than the longest pause, or a member that flaps at just that pace would be forgiven
+        # each time.
         long = 4 * self._settings.rejoin_seconds_max
         if member.left_at is not None and now - member.left_at > long:
             member.left_at, member.pause = None, 0.0

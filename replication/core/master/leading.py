@@ -87,11 +87,14 @@ class Leading:
         if end is None:
             return
         self.insync.epoch_end = end
+        # Before it is flushed here: the slaves' flushes and ours then run at the same time.
         self.stream(now)
         self._open(now)
 
     def _open(self, now: float) -> None:
         """Become active once the epoch record is flushed."""
+        # R35 (mutant active_before_flush): no write is taken in an epoch that a power failure here
+        # could still take out of this log.
         context, end = self._context, self.insync.epoch_end
         if context.role.state is not Role.STARTING or end is None or context.log.flushed < end:
             return
@@ -128,6 +131,7 @@ class Leading:
             )
         self._context.do(commands.Changed())
         slaves.show_revision(now)
+        # A smaller set may confirm at once what its slowest member held up.
         self.advance(now)
 
     def _change_quality(self, now: float) -> None:
@@ -137,6 +141,7 @@ class Leading:
             why = f"the group acknowledges what is {self.state.ack} from now on"
             self.slaves.drop(conn, why, now)
         for member in self.insync.members.values():
+            # It may fall below the confirm offset, which stays where it is (R2).
             member.acked = member.flushed if self.state.ack == "durable" else member.acked
 
     def propose(self, now: float) -> AlterInSync | None:
@@ -191,9 +196,11 @@ class Leading:
 
     def on_confirmed_by_register(self, now: float, asked_at: float) -> None:
         """The register answered a question sent at ``asked_at``: this node still leads."""
+        # Asked since: an older question may have been answered before the other election.
         if self.superseded and asked_at >= self._superseded_at:
             self.superseded = 0
             self._context.do(commands.Changed())
+            # Everything that was held back meanwhile is due now.
             self.on_flushed(now)
 
     def is_sure(self, now: float) -> bool:

@@ -245,6 +245,8 @@ class MasterSession:
 
     def rewind(self, start: int, now: float) -> None:
         """Send again from ``start``."""
+        # What was sent behind the damaged batch is ignored there (R43), so it is sent, and counted,
+        # again.
         self.next = start
         self.answers.clear(now)
         self.window.clear()

@@ -105,6 +105,8 @@ class SlaveLinks:
     ) -> None:
         context, log, conn = self._context, self._context.log, session.conn
         start = chain_start(hello, point, log, context.node.segment_size)
+        # R9: batches have the same borders on all nodes, so a point that is no border here proves a
+        # difference.
         if log.border_at_or_below(start) != start or log.border_at_or_below(point) != point:
             text = f"no batch begins at {start} or {point} here"
             context.tell("slave-refused", "alarm", node=hello.node, code="DIVERGED", why=text)
@@ -183,6 +185,7 @@ class SlaveLinks:
         session.pong = max(session.pong, session.asked)  # READY answers our offer
         member.linked_at = now
         member.level_at = now
+        # Its lag begins here: the time without a link is judged by `lost_at`.
         member.mark_end, member.mark_at = self._context.log.committed, now
         self.why_not.pop(session.node, None)
         self._context.tell("slave-streams", node=session.node, offset=ready.end)
@@ -206,6 +209,8 @@ class SlaveLinks:
         session.answers.counted(member.acked, now)
         if ack.revision > member.revision:
             member.revision = ack.revision
+        # The tick, which looks at who must leave, is due now: writes wait for a member with a bad
+        # disk.
         if ack.health != member.health:
             member.health = ack.health
             self._tick_at = now
@@ -276,6 +281,7 @@ class SlaveLinks:
             return
         session.end()
         del self.links[session.node]
+        # The first reason is the cause; the end of the link only followed from it.
         self.why_not.setdefault(session.node, why)
         member = self.insync.members.get(session.node)
         if member is not None:
@@ -328,6 +334,7 @@ class SlaveLinks:
         if session is None:
             return
         session.shipped(end, append.confirm, append.revision, now)
+        # Never one of the effective set: each confirmed write would wait for its pause.
         if session.pace.rate and session.node not in self.insync.counted_names():
             session.hold_back(end - append.offset, self._context.log.committed, now)
         self._ship(session)
@@ -360,6 +367,7 @@ class SlaveLinks:
     def _send_notices(self) -> None:
         self.notice_at = None
         for session in self._stale():
+            # The others hear it with the batches that they still get.
             if session.may_ship and session.next >= self._context.log.committed:
                 self._order_frame(session, session.next)
 
@@ -390,6 +398,7 @@ class SlaveLinks:
                 self._ship(session)
         if now < self._tick_at:
             return False
+        # Before the links are judged: after a pause of this process all of them would seem silent.
         if (slept := now - self._tick_at) > SLEPT_SECONDS:
             self._forgive_sleep(now, slept)
         self._tick_at = now + TICK_SECONDS

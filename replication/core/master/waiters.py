@@ -42,6 +42,7 @@ class Waiter:
         self.gone = False
 
     def __lt__(self, other: Waiter) -> bool:
+        # A duplicate has the end of its original: then the order of the requests decides.
         return (self.end, self.request) < (other.end, other.request)
 
 
@@ -86,6 +87,8 @@ class Waiters:
         """Remove and return the requests of ``kind`` whose end is at most ``upto``."""
         queue = self._queues[kind]
         released: list[int] = []
+        # Expired ones are passed here: to take one out of the middle would cost a search of the
+        # queue.
         while queue and queue[0].end <= upto:
             waiter = queue.popleft()
             if not waiter.gone:
