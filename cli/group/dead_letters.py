@@ -217,7 +217,7 @@ def _deal(
             question = f"{what.capitalize()} {many} dead letters of {group}{where}?"
             if not context.confirm(question, yes=yes):
                 return Exit.NO
-            done = _dealt(client, group, many, what, to, context)
+            done = _dealt(client, group, many, what, to=to, context=context)
         if not dry_run:
             head = f"{done} dead letters of {group} {_DONE[what]}{where}"
             if done < many:
@@ -238,7 +238,7 @@ _DONE = {"replay": "replayed", "drop": "dropped"}
 
 
 def _dealt(
-    client: Client, group: str, many: int, what: str, to: str | None, context: Context
+    client: Client, group: str, many: int, what: str, *, to: str | None, context: Context
 ) -> int:
     """Replay or drop that number of letters; return how many were."""
     waited = False
