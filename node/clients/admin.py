@@ -15,12 +15,13 @@ import secrets
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Protocol, cast
 
-from node.clients.refusals import QUEUES_DEFAULT, no_topic
+from node.clients.refusals import no_topic
 from node.topics.altering import parse_alter, terms_of
 from storage.marks.archive_mark import PARTS_MAX, ArchivedPart, Claim
 from storage.state.controls import CreateTopic, DeleteTopic
 from storage.state.sections import Outcome, SectionResult
 from twinlog.errors import OutcomeUnknown, TopicDeleted, TwinlogError, UsageError
+from twinlog.wire.schema import QUEUES_DEFAULT
 
 if TYPE_CHECKING:
     from replication.driver.driver import Driver

@@ -70,6 +70,7 @@ from twinlog.session.session import ANY, MASTER, Steps
 from twinlog.session.tls_files import Tls
 from twinlog.units import KiB
 from twinlog.wire.frames import Frame, Type
+from twinlog.wire.schema import QUEUES_DEFAULT
 
 
 class AsyncClient(AsyncOneWaySends):
@@ -498,7 +499,7 @@ class AsyncClient(AsyncOneWaySends):
     async def create_topic(
         self,
         name: str,
-        queues: int = 4,
+        queues: int = QUEUES_DEFAULT,
         *,
         batch: bool = False,
         timeout: Duration | None = None,

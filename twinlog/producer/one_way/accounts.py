@@ -3,7 +3,7 @@
 The sender of a one-way message does not wait for its answer. So a message without success is
 counted, the first error is kept, and a report has both: how many are not stored, how many may be.
 
-Pure. Not here: sending them (``one_way``, ``aio_one_way``).
+Pure. Not here: sending them (``blocking``, ``aio``).
 """
 
 from __future__ import annotations
