@@ -220,7 +220,10 @@ class ReaderCore:
         return self._left == 0 or all(cursor.done for cursor in self.cursors)
 
     def choose(self, now: float) -> Address | None:
-        """Return the node to ask, or None when the routing table knows none that will do."""
+        """Return the node to ask, or None when none that the routing table knows will do.
+
+        That is so too when each had its turn: asked again, it begins with the first.
+        """
         self._at = self._choice(now)
         return self._at
 
@@ -244,6 +247,7 @@ class ReaderCore:
         self._tried &= set(found)
         if len(self._tried) == len(found):
             self._tried.clear()
+            return None
         return next(address for address in found if address not in self._tried)
 
     def _slaves(self) -> list[Address]:
