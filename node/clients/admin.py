@@ -4,7 +4,7 @@ Each command is answered exactly once, immediately or when the log has confirmed
 may have been written but is not confirmed in time is answered as `OutcomeUnknown`, never as
 refused.
 
-Not here: access rules (a client that may connect may do everything so far).
+Not here: who may ask for what (``node.access``).
 """
 
 from __future__ import annotations
