@@ -130,6 +130,14 @@ class Interrupting(io.BytesIO):
 
 def test_lines_are_shown_as_they_are_stored(nodes: FakeCluster) -> None:
     """An endless input is not kept, and what an interruption leaves has been shown."""
+
+    def status(arrived: Arrived) -> bool:
+        if arrived.frame.type != Type.STATUS:
+            return False
+        arrived.refuse("busy", "not now")
+        return True
+
+    nodes.nodes["n1"].faults.append(status)
     out = io.StringIO()
     printer = Printer(split(["-o", "name"], {})[0], out, io.StringIO())
     stdin = io.TextIOWrapper(Interrupting((b"x" * 900 + b"\n") * 20_000), encoding="utf-8")
