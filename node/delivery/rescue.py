@@ -172,9 +172,7 @@ class Rescue:
         if self._told_below != self._below:
             self._told_below = self._below
             why = "the record has no room for the address of its message"
-            self._context.tell(
-                "rescue_held", "error", below=self._below, code="too-large", why=why
-            )
+            self._context.tell("rescue_held", "error", below=self._below, code="too-large", why=why)
 
     def _refused(self, now: float, code: str, why: str) -> None:
         """It stays, and holds its file; it is tried again."""
