@@ -6,8 +6,8 @@ place of, so the message keeps its key: it is delivered once, whichever of both 
 still be cancelled. Once the new records are dispatched on a node, nothing of the file waits there,
 and that node deletes it.
 
-One batch is under way at a time, of `BATCH_BYTES` or of one larger record. What the log refuses, on a full disk for
-example, stays where it is and holds its file; it is tried again.
+One batch is under way at a time, of `BATCH_BYTES` or of one larger record. What the log refuses,
+on a full disk for example, stays where it is and holds its file; it is tried again.
 
 Delay levels are not rescued: what waits there comes within two hours, and its file leaves then.
 

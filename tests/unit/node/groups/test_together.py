@@ -35,7 +35,7 @@ def test_what_was_not_stored_costs_no_quota(outcome: Outcome, costs: bool) -> No
             store=SimpleNamespace(stored_before=lambda sections: None), append_rows=append_rows,
             reign=lambda: (1, None),
         ),
-        quotas=quotas, due=None, records=SimpleNamespace(confirm=0, log_end=0, end=0), counts=SimpleNamespace(settled=None),
+        quotas=quotas, due=None, records=None, counts=SimpleNamespace(settled=None),
         clock=SimpleNamespace(ms=1), refusal=lambda code, text: code,
     )  # fmt: skip
     turn: Any = SimpleNamespace(now=0.0, now_ms=0, leasing=None, together=[])
