@@ -56,9 +56,8 @@ from twinlog.groups.seat import BROADCAST
 from twinlog.groups.settings import SHARED
 from twinlog.groups.telling import Telling, asked_node
 from twinlog.producer.aio import AsyncProducer, packed_aside
-from twinlog.producer.blocking import LAST_SECONDS
 from twinlog.producer.new_message import PLAIN, MessageFields, NewMessage
-from twinlog.producer.settings import ProducerSettings
+from twinlog.producer.settings import LAST_SECONDS, ProducerSettings
 from twinlog.producer.single_sends import SENDERS_MAX, Senders
 from twinlog.ranges import parse_range
 from twinlog.session.aio_caller import AsyncCaller
