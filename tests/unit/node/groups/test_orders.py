@@ -32,7 +32,7 @@ def test_nothing_is_counted_of_a_deleted_group() -> None:
     )  # fmt: skip
     turn: Any = SimpleNamespace(now=0.0, together=[])
     said = list[Any]()
-    orders = Orders(context, lambda: {}, lambda *_: None)
+    orders = Orders(context, dict, lambda *_: None)
     orders.order(
         {"op": "delete", "name": "g"}, lambda asked: asked[0](turn), cast("Any", None), said.append
     )
