@@ -146,6 +146,14 @@ class _Taking:
                 self.take(f"{BATCHES}/{name}")
                 self.take(path, sealed=sealed)
 
+    def digests(self) -> dict[str, tuple[int, str]]:
+        """Return size and SHA-256 of each file that was taken."""
+        files: dict[str, tuple[int, str]] = {}
+        for path in sorted(self.done):
+            held = self.store / path
+            files[path] = held.stat().st_size, copies.digest(held)
+        return files
+
 
 def take_snapshot(
     data: Path, target: Path, *, now_ms: int, links: bool = True
@@ -190,10 +198,6 @@ def take_snapshot(
         taking.log(identity.segment_size, None)
         _require_no_gap(taking.done, identity.segment_size)
         _require_no_cut(disk, RealDisk(taking.store))
-        files: dict[str, tuple[int, str]] = {}
-        for path in sorted(taking.done):
-            held = taking.store / path
-            files[path] = held.stat().st_size, copies.digest(held)
         made = Manifest(
             identity.who,
             identity.store_id,
@@ -201,7 +205,7 @@ def take_snapshot(
             mark.confirm,
             now_ms,
             tuple(one for one in FOLDERS if (data / one).is_dir()),
-            files,
+            taking.digests(),
         )
         copies.write_durably(partial / "identity", (data / IDENTITY).read_bytes())
         copies.write_durably(partial / MANIFEST, json.dumps(made.document(), indent=1).encode())
